@@ -1,18 +1,18 @@
-# Two commands matter: `make demo` and `make test`. Each does all of its own set-up on a Debian machine that
-# has Rust and root.
+# The two main commands are `make demo` and `make test`. Each sets up all that it needs, on a Debian machine with Rust
+# and root.
 
-# The system packages that targets need, each list installed by `packages-NAME`.
+# System packages that targets need. `packages-NAME` installs each list.
 PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
-# systemd for systemd-analyze. Without systemd-sysv it is no machine's first process.
+# systemd is for systemd-analyze. Without systemd-sysv it does not become the machine's init.
 PACKAGES_test := ipset python3-pip systemd unzip
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
-# What the guest needs in which tests run on an older kernel. The kernel and, where it is not installed, the emulator
-# are only unpacked: tests/vm/base, tests/vm/qemu.
+# Packages for the guest in which tests run on an older kernel. The kernel and the emulator, if it is not installed, are
+# only unpacked: tests/vm/base, tests/vm/qemu.
 PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod
 PACKAGES := $(addprefix packages-,base test static image vm)
 
-# Programs of packages whose installation would do more: start a service, or collide with another kubectl.
+# Programs of packages that are not installed, because they would start a service or conflict with another kubectl.
 TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
 # Programs that Debian does not have, or not in this version: tests/tools.txt.
 RELEASED := $(addprefix target/tools/released/,cargo-deny helm kubectl)
@@ -21,39 +21,39 @@ PYTHON := target/tools/python-with-kubernetes
 
 CARGO ?= cargo
 
-# The static binary is made for this target, with musl: no library is looked for at run time.
+# Target of the static binary, with musl: it needs no library at run time.
 STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_OUTPUT ?= target/static/portolan
 
 .PHONY: demo test check test-nftables test-iptables test-ipvs test-userspace bench lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
-# Cargo is parallel by itself, and packages are installed before something is built.
+# Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
-## See Services work, in network namespaces on this machine.
+## Show Services that work, in network namespaces on this machine.
 demo: packages-base
 	$(CARGO) build --quiet --locked -p portolan
 	target/debug/portolan demo
 
-## Format, lints, dependencies, docs and every test, packet tests included, some of them on Debian's kernel, too.
-## Needs root.
+## Run format check, lints, dependency checks, docs and all tests, including packet tests, some of them on Debian's
+## kernel, too. Needs root.
 test: packages-base lint deny doc vm-test unit
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
-# A test that finds one of these missing fails; otherwise it would leave itself out.
+# A test that needs one of these programs fails without it. Without this variable the test would be skipped.
 unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
 unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
 	$(TESTS)
 
-## Tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu. Without the slowest:
+## Run tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu, except for the slowest:
 ## everything in the guest is emulated.
-# It is always the whole workspace that is built: other packages would mean other features, and everything built anew.
+# Always build the whole workspace: other packages would mean other features, and everything would be built again.
 TESTS := $(CARGO) test --quiet --locked --workspace --all-features
 GUEST := PORTOLAN_TEST_IPVS=1 $(TESTS) --config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"'
-# SPECIFICATION.md says why each is left out.
+# SPECIFICATION.md gives the reason for each test that is left out.
 VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
 	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change
-# One program a mode, each with a module for each way to run that mode.
+# One test program for each aspect. Each has a module for each way to run a mode.
 PACKETS := --test affinity --test decisions --test frontends --test masquerade --test refusals --test random
 vm-test: packages-base packages-vm
 	@rm -f target/vm/again
@@ -68,18 +68,18 @@ vm-test: packages-base packages-vm
 	@echo "tests that failed in a guest and were run once more: $$(cat target/vm/again 2>/dev/null | wc -l)"
 	@cat target/vm/again 2>/dev/null || true
 
-## The same without leaving anything out: half a day where the guest is emulated.
+## Run all tests on Debian's kernel: half a day if the guest is emulated.
 vm-test-all: VM_SKIP :=
 vm-test-all: export VM_TIMEOUT := 21600
 vm-test-all: vm-test
 
-## What to run after each change: format, lints, unit tests and property tests.
+## Run after each change: format check, lints, unit tests and property tests.
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings
 	$(TESTS) --lib --bins
 
-## The tests of one mode, with real packets. Needs root; test-ipvs runs in a guest.
+## Run the tests of one mode, with real packets. Needs root; test-ipvs runs in a guest.
 test-nftables: packages-base
 	$(TESTS) --test kernel
 	$(TESTS) $(PACKETS) -- nftables::
@@ -104,13 +104,13 @@ lint:
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
 
-## The table of docs/performance.md. Needs root, and a quiet machine.
+## Print the table of docs/performance.md. Needs root and an idle machine.
 bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
 	target/release/portolan-bench --static-binary $(STATIC_OUTPUT) --etcd target/tools/etcd \
 		--haproxy target/tools/haproxy/haproxy
 
-## One static binary in target/static, for images (deploy/image) and for hosts of any distribution.
+## Build one static binary in target/static, for images (deploy/image) and for hosts of any distribution.
 static: packages-static
 	rustup target list --installed | grep -qx $(STATIC_TARGET) || rustup target add $(STATIC_TARGET)
 	$(CARGO) build --quiet --locked --release -p portolan --target $(STATIC_TARGET)
@@ -118,26 +118,26 @@ static: packages-static
 	cp target/$(STATIC_TARGET)/release/portolan $(STATIC_OUTPUT)
 	@ls -l $(STATIC_OUTPUT)
 
-## An image of the static binary and Debian's iptables, for docker load, podman load or ctr images import. Needs root.
+## Build an image of the static binary and Debian's iptables, for docker load, podman load or ctr images import. Needs root.
 image: static packages-image
 	rm -rf target/image && deploy/image/iptables.sh target/image
 	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image.tar portolan:0.1.0 target/image
 
-## The same without iptables: for the modes nftables and userspace.
+## Build an image without iptables, for the modes nftables and userspace.
 image-small: static packages-image
 	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image-small.tar portolan:0.1.0-small
 
-## The book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
+## Build the book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
 docs:
 	command -v mdbook >/dev/null || $(CARGO) install --locked mdbook
 	mdbook build docs --dest-dir $(abspath target/book)
 
-## Licences, bans and sources of every dependency.
+## Check licences, bans and sources of every dependency.
 deny: export PATH := $(abspath target/tools/released):$(PATH)
 deny: $(RELEASED)
 	$(CARGO) deny --locked --log-level error check bans licenses sources
 
-## Every fuzz target for FUZZ_SECONDS each.
+## Run every fuzz target for FUZZ_SECONDS each.
 FUZZ_SECONDS ?= 60
 fuzz: packages-base
 	command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
@@ -154,7 +154,7 @@ $(TOOLS):
 		&& dpkg-deb --fsys-tarfile $(PACKAGE)_*.deb | tar xf - --strip-components=3 ./usr/bin/$(@F) \
 		&& rm $(PACKAGE)_*.deb && touch $(@F)
 
-# With the libraries that it needs beside it.
+# The program, with the libraries that it needs beside it.
 target/tools/haproxy/haproxy:
 	mkdir -p $(@D)
 	cd $(@D) && for package in haproxy liblua5.3-0 libopentracing-c-wrapper0 libopentracing1; do \
@@ -179,7 +179,7 @@ $(PYTHON): tests/python.txt | packages-test
 		--only-binary :all: --require-hashes --requirement $< --target $@.d
 	printf '#!/bin/sh\nPYTHONPATH=%s exec python3 "$$@"\n' $(abspath $@.d) > $@ && chmod +x $@
 
-## Installs what is missing, for one target or all of them; needs root only then.
+## Install missing packages, for one target or all of them. Needs root only if packages are missing.
 packages: $(PACKAGES)
 $(PACKAGES): packages-%:
 	@missing=$$(for package in $(PACKAGES_$*); do \

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Makes an image without docker: one layer with the static binary and what is in a folder, as `docker load`, `podman load`,
-# `ctr images import` and `skopeo copy docker-archive:FILE docker://REGISTRY/...` take it. The same files give the
-# same bytes. Needs root, which alone may set a file's capability, and setcap.
+# Builds an image without docker: one layer with the static binary and the files of a folder, in the format of `docker
+# load`, `podman load`, `ctr images import` and `skopeo copy docker-archive:FILE docker://REGISTRY/...`. The same files
+# give the same bytes. Needs setcap, and root, because only root may set a file's capability.
 #   deploy/image/build.sh BINARY OUTPUT [NAME:TAG] [FOLDER]
-# The folder is that of deploy/image/iptables.sh. Without it, the image is for modes that call no program.
+# The folder is that of deploy/image/iptables.sh. Without it, the image is for the modes that do not call iptables.
 set -eu
 
 binary=${1:?the static binary}
@@ -23,10 +23,10 @@ trap 'rm -rf "$work"' EXIT
 umask 022
 mkdir "$work/root"
 [ -z "$folder" ] || cp -a "$folder/." "$work/root"
-# kube-proxy is what the command of a DaemonSet made for kube-proxy starts.
+# A DaemonSet written for kube-proxy starts the command kube-proxy.
 install -D -m 0755 "$binary" "$work/root/usr/local/bin/portolan"
 ln -s portolan "$work/root/usr/local/bin/kube-proxy"
-# Permitted, not effective: the program raises it itself, and also starts where the capability is not allowed.
+# Permitted, not effective: the program raises the capability itself, and also starts where it is not allowed.
 setcap cap_net_admin=p "$work/root/usr/local/bin/portolan"
 pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=posix \
 	--pax-option=delete=atime,delete=ctime "$@"; }

@@ -1,14 +1,14 @@
 #!/bin/sh
-# Puts the programs of iptables into a folder, from Debian's packages, with what they need to run and nothing else:
-# what the image holds besides the static binary. Nothing is installed on this machine.
+# Unpacks the iptables programs from Debian's packages into a folder, with only the files that they need to run. The image
+# contains this folder and the static binary. Nothing is installed on this machine.
 #   deploy/image/iptables.sh FOLDER
 set -eu
 umask 022
 
 folder=${1:?the folder to fill}
-# All that iptables depends on, but for netbase: names of protocols and services, which nobody here asks for.
+# The dependencies of iptables, except netbase: names of protocols and services, which the agent does not use.
 packages="iptables libxtables12 libip4tc2 libip6tc2 libnftnl11 libmnl0 libnetfilter-conntrack3 libnfnetlink0 libc6"
-# For the licences that the copyright files of the others name.
+# The licence texts that the copyright files of the other packages refer to.
 licences=base-files
 
 work=$(mktemp -d)
@@ -18,7 +18,7 @@ mkdir "$work/packages" "$work/root"
 download() { (cd "$work/packages" && apt-get -qq -o APT::Sandbox::User=root download $packages $licences); }
 download || { apt-get -qq update && download; }
 
-# Debian's layout, by which packages of either kind find their files: before Debian 13 some are in /lib.
+# Debian's merged layout, which both kinds of packages need: before Debian 13, some install files in /lib.
 for name in lib lib64 sbin; do
 	mkdir -p "$work/root/usr/$name"
 	ln -s "usr/$name" "$work/root/$name"
@@ -30,15 +30,15 @@ done
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 cd "$work/root"
-# The loader of x86_64 is found by a link in lib64, that of others is in lib.
+# On x86_64 the loader is found through a link in lib64, on other architectures in lib.
 rmdir usr/lib64 2>/dev/null && rm lib64 || cp -a lib64 "$folder"
 cp -a lib sbin "$folder"
-# All extensions, also those that only rules of others use: a table is read as a whole.
+# All extensions, including those that only other programs' rules use: a table is read as a whole.
 cp -a --parents -t "$folder" usr/sbin/xtables-*-multi usr/lib/*/xtables/libxt_* usr/lib/*/xtables/libip*t_* \
 	$(find usr -name 'ld-linux*') usr/lib/*/libc.so.6 usr/lib/*/libm.so.6 usr/lib/*/libxtables.so.* \
 	usr/lib/*/libip4tc.so.* usr/lib/*/libip6tc.so.* usr/lib/*/libnftnl.so.* usr/lib/*/libmnl.so.* \
 	usr/lib/*/libnetfilter_conntrack.so.* usr/lib/*/libnfnetlink.so.*
-# What update-alternatives does where the package is installed: without a suffix it is the front end of nftables.
+# The links that update-alternatives creates when the package is installed. Names without a suffix are the nftables variant.
 for program in iptables ip6tables; do
 	for action in '' -save -restore; do
 		ln -s xtables-nft-multi "$folder/usr/sbin/$program-nft$action"
@@ -46,10 +46,10 @@ for program in iptables ip6tables; do
 		ln -s xtables-nft-multi "$folder/usr/sbin/$program$action"
 	done
 done
-# Where the older variant has its lock.
+# The directory of the legacy variant's lock.
 mkdir -p "$folder/run"
 
-# Their licences, and their versions as scanners of images look for them.
+# The licences, and the versions in the form that image scanners read.
 mkdir -p "$folder/usr/share/common-licenses" "$folder/var/lib/dpkg/status.d"
 for package in $packages; do
 	cp --parents -t "$folder" "usr/share/doc/$package/copyright"

@@ -1,5 +1,5 @@
-//! KubeProxyConfiguration in YAML and JSON: any text is read or refused, and what is read can be written and read
-//! again.
+//! KubeProxyConfiguration in YAML and JSON: any text is parsed or refused, and a parsed configuration can be written and
+//! parsed again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -8,7 +8,7 @@ use portolan_node::config::{ConfigError, parse};
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
 fuzz_target!(|text: &str| {
-    // Most texts would end at the head; so the same is tried below a good one.
+    // Most texts would fail at the head, so each text is also parsed after a valid head.
     for text in [text.to_owned(), format!("{HEAD}{text}")] {
         match parse(&text) {
             Ok(configuration) => {

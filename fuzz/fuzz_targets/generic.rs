@@ -1,4 +1,4 @@
-//! Every message of generic netlink: families, and what IPVS has.
+//! Every message of generic netlink: families, and those of IPVS.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Every message of the nf_tables subsystem, lists of elements included.
+//! Every message of the nf_tables subsystem, including lists of elements.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! API objects of every kind, and the Catalog that takes them in.
+//! API objects of every kind, and the Catalog that they are applied to.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Patches of every media type, on a Service that has something of everything: no panic, nothing that cannot be stored
-//! and read again, and an apply that changes nothing when it is repeated.
+//! Patches of every media type, on a Service with many different fields. There is no panic, the result can be stored and
+//! decoded again, and repeating an apply changes nothing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Kubernetes protobuf of every kind: what can be decoded is encoded again, and then means the same.
+//! Kubernetes protobuf of every kind: a decoded object can be encoded, and decodes to the same object again.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
     let info = resources[usize::from(*choice) % resources.len()].info();
     let assumed = (info.api_version, info.kind);
     let limits = protobuf::Limits { memory: 4 << 20 };
-    // Most inputs are no envelope; these are taken as what one would hold.
+    // Most inputs are not an envelope. These are decoded as the content of one.
     let Ok(first) = protobuf::decode(body, assumed, limits).or_else(|_| {
         let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
         let mut enveloped = protobuf::MAGIC.to_vec();

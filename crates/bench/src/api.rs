@@ -1,13 +1,13 @@
-//! The API server under load: how many Services a second it creates, how long reads and watches take, what it holds.
+//! Measures the API server under load: Services created per second, times of reads and watches, memory.
 //!
-//! The release build of `portolan serve` runs as a process of its own in a network namespace, in plain HTTP, with its
-//! embedded store on this machine's disk, or on etcd where there is one. The clients here send bytes that were prepared
-//! before, on connections that stay open, so that what is measured is the server.
+//! The release build of `portolan serve` runs as a process of its own in a network namespace, over plain HTTP, with its
+//! embedded store on this machine's disk, or on etcd if a program is given. The clients send requests that are prepared
+//! in advance, on connections that stay open, so that only the server is measured.
 //!
 //! - [`process`]: the server and etcd
 //! - [`creates`]: Services created by many clients at once
 //! - [`state`]: lists, memory and restart with many objects
-//! - [`watchers`]: one change to many watchers
+//! - [`watchers`]: one change sent to many watchers
 //! - [`allocation`]: the allocator alone
 
 mod allocation;
@@ -23,7 +23,7 @@ use crate::bars::Bar;
 use self::creates::Creates;
 use self::state::State;
 
-/// All that is measured.
+/// All figures of the API server.
 #[derive(Debug)]
 pub(crate) struct Figures {
     embedded: Vec<Creates>,
@@ -32,7 +32,7 @@ pub(crate) struct Figures {
     state: State,
 }
 
-/// Measures everything.
+/// Measures all figures.
 pub(crate) fn measure(binary: &Path, etcd: Option<&Path>) -> anyhow::Result<Figures> {
     eprintln!("measuring the API server: creates on the embedded store");
     let embedded = creates::embedded(binary)?;
@@ -43,7 +43,7 @@ pub(crate) fn measure(binary: &Path, etcd: Option<&Path>) -> anyhow::Result<Figu
     Ok(Figures { embedded, etcd, allocation: allocation::measure()?, state })
 }
 
-/// One row for each figure.
+/// Returns the table, with one row for each figure.
 pub(crate) fn render(figures: &Figures) -> String {
     let Figures { embedded, etcd, allocation, state } = figures;
     let mut rows = Vec::new();
@@ -92,7 +92,7 @@ pub(crate) fn render(figures: &Figures) -> String {
     )
 }
 
-/// How the figures stand to what they have to meet.
+/// Returns the bars and whether the figures meet them.
 pub(crate) fn bars(figures: &Figures) -> Vec<Bar> {
     let Figures { embedded, etcd, allocation, state } = figures;
     let best = embedded.iter().map(|it| it.per_second).reduce(f64::max);
@@ -122,6 +122,6 @@ fn millis(duration: std::time::Duration) -> f64 {
 }
 
 fn mebibytes(bytes: u64) -> f64 {
-    // Memory and answers are far below 2^52 bytes.
+    // Memory and response sizes are far below 2^52 bytes.
     u32::try_from(bytes >> 10).map_or(f64::MAX, f64::from) / 1024.0
 }

@@ -1,4 +1,4 @@
-//! What the figures have to meet.
+//! The bars: limits that the figures must meet.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ const USUAL: Size = Size::new(10_000, 10);
 const MANY: Size = Size::new(30_000, 4);
 const LARGE: Size = Size::new(50_000, 10);
 
-/// One bar and how the figures stand to it.
+/// A limit, and the measured value.
 #[derive(Debug)]
 pub(crate) struct Bar {
     what: String,
@@ -20,12 +20,12 @@ pub(crate) struct Bar {
     limit: f64,
     is_least: bool,
     measured: Option<f64>,
-    /// Whether it is met; nothing where its size was not measured.
+    /// True if the bar is met; `None` if its size was not measured.
     pub(crate) met: Option<bool>,
 }
 
 impl Bar {
-    /// A bar that `measured` meets by not being above `limit`.
+    /// Creates a bar that is met if `measured` is at most `limit`.
     pub(crate) fn new(
         what: impl Into<String>,
         unit: &'static str,
@@ -36,7 +36,7 @@ impl Bar {
         Self { what: what.into(), unit, limit, is_least: false, measured, met }
     }
 
-    /// A bar that `measured` meets by not being below `limit`.
+    /// Creates a bar that is met if `measured` is at least `limit`.
     pub(crate) fn at_least(
         what: impl Into<String>,
         unit: &'static str,
@@ -60,7 +60,7 @@ impl fmt::Display for Bar {
     }
 }
 
-/// Holds the figures to the bars.
+/// Compares the figures with the bars.
 pub(crate) fn judge(figures: &[Figures]) -> Vec<Bar> {
     let at = |size: Size| figures.iter().find(move |it| it.size == size);
     let end_to_end = |size: Size| at(size).map(|it| it.changes.median().as_secs_f64() * 1e3);
@@ -92,7 +92,7 @@ pub(crate) fn judge(figures: &[Figures]) -> Vec<Bar> {
     bars
 }
 
-/// The highest of all that was seen.
+/// Returns the bar for the maximum memory of both proxies.
 fn memory(size: Size, limit: f64, figures: Option<&Figures>) -> Bar {
     let measured = figures.map(|it| f64::from(it.high_water_cold.max(it.high_water_warm)) / 1024.0);
     Bar::new(format!("resident high-water at {size}"), " MiB", limit, measured)

@@ -1,7 +1,7 @@
-//! Changes, seen from outside: from the write in the API server to the first connection that works.
+//! Measures changes from outside: from the write in the API server to the first connection that succeeds.
 //!
-//! The clock starts before the write, not at its answer: the watch may be told before the writer is, and then
-//! the order in which two threads get a processor would decide what is measured.
+//! The clock starts before the write, not at its response: the watch may deliver the change before the writer gets its
+//! response, and then the result would depend on the order in which two threads are scheduled.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -15,36 +15,36 @@ use crate::stage::{self, Stage};
 use crate::statistics::Sample;
 use crate::workload::Size;
 
-/// How long any change may take.
+/// Maximum time of a change.
 const CHANGE_WITHIN: Duration = Duration::from_secs(30);
-/// Between two attempts to connect: leaves the processor to the others.
+/// Pause between two attempts to connect, which leaves the processor to other threads.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Before each change: what the one before left to do is done, and every thread waits.
+/// Pause before each change. The work of the previous change is done by then, and every thread waits.
 const SHORT_PAUSE: Duration = Duration::from_millis(20);
 /// Longer than the default minSyncPeriod of a second.
 const LONG_PAUSE: Duration = Duration::from_millis(1_200);
 
-/// Times single changes, one after the other: a Service whose only endpoint was at a pod that refuses
-/// connections gets one that accepts them.
+/// Measures single changes, one after the other. A Service's only endpoint moves from a pod that refuses connections to
+/// one that accepts them.
 pub(crate) fn single(stage: &Stage, count: usize) -> anyhow::Result<Sample> {
     in_client(stage, || (0..count).map(|_| one(stage, SHORT_PAUSE)).collect())
 }
 
-/// The same with a pause before each that is longer than the default minSyncPeriod.
+/// Measures single changes, each after a pause that is longer than the default minSyncPeriod.
 pub(crate) fn after_pauses(stage: &Stage, count: usize) -> anyhow::Result<Sample> {
     in_client(stage, || (0..count).map(|_| one(stage, LONG_PAUSE)).collect())
 }
 
-/// What a burst cost.
+/// The cost of a burst.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Burst {
     /// Processor time of the proxy.
     pub(crate) processor: Duration,
-    /// From the first write to the last change in effect.
+    /// Time from the first write until the last change is effective.
     pub(crate) duration: Duration,
 }
 
-/// Sends endpoint changes as quickly as the API server takes them, the moving Service's last.
+/// Writes endpoint changes as fast as the API server accepts them, with the moving Service's change last.
 pub(crate) fn burst(
     stage: &Stage,
     proxy: &Proxy,
@@ -60,7 +60,7 @@ pub(crate) fn burst(
         stage.apply(stage.moving(true))?;
         until(stage, true)?;
         let duration = started.elapsed();
-        // What follows a commit (metrics, the release of memory) is part of its cost.
+        // Work after a commit (metrics, the release of memory) is part of its cost.
         thread::sleep(LONG_PAUSE);
         Ok(Burst { processor: proxy.processor_time()?.saturating_sub(before), duration })
     })
@@ -76,13 +76,13 @@ fn one(stage: &Stage, pause: Duration) -> anyhow::Result<Duration> {
     Ok(sent.elapsed())
 }
 
-/// Lets the moving Service's endpoint be at the pod that refuses.
+/// Moves the moving Service's endpoint to the pod that refuses connections, and waits until they are refused.
 fn settle(stage: &Stage) -> anyhow::Result<()> {
     stage.apply(stage.moving(false))?;
     until(stage, false)
 }
 
-/// Connects until it works, or until it does not.
+/// Connects until a connection succeeds, or until one is refused.
 fn until(stage: &Stage, works: bool) -> anyhow::Result<()> {
     let deadline = Instant::now() + CHANGE_WITHIN;
     while connects(stage)? != works {
@@ -92,7 +92,7 @@ fn until(stage: &Stage, works: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the moving Service's endpoint accepts a connection, or refuses it.
+/// Returns true if the moving Service's endpoint accepts a connection, false if it refuses.
 fn connects(stage: &Stage) -> anyhow::Result<bool> {
     match TcpStream::connect(stage::MOVING_VIP) {
         Ok(stream) => {

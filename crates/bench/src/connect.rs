@@ -1,4 +1,4 @@
-//! The time of `connect()`: through a VIP, through a single rule, and to the same pod direct; and of one that is refused.
+//! Measures the time of `connect()`: through a VIP, through a single rule, directly to the same pod, and if it is refused.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -10,28 +10,28 @@ use crate::stage::{self, EMPTY_VIP, Stage};
 use crate::statistics::Sample;
 use crate::steady::Steady;
 
-/// Connections that nobody times: caches and tables warm up.
+/// Connections that are not measured: caches and tables warm up.
 const WARM_UP: usize = 200;
 
-/// Three ways to the pod.
+/// The times of three ways to the pod.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Connections {
     /// Through the VIP of a Service.
     pub(crate) vip: Sample,
-    /// Through one rule written by hand: the least that the kernel's address translation costs.
+    /// Through one rule written by hand: the minimum cost of the kernel's address translation.
     pub(crate) rule: Sample,
-    /// To the same endpoints direct, in turns.
+    /// Directly to the same endpoints, in turn.
     pub(crate) direct: Sample,
 }
 
-/// Blocking `connect()`s to a Service without endpoints.
+/// The times of blocking `connect()`s to a Service without endpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Refusals {
     pub(crate) from_pod: Sample,
     pub(crate) from_node: Sample,
 }
 
-/// Times as many refused connections from a pod and from the node.
+/// Measures `count` refused connections from a pod and as many from the node.
 pub(crate) fn refusals(stage: &Stage, count: usize) -> anyhow::Result<Refusals> {
     let times = || (0..count).map(|_| refused(EMPTY_VIP)).collect::<anyhow::Result<Sample>>();
     let from_pod = stage.client().context("the client pod")?.run(times)??;
@@ -49,7 +49,7 @@ fn refused(to: SocketAddr) -> anyhow::Result<Duration> {
     }
 }
 
-/// Times as many connections each way, in turns, so that whatever else the machine does falls on all of them.
+/// Measures `count` connections each way, in turn, so that other load on the machine affects all ways alike.
 pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<Connections> {
     to.add_rule(stage.node())?;
     let connections = stage.client().context("the client pod")?.run(|| in_turns(to, count))??;

@@ -1,4 +1,4 @@
-//! A node without Services: how soon the agent is ready, what it holds when nothing happens, how long its file is.
+//! Measures a node without Services: the time until the agent is ready, its idle memory, and the size of its binary.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,33 +16,33 @@ use crate::proxy::Proxy;
 use crate::statistics::Sample;
 use crate::workload;
 
-/// How often the agent is started.
+/// Number of starts of the agent.
 const STARTS: usize = 11;
-/// Where the agent's health server listens by default.
+/// The default address of the agent's health server.
 const HEALTH_SERVER: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_256);
-/// How long /readyz may take after the kernel is in step.
+/// Maximum time until /readyz succeeds after the kernel is in sync.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// Memory is idle once it has been the same for this long.
+/// Memory counts as idle after it has not changed for this long.
 const SAME_FOR: Duration = Duration::from_secs(5);
-/// And at the latest after this.
+/// Maximum time to wait for idle memory.
 const IDLE_WITHIN: Duration = Duration::from_secs(60);
-/// Between two looks.
+/// Interval of the memory checks.
 const POLL: Duration = Duration::from_millis(250);
 
 /// The figures of one binary.
 #[derive(Debug)]
 pub(crate) struct Idle {
-    /// How the binary is linked.
+    /// The binary's linkage, `dynamic` or `static`.
     kind: &'static str,
-    /// From the spawn until both families are in step and /readyz says 200, with nothing in the kernel before.
+    /// Time from the spawn until both families are in sync and /readyz returns 200. The kernel is empty before.
     ready: Sample,
-    /// `VmRSS` when it has come to rest, in KiB.
+    /// `VmRSS` at rest, in KiB.
     resident: u32,
-    /// The file, in bytes; nothing where no bar says how long it may be.
+    /// Size of the file in bytes; `None` if no bar limits it.
     length: Option<u64>,
 }
 
-/// Measures the binary and, where there is one, the static one.
+/// Measures the binary and, if there is one, the static binary.
 pub(crate) fn measure(binary: &Path, static_binary: Option<&Path>) -> anyhow::Result<Vec<Idle>> {
     let mut idles = vec![measure_one("dynamic", binary)?];
     if let Some(path) = static_binary {
@@ -52,7 +52,7 @@ pub(crate) fn measure(binary: &Path, static_binary: Option<&Path>) -> anyhow::Re
     Ok(idles)
 }
 
-/// The bars of a node without Services, and how the figures stand to them.
+/// Returns the bars of a node without Services, and whether the figures meet them.
 pub(crate) fn bars(idles: &[Idle]) -> Vec<Bar> {
     let mut bars = Vec::new();
     for Idle { kind, ready, resident, .. } in idles {
@@ -72,7 +72,7 @@ pub(crate) fn bars(idles: &[Idle]) -> Vec<Bar> {
         ));
     }
     let length = idles.iter().find_map(|idle| idle.length);
-    // A file's length is far below 2^52.
+    // The size of a file is far below 2^52.
     let mebibytes = length.map(|bytes| u32::try_from(bytes >> 10).map_or(f64::MAX, f64::from) / 1024.0);
     bars.push(Bar::new("length of the static binary", " MiB", 15.0, mebibytes));
     bars
@@ -93,7 +93,7 @@ fn measure_one(kind: &'static str, binary: &Path) -> anyhow::Result<Idle> {
     Ok(Idle { kind, ready: ready.into_iter().collect(), resident, length: None })
 }
 
-/// A node in a namespace of its own with an API server that knows the node and nothing else.
+/// A node in a namespace of its own, with an API server that holds only its Node object.
 struct EmptyNode {
     world: World,
     server: RunningServer,
@@ -110,7 +110,7 @@ impl EmptyNode {
         Ok(Self { world, server })
     }
 
-    /// Starts the agent with nothing in the kernel; says after how long it was ready.
+    /// Starts the agent with an empty kernel and returns the time until it was ready.
     fn start(&self, binary: &Path) -> anyhow::Result<(Proxy, Duration)> {
         let namespace = self.world.node().namespace();
         namespace.output("nft", &["flush", "ruleset"])?;
@@ -121,7 +121,7 @@ impl EmptyNode {
     }
 }
 
-/// Asks often: what is measured is a few dozen milliseconds.
+/// Waits until the agent is ready. The interval is short, because the measured time is a few dozen milliseconds.
 fn wait_until_ready(node: &Namespace) -> anyhow::Result<()> {
     let deadline = Instant::now() + READY_WITHIN;
     node.run(|| {
@@ -144,7 +144,7 @@ fn is_ready() -> std::io::Result<bool> {
     Ok(answer.starts_with("HTTP/1.1 200 "))
 }
 
-/// The resident memory once it does not change any more, in KiB.
+/// Waits until the resident memory no longer changes and returns it, in KiB.
 fn at_rest(proxy: &Proxy) -> anyhow::Result<u32> {
     let deadline = Instant::now() + IDLE_WITHIN;
     let (mut resident, mut since) = (proxy.resident()?, Instant::now());

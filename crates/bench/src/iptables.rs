@@ -1,5 +1,5 @@
-//! The iptables mode: the Catalog and its data plane in this process, and the programs of both variants that it runs, in
-//! namespaces of their own, with the same objects.
+//! Measures the iptables mode: the Catalog and its data plane run in this process, and the iptables programs of both
+//! variants in namespaces of their own, with the same objects.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -22,7 +22,7 @@ use crate::workload::Size;
 
 const SMALL: Size = Size::new(1_000, 10);
 const LARGE: Size = Size::new(10_000, 10);
-/// How `timeout` says that it had to end a program (`timeout(1)`).
+/// Exit code of `timeout` if it has ended a program (`timeout(1)`).
 const TIMED_OUT: i32 = 124;
 
 /// The figures of one size and variant.
@@ -30,19 +30,19 @@ const TIMED_OUT: i32 = 124;
 pub(crate) struct Figures {
     size: Size,
     variant: Variant,
-    /// The first load, into empty tables.
+    /// The first load into empty tables.
     load: Cost,
     /// A comparison that finds nothing to write.
     comparison: Cost,
     /// One endpoint change, from its Forwarding to the end of the restore.
     changes: Sample,
-    /// All of these.
+    /// Total cost of the changes.
     all_changes: Cost,
-    /// The removal of everything.
+    /// The removal of all rules.
     removal: Cost,
-    /// Its parts.
+    /// The parts of the removal.
     parts: Sample,
-    /// The rules of the first load in one restore, as kube-proxy writes them; nothing where that was not measured.
+    /// The rules of the first load in one restore, as kube-proxy writes them; `None` if not measured.
     one_restore: Option<OneRestore>,
 }
 
@@ -52,17 +52,17 @@ enum OneRestore {
     NotWithin(Duration),
 }
 
-/// What something cost.
+/// The cost of an operation.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     duration: Duration,
-    /// Processor time of the iptables programs outside of the kernel.
+    /// Processor time of the iptables programs in user space.
     programs: Duration,
-    /// Processor time of the iptables programs inside the kernel.
+    /// Processor time of the iptables programs in the kernel.
     kernel: Duration,
 }
 
-/// Measures each size in both variants. `limit` bounds the restore of everything at once.
+/// Measures each size in both variants. `limit` is the timeout of a restore of all rules at once.
 pub(crate) fn measure(sizes: &[Size], changes: usize, limit: Duration) -> anyhow::Result<Vec<Figures>> {
     let mut figures = Vec::new();
     for &size in sizes {
@@ -127,7 +127,7 @@ fn change(
 
 fn remove(dataplane: &mut Iptables, variant: Variant) -> anyhow::Result<Sample> {
     if variant == Variant::Legacy {
-        // Its parts only wait for another thread.
+        // The parts only wait for another thread.
         dataplane.remove()?;
         return Ok(Sample::default());
     }
@@ -139,12 +139,12 @@ fn remove(dataplane: &mut Iptables, variant: Variant) -> anyhow::Result<Sample> 
         if !is_more {
             return Ok(parts.into_iter().collect());
         }
-        // As in the engine, others get their turn.
+        // As in the engine, other threads get their turn.
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// As kube-proxy writes its first load: all chains of a table, then all of its rules, in one transaction.
+/// Measures a first load as kube-proxy writes it: all chains of a table, then all of its rules, in one transaction.
 fn one_restore(variant: Variant, catalog: &Catalog, limit: Duration) -> anyhow::Result<OneRestore> {
     let text = one_text(catalog)?;
     let program = format!("iptables-{}-restore", name(variant));
@@ -166,7 +166,7 @@ fn one_restore(variant: Variant, catalog: &Catalog, limit: Duration) -> anyhow::
         let _ = child.stdin.take().context("a pipe")?.write_all(text.as_bytes());
         anyhow::Ok(child.wait()?)
     })?;
-    // Ended by that signal, `timeout` ends itself by it.
+    // When `timeout` ends a program with that signal, it ends itself with the same signal.
     if outcome.code().is_none_or(|code| code == TIMED_OUT) {
         return Ok(OneRestore::NotWithin(limit));
     }
@@ -194,7 +194,7 @@ fn one_text(catalog: &Catalog) -> anyhow::Result<String> {
     Ok(ordered)
 }
 
-/// Does something; says what it cost.
+/// Runs an operation and returns its cost.
 fn cost<T, E: Into<anyhow::Error>>(work: impl FnOnce() -> Result<T, E>) -> anyhow::Result<(T, Cost)> {
     let (before, started) = (processor_time()?, Instant::now());
     let outcome = work().map_err(Into::into)?;
@@ -208,7 +208,7 @@ fn cost<T, E: Into<anyhow::Error>>(work: impl FnOnce() -> Result<T, E>) -> anyho
     Ok((outcome, cost))
 }
 
-/// Processor time of programs of this process that have ended: outside of the kernel, and inside (`proc_pid_stat(5)`).
+/// Returns the processor time of ended child processes, in user space and in the kernel (`proc_pid_stat(5)`).
 fn processor_time() -> anyhow::Result<(Duration, Duration)> {
     let stat = fs::read_to_string("/proc/self/stat")?;
     // The second field, a name in parentheses, may contain spaces.
@@ -230,7 +230,7 @@ const fn name(variant: Variant) -> &'static str {
     }
 }
 
-/// One column for each size and variant.
+/// Returns the table, with one column for each size and variant.
 pub(crate) fn render(figures: &[Figures]) -> String {
     type Row = (&'static str, fn(&Figures) -> String);
     const ROWS: &[Row] = &[
@@ -280,7 +280,7 @@ fn millis(duration: Duration) -> String {
     format!("{:.1}", duration.as_secs_f64() * 1e3)
 }
 
-/// How the figures stand to what they have to meet: kube-proxy's times for the first load, and a part of them for changes.
+/// Compares the figures with the bars: kube-proxy's times for the first load, and a part of them for changes.
 pub(crate) fn bars(figures: &[Figures]) -> Vec<Bar> {
     let at = |size, variant| figures.iter().find(|it| it.size == size && it.variant == variant);
     let mut bars = Vec::new();
@@ -302,7 +302,7 @@ pub(crate) fn bars(figures: &[Figures]) -> Vec<Bar> {
     let one = at(LARGE, Variant::Nft).and_then(|it| {
         let duration = match it.one_restore.as_ref()? {
             OneRestore::Took(cost) => cost.duration,
-            // It is at least that.
+            // The real time is at least that.
             OneRestore::NotWithin(limit) => *limit,
         };
         Some(ratio(duration, it.load.duration))

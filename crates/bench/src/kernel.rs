@@ -1,5 +1,5 @@
-//! The kernel's part alone: the Catalog and the nftables data plane in this process, in a namespace of their
-//! own, with the same objects.
+//! Measures the kernel's part alone: the Catalog and the nftables data plane run in this process, in a namespace of
+//! their own, with the same objects.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use serde_json::Value;
 use crate::statistics::Sample;
 use crate::workload::{self, NODE, Size};
 
-/// Changes taken in at once at the start, as the proxy does.
+/// Changes that are applied at once at the start, as in the proxy.
 const CHUNK: usize = 1_024;
 
-/// From the first byte of a transaction sent to the last answer read.
+/// Times from the first byte sent of a transaction to the last acknowledgement read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Commits {
     /// The first load.
@@ -41,7 +41,7 @@ pub(crate) fn measure(size: Size, count: usize) -> anyhow::Result<Commits> {
     })?
 }
 
-/// Hands over all that a Catalog has.
+/// Passes all forwardings of a Catalog to `take`.
 pub(crate) fn table(
     catalog: &mut Catalog,
     mut take: impl FnMut(&[Change]) -> Result<(), Error>,
@@ -67,7 +67,7 @@ fn change(catalog: &mut Catalog, dataplane: &mut Nftables, slice: &Value) -> any
     Ok(commit.kernel)
 }
 
-/// A Catalog of that size.
+/// Returns a Catalog of that size.
 pub(crate) fn catalog(size: Size) -> anyhow::Result<Catalog> {
     let mut catalog = Catalog::new(NODE);
     let node = workload::node(IpAddr::V4(Ipv4Addr::new(192, 168, 100, 1)));
@@ -87,12 +87,12 @@ pub(crate) fn catalog(size: Size) -> anyhow::Result<Catalog> {
     Ok(catalog)
 }
 
-/// An EndpointSlice as the API server sends it.
+/// Decodes an EndpointSlice as the API server sends it.
 pub(crate) fn endpoint_slice(slice: &Value) -> anyhow::Result<Event> {
     Ok(Event::EndpointSlice(decode_endpoint_slice(slice.to_string().as_bytes())?))
 }
 
-/// The settings of the data plane.
+/// Returns the settings of the data plane.
 pub(crate) fn settings() -> Settings {
     Settings {
         family: Family::Ipv4,

@@ -1,9 +1,9 @@
-//! The machine and the moment, so that figures can be told apart.
+//! Describes the machine and the date, which identify the figures.
 
 use std::fs;
 use std::process::Command;
 
-/// Processor, cores, memory, kernel, load, date: one line each.
+/// Returns processor, cores, memory, kernel, load and date, one line each.
 pub(crate) fn describe() -> String {
     let system = rustix::system::uname();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -20,13 +20,13 @@ pub(crate) fn describe() -> String {
     .join("\n")
 }
 
-/// The number of a kernel's release without what a distribution or host adds to it.
+/// Returns the version number of a kernel's release, without the suffix of a distribution or host.
 fn release(system: &rustix::system::Uname) -> String {
     let release = system.release().to_string_lossy();
     release.split('-').next().unwrap_or_default().to_owned()
 }
 
-/// The first value of this name in a file of `name : value` lines.
+/// Returns the first value with this name in a file of `name : value` lines.
 fn value(path: &str, name: &str) -> String {
     let text = fs::read_to_string(path).unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
@@ -34,7 +34,7 @@ fn value(path: &str, name: &str) -> String {
     found.map_or_else(|| "unknown".to_owned(), |(_, value)| value.trim().to_owned())
 }
 
-/// Today, as `date` says.
+/// Returns today's date, from the program `date`.
 fn date() -> String {
     let output = Command::new("date").args(["-u", "+%Y-%m-%d"]).output();
     output.map_or_else(

@@ -1,18 +1,18 @@
-//! The table that `make bench` prints: how quickly, and with how much memory and processor time, the release
-//! build of `portolan proxy` follows an API server, by number of Services and endpoints.
+//! The table that `make bench` prints: how fast, and with how much memory and processor time, the release build of
+//! `portolan proxy` follows an API server, for several numbers of Services and endpoints.
 //!
-//! Flows in: the sizes to measure, the `portolan` binary. Flows out: one table, and the bars that it meets or
-//! misses. Everything happens in network namespaces that end with this process. It must not know how the proxy
-//! works inside, except for [`kernel`] and [`iptables`], which measure the kernel's part of a change alone.
+//! The sizes to measure and the `portolan` binary go in. One table and the bars that it meets or misses come out.
+//! Everything runs in network namespaces that end with this process. It must not know how the proxy works inside, except
+//! for [`kernel`] and [`iptables`], which measure the kernel's part of a change alone.
 //!
 //! - [`workload`]: the objects, as a cluster's controllers write them
 //! - [`stage`], [`steady`]: namespaces, pods, an API server with the objects, Services that answer
 //! - [`proxy`]: the process under test
-//! - [`changes`], [`connect`], [`kernel`], [`idle`]: what is measured
+//! - [`changes`], [`connect`], [`kernel`], [`idle`]: the measurements
 //! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
-//! - [`relay`]: the relay of the userspace mode against `HAProxy`
-//! - [`table`], [`bars`], [`machine`]: what is printed
+//! - [`relay`]: the relay of the userspace mode compared with `HAProxy`
+//! - [`table`], [`bars`], [`machine`]: the output
 
 mod api;
 mod bars;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures every size and prints; says whether all bars that apply were met.
+/// Measures every size and prints the figures. Returns true if all bars that apply are met.
 fn measure(options: &Options) -> anyhow::Result<bool> {
     if let Some(role) = options.role {
         return relay::play(role, options.backend).map(|()| true);
@@ -72,7 +72,7 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
         println!("{machine}");
         return measure_iptables(options);
     }
-    // A copy: a build that ends meanwhile must not change what is measured.
+    // A copy: a build that ends in the meantime must not change the measured binary.
     let folder = tempfile::tempdir()?;
     let copy = |from: PathBuf, name: &str| -> io::Result<PathBuf> {
         let to = folder.path().join(name);
@@ -125,7 +125,7 @@ fn measure_api(binary: &Path, etcd: Option<&Path>) -> anyhow::Result<bool> {
     Ok(print(&api::bars(&figures)))
 }
 
-/// Prints the bars; says whether all that apply were met.
+/// Prints the bars. Returns true if all that apply are met.
 fn print(bars: &[bars::Bar]) -> bool {
     for bar in bars {
         println!("{bar}");
@@ -133,7 +133,7 @@ fn print(bars: &[bars::Bar]) -> bool {
     bars.iter().all(|bar| bar.met != Some(false))
 }
 
-/// Keeps a stage for other tools.
+/// Keeps a stage running for other tools.
 fn hold(options: &Options) -> anyhow::Result<()> {
     let size = options.sizes().first().copied().context("a size")?;
     let stage = Stage::build(size)?;

@@ -62,21 +62,21 @@ pub(crate) struct Options {
     pub(crate) strict: bool,
 }
 
-/// How often each thing is measured.
+/// The number of repetitions of each measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rounds {
-    /// Single changes, of the whole and of the kernel's part.
+    /// Single changes, of the whole path and of the kernel's part.
     pub(crate) changes: usize,
     /// Single changes with the default minSyncPeriod, each after a pause longer than that.
     pub(crate) paused_changes: usize,
     /// Changes in a burst.
     pub(crate) burst: usize,
-    /// Connections through the VIP, and as many direct.
+    /// Connections through the VIP, and as many direct ones.
     pub(crate) connections: usize,
 }
 
 impl Options {
-    /// What to measure.
+    /// Returns the sizes to measure.
     pub(crate) fn sizes(&self) -> Vec<Size> {
         if self.idle {
             return Vec::new();
@@ -87,7 +87,7 @@ impl Options {
         if self.quick { Size::QUICK.to_vec() } else { Size::ALL.to_vec() }
     }
 
-    /// What to measure of the iptables mode.
+    /// Returns the sizes to measure in the iptables mode.
     pub(crate) fn iptables_sizes(&self) -> Vec<Size> {
         match &*self.sizes {
             [] if self.quick => Size::QUICK.to_vec(),
@@ -96,7 +96,7 @@ impl Options {
         }
     }
 
-    /// How often.
+    /// Returns the number of repetitions.
     pub(crate) fn rounds(&self) -> Rounds {
         if self.quick {
             Rounds { changes: 20, paused_changes: 3, burst: 1_000, connections: 2_000 }
@@ -105,7 +105,7 @@ impl Options {
         }
     }
 
-    /// The binary to measure.
+    /// Returns the binary to measure.
     pub(crate) fn binary(&self) -> anyhow::Result<PathBuf> {
         let binary = match &self.portolan {
             Some(path) => path.clone(),

@@ -1,4 +1,4 @@
-//! The process under test: started, watched from outside, stopped.
+//! The process under test: starts, observes and stops it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -17,37 +17,37 @@ use tempfile::NamedTempFile;
 use crate::stage::Stage;
 use crate::workload::NODE;
 
-/// What the proxy logs for each family once the kernel has everything.
+/// The proxy's log message for each family when the kernel is in sync.
 const IN_STEP: &str = "compared with the kernel and in step";
-/// The families that it programs here.
+/// The families that the proxy programs in this benchmark.
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
-/// How long any start may take.
+/// Maximum time of a start.
 const START_WITHIN: Duration = Duration::from_secs(120);
-/// How long a stop may take.
+/// Maximum time of a stop.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 
-/// A running proxy. Killed when dropped, and by the kernel when this process dies first.
+/// A running proxy. It is killed when dropped, and by the kernel if this process dies first.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     child: Child,
     _configuration: NamedTempFile,
 }
 
-/// How a start went.
+/// The figures of a start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Start {
-    /// From the spawn to the last family in step.
+    /// Time from the spawn until the last family is in sync.
     pub(crate) duration: Duration,
     /// Element operations that were written.
     pub(crate) elements: u64,
     /// Other objects that were written.
     pub(crate) objects: u64,
-    /// Resident high-water at that moment, in KiB.
+    /// Maximum resident memory until then, in KiB.
     pub(crate) high_water: u32,
 }
 
 impl Proxy {
-    /// Starts `binary` on the node of a stage and waits until the kernel has everything.
+    /// Starts `binary` on the node of a stage and waits until the kernel is in sync.
     pub(crate) fn start(
         binary: &Path,
         stage: &Stage,
@@ -56,7 +56,7 @@ impl Proxy {
         Self::start_on(binary, stage.node(), &stage.url(), min_sync_period)
     }
 
-    /// The same on any node, with the API server at `url`.
+    /// Starts `binary` on any node, with the API server at `url`.
     pub(crate) fn start_on(
         binary: &Path,
         node: &Namespace,
@@ -76,18 +76,18 @@ impl Proxy {
         Ok((proxy, start))
     }
 
-    /// The most resident memory so far, in KiB (`VmHWM`).
+    /// Returns the maximum resident memory, in KiB (`VmHWM`).
     pub(crate) fn high_water(&self) -> anyhow::Result<u32> {
         self.memory("VmHWM:")
     }
 
-    /// The resident memory now, in KiB (`VmRSS`).
+    /// Returns the current resident memory, in KiB (`VmRSS`).
     pub(crate) fn resident(&self) -> anyhow::Result<u32> {
         self.memory("VmRSS:")
     }
 
-    /// Processor time so far, user and system, of all threads: to the nanosecond from the scheduler where the
-    /// kernel says it (no thread of the proxy ends while it is measured), else in hundredths of a second.
+    /// Returns the processor time of all threads, user and system. The scheduler's value in nanoseconds is used if the
+    /// kernel provides it (no thread of the proxy ends while it is measured), otherwise hundredths of a second.
     pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id()))?;
         let mut total = Duration::ZERO;
@@ -101,7 +101,7 @@ impl Proxy {
         Ok(total)
     }
 
-    /// Asks it to end and waits for that.
+    /// Asks the proxy to end and waits for its end.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process id")?;
         kill_process(pid, Signal::TERM)?;
@@ -177,19 +177,19 @@ fn configuration(min_sync_period: &str) -> anyhow::Result<NamedTempFile> {
     Ok(file)
 }
 
-/// The lines of the log with the moment at which each came.
+/// Reads the lines of the log, each with the time at which it arrived.
 fn read(stderr: ChildStderr) -> Receiver<(Instant, String)> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            // Nobody may be interested any more; the pipe has to be read all the same.
+            // The receiver may be gone. The pipe must be read all the same.
             let _ = sender.send((Instant::now(), line));
         }
     });
     receiver
 }
 
-/// The `name=value` fields of a line of the log.
+/// Returns the `name=value` fields of a log line.
 fn fields(line: &str) -> HashMap<&str, &str> {
     let pairs = line.split_whitespace().filter_map(|word| word.split_once('='));
     pairs.map(|(name, value)| (name, value.trim_matches('"'))).collect()

@@ -1,11 +1,11 @@
-//! The relay of the userspace mode against `HAProxy` (in TCP mode) and a direct connection, all in one run.
+//! Compares the relay of the userspace mode with `HAProxy` (in TCP mode) and a direct connection, all in one run.
 //!
-//! A client pod, a node and a backend pod, each in a network namespace, for each way. On the node: nothing, the relay with
-//! what captures for it, or `HAProxy` with splice; pinned to one core, while clients and backends have another one. The ways
-//! take turns, one at a time.
+//! Each way has a client pod, a node and a backend pod, each in a network namespace. The node runs nothing, the relay with
+//! its capture rules, or `HAProxy` with splice. The process on the node is pinned to one core; clients and backends have
+//! another one. The ways take turns, one at a time.
 //!
-//! The nodes are as Kubernetes' are: their kernels track connections, since they masquerade what leaves the pods' network.
-//! `HAProxy` has another one besides, where nothing is tracked.
+//! The nodes resemble those of Kubernetes: their kernels track connections, because they masquerade packets that leave
+//! the pods' network. `HAProxy` is also measured on a node without connection tracking.
 
 mod load;
 mod roles;
@@ -24,15 +24,15 @@ use crate::bars::Bar;
 use load::Figures;
 pub(crate) use roles::{Role, play};
 
-/// A service that sends without end, one that answers and closes, and one that sends everything back.
+/// The ports of three services: one sends without end, one answers and closes, and one echoes.
 const PORTS: [u16; 3] = [8001, 8002, 8003];
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Idle connections to hold; fewer where descriptors do not allow it.
+/// Idle connections to open; fewer if the limit of descriptors is too low.
 const IDLE: usize = 10_000;
 
-/// How often each way has its turn. What else happens on a machine, and how quick it is at the moment, then meets all ways
-/// alike.
+/// Number of rounds, in which each way has one turn. Other load on the machine, and changes of its speed, then affect all
+/// ways alike.
 const ROUNDS: usize = 11;
 
 /// The figures of one way.
@@ -40,9 +40,9 @@ const ROUNDS: usize = 11;
 pub(crate) struct Way {
     name: &'static str,
     rounds: Vec<Figures>,
-    /// Idle connections, and resident memory with them in KiB.
+    /// Number of idle connections, and the resident memory with them in KiB.
     idle: Option<(usize, u32)>,
-    /// With 1,000 Services.
+    /// Number of threads with 1,000 Services.
     threads: Option<usize>,
 }
 
@@ -52,17 +52,19 @@ impl Way {
     }
 }
 
-/// A client pod, a node and a backend pod with its process. Each way has its own: rules of one cost the others nothing.
+/// A client pod, a node and a backend pod with its process. Each way has its own, so that the rules of one do not slow
+/// down the others.
 struct Stage {
     world: World,
     _backend: Process,
 }
 
-/// What a network plug-in has on a node.
+/// The masquerade rule of a network plug-in on a node.
 const MASQUERADE: &str = "table ip plugin { chain postrouting { type nat hook postrouting priority 100; \
     ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade; }; }";
 
-/// Connections that have ended are forgotten soon: as many as are made here would fill the table, which no node's users do.
+/// Timeout of closed connections. It is short because the benchmark makes so many connections that they would fill the
+/// table, which does not happen on a real node.
 const FORGET: &str = "net.netfilter.nf_conntrack_tcp_timeout_time_wait=1";
 
 /// Whether the kernel of a node tracks connections.
@@ -94,11 +96,11 @@ impl Stage {
     }
 }
 
-/// One way that is up.
+/// One way that is running.
 struct Lane {
     name: &'static str,
     stage: Stage,
-    /// Where clients connect.
+    /// The address to which clients connect.
     address: IpAddr,
     process: Option<Process>,
 }
@@ -123,7 +125,7 @@ pub(crate) fn measure(haproxy: Option<&Path>) -> anyhow::Result<Vec<Way>> {
 }
 
 impl Lane {
-    /// What is measured once.
+    /// Takes the measurements that are made only once.
     fn finish(&self, rounds: Vec<Figures>) -> anyhow::Result<Way> {
         let Self { name, process, .. } = self;
         let Some(process) = process else { return Ok(Way { name, rounds, idle: None, threads: None }) };
@@ -164,19 +166,19 @@ fn through_relay() -> anyhow::Result<Lane> {
     Ok(Lane { name: "relay", stage, address: VIP.into(), process: Some(process) })
 }
 
-/// The one in the middle.
+/// Returns the median.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A number of things: few enough to be exact.
+/// Converts a count to a float. It is small enough to be exact.
 pub(super) fn float(count: impl TryInto<u32>) -> f64 {
     count.try_into().map_or(f64::INFINITY, f64::from)
 }
 
-/// The table. Writing to a String cannot fail.
+/// Returns the table. Writing to a String cannot fail.
 pub(crate) fn render(ways: &[Way]) -> String {
     let mut text = String::from(
         "| way | one stream, GB/s | short connections/s | of them for a second of its CPU | \
@@ -204,7 +206,7 @@ pub(crate) fn render(ways: &[Way]) -> String {
     text
 }
 
-/// What the relay has to meet.
+/// Returns the bars of the relay.
 pub(crate) fn bars(ways: &[Way]) -> Vec<Bar> {
     let find = |name: &str| ways.iter().find(|way| way.name == name);
     let (direct, haproxy, relay) = (find("direct"), find("HAProxy"), find("relay"));
@@ -251,12 +253,12 @@ fn haproxy_config(address: IpAddr, pod: IpAddr) -> String {
     text
 }
 
-/// Ends with the value.
+/// A child process that is killed when the value is dropped.
 #[derive(Debug)]
 struct Process(Child);
 
 impl Process {
-    /// Resident memory in KiB.
+    /// Returns the resident memory in KiB.
     fn resident(&self) -> anyhow::Result<u32> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
@@ -266,7 +268,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,4 +1,4 @@
-//! All that is measured of one size, in order.
+//! Takes all measurements of one size, in order.
 
 use std::path::Path;
 use std::thread;
@@ -15,7 +15,8 @@ use crate::stage::{Bodies, Stage};
 use crate::statistics::Sample;
 use crate::workload::Size;
 
-/// The kernel takes a namespace's tables and connections apart after its end, beside whatever comes next.
+/// Pause in which the kernel removes the tables and connections of a namespace that has ended. It does so in the
+/// background, beside the next measurement.
 const CLEAN_UP: Duration = Duration::from_secs(2);
 
 /// The figures of one size.
@@ -24,27 +25,27 @@ pub(crate) struct Figures {
     pub(crate) size: Size,
     pub(crate) bodies: Bodies,
     pub(crate) commits: Commits,
-    /// With nothing in the kernel.
+    /// Start with an empty kernel.
     pub(crate) cold: Start,
-    /// With everything in the kernel.
+    /// Start with a kernel that is in sync.
     pub(crate) warm: Start,
     /// Single changes with minSyncPeriod 0.
     pub(crate) changes: Sample,
     /// Single changes with the default minSyncPeriod, after pauses.
     pub(crate) paused_changes: Sample,
-    /// With the default minSyncPeriod.
+    /// Burst with the default minSyncPeriod.
     pub(crate) burst: Burst,
-    /// With minSyncPeriod 0.
+    /// Burst with minSyncPeriod 0.
     pub(crate) burst_at_once: Burst,
-    /// Resident high-water of the proxy that started with nothing in the kernel after its changes, in KiB.
+    /// Maximum resident memory, in KiB, of the proxy that started with an empty kernel, after its changes.
     pub(crate) high_water_cold: u32,
-    /// The same of the proxy that found everything in the kernel.
+    /// Maximum resident memory, in KiB, of the proxy that started with a kernel in sync.
     pub(crate) high_water_warm: u32,
-    /// To pods of another node.
+    /// Connections to pods of another node.
     pub(crate) far: Connections,
-    /// To pods of the client's own node.
+    /// Connections to pods of the client's own node.
     pub(crate) near: Connections,
-    /// To a Service without endpoints.
+    /// Connections to a Service without endpoints.
     pub(crate) refusals: Refusals,
 }
 

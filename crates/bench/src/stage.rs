@@ -1,5 +1,5 @@
 //! The stage of one size: a node with three pods and another node with one, each in a namespace of its own, an
-//! API server on the node's loopback that holds the objects, and Services that answer.
+//! API server with the objects on the node's loopback, and Services that answer.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,17 +15,17 @@ use serde_json::Value;
 use crate::steady::{SERVICE_PORT, Steady};
 use crate::workload::{self, Size};
 
-/// The Service whose only endpoint moves.
+/// Cluster IP of the Service whose only endpoint moves.
 const MOVING: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 1);
-/// Its VIP.
+/// VIP of the Service whose only endpoint moves.
 pub(crate) const MOVING_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(MOVING), SERVICE_PORT);
 
-/// The Service without endpoints.
+/// Cluster IP of the Service without endpoints.
 const EMPTY: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 4);
-/// Its VIP.
+/// VIP of the Service without endpoints.
 pub(crate) const EMPTY_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(EMPTY), SERVICE_PORT);
 
-/// What everything is measured on. Dropped, all of it ends.
+/// The namespaces, pods and objects of the measurements. All of it ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
     world: World,
@@ -39,9 +39,9 @@ pub(crate) struct Stage {
 /// Mean size of the stored objects, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bodies {
-    /// Of a Service.
+    /// Mean size of a Service.
     pub(crate) service: usize,
-    /// Of an EndpointSlice.
+    /// Mean size of an EndpointSlice.
     pub(crate) slice: usize,
 }
 
@@ -68,33 +68,33 @@ impl Stage {
         Ok(stage)
     }
 
-    /// The node's namespace.
+    /// Returns the node's namespace.
     pub(crate) fn node(&self) -> &Namespace {
         self.world.node().namespace()
     }
 
-    /// The namespace that connections are made from: that of a pod.
+    /// Returns the namespace from which connections are made: that of a pod.
     pub(crate) fn client(&self) -> Option<&Namespace> {
         self.world.pods().first().map(Pod::namespace)
     }
 
-    /// Where the API server listens.
+    /// Returns the URL of the API server.
     pub(crate) fn url(&self) -> String {
         self.server.url()
     }
 
-    /// Writes an object in the API server.
+    /// Writes an object to the API server.
     pub(crate) fn apply(&self, object: Value) -> anyhow::Result<()> {
         self.server.api().blocking().apply(object).map(drop).context("write an object")
     }
 
-    /// The EndpointSlice of the moving Service: its endpoint is at a pod that listens, or at one that does not.
+    /// Returns the EndpointSlice of the moving Service. Its endpoint is a pod that listens, or one that does not.
     pub(crate) fn moving(&self, listening: bool) -> Value {
         let pod = self.pod(if listening { 2 } else { 1 });
         workload::slice("bench", "moving", 0, &[pod])
     }
 
-    /// The mean sizes of what the API server holds.
+    /// Returns the mean sizes of the stored objects.
     pub(crate) fn bodies(&self) -> Bodies {
         let mean = |resource| {
             let snapshot = self.server.store().snapshot(resource, &Scope::default(), None);
@@ -114,8 +114,8 @@ impl Stage {
     }
 }
 
-/// Lets the kernel forget a closed connection after a second instead of ten: those of a measurement would pile up,
-/// and what they cost is no matter of how a new one is translated.
+/// Sets the kernel's timeout of closed connections to one second instead of ten. The connections of a measurement would
+/// pile up otherwise, and their cost is not part of the translation of a new connection.
 fn forget_connections(world: &World) -> anyhow::Result<()> {
     for node in [world.node(), world.remote_node()] {
         let setting = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close";
@@ -124,7 +124,7 @@ fn forget_connections(world: &World) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets a connection end without a farewell when it is dropped: nothing of it stays in the client's kernel.
+/// Makes a connection end with a reset when it is dropped, so that the client's kernel keeps no state of it.
 pub(crate) fn close(stream: &TcpStream) -> std::io::Result<()> {
     Ok(set_socket_linger(stream, Some(Duration::ZERO))?)
 }

@@ -7,17 +7,17 @@ use std::time::Duration;
 pub(crate) struct Sample(Vec<Duration>);
 
 impl Sample {
-    /// The value that half of the sample does not exceed.
+    /// Returns the value that half of the sample does not exceed.
     pub(crate) fn median(&self) -> Duration {
         self.percentile(50)
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The smallest value that this many hundredths of the sample do not exceed (nearest rank).
+    /// Returns the smallest value that this many hundredths of the sample do not exceed (nearest rank).
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = self.0.len().saturating_mul(percent).div_ceil(100).saturating_sub(1);
         self.0.get(rank).copied().unwrap_or_default()
@@ -32,7 +32,7 @@ impl FromIterator<Duration> for Sample {
     }
 }
 
-/// How many times `base` goes into `value`.
+/// Returns `value` divided by `base`.
 pub(crate) fn ratio(value: Duration, base: Duration) -> f64 {
     value.as_secs_f64() / base.as_secs_f64()
 }

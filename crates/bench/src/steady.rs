@@ -1,4 +1,4 @@
-//! A Service whose endpoints are all addresses of one pod and answer: what connections are timed through.
+//! A Service whose endpoints are all addresses of one pod that answers. Connections are timed through it.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
@@ -11,10 +11,10 @@ use crate::workload;
 pub(crate) const SERVICE_PORT: u16 = 80;
 /// The port of all endpoints.
 pub(crate) const TARGET_PORT: u16 = 8080;
-/// Where the pod is reached direct: another port, so that no connection meets the remains of one through the
-/// Service in the kernel's connection table.
+/// The pod's port for direct connections. It differs from the port of endpoints, so that a direct connection does not
+/// match an old entry of a connection through the Service in the kernel's connection table.
 const DIRECT_PORT: u16 = 8081;
-/// The last octet of the pod's second address, and how many it has at most.
+/// Last octet of the pod's second address, and the maximum number of its addresses.
 const FIRST_FURTHER: u8 = 100;
 const MOST_ADDRESSES: usize = 100;
 
@@ -23,14 +23,14 @@ const MOST_ADDRESSES: usize = 100;
 pub(crate) struct Steady {
     name: &'static str,
     vip: Ipv4Addr,
-    /// An address that is no Service's, for one rule written by hand.
+    /// An address of no Service, for one rule written by hand.
     rule: Ipv4Addr,
     endpoints: Vec<Ipv4Addr>,
     listeners: Vec<TcpListener>,
 }
 
 impl Steady {
-    /// Gives a pod as many addresses as the Service has endpoints, and listens.
+    /// Adds as many addresses to a pod as the Service has endpoints, and listens on them.
     pub(crate) fn new(name: &'static str, number: u8, pod: &Pod, endpoints: usize) -> anyhow::Result<Self> {
         let first = pod.addresses().ipv4;
         let [a, b, c, _] = first.octets();
@@ -48,28 +48,28 @@ impl Steady {
         })
     }
 
-    /// The Service and its EndpointSlice.
+    /// Returns the Service and its EndpointSlice.
     pub(crate) fn objects(&self) -> [Value; 2] {
         let service = workload::service("bench", self.name, self.vip);
         [service, workload::slice("bench", self.name, 0, &self.endpoints)]
     }
 
-    /// The VIP of the Service.
+    /// Returns the VIP of the Service.
     pub(crate) fn vip(&self) -> SocketAddr {
         SocketAddr::from((self.vip, SERVICE_PORT))
     }
 
-    /// Where the one rule written by hand leads to the pod from.
+    /// Returns the address that the rule written by hand translates to the pod.
     pub(crate) fn rule(&self) -> SocketAddr {
         SocketAddr::from((self.rule, SERVICE_PORT))
     }
 
-    /// The endpoints, reached direct.
+    /// Returns the endpoints' addresses for direct connections.
     pub(crate) fn direct(&self) -> impl Iterator<Item = SocketAddr> + Clone {
         self.endpoints.iter().map(|&address| SocketAddr::from((address, DIRECT_PORT)))
     }
 
-    /// Lets a node translate [`Steady::rule`] by one rule, as somebody would write it by hand.
+    /// Adds one rule, as an administrator would write it by hand, that translates [`Steady::rule`] on a node.
     pub(crate) fn add_rule(&self, node: &Namespace) -> anyhow::Result<()> {
         let (name, from) = (self.name, self.rule);
         let count = self.endpoints.len();
@@ -91,7 +91,7 @@ impl Steady {
         Ok(())
     }
 
-    /// Takes connections off the listeners' queues.
+    /// Removes connections from the listeners' queues.
     pub(crate) fn drain(&self) {
         for listener in &self.listeners {
             while listener.accept().is_ok() {}

@@ -38,7 +38,7 @@ const ROWS: &[Row] = &[
     }),
 ];
 
-/// All figures as one table.
+/// Returns all figures as one table.
 pub(crate) fn render(figures: &[Figures]) -> String {
     let mut lines = vec![
         std::iter::once("Services x endpoints".to_owned())
@@ -51,7 +51,7 @@ pub(crate) fn render(figures: &[Figures]) -> String {
     render_rows(&lines)
 }
 
-/// Rows of equal length, the first of them the head.
+/// Returns rows of equal length as a table. The first one is the head.
 pub(crate) fn render_rows(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width =
@@ -71,7 +71,7 @@ fn row(cells: &[String], widths: &[usize]) -> String {
     text
 }
 
-/// The line below the head: figures are on the right.
+/// Returns the line below the head, which aligns figures to the right.
 fn rule(widths: &[usize]) -> String {
     let mut text = String::from("|");
     for (column, width) in widths.iter().enumerate() {

@@ -1,5 +1,5 @@
-//! The objects of a cluster of a given size, as its users and controllers write them: with labels, owner
-//! references and managed fields, of which a proxy has no use and which it has to read past.
+//! The objects of a cluster of a given size, as its users and controllers write them: with labels, owner references and
+//! managed fields, which a proxy does not use but has to read.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -7,35 +7,36 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-/// Namespaces that the Services are spread over.
+/// Namespaces over which the Services are distributed.
 const NAMESPACES: [&str; 8] =
     ["team-a", "team-b", "payments", "storefront", "search", "logistics", "identity", "reporting"];
-/// Endpoints on each node, as many pods as a node commonly has.
+/// Endpoints on each node: a common number of pods.
 const PODS_PER_NODE: usize = 110;
-/// An EndpointSlice has at most this many endpoints (the controller's default).
+/// Maximum endpoints of an EndpointSlice (the controller's default).
 const SLICE_LIMIT: usize = 100;
 /// The first cluster IP, inside of the default range 10.96.0.0/12.
 const FIRST_CLUSTER_IP: u32 = u32::from_be_bytes([10, 96, 1, 0]);
 /// The first endpoint.
 const FIRST_ENDPOINT: u32 = u32::from_be_bytes([10, 128, 0, 0]);
-/// Endpoints that changes move others to.
+/// The first address that changes assign to endpoints.
 const FIRST_SPARE: u32 = u32::from_be_bytes([10, 192, 0, 0]);
-/// The API server here keeps no managed fields; as an annotation, as many bytes of them travel.
+/// Annotation with the managed fields of a real cluster. The API server replaces the managed fields of a new object with
+/// its own record, and stores an annotation of the same size unchanged.
 const MANAGED_FIELDS: &str = "portolan.example/managed-fields";
 /// The name of the node that the proxy runs on.
 pub(crate) const NODE: &str = "node-0000";
 
-/// How many Services with how many endpoints each.
+/// The number of Services and of endpoints of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Size {
-    /// Services.
+    /// Number of Services.
     pub(crate) services: usize,
-    /// Endpoints of each.
+    /// Number of endpoints of each Service.
     pub(crate) endpoints: usize,
 }
 
 impl Size {
-    /// All that the table has.
+    /// All sizes of the table.
     pub(crate) const ALL: [Self; 6] = [
         Self::new(100, 10),
         Self::new(1_000, 10),
@@ -44,15 +45,15 @@ impl Size {
         Self::new(50_000, 10),
         Self::new(5_000, 50),
     ];
-    /// What shows that everything works.
+    /// The sizes of a quick check that everything works.
     pub(crate) const QUICK: [Self; 2] = [Self::new(100, 10), Self::new(1_000, 10)];
 
-    /// So many Services with so many endpoints each.
+    /// Creates a size.
     pub(crate) const fn new(services: usize, endpoints: usize) -> Self {
         Self { services, endpoints }
     }
 
-    /// The Services, one after the other.
+    /// Returns the Services in order.
     pub(crate) fn services(self) -> impl Iterator<Item = Value> {
         (0..self.services).map(|number| {
             let address = Ipv4Addr::from_bits(FIRST_CLUSTER_IP.saturating_add(number as u32));
@@ -60,13 +61,13 @@ impl Size {
         })
     }
 
-    /// Their EndpointSlices.
+    /// Returns their EndpointSlices.
     pub(crate) fn slices(self) -> impl Iterator<Item = Value> {
         (0..self.services)
             .flat_map(move |number| (0..self.slice_count()).map(move |part| self.slice(number, part, None)))
     }
 
-    /// The `round`th endpoint change: another Service each time, whose first endpoint was replaced by another pod.
+    /// Returns the endpoint change number `round`. Each one changes another Service and replaces its first endpoint.
     pub(crate) fn change(self, round: usize) -> Value {
         // A step that is coprime to common sizes spreads the changes over all Services.
         let number = round.wrapping_mul(7_919).wrapping_rem(self.services.max(1));
@@ -104,7 +105,7 @@ impl FromStr for Size {
         let parsed = text.split_once('x').and_then(|(services, endpoints)| {
             Some(Self::new(services.trim().parse().ok()?, endpoints.trim().parse().ok()?))
         });
-        // More would leave the address ranges that the Services and the endpoints are given from.
+        // A larger size would exceed the address ranges of the Services and the endpoints.
         let fits = |size: &Self| {
             (1..=100_000).contains(&size.services)
                 && (1..=1_000).contains(&size.endpoints)
@@ -116,7 +117,7 @@ impl FromStr for Size {
     }
 }
 
-/// A Service of about 2 kB, as an API server stores it after `kubectl apply`.
+/// Returns a Service of about 2 kB, as an API server stores it after `kubectl apply`.
 pub(crate) fn service(namespace: &str, name: &str, address: Ipv4Addr) -> Value {
     let applied = format!(
         "{{\"apiVersion\":\"v1\",\"kind\":\"Service\",\"metadata\":{{\"annotations\":{{}},\"labels\":{{\"app.kubernetes.io/component\":\"backend\",\"app.kubernetes.io/instance\":\"{name}\",\"app.kubernetes.io/managed-by\":\"Helm\",\"app.kubernetes.io/name\":\"{name}\"}},\"name\":\"{name}\",\"namespace\":\"{namespace}\"}},\"spec\":{{\"ports\":[{{\"name\":\"http\",\"port\":80,\"protocol\":\"TCP\",\"targetPort\":8080}}],\"selector\":{{\"app.kubernetes.io/name\":\"{name}\"}}}}}}\n"
@@ -146,7 +147,7 @@ pub(crate) fn service(namespace: &str, name: &str, address: Ipv4Addr) -> Value {
     })
 }
 
-/// An EndpointSlice as the controller writes it.
+/// Returns an EndpointSlice as the controller writes it.
 pub(crate) fn slice(namespace: &str, service: &str, part: usize, addresses: &[Ipv4Addr]) -> Value {
     let endpoints: Vec<Value> =
         addresses.iter().map(|address| endpoint(namespace, service, *address)).collect();
@@ -175,7 +176,7 @@ pub(crate) fn slice(namespace: &str, service: &str, part: usize, addresses: &[Ip
     })
 }
 
-/// The node that the proxy runs on.
+/// Returns the Node object of the node that the proxy runs on.
 pub(crate) fn node(address: IpAddr) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -201,7 +202,7 @@ fn endpoint(namespace: &str, service: &str, address: Ipv4Addr) -> Value {
     })
 }
 
-/// Who manages which field of a Service.
+/// Returns the managed fields of a Service.
 fn service_fields() -> Value {
     json!([{
         "apiVersion": "v1", "fieldsType": "FieldsV1", "manager": "kubectl-client-side-apply",
@@ -224,7 +225,7 @@ fn service_fields() -> Value {
     }])
 }
 
-/// Who manages which field of an EndpointSlice.
+/// Returns the managed fields of an EndpointSlice.
 fn slice_fields() -> Value {
     json!([{
         "apiVersion": "discovery.k8s.io/v1", "fieldsType": "FieldsV1", "manager": "kube-controller-manager",
@@ -261,7 +262,7 @@ fn uid(number: u32) -> String {
     format!("{number:08x}-6f1d-4c52-9a2e-{number:012x}")
 }
 
-/// A number with commas.
+/// Formats a number with commas.
 fn thousands(number: usize) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =

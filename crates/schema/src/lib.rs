@@ -1,8 +1,8 @@
-//! The kinds that the API server has, and what their objects look like.
+//! The resources of the API server and the fields of their objects.
 //!
-//! Owns the table of resources, the table of every kind's fields, and all that follows from these two: checking the
-//! shape of an object, patching it by its shape, its other encodings, and the documents that describe it to clients.
-//! Decoded JSON and bytes flow in and out. It must not know of I/O, clocks, stores, HTTP, or which values make sense.
+//! Owns the table of resources and the table of every kind's fields. From these two tables follow the check of an
+//! object's field types, patches, protobuf and the OpenAPI documents. Decoded JSON and bytes go in and out. This crate
+//! must not know of I/O, clocks, stores or HTTP, nor which values of a field are valid.
 
 pub mod json;
 pub mod openapi;

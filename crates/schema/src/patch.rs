@@ -1,8 +1,8 @@
-//! Patches: a document and a patch in, the patched document or a precise error out.
+//! Patches: an object and a patch go in, the patched object or a precise error comes out.
 //!
-//! Owns JSON patch, JSON merge patch, strategic merge patch and server-side apply, and the record of who owns which
-//! field (`managedFields`). It knows fields from the tables of [`crate::shape`] only, and no kind by name. It must not
-//! know of clocks (the time is given), stores, HTTP, or which values make sense.
+//! Owns JSON patch, JSON merge patch, strategic merge patch and server-side apply, and the record of the owner of each
+//! field (`managedFields`). It knows fields only from the tables of [`crate::shape`], and no kind by name. It must not
+//! know of clocks (the caller passes the time), stores or HTTP, nor which values of a field are valid.
 
 mod apply;
 mod fields;
@@ -29,7 +29,7 @@ pub use managed::Writer;
 pub use merge::merge;
 pub use strategic::merge as merge_strategic;
 
-/// A change of part of an object.
+/// A decoded patch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Patch {
     /// `application/json-patch+json` (RFC 6902).
@@ -40,13 +40,13 @@ pub enum Patch {
     Strategic(Object),
 }
 
-/// Why a patch was refused.
+/// The reason for which a patch is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PatchError {
-    /// The patch is none; nothing can be changed by it.
+    /// The document is not a patch; it fits no object.
     #[error("{0}")]
     Malformed(String),
-    /// The patch asks for more than one request may.
+    /// The patch exceeds the limits of one request.
     #[error("{0}")]
     TooLarge(String),
     /// The patch does not fit this object.
@@ -55,12 +55,12 @@ pub enum PatchError {
     /// A field of the patch or of the result has the wrong type.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// Others own fields that the patch would change; at least one.
+    /// Other managers own fields that the patch would change. Holds at least one conflict.
     #[error("{}", apply::conflict_message(.0))]
     Conflicts(Vec<Conflict>),
 }
 
-/// A field that someone else owns and that a server-side apply would change.
+/// A field that another manager owns and that a server-side apply would change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// The owner, as messages name it: `"kubectl" using v1`.
@@ -69,7 +69,7 @@ pub struct Conflict {
     pub field: String,
 }
 
-/// Most bytes of a message; what it quotes comes from clients and may be as long as a request.
+/// Maximum bytes of a message. It quotes clients' input, which may be as long as a request.
 const MAX_MESSAGE: usize = 1000;
 
 impl PatchError {
@@ -96,7 +96,7 @@ fn shortened(mut message: String) -> String {
 }
 
 impl Patch {
-    /// The object after the patch. What the patch leaves may have unknown fields and wrong types.
+    /// Returns the patched object. It may have unknown fields and values of wrong types.
     pub fn apply(&self, resource: Resource, object: &Object) -> Result<Object, PatchError> {
         let mut object = object.clone();
         match self {

@@ -1,20 +1,20 @@
 //! Objects as Kubernetes protobuf (`application/vnd.kubernetes.protobuf`), by the tables of [`crate::shape`].
 //!
-//! Bytes in, decoded JSON out, and back. The result of [`decode`] is what a JSON body with the same content would have
-//! been, so that everything behind it need not know which of the two a client sent. It must not know which values make
-//! sense; a decoded object goes through [`crate::shape::conform`] like any other.
+//! Converts bytes to decoded JSON and back. [`decode`] returns what a JSON body with the same content would decode to,
+//! so that callers need not know which encoding a client uses. It must not know which values of a field are valid; a
+//! decoded object goes through [`crate::shape::conform`] like any other.
 //!
 //! - A body or a response is an envelope: the bytes `k8s\0`, then a message `Unknown` with `apiVersion` and `kind`
-//!   apart from the object ([`decode`], [`encode`]).
-//! - A watch is a row of frames: the length in four bytes, most significant first, then a bare message `WatchEvent`
-//!   whose object is enveloped ([`encode_watch_event`]).
-//! - Stored objects, which are JSON text, are sent in a [`Form`]; a list of them can be made in parts.
-//! - Known are all served kinds and their lists, `Status`, `DeleteOptions`, `PartialObjectMetadata` and its list
-//!   ([`is_known`]). A `Table`, discovery and documents have no protobuf form.
+//!   outside of the object ([`decode`], [`encode`]).
+//! - A watch is a sequence of frames: the length in four bytes, most significant first, then a message `WatchEvent`
+//!   without an envelope, whose object has one ([`encode_watch_event`]).
+//! - Stored objects, which are JSON text, are sent in a [`Form`]. A list of them can be encoded in parts.
+//! - All served kinds and their lists, `Status`, `DeleteOptions`, `PartialObjectMetadata` and its list have a protobuf
+//!   form ([`is_known`]). A `Table`, discovery and the OpenAPI documents have none.
 //!
-//! Go's encoder writes the zero value of a field that it holds as a plain value; [`Presence`](crate::shape::Presence)
-//! in the tables says where that means absence. Unknown fields are skipped. Nesting is bounded by the tables, which do
-//! not contain themselves; memory by [`Limits`].
+//! Go's encoder writes the zero value of a field that Go holds as a plain value;
+//! [`Presence`](crate::shape::Presence) in the tables says for which fields this means absence. Unknown fields are
+//! skipped. The tables bound the nesting, because no table contains itself. [`Limits`] bounds the memory.
 
 mod decode;
 mod encode;
@@ -43,10 +43,10 @@ const UNKNOWN_RAW: u32 = 2;
 const UNKNOWN_CONTENT_ENCODING: u32 = 3;
 const UNKNOWN_CONTENT_TYPE: u32 = 4;
 
-/// What a decoded object may cost.
+/// Limits of a decoded object.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Estimated bytes of memory of the decoded object. A few bytes of protobuf can stand for an object of hundreds.
+    /// Maximum estimated bytes of the decoded object. A few bytes of protobuf can stand for an object of hundreds.
     pub memory: usize,
 }
 
@@ -56,23 +56,23 @@ impl Default for Limits {
     }
 }
 
-/// A body is not the protobuf form of a known kind.
+/// The error for a body that is not the protobuf form of a known kind.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{}{problem}", location(.field))]
 pub struct DecodeError {
     /// Path of the field; empty for the envelope.
     pub field: String,
-    /// What is wrong with it.
+    /// What is wrong with the field.
     pub problem: Problem,
 }
 
-/// What can be wrong with a protobuf body.
+/// What is wrong with a protobuf body.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
-    /// The envelope does not begin as it must.
+    /// The envelope does not begin with [`MAGIC`].
     #[error("the body is no Kubernetes protobuf: it must begin with the bytes 6b 38 73 00")]
     Magic,
-    /// The object says of itself that it is compressed.
+    /// The envelope names a content encoding, such as a compression.
     #[error("content encoding {0:?} is not supported: send the object as it is")]
     ContentEncoding(String),
     /// No table has this kind.
@@ -85,38 +85,38 @@ pub enum Problem {
         /// `kind` of the body.
         kind: String,
     },
-    /// A length points past the end.
+    /// A length extends past the end.
     #[error("the protobuf message ends too early")]
     Truncated,
-    /// A number is encoded in more bits than its type has.
+    /// A number has more bits than its type.
     #[error("a protobuf number is too large for its type")]
     Number,
-    /// The key of a field is no key.
+    /// The key of a field is invalid.
     #[error("a protobuf field has the number 0 or an unsupported wire type")]
     Key,
-    /// The value is encoded as another type.
+    /// The value has the encoding of another type.
     #[error("protobuf wire type {got}, expected {expected}")]
     WireType {
-        /// What the table demands.
+        /// Wire type of the table's field.
         expected: u8,
-        /// What is there.
+        /// Wire type in the body.
         got: u8,
     },
-    /// Text that is no text.
+    /// A text is not UTF-8.
     #[error("a string is not valid UTF-8")]
     Utf8,
-    /// JSON within protobuf that is no JSON, or no object.
+    /// JSON within protobuf is malformed or not an object.
     #[error("embedded JSON is not valid")]
     Json,
-    /// A moment outside of the years that RFC 3339 can write.
+    /// A time is outside of the years that RFC 3339 can express.
     #[error("a time is outside of the years 0000 to 9999")]
     Time,
-    /// The decoded object would cost more than the limit.
+    /// The decoded object would exceed the memory limit, in bytes.
     #[error("the object would take more than {0} bytes of memory when decoded")]
     TooLarge(usize),
 }
 
-/// An object cannot be written as protobuf.
+/// The error for an object that cannot be encoded as protobuf.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EncodeError {
     /// No table has this kind.
@@ -127,12 +127,12 @@ pub enum EncodeError {
         /// `kind` of the object.
         kind: String,
     },
-    /// A field holds something else than its table says.
+    /// A field holds a value of another type than its table names.
     #[error("{}expected {expected}: ask for JSON, and store the object again with validation on", location(.field))]
     WrongType {
         /// Path of the field.
         field: String,
-        /// What belongs there.
+        /// The type in the table.
         expected: &'static str,
     },
 }
@@ -141,53 +141,54 @@ fn location(field: &str) -> String {
     if field.is_empty() { String::new() } else { format!("{field}: ") }
 }
 
-/// The path of `rest` in `part`.
+/// Joins the path of a field with the rest of the path below it.
 fn joined(part: &str, rest: &str) -> String {
     let dot = if rest.is_empty() || rest.starts_with('[') { "" } else { "." };
     format!("{part}{dot}{rest}")
 }
 
-/// Whether this kind has a protobuf form here.
+/// Returns true if this kind has a protobuf form.
 pub fn is_known(api_version: &str, kind: &str) -> bool {
     table(api_version, kind).is_some()
 }
 
-/// The object in an enveloped body, with its `apiVersion` and `kind`. Where the envelope names none, the kind is the
-/// `assumed` one (apiVersion and kind of the endpoint).
+/// Returns the object in an enveloped body, with its `apiVersion` and `kind`. If the envelope has none, they are those of
+/// `assumed` (apiVersion and kind of the endpoint).
 pub fn decode(bytes: &[u8], assumed: (&str, &str), limits: Limits) -> Result<Object, DecodeError> {
     decode::envelope(bytes, assumed, limits)
 }
 
-/// The envelope with this object. Its `apiVersion` and `kind` say which table applies; fields outside of that table
-/// are left out.
+/// Encodes an object with its envelope. Its `apiVersion` and `kind` select the table; fields that the table does not
+/// have are left out.
 pub fn encode(object: &Object) -> Result<Vec<u8>, EncodeError> {
     encode::envelope(object)
 }
 
-/// One frame of a watch. `event` is its type, such as `ADDED`; the object is an object of the resource or a Status.
+/// Encodes one frame of a watch. `event` is its type, such as `ADDED`; `object` is an object of the resource or a
+/// Status.
 pub fn encode_watch_event(event: &str, object: &Object) -> Result<Vec<u8>, EncodeError> {
     encode::watch_event(event, |out| encode::put_envelope(out, object))
 }
 
-/// How stored objects are sent. Takes them as JSON text and makes no decoded object of it; the kind that the text may
-/// name does not matter.
+/// The form in which stored objects are sent. Objects are passed as JSON text and encoded without decoding them first. A
+/// kind in the text is ignored.
 #[derive(Debug, Clone, Copy)]
 pub enum Form {
-    /// As objects of the resource.
+    /// Whole objects of the resource.
     Whole(Resource),
-    /// Their metadata alone, as `PartialObjectMetadata` of this `apiVersion`.
+    /// Only the metadata, as `PartialObjectMetadata` of this `apiVersion`.
     Metadata(&'static str),
 }
 
 impl Form {
-    /// The envelope with this object.
+    /// Encodes an object with its envelope.
     pub fn encode(self, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
         let mut out = Vec::with_capacity(json.len());
         self.put_envelope(&mut out, json)?;
         Ok(out)
     }
 
-    /// One frame of a watch with this object.
+    /// Encodes one frame of a watch with this object.
     pub fn encode_watch_event(self, event: &str, json: &[u8]) -> Result<Vec<u8>, EncodeError> {
         encode::watch_event(event, |out| self.put_envelope(out, json))
     }
@@ -202,7 +203,7 @@ impl Form {
         wire::put_message(out, tag, |out| encode::text(out, table, json))
     }
 
-    /// What comes before and after the items of a list, which take `length` bytes; `metadata` is that of the list.
+    /// Returns the bytes before and after the items of a list, which take `length` bytes. `metadata` is that of the list.
     pub fn around_items(self, metadata: &Object, length: usize) -> Result<(Vec<u8>, Vec<u8>), EncodeError> {
         let (api_version, kind) = self.kind();
         let kind = format!("{kind}List");
@@ -214,7 +215,7 @@ impl Form {
         encode::enveloped(out, self.kind(), |out| encode::text(out, table, json))
     }
 
-    /// `apiVersion` and `kind`.
+    /// Returns `apiVersion` and `kind`.
     fn kind(self) -> (&'static str, &'static str) {
         match self {
             Self::Whole(resource) => (resource.info().api_version, resource.info().kind),
@@ -228,7 +229,7 @@ impl Form {
     }
 }
 
-/// The table of a kind that has a protobuf form.
+/// Returns the table of a kind that has a protobuf form.
 fn table(api_version: &str, kind: &str) -> Option<&'static Struct> {
     if let Some(resource) = Resource::by_kind(api_version, kind) {
         return Some(shape::of(resource));
@@ -238,7 +239,7 @@ fn table(api_version: &str, kind: &str) -> Option<&'static Struct> {
         return Some(shape::list_of(resource));
     }
     match (api_version, kind) {
-        // Clients name it in the group of the object that they delete.
+        // Clients name DeleteOptions in the group of the object that they delete.
         (_, "DeleteOptions") => Some(&meta::DELETE_OPTIONS),
         ("v1" | "meta.k8s.io/v1", "Status") => Some(&meta::STATUS),
         ("meta.k8s.io/v1", "PartialObjectMetadata") => Some(&meta::PARTIAL_OBJECT_METADATA),

@@ -1,4 +1,4 @@
-//! The table of resources that this server has: names, scope, verbs and what may be selected on.
+//! The table of this server's resources: names, scope, verbs and selectable fields.
 
 mod table;
 
@@ -16,7 +16,7 @@ pub enum Resource {
     Namespace,
     /// `v1` Endpoints.
     Endpoints,
-    /// `v1` Event: the stored objects are those of [`Resource::Event`], seen with other names of fields.
+    /// `v1` Event: a view of the objects of [`Resource::Event`] with other field names.
     CoreEvent,
     /// `discovery.k8s.io/v1` EndpointSlice.
     EndpointSlice,
@@ -28,11 +28,11 @@ pub enum Resource {
     Event,
     /// `coordination.k8s.io/v1` Lease.
     Lease,
-    /// One object for each node port that is given out, named by its number; for the server alone.
+    /// One object for each allocated node port, named by its number. Clients do not see it.
     NodePort,
 }
 
-/// What clients see of a [`Resource`].
+/// The properties of a [`Resource`].
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "a table row, not a state machine")]
 pub struct Info {
@@ -44,40 +44,40 @@ pub struct Info {
     pub api_version: &'static str,
     /// Kind of one object.
     pub kind: &'static str,
-    /// Name in paths.
+    /// Plural name, used in paths.
     pub plural: &'static str,
-    /// Name for one object in tools.
+    /// Singular name, which clients such as kubectl accept.
     pub singular: &'static str,
-    /// Abbreviations that tools accept.
+    /// Abbreviations that clients such as kubectl accept.
     pub short_names: &'static [&'static str],
-    /// Groups of resources that tools ask for together (`kubectl get all`).
+    /// Categories that clients use to request several resources together (`kubectl get all`).
     pub categories: &'static [&'static str],
-    /// Whether clients see it at all: in paths, in discovery and in documents.
+    /// True if clients see the resource: in paths, in discovery and in the OpenAPI documents.
     pub served: bool,
-    /// Whether objects live in a namespace.
+    /// True if objects live in a namespace.
     pub namespaced: bool,
     /// Paths below an object: `status`, and `finalize` for namespaces.
     pub subresources: &'static [&'static str],
-    /// Whether `/status` exists.
+    /// True if `/status` exists.
     pub has_status: bool,
-    /// Whether clients may write.
+    /// True if clients may write.
     pub writable: bool,
-    /// Whether a whole collection may be deleted at once.
+    /// True if clients may delete a whole collection in one request.
     pub collection_deletable: bool,
-    /// Whether PUT to a missing name creates it.
+    /// True if a PUT to a name that does not exist creates the object.
     pub create_on_update: bool,
-    /// Whether PUT without a resourceVersion overwrites whatever is there.
+    /// True if a PUT without a resourceVersion overwrites any stored version.
     pub unconditional_update: bool,
-    /// Whether a completed DELETE answers with the object instead of a Status.
+    /// True if a completed DELETE returns the object instead of a Status.
     pub delete_returns_object: bool,
-    /// Whether a create through the main endpoint keeps the body's `status`.
+    /// True if a create through the main endpoint keeps the body's `status`.
     pub create_keeps_status: bool,
     /// Selectable fields besides `metadata.name` and `metadata.namespace`.
     pub selectable: &'static [&'static str],
 }
 
 impl Resource {
-    /// Every resource; those of one group stand together.
+    /// Every resource. Those of one group are adjacent.
     pub const ALL: [Self; 11] = [
         Self::Service,
         Self::Node,
@@ -92,17 +92,17 @@ impl Resource {
         Self::NodePort,
     ];
 
-    /// The resources that clients see.
+    /// Returns the resources that clients see.
     pub fn served() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|resource| resource.info().served)
     }
 
-    /// The fixed facts about this resource.
+    /// Returns the properties of this resource.
     pub const fn info(self) -> &'static Info {
         table::of(self)
     }
 
-    /// The resource as which its objects are stored: itself, but for a second view of the same objects.
+    /// Returns the resource under which its objects are stored: itself, unless it is a view of another resource.
     #[must_use]
     pub const fn stored(self) -> Self {
         match self {
@@ -111,12 +111,12 @@ impl Resource {
         }
     }
 
-    /// Position in [`Resource::ALL`].
+    /// Returns the position in [`Resource::ALL`].
     pub const fn index(self) -> usize {
         self as usize
     }
 
-    /// The resource at `/api/v1/{plural}` or `/apis/{group}/{version}/{plural}`.
+    /// Returns the resource at `/api/v1/{plural}` or `/apis/{group}/{version}/{plural}`.
     pub fn by_path(group: &str, version: &str, plural: &str) -> Option<Self> {
         Self::served().find(|resource| {
             let info = resource.info();
@@ -124,7 +124,7 @@ impl Resource {
         })
     }
 
-    /// The resource of a client's object with this `apiVersion` and `kind`.
+    /// Returns the resource of a client's object with this `apiVersion` and `kind`.
     pub fn by_kind(api_version: &str, kind: &str) -> Option<Self> {
         Self::served().find(|resource| {
             let info = resource.info();
@@ -134,7 +134,7 @@ impl Resource {
 }
 
 impl Info {
-    /// Verbs of the main endpoint, as discovery lists them.
+    /// Returns the verbs of the main endpoint, as discovery lists them.
     pub const fn verbs(&self) -> &'static [&'static str] {
         match (self.writable, self.collection_deletable) {
             (true, true) => {
@@ -145,7 +145,7 @@ impl Info {
         }
     }
 
-    /// Verbs of a subresource; a Namespace is finalized by PUT alone.
+    /// Returns the verbs of a subresource. A Namespace is finalized by PUT only.
     pub fn subresource_verbs(&self, subresource: &str) -> &'static [&'static str] {
         match subresource {
             "finalize" => &["update"],

@@ -1,8 +1,8 @@
-//! The shape of each kind: which fields there are, of what type, how each is encoded and how it merges.
+//! The fields of each kind: their types, encodings and merge rules.
 //!
-//! Owns the types of the tables and the tables themselves. One table is the source for everything that needs to know
-//! fields: the check of an object's types ([`conform`]), protobuf, the OpenAPI documents, strategic merge patch,
-//! server-side apply. Which values make sense is not known here; that is the server's `kinds`.
+//! Owns the types of the tables and the tables themselves. The tables are the only source for everything that needs to
+//! know fields: the check of an object's types ([`conform`]), protobuf, the OpenAPI documents, strategic merge patch and
+//! server-side apply. This module does not know which values of a field are valid; that is the server's `kinds`.
 
 mod conform;
 pub mod meta;
@@ -18,11 +18,11 @@ pub use conform::{FieldValidation, ShapeError, conform, conform_metadata};
 pub struct Struct {
     /// Full name as in upstream's OpenAPI documents, such as `io.k8s.api.core.v1.ServiceSpec`.
     pub name: &'static str,
-    /// What it is.
+    /// Description in the OpenAPI documents.
     pub doc: &'static str,
     /// Every field, in the order in which documentation lists them.
     pub fields: &'static [Field],
-    /// Whether server-side apply owns it as a whole (`x-kubernetes-map-type: atomic`), wherever it is used.
+    /// True if server-side apply owns the object as a whole (`x-kubernetes-map-type: atomic`), wherever it is used.
     pub atomic: bool,
 }
 
@@ -31,19 +31,19 @@ pub struct Struct {
 pub struct Field {
     /// Name in JSON.
     pub name: &'static str,
-    /// Number in protobuf; 0 where the field is not part of the protobuf message (`apiVersion`, `kind`).
+    /// Number in protobuf; 0 if the field is not part of the protobuf message (`apiVersion`, `kind`).
     pub tag: u32,
     /// Type of the value.
     pub kind: Type,
-    /// How two writers' values come together.
+    /// How the field merges with a new value.
     pub merge: Merge,
-    /// What an absent and a zero value mean to typed clients.
+    /// How typed clients distinguish an absent value from a zero value.
     pub presence: Presence,
-    /// Whether the OpenAPI documents list it as required.
+    /// True if the OpenAPI documents list the field as required.
     pub required: bool,
-    /// Value that the OpenAPI documents name as the default; server-side apply uses it for keys that are left out.
+    /// Default value in the OpenAPI documents; server-side apply uses it for list keys that are left out.
     pub default: Option<&'static str>,
-    /// What it means.
+    /// Description in the OpenAPI documents.
     pub doc: &'static str,
 }
 
@@ -64,56 +64,56 @@ pub enum Type {
     Time,
     /// RFC 3339 with six digits of fraction.
     MicroTime,
-    /// An amount such as `100m` or `4Gi`; a number is taken as its text.
+    /// A quantity such as `100m` or `4Gi`. A number is converted to its text.
     Quantity,
-    /// Any JSON, kept as it is (`RawExtension`).
+    /// Any JSON, kept unchanged (`RawExtension`).
     Json,
     /// The set of fields that a manager owns, as a JSON object (`FieldsV1`).
     FieldsV1,
-    /// Values of one type.
+    /// A list of values of one type.
     List(&'static Type),
-    /// Any names, values of one type.
+    /// A map from any names to values of one type.
     Map(&'static Type),
-    /// The fields of this table only.
+    /// An object with the fields of this table.
     Object(&'static Struct),
 }
 
-/// How a field takes a new value. Scalars are always replaced.
+/// How a field merges with a new value. Scalars are always replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merge {
     /// No marker: objects and maps merge member by member; lists are replaced, and owned as a whole.
     Default,
     /// `x-kubernetes-list-type` or `x-kubernetes-map-type: atomic`: server-side apply replaces the whole value. A
-    /// strategic merge patch replaces a list, and merges a map or object as if there was no marker.
+    /// strategic merge patch replaces a list, and merges a map or object as with [`Merge::Default`].
     Atomic,
-    /// `x-kubernetes-list-type: set`: a list of distinct scalars, each owned alone.
+    /// `x-kubernetes-list-type: set`: a list of distinct scalars, each with owners of its own.
     Set {
-        /// Whether a strategic merge patch adds to the list (`patchStrategy: merge`) or replaces it.
+        /// True if a strategic merge patch adds to the list (`patchStrategy: merge`); false if it replaces the list.
         patch_merges: bool,
     },
-    /// `x-kubernetes-list-type: map`: a list of objects, told apart by some of their fields.
+    /// `x-kubernetes-list-type: map`: a list of objects that are identified by key fields.
     Keyed {
-        /// The fields that tell elements apart for server-side apply (`x-kubernetes-list-map-keys`).
+        /// The fields that identify elements in server-side apply (`x-kubernetes-list-map-keys`).
         keys: &'static [&'static str],
-        /// The field that does for a strategic merge patch (`x-kubernetes-patch-merge-key` with `patchStrategy:
-        /// merge`); `None` where such a patch replaces the list.
+        /// The field that identifies elements in a strategic merge patch (`x-kubernetes-patch-merge-key` with
+        /// `patchStrategy: merge`); `None` if such a patch replaces the list.
         patch_key: Option<&'static str>,
     },
 }
 
-/// How upstream's typed clients hold a field, which decides what its zero value means.
+/// How upstream's typed clients hold a field. This decides the meaning of its zero value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Presence {
-    /// A plain value: zero, empty and absent are the same, and JSON leaves it out.
+    /// A plain value: zero, empty and absent are the same, and JSON leaves the field out.
     Value,
-    /// A plain value that JSON always holds, zero or not.
+    /// A plain value that JSON always contains, also if it is zero.
     Always,
-    /// A pointer: a zero that was set differs from absence.
+    /// A pointer: an explicit zero differs from absence.
     Pointer,
 }
 
 impl Type {
-    /// What belongs in such a field, for messages.
+    /// Returns a description of the type, for messages.
     pub(crate) const fn description(&self) -> &'static str {
         match self {
             Self::Text => "a string",
@@ -130,24 +130,24 @@ impl Type {
     }
 }
 
-/// A table row: an optional field whose zero value reads as absent.
+/// Creates a table row: an optional field whose zero value means absent.
 pub(crate) const fn field(name: &'static str, tag: u32, kind: Type) -> Field {
     let (merge, presence) = (Merge::Default, Presence::Value);
     Field { name, tag, kind, merge, presence, required: false, default: None, doc: "" }
 }
 
-/// A table.
+/// Creates a table.
 pub(crate) const fn structure(name: &'static str, doc: &'static str, fields: &'static [Field]) -> Struct {
     Struct { name, doc, fields, atomic: false }
 }
 
 impl Struct {
-    /// The field with this JSON name.
+    /// Returns the field with this JSON name.
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// The field with this protobuf number.
+    /// Returns the field with this protobuf number.
     pub fn tagged(&self, tag: u32) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.tag == tag && tag != 0)
     }
@@ -159,31 +159,31 @@ impl Struct {
 }
 
 impl Field {
-    /// With this description.
+    /// Sets the description.
     pub(crate) const fn doc(mut self, doc: &'static str) -> Self {
         self.doc = doc;
         self
     }
 
-    /// Held by pointer.
+    /// Marks the field as held by pointer.
     pub(crate) const fn pointer(mut self) -> Self {
         self.presence = Presence::Pointer;
         self
     }
 
-    /// In JSON even when zero.
+    /// Marks the field as always present in JSON.
     pub(crate) const fn always(mut self) -> Self {
         self.presence = Presence::Always;
         self
     }
 
-    /// Required by the OpenAPI documents, and in JSON even when zero.
+    /// Marks the field as required in the OpenAPI documents and always present in JSON.
     pub(crate) const fn required(mut self) -> Self {
         self.required = true;
         self.always()
     }
 
-    /// With this default in the OpenAPI documents.
+    /// Sets the default in the OpenAPI documents.
     pub(crate) const fn default(mut self, value: &'static str) -> Self {
         self.default = Some(value);
         self
@@ -202,24 +202,24 @@ impl Field {
         self.merge(Merge::Set { patch_merges: false })
     }
 
-    /// A set to which strategic merge patches add.
+    /// Marks the field as a set to which strategic merge patches add.
     pub(crate) const fn merged_set(self) -> Self {
         self.merge(Merge::Set { patch_merges: true })
     }
 
-    /// A list with these keys; the first one is also that of strategic merge patches.
+    /// Marks the field as a list with these keys. The first one is also the key of strategic merge patches.
     pub(crate) const fn keyed(self, keys: &'static [&'static str]) -> Self {
         let patch_key = keys.first().copied();
         self.merge(Merge::Keyed { keys, patch_key })
     }
 }
 
-/// The fields of the resource's objects.
+/// Returns the table of the resource's objects.
 pub const fn of(resource: Resource) -> &'static Struct {
     tables::of(resource)
 }
 
-/// The fields of a list of the resource's objects.
+/// Returns the table of a list of the resource's objects.
 pub const fn list_of(resource: Resource) -> &'static Struct {
     tables::list_of(resource)
 }

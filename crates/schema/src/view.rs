@@ -1,9 +1,9 @@
-//! Resources that show the objects of another one under other names: `v1` Event, whose objects are those of
-//! `events.k8s.io/v1` ([`Resource::stored`]).
+//! Resources that are a view of another resource's objects with other field names. The only one is `v1` Event, whose
+//! objects are those of `events.k8s.io/v1` ([`Resource::stored`]).
 //!
-//! Objects are stored in one form. Whoever takes an object from the store for a client calls [`seen`], and whoever
-//! stores what a client sent calls [`stored`]; for all other resources both change nothing. Only names of top-level
-//! fields differ, so that nothing is lost in either direction.
+//! Objects are stored in one form. A caller that reads an object from the store for a client calls [`seen`]; a caller
+//! that stores a client's object calls [`stored`]. For all other resources, both return the object unchanged. Only names
+//! of top-level fields differ, so that nothing is lost in either direction.
 
 use crate::json::Value;
 
@@ -20,7 +20,7 @@ const EVENT_FIELDS: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// A client's object of this resource, as it is stored.
+/// Converts a client's object of this resource to its stored form.
 pub fn stored(resource: Resource, object: Object) -> Object {
     match resource {
         Resource::CoreEvent => renamed(resource.stored(), object, |(seen, stored)| (seen, stored)),
@@ -28,7 +28,7 @@ pub fn stored(resource: Resource, object: Object) -> Object {
     }
 }
 
-/// A stored object, as the clients of this resource see it.
+/// Converts a stored object to the form of this resource.
 pub fn seen(resource: Resource, object: Object) -> Object {
     match resource {
         Resource::CoreEvent => renamed(resource, object, |(seen, stored)| (stored, seen)),
@@ -36,7 +36,8 @@ pub fn seen(resource: Resource, object: Object) -> Object {
     }
 }
 
-/// The same for an encoded object: `None` where the bytes can stay as they are.
+/// Converts an encoded stored object like [`seen`]. Returns `None` if the bytes need no conversion or are not an
+/// object.
 pub fn seen_body(resource: Resource, body: &[u8]) -> Option<Vec<u8>> {
     if resource.stored() == resource {
         return None;
@@ -45,7 +46,7 @@ pub fn seen_body(resource: Resource, body: &[u8]) -> Option<Vec<u8>> {
     serde_json::to_vec(&Value::Object(seen(resource, object))).ok()
 }
 
-/// The selectable field of the stored form that a client of this resource means by `field`.
+/// Returns the selectable field of the stored form that `field` of this resource corresponds to.
 pub fn stored_field(resource: Resource, field: &'static str) -> Option<&'static str> {
     if resource.stored() == resource {
         return Some(field);

@@ -1,9 +1,9 @@
-//! Responders: whoever reaches one learns which one it was and from where it saw the packet come.
+//! Responders: a client that reaches one learns its address and the source address that it has seen.
 //!
-//! One thread answers for any number of addresses in any number of namespaces, since a socket belongs to
-//! the namespace it was opened in. TCP: a line with the answer upon connecting, then every byte back.
-//! UDP: the answer, then the datagram's own payload. SCTP: INIT ACK with the answer as its state cookie;
-//! ports of the same address that do not answer refuse with ABORT, as an SCTP stack does.
+//! One thread answers for any number of addresses in any number of namespaces, because a socket belongs to
+//! the namespace in which it was opened. TCP: a line with the answer upon connecting, then an echo of every
+//! byte. UDP: the answer, then the datagram's payload. SCTP: INIT ACK with the answer as its state cookie.
+//! Other ports of the same address refuse with ABORT, as an SCTP stack does.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -28,7 +28,7 @@ const WAKE: u64 = 0;
 const BACKLOG: i32 = 1024;
 const PACKET_BYTES: usize = 64 << 10;
 
-/// A thread that answers at many addresses; it ends, and closes all of them, when dropped.
+/// A thread that answers at many addresses. When dropped, it ends and closes all of them.
 #[derive(Debug)]
 pub struct EchoServer {
     orders: Option<mpsc::Sender<Order>>,
@@ -36,17 +36,17 @@ pub struct EchoServer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where something answers: namespace, protocol, address and port.
+/// The address of a responder: namespace ID, protocol, address and port.
 type Place = (u64, Protocol, SocketAddr);
 
 enum Order {
     Open(Vec<(Place, OwnedFd)>),
-    /// The sender hears when the address is closed.
+    /// A message is sent to the sender when the address is closed.
     Close(Place, mpsc::Sender<()>),
 }
 
 impl EchoServer {
-    /// Starts the thread; nothing is answered yet.
+    /// Starts the thread, without any addresses.
     pub fn start() -> Result<Self, TestkitError> {
         let fail = || TestkitError::system("start the responders");
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(fail())?);
@@ -62,7 +62,7 @@ impl EchoServer {
         Ok(Self { orders: Some(orders), wake, thread: Some(thread) })
     }
 
-    /// Answers at one address, which the namespace must have.
+    /// Starts to answer at one address, which must be an address of the namespace.
     pub fn listen(
         &self,
         namespace: &Namespace,
@@ -72,7 +72,7 @@ impl EchoServer {
         self.listen_many(namespace, &[(protocol, address)])
     }
 
-    /// Answers at many addresses of one namespace. When this returns, none of them loses a packet.
+    /// Starts to answer at many addresses of one namespace. After the return, none of them loses a packet.
     pub fn listen_many(
         &self,
         namespace: &Namespace,
@@ -89,7 +89,7 @@ impl EchoServer {
         self.order(Order::Open(opened))
     }
 
-    /// Stops answering at an address and resets the TCP connections it has; returns when that is done.
+    /// Stops answering at an address and resets its TCP connections. Returns when that is done.
     pub fn close(
         &self,
         namespace: &Namespace,
@@ -109,7 +109,7 @@ impl EchoServer {
     }
 
     fn wake(&self) {
-        // The only failure is a counter that is already full: then the thread is awake.
+        // The write fails only if the counter is full. Then the thread is already awake.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -119,7 +119,7 @@ impl Drop for EchoServer {
         self.orders = None;
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed and every open connection has been closed by it.
+            // A panic of the thread has been printed, and has closed every open connection.
             let _ = thread.join();
         }
     }
@@ -141,7 +141,7 @@ fn open(protocol: Protocol, address: SocketAddr) -> Result<OwnedFd, Errno> {
         }
         Protocol::Udp => {
             let fd = socket::roomy(socket::datagram(family)?)?;
-            // As for TCP: a closed responder may be opened again at once.
+            // As for TCP: a closed responder can be opened again at once.
             sockopt::set_socket_reuseaddr(&fd, true)?;
             socket::bind_to(&fd, address.ip(), address.port())?;
             Ok(fd)
@@ -154,7 +154,7 @@ fn open(protocol: Protocol, address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// The thread's own state.
+/// The state of the thread.
 struct Responder {
     poller: Poller,
     orders: mpsc::Receiver<Order>,
@@ -180,7 +180,7 @@ impl Responder {
     fn serve(mut self) {
         let mut buffer = vec![0; PACKET_BYTES];
         loop {
-            // The wait fails only for reasons that would be a defect here; ending shows as refusals.
+            // The wait fails only because of a defect in this crate. If the thread ends, probes are refused.
             let Ok(tokens) = self.poller.wait(None) else { return };
             for token in tokens {
                 if token != WAKE {
@@ -192,7 +192,7 @@ impl Responder {
         }
     }
 
-    /// False when the owner is gone.
+    /// Processes the orders. Returns false if the owner is gone.
     fn take_orders(&mut self) -> bool {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         loop {
@@ -200,7 +200,7 @@ impl Responder {
                 Ok(Order::Open(opened)) => opened.into_iter().for_each(|(place, fd)| self.open(place, fd)),
                 Ok(Order::Close(place, done)) => {
                     self.close(place);
-                    // Nobody listening any more is no reason to stop.
+                    // It does not matter if the sender no longer waits.
                     let _ = done.send(());
                 }
                 Err(mpsc::TryRecvError::Empty) => return true,
@@ -286,14 +286,14 @@ impl Responder {
     }
 }
 
-/// Ends what a socket does before it is closed. A child process that another thread is just starting holds a
-/// copy of it for a moment, and until then closing alone would have no effect.
+/// Stops the activity of a socket before it is closed. While another thread starts a child process, the child
+/// holds a copy of the socket for a moment, and closing alone would have no effect until the copy is closed.
 fn silence(protocol: Protocol, at: SocketAddr, fd: &OwnedFd) {
-    // Neither can fail in a way that closing would not mend.
+    // Closing the socket makes up for any failure of these calls.
     let _ = match protocol {
         // Disconnecting stops a listener and resets a connection.
         Protocol::Tcp => connect_unspec(fd),
-        // A socket that hears itself only does not take anybody else's datagrams.
+        // A socket that is connected to itself does not receive other datagrams.
         Protocol::Udp | Protocol::Sctp => connect(fd, &at),
     };
 }
@@ -312,8 +312,8 @@ fn accept_all(place: Place, listener: &OwnedFd) -> Vec<Source> {
     accepted
 }
 
-/// Sends back what has arrived; false when the connection is over. A peer that does not read its own echo
-/// loses the connection rather than holding up the others.
+/// Sends received bytes back. Returns false when the connection is over. A peer that does not read its echo
+/// loses the connection, so that it does not block other peers.
 fn echo(fd: &OwnedFd, buffer: &mut [u8]) -> bool {
     loop {
         let length = match recv(fd, &mut *buffer, RecvFlags::DONTWAIT) {
@@ -329,13 +329,13 @@ fn echo(fd: &OwnedFd, buffer: &mut [u8]) -> bool {
 }
 
 fn answer_datagrams(at: SocketAddr, fd: &OwnedFd, buffer: &mut [u8]) {
-    // An error here is an ICMP message about an earlier answer: the asker has gone, others may wait.
+    // An error is an ICMP message about an earlier answer to another client. Datagrams may still wait.
     while let Ok((_, length, peer)) = recvfrom(fd, &mut *buffer, RecvFlags::DONTWAIT) {
         let Some(Ok(peer)) = peer.map(SocketAddr::try_from) else { continue };
         let mut reply = answer(at, peer).into_bytes();
         reply.push(b' ');
         reply.extend(buffer.iter().take(length));
-        // A lost answer shows at the asker.
+        // The client notices a lost answer.
         let _ = sendto(fd, &reply, SendFlags::NOSIGNAL, &peer);
     }
 }
@@ -348,7 +348,7 @@ fn answer_inits(address: IpAddr, ports: &HashSet<u16>, fd: &OwnedFd, buffer: &mu
         let Some(init) = payload.and_then(Packet::decode) else { continue };
         if let Some(reply) = answer_init(address, ports, &init, peer.ip()) {
             let to = SocketAddr::new(peer.ip(), 0);
-            // A lost answer shows at the asker.
+            // The client notices a lost answer.
             let _ = sendto(fd, &reply.encode(), SendFlags::NOSIGNAL, &to);
         }
     }

@@ -1,8 +1,8 @@
-//! Many probes under way at once on one thread, which must be inside the namespace they start from.
+//! Runs many probes at the same time on one thread, which must be inside the namespace that they start from.
 //!
-//! TCP and UDP probes have a socket each. SCTP probes share a raw socket per family and source address.
-//! Raw ICMP sockets tell about refusals at once, for all protocols: the kernel itself passes over an ICMP
-//! error for a TCP connection when a local rule sends it, until the next retransmission.
+//! Each TCP and UDP probe has its own socket. SCTP probes share a raw socket per family and source address.
+//! Raw ICMP sockets report refusals at once, for all protocols: when a local rule sends an ICMP error for a
+//! TCP connection, the kernel itself ignores it until the next retransmission.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -20,20 +20,20 @@ use crate::probe::{Probe, ProbeResult, Reached};
 use crate::sctp::{Chunk, Packet, strip_ipv4_header};
 use crate::socket::{self, Flow, Poller, parse_answer};
 
-/// Tokens from here on mean shared sockets, lower ones a probe.
+/// The first token of shared sockets. Lower tokens belong to probes.
 const SHARED: u64 = 1 << 63;
-/// How long a refusal waits for a better answer. Where the kernel has SCTP of its own, it refuses what the
+/// Time for which an SCTP refusal waits for an acceptance. A kernel with its own SCTP stack refuses what the
 /// responder is about to accept.
 const SCTP_REFUSAL_GRACE: Duration = Duration::from_millis(50);
 const PACKET_BYTES: usize = 2048;
 
-/// UDP and SCTP probes take their source ports from here, above the node ports and in turn. With ports at
-/// random, some probe would now and then meet the conntrack entry of an earlier one (UDP: 30 s) and follow
-/// it to a backend that is no longer in the rules.
+/// Counter of the source ports of UDP and SCTP probes, which are above the node ports and used in turn. With
+/// random ports, a probe could match the conntrack entry of an earlier one (UDP: 30 s) and reach a backend
+/// that is no longer in the rules.
 static TURN: AtomicU32 = AtomicU32::new(0);
 const FIRST_PORT: u16 = 33_000;
 const PORT_COUNT: u16 = 32_000;
-/// So many ports in a row may be in use by others.
+/// Maximum source ports that are tried in a row because other sockets use them.
 const PORT_ATTEMPTS: usize = 100;
 
 pub(crate) struct Engine {
@@ -60,13 +60,13 @@ enum SharedKind {
 struct Flight {
     flow: Flow,
     deadline: Instant,
-    /// What to report if nothing more arrives before the deadline.
+    /// The result if nothing more arrives before the deadline.
     verdict: ProbeResult,
     transport: Transport,
 }
 
 enum Transport {
-    /// The socket, and what has been read of the answer.
+    /// The socket, and the part of the answer that has been read.
     Tcp(OwnedFd, Vec<u8>),
     Udp(OwnedFd),
     Sctp {
@@ -92,12 +92,12 @@ impl Engine {
         Ok(engine)
     }
 
-    /// How many probes are under way.
+    /// Returns the number of unfinished probes.
     pub(crate) fn in_flight(&self) -> usize {
         self.flights.len()
     }
 
-    /// Starts a probe; its result comes out of a later [`Engine::step`] under `token`.
+    /// Starts a probe. A later [`Engine::step`] returns its result with `token`.
     pub(crate) fn start(&mut self, token: u64, probe: &Probe) {
         let opened = match probe.protocol {
             Protocol::Tcp => self.start_tcp(token, probe),
@@ -117,7 +117,7 @@ impl Engine {
         }
     }
 
-    /// Waits for news, at most `timeout` or until the next deadline, and returns the finished probes.
+    /// Waits for an event until `timeout` or the next deadline, and returns the finished probes.
     pub(crate) fn step(
         &mut self,
         timeout: Option<Duration>,
@@ -127,7 +127,7 @@ impl Engine {
         let wait = match (timeout, next) {
             _ if !self.done.is_empty() => Some(Duration::ZERO),
             (Some(timeout), Some(next)) => Some(timeout.min(next)),
-            // Without a probe under way there is nothing to wait for.
+            // Without an unfinished probe there is nothing to wait for.
             (timeout, None) => timeout.or(Some(Duration::ZERO)),
             (None, next) => next,
         };
@@ -140,7 +140,7 @@ impl Engine {
 
     fn start_tcp(&mut self, token: u64, probe: &Probe) -> Result<(u16, Transport), Errno> {
         let fd = socket::stream(Family::of(probe.destination.ip()))?;
-        // Closing resets the connection: no TIME_WAIT is left to use up the ports.
+        // Closing resets the connection, so that no TIME_WAIT entries use up the ports.
         sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
         sockopt::set_socket_reuseaddr(&fd, true)?;
         bind_source(&fd, probe)?;
@@ -176,7 +176,7 @@ impl Engine {
             verification_tag: 0,
             chunk: Chunk::Init { initiate_tag },
         };
-        // A raw socket takes the protocol from its own number: the port of the address must be zero.
+        // A raw socket has its protocol already: the port of the address must be zero.
         let destination = SocketAddr::new(probe.destination.ip(), 0);
         let fd = self.sctp_socket(Family::of(destination.ip()), probe.source)?;
         ignore_local_drop(sendto(fd, &packet.encode(), SendFlags::NOSIGNAL, &destination))?;
@@ -259,7 +259,7 @@ impl Engine {
         }
     }
 
-    /// Keeps the probe for a moment, to be refused if no better answer comes.
+    /// Makes the probe a refusal after a grace period, unless an acceptance arrives before that.
     fn expect_refusal(&mut self, token: u64) {
         let Some(flight) = self.flights.get_mut(&token) else { return };
         self.deadlines.remove(&(flight.deadline, token));
@@ -298,7 +298,7 @@ fn bind_next_port(fd: &OwnedFd, probe: &Probe) -> Result<(), Errno> {
     attempts.find(|bound| *bound != Err(Errno::ADDRINUSE)).unwrap_or(Err(Errno::ADDRINUSE))
 }
 
-/// A number that no other probe of this process has, and the source port that goes with it.
+/// Returns a number that no other probe of this process has, and its source port.
 fn next_port() -> (u32, u16) {
     let turn = TURN.fetch_add(1, Ordering::Relaxed);
     let offset = u16::try_from(turn % u32::from(PORT_COUNT)).unwrap_or_default();
@@ -309,7 +309,7 @@ fn unspecified(like: SocketAddr) -> IpAddr {
     if like.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
 }
 
-/// A rule that drops the packet on its way out makes the send itself fail; to the prober that is silence.
+/// Ignores the error of a send whose packet a local rule drops: for a probe, this is a lost packet.
 fn ignore_local_drop(sent: Result<usize, Errno>) -> Result<(), Errno> {
     match sent {
         Ok(_) | Err(Errno::PERM) => Ok(()),
@@ -326,7 +326,7 @@ fn read_tcp(fd: &OwnedFd, read: &mut Vec<u8>) -> Option<ProbeResult> {
         match recv(fd, &mut buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return Some(ProbeResult::Unrecognised),
             Ok((_, length)) => read.extend(buffer.iter().take(length)),
-            // Still connecting, or nothing said yet.
+            // Still connecting, or no data yet.
             Err(Errno::AGAIN | Errno::NOTCONN) => return None,
             Err(errno) => return Some(classify(errno)),
         }
@@ -355,7 +355,7 @@ fn reached(answer: &[u8]) -> ProbeResult {
 fn classify(errno: Errno) -> ProbeResult {
     match errno {
         Errno::CONNREFUSED => ProbeResult::Refused,
-        // ACCESS is what a `prohibit` route and an administrative ICMP error give.
+        // A `prohibit` route and an administrative ICMP error give ACCESS.
         Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NOPROTOOPT | Errno::ACCESS => {
             ProbeResult::Unreachable
         }

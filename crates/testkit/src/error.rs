@@ -1,4 +1,4 @@
-//! What can go wrong while a world is built or used.
+//! The errors of building or using a world.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portolan_model::Protocol;
 
-/// A failure of the test world itself, never the outcome of a probe.
+/// An error of the test world itself, never the result of a probe.
 #[derive(Debug, thiserror::Error)]
 pub enum TestkitError {
     /// The kernel refused a new network namespace.
@@ -18,19 +18,19 @@ pub enum TestkitError {
          kernel.apparmor_restrict_unprivileged_userns)"
     )]
     NotPermitted {
-        /// The name of the namespace that was to be made.
+        /// Name of the namespace that could not be created.
         namespace: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A namespace could not be created or entered for another reason than permission.
+    /// A namespace could not be created or entered, for a reason other than permissions.
     #[error("network namespace {namespace}: {action}: {source}")]
     Namespace {
         /// Name of the namespace.
         namespace: String,
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A program could not be started.
@@ -40,7 +40,7 @@ pub enum TestkitError {
         program: String,
         /// Name of the namespace.
         namespace: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A program ended with a failure.
@@ -52,7 +52,7 @@ pub enum TestkitError {
         namespace: String,
         /// Its exit status.
         status: ExitStatus,
-        /// What it wrote to its standard error.
+        /// Its standard error.
         stderr: String,
     },
     /// A kernel setting could not be written.
@@ -62,7 +62,7 @@ pub enum TestkitError {
         key: String,
         /// Name of the namespace.
         namespace: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A responder could not be opened.
@@ -70,59 +70,59 @@ pub enum TestkitError {
     Listen {
         /// The protocol.
         protocol: Protocol,
-        /// The address that was to answer.
+        /// The address of the responder.
         address: SocketAddr,
         /// Name of the namespace.
         namespace: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Sockets or threads of the kit itself failed.
+    /// A socket or thread of the testkit itself failed.
     #[error("{action}: {source}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A condition did not come true in time.
+    /// A condition was not met before the deadline.
     #[error("{what} did not happen within {waited:?}")]
     Deadline {
-        /// What was waited for.
+        /// The condition.
         what: String,
-        /// How long.
+        /// The time that was waited.
         waited: Duration,
     },
-    /// The process under test ended while something was expected of it.
+    /// The process under test ended before a condition was met.
     #[error("the process under test ended ({status}) before {what}; its standard error:\n{stderr}")]
     ProcessEnded {
-        /// What was waited for.
+        /// The condition.
         what: String,
         /// Its exit status.
         status: ExitStatus,
-        /// What it wrote to its standard error.
+        /// Its standard error.
         stderr: String,
     },
-    /// Background traffic did not start, so that nothing could be said about it later.
+    /// Background traffic did not start, so that its later losses would mean nothing.
     #[error("background traffic: {ready} of {wanted} {kind} got an answer within {waited:?}")]
     TrafficNotReady {
-        /// Streams or flows.
+        /// What was started: streams, connections, flows or threads.
         kind: &'static str,
-        /// How many were answered.
+        /// Number of those that were answered.
         ready: usize,
-        /// How many were asked for.
+        /// Number of those that were started.
         wanted: usize,
-        /// How long.
+        /// The time that was waited.
         waited: Duration,
     },
-    /// More pods or addresses were asked for than the address plan holds.
+    /// More pods or addresses were requested than the address plan holds.
     #[error("{asked} {what} asked for, the address plan holds {limit}")]
     TooMany {
-        /// Of what.
+        /// What was requested.
         what: &'static str,
-        /// How many were asked for.
+        /// The number that was requested.
         asked: usize,
-        /// The most there can be.
+        /// The maximum number.
         limit: usize,
     },
 }

@@ -1,18 +1,18 @@
-//! A plain HTTP/1.1 client over TCP: one connection that is kept, requests and answers as bytes, streams of lines.
+//! A plain HTTP/1.1 client over TCP: one keep-alive connection, requests and answers as bytes, and line streams.
 //!
-//! It shows what came over the wire and costs next to nothing, so that many of them fit beside the server that they
-//! load. A connection that breaks is an error of the request that met it; the next request makes a new one.
+//! It returns the bytes from the wire and uses few resources, so that many clients can run beside the server that they
+//! load. If a connection breaks, the current request fails; the next request opens a new connection.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Bytes read at once.
+/// Maximum bytes of one read.
 const CHUNK: usize = 64 << 10;
-/// The most that a head may have.
+/// Maximum bytes of a head.
 const LONGEST_HEAD: usize = 64 << 10;
 
-/// One connection at a time to one server.
+/// A client of one server, with one connection at a time.
 #[derive(Debug)]
 pub struct HttpClient {
     address: SocketAddr,
@@ -20,10 +20,10 @@ pub struct HttpClient {
     connection: Option<Connection>,
 }
 
-/// An answer.
+/// An HTTP response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpAnswer {
-    /// The code.
+    /// The status code.
     pub status: u16,
     /// The status line and the headers, in lower case.
     pub head: String,
@@ -31,10 +31,10 @@ pub struct HttpAnswer {
     pub body: Vec<u8>,
 }
 
-/// A body that comes line by line, such as a watch.
+/// A response body that is read line by line, such as a watch.
 #[derive(Debug)]
 pub struct HttpLines {
-    /// The code.
+    /// The status code.
     pub status: u16,
     connection: Connection,
     framing: Framing,
@@ -58,12 +58,12 @@ enum Framing {
 }
 
 impl HttpClient {
-    /// Connects when there is something to send. A connection that is silent for `patience` is broken.
+    /// Creates a client, which connects before it sends. A connection without data for `patience` counts as broken.
     pub fn new(address: SocketAddr, patience: Duration) -> Self {
         Self { address, patience, connection: None }
     }
 
-    /// The bytes of a request, for [`HttpClient::send`].
+    /// Returns the bytes of a request, for [`HttpClient::send`].
     pub fn prepare(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
         let mut bytes = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n").into_bytes();
         for (name, value) in headers {
@@ -77,7 +77,7 @@ impl HttpClient {
         bytes
     }
 
-    /// Sends a request and reads the whole answer.
+    /// Sends a request and reads the whole response.
     pub fn request(
         &mut self,
         method: &str,
@@ -88,10 +88,10 @@ impl HttpClient {
         self.send(&Self::prepare(method, path, headers, body))
     }
 
-    /// Sends the bytes of one request and reads the whole answer.
+    /// Sends the bytes of one request and reads the whole response.
     pub fn send(&mut self, request: &[u8]) -> io::Result<HttpAnswer> {
         let mut connection = self.connected()?;
-        // A server that has already refused the request closes early; its answer is what counts.
+        // A server that has already refused the request may close early. Its response takes precedence over the error.
         let sent = connection.stream.write_all(request);
         let (answer, framing) = match connection.answer() {
             Ok(answer) => answer,
@@ -106,7 +106,7 @@ impl HttpClient {
         Ok(answer)
     }
 
-    /// Sends a GET and returns when the head of the answer has come. The stream has its own connection.
+    /// Sends a GET and returns after the head of the response. The stream has its own connection.
     pub fn lines(&mut self, path: &str) -> io::Result<HttpLines> {
         let mut connection = self.connected()?;
         connection.stream.write_all(&Self::prepare("GET", path, &[], b""))?;
@@ -132,7 +132,7 @@ impl HttpClient {
 }
 
 impl HttpLines {
-    /// The next line without its end; `None` when the server has ended the body in order.
+    /// Returns the next line without its end; `None` after the regular end of the body.
     pub fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             let fresh = self.pending.get(self.searched..).unwrap_or_default();
@@ -149,7 +149,7 @@ impl HttpLines {
         }
     }
 
-    /// Everything up to the end.
+    /// Returns the rest of the body.
     pub fn rest(mut self) -> io::Result<Vec<u8>> {
         while let Some(part) = self.connection.part(&mut self.framing)? {
             self.pending.extend(part);
@@ -183,7 +183,7 @@ impl Connection {
         Ok((status, head, framing))
     }
 
-    /// The next part of a body; `None` after its end.
+    /// Returns the next part of a body; `None` after its end.
     fn part(&mut self, framing: &mut Framing) -> io::Result<Option<Vec<u8>>> {
         match framing {
             Framing::Length(0) => *framing = Framing::Ended,
@@ -278,7 +278,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    /// A client of a server that answers each connection with these bytes and closes it.
+    /// Returns a client of a server that sends these bytes, one element for each connection, and closes the connection.
     fn client(answers: &'static [&'static [u8]]) -> HttpClient {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn every_framing_is_taken_apart() {
+    fn every_framing_is_decoded() {
         let mut client = client(&[
             b"HTTP/1.1 201 Created\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbodyrest",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n2\r\nbo\r\n2\r\ndy\r\n0\r\n\r\n",

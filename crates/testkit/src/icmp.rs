@@ -1,4 +1,4 @@
-//! ICMP errors: which flow they are about and whether they refuse it.
+//! Decodes ICMP errors: the flow that they refer to, and whether they refuse it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,18 +8,18 @@ use crate::probe::ProbeResult;
 use crate::sctp::{strip_ipv4_header, u16_at};
 use crate::socket::Flow;
 
-/// Destination unreachable and its code for ports, RFC 792.
+/// Type "destination unreachable" and its code for ports, RFC 792.
 const V4_UNREACHABLE: u8 = 3;
 const V4_PORT: u8 = 3;
-/// Destination unreachable and its code for ports, RFC 4443 section 3.1.
+/// Type "destination unreachable" and its code for ports, RFC 4443 section 3.1.
 const V6_UNREACHABLE: u8 = 1;
 const V6_PORT: u8 = 4;
 
-/// The message's own header, in front of the packet that it quotes.
+/// Length of the ICMP header, before the quoted packet.
 const HEADER_BYTES: usize = 8;
 const IPV6_HEADER_BYTES: usize = 40;
 
-/// Reads a message from a raw ICMP socket; `None` where it is no error about a flow of ours.
+/// Decodes a message from a raw ICMP socket; `None` if it is not an error about a TCP, UDP or SCTP flow.
 pub(crate) fn decode(family: Family, packet: &[u8]) -> Option<(Flow, ProbeResult)> {
     let (message, unreachable, port) = match family {
         Family::Ipv4 => (strip_ipv4_header(packet)?, V4_UNREACHABLE, V4_PORT),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn other_messages_are_none_of_our_business() {
+    fn other_messages_are_ignored() {
         assert_eq!(decode(Family::Ipv6, &quoting(135, 0, &[0; 48])), None);
     }
 }

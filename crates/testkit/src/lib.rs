@@ -1,18 +1,18 @@
-//! Namespaces, pods, probes: the world that packet tests, the demo and the benchmark run in.
+//! The test network for packet tests, the demo and the benchmark: network namespaces, pods and probes.
 //!
 //! Owns the [`World`] (a node with pods, a second node with remote pods and an outside client, each in
-//! its own network namespace), the responders ([`EchoServer`]) and the [`Probe`]s that find out where a
-//! packet ends up, the steady [`Traffic`] for tests of restarts, and the life of a Portolan process under
-//! test ([`PortolanProcess`]). Topology and probes flow in; namespaces, observed fates and reports flow
-//! out. It must not know of Services, rules or netlink: what *should* happen is the caller's business.
+//! its own network namespace), the responders ([`EchoServer`]), the [`Probe`]s that find out which
+//! responder a packet reaches, the background [`Traffic`] for tests of restarts, and the Portolan process
+//! under test ([`PortolanProcess`]). Topology and probes go in; namespaces, results of probes and reports
+//! come out. It must not know of Services, rules or netlink: the caller decides which result is expected.
 //!
-//! Nothing outlives the process that made it. Namespaces have no names in the file system: they are held
-//! by threads and file descriptors, and child processes are killed by the kernel when the thread that
-//! started them ends, so that even `kill -9` of a test leaves nothing behind.
+//! Nothing outlives the process that created it. Namespaces have no names in the file system: threads and
+//! file descriptors hold them. The kernel kills a child process when the thread that started it ends, so
+//! that even `kill -9` of a test leaves nothing behind.
 //!
 //! Network namespaces need root, in the initial user namespace or in one of the caller's own
-//! (`unshare -Urn`); without it every entry point returns [`TestkitError::NotPermitted`], which says what
-//! to do.
+//! (`unshare -Urn`). Without root, every entry point returns [`TestkitError::NotPermitted`], whose message
+//! says what to do.
 
 mod echo;
 mod engine;

@@ -1,4 +1,4 @@
-//! One network namespace, held by a thread and a file descriptor, and work done inside it.
+//! A network namespace, held by a thread and a file descriptor, and the work that runs inside it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space}
 
 use crate::{TestkitError, eventually};
 
-/// A network namespace without a name in the file system; it ends with its last clone, and with the
-/// processes and sockets inside it.
+/// A network namespace without a name in the file system. It ends with its last clone, and with the processes and
+/// sockets inside it.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     inner: Arc<Inner>,
@@ -29,20 +29,20 @@ struct Inner {
     name: String,
     fd: OwnedFd,
     id: u64,
-    /// The thread that starts child processes: the kernel kills them when it ends.
+    /// The thread that starts child processes. The kernel kills them when it ends.
     keeper: mpsc::Sender<Job>,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What a child runs once it has asked to be killed with its parent, whose process id is `$0`: a parent that
-/// died before that leaves it with another one.
+/// The shell command of a child after it has requested a kill signal on its parent's death. `$0` is the parent's
+/// process ID. If the parent died before the request, `$PPID` differs and the program is not started.
 const START: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
-/// How long a child may take from its start to its own program.
+/// Maximum time from the start of a child to the start of its own program.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
 impl Namespace {
-    /// Creates an empty namespace; `name` serves messages only.
+    /// Creates an empty namespace. `name` is only used in messages.
     pub fn new(name: &str) -> Result<Self, TestkitError> {
         let (keeper, jobs) = mpsc::channel::<Job>();
         let (opened, result) = mpsc::channel();
@@ -61,25 +61,25 @@ impl Namespace {
         Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), fd: fd.into(), id, keeper }) })
     }
 
-    /// The name given at creation.
+    /// Returns the name given at creation.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The inode number of the namespace, unique on the machine while it lives, and used again afterwards.
+    /// Returns the inode number of the namespace. It is unique while the namespace lives, and reused afterwards.
     pub fn id(&self) -> u64 {
         self.inner.id
     }
 
-    /// A path that opens the namespace for any program of the same user, valid while this value lives.
+    /// Returns a path with which any program of the same user can open the namespace while this value lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.inner.fd.as_raw_fd())
     }
 
-    /// Runs `work` on a thread of its own inside the namespace and returns what it returns.
+    /// Runs `work` on a thread of its own inside the namespace and returns its result.
     ///
-    /// Sockets opened there belong to the namespace for good, wherever they are used later. A panic of
-    /// `work` goes on in the caller.
+    /// Sockets that `work` opens belong to the namespace, wherever they are used later. A panic of `work`
+    /// continues in the caller.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, TestkitError> {
         thread::scope(|scope| {
             let handle = thread::Builder::new()
@@ -100,8 +100,8 @@ impl Namespace {
         spawn(thread_name, self.name(), move || namespace.enter().map(|()| work()))
     }
 
-    /// A command that will run inside the namespace and is killed at the latest when the namespace value
-    /// or this process goes away.
+    /// Returns a command that runs inside the namespace. The kernel kills it at the latest when the namespace value
+    /// is dropped or this process ends.
     pub fn command(&self, program: impl AsRef<OsStr>) -> NamespaceCommand {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "sh", "-c", START, &std::process::id().to_string()]);
@@ -110,13 +110,13 @@ impl Namespace {
         NamespaceCommand { namespace: self.clone(), program, command }
     }
 
-    /// Runs a program to its end and returns its standard output; failure is an error with its standard
+    /// Runs a program until it ends and returns its standard output. If it fails, the error contains its standard
     /// error.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<String, TestkitError> {
         self.output_with_input(program, arguments, "")
     }
 
-    /// As [`Namespace::output`], with `input` on the program's standard input.
+    /// Runs a program like [`Namespace::output`], with `input` on its standard input.
     pub fn output_with_input(
         &self,
         program: &str,
@@ -127,7 +127,7 @@ impl Namespace {
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that ends early closes the pipe: its exit status tells why.
+            // A program that ends early closes the pipe. Its exit status tells why.
             let _ = stdin.write_all(input.as_bytes());
         }
         let output = child.wait_with_output().map_err(|source| command.error(source))?;
@@ -139,8 +139,8 @@ impl Namespace {
         self.output_with_input("ip", &["-batch", "-"], lines).map(drop)
     }
 
-    /// Writes kernel settings below /proc/sys, given as (`net/ipv4/ip_forward`, `1`). A setting that this
-    /// kernel does not have, or that only the initial namespace has, is passed over.
+    /// Writes kernel settings below /proc/sys, given as (`net/ipv4/ip_forward`, `1`). Skips a setting that this
+    /// kernel does not have, or that only the initial namespace has.
     pub fn write_sysctls(&self, settings: &[(String, &str)]) -> Result<(), TestkitError> {
         self.run(|| settings.iter().try_for_each(|(key, value)| self.write_sysctl(key, value)))?
     }
@@ -164,7 +164,7 @@ impl Namespace {
     }
 }
 
-/// A command of a [`Namespace`], filled like a [`Command`] and started inside the namespace.
+/// A command of a [`Namespace`], configured like a [`Command`] and started inside the namespace.
 #[derive(Debug)]
 pub struct NamespaceCommand {
     namespace: Namespace,
@@ -185,25 +185,25 @@ impl NamespaceCommand {
         self
     }
 
-    /// Where its standard input comes from; inherited by default.
+    /// Sets its standard input; inherited by default.
     pub fn stdin(&mut self, stdin: impl Into<Stdio>) -> &mut Self {
         self.command.stdin(stdin);
         self
     }
 
-    /// Where its standard output goes; inherited by default.
+    /// Sets its standard output; inherited by default.
     pub fn stdout(&mut self, stdout: impl Into<Stdio>) -> &mut Self {
         self.command.stdout(stdout);
         self
     }
 
-    /// Where its standard error goes; inherited by default.
+    /// Sets its standard error; inherited by default.
     pub fn stderr(&mut self, stderr: impl Into<Stdio>) -> &mut Self {
         self.command.stderr(stderr);
         self
     }
 
-    /// Starts the program; the kernel kills it when the namespace value or this process goes away.
+    /// Starts the program. The kernel kills it when the namespace value is dropped or this process ends.
     pub fn spawn(&mut self) -> Result<Child, TestkitError> {
         let command = std::mem::replace(&mut self.command, Command::new("false"));
         let (sender, receiver) = mpsc::channel();
@@ -213,7 +213,7 @@ impl NamespaceCommand {
             if let Ok(child) = &child {
                 wait_for_own_program(child.id());
             }
-            // The receiver waits below, unless its thread died: then nobody wants the child.
+            // The receiver waits below, unless its thread died. Then the child is not needed.
             let _ = sender.send((command, child));
         });
         let gone = || io::Error::from(io::ErrorKind::BrokenPipe);
@@ -241,12 +241,12 @@ impl NamespaceCommand {
     }
 }
 
-/// Whether this process may create network namespaces at all.
+/// Returns true if this process may create network namespaces.
 pub fn can_create_namespaces() -> bool {
     Namespace::new("permission-check").is_ok()
 }
 
-/// The command that runs `program` as root of a user namespace of its own, for callers without root.
+/// Returns a command that runs `program` as root of a user namespace of its own, for callers without root.
 pub fn user_namespace_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "--kill-child", "--"]).arg(program);
@@ -263,8 +263,8 @@ fn spawn<T: Send + 'static>(
     })
 }
 
-/// Until the child runs its own program, this thread has to stay: a child that has not asked yet would
-/// outlive it. A child that takes all too long is left to its fate.
+/// Waits until the child runs its own program. Until then this thread must not end: a child that has not yet
+/// requested the kill signal would outlive it. After [`START_WITHIN`], the child is no longer waited for.
 fn wait_for_own_program(child: u32) {
     let ended = || fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| stat.contains(") Z "));
     let own = || match fs::read(format!("/proc/{child}/cmdline")) {

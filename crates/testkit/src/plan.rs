@@ -1,10 +1,10 @@
-//! Who has which address in a [`World`](crate::World).
+//! The addresses of the participants in a [`World`](crate::World).
 //!
-//! | who | IPv4 | IPv6 |
+//! | participant | IPv4 | IPv6 |
 //! |---|---|---|
 //! | node, remote node | 192.168.100.1, .2 (/24) | fd00:192:168:100::1, ::2 (/64) |
 //! | pods of the node: gateway, pod 1, pod 2, … | 10.244.1.1, .11, .12, … | fd00:10:244:1::1, ::b, ::c, … |
-//! | remote pods, alike | 10.244.2.1, .11, … | fd00:10:244:2::1, ::b, … |
+//! | remote pods: gateway, pod 1, … | 10.244.2.1, .11, … | fd00:10:244:2::1, ::b, … |
 //! | node towards the outside | 203.0.113.1 (/24) | 2001:db8:113::1 (/64) |
 //! | client | 203.0.113.10 | 2001:db8:113::a |
 
@@ -12,11 +12,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use portolan_model::Family;
 
-/// The most pods that one node can have: the host numbers from the first pod's up to 254.
+/// Maximum pods of one node: the host numbers from the first pod's up to 254.
 pub(crate) const PODS_PER_NODE: usize = (254 - FIRST_POD) as usize;
 const FIRST_POD: u8 = 10;
 
-/// The two addresses of a participant, one of each family.
+/// The IPv4 and the IPv6 address of a participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// The IPv4 address.
@@ -31,7 +31,7 @@ impl Addresses {
     /// The node, on the link to the outside client.
     pub const OUTSIDE: Self = Self::new(Ipv4Addr::new(203, 0, 113, 1), [0x2001, 0xdb8, 0x113, 0]);
 
-    /// The address of one family.
+    /// Returns the address of one family.
     pub const fn of(self, family: Family) -> IpAddr {
         match family {
             Family::Ipv4 => IpAddr::V4(self.ipv4),
@@ -39,12 +39,12 @@ impl Addresses {
         }
     }
 
-    /// Both addresses, IPv4 first.
+    /// Returns both addresses, IPv4 first.
     pub const fn both(self) -> [IpAddr; 2] {
         [IpAddr::V4(self.ipv4), IpAddr::V6(self.ipv6)]
     }
 
-    /// The IPv6 host number is the last octet of the IPv4 address.
+    /// Creates the addresses. The IPv6 host number is the last octet of the IPv4 address.
     const fn new(ipv4: Ipv4Addr, prefix: [u16; 4]) -> Self {
         let [first, second, third, fourth] = prefix;
         let [.., host] = ipv4.octets();
@@ -62,17 +62,17 @@ pub enum Site {
 }
 
 impl Site {
-    /// The node's own addresses, those a Node object would carry as `InternalIP`.
+    /// Returns the node's own addresses, which a Node object would have as `InternalIP`.
     pub const fn node(self) -> Addresses {
         Addresses::new(Ipv4Addr::new(192, 168, 100, self.number()), [0xfd00, 0x192, 0x168, 0x100])
     }
 
-    /// The pods' default gateway, an address of their node on each pod's interface.
+    /// Returns the pods' default gateway, an address of their node on each pod's interface.
     pub const fn gateway(self) -> Addresses {
         self.pod_network(1)
     }
 
-    /// The pod with this number, counted from 1.
+    /// Returns the addresses of the pod with this number, counted from 1.
     pub const fn pod(self, number: u8) -> Addresses {
         self.pod_network(FIRST_POD.saturating_add(number))
     }

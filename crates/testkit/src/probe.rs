@@ -1,4 +1,4 @@
-//! One packet, or a batch of them, sent to see where it ends up.
+//! Probes: one packet, or a batch of packets, sent to find out which responder they reach.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,26 +12,26 @@ use rustix::io::Errno;
 use crate::engine::Engine;
 use crate::{Namespace, TestkitError, socket};
 
-/// How long an answer may take by default. Answers come within a millisecond or so; this is for a machine
-/// that is busy with something else.
+/// Default time to wait for an answer. Answers take about a millisecond; the rest is reserve for a machine that is
+/// busy with other work.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How many times as long it may take where every instruction is emulated: that is thirty times slower, pauses now and
-/// then, and shares the processors with whatever else the machine does.
+/// Factor for waiting times if every instruction is emulated. An emulated machine is thirty times slower, pauses now and
+/// then, and shares the processors with other work of the host.
 const EMULATED_TIMES: u32 = 10;
-/// How long to wait where none is expected: long against an answer's time, short against a test's.
+/// Time to wait if no answer is expected: long compared to an answer's time, short compared to a test's.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
-/// The kernel repeats a SYN after a second (`TCP_TIMEOUT_INIT`).
+/// A time before the second SYN. The kernel repeats a SYN after a second (`TCP_TIMEOUT_INIT`).
 const BEFORE_THE_SECOND_SYN: Duration = Duration::from_millis(900);
-/// So many probes are under way at the same time, well below usual limits of open files.
+/// Maximum probes that run at the same time, well below usual limits of open files.
 const AT_ONCE: usize = 500;
 
-/// Whether every instruction of this machine is emulated (`PORTOLAN_TEST_EMULATED`, which tests/vm/run sets).
+/// Returns true if every instruction of this machine is emulated (`PORTOLAN_TEST_EMULATED`, which tests/vm/run sets).
 pub fn is_emulated() -> bool {
     static EMULATED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("PORTOLAN_TEST_EMULATED").is_some());
     *EMULATED
 }
 
-/// How long this machine may take for what another one does within `usual`.
+/// Returns the time to wait for something that usually takes less than `usual`; longer on an emulated machine.
 pub(crate) fn patience(usual: Duration) -> Duration {
     if is_emulated() { usual.saturating_mul(EMULATED_TIMES) } else { usual }
 }
@@ -39,75 +39,75 @@ pub(crate) fn patience(usual: Duration) -> Duration {
 /// One attempt to reach an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// How.
+    /// The protocol.
     pub protocol: Protocol,
-    /// Where to.
+    /// The destination.
     pub destination: SocketAddr,
-    /// From which address of the namespace; `None` leaves the choice to its routing.
+    /// The source address; `None` leaves the choice to the namespace's routing.
     pub source: Option<IpAddr>,
-    /// From which port; `None` takes a free one (UDP and SCTP: one that no probe has had for a long time).
+    /// The source port; `None` chooses a free one (UDP and SCTP: one that no probe has used for a long time).
     pub source_port: Option<u16>,
-    /// When to give up.
+    /// The maximum time to wait for an answer.
     pub timeout: Duration,
 }
 
 impl Probe {
-    /// A probe that waits up to two seconds for its answer, longer where everything is emulated.
+    /// Creates a probe that waits up to two seconds for its answer, and longer on an emulated machine.
     pub const fn new(protocol: Protocol, destination: SocketAddr) -> Self {
         Self { protocol, destination, source: None, source_port: None, timeout: PATIENCE }
     }
 
-    /// From this address.
+    /// Sets the source address.
     #[must_use]
     pub const fn from(mut self, source: IpAddr) -> Self {
         self.source = Some(source);
         self
     }
 
-    /// From this port.
+    /// Sets the source port.
     #[must_use]
     pub const fn from_port(mut self, port: u16) -> Self {
         self.source_port = Some(port);
         self
     }
 
-    /// With this much patience.
+    /// Sets the maximum time to wait for an answer.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// How long it may really take on this machine.
+    /// Returns the time to wait on this machine. Only the default is longer on an emulated machine.
     pub(crate) fn patience(&self) -> Duration {
         if self.timeout == PATIENCE { patience(self.timeout) } else { self.timeout }
     }
 
-    /// With the short patience (200 ms) of a probe that should get no answer.
+    /// Sets the short timeout (200 ms) of a probe that should get no answer.
     #[must_use]
     pub const fn expecting_silence(self) -> Self {
         self.timeout(DROP_PATIENCE)
     }
 }
 
-/// Where a probe ended up.
+/// The result of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeResult {
     /// A responder answered.
     Reached(Reached),
-    /// TCP: a blocking `connect()` was refused by the answer to its first SYN. Others: an SCTP abort or an ICMP port
-    /// unreachable.
+    /// TCP: the answer to the first SYN of a blocking `connect()` refuses it. Other protocols: an SCTP ABORT or an ICMP
+    /// port unreachable.
     Refused,
-    /// TCP was refused, but a blocking `connect()` may learn of it only from the answer to its second SYN, a second later: by
-    /// an ICMP port unreachable, which the kernel passes over while `connect()` holds the socket.
+    /// TCP: the connection is refused, but a blocking `connect()` may fail only after the answer to its second SYN, a second
+    /// later. The refusal is an ICMP port unreachable, which the kernel ignores while `connect()` holds the socket.
     RefusedLate,
     /// Another ICMP error, or no route.
     Unreachable,
-    /// No answer in time. A packet that a rule drops on its way out of the namespace counts as well.
+    /// No answer within the timeout. A packet that a rule drops before it leaves the namespace counts as well.
     TimedOut,
-    /// Somebody answered who is no responder of this kit.
+    /// An answer that does not come from a responder of this testkit.
     Unrecognised,
-    /// The socket failed in another way.
+    /// Another socket error.
     Failed(Errno),
 }
 
@@ -116,12 +116,12 @@ pub enum ProbeResult {
 pub struct Reached {
     /// The responder's own address and port.
     pub backend: SocketAddr,
-    /// Where the responder saw the packet come from.
+    /// The source that the responder has seen.
     pub seen_source: SocketAddr,
 }
 
 impl ProbeResult {
-    /// The responder that was reached, if one was.
+    /// Returns the responder that was reached, if any.
     pub const fn backend(&self) -> Option<SocketAddr> {
         match self {
             Self::Reached(reached) => Some(reached.backend),
@@ -129,7 +129,7 @@ impl ProbeResult {
         }
     }
 
-    /// The address that the responder saw, if one was reached.
+    /// Returns the source address that the responder has seen, if one was reached.
     pub const fn seen_source(&self) -> Option<IpAddr> {
         match self {
             Self::Reached(reached) => Some(reached.seen_source.ip()),
@@ -144,14 +144,14 @@ impl Namespace {
         self.run(|| probe_here(probe))?
     }
 
-    /// Sends many probes from this namespace, up to 500 at the same time; results in the same order.
+    /// Sends many probes from this namespace, up to 500 at the same time. Results have the order of `probes`.
     pub fn probe_many(&self, probes: &[Probe]) -> Result<Vec<ProbeResult>, TestkitError> {
         self.run(|| probe_many_here(probes))?
     }
 }
 
-/// Sends one probe from each of the given namespaces' points of view, all namespaces at the same time and
-/// up to 500 probes at once in each; results in the order of `probes`.
+/// Sends each probe from its namespace, all namespaces at the same time and up to 500 probes at once in each.
+/// Results have the order of `probes`.
 pub fn probe_many(probes: &[(&Namespace, Probe)]) -> Result<Vec<ProbeResult>, TestkitError> {
     let mut groups: HashMap<u64, (&Namespace, Vec<usize>, Vec<Probe>)> = HashMap::new();
     for (index, (namespace, probe)) in probes.iter().enumerate() {
@@ -182,7 +182,7 @@ fn probe_here(probe: Probe) -> Result<ProbeResult, TestkitError> {
     Ok(results.first().copied().unwrap_or(ProbeResult::TimedOut))
 }
 
-/// Sends the probes; those over TCP that are refused have to be so for a blocking `connect()`, too.
+/// Sends the probes. A refused TCP probe is repeated with a blocking `connect()`, to tell [`ProbeResult::RefusedLate`].
 fn probe_many_here(probes: &[Probe]) -> Result<Vec<ProbeResult>, TestkitError> {
     let mut results = send_many(probes)?;
     for (probe, result) in probes.iter().zip(&mut results) {

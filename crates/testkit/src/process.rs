@@ -1,4 +1,4 @@
-//! A Portolan process under test: started in a namespace, watched, stopped, never left behind.
+//! A Portolan process under test: started in a namespace, observed, and always ended.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -13,8 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::wait::eventually_some;
 use crate::{Namespace, TestkitError};
 
-/// A running process whose output is kept; it is killed when dropped, and by the kernel when this process
-/// dies first.
+/// A running process and its output. It is killed when dropped, and by the kernel if this process dies first.
 #[derive(Debug)]
 pub struct PortolanProcess {
     child: Child,
@@ -29,7 +28,7 @@ impl PortolanProcess {
         Self::start_with_environment(namespace, binary, arguments, &[])
     }
 
-    /// As [`PortolanProcess::start`], with additional environment variables.
+    /// Starts `binary` like [`PortolanProcess::start`], with additional environment variables.
     pub fn start_with_environment(
         namespace: &Namespace,
         binary: &Path,
@@ -48,17 +47,17 @@ impl PortolanProcess {
         Ok(Self { child, output, readers: stdout.into_iter().chain(stderr).collect(), status: None })
     }
 
-    /// The process id.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has written so far to its standard output and standard error.
+    /// Returns its standard output and standard error.
     pub fn output(&self) -> String {
         self.output.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Its exit status, if it has ended.
+    /// Returns its exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() {
             // The only error is that the child has been waited for, which only this function does.
@@ -67,7 +66,7 @@ impl PortolanProcess {
         self.status
     }
 
-    /// Waits until `condition` holds; fails at once, with the output, when the process ends before that.
+    /// Waits until `condition` holds. If the process ends before that, fails at once, with its output.
     pub fn wait_until(
         &mut self,
         within: Duration,
@@ -88,11 +87,11 @@ impl PortolanProcess {
         self.wait_until(within, &format!("the output {text:?}"), seen)
     }
 
-    /// Sends a signal, if the process still lives.
+    /// Sends a signal if the process still runs.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let (None, Some(pid)) = (self.status, pid) {
-            // It may have ended on its own: the exit status tells.
+            // The process may have ended. Its exit status is read later.
             let _ = kill_process(pid, signal);
         }
     }
@@ -103,7 +102,7 @@ impl PortolanProcess {
         self.wait_for_end(within)
     }
 
-    /// Ends the process without asking it (SIGKILL), as a crash would.
+    /// Kills the process (SIGKILL), as a crash would end it.
     pub fn kill(&mut self) -> Result<ExitStatus, TestkitError> {
         self.signal(Signal::KILL);
         self.wait_for_end(Duration::from_secs(60))
@@ -116,18 +115,18 @@ impl PortolanProcess {
         Ok(status)
     }
 
-    /// The most resident memory it has had so far, in bytes (`VmHWM`, see `proc_pid_status(5)`).
+    /// Returns its maximum resident memory in bytes (`VmHWM`, see `proc_pid_status(5)`).
     pub fn resident_high_water(&self) -> Option<u64> {
         self.status_kibibytes("VmHWM:")
     }
 
-    /// Its resident memory now, in bytes (`VmRSS`).
+    /// Returns its current resident memory in bytes (`VmRSS`).
     pub fn resident(&self) -> Option<u64> {
         self.status_kibibytes("VmRSS:")
     }
 
-    /// The processor time it has used, user and system (fields 14 and 15 of `proc_pid_stat(5)`, which count
-    /// hundredths of a second on every architecture that Linux reports them on).
+    /// Returns the processor time that it has used, user and system (fields 14 and 15 of `proc_pid_stat(5)`, which
+    /// count hundredths of a second on every architecture that Linux reports them on).
     pub fn processor_time(&self) -> Option<Duration> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         // The second field, a name in parentheses, may contain spaces.
@@ -143,8 +142,8 @@ impl PortolanProcess {
         line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
     }
 
-    /// After the end: waits for the readers, so that the output is complete. A grandchild may hold the
-    /// pipes open for longer than we care to wait.
+    /// Waits for the readers after the end of the process, so that the output is complete, at most two seconds. A
+    /// grandchild may hold the pipes open for longer.
     fn drain(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(2);
         while Instant::now() < deadline && self.readers.iter().any(|reader| !reader.is_finished()) {
@@ -156,7 +155,7 @@ impl PortolanProcess {
 impl Drop for PortolanProcess {
     fn drop(&mut self) {
         if self.ended().is_none() {
-            // Both fail only for a process that is gone.
+            // Both fail only for a process that has ended.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -1,10 +1,10 @@
-//! The three SCTP packets that show where an association would go: INIT, INIT ACK and ABORT (RFC 9260).
+//! The SCTP packets that show the destination of an association: INIT, INIT ACK and ABORT (RFC 9260).
 //!
-//! Many kernels have no SCTP sockets, yet track and translate SCTP packets all the same. So responders and
-//! probes speak the first step of the handshake over raw sockets, with the responder's answer in the state
-//! cookie, which is opaque to everybody but its sender.
+//! Many kernels have no SCTP sockets, but track and translate SCTP packets. So responders and probes use raw
+//! sockets for the first step of the handshake. The responder's answer is in the state cookie, which is opaque
+//! to all but its sender.
 
-/// A decoded packet, as far as the handshake's first step needs it.
+/// A decoded packet: the fields that the first step of the handshake needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) source_port: u16,
@@ -38,7 +38,7 @@ const RECEIVER_WINDOW: u32 = 65_536;
 const STREAMS: u16 = 1;
 
 impl Packet {
-    /// The bytes of the packet, checksum included.
+    /// Encodes the packet, with its checksum.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(128);
         bytes.extend(self.source_port.to_be_bytes());
@@ -53,7 +53,7 @@ impl Packet {
         bytes
     }
 
-    /// Reads a packet; `None` where it is cut short or its checksum is wrong.
+    /// Decodes a packet; `None` if it is cut short or its checksum is wrong.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut unsummed = bytes.to_vec();
         unsummed.get_mut(CHECKSUM_AT..COMMON_HEADER_BYTES)?.fill(0);
@@ -68,12 +68,12 @@ impl Packet {
         })
     }
 
-    /// What a host answers that listens on this port: INIT ACK with `cookie`.
+    /// Returns the packet with which a host that listens on this port replies: INIT ACK with `cookie`.
     pub(crate) fn accept(&self, initiate_tag: u32, cookie: Vec<u8>) -> Option<Self> {
         self.reply(Chunk::InitAck { initiate_tag, cookie })
     }
 
-    /// What a host answers that does not listen on this port.
+    /// Returns the packet with which a host that does not listen on this port replies.
     pub(crate) fn refuse(&self) -> Option<Self> {
         self.reply(Chunk::Abort)
     }
@@ -114,7 +114,7 @@ impl Chunk {
     }
 }
 
-/// The payload of an IPv4 packet, as raw sockets deliver it, and its source address.
+/// Returns the payload of an IPv4 packet. Raw sockets deliver the packet with its header.
 pub(crate) fn strip_ipv4_header(packet: &[u8]) -> Option<&[u8]> {
     let words = usize::from(packet.first()? & 0x0f);
     packet.get(words * 4..)
@@ -159,7 +159,7 @@ fn find_cookie(mut parameters: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The CRC-32C checksum (Castagnoli, reflected), RFC 9260 appendix A.
+/// Returns the CRC-32C checksum (Castagnoli, reflected), RFC 9260 appendix A.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ (0x82f6_3b78 & (crc & 1).wrapping_neg()))

@@ -1,4 +1,4 @@
-//! Non-blocking sockets and the epoll loop that the responders, the probes and the traffic share.
+//! Non-blocking sockets and the epoll loop of the responders, the probes and the traffic.
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, ipproto, socket_with, sockopt,
 };
 
-/// Room for a burst of datagrams or ICMP errors: a batch of probes answers within one scheduling delay.
+/// Size for a burst of datagrams or ICMP errors: a batch of probes is answered within one scheduling delay.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 const EVENTS_AT_ONCE: usize = 256;
 
@@ -24,12 +24,12 @@ pub(crate) fn datagram(family: Family) -> Result<OwnedFd, Errno> {
     open(family, SocketType::DGRAM, ipproto::UDP)
 }
 
-/// A raw socket for SCTP packets. IPv4 packets arrive with their IP header, IPv6 packets without.
+/// Opens a raw socket for SCTP packets. IPv4 packets arrive with their IP header, IPv6 packets without.
 pub(crate) fn raw_sctp(family: Family) -> Result<OwnedFd, Errno> {
     roomy(open(family, SocketType::RAW, ipproto::SCTP)?)
 }
 
-/// A raw socket for the ICMP messages that arrive in this namespace.
+/// Opens a raw socket for the ICMP messages that arrive in this namespace.
 pub(crate) fn raw_icmp(family: Family) -> Result<OwnedFd, Errno> {
     let protocol = match family {
         Family::Ipv4 => ipproto::ICMP,
@@ -42,19 +42,20 @@ pub(crate) fn bind_to(fd: &OwnedFd, address: IpAddr, port: u16) -> Result<(), Er
     bind(fd, &SocketAddr::new(address, port))
 }
 
-/// The local address of a bound or connected socket.
+/// Returns the local address of a bound or connected socket.
 pub(crate) fn local_address(fd: &OwnedFd) -> Result<SocketAddr, Errno> {
     SocketAddr::try_from(getsockname(fd)?).map_err(|_| Errno::AFNOSUPPORT)
 }
 
-/// Enlarges the receive buffer as far as the kernel lets this user.
+/// Enlarges the receive buffer as far as the kernel allows for this user.
 pub(crate) fn roomy(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER_BYTES)
         .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES))?;
     Ok(fd)
 }
 
-/// A blocking `connect()` over TCP that gives up after `patience` (`EINPROGRESS`). What it makes is closed by a reset.
+/// Connects over TCP with a blocking `connect()` that gives up after `patience` (`EINPROGRESS`). Closes the connection
+/// with a reset.
 pub(crate) fn connect_until(to: SocketAddr, from: Option<IpAddr>, patience: Duration) -> Result<(), Errno> {
     let family = match Family::of(to.ip()) {
         Family::Ipv4 => AddressFamily::INET,
@@ -77,7 +78,7 @@ fn open(family: Family, kind: SocketType, protocol: rustix::net::Protocol) -> Re
     socket_with(address_family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, Some(protocol))
 }
 
-/// The sockets that one thread waits on, each known by a token.
+/// The sockets that one thread waits for, each with a token.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
@@ -89,7 +90,7 @@ impl Poller {
         Ok(Self { epoll })
     }
 
-    /// Reports `token` whenever `fd` has something to read.
+    /// Reports `token` whenever `fd` is readable.
     pub(crate) fn watch_reads(&self, fd: impl AsFd, token: u64) -> Result<(), Errno> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
     }
@@ -100,7 +101,7 @@ impl Poller {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), flags)
     }
 
-    /// Waits at most `timeout` (`None`: without end) and returns the tokens that have news.
+    /// Waits for at most `timeout` (`None`: forever) and returns the tokens with events.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<Vec<u64>, Errno> {
         let timeout = timeout.map(|duration| Timespec {
             tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
@@ -115,15 +116,15 @@ impl Poller {
     }
 }
 
-/// A flow as its sender sees it: protocol, own port, address and port it sends to.
+/// A flow from the point of view of its sender: protocol, own port, destination.
 pub(crate) type Flow = (Protocol, u16, SocketAddr);
 
-/// What a responder writes: which of its addresses was reached, and from where it saw the packet come.
+/// Returns the answer of a responder: its own address that was reached, and the source that it has seen.
 pub(crate) fn answer(reached: SocketAddr, seen_source: SocketAddr) -> String {
     format!("{reached} {seen_source}")
 }
 
-/// Reads an [`answer`]; the rest of the line is the sender's own payload, sent back.
+/// Parses an [`answer`]. The rest of the line is the sender's own payload.
 pub(crate) fn parse_answer(text: &[u8]) -> Option<(SocketAddr, SocketAddr, &str)> {
     let mut parts = std::str::from_utf8(text).ok()?.splitn(3, [' ', '\n']);
     let reached = parts.next()?.parse().ok()?;

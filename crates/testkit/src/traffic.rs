@@ -1,8 +1,8 @@
-//! Steady background load that notices every connection, stream and datagram that is lost on the way.
+//! Steady background load that notices every lost connection, stream and datagram.
 //!
-//! Three threads in the client's namespace: long-lived TCP streams whose every line must come back, new
-//! TCP connections at a steady rate, and UDP flows with a fixed source port each, whose answers must all
-//! come and must come from the same backend.
+//! Three threads run in the client's namespace: long-lived TCP streams, of which every line must be echoed;
+//! new TCP connections at a steady rate; and UDP flows with a fixed source port each, of which every datagram
+//! must be answered, by the same backend.
 
 mod flows;
 mod streams;
@@ -22,39 +22,39 @@ use crate::engine::Engine;
 use crate::probe::patience;
 use crate::{Namespace, Probe, ProbeResult, TestkitError};
 
-/// How long answers that are still missing are waited for at the end.
+/// Maximum time to wait for missing answers at the end.
 const GRACE: Duration = Duration::from_secs(10);
-/// A connection that is not answered by then has failed; see [`patience`].
+/// Timeout of a connection that is not answered; see [`patience`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How soon the loops notice that they are to stop, when there is nothing to send or to read.
+/// Maximum time after which the loops notice that they must stop, when there is nothing to send or read.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What to send. The destinations are virtual addresses, or a responder's own.
+/// The traffic to send. The destinations are virtual addresses, or a responder's own.
 #[derive(Clone, Copy, Debug)]
 pub struct TrafficPlan {
-    /// Where TCP streams and connections go; `None` for no TCP.
+    /// Destination of TCP streams and connections; `None` for no TCP.
     pub tcp: Option<SocketAddr>,
-    /// Where UDP flows go; `None` for no UDP.
+    /// Destination of UDP flows; `None` for no UDP.
     pub udp: Option<SocketAddr>,
-    /// The source address of everything; `None` leaves it to the routing.
+    /// Source address of all traffic; `None` leaves the choice to the routing.
     pub source: Option<IpAddr>,
-    /// Long-lived TCP streams.
+    /// Number of long-lived TCP streams.
     pub streams: usize,
     /// Time between two lines of a stream.
     pub stream_interval: Duration,
-    /// New TCP connections a second.
+    /// New TCP connections per second.
     pub connections_per_second: u32,
-    /// UDP flows.
+    /// Number of UDP flows.
     pub udp_flows: usize,
     /// Time between two datagrams of a flow.
     pub udp_interval: Duration,
-    /// How long the first answers may take.
+    /// Maximum time until the first answers.
     pub ready_within: Duration,
 }
 
 impl Default for TrafficPlan {
-    /// 10 streams with 50 lines a second each, 100 connections a second, 10 flows with 100 datagrams a
-    /// second each, a minute to get going; no destinations yet.
+    /// Returns a plan without destinations: 10 streams with 50 lines a second each, 100 connections a second, 10
+    /// flows with 100 datagrams a second each, and one minute for the first answers.
     fn default() -> Self {
         Self {
             tcp: None,
@@ -70,7 +70,7 @@ impl Default for TrafficPlan {
     }
 }
 
-/// What became of the traffic.
+/// The results of the traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrafficReport {
     /// New connections that were answered.
@@ -79,9 +79,9 @@ pub struct TrafficReport {
     pub connections_failed: u64,
     /// Streams that were opened.
     pub streams: u64,
-    /// Streams that ended, failed, or lost or garbled a line.
+    /// Streams that ended, failed, or lost or changed a line.
     pub streams_broken: u64,
-    /// Lines that came back over streams.
+    /// Lines that streams have echoed.
     pub stream_lines: u64,
     /// Datagrams sent.
     pub udp_sent: u64,
@@ -89,7 +89,7 @@ pub struct TrafficReport {
     pub udp_lost: u64,
     /// Answers that came from another backend than the flow's previous answer.
     pub udp_moved: u64,
-    /// The first losses, each with its time since the start.
+    /// Descriptions of the first losses, each with its time since the start.
     pub losses: Vec<String>,
 }
 
@@ -110,8 +110,8 @@ struct Shared {
 }
 
 impl Traffic {
-    /// Starts the traffic from a namespace; returns when every stream and flow has had its first answer,
-    /// and the first connection has been answered.
+    /// Starts the traffic from a namespace. Returns when every stream and flow has had its first answer, and the
+    /// first connection has been answered.
     pub fn start(namespace: &Namespace, plan: TrafficPlan) -> Result<Self, TestkitError> {
         let shared = Arc::new(Shared { started: Instant::now(), stop: AtomicBool::new(false) });
         let mut traffic = Self { shared, threads: Vec::new() };
@@ -130,7 +130,7 @@ impl Traffic {
             })?;
         }
         drop(ready);
-        // A thread that fails drops its end without a word; then stopping tells why.
+        // A thread that fails only drops its sender. `finish` returns its error.
         let expected = traffic.threads.len();
         if answered.iter().take(expected).count() < expected {
             let waited = traffic.shared.started.elapsed();
@@ -145,7 +145,7 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Stops sending, waits ten seconds at most for answers still under way, and reports.
+    /// Stops sending, waits at most ten seconds for missing answers, and returns the report.
     pub fn stop(mut self) -> Result<TrafficReport, TestkitError> {
         self.finish()
     }
@@ -174,16 +174,16 @@ impl Traffic {
 
 impl Drop for Traffic {
     fn drop(&mut self) {
-        // Each thread sees this within one tick and ends by itself.
+        // Each thread checks this once per tick and then ends.
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 }
 
 impl TrafficReport {
-    /// How many losses a report describes in words.
+    /// Maximum losses that a report describes.
     const DESCRIBED: usize = 20;
 
-    /// Nothing failed, broke, was lost or moved.
+    /// Returns true if nothing failed, broke, was lost or moved.
     pub const fn is_lossless(&self) -> bool {
         self.connections_failed == 0 && self.streams_broken == 0 && self.udp_lost == 0 && self.udp_moved == 0
     }
@@ -227,7 +227,7 @@ impl Shared {
     }
 }
 
-/// New connections at a steady rate, counted when answered.
+/// Opens new connections at a steady rate and counts them when they are answered.
 fn connections(
     shared: &Shared,
     destination: SocketAddr,
@@ -268,7 +268,7 @@ fn connections(
     Ok(report)
 }
 
-/// How long to wait for something to read: until the first of these moments, or until it is time to look for the end.
+/// Returns how long to wait for data: until the first of these times, but at most one tick.
 fn until(moments: impl IntoIterator<Item = Instant>) -> Duration {
     let now = Instant::now();
     moments.into_iter().map(|moment| moment.saturating_duration_since(now)).fold(TICK, Duration::min)

@@ -1,4 +1,4 @@
-//! Waiting for a condition with a deadline, instead of sleeping and hoping.
+//! Waits for a condition with a deadline, instead of sleeping for a fixed time.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,10 +8,10 @@ use crate::TestkitError;
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Waits until `condition` holds; the error names `what` when `within` has passed.
+/// Waits until `condition` holds. After `within`, returns an error that names `what`.
 ///
-/// The condition is looked at once more after the deadline, so a slow machine does not fail a test that
-/// has in fact succeeded.
+/// The condition is checked once more after the deadline, so that a slow machine does not fail a test that has
+/// succeeded.
 pub fn eventually(
     within: Duration,
     what: &str,
@@ -20,7 +20,7 @@ pub fn eventually(
     eventually_some(within, what, || condition().then_some(()))
 }
 
-/// Waits until `attempt` gives a value, and returns it; the error names `what` when `within` has passed.
+/// Waits until `attempt` returns a value, and returns it. After `within`, returns an error that names `what`.
 pub fn eventually_some<T>(
     within: Duration,
     what: &str,
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn names_what_did_not_happen() {
+    fn the_error_names_the_condition() {
         let error = eventually(Duration::from_millis(5), "the impossible", || false).unwrap_err();
         assert!(error.to_string().starts_with("the impossible did not happen within"), "{error}");
     }

@@ -1,10 +1,10 @@
 //! A node with pods, a second node with remote pods, and an outside client.
 //!
-//! Pods hang on routed veth pairs: a host route per address, no bridge, so that every packet between pods
-//! passes the node's forwarding path and its rules. The node's default route leads to the client, which
-//! forwards nothing: a packet for a virtual address that no rule takes vanishes there. The client and the
-//! remote node have the node as their default gateway, and so has what comes from remote pods: virtual
-//! addresses are reached through the node from everywhere, and the answers pass it again.
+//! Pods are connected by routed veth pairs: a host route per address and no bridge, so that every packet between
+//! pods passes the node's forwarding path and its rules. The node's default route leads to the client, which
+//! forwards nothing: it discards a packet for a virtual address that no rule matches. The node is the default
+//! gateway of the client and the remote node, and of packets from remote pods. So packets for virtual addresses
+//! reach the node from everywhere, and the answers pass it again.
 
 mod build;
 
@@ -17,7 +17,7 @@ pub use build::WorldBuilder;
 
 use crate::{Addresses, EchoServer, Namespace, Site, TestkitError};
 
-/// Two nodes, their pods and a client, all gone when dropped.
+/// Two nodes, their pods and a client. All of them end when dropped.
 #[derive(Debug)]
 pub struct World {
     echo: EchoServer,
@@ -35,7 +35,7 @@ pub struct Node {
     site: Site,
 }
 
-/// A pod, or the outside client, which differs from a pod only in where it is connected.
+/// A pod, or the outside client, which differs from a pod only in its network connection.
 #[derive(Clone, Debug)]
 pub struct Pod {
     namespace: Namespace,
@@ -45,47 +45,47 @@ pub struct Pod {
 }
 
 impl World {
-    /// Four pods on the node and two on the remote node.
+    /// Builds a world with four pods on the node and two on the remote node.
     pub fn new() -> Result<Self, TestkitError> {
         Self::builder().build()
     }
 
-    /// A world of another size.
+    /// Returns a builder for a world of another size.
     pub const fn builder() -> WorldBuilder {
         WorldBuilder::new()
     }
 
-    /// The node that Portolan runs on.
+    /// Returns the node that Portolan runs on.
     pub const fn node(&self) -> &Node {
         &self.node
     }
 
-    /// The other node: no rules of ours there.
+    /// Returns the other node, which has no rules of Portolan.
     pub const fn remote_node(&self) -> &Node {
         &self.remote_node
     }
 
-    /// The client outside of the cluster.
+    /// Returns the client outside of the cluster.
     pub const fn client(&self) -> &Pod {
         &self.client
     }
 
-    /// The pods of the node, behind its interfaces `pod1`, `pod2` and so on.
+    /// Returns the pods of the node, behind its interfaces `pod1`, `pod2` and so on.
     pub fn pods(&self) -> &[Pod] {
         &self.pods
     }
 
-    /// The pods of the remote node.
+    /// Returns the pods of the remote node.
     pub fn remote_pods(&self) -> &[Pod] {
         &self.remote_pods
     }
 
-    /// The responders of this world.
+    /// Returns the responders of this world.
     pub const fn echo(&self) -> &EchoServer {
         &self.echo
     }
 
-    /// Answers at a port of a pod, on its first address of each family.
+    /// Starts a responder at a port of a pod, on its first address of each family.
     pub fn serve(&self, pod: &Pod, protocol: Protocol, port: u16) -> Result<(), TestkitError> {
         let places = pod.addresses.both().map(|address| (protocol, SocketAddr::new(address, port)));
         self.echo.listen_many(&pod.namespace, &places)
@@ -93,53 +93,53 @@ impl World {
 }
 
 impl Node {
-    /// The namespace of the node, where its kernel rules live.
+    /// Returns the namespace of the node, which holds its kernel rules.
     pub const fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The node's own addresses (its `InternalIP`s).
+    /// Returns the node's own addresses (its `InternalIP`s).
     pub const fn addresses(&self) -> Addresses {
         self.site.node()
     }
 
-    /// Every address of the node, one of which is the source of what it masquerades: its own, the one
-    /// towards the client, its pods' gateway.
+    /// Returns every address of the node: its own, the one towards the client, and its pods' gateway. One of them is the
+    /// source of masqueraded packets.
     pub fn all_addresses(&self) -> Vec<IpAddr> {
         let outside = (self.site == Site::Local).then_some(Addresses::OUTSIDE);
         let addresses = [self.site.node(), self.site.gateway()].into_iter().chain(outside);
         addresses.flat_map(Addresses::both).collect()
     }
 
-    /// The node's own address of a family.
+    /// Returns the node's own address of a family.
     pub const fn address(&self, family: Family) -> IpAddr {
         self.site.node().of(family)
     }
 }
 
 impl Pod {
-    /// The namespace of the pod.
+    /// Returns the namespace of the pod.
     pub const fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The first address of each family.
+    /// Returns the first address of each family.
     pub const fn addresses(&self) -> Addresses {
         self.addresses
     }
 
-    /// The first address of a family.
+    /// Returns the first address of a family.
     pub const fn address(&self, family: Family) -> IpAddr {
         self.addresses.of(family)
     }
 
-    /// The name of the interface that leads to this pod, in the namespace of its node.
+    /// Returns the name of the interface that leads to this pod, in the namespace of its node.
     pub fn interface(&self) -> &str {
         &self.interface
     }
 
-    /// Gives the pod more addresses, routed to it by its node. None of them becomes the source of a packet
-    /// unless the sender asks for it.
+    /// Adds addresses to the pod, with routes on its node. None of them becomes the source of a packet unless the sender
+    /// selects it.
     pub fn add_addresses(&self, addresses: &[IpAddr]) -> Result<(), TestkitError> {
         let (mut inside, mut routes) = (String::new(), String::new());
         for address in addresses {

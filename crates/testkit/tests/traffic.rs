@@ -1,4 +1,4 @@
-//! Background traffic notices what goes wrong, and nothing else; processes under test end when told.
+//! Background traffic notices losses and reports no others; processes under test end when asked.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use portolan_testkit::{
 const PORT: u16 = 8080;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A client and a pod that answers, with a plan that leads from one to the other.
+/// Returns a world with a pod that answers, and a plan with traffic from the client to it.
 fn world_and_plan(family: Family) -> (World, TrafficPlan) {
     let world = World::builder().pods(2).remote_pods(0).build().unwrap();
     let at = SocketAddr::new(world.pods()[0].address(family), PORT);
@@ -30,7 +30,7 @@ fn world_and_plan(family: Family) -> (World, TrafficPlan) {
     (world, TrafficPlan { tcp: Some(at), udp: Some(at), ..TrafficPlan::default() })
 }
 
-/// Packets of one protocol that the node has forwarded, by a counter of its own.
+/// Returns the number of packets that the node has forwarded, from a counter in its rules.
 fn forwarded(world: &World) -> u64 {
     let listed = world.node().namespace().output("nft", &["list", "counter", "ip", "t", "c"]).unwrap();
     listed.split("packets ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
@@ -40,7 +40,7 @@ fn nft(world: &World, rules: &str) {
     world.node().namespace().output_with_input("nft", &["-f", "-"], rules).unwrap();
 }
 
-/// Lets a number of packets pass, so that the test does not depend on the clock.
+/// Waits until a number of packets has passed, so that the test does not depend on the clock.
 fn let_pass(world: &World, packets: u64) {
     let seen = forwarded(world);
     eventually(10 * SECOND, "traffic", || forwarded(world) > seen + packets).unwrap();
@@ -74,7 +74,7 @@ fn undisturbed_traffic_is_lossless() {
 }
 
 #[test]
-fn a_moment_of_dropped_datagrams_shows_as_lost_only() {
+fn datagrams_that_are_dropped_for_a_moment_count_as_lost_only() {
     let (world, plan) = world_and_plan(Family::Ipv4);
     nft(&world, COUNTING);
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
@@ -107,7 +107,7 @@ fn flows_that_change_their_backend_show_as_moved() {
     world.serve(&world.pods()[1], Protocol::Udp, PORT).unwrap();
     let [one, two] = [0, 1].map(|pod| world.pods()[pod].address(Family::Ipv4));
     nft(&world, COUNTING);
-    // Stateless translation: each packet by the rules of the moment, as if no flow were remembered.
+    // Stateless translation: the current rules apply to each packet, as if flows were not tracked.
     let moved = format!(
         "table ip m {{ chain pre {{ type filter hook prerouting priority -300; ip daddr {one} udp dport {PORT} ip daddr set {two}; \
          ip saddr {two} udp sport {PORT} ip saddr set {one}; }}; }}"
@@ -151,7 +151,7 @@ fn a_process_is_seen_starting_asked_to_end_and_killed() {
 }
 
 #[test]
-fn a_process_that_ends_early_fails_the_wait_with_its_words() {
+fn a_process_that_ends_early_fails_the_wait_with_its_output() {
     let world = World::builder().pods(0).remote_pods(0).build().unwrap();
     let script = ["-c", "echo no such flag >&2; exit 2"];
     let mut process =

@@ -1,4 +1,4 @@
-//! Services created by several clients at once, each on its own connection, each waiting for every answer.
+//! Measures Services created by several clients at once. Each client has its own connection and waits for each response.
 
 use std::path::Path;
 use std::sync::{Arc, Barrier};
@@ -11,17 +11,17 @@ use serde_json::json;
 use super::process::Host;
 use crate::statistics::Sample;
 
-/// How the creates with some number of clients went.
+/// The figures of creates with a number of clients.
 #[derive(Debug)]
 pub(super) struct Creates {
     pub(super) clients: usize,
     pub(super) per_second: f64,
     pub(super) latencies: Sample,
-    /// User and system time of the server for each create.
+    /// Processor time of the server for each create, user and system, in microseconds.
     pub(super) processor_micros: f64,
 }
 
-/// On the embedded store: answered when it is on the disk.
+/// Measures the embedded store, which responds after the write is on the disk.
 pub(super) fn embedded(binary: &Path) -> anyhow::Result<Vec<Creates>> {
     [(1, 2_000), (8, 12_000), (64, 40_000)]
         .into_iter()
@@ -29,7 +29,7 @@ pub(super) fn embedded(binary: &Path) -> anyhow::Result<Vec<Creates>> {
         .collect()
 }
 
-/// On etcd.
+/// Measures etcd.
 pub(super) fn on_etcd(binary: &Path, etcd: &Path) -> anyhow::Result<Vec<Creates>> {
     [(8, 8_000), (64, 12_000)]
         .into_iter()
@@ -65,7 +65,7 @@ fn measure(host: &Host, clients: usize, count: usize) -> anyhow::Result<Creates>
 
 fn send(start: &Barrier, requests: &[Vec<u8>]) -> anyhow::Result<Vec<Duration>> {
     let mut client = Host::client();
-    // The connection is there before the clock runs.
+    // The connection is open before the clock starts.
     let connected = client.request("GET", "/readyz", &[], b"");
     start.wait();
     connected?;
@@ -79,7 +79,7 @@ fn send(start: &Barrier, requests: &[Vec<u8>]) -> anyhow::Result<Vec<Duration>> 
     Ok(latencies)
 }
 
-/// A Service as somebody writes it who wants an address.
+/// Returns a request to create a Service that needs an address.
 fn request(client: usize, number: usize) -> Vec<u8> {
     let name = format!("service-{client}-{number}");
     let body = json!({

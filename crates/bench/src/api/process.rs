@@ -1,4 +1,4 @@
-//! The server under test, in a network namespace of its own, and etcd beside it.
+//! The server under test, in a network namespace of its own, with etcd beside it if needed.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -8,12 +8,12 @@ use anyhow::{Context as _, ensure};
 use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
 use tempfile::TempDir;
 
-/// How long anything may take.
+/// Maximum time to wait for any response.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 const ETCD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
 
-/// A running server; it ends with the value, and so does its state.
+/// A running server. When dropped, it ends and its state is removed.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) namespace: Namespace,
@@ -24,13 +24,13 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// With its objects in a file.
+    /// Starts a server with its objects in a file.
     pub(super) fn embedded(binary: &Path) -> anyhow::Result<Self> {
         let folder = TempDir::new()?;
         Self::start(binary, namespace()?, None, folder, &[])
     }
 
-    /// With its objects in etcd.
+    /// Starts a server with its objects in etcd.
     pub(super) fn on_etcd(binary: &Path, etcd: &Path) -> anyhow::Result<Self> {
         let (namespace, folder) = (namespace()?, TempDir::new()?);
         let data = folder.path().join("etcd").to_string_lossy().into_owned();
@@ -67,7 +67,7 @@ impl Host {
         Ok(Self { namespace, server, arguments, _etcd: etcd, _folder: folder })
     }
 
-    /// Kills the server and starts it again; says how long it took until it answered.
+    /// Kills the server, starts it again and returns the time until it is ready.
     pub(super) fn restart(&mut self) -> anyhow::Result<Duration> {
         self.server.kill()?;
         let begin = Instant::now();
@@ -76,12 +76,12 @@ impl Host {
         Ok(begin.elapsed())
     }
 
-    /// A client; to be used on a thread in the namespace.
+    /// Returns a client, for use on a thread in the namespace.
     pub(super) fn client() -> HttpClient {
         HttpClient::new(ADDRESS, PATIENCE)
     }
 
-    /// Where the server listens.
+    /// Returns the server's address.
     pub(super) fn address() -> SocketAddr {
         ADDRESS
     }

@@ -1,4 +1,4 @@
-//! What a server with many objects needs: for a list, for memory, for a restart.
+//! Measures a server with many objects: the time of a list, the memory, and the time of a restart.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const LISTS: usize = 11;
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// See the module. Memory in bytes.
+/// The figures. Memory is in bytes.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) json: Lists,
@@ -29,7 +29,7 @@ pub(super) struct State {
     pub(super) resident_after_restart: u64,
 }
 
-/// Lists of everything.
+/// Lists of all objects.
 #[derive(Debug)]
 pub(super) struct Lists {
     pub(super) time: Sample,
@@ -63,7 +63,7 @@ pub(super) fn measure(binary: &Path) -> anyhow::Result<State> {
     let restart = host.restart()?;
     let resident_after_restart = memory(&host)?;
     let again = lists(&host, JSON)?;
-    // The last bytes of revisions may differ in length, nothing else may.
+    // Only the lengths of revisions may differ, by a few bytes.
     ensure!(again.bytes.abs_diff(json.bytes) < 1024, "the list after the restart is another one");
     Ok(State { json, protobuf, watchers, resident, high_water, restart, resident_after_restart })
 }
@@ -92,7 +92,7 @@ fn collection(group: &str, object: &Value, plural: &str) -> String {
     format!("{group}/namespaces/{}/{plural}", namespace(object).unwrap_or_default())
 }
 
-/// The owner that it names was never there: it would be collected as garbage.
+/// Removes the owner references. The owner does not exist, so that the slice would be collected as garbage.
 fn ownerless(mut slice: Value) -> Value {
     if let Some(metadata) = slice.pointer_mut("/metadata").and_then(Value::as_object_mut) {
         metadata.remove("ownerReferences");

@@ -1,4 +1,4 @@
-//! One change and many who watch: the time until the last of them has it.
+//! Measures one change with many watchers: the time until the last watcher has received it.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -15,7 +15,7 @@ const WATCHERS: usize = 1_000;
 const CHANGES: usize = 21;
 const SLICES: &str = "/apis/discovery.k8s.io/v1";
 
-/// From the moment that the change is sent to the last watcher's last byte of it.
+/// Measures the time from sending the change until the last watcher has read the last byte of its event.
 pub(super) fn measure(host: &Host, slice: &str) -> anyhow::Result<Sample> {
     host.namespace.run(|| {
         let path = format!("{SLICES}/{slice}");
@@ -32,7 +32,7 @@ pub(super) fn measure(host: &Host, slice: &str) -> anyhow::Result<Sample> {
             watchers.wait_for_all()?;
             times.push(begin.elapsed());
         }
-        // The first one meets cold connections.
+        // The first change is slower because the connections are cold.
         Ok(times.into_iter().skip(1).collect())
     })?
 }
@@ -64,7 +64,7 @@ impl Watchers {
         Ok(Self { streams, epoll })
     }
 
-    /// Reads until each has had a whole event.
+    /// Reads until each watcher has received a whole event.
     fn wait_for_all(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut left = self.streams.len();

@@ -1,4 +1,4 @@
-//! The clients: what they do and how long it takes.
+//! The clients: their load and its times.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,39 +15,39 @@ use super::roles::{ANSWER, pin_to_others};
 use super::{PORTS, float};
 use crate::statistics::Sample;
 
-/// How long each of the rates is measured.
+/// Time for which each rate is measured.
 const TIME: Duration = Duration::from_secs(1);
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Clients that open short connections at the same time.
+/// Number of clients that open short connections at the same time.
 const CLIENTS: usize = 16;
-/// Questions whose answers are timed.
+/// Number of requests whose round trips are timed.
 const QUESTIONS: usize = 5_000;
-/// Kernel clock ticks a second in `/proc` (`USER_HZ`).
+/// Kernel clock ticks per second in `/proc` (`USER_HZ`).
 const TICKS: f64 = 100.0;
 
-/// What was measured of one way.
+/// The figures of one way.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) bytes_a_second: f64,
     pub(crate) connections_a_second: f64,
-    /// For each second of processor time of the process in the middle.
+    /// Connections for each second of processor time of the measured process.
     pub(crate) connections_a_cpu_second: Option<f64>,
-    /// Of a byte there and back on a connection that is open.
+    /// Round-trip times of one byte on an open connection.
     pub(crate) latency: Sample,
 }
 
-/// Whether somebody answers there.
+/// Returns true if a backend answers at this address.
 pub(super) fn answers(to: SocketAddr) -> bool {
     let [_, short, _] = PORTS;
     let Ok(mut stream) = TcpStream::connect(to) else { return false };
     let timeout = stream.set_read_timeout(Some(Duration::from_secs(1)));
-    // A relay accepts for backends that are not there.
+    // A relay accepts connections even if their backend does not exist.
     let asked = to.port() == short || stream.write_all(b"?").is_ok();
     let asked = asked && (to.port() != short || stream.write_all(b"?").is_ok());
     timeout.is_ok() && asked && matches!(stream.read(&mut [0]), Ok(1))
 }
 
-/// Measures everything but idle connections.
+/// Measures everything except idle connections.
 pub(super) fn measure(client: &Namespace, to: IpAddr, process: Option<u32>) -> anyhow::Result<Figures> {
     let [bulk, short, echo] = PORTS.map(|port| SocketAddr::new(to, port));
     client.run(|| {
@@ -118,7 +118,7 @@ fn short_connections(to: SocketAddr) -> anyhow::Result<u64> {
     Ok(count.load(Ordering::Relaxed))
 }
 
-/// The backend closes first.
+/// Opens a connection, sends a request and reads the response until the backend closes.
 fn short_connection(to: SocketAddr) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(to)?;
     stream.write_all(b"?")?;
@@ -134,7 +134,7 @@ fn short_connection(to: SocketAddr) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens idle connections, as many as descriptors allow; answers how many and what `resident` says then.
+/// Opens as many idle connections as descriptors allow. Returns their number and the result of `resident` with them.
 pub(super) fn idle(
     client: &Namespace,
     to: IpAddr,
@@ -142,7 +142,7 @@ pub(super) fn idle(
     resident: impl Fn() -> anyhow::Result<u32> + Sync,
 ) -> anyhow::Result<(usize, u32)> {
     let [_, _, echo] = PORTS;
-    // The relay needs two for each and some for itself, and leaves a part to other Services.
+    // The relay needs two descriptors for each connection and some for itself, and reserves a part for other Services.
     let most = raise_descriptors().saturating_sub(1_600) / 10 * 3;
     let count = wanted.min(most);
     client.run(|| {
@@ -157,10 +157,10 @@ pub(super) fn idle(
     })?
 }
 
-/// Processor time that a process has used.
+/// Returns the processor time that a process has used, in seconds.
 fn processor_seconds(process: u32) -> anyhow::Result<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
-    // After the name, which ends with the last bracket: state is the first field, times are the 12th and 13th.
+    // After the name, which ends with the last bracket, the state is the first field. The times are the 12th and 13th.
     let (_, fields) = stat.rsplit_once(')').context("stat")?;
     let times =
         fields.split_whitespace().skip(11).take(2).map(|field| field.parse::<f64>().unwrap_or_default());

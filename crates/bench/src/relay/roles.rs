@@ -1,4 +1,4 @@
-//! The other processes: backends, and the relay with what captures for it.
+//! The other processes: backends, and the relay with its capture rules.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream};
@@ -15,22 +15,22 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{PORTS, VIP};
 
-/// The core of whatever is measured.
+/// The core of the measured process.
 pub(super) const PROXY_CORE: &str = "0";
 const OTHERS_CORE: usize = 1;
-/// Besides those that are measured.
+/// Number of Services besides the measured ones.
 const SERVICES: u16 = 1_000;
-/// Threads that answer short connections.
+/// Number of threads that answer short connections.
 const WORKERS: usize = 4;
-/// Bytes of an answer.
+/// Bytes of a response.
 pub(super) const ANSWER: usize = 512;
 
-/// What a process of this program does.
+/// The role of a process of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Answers at the ports.
+    /// Serves the three ports.
     Backend,
-    /// Carries what comes to the virtual address.
+    /// Relays connections to the virtual address.
     Relay,
 }
 
@@ -51,7 +51,7 @@ impl FromStr for Role {
     }
 }
 
-/// Does it until the process is killed.
+/// Plays the role until the process is killed.
 pub(crate) fn play(role: Role, backend: Option<IpAddr>) -> anyhow::Result<()> {
     let limit = raise_descriptors();
     match role {
@@ -60,7 +60,7 @@ pub(crate) fn play(role: Role, backend: Option<IpAddr>) -> anyhow::Result<()> {
     }
 }
 
-/// Threads that are started from here on stay on the core, too.
+/// Pins this thread to a core. Threads that it starts stay on the core, too.
 pub(super) fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
@@ -68,7 +68,7 @@ pub(super) fn pin(core: usize) {
     let _ = sched_setaffinity(None, &set);
 }
 
-/// Pins to the core of clients and backends.
+/// Pins this thread to the core of clients and backends.
 pub(super) fn pin_to_others() {
     pin(OTHERS_CORE);
 }
@@ -117,7 +117,7 @@ fn serve() -> anyhow::Result<()> {
 
 fn each(listener: &TcpListener, work: fn(TcpStream) -> std::io::Result<()>) {
     for stream in listener.incoming().map_while(Result::ok) {
-        // Small stacks: there may be ten thousand.
+        // Small stacks: there may be ten thousand threads.
         let _ = thread::Builder::new().stack_size(64 << 10).spawn(move || drop(work(stream)));
     }
 }

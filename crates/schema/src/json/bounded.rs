@@ -1,6 +1,6 @@
-//! Decoding what others send within a bound of memory: a few bytes of text can stand for a value of hundreds.
+//! Decodes input of clients within a memory limit: a few bytes of text can stand for a value of hundreds.
 //!
-//! A [`Budget`] counts estimates, not allocations; decoding stops at the value that does not fit any more.
+//! A [`Budget`] counts estimates, not allocations. Decoding stops at the first value that exceeds the limit.
 
 use std::{
     cell::{Cell, RefCell},
@@ -14,28 +14,30 @@ use thiserror::Error;
 
 use super::{Map, Number, Object, Text, Value};
 
-/// Memory of a value, in the list or among the members where it is.
+/// Bytes of a value in the list or object that holds it.
 pub const VALUE_COST: usize = size_of::<Value>();
-/// Memory of a member of an object: its name and its value.
+/// Bytes of a member of an object: its name and its value.
 pub const MEMBER_COST: usize = size_of::<(Text, Value)>();
-/// Memory of an object or a list with something in it, beside that: an allocation that has its length, and what the
-/// allocator notes and rounds up.
+/// Additional bytes of a non-empty object or list: the allocation's header with the length, and the allocator's
+/// bookkeeping and rounding.
 pub const OBJECT_COST: usize = 32;
-/// The longest text that is within its value or its name.
+/// Maximum bytes of a text that is stored inline, without an allocation.
 const WITHIN: usize = size_of::<Text>();
 
-/// What may be spent on decoded values.
+/// Memory limit of decoded values, and the part of it that is spent.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
     spent: Cell<usize>,
     repeats: Cell<bool>,
-    /// What is being put together, the innermost last: allocations are made when their length is known.
+    /// Stacks of the members and elements of unfinished objects and lists, the innermost last. The final allocation is
+    /// made when the length is known.
     members: RefCell<Vec<(Text, Value)>>,
     elements: RefCell<Vec<Value>>,
 }
 
-/// Members or elements that are put together first, and have an allocation of their own above.
+/// Maximum members or elements that are collected on the shared stack. Longer objects and lists get an allocation of
+/// their own.
 const FEW: usize = 64;
 
 /// The decoded value would cost more than the limit, in bytes.
@@ -43,12 +45,12 @@ const FEW: usize = 64;
 #[error("the object would take more than {0} bytes of memory when decoded")]
 pub struct Exceeded(pub usize);
 
-/// Decodes one value from any format that describes itself.
+/// Decodes one value from any self-describing format.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounded<'b>(pub &'b Budget);
 
 impl Budget {
-    /// A budget of estimated bytes.
+    /// Creates a budget of `limit` estimated bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -59,17 +61,17 @@ impl Budget {
         }
     }
 
-    /// What was spent so far.
+    /// Returns the estimated bytes that are spent.
     pub fn spent(&self) -> usize {
         self.spent.get()
     }
 
-    /// Returns true if an object had a member more than once; the last one was kept.
+    /// Returns true if an object had a member more than once. The last one is kept.
     pub fn saw_repeats(&self) -> bool {
         self.repeats.get()
     }
 
-    /// That more was wanted than there is, if so.
+    /// Returns the error if more than the limit is spent.
     pub fn exceeded(&self) -> Option<Exceeded> {
         (self.spent.get() > self.limit).then_some(Exceeded(self.limit))
     }
@@ -85,12 +87,12 @@ impl Budget {
     }
 }
 
-/// The memory of a text beside its value or its name.
+/// Returns the bytes of a text that is not stored inline; 0 if it is.
 fn beside(text: &str) -> usize {
     if text.len() <= WITHIN { 0 } else { text.len().saturating_add(OBJECT_COST) }
 }
 
-/// The estimate for an object that is there already.
+/// Returns the estimated bytes of a decoded object.
 pub fn cost(object: &Object) -> usize {
     fn of(value: &Value) -> usize {
         let within: usize = match value {
@@ -106,16 +108,16 @@ pub fn cost(object: &Object) -> usize {
     allocation(object.len()).saturating_add(members.sum())
 }
 
-/// What an object or a list of so many members takes beside them.
+/// Returns the additional bytes of an object or list with `length` members or elements.
 fn allocation(length: usize) -> usize {
     if length == 0 { 0 } else { OBJECT_COST }
 }
 
-/// The members of one object or the elements of one list, until their number is known.
+/// The members of an object or the elements of a list that is being decoded.
 struct Gathered<'b, T> {
     shared: &'b RefCell<Vec<T>>,
     start: usize,
-    /// All of them, if there are many.
+    /// All members or elements if there are more than [`FEW`]; otherwise empty.
     many: ThinVec<T>,
 }
 
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_costs_too_much_is_given_up() {
+    fn decoding_stops_above_the_memory_limit() {
         let limit = 1 << 20;
         let many = |text: &str| format!("[{}0]", text.repeat(limit / VALUE_COST));
         for text in [many("0,"), many("{},"), many("\"\","), many("{\"a\":[null]},"), many("[true],")] {
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_meaning_to_the_decoder_is_a_name() {
+    fn a_reserved_name_of_serde_json_is_an_ordinary_member() {
         let text = r#"{"$serde_json::private::RawValue":"[1]"}"#;
         assert_eq!(decode(text, 4096), Ok(json!({"$serde_json::private::RawValue": "[1]"})));
     }
@@ -309,7 +311,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn within_the_budget_nothing_changes(value in any_value()) {
+        fn values_within_the_budget_decode_unchanged(value in any_value()) {
             let text = value.to_string();
             let expected: serde_json::Value = serde_json::from_str(&text).unwrap();
             let decoded = decode(&text, 1 << 20).unwrap();

@@ -1,7 +1,7 @@
-//! What has names, as the members of a JSON object, in the order of the names.
+//! A map from names to values, such as the members of a JSON object, ordered by name.
 //!
-//! What is decoded is one list without room to spare. Above [`FEW`] members the first change makes it a tree, so that a
-//! change of many members costs a search for each, whatever their order.
+//! Decoding produces a list without spare capacity. When a map of more than [`FEW`] members is changed, it becomes a
+//! tree, so that each change costs one search, in whatever order the changes come.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -12,19 +12,20 @@ use thin_vec::ThinVec;
 
 use super::{Text, Value};
 
-/// Members that are changed within a list: moving these costs less than the search in a tree.
+/// Maximum members of a list that is changed in place. Up to this length, moving members costs less than a search in a
+/// tree.
 const FEW: usize = 64;
-/// The room that a full list is given: defaults add a few members to what a client has sent.
+/// Members for which a full list reserves capacity: defaulting adds a few members to a client's object.
 const ROOM: usize = 2;
 
 /// The members of a JSON object.
 pub type Map = Named<Value>;
 
-/// Values by name.
+/// A map from names to values.
 #[derive(Clone)]
 pub struct Named<V>(Members<V>);
 
-/// Both are ordered by name.
+/// Both forms are ordered by name.
 #[derive(Clone)]
 enum Members<V> {
     List(ThinVec<(Text, V)>),
@@ -32,7 +33,7 @@ enum Members<V> {
     Tree(Box<BTreeMap<Text, V>>),
 }
 
-/// A member that is there or not ([`Named::entry`]).
+/// A member that may or may not exist ([`Named::entry`]).
 #[derive(Debug)]
 pub struct Entry<'a, V> {
     map: &'a mut Named<V>,
@@ -40,12 +41,12 @@ pub struct Entry<'a, V> {
 }
 
 impl<V> Named<V> {
-    /// An object without members. Takes no memory of its own.
+    /// Creates a map without members. It needs no allocation.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         match &self.0 {
             Members::List(list) => list.len(),
@@ -58,7 +59,7 @@ impl<V> Named<V> {
         self.len() == 0
     }
 
-    /// The value of a member.
+    /// Returns the value of a member.
     pub fn get(&self, name: &str) -> Option<&V> {
         match &self.0 {
             Members::List(list) => list.get(place(list, name).ok()?).map(|(_, value)| value),
@@ -66,7 +67,7 @@ impl<V> Named<V> {
         }
     }
 
-    /// The value of a member, for change.
+    /// Returns the value of a member, mutable.
     pub fn get_mut(&mut self, name: &str) -> Option<&mut V> {
         match &mut self.0 {
             Members::List(list) => {
@@ -121,12 +122,12 @@ impl<V> Named<V> {
         *self = Self::new();
     }
 
-    /// A member, to be looked at and set.
+    /// Returns the entry of a member, to read or set it.
     pub fn entry(&mut self, name: impl Into<Text>) -> Entry<'_, V> {
         Entry { map: self, name: name.into() }
     }
 
-    /// Removes the members of which `keep` returns false.
+    /// Removes the members for which `keep` returns false.
     pub fn retain(&mut self, mut keep: impl FnMut(&Text, &mut V) -> bool) {
         match &mut self.0 {
             Members::List(list) => list.retain_mut(|(name, value)| keep(name, value)),
@@ -134,7 +135,7 @@ impl<V> Named<V> {
         }
     }
 
-    /// The members by name.
+    /// Returns the members, ordered by name.
     pub fn iter(&self) -> Iter<'_, V> {
         match &self.0 {
             Members::List(list) => Iter::List(list.iter()),
@@ -142,7 +143,7 @@ impl<V> Named<V> {
         }
     }
 
-    /// The members by name, for change.
+    /// Returns the members with mutable values, ordered by name.
     pub fn iter_mut(&mut self) -> IterMut<'_, V> {
         match &mut self.0 {
             Members::List(list) => IterMut::List(list.iter_mut()),
@@ -150,34 +151,34 @@ impl<V> Named<V> {
         }
     }
 
-    /// The names, in order.
+    /// Returns the names, in order.
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Text> {
         self.iter().map(|(name, _)| name)
     }
 
-    /// The values, by name.
+    /// Returns the values, ordered by name.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }
 
-    /// The values, by name, for change.
+    /// Returns the mutable values, ordered by name.
     pub fn values_mut(&mut self) -> impl ExactSizeIterator<Item = &mut V> {
         self.iter_mut().map(|(_, value)| value)
     }
 
-    /// The values, by name.
+    /// Returns the values, ordered by name.
     pub fn into_values(self) -> impl Iterator<Item = V> {
         self.into_iter().map(|(_, value)| value)
     }
 
-    /// Moves all members of `other` here.
+    /// Moves all members of `other` into this map.
     pub fn append(&mut self, other: &mut Self) {
         self.extend(mem::take(other));
     }
 
-    /// Members in any order; of those with one name the last counts.
+    /// Makes a map of members in any order. Of members with equal names, the last one is kept.
     pub(super) fn of_members(mut members: ThinVec<(Text, V)>) -> Self {
-        // The sort is stable: the last of equal names stays the last, and takes the place of the first.
+        // The sort is stable: the last of several equal names stays the last. It replaces the first.
         members.sort_by(|(one, _), (other, _)| one.cmp(other));
         members.dedup_by(|later, earlier| {
             let is_same = later.0 == earlier.0;
@@ -190,7 +191,7 @@ impl<V> Named<V> {
         Self(Members::List(members))
     }
 
-    /// Room for a further member. Behind all others there is room in a list of any length.
+    /// Makes room for one more member. A list of any length stays a list if the member comes last.
     fn make_room(&mut self, name: &str) {
         let Members::List(list) = &mut self.0 else { return };
         if list.last().is_some_and(|(last, _)| last.as_str() > name) {
@@ -203,7 +204,7 @@ impl<V> Named<V> {
         }
     }
 
-    /// Makes many members a tree: the number of them is about to change.
+    /// Turns a list of more than [`FEW`] members into a tree, before its length changes.
     fn make_tree_of_many(&mut self) {
         if let Members::List(list) = &mut self.0
             && list.len() > FEW
@@ -214,7 +215,7 @@ impl<V> Named<V> {
     }
 }
 
-/// Where a member is, or belongs.
+/// Returns the index of a member, or the index at which to insert it.
 fn place<V>(list: &[(Text, V)], name: &str) -> Result<usize, usize> {
     list.binary_search_by(|(other, _)| other.as_str().cmp(name))
 }
@@ -234,12 +235,12 @@ impl<V: PartialEq> PartialEq for Named<V> {
 impl<V: Eq> Eq for Named<V> {}
 
 impl<'a, V> Entry<'a, V> {
-    /// The value that is there, or else this one.
+    /// Returns the value of the member, which is set to `value` if it is absent.
     pub fn or_insert(self, value: V) -> &'a mut V {
         self.or_insert_with(|| value)
     }
 
-    /// The value that is there, or else the one that `make` returns.
+    /// Returns the value of the member, which is set to the result of `make` if it is absent.
     #[expect(clippy::indexing_slicing, reason = "the member is there, or was just put there")]
     pub fn or_insert_with(self, make: impl FnOnce() -> V) -> &'a mut V {
         let Self { map, name } = self;
@@ -265,7 +266,7 @@ impl<V: fmt::Debug> fmt::Debug for Named<V> {
     }
 }
 
-/// Members by name.
+/// Iterator over the members, ordered by name.
 #[derive(Debug)]
 pub enum Iter<'a, V> {
     #[doc(hidden)]
@@ -274,7 +275,7 @@ pub enum Iter<'a, V> {
     Tree(btree_map::Iter<'a, Text, V>),
 }
 
-/// Members by name, for change.
+/// Iterator over the members with mutable values, ordered by name.
 #[derive(Debug)]
 pub enum IterMut<'a, V> {
     #[doc(hidden)]
@@ -283,7 +284,7 @@ pub enum IterMut<'a, V> {
     Tree(btree_map::IterMut<'a, Text, V>),
 }
 
-/// Members by name, taken out.
+/// Iterator that owns the members, ordered by name.
 #[derive(Debug)]
 pub enum IntoIter<V> {
     #[doc(hidden)]
@@ -420,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn members_are_those_of_a_tree(
+        fn members_equal_those_of_a_btree_map(
             start in proptest::collection::vec(("[a-d]{0,4}", any::<i32>()), 0..200),
             changes in proptest::collection::vec(changes(), 0..100),
         ) {

@@ -1,7 +1,7 @@
 //! A JSON value in 24 bytes.
 //!
-//! The same as `serde_json::Value`, but for what it takes: an object of one member is 72 bytes instead of 640, and a
-//! text of up to 24 bytes is within its value.
+//! Equivalent to `serde_json::Value`, with less memory: an object of one member takes 72 bytes instead of 640, and a
+//! text of up to 24 bytes is stored inline.
 
 use std::{fmt, ops};
 
@@ -12,7 +12,7 @@ use thin_vec::ThinVec;
 
 use super::Map;
 
-/// A text; up to 24 bytes are within it.
+/// A text. Up to 24 bytes are stored inline.
 pub type Text = CompactString;
 /// The elements of a JSON list.
 pub type List = ThinVec<Value>;
@@ -39,28 +39,29 @@ const _: () = assert!(size_of::<Value>() == 24, "a value takes 24 bytes");
 
 static NULL: Value = Value::Null;
 
-/// Where in a value another one is: the name of a member, or the index of an element.
+/// A step from a value to one that it contains: the name of a member, or the index of an element.
 pub trait Key {
-    /// The value there.
+    /// Returns the value at this step.
     fn of<'v>(&self, value: &'v Value) -> Option<&'v Value>;
-    /// The value there, for change.
+    /// Returns the value at this step, mutable.
     fn of_mut<'v>(&self, value: &'v mut Value) -> Option<&'v mut Value>;
-    /// The value there, made in a null or an object that lacks it; panics where there can be none.
+    /// Returns the value at this step, mutable. A missing member of an object or of null is created. Panics if the value
+    /// cannot have such a member or element.
     fn made<'v>(&self, value: &'v mut Value) -> &'v mut Value;
 }
 
 impl Value {
-    /// The value of a member or an element; `None` where there is none.
+    /// Returns the value of a member or an element; `None` if there is none.
     pub fn get(&self, step: impl Key) -> Option<&Self> {
         step.of(self)
     }
 
-    /// The value of a member or an element, for change.
+    /// Returns the value of a member or an element, mutable.
     pub fn get_mut(&mut self, step: impl Key) -> Option<&mut Self> {
         step.of_mut(self)
     }
 
-    /// The value at a JSON pointer (RFC 6901).
+    /// Returns the value at a JSON pointer (RFC 6901).
     pub fn pointer(&self, pointer: &str) -> Option<&Self> {
         steps(pointer)?.try_fold(self, |value, step| match value {
             Self::Object(members) => members.get(&step),
@@ -69,7 +70,7 @@ impl Value {
         })
     }
 
-    /// The value at a JSON pointer (RFC 6901), for change.
+    /// Returns the value at a JSON pointer (RFC 6901), mutable.
     pub fn pointer_mut(&mut self, pointer: &str) -> Option<&mut Self> {
         steps(pointer)?.try_fold(self, |value, step| match value {
             Self::Object(members) => members.get_mut(&step),
@@ -78,7 +79,7 @@ impl Value {
         })
     }
 
-    /// Leaves null and returns what was there.
+    /// Returns the value and leaves null in its place.
     #[must_use]
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
@@ -109,55 +110,55 @@ impl Value {
         matches!(self, Self::Number(_))
     }
 
-    /// The text, if this is one.
+    /// Returns the text, if this is one.
     pub fn as_str(&self) -> Option<&str> {
         if let Self::String(text) = self { Some(text) } else { None }
     }
 
-    /// The truth, if this is one.
+    /// Returns the boolean, if this is one.
     pub fn as_bool(&self) -> Option<bool> {
         if let Self::Bool(truth) = self { Some(*truth) } else { None }
     }
 
-    /// The number, if this is an integer that fits.
+    /// Returns the number, if this is an integer that fits.
     pub fn as_i64(&self) -> Option<i64> {
         if let Self::Number(number) = self { number.as_i64() } else { None }
     }
 
-    /// The number, if this is an integer that fits.
+    /// Returns the number, if this is an integer that fits.
     pub fn as_u64(&self) -> Option<u64> {
         if let Self::Number(number) = self { number.as_u64() } else { None }
     }
 
-    /// The elements, if this is a list.
+    /// Returns the elements, if this is a list.
     pub fn as_array(&self) -> Option<&List> {
         if let Self::Array(elements) = self { Some(elements) } else { None }
     }
 
-    /// The elements, if this is a list, for change.
+    /// Returns the elements, if this is a list, mutable.
     pub fn as_array_mut(&mut self) -> Option<&mut List> {
         if let Self::Array(elements) = self { Some(elements) } else { None }
     }
 
-    /// The members, if this is an object.
+    /// Returns the members, if this is an object.
     pub fn as_object(&self) -> Option<&Map> {
         if let Self::Object(members) = self { Some(members) } else { None }
     }
 
-    /// The members, if this is an object, for change.
+    /// Returns the members, if this is an object, mutable.
     pub fn as_object_mut(&mut self) -> Option<&mut Map> {
         if let Self::Object(members) = self { Some(members) } else { None }
     }
 }
 
-/// The names and indices of a pointer; `None` if it does not begin with a slash.
+/// Returns the names and indices of a pointer; `None` if it is not empty and does not begin with a slash.
 fn steps(pointer: &str) -> Option<impl Iterator<Item = String>> {
     let rest = if pointer.is_empty() { None } else { Some(pointer.strip_prefix('/')?) };
     let steps = rest.map(|rest| rest.split('/').map(|step| step.replace("~1", "/").replace("~0", "~")));
     Some(steps.into_iter().flatten())
 }
 
-/// An index as a JSON pointer has it: without a sign or leading zeros.
+/// Parses an index as JSON pointers write it: without a sign or leading zeros.
 fn index(step: &str) -> Option<usize> {
     let is_plain = !step.starts_with('+') && (step == "0" || !step.starts_with('0'));
     if is_plain { step.parse().ok() } else { None }
@@ -216,7 +217,7 @@ impl<T: Key + ?Sized> Key for &T {
     }
 }
 
-/// What holds a name is a name.
+/// Implements [`Key`] for types that hold a member's name.
 macro_rules! key_by_name {
     ($($holder:ty),*) => {$(
         impl Key for $holder {
@@ -240,13 +241,13 @@ key_by_name!(String, Text);
 impl<T: Key> ops::Index<T> for Value {
     type Output = Self;
 
-    /// Null where there is none.
+    /// Returns null if there is no such member or element.
     fn index(&self, step: T) -> &Self {
         step.of(self).unwrap_or(&NULL)
     }
 }
 
-/// For values whose shape is known, as those of tests; [`Value::get_mut`] is for all others.
+/// For values whose shape is known, such as those of tests. Use [`Value::get_mut`] for all others.
 impl<T: Key> ops::IndexMut<T> for Value {
     fn index_mut(&mut self, step: T) -> &mut Self {
         step.made(self)
@@ -256,7 +257,7 @@ impl<T: Key> ops::IndexMut<T> for Value {
 impl ops::Index<&str> for Map {
     type Output = Value;
 
-    /// Null where there is no such member.
+    /// Returns null if there is no such member.
     fn index(&self, name: &str) -> &Value {
         self.get(name).unwrap_or(&NULL)
     }
@@ -292,7 +293,7 @@ impl Serialize for Map {
 }
 
 impl fmt::Display for Value {
-    /// As JSON, without spaces.
+    /// Writes the value as JSON, without spaces.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = serde_json::to_string(self).map_err(|_| fmt::Error)?;
         formatter.write_str(&text)
@@ -312,7 +313,7 @@ impl From<serde_json::Value> for Value {
     }
 }
 
-/// Values of types that a value holds as they are.
+/// Implements `From` for types with a JSON equivalent. A number that is not finite becomes null.
 macro_rules! from {
     ($($kind:ty => $make:expr),+ $(,)?) => {
         $(impl From<$kind> for Value {
@@ -341,7 +342,7 @@ from! {
 }
 
 impl<T: Into<Value>> From<Option<T>> for Value {
-    /// Null for none.
+    /// Returns null for `None`.
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)
     }
@@ -395,7 +396,7 @@ impl PartialEq<bool> for Value {
     }
 }
 
-/// Comparison with numbers.
+/// Implements comparison with integer types.
 macro_rules! equal {
     ($($kind:ty),+) => {
         $(impl PartialEq<$kind> for Value {
@@ -414,7 +415,7 @@ macro_rules! equal {
 
 equal!(u16, u32, u64, usize, i32, i64);
 
-/// A [`Value`](crate::json::Value), written as JSON.
+/// Makes a [`Value`](crate::json::Value) from JSON syntax.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! json_value {

@@ -4,7 +4,7 @@ use crate::json::{Value, json};
 
 use super::Dialect;
 
-/// Name, type and meaning of a query parameter.
+/// Name, type and description of a query parameter.
 type Parameter = (&'static str, &'static str, &'static str);
 
 const PRETTY: Parameter = ("pretty", "string", "Whether the answer is indented.");
@@ -39,7 +39,7 @@ pub(super) const LIST: &[Parameter] = &[
     ("watch", "boolean", "Whether to send changes instead of a list."),
 ];
 
-/// The parameters as a document writes them.
+/// Returns the query parameters as the document writes them.
 pub(super) fn query<'a>(
     dialect: Dialect,
     parameters: impl IntoIterator<Item = &'a Parameter>,
@@ -47,7 +47,7 @@ pub(super) fn query<'a>(
     parameters.into_iter().map(move |(name, kind, doc)| place(dialect, name, kind, doc, "query"))
 }
 
-/// A part of the path.
+/// Returns a parameter that is part of the path.
 pub(super) fn path(dialect: Dialect, name: &str) -> Value {
     let doc = if name == "namespace" { "The objects' namespace." } else { "The object's name." };
     place(dialect, name, "string", doc, "path")

@@ -18,7 +18,7 @@ const PATCHES: &[&str] = &[
     "application/strategic-merge-patch+json",
 ];
 
-/// What a method does at a path.
+/// An operation on a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Get,
@@ -30,7 +30,7 @@ enum Action {
     DeleteCollection,
 }
 
-/// The paths of a resource, each with its operations.
+/// Returns the paths of a resource, each with its operations.
 pub(super) fn of(resource: Resource, schemas: &mut Schemas) -> Vec<(String, Value)> {
     let info = resource.info();
     let root = format!("/{}", super::path(info.api_version));
@@ -153,7 +153,7 @@ fn short_group(info: &Info) -> &'static str {
     info.group.split('.').next().filter(|group| !group.is_empty()).unwrap_or("core")
 }
 
-/// As upstream names them: `readCoreV1NamespacedServiceStatus`.
+/// Returns an operation ID with upstream's naming: `readCoreV1NamespacedServiceStatus`.
 fn operation_id(info: &Info, path: &str, subresource: &str, action: Action) -> String {
     let capital = |text: &str| {
         let mut letters = text.chars();
@@ -177,7 +177,7 @@ impl Action {
         }
     }
 
-    /// `x-kubernetes-action`.
+    /// Returns the value of `x-kubernetes-action`.
     const fn name(self) -> &'static str {
         match self {
             Self::List => "list",

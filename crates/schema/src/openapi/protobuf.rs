@@ -1,10 +1,12 @@
-//! An OpenAPI 2 document as the message `openapi.v2.Document` of gnostic, which kubectl before 1.27 reads alone.
+//! Encodes an OpenAPI 2 document as the message `openapi.v2.Document` of gnostic, the only form that kubectl before
+//! 1.27 reads.
 //!
-//! Field numbers are those of gnostic's `openapiv2/OpenAPIv2.proto`. Only what the documents here hold is written.
+//! Field numbers are those of gnostic's `openapiv2/OpenAPIv2.proto`. Only the fields that these documents use are
+//! written.
 
 use crate::json::{List, Map, Text, Value};
 
-/// A message under construction.
+/// A message that is being encoded.
 #[derive(Debug, Default)]
 struct Message(Vec<u8>);
 
@@ -25,7 +27,7 @@ impl Message {
         messages.into_iter().fold(self, |whole, message| whole.message(tag, &message))
     }
 
-    /// The text at `key`, where there is one.
+    /// Appends the text at `key`, if there is one.
     fn text(self, tag: u64, of: &Value, key: &str) -> Self {
         match of.get(key).and_then(Value::as_str) {
             Some(text) => self.bytes(tag, text.as_bytes()),
@@ -33,13 +35,13 @@ impl Message {
         }
     }
 
-    /// The texts in the list at `key`.
+    /// Appends the texts in the list at `key`.
     fn texts(self, tag: u64, of: &Value, key: &str) -> Self {
         let texts = list(of, key).iter().filter_map(Value::as_str);
         texts.fold(self, |whole, text| whole.bytes(tag, text.as_bytes()))
     }
 
-    /// The flag at `key`.
+    /// Appends the flag at `key`, if it is true.
     fn flag(mut self, tag: u64, of: &Value, key: &str) -> Self {
         if of.get(key).and_then(Value::as_bool) == Some(true) {
             varint(&mut self.0, tag << 3);
@@ -48,7 +50,7 @@ impl Message {
         self
     }
 
-    /// The member at `key`, made by `make`.
+    /// Appends the member at `key`, encoded by `make`, if there is one.
     fn member(self, tag: u64, of: &Value, key: &str, make: impl Fn(&Value) -> Self) -> Self {
         match of.get(key) {
             Some(value) => self.message(tag, &make(value)),
@@ -56,14 +58,14 @@ impl Message {
         }
     }
 
-    /// Every `x-...` member as a `NamedAny`.
+    /// Appends every `x-...` member as a `NamedAny`.
     fn extensions(self, tag: u64, of: &Value) -> Self {
         let extensions = members(of).filter(|(name, _)| name.starts_with("x-"));
         self.messages(tag, extensions.map(|(name, value)| named(name, &any(value))))
     }
 }
 
-/// The document as protobuf.
+/// Encodes the document as protobuf.
 pub fn to_protobuf(document: &Value) -> Vec<u8> {
     let info = |info: &Value| Message::default().text(1, info, "title").text(2, info, "version");
     let paths = |paths: &Value| {
@@ -98,14 +100,14 @@ fn operation(it: &Value) -> Message {
         .extensions(13, it)
 }
 
-/// A `ResponseValue` with a `Response` with a `SchemaItem`.
+/// Encodes a `ResponseValue` that holds a `Response` with a `SchemaItem`.
 fn response(it: &Value) -> Message {
     let item = |it: &Value| Message::default().message(1, &schema(it));
     let response = Message::default().text(1, it, "description").member(2, it, "schema", item);
     Message::default().message(1, &response)
 }
 
-/// A `ParametersItem` with a `Parameter`: one in the body, the query or the path.
+/// Encodes a `ParametersItem` that holds a `Parameter` in the body, the query or the path.
 fn parameter(it: &Value) -> Message {
     let common = |required, place, doc, name| {
         let message = Message::default().flag(required, it, "required").text(place, it, "in");
@@ -128,7 +130,7 @@ fn parameter(it: &Value) -> Message {
     Message::default().message(1, &parameter)
 }
 
-/// `Definitions` or `Properties`: schemas by name.
+/// Encodes schemas by name: `Definitions` or `Properties`.
 fn schemas(it: &Value) -> Message {
     Message::default().messages(1, members(it).map(|(name, it)| named(name, &schema(it))))
 }
@@ -149,12 +151,12 @@ fn schema(it: &Value) -> Message {
         .extensions(31, it)
 }
 
-/// Any value, as YAML; JSON is YAML.
+/// Encodes any value as YAML, of which JSON is a subset.
 fn any(value: &Value) -> Message {
     Message::default().bytes(2, value.to_string().as_bytes())
 }
 
-/// A map's entry.
+/// Encodes an entry of a map.
 fn named(name: &str, value: &Message) -> Message {
     Message::default().bytes(1, name.as_bytes()).message(2, value)
 }

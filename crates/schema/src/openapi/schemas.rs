@@ -1,4 +1,4 @@
-//! Tables of fields as schemas.
+//! Generates schemas from the tables of fields.
 
 use crate::json::{Map, Value, json};
 
@@ -8,14 +8,14 @@ use crate::{
     shape::{self, Field, Merge, Struct, Type, meta},
 };
 
-/// Schemas by name: those that were referred to, and what they refer to.
+/// Schemas by name: those that operations refer to, and those that these refer to.
 #[derive(Debug)]
 pub(super) struct Schemas {
     dialect: Dialect,
     schemas: Map,
 }
 
-/// A type that all documents define alike.
+/// A type with the same definition in all documents.
 struct Common {
     name: &'static str,
     doc: &'static str,
@@ -69,14 +69,14 @@ impl Schemas {
         self.dialect
     }
 
-    /// A reference to a resource's objects.
+    /// Returns a reference to the schema of a resource's objects.
     pub(super) fn object(&mut self, resource: Resource) -> Value {
         let reference = self.structure(shape::of(resource));
         self.name_kind(shape::of(resource), &gvk(resource.info(), ""));
         reference
     }
 
-    /// A reference to lists of a resource's objects.
+    /// Returns a reference to the schema of lists of a resource's objects.
     pub(super) fn list(&mut self, resource: Resource) -> Value {
         self.object(resource);
         let reference = self.structure(shape::list_of(resource));
@@ -84,14 +84,14 @@ impl Schemas {
         reference
     }
 
-    /// A reference to Status.
+    /// Returns a reference to the schema of Status.
     pub(super) fn status(&mut self) -> Value {
         let reference = self.structure(&meta::STATUS);
         self.name_kind(&meta::STATUS, &json!({"group": "", "version": "v1", "kind": "Status"}));
         reference
     }
 
-    /// A reference to the options of a deletion.
+    /// Returns a reference to the schema of DeleteOptions.
     pub(super) fn delete_options(&mut self) -> Value {
         let reference = self.structure(&meta::DELETE_OPTIONS);
         self.name_kind(
@@ -101,7 +101,7 @@ impl Schemas {
         reference
     }
 
-    /// A reference to patches.
+    /// Returns a reference to the schema of patches.
     pub(super) fn patch(&mut self) -> Value {
         self.common(&PATCH)
     }
@@ -110,7 +110,7 @@ impl Schemas {
         Value::Object(self.schemas)
     }
 
-    /// Marks a schema as that of a kind, so that tools find it.
+    /// Marks the schema as that of a kind (`x-kubernetes-group-version-kind`), so that clients find it.
     fn name_kind(&mut self, structure: &Struct, kind: &Value) {
         if let Some(schema) = self.schemas.get_mut(structure.name).and_then(Value::as_object_mut) {
             schema.insert("x-kubernetes-group-version-kind".to_owned(), json!([kind]));
@@ -119,7 +119,7 @@ impl Schemas {
 
     fn structure(&mut self, structure: &'static Struct) -> Value {
         if !self.schemas.contains_key(structure.name) {
-            // The place is taken first: tables may refer to each other.
+            // The name is inserted first: tables may refer to each other.
             self.schemas.insert(structure.name.to_owned(), Value::Null);
             let schema = self.object_schema(structure);
             self.schemas.insert(structure.name.to_owned(), schema);
@@ -151,7 +151,7 @@ impl Schemas {
     fn field(&mut self, field: &Field) -> Value {
         let schema = self.value(&field.kind);
         let mut schema = match schema {
-            // In version 3 nothing may stand beside a reference.
+            // In version 3 a reference has no sibling members.
             Value::Object(schema) if self.dialect == Dialect::V3 && schema.contains_key("$ref") => {
                 Map::from_iter([("allOf".to_owned(), json!([schema]))])
             }
@@ -206,12 +206,12 @@ impl Schemas {
     }
 }
 
-/// Group, version and kind as the documents write it; `suffix` for lists.
+/// Returns group, version and kind as the documents write them. `suffix` is `List` for lists.
 pub(super) fn gvk(info: &Info, suffix: &str) -> Value {
     json!({"group": info.group, "version": info.version, "kind": format!("{}{suffix}", info.kind)})
 }
 
-/// How the field merges (`x-kubernetes-...`).
+/// Returns the markers that describe how the field merges (`x-kubernetes-...`).
 fn markers(field: &Field) -> Vec<(String, Value)> {
     let marker = |name: &str, value: Value| (format!("x-kubernetes-{name}"), value);
     let merges = || marker("patch-strategy", "merge".into());

@@ -50,7 +50,7 @@ fn operations_are_named_once_and_name_their_kind() {
 }
 
 #[test]
-fn what_kubectl_looks_for() {
+fn documents_contain_what_kubectl_reads() {
     let document = v3("v1");
     let patch = &document["paths"]["/api/v1/namespaces/{namespace}/services/{name}"]["patch"];
     let gvk = json!({"group": "", "version": "v1", "kind": "Service"});
@@ -74,7 +74,7 @@ fn what_kubectl_looks_for() {
     assert_eq!(status["allOf"][0]["$ref"], "#/components/schemas/io.k8s.api.core.v1.ServiceStatus");
 }
 
-/// The fields of a message: number and content. A content that is not length-delimited is empty.
+/// Returns number and content of each field of a message. The content is empty if it is not length-delimited.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let mut number = 0;

@@ -1,8 +1,10 @@
-//! Server-side apply: a configuration is what its manager wants of an object; the rest belongs to others.
+//! Server-side apply: a configuration holds the fields that its manager wants to set. All other fields belong to other
+//! managers.
 //!
-//! What the configuration names is set, and owned by its manager from then on. What the manager's last configuration
-//! named and this one does not is removed, unless someone else owns it too. A field that someone else owns and that
-//! would get another value is a conflict. Source of the rules: upstream's `managedfields` and `structured-merge-diff`.
+//! An apply sets the fields that the configuration names and makes the manager their owner. It removes a field that only
+//! the manager's previous configuration names, unless another manager owns it too. A field is a conflict if another
+//! manager owns it and the apply would change its value. Source of the rules: upstream's `managedfields` and
+//! `structured-merge-diff`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,13 +26,13 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Who owns what was there when an object is applied to for the first time.
+/// The manager that owns the existing fields of an object without owners when it is applied to for the first time.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-/// The manager that also goes by the annotation which client-side apply leaves.
+/// The manager for which the annotation of client-side apply is read and updated.
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A configuration to apply.
+/// A configuration to apply to an object.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Apply {
     resource: Resource,
@@ -39,7 +41,7 @@ pub struct Apply {
 }
 
 impl Apply {
-    /// Reads a configuration; `force` takes fields from others instead of reporting conflicts.
+    /// Reads a configuration. With `force`, the apply takes over fields of other managers instead of reporting conflicts.
     pub fn decode(resource: Resource, mut configuration: Object, force: bool) -> Result<Self, PatchError> {
         let info = resource.info();
         for (name, expected) in [("apiVersion", info.api_version), ("kind", info.kind)] {
@@ -67,8 +69,8 @@ impl Apply {
         Ok(Self { resource, configuration, force })
     }
 
-    /// The object after the apply, with its `managedFields`; `live` is the stored one, without which a new object
-    /// comes out.
+    /// Returns the object after the apply, with its `managedFields`. `live` is the stored object; `None` creates a new
+    /// one.
     pub fn onto(&self, live: Option<&Object>, writer: Writer<'_>) -> Result<Object, PatchError> {
         let scope = Scope { resource: self.resource, subresource: writer.subresource };
         scope.check(&self.configuration)?;
@@ -118,7 +120,7 @@ impl Apply {
         Ok(object)
     }
 
-    /// Where client-side apply has left its annotation, it says what was applied last.
+    /// Updates the annotation of client-side apply to this configuration, if the object has that annotation.
     fn keep_last_applied(&self, object: &mut Object) {
         let annotations = json::object_mut(object, "metadata")
             .and_then(|metadata| metadata.get_mut("annotations"))
@@ -137,14 +139,14 @@ impl Apply {
     }
 }
 
-/// What an applier owns from now on. An apply that changes nothing keeps its time.
+/// Returns the fields that the manager owns after the apply. If the apply changes nothing, their time stays the same.
 fn owned(fields: Fields, previous: Option<Owned>, difference: &Difference, writer: Writer<'_>) -> Owned {
     let time = previous.filter(|previous| difference.is_empty() && previous.fields == fields);
     let time = time.map_or_else(|| Some(writer.now.to_owned()), |previous| previous.time);
     Owned { fields, time }
 }
 
-/// The text of [`PatchError::Conflicts`], as upstream has it.
+/// Returns the text of [`PatchError::Conflicts`], worded as upstream.
 pub(super) fn conflict_message(conflicts: &[Conflict]) -> String {
     if let [only] = conflicts {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", only.owner, only.field);
@@ -161,7 +163,7 @@ pub(super) fn conflict_message(conflicts: &[Conflict]) -> String {
     message
 }
 
-/// The fields that change and that others own, but for those that may be taken.
+/// Returns the changed fields that other managers own, except those in `tolerated`.
 fn conflicts(managers: &Managers, difference: &Difference, tolerated: &Fields) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
     for (key, owned) in &managers.0 {
@@ -182,7 +184,7 @@ fn conflicts(managers: &Managers, difference: &Difference, tolerated: &Fields) -
     conflicts
 }
 
-/// What kubectl applied from the client may be taken over by its server-side apply.
+/// Returns the fields that kubectl's client-side apply has set: kubectl's server-side apply may take them over.
 fn tolerated(resource: Resource, live: &Object, writer: Writer<'_>) -> Fields {
     let annotation = json::object(live, "metadata")
         .and_then(|metadata| json::object(metadata, "annotations"))
@@ -215,15 +217,16 @@ fn merge(node: Node, live: &mut Value, applied: &Value) {
     }
 }
 
-/// Applied elements come in the order of the configuration, others keep their places between them.
+/// Merges applied elements into a list. They get the order of the configuration; other elements keep their places
+/// between them.
 fn merge_elements(node: Node, live: &mut List, applied: &[(String, &Value)]) {
     let named: HashSet<&str> = applied.iter().map(|(step, _)| step.as_str()).collect();
     let mut counterparts: HashMap<String, Value> = HashMap::new();
-    // What the list becomes, applied elements being named by their step.
+    // The resulting list; an applied element is represented by its step.
     let mut order: Vec<Result<Value, String>> = Vec::new();
     for element in live.drain(..) {
         match node.step(&element).filter(|step| named.contains(step.as_str())) {
-            // Of several live elements with the same keys the first is meant.
+            // If several live elements have the same keys, the first is the counterpart.
             Some(step) if counterparts.contains_key(&step) => order.push(Ok(element)),
             Some(step) => {
                 counterparts.insert(step.clone(), element);
@@ -242,7 +245,7 @@ fn merge_elements(node: Node, live: &mut List, applied: &[(String, &Value)]) {
     for element in order {
         match element {
             Ok(element) => live.push(element),
-            // The configuration has it later.
+            // The configuration has this element later.
             Err(step) if shared.peek() != Some(&step.as_str()) => {}
             Err(step) => {
                 shared.next();
@@ -279,7 +282,7 @@ fn prune_members(node: Node, members: &mut Object, previous: &Fields, kept: &Fie
                 false
             }
             None if previous.itself => true,
-            // A place that nobody owned goes with the last that was in it.
+            // An object or list that no manager owned is removed with its last member.
             None => {
                 prune(node.member(name), value, previous, &nobody);
                 is_empty(value)
@@ -291,7 +294,7 @@ fn prune_members(node: Node, members: &mut Object, previous: &Fields, kept: &Fie
     }
 }
 
-/// Removes from `value` what the previous configuration named and is not kept.
+/// Removes from `value` the fields that are in `previous` and not in `kept`.
 fn prune(node: Node, value: &mut Value, previous: &Fields, kept: &Fields) {
     if matches!(node.form(value), Form::Whole) {
         return;
@@ -321,7 +324,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// What is wrong with the first list whose elements cannot be told apart.
+/// Returns the error of the first list with an element that has no key or the key of another element.
 fn bad_list(node: Node, members: &Object, path: &str) -> Option<String> {
     members.iter().find_map(|(name, value)| {
         let path = if path.is_empty() { name.to_string() } else { format!("{path}.{name}") };

@@ -1,8 +1,8 @@
 //! Sets of fields, and their JSON form `FieldsV1`.
 //!
-//! A set is a tree. Each step down is named as in `FieldsV1`: `f:NAME` a member of an object, `k:{..}` the element of a
-//! list with these keys, `v:VALUE` the element of a set. A leaf is in the set; an inner place is in it where the JSON
-//! form has a `.` there.
+//! A set is a tree. Each step is named as in `FieldsV1`: `f:NAME` is a member of an object, `k:{..}` the element of a
+//! list with these keys, `v:VALUE` the element of a set. A leaf is in the set. An inner node is in the set if its JSON
+//! form has a `.` member.
 
 use std::fmt::Write as _;
 
@@ -13,24 +13,24 @@ use crate::json::{Named, Object, Text, type_name};
 /// A set of fields of one object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fields {
-    /// Whether the place itself is in the set.
+    /// True if this node itself is in the set.
     pub(super) itself: bool,
-    /// What is in the set below; no empty ones.
+    /// The subtrees by step. None of them is empty.
     pub(super) inner: Named<Fields>,
 }
 
 impl Fields {
-    /// A single place.
+    /// Creates a set of this node alone.
     pub(super) fn leaf() -> Self {
         Self { itself: true, inner: Named::new() }
     }
 
-    /// Whether nothing is in the set.
+    /// Returns true if the set is empty.
     pub(super) fn is_empty(&self) -> bool {
         !self.itself && self.inner.is_empty()
     }
 
-    /// Puts what is in `fields` under `step`.
+    /// Adds `fields` below `step`.
     pub(super) fn put(&mut self, step: impl Into<Text>, fields: Self) {
         let step = step.into();
         if fields.is_empty() {
@@ -44,7 +44,7 @@ impl Fields {
         }
     }
 
-    /// Adds all that is in `other`.
+    /// Adds all fields of `other`.
     pub(super) fn add(&mut self, other: &Self) {
         self.itself |= other.itself;
         for (step, fields) in &other.inner {
@@ -57,7 +57,7 @@ impl Fields {
         }
     }
 
-    /// Removes all that is in `other`.
+    /// Removes all fields of `other`.
     pub(super) fn subtract(&mut self, other: &Self) {
         self.itself &= !other.itself;
         if other.inner.is_empty() {
@@ -71,7 +71,7 @@ impl Fields {
         });
     }
 
-    /// What is in both.
+    /// Returns the fields that are in both sets.
     #[must_use]
     pub(super) fn common(&self, other: &Self) -> Self {
         let mut common = Self { itself: self.itself && other.itself, inner: Named::new() };
@@ -83,7 +83,7 @@ impl Fields {
         common
     }
 
-    /// The paths of all that is in the set: `.spec.ports[port=80,protocol="TCP"].targetPort`.
+    /// Returns the paths of all fields: `.spec.ports[port=80,protocol="TCP"].targetPort`.
     pub(super) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.collect_paths(&mut String::new(), &mut paths);
@@ -102,7 +102,7 @@ impl Fields {
         }
     }
 
-    /// Reads the JSON form.
+    /// Decodes the JSON form.
     pub(super) fn decode(value: &Value) -> Result<Self, String> {
         let Value::Object(members) = value else {
             return Err(format!("a set of fields is an object, not of type {}", type_name(value)));
@@ -120,7 +120,7 @@ impl Fields {
         Ok(fields)
     }
 
-    /// The JSON form.
+    /// Encodes the set in its JSON form.
     pub(super) fn encode(self) -> Value {
         let place =
             (self.itself && !self.inner.is_empty()).then(|| (Text::from("."), Value::Object(Object::new())));
@@ -129,12 +129,12 @@ impl Fields {
     }
 }
 
-/// The step to member `name`.
+/// Returns the step to member `name`.
 pub(super) fn member_step(name: &str) -> Text {
     ["f:", name].into_iter().collect()
 }
 
-/// A step as this server writes it, from what a client wrote.
+/// Returns a client's step as this server writes it.
 fn normal_step(step: &str) -> Result<String, String> {
     let json = |text: &str| {
         serde_json::from_str::<Value>(text).map_err(|error| format!("\"{step}\" is not a field: {error}"))
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_and_what_is_below_it_are_told_apart() {
+    fn a_field_and_its_members_are_distinct() {
         let mut fields = decoded(&json!({"f:a": {".": {}, "f:b": {}}}));
         fields.subtract(&decoded(&json!({"f:a": {}})));
         assert_eq!(fields, decoded(&json!({"f:a": {"f:b": {}}})));

@@ -1,7 +1,7 @@
-//! JSON patch (RFC 6902): a list of operations, done in order on any document.
+//! JSON patch (RFC 6902): a list of operations that are applied in order to any document.
 //!
-//! As upstream, a negative index counts from the end of a list. `copy` and `move` could make a small patch into a
-//! huge or endlessly deep document: what they cost is counted, and a patch that costs too much is refused.
+//! As in upstream, a negative index counts from the end of a list. With `copy` and `move`, a small patch could produce a
+//! huge or very deep document. Their cost is counted, and a patch that costs too much is refused.
 
 use std::fmt;
 
@@ -13,11 +13,11 @@ use crate::json::{MAX_DEPTH, Object, fits_depth, type_name};
 #[cfg(test)]
 mod tests;
 
-/// Most operations in one patch (apiserver `maxJSONPatchOperations`).
+/// Maximum operations in one patch (apiserver `maxJSONPatchOperations`).
 pub const MAX_OPERATIONS: usize = 10_000;
-/// Most bytes that the `copy` operations of one patch may add, roughly counted.
+/// Maximum bytes that the `copy` operations of one patch may add, as an estimate.
 const MAX_COPIED: usize = 8 << 20;
-/// Most list elements and values that the operations of one patch may touch beside their own.
+/// Maximum list elements and values that the operations of one patch may move or visit, other than their own values.
 const MAX_WORK: usize = 1 << 26;
 /// A decoded JSON patch.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,11 +39,11 @@ enum Action {
     Test(Value),
 }
 
-/// A JSON pointer (RFC 6901), in its parts.
+/// The parts of a JSON pointer (RFC 6901).
 #[derive(Debug, Clone, PartialEq)]
 struct Pointer(Vec<String>);
 
-/// Why an operation could not be done.
+/// The reason for which an operation fails.
 enum Failure {
     Missing(String),
     NoContainer(&'static str),
@@ -55,7 +55,7 @@ enum Failure {
 }
 
 impl JsonPatch {
-    /// Reads a patch from decoded JSON.
+    /// Decodes a patch from JSON.
     pub fn decode(patch: Value) -> Result<Self, PatchError> {
         let Value::Array(operations) = patch else {
             let got = type_name(&patch);
@@ -76,7 +76,7 @@ impl JsonPatch {
         Ok(Self(operations.collect::<Result<_, _>>()?))
     }
 
-    /// The document after all operations; the first that cannot be done fails the patch.
+    /// Returns the document after all operations. The first operation that fails makes the patch fail.
     pub fn apply(&self, document: Value) -> Result<Value, PatchError> {
         let mut patching = Patching { document, copied: 0, work: 0 };
         for (index, operation) in self.0.iter().enumerate() {
@@ -141,7 +141,7 @@ impl Pointer {
         Ok(Self(parts.split('/').map(|part| part.replace("~1", "/").replace("~0", "~")).collect()))
     }
 
-    /// Whether `other` lies within what this points to.
+    /// Returns true if `other` points into the value that this points to.
     fn is_above(&self, other: &Self) -> bool {
         other.0.len() > self.0.len() && other.0.starts_with(&self.0)
     }
@@ -170,7 +170,7 @@ impl Failure {
     }
 }
 
-/// A document under change, and what that has cost.
+/// A document that is being patched, with the cost of the operations.
 struct Patching {
     document: Value,
     copied: usize,
@@ -204,7 +204,7 @@ impl Patching {
             }
             Action::Test(expected) => match at(&mut self.document, &path.0) {
                 Ok(found) if found == expected => Ok(()),
-                // As upstream: what is absent is null.
+                // As in upstream, an absent value equals null.
                 Err(Failure::Missing(_)) if expected.is_null() => Ok(()),
                 Ok(_) => Err(Failure::Different),
                 Err(failure) => Err(failure),
@@ -264,7 +264,7 @@ impl Patching {
     }
 }
 
-/// The value at the end of `path`.
+/// Returns the value at `path`.
 fn at<'a>(document: &'a mut Value, path: &[String]) -> Result<&'a mut Value, Failure> {
     let mut value = document;
     for part in path {
@@ -281,7 +281,7 @@ fn at<'a>(document: &'a mut Value, path: &[String]) -> Result<&'a mut Value, Fai
     Ok(value)
 }
 
-/// An index below `length`; a negative one counts from the end.
+/// Parses an index below `length`. A negative one counts from the end.
 fn index(part: &str, length: usize) -> Result<usize, Failure> {
     let bad = || Failure::BadIndex(part.to_owned());
     let digits = part.strip_prefix('-').unwrap_or(part);
@@ -293,7 +293,7 @@ fn index(part: &str, length: usize) -> Result<usize, Failure> {
     index.filter(|index| *index < length).ok_or_else(bad)
 }
 
-/// Roughly the bytes that a copy takes; stops counting above `limit`.
+/// Returns the estimated bytes of a copy. Stops counting above `limit`.
 fn weight(value: &Value, limit: usize) -> usize {
     // A small map takes a whole node of the tree.
     const MAP: usize = 600;

@@ -1,7 +1,8 @@
-//! `metadata.managedFields`: who wrote which field last, or keeps applying it.
+//! `metadata.managedFields`: which manager wrote each field last, or applies it.
 //!
-//! One entry per manager, operation, API version and subresource. A write that is not an apply takes the fields that it
-//! adds or changes from all others; what it removes nobody owns. Source of the rules: upstream's `managedfields`.
+//! There is one entry for each manager, operation, API version and subresource. A write that is not an apply takes the
+//! fields that it adds or changes from all other managers; the fields that it removes lose their owners. Source of the
+//! rules: upstream's `managedfields`.
 
 use std::collections::BTreeMap;
 
@@ -19,29 +20,29 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Most bytes of a manager's name (apimachinery `FieldManagerMaxLength`).
+/// Maximum bytes of a manager's name (apimachinery `FieldManagerMaxLength`).
 pub const MAX_MANAGER_NAME: usize = 128;
-/// Most entries of operation Update (apiserver `DefaultMaxUpdateManagers`).
+/// Maximum entries of operation Update (apiserver `DefaultMaxUpdateManagers`).
 const MAX_UPDATE_ENTRIES: usize = 10;
-/// Who owns the fields of the oldest entries, when there are too many.
+/// The manager that owns the fields of the oldest entries after they are merged because there are too many.
 const ANCIENT: &str = "ancient-changes";
-/// The name of a manager that has none.
+/// The name in entries of a manager without a name.
 const UNKNOWN: &str = "unknown";
-/// Most bytes of a subresource's name (apimachinery `MaxSubresourceNameLength`).
+/// Maximum bytes of a subresource's name (apimachinery `MaxSubresourceNameLength`).
 const MAX_SUBRESOURCE_NAME: usize = 256;
 
-/// Who writes, where and when.
+/// The manager, the endpoint and the time of a write.
 #[derive(Debug, Clone, Copy)]
 pub struct Writer<'a> {
-    /// The manager's name (query parameter `fieldManager`); may be empty, but for server-side apply.
+    /// The manager's name (query parameter `fieldManager`). May be empty, except for server-side apply.
     pub manager: &'a str,
-    /// The subresource written to; empty for the main endpoint.
+    /// The subresource that is written; empty for the main endpoint.
     pub subresource: &'a str,
-    /// Now, as RFC 3339 in whole seconds.
+    /// The current time, as RFC 3339 in whole seconds.
     pub now: &'a str,
 }
 
-/// Records the writer of a new object as the owner of all its fields. One with too many fields gets no record.
+/// Records the writer of a new object as the owner of all its fields. An object with too many fields gets no record.
 pub fn created(resource: Resource, object: &mut Object, writer: Writer<'_>) {
     let scope = Scope { resource, subresource: writer.subresource };
     let mut managers = Managers::default();
@@ -55,18 +56,18 @@ pub fn created(resource: Resource, object: &mut Object, writer: Writer<'_>) {
     managers.store(object);
 }
 
-/// Every field of an object that a write to `subresource` may be credited with; none if it has too many fields.
+/// Returns all fields of an object that a write to `subresource` may own; none if the object has too many fields.
 pub fn present(resource: Resource, subresource: &str, object: &Object) -> Fields {
     let scope = Scope { resource, subresource };
     if scope.records(object) { scope.compare(&Object::new(), object).changed } else { Fields::default() }
 }
 
-/// Records what the write that made `new` of `old` did to the owners of fields. Of the fields that are new or changed,
-/// the writer gets those in `asked`; the others were filled in by the server and belong to nobody.
+/// Updates the owners of fields after a write that changed `old` to `new`. Of the new or changed fields, the writer owns
+/// those in `asked`. The server set the others, and they have no owner.
 ///
-/// `new` holds the `managedFields` that the client sent, if any: it may edit them, or reset them by a list without
-/// entries. An object whose owners are not recorded stays so until the first apply. The record of one that gets too many
-/// fields is dropped.
+/// `new` holds the `managedFields` that the client sent, if any: a client may edit them, or reset them with an empty
+/// list. If `old` has no record of owners, `new` gets none until the first apply. If `new` has too many fields, its
+/// record is removed.
 pub fn updated(
     resource: Resource,
     old: &Object,
@@ -75,7 +76,7 @@ pub fn updated(
     writer: Writer<'_>,
 ) -> Result<(), PatchError> {
     let given = json::object_mut(new, "metadata").and_then(|metadata| metadata.remove("managedFields"));
-    // A subresource is not the place to edit the record.
+    // The record can be edited through the main endpoint only.
     let given = given.filter(|given| writer.subresource.is_empty() && !given.is_null());
     let live = recorded(old);
     let scope = Scope { resource, subresource: writer.subresource };
@@ -99,7 +100,7 @@ pub fn updated(
     Ok(())
 }
 
-/// Checks a manager's name, as a query parameter or an entry has it.
+/// Checks a manager's name in a query parameter or an entry.
 pub fn check_manager(name: &str) -> Result<(), &'static str> {
     if name.len() > MAX_MANAGER_NAME {
         Err("must be at most 128 bytes long")
@@ -116,7 +117,7 @@ fn put_back(object: &mut Object, entries: Option<&[Value]>) {
     }
 }
 
-/// Whether a client asks to forget all owners: an empty list, or one empty entry.
+/// Returns true if the client asks to remove all owners: the list is empty, or has one empty entry.
 fn is_reset(given: &Value) -> bool {
     match given {
         Value::Array(entries) => match entries.as_slice() {
@@ -128,13 +129,13 @@ fn is_reset(given: &Value) -> bool {
     }
 }
 
-/// The entries that an object has.
+/// Returns the entries of an object; `None` if there are none.
 pub(super) fn recorded(object: &Object) -> Option<&[Value]> {
     let entries = json::object(object, "metadata")?.get("managedFields")?.as_array()?;
     Some(entries.as_slice()).filter(|entries| !entries.is_empty())
 }
 
-/// What tells entries apart, in the order in which they are listed.
+/// The identity of an entry. Entries are listed in this order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) operation: Operation,
@@ -143,7 +144,7 @@ pub(super) struct Key {
     pub(super) subresource: String,
 }
 
-/// How a manager came to own fields.
+/// The operation by which a manager owns fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Operation {
     /// By server-side apply.
@@ -152,7 +153,7 @@ pub(super) enum Operation {
     Update,
 }
 
-/// What a manager owns, and since when.
+/// The fields that a manager owns, and the time of its last change to them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Owned {
     pub(super) fields: Fields,
@@ -176,7 +177,7 @@ impl Key {
 }
 
 impl Managers {
-    /// Reads entries that a client sent.
+    /// Decodes entries that a client sent.
     pub(super) fn decode(entries: &[Value]) -> Result<Self, PatchError> {
         let mut managers = Self::default();
         for (index, entry) in entries.iter().enumerate() {
@@ -187,12 +188,13 @@ impl Managers {
         Ok(managers)
     }
 
-    /// Reads entries that this server wrote; others are as good as none.
+    /// Decodes entries that this server wrote. Entries that cannot be decoded count as none.
     pub(super) fn decode_stored(entries: Option<&[Value]>) -> Self {
         Self::decode(entries.unwrap_or_default()).unwrap_or_default()
     }
 
-    /// Gives the writer what of `asked` has changed, and takes what has changed or is gone from all others.
+    /// Makes the writer the owner of the changed fields that are in `asked`. Removes changed and removed fields from all
+    /// other managers.
     pub(super) fn record(
         &mut self,
         resource: Resource,
@@ -214,7 +216,7 @@ impl Managers {
         }
     }
 
-    /// Takes what changed from all but `writer`, and what is gone from all.
+    /// Removes changed fields from all managers except `writer`, and removed fields from all managers.
     pub(super) fn take(&mut self, difference: &Difference, writer: &Key) {
         self.0.retain(|key, owned| {
             owned.fields.subtract(&difference.removed);
@@ -225,7 +227,7 @@ impl Managers {
         });
     }
 
-    /// Folds the oldest Update entries into one where there are too many.
+    /// Merges the oldest Update entries into one if there are too many.
     fn cap(&mut self) {
         let mut updates: Vec<(Option<String>, Key)> = self
             .0
@@ -245,8 +247,7 @@ impl Managers {
         }
     }
 
-    /// The same, where an entry that owns what it owned in `live` has the time that it had there: times alone are no
-    /// change.
+    /// Restores the time of each entry that owns the same fields as in `live`: a new time alone is not a change.
     fn timed_as(mut self, live: Option<&[Value]>) -> Self {
         for (key, before) in Self::decode_stored(live).0 {
             if let Some(owned) = self.0.get_mut(&key).filter(|owned| owned.fields == before.fields) {

@@ -1,10 +1,10 @@
-//! JSON merge patch (RFC 7386): null removes, objects merge, everything else replaces.
+//! JSON merge patch (RFC 7386): null removes a member, objects merge, any other value replaces.
 
 use crate::json::Value;
 
 use crate::json::Object;
 
-/// Changes `target` as `patch` says.
+/// Applies `patch` to `target`.
 pub fn merge(target: &mut Object, patch: &Object) {
     for (name, value) in patch {
         match value {
@@ -57,7 +57,7 @@ mod tests {
         }
     }
 
-    /// The merge patch that makes `new` of `old`; neither holds null.
+    /// Returns the merge patch that changes `old` to `new`. Neither holds null.
     fn difference(old: &Object, new: &Object) -> Object {
         let mut patch: Object = old
             .keys()

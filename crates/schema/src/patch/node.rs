@@ -1,4 +1,4 @@
-//! A place in the tables: what they say of one value, wherever it is, and what of it is owned alone.
+//! What the tables of fields say about a value: its type, and which parts of it have owners of their own.
 
 use std::fmt::Write as _;
 
@@ -10,32 +10,32 @@ use crate::{
     shape::{self, Merge, Struct, Type},
 };
 
-/// What the tables say of a value. Below unknown fields and free JSON, nothing is known.
+/// The entry of the tables for a value. It is unknown below unknown fields and free JSON.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Node {
     kind: Option<Type>,
     pub(super) merge: Merge,
 }
 
-/// What of a value is owned alone.
+/// The parts of a value that have owners of their own.
 pub(super) enum Form<'a> {
     /// The value as a whole.
     Whole,
     /// Each member.
     Members(&'a Object),
-    /// Each element, told apart by the steps to them.
+    /// Each element, identified by the step to it.
     Elements(Vec<(String, &'a Value)>),
 }
 
 impl Node {
     const UNKNOWN: Self = Self { kind: None, merge: Merge::Default };
 
-    /// A whole object.
+    /// Returns the node of a whole object.
     pub(super) fn root(resource: Resource) -> Self {
         Self { kind: Some(Type::Object(shape::of(resource))), merge: Merge::Default }
     }
 
-    /// The member `name` of this value.
+    /// Returns the node of the member `name`.
     pub(super) fn member(self, name: &str) -> Self {
         match self.kind {
             Some(Type::Object(table)) => table
@@ -46,7 +46,7 @@ impl Node {
         }
     }
 
-    /// The elements of this value.
+    /// Returns the node of the elements.
     pub(super) fn element(self) -> Self {
         match self.kind {
             Some(Type::List(element)) => Self { kind: Some(*element), merge: Merge::Default },
@@ -54,7 +54,8 @@ impl Node {
         }
     }
 
-    /// What of `value` is owned alone. A value that does not have the shape that the tables tell is a whole.
+    /// Returns the parts of `value` that have owners of their own. A value that does not have the type in the tables is
+    /// owned as a whole.
     pub(super) fn form(self, value: &Value) -> Form<'_> {
         let granular = self.is_granular();
         match value {
@@ -67,7 +68,7 @@ impl Node {
         }
     }
 
-    /// Returns true if members or elements of this value are owned each.
+    /// Returns true if each member or element of this value has owners of its own.
     fn is_granular(self) -> bool {
         match self.kind {
             Some(Type::Object(table)) => !table.atomic && self.merge != Merge::Atomic,
@@ -77,7 +78,7 @@ impl Node {
         }
     }
 
-    /// How many members and elements of `value`, and of what is within these, are owned each.
+    /// Returns the number of members and elements of `value`, at any depth, that have owners of their own.
     pub(super) fn count(self, value: &Value) -> usize {
         match value {
             Value::Object(members) if self.is_granular() => {
@@ -90,7 +91,7 @@ impl Node {
         }
     }
 
-    /// The step from this list to `element`; `None` if it has none of the keys.
+    /// Returns the step from this list to `element`; `None` if the element has none of the keys.
     pub(super) fn step(self, element: &Value) -> Option<String> {
         match (self.merge, element) {
             (Merge::Set { .. }, Value::Object(_) | Value::Array(_)) => None,
@@ -102,7 +103,7 @@ impl Node {
         }
     }
 
-    /// The fields that tell the elements of this list apart, if they are objects.
+    /// Returns the fields that identify the elements of this list, if they are objects.
     pub(super) fn keys(self) -> Option<&'static [&'static str]> {
         match self.merge {
             Merge::Keyed { keys, .. } => Some(keys),
@@ -110,12 +111,12 @@ impl Node {
         }
     }
 
-    /// Whether this value has a fixed set of fields.
+    /// Returns true if this value has a fixed set of fields.
     pub(super) fn is_object(self) -> bool {
         self.table().is_some()
     }
 
-    /// The table of this value's fields, if it has a fixed set of them.
+    /// Returns the table of this value's fields, if it has a fixed set of them.
     fn table(self) -> Option<&'static Struct> {
         match self.kind {
             Some(Type::Object(table)) => Some(table),
@@ -124,14 +125,15 @@ impl Node {
     }
 }
 
-/// Keys that are left out have their defaults, so that everyone means the same element. Written by hand, for it is on the
-/// path of every write.
+/// Returns the step to an element with these keys; `None` if it has none of them. A key that is left out has its
+/// default, so that all managers refer to the same element. The JSON is written without an encoder, because every write
+/// needs it.
 fn keyed_step(table: &Struct, keys: &[&str], element: &Object) -> Option<String> {
     let mut present = false;
     let mut step = String::with_capacity(40);
     step.push_str("k:{");
     let mut written = "";
-    // In the order of their names, as the JSON encoder has them.
+    // In the order of the key names, as the JSON encoder writes them.
     while let Some(key) = keys.iter().copied().filter(|key| *key > written).min() {
         written = key;
         let value = element.get(key).filter(|value| !value.is_null());

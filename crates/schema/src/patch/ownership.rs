@@ -1,4 +1,4 @@
-//! Which fields an object has, and which of them differ between two objects.
+//! The fields that an object has, and the fields that differ between two objects.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use super::{
 };
 use crate::{json::Object, resource::Resource};
 
-/// The part of an object that writes to one endpoint are credited with.
+/// The part of an object whose fields a write to one endpoint may own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scope<'a> {
     pub(super) resource: Resource,
-    /// Empty for the main endpoint.
+    /// The subresource; empty for the main endpoint.
     pub(super) subresource: &'a str,
 }
 
-/// What became of the fields of an object.
+/// The fields that differ between two objects.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Difference {
-    /// New ones, and those with another value.
+    /// Fields that are new or have another value.
     pub(super) changed: Fields,
-    /// Those that are gone.
+    /// Fields that the new object does not have.
     pub(super) removed: Fields,
 }
 
@@ -39,18 +39,18 @@ impl Difference {
     }
 }
 
-/// Most fields of an object of which owners are recorded. Such a record takes 2 MiB while it is made.
+/// Maximum fields of an object whose owners are recorded. Such a record takes 2 MiB while it is computed.
 const MOST_FIELDS: usize = 16 << 10;
 
 impl Scope<'_> {
-    /// Returns true if the owners of the object's fields are recorded. It has too many fields otherwise.
+    /// Returns true if the owners of the object's fields are recorded; false if it has too many fields.
     pub(super) fn records(self, object: &Object) -> bool {
         let root = Node::root(self.resource);
         let counts = object.iter().filter(|(name, _)| self.tracks(name));
         counts.map(|(name, value)| root.member(name).count(value)).sum::<usize>() <= MOST_FIELDS
     }
 
-    /// An error if the owners of the object's fields are not recorded.
+    /// Returns an error if the owners of the object's fields are not recorded.
     pub(super) fn check(self, object: &Object) -> Result<(), PatchError> {
         let refused = || {
             PatchError::too_large(format!(
@@ -60,7 +60,7 @@ impl Scope<'_> {
         if self.records(object) { Ok(()) } else { Err(refused()) }
     }
 
-    /// The fields that a configuration names.
+    /// Returns the fields that a configuration names.
     pub(super) fn named(self, object: &Object) -> Fields {
         let mut fields = Fields::default();
         for (name, value) in object.iter().filter(|(name, _)| self.tracks(name)) {
@@ -80,7 +80,7 @@ impl Scope<'_> {
         fields
     }
 
-    /// What differs between two objects. The places of `metadata`, `spec` and `status` themselves always exist.
+    /// Compares two objects. The fields `metadata`, `spec` and `status` themselves count as present in both.
     pub(super) fn compare(self, old: &Object, new: &Object) -> Difference {
         let root = Node::root(self.resource);
         let nothing = Value::Object(Object::new());
@@ -102,7 +102,8 @@ impl Scope<'_> {
         difference
     }
 
-    /// What identifies an object and what the server alone writes belongs to nobody.
+    /// Returns true if a top-level field can have owners. Fields that identify the object or that only the server writes have
+    /// none.
     pub(super) fn tracks(self, name: &str) -> bool {
         match (self.subresource, name) {
             (_, "apiVersion" | "kind") => false,
@@ -114,7 +115,7 @@ impl Scope<'_> {
     }
 }
 
-/// Whether a field of `metadata` is owned by those who write it (upstream's `stripMeta`).
+/// Returns true if a field of `metadata` can have owners (upstream's `stripMeta`).
 fn tracks_metadata(name: &str) -> bool {
     let untracked = [
         "name",
@@ -130,8 +131,8 @@ fn tracks_metadata(name: &str) -> bool {
     !untracked.contains(&name)
 }
 
-/// Every field of a value. The places of objects and lists themselves count if they are empty or `places` says so;
-/// those of elements always do.
+/// Returns every field of a value. Objects and lists themselves are fields if they are empty or `places` is true;
+/// elements of lists always are.
 fn all(node: Node, value: &Value, places: bool) -> Fields {
     let mut fields = Fields::default();
     match node.form(value) {
@@ -197,7 +198,7 @@ fn compare_elements(node: Node, old: &[(String, &Value)], new: &[(String, &Value
         let inner = match (old.as_slice(), new.as_slice()) {
             ([old], [new]) => compare(node.element(), Some(old), Some(new)),
             (old, new) if old == new => Difference::default(),
-            // Elements with the same keys cannot be told apart: they change together.
+            // Elements with the same keys cannot be distinguished: they change together.
             (old, []) => Difference { removed: all_of(node, old), ..Difference::default() },
             (_, new) => Difference { changed: all_of(node, new), ..Difference::default() },
         };
@@ -214,7 +215,7 @@ fn all_of(list: Node, elements: &[&Value]) -> Fields {
     fields
 }
 
-/// The names of members of either object.
+/// Returns the names of the members of either object.
 fn names<'a>(old: &'a Object, new: &'a Object) -> impl Iterator<Item = &'a str> {
     let gone = old.keys().filter(|name| !new.contains_key(name));
     new.keys().chain(gone).map(Text::as_str)

@@ -1,8 +1,9 @@
-//! Strategic merge patch: a merge patch in which some lists merge by element, with directives.
+//! Strategic merge patch: a merge patch with directives, in which some lists merge by element.
 //!
-//! Source of the rules: upstream's `strategicpatch` package. Lists whose field names a merge key merge by it; lists of
-//! scalars that merge take what is new. Directives: `$patch` (`replace`, `delete`, `merge`) in an object or element,
-//! `$retainKeys` in an object, `$deleteFromPrimitiveList/FIELD` and `$setElementOrder/FIELD` beside a field.
+//! Source of the rules: upstream's `strategicpatch` package. A list whose field has a merge key merges by this key. A list
+//! of scalars that merges gets the elements that it does not have. Directives: `$patch` (`replace`, `delete`, `merge`) in
+//! an object or element, `$retainKeys` in an object, `$deleteFromPrimitiveList/FIELD` and `$setElementOrder/FIELD` beside
+//! a field.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,12 +24,12 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const SET_ORDER: &str = "$setElementOrder/";
 
-/// Changes `object` as `patch` says.
+/// Applies `patch` to `object`.
 pub fn merge(resource: Resource, object: &mut Object, patch: &Object) -> Result<(), PatchError> {
     members(Node::root(resource), object, patch, &mut Place::default())
 }
 
-/// Where in the patch the walk is, for messages.
+/// The current position in the patch, for messages.
 #[derive(Default)]
 struct Place(Vec<String>);
 
@@ -85,7 +86,8 @@ fn members(node: Node, target: &mut Object, patch: &Object, place: &mut Place) -
     Ok(())
 }
 
-/// One member, with the lists that directives beside it name: values to delete, and the order of the result.
+/// Applies the patch of one member. `deleted` and `order` are the values of the directives beside it: elements to remove,
+/// and the order of the result.
 fn member(
     node: Node,
     target: &mut Object,
@@ -124,7 +126,7 @@ fn member(
         (Some(value), _) => {
             target.insert(name, value.clone());
         }
-        // A directive about a list that is replaced as a whole, without a new list.
+        // A directive for a list that is replaced as a whole, without a new list.
         (None, None) => {}
     }
     Ok(())
@@ -160,12 +162,12 @@ fn retain_keys(target: &mut Object, patch: &Object, place: &Place) -> Result<(),
     Ok(())
 }
 
-/// A change of a list whose elements merge.
+/// A patch of a list whose elements merge.
 struct ListEdit<'a> {
     patch: &'a [Value],
     deleted: &'a [Value],
     order: &'a [Value],
-    /// The merge key; `None` for scalars, which are their own.
+    /// The merge key; `None` for scalars, which are compared by value.
     key: Option<&'static str>,
 }
 
@@ -185,8 +187,8 @@ impl ListEdit<'_> {
         Ok(())
     }
 
-    /// What the patch sets has to be named in the order of the patch (`validatePatchWithSetOrderList`): a client whose two
-    /// lists disagree does not know what it wants.
+    /// Checks that the order directive names the patch's elements in the order of the patch (`validatePatchWithSetOrderList`).
+    /// If the two contradict each other, the client's intent is unclear.
     fn check_order(&self, place: &Place) -> Result<(), PatchError> {
         if self.order.is_empty() {
             return Ok(());
@@ -259,8 +261,8 @@ impl ListEdit<'_> {
         Ok(())
     }
 
-    /// What the patch names in the order of the patch, all else in the order it had; where both orders allow, as
-    /// before.
+    /// Orders the elements. Those that the patch names get the order of the patch; the rest keep their order. The previous
+    /// positions decide how the two are interleaved.
     fn ordered(
         &self,
         elements: List,
@@ -281,7 +283,7 @@ impl ListEdit<'_> {
         let mut others = others.into_iter().peekable();
         let mut result = List::new();
         for (_, position, element) in named {
-            // An element that is new comes before those that the patch does not name.
+            // A new element comes before those that the patch does not name.
             while let Some((other, _)) = others.peek()
                 && position.is_some_and(|position| other.is_some_and(|other| other < position))
             {
@@ -293,7 +295,7 @@ impl ListEdit<'_> {
         result
     }
 
-    /// Where each element is first.
+    /// Returns the first position of each element.
     fn positions(&self, elements: &[Value]) -> HashMap<String, usize> {
         let mut positions = HashMap::new();
         for (index, element) in elements.iter().enumerate() {
@@ -309,7 +311,7 @@ impl ListEdit<'_> {
     }
 }
 
-/// The list in a directive or a field; an absent one is empty.
+/// Returns the list in a directive or a field; empty if it is absent.
 fn list<'a>(value: Option<&'a Value>, place: &Place) -> Result<&'a [Value], PatchError> {
     match value {
         None => Ok(&[]),

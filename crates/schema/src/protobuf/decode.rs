@@ -1,4 +1,4 @@
-//! From protobuf to decoded JSON.
+//! Decodes protobuf to JSON.
 
 use crate::json::{List, Value};
 
@@ -16,7 +16,7 @@ use crate::{
 
 type Result<T> = std::result::Result<T, DecodeError>;
 
-/// JSON grows by about this much when it is decoded, in the worst case.
+/// Factor by which JSON text grows when it is decoded, in the worst case.
 const JSON_GROWTH: usize = 20;
 
 pub(super) fn envelope(bytes: &[u8], assumed: (&str, &str), limits: Limits) -> Result<Object> {
@@ -65,7 +65,7 @@ fn type_meta(bytes: &[u8]) -> Result<(&str, &str)> {
     Ok((api_version, kind))
 }
 
-/// What may still be spent on the decoded object.
+/// Memory limit of the decoded object, and the part of it that is left.
 struct Budget {
     limit: usize,
     left: usize,
@@ -77,8 +77,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Adds the fields of the message to the object, which may hold those of an earlier part of the same message.
-    /// Returns whether everything in it is zero.
+    /// Adds the fields of the message to the object, which may hold those of an earlier part of the same message. Returns
+    /// true if all of them are zero.
     fn message(&mut self, table: &Struct, bytes: &[u8], object: &mut Object) -> Result<bool> {
         let mut reader = Reader::new(bytes);
         while let Some((tag, wire_type)) = reader.key()? {
@@ -94,7 +94,7 @@ impl Budget {
         Ok(is_zero)
     }
 
-    /// Adds the zero values that JSON always holds.
+    /// Adds the zero values that JSON always contains.
     fn fill(&mut self, table: &Struct, object: &mut Object) -> Result<()> {
         for field in table.fields.iter().filter(|field| field.presence == Presence::Always) {
             if object.contains_key(field.name) {
@@ -119,7 +119,7 @@ impl Budget {
                 self.fill(table, &mut object)?;
                 Some(Value::Object(object))
             }
-            // Their zero values are null in JSON.
+            // The zero values of these types are null in JSON.
             Type::IntOrText | Type::Time | Type::MicroTime | Type::Quantity | Type::Json | Type::FieldsV1 => {
                 None
             }
@@ -194,7 +194,7 @@ impl Budget {
         Ok((name.to_owned(), value.unwrap_or_zero(element)))
     }
 
-    /// One value. `earlier` is what the same field held before; the parts of a message are put together.
+    /// Decodes one value. `earlier` is the previous value of the same field; the parts of a message are merged.
     fn value(
         &mut self,
         kind: &Type,
@@ -242,7 +242,7 @@ impl Budget {
                 let is_zero = self.message(table, bytes, &mut object)?;
                 Ok(Decoded { value: Some(Value::Object(object)), is_zero })
             }
-            // A list of lists or maps does not exist in protobuf, and the other types are handled above.
+            // Protobuf has no lists of lists or maps, and the other types are handled above.
             _ => Err(Problem::Key.into()),
         }
     }
@@ -281,7 +281,7 @@ struct Decoded {
 impl Decoded {
     const ABSENT: Self = Self { value: None, is_zero: true };
 
-    /// The element of a list or map, where a value cannot be absent.
+    /// Returns the value for an element of a list or map, which cannot be absent.
     fn unwrap_or_zero(self, kind: &Type) -> Value {
         self.value.unwrap_or_else(|| match kind {
             Type::Text => Value::from(""),
@@ -291,7 +291,7 @@ impl Decoded {
     }
 }
 
-/// A `Timestamp`; no bytes at all are Go's zero time, which is null in JSON.
+/// Decodes a `Timestamp`. An empty message is Go's zero time, which is null in JSON.
 fn moment(bytes: &[u8], micro: bool) -> Result<Decoded> {
     if bytes.is_empty() {
         return Ok(Decoded::ABSENT);
@@ -310,7 +310,7 @@ fn moment(bytes: &[u8], micro: bool) -> Result<Decoded> {
     Ok(Decoded { value: Some(Value::from(text.ok_or(Problem::Time)?)), is_zero: false })
 }
 
-/// The bytes of a message's field 1.
+/// Returns the bytes of a message's field 1.
 fn only_field(bytes: &[u8]) -> Result<&[u8]> {
     let mut only = &[][..];
     let mut reader = Reader::new(bytes);
@@ -348,7 +348,7 @@ impl From<Problem> for DecodeError {
 }
 
 impl DecodeError {
-    /// The same error, seen from the object that holds `part`.
+    /// Returns the error with a path that starts at the object that holds `part`.
     fn within(self, part: &str) -> Self {
         Self { field: super::joined(part, &self.field), problem: self.problem }
     }

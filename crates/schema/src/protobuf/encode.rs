@@ -1,4 +1,4 @@
-//! From decoded JSON to protobuf.
+//! Encodes JSON as protobuf.
 
 use std::convert::Infallible;
 
@@ -22,7 +22,7 @@ pub(super) fn envelope(object: &Object) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// The message of the object in JSON text. Text that does not fit is decoded, to tell what is wrong with it.
+/// Encodes the object in JSON text as a message. If that fails, the text is decoded to find the field that is wrong.
 pub(super) fn text(out: &mut Vec<u8>, table: &'static Struct, json: &[u8]) -> Result<()> {
     let before = out.len();
     if transcode::message(out, table, json).is_ok() {
@@ -32,7 +32,7 @@ pub(super) fn text(out: &mut Vec<u8>, table: &'static Struct, json: &[u8]) -> Re
     message(out, table, &serde_json::from_slice(json).unwrap_or_default())
 }
 
-/// What stands before and after the items of a list, which take `length` bytes.
+/// Returns the bytes before and after the items of a list, which take `length` bytes.
 pub(super) fn around_items(
     (api_version, kind): (&str, &str),
     list: &Struct,
@@ -52,7 +52,7 @@ pub(super) fn around_items(
     Ok((head, tail))
 }
 
-/// A frame around the envelope that `object` writes.
+/// Encodes a frame with the envelope that `object` writes.
 pub(super) fn watch_event(event: &str, object: impl FnOnce(&mut Vec<u8>) -> Result<()>) -> Result<Vec<u8>> {
     const LENGTH: usize = 4;
     let mut out = Vec::with_capacity(1024);
@@ -91,13 +91,13 @@ pub(super) fn enveloped(
     Ok(())
 }
 
-/// The table of a kind that must have one.
+/// Returns the table of a kind, or an error if it has no protobuf form.
 pub(super) fn table_of(api_version: &str, kind: &str) -> Result<&'static Struct> {
     let unknown = || EncodeError::UnknownKind { api_version: api_version.to_owned(), kind: kind.to_owned() };
     table(api_version, kind).ok_or_else(unknown)
 }
 
-/// The envelope up to the object.
+/// Writes the envelope up to the object.
 fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str) {
     out.extend_from_slice(&MAGIC);
     let Ok(()) = put_message(out, UNKNOWN_TYPE, |out| {
@@ -107,7 +107,7 @@ fn put_head(out: &mut Vec<u8>, api_version: &str, kind: &str) {
     });
 }
 
-/// The envelope after the object.
+/// Writes the envelope after the object.
 fn put_tail(out: &mut Vec<u8>) {
     put_bytes(out, UNKNOWN_CONTENT_ENCODING, &[]);
     put_bytes(out, UNKNOWN_CONTENT_TYPE, &[]);
@@ -173,7 +173,7 @@ fn put(out: &mut Vec<u8>, tag: u32, kind: &Type, value: &Value) -> Result<()> {
     Ok(())
 }
 
-/// `IntOrString`: which of the two, then both.
+/// Writes an `IntOrString`: its type, then the integer and the text.
 fn put_int_or_text(out: &mut Vec<u8>, tag: u32, value: &Value) -> Result<()> {
     let number = match value {
         Value::Number(number) => number.as_i64().ok_or_else(|| wrong("a 32-bit integer or a string"))?,
@@ -193,7 +193,7 @@ fn wrong(expected: &'static str) -> EncodeError {
 }
 
 impl EncodeError {
-    /// The same error, seen from the object that holds `part`.
+    /// Returns the error with a path that starts at the object that holds `part`.
     fn within(self, part: &str) -> Self {
         match self {
             Self::WrongType { field, expected } => {

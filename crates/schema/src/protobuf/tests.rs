@@ -15,14 +15,14 @@ fn decoded(bytes: &[u8]) -> Result<Value, String> {
     decode(bytes, ASSUMED, Limits::default()).map(Value::Object).map_err(|error| error.to_string())
 }
 
-/// The envelope that names no kind, around an object of the assumed one.
+/// Encodes an envelope without a kind around an object of the assumed kind.
 fn nameless(raw: &[u8]) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     wire::put_bytes(&mut out, UNKNOWN_RAW, raw);
     out
 }
 
-/// Go writes every plain field, most of them zero; that must read like JSON that leaves them out.
+/// Go writes every plain field, most of them zero. The object must equal that of JSON without these fields.
 #[test]
 fn a_namespace_as_go_sends_it() {
     let bytes = b"k8s\0\
@@ -42,7 +42,7 @@ fn a_namespace_as_go_sends_it() {
 fn known_bytes_in_both_directions() {
     let rows: &[(&[u8], Value)] = &[
         (
-            // Pointers keep false, lists repeat, maps are messages of key and value.
+            // Pointers keep false, lists are repeated fields, maps are messages of key and value.
             b"k8s\0\x0a\x0d\x0a\x02v1\x12\x07Service\x12\x3a\
               \x0a\x03\x0a\x01s\
               \x12\x33\x0a\x14\x12\x03TCP\x18\x50\x22\x0b\x08\x01\x10\x00\x1a\x05httpd\
@@ -122,7 +122,7 @@ fn unknown_fields_of_every_wire_type_are_skipped() {
 }
 
 #[test]
-fn what_is_no_protobuf_is_refused_with_its_place() {
+fn invalid_protobuf_is_refused_with_the_field() {
     let spec = |content: &[u8]| {
         let mut raw = Vec::new();
         wire::put_bytes(&mut raw, 2, content);
@@ -174,7 +174,7 @@ fn what_is_no_protobuf_is_refused_with_its_place() {
 
 #[test]
 fn a_small_body_cannot_become_a_large_object() {
-    // Each empty port takes two bytes here, and some hundred when decoded.
+    // An empty port takes two bytes in protobuf, and some hundred when decoded.
     let ports = |count: usize| {
         let mut raw = Vec::new();
         wire::put_bytes(&mut raw, 2, &b"\x0a\x00".repeat(count));
@@ -207,7 +207,7 @@ fn lists_hold_their_items_without_kinds() {
     assert_eq!(decoded(&list(Form::Metadata("meta.k8s.io/v1"), &items)), Ok(partial));
 }
 
-/// A list of revision 7, put together from its parts.
+/// Encodes a list of revision 7 from its parts.
 fn list(form: Form, items: &[Value]) -> Vec<u8> {
     let mut encoded = Vec::new();
     for item in items {
@@ -219,7 +219,7 @@ fn list(form: Form, items: &[Value]) -> Vec<u8> {
 }
 
 #[test]
-fn text_is_sent_as_the_object_in_it() {
+fn json_text_is_encoded_like_the_decoded_object() {
     let form = Form::Whole(Resource::Service);
     let object = |value: Value| decode(&encode(&object(value)).unwrap(), ASSUMED, Limits::default());
     for text in [
@@ -240,7 +240,7 @@ fn text_is_sent_as_the_object_in_it() {
 }
 
 #[test]
-fn text_that_does_not_fit_says_where() {
+fn json_text_of_wrong_types_is_refused_with_the_field() {
     let form = Form::Whole(Resource::Service);
     let mut out = b"before".to_vec();
     for (text, message) in [
@@ -287,7 +287,7 @@ fn a_watch_frame_has_its_length_and_an_enveloped_object() {
 }
 
 #[test]
-fn what_has_no_protobuf_form_says_so() {
+fn objects_without_protobuf_form_are_refused() {
     let error = |value: Value| encode(&object(value)).unwrap_err().to_string();
     assert_eq!(
         error(json!({"apiVersion": "meta.k8s.io/v1", "kind": "Table"})),

@@ -1,7 +1,7 @@
-//! From JSON text to protobuf, with no decoded object in between.
+//! Encodes JSON text as protobuf without decoding it first.
 //!
-//! Follows the tables like `encode`, but in the order of the text. It only knows that something does not fit, not where;
-//! whoever needs to tell decodes the text and calls `encode`.
+//! Follows the tables like `encode`, but in the order of the text. Its error does not name the field that is wrong. A
+//! caller that needs the field decodes the text and calls `encode`.
 
 use std::fmt;
 
@@ -14,32 +14,32 @@ use serde_json::value::RawValue;
 use super::wire::{put_bytes, put_message, put_number};
 use crate::shape::{Field, Struct, Type, timestamp};
 
-/// Appends the message of the object in `json`; what was appended before an error is left there.
+/// Appends the message of the object in `json`. After an error, `out` keeps what was appended.
 pub(super) fn message(out: &mut Vec<u8>, table: &'static Struct, json: &[u8]) -> serde_json::Result<()> {
     let mut text = serde_json::Deserializer::from_slice(json);
     Fields { out, table }.deserialize(&mut text)?;
     text.end()
 }
 
-/// An object as the fields of a message.
+/// Writes an object as the fields of a message.
 struct Fields<'o> {
     out: &'o mut Vec<u8>,
     table: &'static Struct,
 }
 
-/// A value as a field of a message.
+/// Writes a value as a field of a message.
 struct Put<'o> {
     out: &'o mut Vec<u8>,
     tag: u32,
     kind: &'static Type,
-    /// Whether null is the same as absent, as it is in an object, not in a list or map.
+    /// True if null means absent. It does in an object, but not in a list or map.
     nullable: bool,
 }
 
-/// A member's name, to the field of that name.
+/// Finds the field with the name of a member.
 struct Named(&'static Struct);
 
-/// A text as field 1 of a map's entry.
+/// Writes a text as field 1 of a map's entry.
 struct Name<'o>(&'o mut Vec<u8>);
 
 impl<'de> DeserializeSeed<'de> for Fields<'_> {
@@ -167,7 +167,7 @@ impl<'de> Visitor<'de> for Put<'_> {
                     Ok(())
                 })?;
                 if !more {
-                    // The entry that was begun for the next member, which is not there.
+                    // There is no further member: remove the entry that was begun for it.
                     self.out.truncate(at);
                     return Ok(());
                 }
@@ -178,7 +178,7 @@ impl<'de> Visitor<'de> for Put<'_> {
 }
 
 impl Put<'_> {
-    /// `IntOrString`: which of the two, then both.
+    /// Writes an `IntOrString`: its type, then the integer and the text.
     fn int_or_text(self, number: i64, text: Option<&str>) {
         let Ok(()) = put_message(self.out, self.tag, |out| {
             put_number(out, 1, i64::from(text.is_some()));

@@ -1,4 +1,4 @@
-//! The primitives of protobuf's encoding: numbers in groups of seven bits, keys, and runs of bytes.
+//! The primitives of protobuf's encoding: numbers in groups of seven bits, keys, and length-delimited bytes.
 //! Source: the protobuf documentation, "Encoding".
 
 use super::Problem;
@@ -9,10 +9,10 @@ pub(super) const VARINT: u8 = 0;
 pub(super) const LENGTH: u8 = 2;
 const FIXED_64: u8 = 1;
 const FIXED_32: u8 = 5;
-/// A 64-bit number takes at most this many bytes.
+/// Maximum bytes of an encoded 64-bit number.
 const VARINT_BYTES: u32 = 10;
 
-/// Reads fields from the front of a message.
+/// Reads the fields of a message in order.
 #[derive(Clone)]
 pub(super) struct Reader<'a>(&'a [u8]);
 
@@ -21,7 +21,7 @@ impl<'a> Reader<'a> {
         Self(message)
     }
 
-    /// Number and wire type of the next field; `None` at the end.
+    /// Returns number and wire type of the next field; `None` at the end.
     pub(super) fn key(&mut self) -> Result<Option<(u32, u8)>, Problem> {
         if self.0.is_empty() {
             return Ok(None);
@@ -56,7 +56,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Passes over a field that is not known.
+    /// Skips the value of an unknown field.
     pub(super) fn skip(&mut self, wire_type: u8) -> Result<(), Problem> {
         match wire_type {
             VARINT => self.varint().map(drop),
@@ -81,32 +81,33 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// A number field; negative ones are sign-extended to 64 bits.
+/// Writes a number field. Negative numbers are sign-extended to 64 bits.
 pub(super) fn put_number(out: &mut Vec<u8>, tag: u32, value: i64) {
     put_varint(out, u64::from(tag) << 3 | u64::from(VARINT));
     put_varint(out, value.cast_unsigned());
 }
 
-/// A text or bytes field.
+/// Writes a text or bytes field.
 pub(super) fn put_bytes(out: &mut Vec<u8>, tag: u32, bytes: &[u8]) {
     put_length(out, tag, bytes.len());
     out.extend_from_slice(bytes);
 }
 
-/// What stands before the content of a text, bytes or message field.
+/// Writes the key and the length of a text, bytes or message field.
 pub(super) fn put_length(out: &mut Vec<u8>, tag: u32, length: usize) {
     put_varint(out, u64::from(tag) << 3 | u64::from(LENGTH));
     put_varint(out, length as u64);
 }
 
-/// A field with the message that `content` writes.
+/// Writes a field with the message that `content` writes.
 pub(super) fn put_message<E>(
     out: &mut Vec<u8>,
     tag: u32,
     content: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
 ) -> Result<(), E> {
     put_varint(out, u64::from(tag) << 3 | u64::from(LENGTH));
-    // Most messages are shorter than 128 bytes, whose length is one byte; the others are moved once it is known.
+    // Most messages are shorter than 128 bytes and have a length of one byte. Longer ones are moved after their length is
+    // known.
     let at = out.len();
     out.push(0);
     content(out)?;
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_too_long_is_refused() {
+    fn truncated_and_overlong_values_are_refused() {
         assert_eq!(Reader::new(&[0x80]).varint(), Err(Problem::Truncated));
         assert_eq!(Reader::new(&[0xff; 11]).varint(), Err(Problem::Number));
         let mut just_too_large = [0xff; 10];

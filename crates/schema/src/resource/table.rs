@@ -1,4 +1,4 @@
-//! The facts about each resource.
+//! The properties of each resource.
 
 use super::{Info, Resource};
 
@@ -18,7 +18,7 @@ pub(super) const fn of(resource: Resource) -> &'static Info {
     }
 }
 
-/// What most resources have in common; each row tells how it differs.
+/// The properties that most resources share. Each row sets those that differ.
 const BASE: Info = Info {
     group: "",
     version: "v1",
@@ -105,7 +105,7 @@ static SERVICE_CIDR: Info = Info {
     ..BASE
 };
 
-// The selectable fields are in the order of those of CORE_EVENT, which are other names for them.
+// The selectable fields are in the same order as those of CORE_EVENT, which are other names of the same fields.
 static EVENT: Info = Info {
     group: "events.k8s.io",
     api_version: "events.k8s.io/v1",

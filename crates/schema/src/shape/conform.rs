@@ -1,6 +1,6 @@
-//! The types of an object's fields, checked against its table. A field of the wrong type is an error that names its
-//! path; an unknown field is dropped and reported. Moments and amounts are brought to the one form in which they are
-//! kept, so that equal objects have equal bytes.
+//! Checks the types of an object's fields against its table. A field of the wrong type is an error with its path; an
+//! unknown field is dropped and reported. Times and quantities are converted to the canonical form in which they are
+//! stored, so that equal objects have equal bytes.
 
 use crate::json::Value;
 
@@ -15,10 +15,10 @@ use crate::{
 #[cfg(test)]
 mod tests;
 
-/// Paths of unknown fields that are reported; a body can have a million, and nobody reads on.
+/// Maximum unknown fields that are reported. A body can have a million of them, and no reader needs the whole list.
 const MOST_UNKNOWN: usize = 100;
 
-/// What to do about unknown fields (query parameter `fieldValidation`).
+/// How unknown fields are handled (query parameter `fieldValidation`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
     /// Drop them silently.
@@ -30,27 +30,27 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// A field holds the wrong JSON type.
+/// The error for a field of the wrong JSON type.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: expected {expected}, got {got}")]
 pub struct ShapeError {
     /// Path of the field.
     pub field: String,
-    /// What belongs there.
+    /// The type in the table.
     pub expected: &'static str,
-    /// What is there.
+    /// The type of the value.
     pub got: &'static str,
 }
 
-/// Checks the types of the whole object, drops nulls and unknown fields; returns the paths of the latter, the first
-/// hundred.
+/// Checks the types of the whole object and drops nulls and unknown fields. Returns the paths of the first hundred
+/// unknown fields.
 pub fn conform(resource: Resource, object: &mut Object) -> Result<Vec<String>, ShapeError> {
     let mut walk = Walk::default();
     walk.members(object, of(resource))?;
     Ok(walk.unknown)
 }
 
-/// The same for `metadata` alone; other fields are left as they are.
+/// Checks `metadata` in the same way and leaves the other fields unchanged.
 pub fn conform_metadata(object: &mut Object) -> Result<Vec<String>, ShapeError> {
     let mut walk = Walk::default();
     if let Some(metadata) = object.get_mut("metadata") {
@@ -147,7 +147,7 @@ impl Walk {
         self.inside(length, inner)
     }
 
-    /// Runs `inner` one level down; an error keeps its own copy of the path.
+    /// Runs `inner` and then shortens the path to `length`. An error has its own copy of the path.
     fn inside<T>(&mut self, length: usize, inner: impl FnOnce(&mut Self) -> T) -> T {
         let result = inner(self);
         self.path.truncate(length);
@@ -159,7 +159,7 @@ fn is_int32(number: &crate::json::Number) -> bool {
     number.as_i64().is_some_and(|number| i32::try_from(number).is_ok())
 }
 
-/// The one form in which a moment or an amount is kept; `None` if the value is neither.
+/// Returns the canonical form of a time or a quantity; `None` if the value is neither.
 fn canonical(kind: &Type, value: &Value) -> Option<String> {
     match (kind, value) {
         (Type::Time, Value::String(text)) => timestamp::parse(text).and_then(|(at, _)| timestamp::whole(at)),
@@ -172,7 +172,7 @@ fn canonical(kind: &Type, value: &Value) -> Option<String> {
     }
 }
 
-/// A decimal number with a suffix of magnitude (apimachinery `resource.Quantity`).
+/// Returns true if the text is a decimal number with an optional suffix of magnitude (apimachinery `resource.Quantity`).
 fn is_quantity(text: &str) -> bool {
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let end = unsigned.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(unsigned.len());

@@ -1,4 +1,4 @@
-//! The types that kinds share (`meta/v1`), and the objects that are only ever sent.
+//! The types that all kinds share (`meta/v1`), and the objects that are sent but never stored.
 
 use super::{
     Field, Struct, Type,
@@ -9,9 +9,9 @@ use super::{
 pub(super) const TEXTS: Type = List(&Text);
 pub(super) const TEXT_MAP: Type = Map(&Text);
 
-/// The version of the kind; in protobuf it is in the envelope.
+/// Group and version of the kind. In protobuf it is part of the envelope.
 pub(super) const API_VERSION: Field = field("apiVersion", 0, Text).doc("Group and version of the kind.");
-/// The kind; in protobuf it is in the envelope.
+/// The kind. In protobuf it is part of the envelope.
 pub(super) const KIND: Field = field("kind", 0, Text).doc("Name of the kind.");
 
 /// `metadata` of every object.

@@ -1,4 +1,4 @@
-//! The fields of each kind, a file for each family of types. Source: the API types of Kubernetes v1.36 (`core/v1`,
+//! The tables of each kind, one file for each family of types. Source: the API types of Kubernetes v1.36 (`core/v1`,
 //! `discovery/v1`, `networking/v1`, `events/v1`, `coordination/v1`).
 
 mod endpoints;
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::resource::Resource;
 
-/// The table of a resource's objects.
+/// Returns the table of a resource's objects.
 pub(super) const fn of(resource: Resource) -> &'static Struct {
     match resource {
         Resource::Service => &service::SERVICE,
@@ -36,7 +36,7 @@ pub(super) const fn of(resource: Resource) -> &'static Struct {
     }
 }
 
-/// The table of a list of a resource's objects.
+/// Returns the table of a list of a resource's objects.
 pub(super) const fn list_of(resource: Resource) -> &'static Struct {
     match resource {
         Resource::Service => &SERVICE_LIST,

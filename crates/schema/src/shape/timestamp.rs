@@ -1,4 +1,4 @@
-//! Moments as text: RFC 3339, in UTC when written. Days are counted in the proleptic Gregorian calendar.
+//! Times as RFC 3339 text, written in UTC. Days are counted in the proleptic Gregorian calendar.
 
 const DAY: i64 = 86_400;
 /// Days from 0000-03-01 to 1970-01-01. Years are counted from March, so that the leap day is the last of its year.
@@ -6,7 +6,7 @@ const EPOCH: i64 = 719_468;
 /// Days in 400 years.
 const ERA: i64 = 146_097;
 
-/// Seconds since 1970 and nanoseconds. The offset from UTC may be given as `Z` or `±hh:mm`.
+/// Parses a time to seconds since 1970 and nanoseconds. The offset from UTC is `Z` or `±hh:mm`.
 pub fn parse(text: &str) -> Option<(i64, u32)> {
     let (date, rest) = text.split_at_checked(10)?;
     let (clock, rest) = rest.strip_prefix(['T', 't'])?.split_at_checked(8)?;
@@ -22,12 +22,12 @@ pub fn parse(text: &str) -> Option<(i64, u32)> {
     in_range.then_some((local - offset(zone)?, nanos))
 }
 
-/// Written in whole seconds; `None` outside of the years 0000 to 9999.
+/// Formats a time in whole seconds; `None` outside of the years 0000 to 9999.
 pub fn whole(seconds: i64) -> Option<String> {
     Some(format!("{}Z", civil(seconds)?))
 }
 
-/// Written with six digits of fraction, the rest cut off.
+/// Formats a time with six fractional digits; the rest is cut off. `None` outside of the years 0000 to 9999.
 pub fn micro(seconds: i64, nanos: u32) -> Option<String> {
     (nanos < 1_000_000_000).then_some(())?;
     Some(format!("{}.{:06}Z", civil(seconds)?, nanos / 1_000))
@@ -66,7 +66,7 @@ fn days_in(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Three numbers of these lengths.
+/// Parses three numbers of these lengths.
 fn numbers(text: &str, separator: u8, lengths: [usize; 3]) -> Option<[i64; 3]> {
     let mut parts = text.split(char::from(separator));
     let mut numbers = [0; 3];
@@ -81,7 +81,7 @@ fn digits(text: &str, length: usize) -> Option<i64> {
     all.then(|| text.parse().ok())?
 }
 
-/// The nanoseconds, and what follows them.
+/// Parses the fraction to nanoseconds. Returns the text after it.
 fn fraction(text: &str) -> Option<(u32, &str)> {
     let Some(rest) = text.strip_prefix('.') else { return Some((0, text)) };
     let end = rest.find(|it: char| !it.is_ascii_digit())?;
@@ -90,7 +90,7 @@ fn fraction(text: &str) -> Option<(u32, &str)> {
     Some((nine.parse().ok()?, zone))
 }
 
-/// Seconds east of UTC.
+/// Parses the offset to seconds east of UTC.
 fn offset(zone: &str) -> Option<i64> {
     if matches!(zone, "Z" | "z") {
         return Some(0);

@@ -1,6 +1,6 @@
-//! Builds a world, runs a program in its node's namespace, and takes the world down when that ends.
+//! Builds a world, runs a program in its node's namespace, and removes the world when the program ends.
 //!
-//! `portolan-world bash` gives a shell on a node with pods, for a look by hand. The lines printed at the
+//! `portolan-world bash` opens a shell on a node with pods, for manual tests. The lines printed at the
 //! start name the participants' namespaces for `nsenter --net=PATH`.
 
 use std::env;

@@ -1,4 +1,4 @@
-//! UDP flows: numbered datagrams from a fixed source port, all to be answered by the same backend.
+//! UDP flows: numbered datagrams from a fixed source port, which must all be answered by the same backend.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::socket::{self, Poller, parse_answer};
 struct Flow {
     fd: OwnedFd,
     sent: u64,
-    /// Numbers not answered yet.
+    /// Numbers of the datagrams that are not yet answered.
     open: HashSet<u64>,
     backend: Option<SocketAddr>,
     next: Instant,
@@ -92,8 +92,8 @@ impl Flow {
         self.next = now + plan.udp_interval;
         self.sent += 1;
         self.open.insert(self.sent);
-        // An error here is an ICMP message about an earlier datagram, or a local drop: this one counts as
-        // lost like one that is lost later.
+        // An error is an ICMP message about an earlier datagram, or a local drop. The datagram counts as lost, like one
+        // that is lost on the way.
         let _ = send(&self.fd, self.sent.to_string().as_bytes(), SendFlags::NOSIGNAL);
     }
 
@@ -103,7 +103,7 @@ impl Flow {
             let length = match recv(&self.fd, &mut buffer, RecvFlags::DONTWAIT) {
                 Ok((_, length)) => length,
                 Err(Errno::AGAIN) => return,
-                // An ICMP message; reading it has cleared it.
+                // An ICMP message. Reading it has cleared it.
                 Err(_) => continue,
             };
             let Some((backend, _, number)) = parse_answer(buffer.get(..length).unwrap_or_default()) else {

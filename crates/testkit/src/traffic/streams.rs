@@ -1,4 +1,4 @@
-//! Long-lived TCP streams: numbered lines that must all come back in order.
+//! Long-lived TCP streams: numbered lines that must all be echoed in order.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -13,8 +13,8 @@ use crate::TestkitError;
 use crate::probe::patience;
 use crate::socket::{self, Poller, parse_answer};
 
-/// A stream whose oldest line is not back by then is broken; see [`patience`]. TCP itself repairs the loss of a packet
-/// within a second or so.
+/// Timeout of a line. A stream is broken if its oldest line is not echoed by then; see [`patience`]. TCP itself repairs
+/// the loss of a packet within about a second.
 const LINE_TIMEOUT: Duration = Duration::from_secs(5);
 
 struct Stream {
@@ -22,7 +22,7 @@ struct Stream {
     greeted: bool,
     read: Vec<u8>,
     sent: u64,
-    /// When the oldest line that is not back was sent.
+    /// The time at which the oldest line without an echo was sent.
     waiting_since: Option<Instant>,
     echoed: u64,
     next: Instant,
@@ -49,7 +49,7 @@ pub(super) fn run(
         if stopping && (idle(&streams) || last_line.get_or_insert_with(Instant::now).elapsed() > GRACE) {
             break;
         }
-        // Which stream has news does not matter: there are few, and each is looked at in turn.
+        // All streams are checked after every event: there are only a few.
         let due =
             streams.iter().flatten().filter(|stream| stream.greeted && !stopping).map(|stream| stream.next);
         poller.wait(Some(until(due))).map_err(failed)?;
@@ -105,7 +105,7 @@ impl Stream {
         Ok(Self { fd, greeted: false, read: Vec::new(), sent: 0, waiting_since: None, echoed: 0, next })
     }
 
-    /// Reads what has come, then writes the next line if it is time.
+    /// Reads received data, then writes the next line if it is due.
     fn turn(&mut self, interval: Duration, stopping: bool) -> Result<(), String> {
         self.read().map_err(|errno| format!("{errno}"))?;
         self.take_lines()?;

@@ -1,5 +1,5 @@
-//! How a world is put together: namespaces and kernel settings first, then all links in the two nodes,
-//! then each participant's own side, one iproute2 process per namespace.
+//! Builds a world: first namespaces and kernel settings, then all links in the two nodes, then each participant's own
+//! side, with one iproute2 process per namespace.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -18,28 +18,28 @@ use crate::{
 
 /// The link-local gateway of pods, the same on each pod's interface.
 const LINK_LOCAL_GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-/// The Ethernet addresses of a link's two ends: that of the node (of the two nodes: the local one) and the
-/// other. Every link is a wire of its own, so all can have the same. With both known, nobody has to ask by
-/// ARP or neighbour discovery, and no packet waits a second because the first question was lost.
+/// The Ethernet addresses of a link's two ends: that of the node (between the two nodes: the local one) and the
+/// other. Every link is a wire of its own, so all can have the same addresses. Because both are known, no ARP or
+/// neighbour discovery is needed, and no packet waits a second because the first request was lost.
 const NEAR: &str = "02:00:00:00:00:01";
 const FAR: &str = "02:00:00:00:00:02";
-/// How long a fresh link may take to carry packets.
+/// Maximum time until a new link carries packets.
 const LINKS_WITHIN: Duration = Duration::from_secs(60);
 const LINK_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
-/// The discard port, where nobody listens.
+/// The discard port, where nothing listens.
 const CLOSED_PORT: u16 = 9;
-/// The routing table of a node for what its pods send.
+/// The routing table of a node for packets from its pods.
 const POD_TABLE: u8 = 100;
-/// Interface indexes in the nodes start here. The kernel reports the carrier of a veth at once only if the
-/// two ends have different indexes; else it may take a second, and packets are lost until then.
+/// First interface index of links in the nodes. The kernel reports the carrier of a veth at once only if the two ends
+/// have different indexes. Otherwise it may take a second, and packets are lost until then.
 const FIRST_INDEX: usize = 100;
 
-/// Kernel settings of every namespace. Reverse-path checks and redirects would meddle with asymmetric
-/// paths through virtual addresses, duplicate address detection takes a second per address, and the rate
-/// limits of ICMP would swallow refusals. Limits that are merely high do so, too: while a processor fills a namespace's empty
-/// bucket, another finds it empty (`icmp_global_allow`). So refusals are left out of what is limited.
+/// Kernel settings of every namespace. Reverse-path checks and redirects would interfere with asymmetric paths through
+/// virtual addresses, duplicate address detection takes a second per address, and the rate limits of ICMP would
+/// suppress refusals. High limits would do so, too: while one processor fills a namespace's empty bucket, another finds
+/// it empty (`icmp_global_allow`). So refusals are excluded from the limits.
 const SETTINGS: &[(&str, &str)] = &[("net/ipv4/icmp_ratemask", "0"), ("net/ipv6/icmp/ratemask", "127")];
-/// The same for each interface, set for `all` and for `default`.
+/// Kernel settings of each interface, set for `all` and for `default`.
 const INTERFACE_SETTINGS: &[(&str, &str)] = &[
     ("net/ipv4/conf/*/rp_filter", "0"),
     ("net/ipv4/conf/*/send_redirects", "0"),
@@ -63,21 +63,21 @@ impl WorldBuilder {
         Self { pods: 4, remote_pods: 2 }
     }
 
-    /// So many pods on the node; at most 244.
+    /// Sets the number of pods on the node; at most 244.
     #[must_use]
     pub const fn pods(mut self, count: usize) -> Self {
         self.pods = count;
         self
     }
 
-    /// So many pods on the remote node; at most 244.
+    /// Sets the number of pods on the remote node; at most 244.
     #[must_use]
     pub const fn remote_pods(mut self, count: usize) -> Self {
         self.remote_pods = count;
         self
     }
 
-    /// Builds the world. When this returns, everybody can reach everybody.
+    /// Builds the world. After the return, all participants can reach each other.
     pub fn build(self) -> Result<World, TestkitError> {
         raise_file_limit();
         let names = self.names()?;
@@ -122,8 +122,8 @@ fn pod(namespace: Namespace, node: &Node, number: usize) -> Pod {
     Pod { namespace, addresses, interface: format!("pod{number}"), node: node.clone() }
 }
 
-/// A batch of probes with their connections at the responders needs more open files than the usual soft
-/// limit of 1,024. Where the limit cannot be raised, opening them says so.
+/// Raises the limit of open files. A batch of probes with their connections at the responders needs more than the usual
+/// soft limit of 1,024. If the limit cannot be raised, opening the files fails later.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
@@ -147,13 +147,13 @@ fn connect(world: &World) -> Result<(), TestkitError> {
     sides.extend(world.pods.iter().map(|pod| (&pod.namespace, pod_side(pod))));
     in_parallel(&sides, |(namespace, lines)| namespace.ip(lines))?;
     remote_node_rules(world)?;
-    // The remote pods' ends exist only now.
+    // The remote pods' ends exist only after the remote node's links.
     in_parallel(&world.remote_pods, |pod| pod.namespace.ip(&pod_side(pod)))?;
     wait_for_links(world)
 }
 
-/// The kernel drops what is sent before it has noticed that a link is up, so each link is tried until a
-/// refusal comes back over it.
+/// Waits until every link carries packets. The kernel drops packets that are sent before it notices that a link is up, so
+/// each link is probed until a refusal comes back.
 fn wait_for_links(world: &World) -> Result<(), TestkitError> {
     let pods = world.pods.iter().chain(&world.remote_pods);
     let mut ends: Vec<_> = pods.map(|pod| (&pod.namespace, pod.node.site.gateway())).collect();
@@ -172,7 +172,7 @@ fn wait_for_links(world: &World) -> Result<(), TestkitError> {
     })?
 }
 
-/// The node: links to the remote node, to the client and to its pods.
+/// Returns the commands for the node: links to the remote node, to the client and to its pods.
 fn node_links(world: &World) -> String {
     let mut lines = Lines::default();
     lines.add(&"link set lo up");
@@ -190,8 +190,8 @@ fn node_links(world: &World) -> String {
     lines.0
 }
 
-/// The remote node: everything that is not its own goes to the node, and so does all that its pods send,
-/// even to each other, so that answers take the way back that the questions came.
+/// Returns the commands for the remote node. Packets that are not for itself go to the node, and so do all packets of
+/// its pods, even to each other, so that answers take the same path back.
 fn remote_node_side(world: &World) -> String {
     let mut lines = Lines::default();
     lines.add(&"link set lo up");
@@ -205,7 +205,8 @@ fn remote_node_side(world: &World) -> String {
     lines.0
 }
 
-/// Rules have no address to tell the family by: iproute2 wants to hear it, once for each process.
+/// Adds the remote node's routing rules. The family of such a rule does not follow from an address, and iproute2 takes
+/// it as an option of the process.
 fn remote_node_rules(world: &World) -> Result<(), TestkitError> {
     let mut lines = Lines::default();
     for pod in &world.remote_pods {
@@ -253,7 +254,7 @@ impl Lines {
         self.add(&format_args!("link add {interface} index {index} address {NEAR} type veth peer name eth0 address {FAR} netns {path}"));
     }
 
-    /// An interface with its addresses in a subnet of the usual size, and who is at the other end.
+    /// Adds an interface with its addresses in a /24 and a /64 subnet, and its neighbours.
     fn subnet(&mut self, interface: &str, addresses: Addresses, peer: [IpAddr; 2], ethernet: &str) {
         self.add(&format_args!("link set {interface} up"));
         self.add(&format_args!("addr add {}/24 dev {interface}", addresses.ipv4));
@@ -272,7 +273,7 @@ impl Lines {
         self.add(&format_args!("addr add {}/128 dev {interface} nodad", addresses.ipv6));
     }
 
-    /// The node's ends of its pods' links, with a host route to each pod.
+    /// Adds the node's ends of its pods' links, with a host route to each pod.
     fn pods(&mut self, pods: &[Pod], site: Site, first_index: usize) {
         for (number, pod) in pods.iter().enumerate() {
             let interface = &pod.interface;

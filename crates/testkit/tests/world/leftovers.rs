@@ -1,4 +1,4 @@
-//! Looks for what a world should not leave behind.
+//! Checks that a world leaves nothing behind.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portolan_testkit::{Namespace, eventually};
 
-/// A `portolan-world` process of which we know what it holds.
+/// A `portolan-world` process, with the namespaces and the child process that it holds.
 pub(crate) struct WorldProcess {
     child: Child,
     paths: Vec<String>,
@@ -38,7 +38,7 @@ impl WorldProcess {
         self.grandchild
     }
 
-    /// SIGKILL to the process, and to it alone.
+    /// Sends SIGKILL to the process, and to no other.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -52,12 +52,12 @@ impl Drop for WorldProcess {
     }
 }
 
-/// Sees when the kernel has really taken a namespace down: a link into it vanishes with it. (Its inode
-/// number would not do: the next namespace of anybody gets it.)
+/// Observes when the kernel removes a namespace: a link into the namespace vanishes with it. (The inode number would not
+/// do: the next new namespace reuses it.)
 pub(crate) struct Observer(Namespace);
 
 impl Observer {
-    /// Ties a link to each of the namespaces, given by a path that opens it now.
+    /// Creates a link to each of the namespaces, which are given by paths.
     pub(crate) fn watch(paths: &[String]) -> Self {
         let observer = Namespace::new("observer").unwrap();
         let link = |(index, path): (usize, &String)| {
@@ -74,13 +74,14 @@ impl Observer {
         links.lines().filter(|line| line.contains(" watch")).count()
     }
 
-    /// Fails unless the namespaces are gone soon; the kernel takes its time.
+    /// Waits until the kernel has removed the namespaces, and fails if that takes too long.
     pub(crate) fn assert_gone(&self) {
         eventually(Duration::from_secs(30), "the end of the namespaces", || self.alive() == 0).unwrap();
     }
 }
 
-/// Fails unless the process ends soon; a zombie that nobody has waited for yet has ended.
+/// Waits until the process has ended, and fails if that takes too long. A zombie that its parent has not waited for has
+/// ended.
 pub(crate) fn assert_ended(process: u32) {
     let alive =
         || fs::read_to_string(format!("/proc/{process}/stat")).is_ok_and(|stat| !stat.contains(") Z "));

@@ -1,4 +1,4 @@
-//! The world itself: who reaches whom, what each kind of refusal looks like, and that nothing is left.
+//! Tests of the world: reachability of all participants, each kind of refusal, and that nothing is left behind.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -32,21 +32,21 @@ fn every_protocol_and_family() -> impl Iterator<Item = (Protocol, Family)> {
     PROTOCOLS.into_iter().flat_map(|protocol| Family::BOTH.map(|family| (protocol, family)))
 }
 
-/// Puts rules on the node. `%` stands for the family's `ip` or `ip6`.
+/// Adds rules on the node. `%` stands for the family's `ip` or `ip6`.
 fn add_rules(world: &World, rules: &str) {
     for family in ["ip", "ip6"] {
         world.node().namespace().output_with_input("nft", &["-f", "-"], &rules.replace('%', family)).unwrap();
     }
 }
 
-/// Everybody who can send: the node, the remote node, the client, a pod of each node.
+/// Returns all senders: the node, the remote node, the client, a pod of each node.
 fn senders(world: &World) -> Vec<(&Namespace, Addresses)> {
     let pods = [world.client(), &world.pods()[0], &world.remote_pods()[0]];
     let nodes = [world.node(), world.remote_node()].map(|node| (node.namespace(), node.addresses()));
     nodes.into_iter().chain(pods.map(|pod| (pod.namespace(), pod.addresses()))).collect()
 }
 
-/// Probes of the virtual address from everybody, in every protocol and family, and what becomes of them.
+/// Probes the virtual address from all senders, in every protocol and family, and returns the results.
 fn probe_virtual_address(world: &World, timeout: Duration) -> Vec<(String, ProbeResult)> {
     let mut probes = Vec::new();
     for (namespace, _) in senders(world) {
@@ -136,7 +136,7 @@ fn a_closed_responder_refuses_at_once_and_takes_its_connections_along() {
 fn a_reject_rule_refuses_at_once_for_every_sender() {
     let world = World::new().unwrap();
     for hook in ["forward", "output"] {
-        // Not every packet: the refusals are packets, too.
+        // The rule must not refuse all packets, because the refusals are packets, too.
         let rules = "tcp dport 8080 reject with tcp reset; meta l4proto { udp, sctp } th dport 8080 reject";
         add_rules(
             &world,
@@ -202,7 +202,7 @@ fn dropped_packets_time_out_and_silence_does_not_hold_up_the_rest() {
     for (name, result) in probe_virtual_address(&world, silence.timeout) {
         assert_eq!(result, ProbeResult::TimedOut, "{name}");
     }
-    // All wait at the same time: one after the other they would wait a hundred times as long.
+    // All probes wait at the same time. One after the other they would wait a hundred times as long.
     let many = [silence; 100];
     let start = Instant::now();
     let results = world.client().namespace().probe_many(&many).unwrap();
@@ -212,7 +212,7 @@ fn dropped_packets_time_out_and_silence_does_not_hold_up_the_rest() {
 }
 
 #[test]
-fn routes_without_a_way_are_unreachable() {
+fn addresses_with_an_unreachable_route_are_unreachable() {
     let world = World::builder().pods(1).remote_pods(0).build().unwrap();
     let addresses = Family::BOTH.map(virtual_address);
     let routes = addresses.map(|address| format!("route add unreachable {address}\n")).concat();
@@ -230,8 +230,8 @@ fn routes_without_a_way_are_unreachable() {
     }
 }
 
-/// What Portolan will do, by hand: everybody reaches both backends through a virtual address, the backend
-/// pod itself included, with the node's address as the source.
+/// Rules written by hand, with the effect of Portolan's: all senders, including the backend pod itself, reach both
+/// backends through a virtual address, with the node's address as the source.
 #[test]
 fn a_virtual_address_leads_to_local_and_remote_backends() {
     let world = World::new().unwrap();
@@ -343,7 +343,7 @@ fn a_user_without_root_gets_a_world_in_a_user_namespace() {
 
 #[test]
 fn without_permission_the_error_says_what_to_do() {
-    // Root without capabilities is what an ordinary user is.
+    // Root without capabilities has the rights of an ordinary user.
     let arguments =
         ["--bounding-set=-all", "--inh-caps=-all", "--", env!("CARGO_BIN_EXE_portolan-world"), "true"];
     let output = std::process::Command::new("setpriv").args(arguments).output().unwrap();

@@ -10,7 +10,7 @@
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
 {{- end -}}
 
-{{/* What the DaemonSet selects by: it must never change. */}}
+{{/* The labels of the DaemonSet's selector, which is immutable. */}}
 {{- define "portolan.selector" -}}
 app.kubernetes.io/name: {{ include "portolan.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -23,7 +23,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
-{{/* Command, environment and files that the agent and its init container have in common. */}}
+{{/* Command of the agent and its init container. */}}
 {{- define "portolan.command" -}}
 - /usr/local/bin/portolan
 - proxy
@@ -50,7 +50,7 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
-{{/* Not empty where the mode calls the programs of iptables. */}}
+{{/* Not empty if the mode calls the iptables programs. */}}
 {{- define "portolan.iptables" -}}
 {{- if has (default "" .Values.configuration.mode) (list "" "iptables" "ipvs") -}}
 true
@@ -63,7 +63,7 @@ true
 {{- default .default $port -}}
 {{- end -}}
 
-{{/* The IP of an IP or IP:PORT, without brackets; nothing for one that means every address. */}}
+{{/* The IP of an IP or IP:PORT, without brackets; empty if it means every address. */}}
 {{- define "portolan.host" -}}
 {{- $host := regexReplaceAll "^([^:]+):[0-9]+$|^\\[(.+)\\](:[0-9]+)?$" . "${1}${2}" -}}
 {{- if not (has $host (list "0.0.0.0" "::")) -}}
@@ -71,7 +71,7 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* What probes ask. Without a host that is the node's address, at which a server of one address does not answer. */}}
+{{/* The target of the probes. Without a host it is the node's address, at which a server with another address does not answer. */}}
 {{- define "portolan.probe" -}}
 httpGet:
   {{- with include "portolan.host" .address }}

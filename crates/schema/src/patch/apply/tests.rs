@@ -15,7 +15,7 @@ fn object(value: Value) -> Object {
     object
 }
 
-/// A configuration of a Service with these further members.
+/// Returns a configuration of a Service with additional members.
 fn configuration(more: Value) -> Object {
     let mut configuration = object(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}));
     crate::patch::merge(&mut configuration, &object(more));
@@ -34,7 +34,7 @@ fn forced(live: &Object, manager: &str, more: Value) -> Object {
     decoded(more, true).onto(Some(live), writer(manager)).unwrap()
 }
 
-/// The object after a write that is not an apply.
+/// Returns the object after a write that is not an apply.
 fn written(live: &Object, manager: &str, more: Value) -> Object {
     let mut new = live.clone();
     crate::patch::merge(&mut new, &object(more));
@@ -88,7 +88,7 @@ fn the_same_configuration_changes_nothing() {
 }
 
 #[test]
-fn what_is_no_longer_named_goes_and_what_others_own_stays() {
+fn unnamed_fields_are_removed_unless_another_manager_owns_them() {
     let live = applied(None, "m", json!({"metadata": {"labels": {"a": "1"}}, "spec": {
         "type": "NodePort", "externalIPs": ["192.0.2.1"], "ports": [{"port": 80, "name": "x"}, {"port": 81}]}})).unwrap();
     let live = written(
@@ -96,7 +96,7 @@ fn what_is_no_longer_named_goes_and_what_others_own_stays() {
         "server",
         json!({"spec": {"clusterIP": "10.0.0.1"}, "metadata": {"labels": {"b": "2"}}}),
     );
-    // Nobody owns the node port of an element; it goes with the element.
+    // The node port of an element has no owner; it is removed with the element.
     let mut live = live;
     live["spec"]["ports"][1]["nodePort"] = 30_000.into();
     let live = applied(Some(&live), "other", json!({"spec": {"externalIPs": ["192.0.2.1"]}})).unwrap();
@@ -121,14 +121,14 @@ fn what_is_no_longer_named_goes_and_what_others_own_stays() {
 }
 
 #[test]
-fn a_place_goes_with_the_last_field_that_was_in_it() {
+fn an_object_is_removed_with_its_last_field() {
     let live = applied(None, "m", json!({"metadata": {"labels": {"a": "1"}}})).unwrap();
     let new = applied(Some(&live), "m", json!({"spec": {"type": "NodePort"}})).unwrap();
     assert!(!new["metadata"].as_object().unwrap().contains_key("labels"), "{new:?}");
 }
 
 #[test]
-fn fields_of_others_are_conflicts_unless_equal_or_forced() {
+fn fields_of_other_managers_are_conflicts_unless_equal_or_forced() {
     let live = applied(
         None,
         "a",
@@ -224,7 +224,7 @@ fn status_is_applied_through_its_endpoint_alone() {
 }
 
 #[test]
-fn what_was_there_before_the_first_apply_belongs_to_someone() {
+fn fields_from_before_the_first_apply_have_an_owner() {
     let live = configuration(json!({"spec": {"type": "NodePort", "externalName": "x"}}));
     let refused = applied(Some(&live), "a", json!({"spec": {"type": "ClusterIP"}}));
     assert_eq!(conflicts(refused), ["\"before-first-apply\" using v1 at 2030-01-01T00:00:00Z .spec.type"]);
@@ -301,7 +301,7 @@ fn configurations() -> impl Strategy<Value = Value> {
     )
 }
 
-/// Every value of `inner` is in `outer`, lists by their keys.
+/// Returns true if `outer` contains every value of `inner`. Elements of lists are compared by their keys.
 fn holds(node: Node, outer: &Value, inner: &Value) -> bool {
     match (node.form(outer), node.form(inner)) {
         (Form::Members(outer), Form::Members(inner)) => inner
@@ -344,7 +344,7 @@ proptest! {
             let mut union = Fields::default();
             Managers::decode_stored(recorded(&new)).0.values().for_each(|owned| union.add(&owned.fields));
             let mut present = scope.named(&new);
-            // Places that only exist are not owned.
+            // Objects and lists that are only present are not owned.
             present.subtract(&union);
             prop_assert!(present.paths().is_empty(), "owned by nobody: {:?}", present.paths());
             live = Some(new);
@@ -368,7 +368,7 @@ proptest! {
     }
 
     #[test]
-    fn the_last_of_several_managers_to_let_go_leaves_nothing(
+    fn fields_are_removed_when_no_manager_applies_them(
         applies in proptest::collection::vec((configurations(), 0..3_u8), 1..5),
     ) {
         let mut live = None;

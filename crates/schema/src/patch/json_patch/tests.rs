@@ -31,7 +31,7 @@ fn operations_do_what_the_rfc_says() {
             json!({"/": 9, "~1": 10}),
         ),
         (json!({"foo": ["bar"]}), add("/foo/-", json!(["abc"])), json!({"foo": ["bar", ["abc"]]})),
-        // More.
+        // Other examples.
         (json!({"a": [1]}), from("copy", "/a", "/b"), json!({"a": [1], "b": [1]})),
         (json!({"a": {"b/c": 1}}), json!({"op": "remove", "path": "/a/b~1c"}), json!({"a": {}})),
         (json!({"a": 1}), add("", json!([])), json!([])),
@@ -45,7 +45,7 @@ fn operations_do_what_the_rfc_says() {
 }
 
 #[test]
-fn what_cannot_be_done_fails_the_patch() {
+fn an_impossible_operation_fails_the_patch() {
     for (operation, reason) in [
         (json!({"op": "test", "path": "/a", "value": 2}), "(test /a): the value is another one"),
         (json!({"op": "remove", "path": "/x"}), "(remove /x): nothing is at \"x\""),
@@ -77,7 +77,7 @@ fn messages_stay_short() {
 }
 
 #[test]
-fn patches_that_are_none_are_refused() {
+fn malformed_patches_are_refused() {
     for (patch, reason) in [
         (json!({}), "a JSON patch is a list of operations"),
         (json!([1]), "operation 0: it is not an object"),

@@ -49,7 +49,7 @@ fn written(old: &Object, new: &Object, writer: Writer<'_>) -> Object {
     new
 }
 
-/// `manager operation: paths` of each entry.
+/// Returns `manager operation: paths` for each entry.
 fn owners(object: &Object) -> Vec<String> {
     let managers = Managers::decode_stored(recorded(object)).0;
     let line = |(key, owned): (Key, Owned)| {
@@ -61,7 +61,7 @@ fn owners(object: &Object) -> Vec<String> {
 }
 
 #[test]
-fn who_creates_an_object_owns_its_fields() {
+fn the_creator_of_an_object_owns_its_fields() {
     let entries = made_by("me", service())["metadata"]["managedFields"].clone();
     let expected = json!([{
         "manager": "me", "operation": "Update", "apiVersion": "v1", "time": "2030-01-01T00:00:00Z",
@@ -89,7 +89,7 @@ fn who_creates_an_object_owns_its_fields() {
 }
 
 #[test]
-fn changed_fields_go_to_the_writer_and_removed_ones_to_nobody() {
+fn changed_fields_belong_to_the_writer_and_removed_ones_have_no_owner() {
     let small = object(
         json!({"metadata": {"labels": {"a": "1"}}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}}),
     );
@@ -115,7 +115,7 @@ fn changed_fields_go_to_the_writer_and_removed_ones_to_nobody() {
 }
 
 #[test]
-fn what_the_server_fills_in_belongs_to_nobody() {
+fn fields_that_the_server_sets_have_no_owner() {
     let old = made_by(
         "one",
         object(json!({"metadata": {}, "spec": {"type": "ClusterIP", "ports": [{"port": 80}]}})),

@@ -32,14 +32,14 @@ fn objects_merge_and_lists_without_a_key_are_replaced() {
 #[test]
 fn elements_merge_by_their_key() {
     for (live, patch, expected) in [
-        // A known key changes its element, a new one is added in front of what the patch does not name.
+        // An element with a known key is changed; a new one is added before those that the patch does not name.
         (
             json!([{"port": 80, "nodePort": 30080}, {"port": 81}]),
             json!([{"port": 80, "targetPort": "web"}]),
             json!([{"port": 80, "nodePort": 30080, "targetPort": "web"}, {"port": 81}]),
         ),
         (json!([{"port": 80}]), json!([{"port": 81}]), json!([{"port": 81}, {"port": 80}])),
-        // What the patch names has the order of the patch, the rest its places.
+        // The elements that the patch names get its order; the rest keep their places.
         (
             json!([{"port": 1}, {"port": 2}, {"port": 3}]),
             json!([{"port": 3}, {"port": 1}]),
@@ -62,13 +62,13 @@ fn elements_merge_by_their_key() {
             json!([{"port": 80, "name": "a"}]),
         ),
         (json!([{"port": 80}]), json!([]), json!([{"port": 80}])),
-        // Two elements with one key: the first is meant, as upstream.
+        // If two elements have the same key, the patch changes the first, as in upstream.
         (
             json!([{"port": 53, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}]),
             json!([{"port": 53, "name": "dns"}]),
             json!([{"port": 53, "protocol": "TCP", "name": "dns"}, {"port": 53, "protocol": "UDP"}]),
         ),
-        // Directives are understood in what is new, too.
+        // Directives in new elements are processed, too.
         (
             json!([]),
             json!([{"port": 1, "name": null}, {"port": 2, "$patch": "delete"}]),
@@ -96,7 +96,7 @@ fn the_order_of_elements_can_be_set() {
 }
 
 #[test]
-fn lists_of_scalars_take_what_is_new_and_drop_what_they_are_told() {
+fn lists_of_scalars_merge_and_delete_named_values() {
     assert_eq!(
         patched(finalizers(json!(["a", "b"])), &finalizers(json!(["c", "a"]))).unwrap(),
         finalizers(json!(["c", "a", "b"]))
@@ -124,7 +124,7 @@ fn directives_for_whole_objects() {
 }
 
 #[test]
-fn patches_that_make_no_sense_say_where() {
+fn invalid_patches_are_refused_with_the_path() {
     let live = ports(json!([{"port": 80}]));
     for (patch, message) in [
         (
@@ -181,7 +181,7 @@ fn services() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The patch that makes `new` of `old`, as kubectl would send it.
+/// Returns the patch that changes `old` to `new`, as kubectl would send it.
 fn difference(old: &Value, new: &Value) -> Value {
     let empty = List::new();
     let list = |object: &'_ Value, pointer: &str| {

@@ -1,4 +1,4 @@
-//! Objects made from the tables: whatever a kind can hold survives the way to protobuf and back.
+//! Objects that are generated from the tables: every kind stays the same when encoded as protobuf and decoded again.
 
 use crate::json::{Value, json};
 use proptest::{collection::vec, prelude::*};
@@ -10,7 +10,7 @@ fn word() -> impl Strategy<Value = String> {
     vec(proptest::char::any(), 1..6).prop_map(|characters| characters.into_iter().collect())
 }
 
-/// A value of the type that is not its zero value.
+/// Generates a value of the type that is not its zero value.
 fn value(kind: &'static Type) -> BoxedStrategy<Value> {
     let seconds = -62_135_596_799_i64..253_402_300_800;
     match kind {
@@ -39,7 +39,7 @@ fn value(kind: &'static Type) -> BoxedStrategy<Value> {
     }
 }
 
-/// The zero value, where it differs from absence.
+/// Returns the zero value, if it differs from absence.
 fn zero(field: &'static Field) -> Option<Value> {
     match (field.presence, &field.kind) {
         (Presence::Value, _) => None,
@@ -64,7 +64,7 @@ fn field(field: &'static Field) -> BoxedStrategy<(&'static str, Option<Value>)> 
     }
 }
 
-/// An object with at least one value that is not zero, as it is when a typed client sends it.
+/// Generates an object as a typed client sends it, with at least one value that is not zero.
 fn message(table: &'static Struct) -> BoxedStrategy<Object> {
     let fields: Vec<&'static Field> = table.fields.iter().filter(|field| field.tag != 0).collect();
     let all: Vec<_> = fields.iter().map(|it| field(it)).collect();

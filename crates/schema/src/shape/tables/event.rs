@@ -1,4 +1,4 @@
-//! Event: one kind of object, seen in two forms (`events/v1` and `core/v1`).
+//! Event: one kind of object in two forms (`events/v1` and `core/v1`).
 
 use crate::shape::{
     Struct,

@@ -1,4 +1,4 @@
-//! What the server keeps for itself: kinds that no client sees.
+//! Internal kinds of the server, which clients do not see.
 
 use super::network::IP_ADDRESS_SPEC;
 use crate::shape::{
