@@ -91,7 +91,7 @@ impl Schemas {
         reference
     }
 
-    /// Returns a reference to the schema of DeleteOptions.
+    /// Returns a reference to the schema of `DeleteOptions`.
     pub(super) fn delete_options(&mut self) -> Value {
         let reference = self.structure(&meta::DELETE_OPTIONS);
         self.name_kind(
