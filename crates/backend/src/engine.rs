@@ -27,9 +27,10 @@
 //! If both write to the same [`Dataplane::place`] (new options of one mode), the new data plane updates the rules of
 //! the old one, and nothing is removed.
 //!
-//! Rules that translate, capture or check packets are removed first, in one transaction. Rules that packets need on
-//! their way out (masquerading, addresses of Services) are removed 300 ms later, when the packets already translated
-//! have left. An nftables table is deleted at that time, too. If it were deleted at once, its checks would be active
+//! In the nftables mode, and in the iptables mode with nftables' front end, rules that translate, capture or check
+//! packets are removed first, in one transaction. Rules that packets need on their way out (masquerading) are removed
+//! 300 ms later, when the packets already translated have left. The IPVS mode waits 300 ms before it removes anything.
+//! The older iptables removes everything in one transaction. An nftables table is deleted at that time, too. If it were deleted at once, its checks would be active
 //! a little longer than its translation, and would reject packets that the new data plane translates.
 //!
 //! A second replacement replaces one that is pending. [`Handle::retire`] passes in a data plane of another mode whose
@@ -180,7 +181,10 @@ impl Handle {
     /// writes it; until that succeeds, changes go to the old one, too. Then the rules of the old one are removed,
     /// unless both have the same [`Dataplane::place`]. Of several replacements the last one is used.
     pub fn replace(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
-        self.sender.put(|pending| pending.families.get_mut(family).replace(dataplane));
+        drop(self.sender.put(|pending| {
+            let is_after_start = pending.start;
+            pending.families.get_mut(family).replace(dataplane, is_after_start)
+        }));
     }
 
     /// Passes in a data plane of another place whose rules an earlier run may have left. They are removed once
@@ -263,11 +267,8 @@ impl<R: FnMut(Report)> Engine<R> {
         }
         for (family, requests) in [(Family::Ipv4, families.ipv4), (Family::Ipv6, families.ipv6)] {
             if let Some(lane) = self.lane(family) {
-                requests.pass_to(lane, now);
+                requests.pass_to(lane, start, now);
             }
-        }
-        if start {
-            self.lanes.iter_mut().for_each(|lane| lane.start(now));
         }
     }
 

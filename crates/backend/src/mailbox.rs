@@ -56,9 +56,11 @@ impl<T> Shared<T> {
 
 impl<T: Default> Sender<T> {
     /// Merges a message into what waits. `merge` runs under the lock that the receiver needs, so it must be short.
-    pub(crate) fn put(&self, merge: impl FnOnce(&mut T)) {
-        merge(self.shared.lock().value.get_or_insert_default());
+    /// Returns what `merge` returns, so that what it replaced is dropped without the lock.
+    pub(crate) fn put<R>(&self, merge: impl FnOnce(&mut T) -> R) -> R {
+        let replaced = merge(self.shared.lock().value.get_or_insert_default());
         self.shared.wake.notify_one();
+        replaced
     }
 }
 

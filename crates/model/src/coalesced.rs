@@ -38,7 +38,8 @@ impl Coalesced {
 
     /// Removes and returns all changes.
     pub fn take(&mut self) -> Vec<Change> {
-        self.places.clear();
+        // The memory goes, too: after a first load it is large.
+        self.places = HashMap::new();
         std::mem::take(&mut self.changes)
     }
 }

@@ -51,6 +51,19 @@ pub struct Capturing {
     count: Arc<AtomicUsize>,
 }
 
+/// Marks the relay as ended when its thread ends, also by a panic.
+struct End {
+    over: Arc<AtomicBool>,
+    counters: Arc<Counters>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.counters.end();
+        self.over.store(true, Ordering::Release);
+    }
+}
+
 impl Drop for Capturing {
     fn drop(&mut self) {
         self.count.fetch_sub(1, Ordering::AcqRel);
@@ -86,11 +99,10 @@ pub fn spawn_with(
     .map_err(start)?;
     let over = Arc::new(AtomicBool::new(false));
     let run = {
-        let (over, counters) = (over.clone(), counters.clone());
+        let end = End { over: over.clone(), counters: counters.clone() };
         move || {
             relay.run();
-            counters.end();
-            over.store(true, Ordering::Release);
+            drop(end);
         }
     };
     let thread = std::thread::Builder::new().name("relay".into()).spawn(run).map_err(Error::Start)?;

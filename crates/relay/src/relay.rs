@@ -140,19 +140,30 @@ impl Relay {
 
     /// Executes the commands that have arrived. Returns false if the relay must end.
     fn take_commands(&mut self, now: Instant) -> bool {
-        let commands = std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner));
-        let Commands { changes: PerFamily { mut ipv4, mut ipv6 }, drain, stop } = commands;
-        for change in ipv4.take().iter().chain(&ipv6.take()) {
-            if let Some(service) = self.table.apply(change) {
-                self.drain_endpoints(service, now);
-            }
-        }
+        // Read first: a command that is put after this wakes the thread again.
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+        self.apply_changes(now);
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let (drain, stop) = (commands.drain.take(), commands.stop);
+        drop(commands);
         if let Some(until) = drain {
             self.accept_pending(now);
             self.listeners.clear();
             self.drain_until = Some(until);
         }
         !stop
+    }
+
+    /// Applies the changes of the table that have been put.
+    fn apply_changes(&mut self, now: Instant) {
+        let changes =
+            std::mem::take(&mut self.commands.lock().unwrap_or_else(PoisonError::into_inner).changes);
+        let PerFamily { mut ipv4, mut ipv6 } = changes;
+        for change in ipv4.take().iter().chain(&ipv6.take()) {
+            if let Some(service) = self.table.apply(change) {
+                self.drain_endpoints(service, now);
+            }
+        }
     }
 
     fn handle(&mut self, token: Token, readiness: Readiness, now: Instant) {
@@ -171,15 +182,15 @@ impl Relay {
                 self.udp.answer(slot, readiness, &self.listeners, &mut context);
             }
             Token::Listener(number) => self.handle_listener_events(number, now),
-            Token::Wake => {
-                let mut counter = [0; 8];
-                // The command was sent before the eventfd was written.
-                let _ = rustix::io::read(&*self.wake, &mut counter);
-            }
+            // It has woken the thread, which has taken the commands.
+            Token::Wake => {}
         }
     }
 
+    /// What has arrived may have been captured after a change that was put since the thread woke, so changes are applied
+    /// first.
     fn handle_listener_events(&mut self, number: u8, now: Instant) {
+        self.apply_changes(now);
         let Some(listener) = self.listeners.get(usize::from(number)) else { return };
         if listener.protocol == Protocol::Udp {
             let mut context = Context {
@@ -221,6 +232,10 @@ impl Relay {
 
     fn admit(&mut self, fd: OwnedFd, client: SocketAddr, scope: crate::Scope, now: Instant) {
         let destination = self.destinations.of_connection(&fd);
+        if destination.is_some_and(|destination| self.table.find(Protocol::Tcp, destination).is_none()) {
+            // Its Service may be newer than the changes that have been applied.
+            self.apply_changes(now);
+        }
         let found = destination
             .and_then(|destination| Some((self.table.find(Protocol::Tcp, destination)?, destination)));
         let Some((service, destination)) = found else {
@@ -253,9 +268,9 @@ impl Relay {
 
     fn pause(&mut self, now: Instant) {
         if self.paused_until.is_none() {
-            let has_events =
+            let is_log_due =
                 self.pause_logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
-            if has_events {
+            if is_log_due {
                 tracing::warn!("no descriptors or memory left: new connections wait");
                 self.pause_logged = Some(now);
             }

@@ -4,6 +4,7 @@
 //! meanwhile.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use portolan_model::catalog::{PerFamily, UdpService};
 use portolan_model::{Coalesced, ServicePortName, Settings};
@@ -40,8 +41,19 @@ pub(super) struct Requests {
 /// A data plane that is to replace the family's.
 struct Replacement {
     dataplane: Box<dyn Dataplane + Send>,
+    /// True if it was requested after the start: the data plane before it writes first, and is replaced as usual.
+    is_after_start: bool,
     /// Settings that came after it.
     settings: Option<Settings>,
+}
+
+impl Replacement {
+    fn pass_to(self, lane: &mut Lane, now: Instant) {
+        lane.replace(self.dataplane, now);
+        if let Some(settings) = self.settings {
+            lane.configure(settings);
+        }
+    }
 }
 
 impl Requests {
@@ -56,9 +68,17 @@ impl Requests {
         self.objects += work.objects;
     }
 
-    /// The last one counts. A data plane that the engine has not received has written nothing.
-    pub(super) fn replace(&mut self, dataplane: Box<dyn Dataplane + Send>) {
-        self.replacement = Some(Replacement { dataplane, settings: None });
+    /// The last replacement counts. Returns the one before it, whose rules have not been written. The settings that came after
+    /// that one are kept for the active data plane, which works until the last one is complete.
+    pub(super) fn replace(
+        &mut self,
+        dataplane: Box<dyn Dataplane + Send>,
+        is_after_start: bool,
+    ) -> Option<Box<dyn Dataplane + Send>> {
+        let replacement = Replacement { dataplane, is_after_start, settings: None };
+        let Replacement { dataplane, settings, .. } = self.replacement.replace(replacement)?;
+        self.settings = settings.or(self.settings.take());
+        Some(dataplane)
     }
 
     pub(super) fn retire(&mut self, dataplane: Box<dyn Dataplane + Send>) {
@@ -76,8 +96,9 @@ impl Requests {
         self.has_drifted = true;
     }
 
-    /// Passes everything to the lane of the family. A replacement comes after the changes: it receives the lane's table.
-    pub(super) fn pass_to(mut self, lane: &mut Lane, now: std::time::Instant) {
+    /// Passes everything to the lane of the family, and starts it if `start` is true. A replacement comes after the changes: it
+    /// receives the lane's table.
+    pub(super) fn pass_to(mut self, lane: &mut Lane, start: bool, now: Instant) {
         if let Some(settings) = self.settings.take() {
             lane.configure(settings);
         }
@@ -88,13 +109,21 @@ impl Requests {
             health_checks: self.health_checks.take(),
             objects: self.objects,
         });
-        if let Some(Replacement { dataplane, settings }) = self.replacement {
-            lane.replace(dataplane, now);
-            if let Some(settings) = settings {
-                lane.configure(settings);
-            }
+        let replacement = self.replacement.take();
+        let (before, after) = match replacement {
+            Some(replacement) if replacement.is_after_start => (None, Some(replacement)),
+            before => (before, None),
+        };
+        if let Some(replacement) = before {
+            replacement.pass_to(lane, now);
         }
         self.retired.into_iter().for_each(|dataplane| lane.retire(dataplane, now));
+        if start {
+            lane.start(now);
+        }
+        if let Some(replacement) = after {
+            replacement.pass_to(lane, now);
+        }
         if self.has_drifted {
             lane.mark_unknown(now);
         }

@@ -262,14 +262,34 @@ fn settings_that_come_after_a_replacement_are_the_replacement_s_too() {
     let (handle, thread, reports) = engine(&recorder, quick());
     handle.start();
     until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
-    let successor = Recorder::at("elsewhere");
+    let (given_up, successor) = (Recorder::at("nowhere"), Recorder::at("elsewhere"));
+    // One after each replacement: the active data plane gets the first, the last replacement only the second.
+    handle.replace(Family::Ipv4, Box::new(given_up.clone()));
     handle.configure(replace::neutral());
     handle.replace(Family::Ipv4, Box::new(successor.clone()));
     handle.configure(replace::neutral());
     release.send(()).unwrap();
     until("it is replaced", || successor.calls().contains(&Call::Compare(Vec::new())));
-    assert_eq!(successor.calls().iter().filter(|call| **call == Call::Configure).count(), 1);
+    let configured = |plane: &Recorder| plane.calls().iter().filter(|call| **call == Call::Configure).count();
+    assert_eq!([&recorder, &given_up, &successor].map(configured), [2, 0, 1]);
     drop(reports);
+    handle.stop();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_replacement_right_after_the_start_replaces_a_data_plane_that_has_written() {
+    let (first, successor) = (Recorder::at("here"), Recorder::at("elsewhere"));
+    let (handle, thread, reports) = engine(&first, quick());
+    handle.sender.put(|pending| {
+        pending.families.ipv4.work(work(&["a"]));
+        pending.start = true;
+        let is_after_start = pending.start;
+        assert!(pending.families.ipv4.replace(Box::new(successor.clone()), is_after_start).is_none());
+    });
+    let steps = std::iter::repeat_with(|| next(&reports).step).find(|step| *step == Step::Replacement);
+    assert_eq!(steps, Some(Step::Replacement));
+    until("the first one is retired", || first.calls().contains(&Call::Retire));
     handle.stop();
     thread.join().unwrap();
 }

@@ -14,6 +14,7 @@ use super::removal::Removal;
 use super::rule::Table;
 use super::{Meter, Options, Pieces, Planner, Programs, Rules, Variant, Writers};
 use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort};
+use crate::latest::Latest;
 
 /// Service ports in one transaction of a full load through the front end of nftables. Its time for a transaction
 /// grows with the square of the rules in it, but each transaction has a fixed cost, too: in a cluster of 10,000
@@ -30,7 +31,7 @@ pub struct Iptables {
     removal: Option<PendingRemoval>,
     state: State,
     /// Health-check node ports that have not been passed to the planner.
-    health_checks: Vec<HealthCheckPort>,
+    health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
 }
 
 /// A removal in progress.
@@ -67,7 +68,7 @@ impl Iptables {
             counters: Counters::default(),
             removal: None,
             state: State::Waiting,
-            health_checks: Vec::new(),
+            health_checks: Latest::default(),
         }
     }
 
@@ -245,7 +246,7 @@ impl Dataplane for Iptables {
     }
 
     fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        let health_checks = std::mem::take(&mut self.health_checks);
+        let health_checks = self.health_checks.take();
         match self.state {
             State::Waiting => {
                 self.planner.remember(changes, &health_checks);
@@ -266,7 +267,7 @@ impl Dataplane for Iptables {
 
     /// Compares all chains and writes those that differ.
     fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        let health_checks = std::mem::take(&mut self.health_checks);
+        let health_checks = self.health_checks.take();
         self.planner.remember(changes, &health_checks);
         self.mark_unknown();
         let outcome = self.load();
@@ -278,7 +279,9 @@ impl Dataplane for Iptables {
     }
 
     fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
-        self.health_checks.extend_from_slice(health_checks);
+        for check in health_checks {
+            self.health_checks.insert((check.namespace.clone(), check.service.clone()), check.clone());
+        }
         !self.health_checks.is_empty()
     }
 
@@ -320,6 +323,9 @@ impl Dataplane for Iptables {
                 let removal = Removal::plan(self.planner.settings().family, &|_: &str, _: &str| false)?;
                 let mut is_more = self.step(removal, None)?;
                 while is_more {
+                    if let Some(at) = self.next_attempt() {
+                        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+                    }
                     is_more = self.remove_part(None)?;
                 }
                 Ok(())

@@ -15,6 +15,7 @@ use super::rules::{self, Part, Rules};
 use super::{Error, Meter, Options};
 use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};
 use crate::iptables::Programs;
+use crate::latest::Latest;
 
 /// The data plane that programs the Services of one family as virtual servers.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub struct Ipvs {
     /// Index of the network device; 0 before the first comparison.
     pub(super) device: u32,
     /// Health-check node ports that have not been passed to `desired`.
-    health_checks: Vec<HealthCheckPort>,
+    health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
     pub(super) retiring: Option<Retiring>,
 }
 
@@ -75,7 +76,7 @@ impl Ipvs {
             missing: Vec::new(),
             state: State::Waiting,
             device: 0,
-            health_checks: Vec::new(),
+            health_checks: Latest::default(),
             retiring: None,
         })
     }
@@ -109,7 +110,7 @@ impl Ipvs {
     fn remember(&mut self, changes: &[Change]) -> Touched {
         let mut touched = Touched::default();
         self.desired.apply(changes, &mut touched);
-        let health_checks = std::mem::take(&mut self.health_checks);
+        let health_checks = self.health_checks.take();
         self.desired.open_health_check_ports(&health_checks, &mut touched);
         touched
     }
@@ -300,7 +301,9 @@ impl Dataplane for Ipvs {
     }
 
     fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
-        self.health_checks.extend_from_slice(health_checks);
+        for check in health_checks {
+            self.health_checks.insert((check.namespace.clone(), check.service.clone()), check.clone());
+        }
         !self.health_checks.is_empty()
     }
 

@@ -45,7 +45,10 @@ impl Reporter {
     pub(super) fn take(&self, mut report: Report) {
         let (family, mode) = (report.family, report.mode);
         let now = Now::read();
-        self.metrics.sync_finished(family, report.full, report.duration, report.outcome.is_ok(), now.wall);
+        if report.step != Step::Collection {
+            let is_ok = report.outcome.is_ok();
+            self.metrics.sync_finished(family, report.full, report.duration, is_ok, now.wall);
+        }
         let measured = self.meters.iptables.get(family).read();
         // After a change of the mode, the iptables metrics keep their last values.
         if mode == Mode::Iptables.name() || measured != Measures::default() {

@@ -175,9 +175,10 @@ impl Relays {
         self.current.is_some() || !self.former.is_empty() || !self.draining.is_empty()
     }
 
-    /// Returns the name of the current relay's thread if it has ended, although traffic is captured for it.
+    /// Returns the name of a relay's thread that has ended although traffic is captured for it.
     pub(in crate::proxy) fn ended_thread(&self) -> Option<&'static str> {
-        self.current.as_ref().is_some_and(|relay| !relay.is_running()).then_some("relay")
+        let mut relays = self.current.iter().chain(&self.former);
+        relays.any(|relay| relay.is_captured_for() && !relay.is_running()).then_some("relay")
     }
 
     fn get(&mut self, options: &portolan_relay::Options) -> Result<Handle, Error> {
