@@ -27,10 +27,9 @@
 //! If both write to the same [`Dataplane::place`] (new options of one mode), the new data plane updates the rules of
 //! the old one, and nothing is removed.
 //!
-//! In the nftables mode, and in the iptables mode with nftables' front end, rules that translate, capture or check
-//! packets are removed first, in one transaction. Rules that packets need on their way out (masquerading) are removed
-//! 300 ms later, when the packets already translated have left. The IPVS mode waits 300 ms before it removes anything.
-//! The older iptables removes everything in one transaction. An nftables table is deleted at that time, too. If it were deleted at once, its checks would be active
+//! In the nftables mode rules that translate, capture or check packets are removed first, in one transaction. Rules
+//! that packets need on their way out (masquerading) are removed 300 ms later, when the packets already translated have
+//! left. The IPVS mode waits 300 ms before it removes anything. An nftables table is deleted at that time, too. If it were deleted at once, its checks would be active
 //! a little longer than its translation, and would reject packets that the new data plane translates.
 //!
 //! A second replacement replaces one that is pending. [`Handle::retire`] passes in a data plane of another mode whose

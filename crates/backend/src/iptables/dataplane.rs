@@ -4,7 +4,6 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use portolan_model::{Change, Forwarding, ServicePortName, Settings};
 
@@ -323,9 +322,6 @@ impl Dataplane for Iptables {
                 let removal = Removal::plan(self.planner.settings().family, &|_: &str, _: &str| false)?;
                 let mut is_more = self.step(removal, None)?;
                 while is_more {
-                    if let Some(at) = self.next_attempt() {
-                        std::thread::sleep(at.saturating_duration_since(Instant::now()));
-                    }
                     is_more = self.remove_part(None)?;
                 }
                 Ok(())
@@ -353,13 +349,6 @@ impl Dataplane for Iptables {
         match self.programs.variant() {
             Variant::Nft => self.remove_part(kept),
             Variant::Legacy => self.remove_in_thread(kept),
-        }
-    }
-
-    fn next_attempt(&self) -> Option<Instant> {
-        match &self.removal {
-            Some(PendingRemoval::Parts(removal)) => removal.due(),
-            _ => None,
         }
     }
 

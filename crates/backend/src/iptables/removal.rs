@@ -4,18 +4,16 @@
 //! transaction.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::time::Instant;
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Family as WireFamily, request};
 
-use super::fixed::{FORWARD, MARK_MASQUERADE, POSTROUTING};
+use super::fixed::MARK_MASQUERADE;
 use super::name::is_of_service;
 use super::present::is_own;
 use super::rule::Table;
 use crate::Error;
-use crate::dataplane::TRANSIT_TIME;
 use crate::leftovers::tables::{commit, jump, retry_on_change, wire_family};
 
 /// Chains in one transaction. Each takes a few milliseconds at this size.
@@ -38,9 +36,6 @@ pub(super) struct Removal {
 enum Part {
     /// Rules of the kernel's own chains that lead to chains of this mode.
     Entries(Vec<Entry>),
-    /// A wait until packets that have entered this mode's chains have left the node. The time is the start of the
-    /// wait; `None` until it starts.
-    WaitForPackets(Option<Instant>),
     /// Chains of a table, with their rules.
     Chains(Table, Vec<String>),
 }
@@ -51,14 +46,6 @@ struct Entry {
     from: String,
     to: String,
     handle: u64,
-}
-
-impl Entry {
-    /// Returns true if packets that were translated need this rule on their way out: it accepts or masquerades them.
-    fn leads_out(&self) -> bool {
-        matches!((self.table, self.from.as_str()), (Table::Nat, "POSTROUTING") | (Table::Filter, "FORWARD"))
-            && [POSTROUTING, FORWARD].contains(&self.to.as_str())
-    }
 }
 
 impl Removal {
@@ -88,18 +75,10 @@ impl Removal {
                 parts.push_back(Part::Chains(table, leaving.by_ref().take(CHAINS).collect()));
             }
         }
-        for part in entry_parts(entries).into_iter().rev() {
-            parts.push_front(part);
+        if !entries.is_empty() {
+            parts.push_front(Part::Entries(entries));
         }
         Ok(Self { socket, family, parts })
-    }
-
-    /// Returns when the next step is due, if the removal waits for packets.
-    pub(super) fn due(&self) -> Option<Instant> {
-        match self.parts.front() {
-            Some(Part::WaitForPackets(Some(since))) => since.checked_add(TRANSIT_TIME),
-            _ => None,
-        }
     }
 
     /// Carries out the next part, except for chains that are `kept` now. Returns true if parts remain.
@@ -107,12 +86,6 @@ impl Removal {
         let family = self.family;
         match self.parts.pop_front() {
             None => {}
-            Some(Part::WaitForPackets(since)) => {
-                let since = since.unwrap_or_else(Instant::now);
-                if since.elapsed() < TRANSIT_TIME {
-                    self.parts.push_front(Part::WaitForPackets(Some(since)));
-                }
-            }
             Some(Part::Entries(mut entries)) => {
                 entries.retain(|entry| !kept(&entry.table.to_string(), &entry.to));
                 commit(&mut self.socket, |transaction| {
@@ -135,18 +108,6 @@ impl Removal {
             }
         }
         Ok(!self.parts.is_empty())
-    }
-}
-
-/// Orders the entries: rules by which packets enter go first; rules that packets need on their way out follow after a
-/// wait.
-fn entry_parts(entries: Vec<Entry>) -> Vec<Part> {
-    let (out, into): (Vec<_>, Vec<_>) = entries.into_iter().partition(Entry::leads_out);
-    match (into.is_empty(), out.is_empty()) {
-        (true, true) => Vec::new(),
-        (false, true) => vec![Part::Entries(into)],
-        (true, false) => vec![Part::Entries(out)],
-        (false, false) => vec![Part::Entries(into), Part::WaitForPackets(None), Part::Entries(out)],
     }
 }
 
@@ -249,26 +210,6 @@ mod tests {
         let expected = ["KUBE-MARK-MASQ", "KUBE-SEP-A", "KUBE-SVC-A"].map(str::to_owned);
         assert_eq!(stay, Ok(expected.into()));
         assert_eq!(entries, [("PREROUTING".to_owned(), "KUBE-SERVICES".to_owned(), 1)]);
-    }
-
-    #[test]
-    fn masquerading_is_removed_after_the_wait_for_packets() {
-        let entry =
-            |table, from: &str, to: &str| Entry { table, from: from.into(), to: to.into(), handle: 1 };
-        let nat = |from, to| entry(Table::Nat, from, to);
-        let filter = |from, to| entry(Table::Filter, from, to);
-        let parts = entry_parts(vec![
-            nat("POSTROUTING", "KUBE-POSTROUTING"),
-            nat("PREROUTING", "KUBE-SERVICES"),
-            filter("FORWARD", "KUBE-FORWARD"),
-            filter("FORWARD", "KUBE-PROXY-FIREWALL"),
-        ]);
-        let expected = [
-            Part::Entries(vec![nat("PREROUTING", "KUBE-SERVICES"), filter("FORWARD", "KUBE-PROXY-FIREWALL")]),
-            Part::WaitForPackets(None),
-            Part::Entries(vec![nat("POSTROUTING", "KUBE-POSTROUTING"), filter("FORWARD", "KUBE-FORWARD")]),
-        ];
-        assert_eq!(parts, expected);
     }
 
     #[test]

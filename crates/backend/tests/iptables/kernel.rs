@@ -382,17 +382,14 @@ fn a_removal_leaves_chains_that_other_programs_use() {
             iptables.apply(&ipv4()).unwrap();
             iptables.resync().unwrap();
             let deadline = Instant::now() + Duration::from_secs(60);
-            let mut lets_packets_out = false;
             while iptables.remove_part().unwrap() {
                 if variant == Variant::Nft {
                     let saved = save(Family::Ipv4, variant);
                     let has_way_in = saved.contains("-j KUBE-SERVICES");
                     assert!(!has_way_in || saved.contains("-j KUBE-SVC-"), "the way in goes first: {saved}");
-                    lets_packets_out |= !has_way_in && saved.contains("-j KUBE-POSTROUTING");
                 }
                 assert!(Instant::now() < deadline, "a removal without end, {variant:?}");
             }
-            assert!(lets_packets_out || variant != Variant::Nft, "what was led in has to be masqueraded");
             let saved = save(Family::Ipv4, variant);
             let left: Vec<&str> = saved.lines().filter(|line| line.contains("KUBE-")).collect();
             let expected = ["KUBE-FIREWALL", "KUBE-MARK-MASQ"];
