@@ -29,8 +29,9 @@
 //!
 //! In the nftables mode rules that translate, capture or check packets are removed first, in one transaction. Rules
 //! that packets need on their way out (masquerading) are removed 300 ms later, when the packets already translated have
-//! left. The IPVS mode waits 300 ms before it removes anything. An nftables table is deleted at that time, too. If it were deleted at once, its checks would be active
-//! a little longer than its translation, and would reject packets that the new data plane translates.
+//! left. The table is deleted at that time, too. If it were deleted at once, its checks would be active a little longer
+//! than its translation, and would reject packets that the new data plane translates. The IPVS mode waits 300 ms before
+//! it removes anything.
 //!
 //! A second replacement replaces one that is pending. [`Handle::retire`] passes in a data plane of another mode whose
 //! rules an earlier run left.

@@ -63,10 +63,9 @@
 //! # Removal
 //!
 //! With the front end of nftables, a removal runs over netlink: `iptables-restore` would list the rules of every
-//! chain. First it removes the rules by which packets enter this mode's chains. The rules that accept or masquerade
-//! translated packets on their way out follow after `TRANSIT_TIME`, and then the chains, in parts. The older iptables
-//! copies the table for each transaction, so all goes in one restore, in a thread of its own. A chain that rules of
-//! other programs lead to stays.
+//! chain. First it removes the rules by which packets enter this mode's chains, in one transaction, and then the chains,
+//! in parts. The older iptables copies the table for each transaction, so all goes in one restore, in a thread of its
+//! own. A chain that rules of other programs lead to stays.
 //!
 //! # Memory
 //!

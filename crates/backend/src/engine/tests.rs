@@ -222,18 +222,28 @@ fn nothing_is_committed_before_the_start() {
     thread.join().unwrap();
 }
 
-/// The receiver of a data plane that waits for it in its first comparison, and a sender that ends the wait.
-fn busy() -> (Recorder, mpsc::Sender<()>) {
+/// An engine that has begun its first comparison.
+struct Busy {
+    recorder: Recorder,
+    handle: Handle,
+    thread: JoinHandle<()>,
+    reports: Receiver<Report>,
+    /// Ends the comparison.
+    release: mpsc::Sender<()>,
+}
+
+fn busy() -> Busy {
     let (release, released) = mpsc::channel();
-    (Recorder { released: Some(Arc::new(Mutex::new(released))), ..Recorder::default() }, release)
+    let recorder = Recorder { released: Some(Arc::new(Mutex::new(released))), ..Recorder::default() };
+    let (handle, thread, reports) = engine(&recorder, quick());
+    handle.start();
+    until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
+    Busy { recorder, handle, thread, reports, release }
 }
 
 #[test]
 fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() {
-    let (recorder, release) = busy();
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.start();
-    until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
+    let Busy { handle, thread, reports, release, .. } = busy();
     let names: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
     for number in 0..1_000_000 {
         let mut work = work(&[&names[number % names.len()]]);
@@ -258,10 +268,7 @@ fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() 
 
 #[test]
 fn settings_that_come_after_a_replacement_are_the_replacement_s_too() {
-    let (recorder, release) = busy();
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.start();
-    until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
+    let Busy { recorder, handle, thread, reports, release } = busy();
     let (given_up, successor) = (Recorder::at("nowhere"), Recorder::at("elsewhere"));
     // One after each replacement: the active data plane gets the first, the last replacement only the second.
     handle.replace(Family::Ipv4, Box::new(given_up.clone()));
