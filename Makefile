@@ -52,7 +52,8 @@ TESTS := $(CARGO) test --quiet --locked --workspace --all-features
 GUEST := PORTOLAN_TEST_IPVS=1 $(TESTS) --config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"'
 # SPECIFICATION.md gives the reason for each test that is left out.
 VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
-	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change
+	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change drift:: takeover:: memory:: \
+	_legacy::the_kernel_agrees redirect_nft::the_kernel_agrees restart_hands_over after_a_kill
 # One test program for each aspect. Each has a module for each way to run a mode.
 PACKETS := --test affinity --test decisions --test frontends --test masquerade --test refusals --test random
 vm-test: packages-base packages-vm
