@@ -1,8 +1,12 @@
 //! The meaning of Services, independent of the proxy mode. All code is pure.
 //!
-//! The crate owns the slim API objects, the [`Catalog`] that holds them, endpoint selection, the forwarding table
-//! with its changes per Service port, and the [`oracle`] that predicts where a packet goes. Objects go in one event
-//! at a time. [`Change`]s come out. The crate must not know I/O, clocks, async, netlink, rules or the API server.
+//! The crate owns the slim API objects, the [`Catalog`] that holds them, endpoint selection, and the forwarding table
+//! with its changes per Service port. Objects go in one event at a time. [`Change`]s come out.
+//!
+//! It also owns what is read from the table: the [`oracle`] predicts where a packet goes and returns a [`verdict`] with
+//! the reasons, and [`Catalog::explain`] tells why an endpoint serves or not.
+//!
+//! The crate must not know I/O, clocks, async, netlink, rules or the API server.
 
 pub mod catalog;
 mod coalesced;
@@ -13,6 +17,7 @@ pub mod scheduler;
 pub mod selection;
 pub mod settings;
 pub mod table;
+pub mod verdict;
 #[cfg(any(test, feature = "world"))]
 pub mod world;
 

@@ -10,6 +10,7 @@ use portolan_backend::{Commit, Dataplane};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::oracle::ModeDifferences;
+use portolan_model::verdict::Verdict;
 use portolan_model::world::Edit;
 use portolan_model::{
     Catalog, Change, Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, ServicePortName,
@@ -204,6 +205,16 @@ impl Cluster {
     /// Returns the forwarding table of a family.
     pub fn table(&self, family: Family) -> Vec<(Arc<ServicePortName>, Arc<Forwarding>)> {
         self.catalog.forwardings(family).collect()
+    }
+
+    /// Adds to a verdict why each endpoint of its Service port serves or not.
+    pub(crate) fn with_endpoints(&self, verdict: Verdict, family: Family) -> Verdict {
+        let decision = verdict.decided_by.as_ref();
+        let explained = decision.and_then(|decision| self.catalog.explain(&decision.name, family));
+        match explained {
+            Some(explained) => verdict.with_endpoints(&explained.selection),
+            None => verdict,
+        }
     }
 
     /// Adds an address of each family to the node, and a sender that uses them.

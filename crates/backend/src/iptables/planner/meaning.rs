@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::oracle::{Fate, ModeDifferences, Oracle, Origin, Packet};
+use portolan_model::oracle::{FlowState, ModeDifferences, Oracle, Origin, Packet};
+use portolan_model::table::Entry;
+use portolan_model::verdict::Fate;
 use portolan_model::world::{Ranges, Rng};
-use portolan_model::{Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, Settings};
+use portolan_model::{
+    Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, ServicePortName, Settings,
+};
 use proptest::prelude::*;
 
 use super::tests::{Edited, loaded, settings};
@@ -96,7 +101,8 @@ fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'stat
     if sources[0].is_loopback() {
         // A packet from a loopback address can only go to a loopback address.
         let (protocol, port) = (Protocol::Tcp, *rng.pick(&ranges.node_ports).unwrap());
-        return Packet { origin, source: sources[0], destination: sources[0], protocol, port };
+        let (source, flow) = (sources[0], FlowState::New);
+        return Packet { origin, source, destination: source, protocol, port, flow };
     }
     let mut destinations = ranges.cluster_ips.get(family).clone();
     destinations.extend(of(&ranges.external_ips));
@@ -108,6 +114,7 @@ fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'stat
         destination: *rng.pick(&destinations).unwrap(),
         protocol: *rng.pick(&[Protocol::Tcp, Protocol::Udp, Protocol::Sctp]).unwrap(),
         port: *rng.pick(&ports).unwrap(),
+        flow: FlowState::New,
     }
 }
 
@@ -165,9 +172,10 @@ proptest! {
         planner.remember(&changes, &health_checks);
         let tables = loaded(&mut planner);
         let local_addresses = local_addresses(family);
-        let forwardings: Vec<&Forwarding> = planner.forwardings().map(|(_, forwarding)| &**forwarding).collect();
+        let entry = |(name, forwarding): (&Arc<ServicePortName>, &Arc<Forwarding>)| (name.clone(), forwarding.clone());
+        let table: Vec<Entry> = planner.forwardings().map(entry).collect();
         let local_addresses = &local_addresses;
-        let oracle = Oracle { settings: &settings, local_addresses, forwardings: &forwardings, differences };
+        let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
         let walk = Walk { tables: &tables, local_addresses };
         let ranges = Ranges::example();
         for _ in 0..200 {
