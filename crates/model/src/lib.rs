@@ -4,7 +4,8 @@
 //! with its changes per Service port. Objects go in one event at a time. [`Change`]s come out.
 //!
 //! It also owns what is read from the table: the [`oracle`] predicts where a packet goes and returns a [`verdict`] with
-//! the reasons, and [`Catalog::explain`] tells why an endpoint serves or not.
+//! the reasons, [`Catalog::explain`] tells why an endpoint serves or not, and [`observed`] compares the table with what
+//! the kernel has.
 //!
 //! The crate must not know I/O, clocks, async, netlink, rules or the API server.
 
@@ -12,6 +13,7 @@ pub mod catalog;
 mod coalesced;
 pub mod family;
 pub mod object;
+pub mod observed;
 pub mod oracle;
 pub mod scheduler;
 pub mod selection;
