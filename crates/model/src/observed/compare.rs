@@ -55,24 +55,22 @@ fn without_owner(port: &ObservedPort) -> Vec<Difference> {
 
 /// The Service ports of the table by name and by frontend.
 struct Owners<'a> {
-    by_name: HashMap<&'a ServicePortName, usize>,
-    by_address: HashMap<(Protocol, SocketAddr), usize>,
-    by_node_port: HashMap<(Protocol, u16), usize>,
+    names: HashMap<&'a ServicePortName, usize>,
+    addresses: HashMap<(Protocol, SocketAddr), usize>,
+    node_ports: HashMap<(Protocol, u16), usize>,
 }
 
 impl<'a> Owners<'a> {
     fn of(table: &'a [Entry]) -> Self {
         let mut owners =
-            Self { by_name: HashMap::new(), by_address: HashMap::new(), by_node_port: HashMap::new() };
+            Self { names: HashMap::new(), addresses: HashMap::new(), node_ports: HashMap::new() };
         for (index, (name, forwarding)) in table.iter().enumerate() {
-            owners.by_name.insert(&**name, index);
+            owners.names.insert(&**name, index);
             for frontend in &forwarding.frontends {
-                match (frontend.socket(), frontend) {
-                    (Some(socket), _) => drop(owners.by_address.insert((forwarding.protocol, socket), index)),
-                    (None, Frontend::NodePort(port)) => {
-                        owners.by_node_port.insert((forwarding.protocol, *port), index);
-                    }
-                    (None, _) => {}
+                if let Some(socket) = frontend.socket() {
+                    owners.addresses.insert((forwarding.protocol, socket), index);
+                } else if let Frontend::NodePort(port) = frontend {
+                    owners.node_ports.insert((forwarding.protocol, *port), index);
                 }
             }
         }
@@ -82,10 +80,10 @@ impl<'a> Owners<'a> {
     /// Returns the Service port of an entry: by its name, or by the first of its frontends that the table has.
     fn find(&self, observed: &Observed, port: &ObservedPort) -> Option<usize> {
         if let Some(name) = &port.name {
-            return self.by_name.get(&**name).copied();
+            return self.names.get(&**name).copied();
         }
-        let node_port = |number: u16| self.by_node_port.get(&(port.protocol, number)).copied();
-        let address = |socket: SocketAddr| self.by_address.get(&(port.protocol, socket)).copied();
+        let node_port = |number: u16| self.node_ports.get(&(port.protocol, number)).copied();
+        let address = |socket: SocketAddr| self.addresses.get(&(port.protocol, socket)).copied();
         port.frontends.iter().find_map(|frontend| match frontend.place {
             ObservedPlace::Frontend(Frontend::NodePort(number)) => node_port(number),
             ObservedPlace::Frontend(frontend) => address(frontend.socket()?),
@@ -149,20 +147,9 @@ impl Comparison<'_> {
         match &part.endpoints {
             ObservedEndpoints::Unknown => Vec::new(),
             ObservedEndpoints::Lists { cluster, local } => {
-                let lists = [
-                    (EndpointList::Cluster, cluster, &self.forwarding.cluster),
-                    (EndpointList::Local, local, &self.forwarding.local),
-                ];
-                let compare = |(list, found, backends): (EndpointList, &Fact<Vec<_>>, &Box<[Backend]>)| {
-                    let Fact::Known(found) = found else { return Vec::new() };
-                    let mut deviations = endpoint_deviations(backends, found, Behind::List(list));
-                    if !self.uses(list) {
-                        // The mode need not write a list that no frontend leads to.
-                        deviations.retain(|found| matches!(found, Deviation::EndpointExtra { .. }));
-                    }
-                    deviations
-                };
-                lists.into_iter().flat_map(compare).collect()
+                let mut deviations = self.list(EndpointList::Cluster, cluster);
+                deviations.extend(self.list(EndpointList::Local, local));
+                deviations
             }
             ObservedEndpoints::Shared(found) => {
                 let places = part.frontends.iter().map(|frontend| frontend.place);
@@ -174,6 +161,20 @@ impl Comparison<'_> {
                 places.filter_map(compare).flatten().collect()
             }
         }
+    }
+
+    /// Compares one of the lists of endpoints. The mode need not write a list that no frontend leads to.
+    fn list(&self, list: EndpointList, found: &Fact<Vec<ObservedEndpoint>>) -> Vec<Deviation> {
+        let Fact::Known(found) = found else { return Vec::new() };
+        let backends = match list {
+            EndpointList::Cluster => &self.forwarding.cluster,
+            EndpointList::Local => &self.forwarding.local,
+        };
+        let mut deviations = endpoint_deviations(backends, found, Behind::List(list));
+        if !self.uses(list) {
+            deviations.retain(|deviation| matches!(deviation, Deviation::EndpointExtra { .. }));
+        }
+        deviations
     }
 
     /// Returns true if a frontend leads to a list.
