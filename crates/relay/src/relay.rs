@@ -57,7 +57,9 @@ pub(crate) struct Relay {
     /// Deadlines of attempts to connect, each with the number of the attempt.
     limits: Deadlines<(Slot, u8)>,
     sweep_at: Option<Instant>,
-    /// When listeners are watched again; `None` if they are watched.
+    /// False until the table is known. Listeners are not watched before.
+    has_table: bool,
+    /// When listeners are watched again; `None` if they are watched, or the table is not known.
     paused_until: Option<Instant>,
     /// When a pause was last logged.
     pause_logged: Option<Instant>,
@@ -76,7 +78,7 @@ impl Relay {
     ) -> Result<Self, Errno> {
         let poller = Poller::new()?;
         poller.watch_reads(&*wake, Token::Wake)?;
-        let relay = Self {
+        Ok(Self {
             poller,
             listeners,
             commands,
@@ -92,13 +94,12 @@ impl Relay {
             round: 0,
             limits: Deadlines::default(),
             sweep_at: None,
+            has_table: false,
             paused_until: None,
             pause_logged: None,
             drain_until: None,
             options,
-        };
-        relay.watch_listeners()?;
-        Ok(relay)
+        })
     }
 
     pub(crate) fn run(mut self) {
@@ -144,8 +145,12 @@ impl Relay {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         self.apply_changes(now);
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let (drain, stop) = (commands.drain.take(), commands.stop);
+        let (drain, stop, has_table) = (commands.drain.take(), commands.stop, commands.has_table);
         drop(commands);
+        if has_table && !self.has_table {
+            self.has_table = true;
+            self.resume(now);
+        }
         if let Some(until) = drain {
             self.accept_pending(now);
             self.listeners.clear();
@@ -279,6 +284,13 @@ impl Relay {
         self.paused_until = Some(now + PAUSE);
     }
 
+    /// Watches the listeners, or tries again after a pause.
+    fn resume(&mut self, now: Instant) {
+        if self.watch_listeners().is_err() {
+            self.pause(now);
+        }
+    }
+
     fn watch_listeners(&self) -> Result<(), Errno> {
         for (number, listener) in (0_u8..).zip(&self.listeners) {
             self.poller.watch_reads(&listener.fd, Token::Listener(number))?;
@@ -311,9 +323,7 @@ impl Relay {
         self.udp.expire(&mut self.table, &self.counters, now);
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
-            if self.watch_listeners().is_err() {
-                self.pause(now);
-            }
+            self.resume(now);
         }
     }
 
