@@ -198,18 +198,24 @@ impl Relay {
         self.apply_changes(now);
         let Some(listener) = self.listeners.get(usize::from(number)) else { return };
         if listener.protocol == Protocol::Udp {
-            let mut context = Context {
-                table: &mut self.table,
-                destinations: &mut self.destinations,
-                poller: &self.poller,
-                options: &self.options,
-                counters: &self.counters,
-                now,
-            };
-            self.udp.receive(listener, &mut context);
+            self.receive(usize::from(number), now);
         } else {
             self.accept(usize::from(number), now);
         }
+    }
+
+    /// Receives datagrams. Returns true if more may be waiting.
+    fn receive(&mut self, number: usize, now: Instant) -> bool {
+        let Some(listener) = self.listeners.get(number) else { return false };
+        let mut context = Context {
+            table: &mut self.table,
+            destinations: &mut self.destinations,
+            poller: &self.poller,
+            options: &self.options,
+            counters: &self.counters,
+            now,
+        };
+        self.udp.receive(listener, &mut context)
     }
 
     /// Accepts connections. Returns true if more may be waiting.
@@ -298,14 +304,16 @@ impl Relay {
         Ok(())
     }
 
-    /// Accepts connections that the kernel has already established: closing the listener would reset them.
+    /// Accepts connections that the kernel has already established, and receives datagrams that have arrived: closing the
+    /// listener would reset and drop them.
     fn accept_pending(&mut self, now: Instant) {
+        // At most a full backlog: what is beyond it has arrived since.
+        let rounds = BACKLOG.unsigned_abs() as usize / ACCEPTS;
         for number in 0..self.listeners.len() {
-            if self.listeners.get(number).is_some_and(|listener| listener.protocol == Protocol::Tcp) {
-                // At most a full backlog: connections beyond it have arrived since.
-                let rounds = BACKLOG.unsigned_abs() as usize / ACCEPTS;
-                let _ = (0..=rounds).take_while(|_| self.accept(number, now)).count();
-            }
+            let is_udp =
+                self.listeners.get(number).is_some_and(|listener| listener.protocol == Protocol::Udp);
+            let mut more = || if is_udp { self.receive(number, now) } else { self.accept(number, now) };
+            let _ = (0..=rounds).take_while(|_| more()).count();
         }
     }
 
