@@ -21,6 +21,8 @@ use crate::relay::Relay;
 pub(crate) struct Commands {
     /// Changes of the table.
     pub(crate) changes: PerFamily<Coalesced>,
+    /// True once changes have been sent, possibly none: the table is known.
+    pub(crate) has_table: bool,
     /// Accept nothing new, and end with the last connection, or at this time.
     pub(crate) drain: Option<Instant>,
     /// End at once.
@@ -70,8 +72,9 @@ impl Drop for Capturing {
     }
 }
 
-/// Opens the listeners in the network namespace of this thread, and starts the relay's thread. Its table is empty.
-/// Captured packets must arrive [untouched](crate::Arrival::Untouched).
+/// Opens the listeners in the network namespace of this thread, and starts the relay's thread. Its table is empty until
+/// the first [`Handle::apply`]; what arrives before waits. Captured packets must arrive
+/// [untouched](crate::Arrival::Untouched).
 pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
     spawn_with(families, options, None)
 }
@@ -122,7 +125,9 @@ pub fn spawn_with(
 }
 
 impl Handle {
-    /// Sends changes to the relay. Connections that are captured after this call are handled by them.
+    /// Sends changes to the relay. Connections that are captured after this call are handled by them. With the first call,
+    /// which may have no changes, the relay begins to accept: it may share its listeners with a relay that drains, so
+    /// connections and datagrams of that one's Services may have arrived already.
     pub fn apply(&self, changes: Vec<Change>) {
         let mut predecessors = self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner);
         predecessors.retain(|relay| !relay.is_over());
@@ -187,6 +192,7 @@ impl Handle {
 impl Inner {
     fn apply(&self, changes: impl IntoIterator<Item = Change>) {
         self.command(|commands| {
+            commands.has_table = true;
             for change in changes {
                 commands.changes.get_mut(change.family).extend([change]);
             }

@@ -68,8 +68,8 @@ impl Udp {
         }
     }
 
-    /// Receives datagrams and sends them to backends.
-    pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) {
+    /// Receives datagrams and sends them to backends. Returns true if more may be waiting.
+    pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) -> bool {
         for _ in 0..DATAGRAMS {
             match original::receive_with_destination(&listener.fd, &mut self.buffer) {
                 Ok(Some(received)) => {
@@ -78,9 +78,10 @@ impl Udp {
                     }
                 }
                 Ok(None) => Counters::count(&context.counters.datagrams_lost),
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
+        true
     }
 
     /// Sends a backend's answers to the client. An ICMP error ends the flow after the answers before it, so that the

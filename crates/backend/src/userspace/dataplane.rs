@@ -131,9 +131,8 @@ impl Userspace {
                 self.left_out.remove(&change.name);
             }
         }
-        if !carried.is_empty() {
-            self.relay.apply(carried);
-        }
+        // Also without changes: the relay accepts nothing before it knows its table.
+        self.relay.apply(carried);
         seen
     }
 
