@@ -13,11 +13,12 @@ use portolan_ipam::{
     check::{Neighbours, RangeRefusal, check_configured},
 };
 use portolan_store::History;
+use portolan_web::metrics::Sources;
 use thiserror::Error;
 
 use crate::{
     security::TlsSettings,
-    server::{Checks, Limits, Metrics, ReleaseMemory},
+    server::{Checks, Limits, ReleaseMemory},
 };
 
 /// Settings of one server.
@@ -60,7 +61,7 @@ pub struct Config {
     /// The checks of `/readyz`. Other crates add theirs.
     pub checks: Checks,
     /// The metrics of `/metrics` besides the server's own. Other crates add theirs.
-    pub metrics: Metrics,
+    pub metrics: Sources,
 }
 
 /// How clients connect.
@@ -110,7 +111,7 @@ impl Default for Config {
             limits: Limits::default(),
             release_memory: None,
             checks: Checks::default(),
-            metrics: Metrics::default(),
+            metrics: Sources::default(),
         }
     }
 }

@@ -24,6 +24,7 @@ use std::{collections::HashSet, convert::Infallible, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
+use portolan_web::accepts_gzip;
 
 use self::{
     accept::{Accept, Content, Encoding},
@@ -80,7 +81,7 @@ impl Handler {
         request.extensions_mut().insert(Arc::clone(&share));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let encoding = Accept::of(request.headers()).encoding().unwrap_or(Encoding::Json);
-        let packed = compress::accepts_gzip(request.headers());
+        let packed = accepts_gzip(request.headers());
         let answer = self.dispatch(request).await.unwrap_or_else(|error| {
             tracing::debug!(%method, path, code = error.code(), %error, "refused");
             refusal(&error, encoding)

@@ -23,7 +23,7 @@
 //!
 //! The path of a read: a snapshot of [`Store`] -> bytes on the wire.
 //!
-//! [`Metrics`] and [`Checks`] hold the metrics and readiness checks that other crates add.
+//! [`Sources`] and [`Checks`] hold the metrics and readiness checks that other crates add.
 
 mod allocate;
 mod api;
@@ -32,6 +32,7 @@ mod config;
 mod controllers;
 mod error;
 mod events;
+mod histogram;
 mod http;
 mod kinds;
 mod manifests;
@@ -52,14 +53,15 @@ pub use api::{
 pub use config::{Config, ConfigError, ServiceRanges, Transport};
 pub use controllers::repair::RepairMetrics;
 pub use error::{ApiError, CauseReason, FieldError};
+pub use histogram::Histogram;
 pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
 pub use portolan_schema::{Info, Object, Resource, json, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
     Step, Store, StoredObject, Transaction,
 };
+pub use portolan_web::metrics::{Collect, MetricKind, Page, Sources};
 pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
 pub use server::{
-    Check, Checks, Collect, Error, Histogram, Limits, MetricKind, Metrics, Page, ReleaseMemory,
-    RunningServer, Server, check_address, serve, serve_with,
+    Check, Checks, Error, Limits, ReleaseMemory, RunningServer, Server, check_address, serve, serve_with,
 };

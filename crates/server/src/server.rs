@@ -27,7 +27,6 @@ mod health;
 mod http2;
 mod layered;
 mod limits;
-mod metrics;
 mod places;
 mod ration;
 mod records;
@@ -46,6 +45,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use portolan_web::metrics::Sources;
 use thiserror::Error;
 use tokio::{
     net::TcpListener,
@@ -64,7 +64,6 @@ use self::{
 pub use self::{
     health::{Check, Checks},
     limits::Limits,
-    metrics::{Collect, Histogram, MetricKind, Metrics, Page},
 };
 use crate::{
     api::Api,
@@ -261,7 +260,7 @@ async fn serve_api(
     let limits = config.limits.clone();
     let freed = Freed::default();
     let releasing = config.release_memory.map(|release| tokio::spawn(freed.clone().release(release)));
-    let metrics = Metrics::default();
+    let metrics = Sources::default();
     metrics.register(Arc::clone(&api) as Arc<_>);
     metrics.register(Arc::new(config.metrics.clone()));
     let gate = Gate::new(Parts {

@@ -9,6 +9,6 @@ pub(super) struct Process;
 
 impl Collect for Process {
     fn collect(&self, page: &mut Page) {
-        page.append(&ProcessMetrics::page());
+        ProcessMetrics::add_to_page(page);
     }
 }

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 use portolan_ipam::{AddressError, Claims, FieldError, Refusal, ServiceSpec, family::parse_address};
 
 use super::Ledger;
-use crate::server::Histogram;
+use crate::histogram::Histogram;
 
 /// Upper bounds in seconds: the defaults of Prometheus' client libraries, which upstream's histogram has, too.
 const BOUNDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, sync::PoisonError};
 
+use portolan_web::metrics::{Collect, MetricKind, Page, labels_text};
+
 use super::Api;
 use crate::{
     allocate::{AllocationScope, AllocatorMetrics},
     controllers::repair::RepairMetrics,
-    server::{Collect, MetricKind, Page},
 };
 
 impl Api {
@@ -40,27 +41,28 @@ fn addresses(page: &mut Page, metrics: &AllocatorMetrics) {
     let name = "kube_apiserver_clusterip_allocator_allocated_ips";
     page.family(name, MetricKind::Gauge, "Cluster IPs that are given out.");
     for (cidr, (allocated, _)) in &metrics.addresses {
-        page.sample(name, &[("cidr", cidr)], number(*allocated));
+        page.sample(name, &labels_text([("cidr", cidr)]), number(*allocated));
     }
     let name = "kube_apiserver_clusterip_allocator_available_ips";
     page.family(name, MetricKind::Gauge, "Cluster IPs that are left.");
     for (cidr, (_, available)) in &metrics.addresses {
-        page.sample(name, &[("cidr", cidr)], number(*available));
+        page.sample(name, &labels_text([("cidr", cidr)]), number(*available));
     }
     let name = "kube_apiserver_clusterip_allocator_allocation_total";
     page.family(name, MetricKind::Counter, "Cluster IPs that this server gave out.");
     for ((cidr, scope), count) in &metrics.addresses_allocated {
-        page.sample(name, &[("cidr", cidr), ("scope", scope.name())], number(*count));
+        page.sample(name, &labels_text([("cidr", cidr), ("scope", scope.name())]), number(*count));
     }
     let name = "kube_apiserver_clusterip_allocator_allocation_errors_total";
     page.family(name, MetricKind::Counter, "Requests for a cluster IP that could not be met.");
     for ((cidr, scope), count) in &metrics.address_errors {
-        page.sample(name, &[("cidr", cidr), ("scope", scope.name())], number(*count));
+        page.sample(name, &labels_text([("cidr", cidr), ("scope", scope.name())]), number(*count));
     }
     let name = "kube_apiserver_clusterip_allocator_allocation_duration_seconds";
     page.family(name, MetricKind::Histogram, "Time in which a Service got its cluster IP and was stored.");
     for (cidr, histogram) in &metrics.durations {
-        page.histogram(name, &[("cidr", cidr)], histogram);
+        let counts = histogram.counts().iter().copied();
+        page.histogram(name, &labels_text([("cidr", cidr)]), histogram.bounds(), counts, histogram.sum());
     }
 }
 
@@ -84,7 +86,7 @@ fn repair(page: &mut Page, metrics: &RepairMetrics) {
         let name = format!("apiserver_{of}_errors_total");
         page.family(&name, MetricKind::Counter, "What the repair loop found, by its kind.");
         for (kind, count) in errors {
-            page.sample(&name, &[("type", kind)], number(*count));
+            page.sample(&name, &labels_text([("type", kind)]), number(*count));
         }
     }
     for of in ["clusterip", "nodeport"] {
@@ -96,7 +98,7 @@ fn repair(page: &mut Page, metrics: &RepairMetrics) {
 fn scopes(page: &mut Page, name: &str, help: &str, counts: &BTreeMap<AllocationScope, u64>) {
     page.family(name, MetricKind::Counter, help);
     for (scope, count) in counts {
-        page.sample(name, &[("scope", scope.name())], number(*count));
+        page.sample(name, &labels_text([("scope", scope.name())]), number(*count));
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderValue, header};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 
@@ -19,15 +19,6 @@ use super::Answer;
 const THRESHOLD: u64 = 128 << 10;
 /// Upstream's `defaultGzipContentEncodingLevel`. Higher levels gain little.
 const LEVEL: u32 = 1;
-
-/// Returns true if the client accepts gzip.
-pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(header::ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).any(|clause| {
-        let mut parts = clause.split(';').map(str::trim);
-        parts.next() == Some("gzip") && !parts.any(|part| matches!(part, "q=0" | "q=0.0"))
-    })
-}
 
 /// Compresses the answer if it is known to be large. Watches have no known size and are never compressed.
 pub(super) fn pack(answer: Answer) -> Answer {
@@ -101,14 +92,5 @@ mod tests {
         flate2::read::GzDecoder::new(body.as_slice()).read_to_end(&mut text).unwrap();
         assert!(packed && body.len() < size / 100);
         assert_eq!(text, vec![b'x'; size]);
-    }
-
-    #[test]
-    fn clients_that_accept_gzip() {
-        let asks = |text: &'static str| {
-            accepts_gzip(&HeaderMap::from_iter([(header::ACCEPT_ENCODING, HeaderValue::from_static(text))]))
-        };
-        assert!(asks("gzip") && asks("br, gzip;q=0.5"));
-        assert!(!asks("br") && !asks("gzip;q=0") && !accepts_gzip(&HeaderMap::new()));
     }
 }

@@ -10,12 +10,13 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
+use portolan_web::PLAIN;
+use portolan_web::metrics::{Sources, TEXT_FORMAT};
 use tokio::sync::{Semaphore, TryAcquireError, watch};
 
 use super::guarded::Guarded;
 use super::health::Checks;
 use super::limits::Limits;
-use super::metrics::Metrics;
 use super::ration::Shown;
 use super::refusal::{Refusal, text};
 use super::release::Freed;
@@ -34,7 +35,7 @@ pub(super) struct Gate {
     limits: Limits,
     room: Room,
     checks: Checks,
-    metrics: Metrics,
+    metrics: Sources,
     pub(super) requests: Arc<Requests>,
     freed: Freed,
     /// Becomes true when the server is told to stop, before it ends any connection.
@@ -81,7 +82,7 @@ pub(super) struct Parts {
     pub(super) security: Option<Arc<Security>>,
     pub(super) limits: Limits,
     pub(super) checks: Checks,
-    pub(super) metrics: Metrics,
+    pub(super) metrics: Sources,
     pub(super) stopping: watch::Receiver<bool>,
     pub(super) folder: Loading,
     pub(super) address: SocketAddr,
@@ -91,7 +92,7 @@ impl Gate {
     pub(super) fn new(parts: Parts) -> Self {
         let Parts { handler, freed, security, limits, checks, metrics, stopping, folder, address } = parts;
         let requests = Arc::new(Requests::default());
-        let metrics_of_server = Metrics::default();
+        let metrics_of_server = Sources::default();
         metrics_of_server.register(Arc::clone(&requests) as Arc<_>);
         if let Some(security) = &security {
             metrics_of_server.register(Arc::clone(security) as Arc<_>);
@@ -160,8 +161,7 @@ impl Gate {
         check_identity(request.headers(), identity, attributes)?;
         if attributes.target == Target::Path("/metrics".to_owned()) {
             only_get(attributes)?;
-            let media_type = "text/plain; version=0.0.4; charset=utf-8";
-            return Ok(text(StatusCode::OK, media_type, self.metrics.render()));
+            return Ok(text(StatusCode::OK, TEXT_FORMAT, self.metrics.render()));
         }
         if attributes.is_long_running() {
             let place = Arc::clone(&self.room.watches).try_acquire_owned().map_err(too_many)?;
@@ -207,7 +207,7 @@ impl Gate {
             *self.stopping.borrow(),
             self.folder.is_read(),
         );
-        Some(said.ok_or(Refusal::NotFound).map(|(code, said)| text(code, "text/plain; charset=utf-8", said)))
+        Some(said.ok_or(Refusal::NotFound).map(|(code, said)| text(code, PLAIN, said)))
     }
 
     /// Refuses requests from web pages in a browser on this host, which could use the browser's credentials or its

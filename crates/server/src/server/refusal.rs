@@ -1,9 +1,9 @@
 //! Answers to requests that are refused before they reach the API.
 
 use crate::json::{Value, json};
-use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
-use http_body_util::{BodyExt as _, Full};
+use http::{HeaderValue, StatusCode, header};
+use http_body_util::BodyExt;
+use portolan_web::JSON;
 
 use crate::http::{Answer, Attributes, Target};
 use crate::security::forbidden_message;
@@ -66,7 +66,7 @@ impl Refusal {
             status.insert("details".to_owned(), details);
         }
         let code = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut answer = text(code, "application/json", status.to_string());
+        let mut answer = text(code, JSON, status.to_string());
         if *self == Self::TooMany {
             answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
@@ -89,10 +89,5 @@ impl Refusal {
 
 /// Returns an answer with a text body.
 pub(super) fn text(code: StatusCode, media_type: &'static str, text: String) -> Answer {
-    let mut answer = Response::new(Full::new(Bytes::from(text)).boxed_unsync());
-    *answer.status_mut() = code;
-    let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    answer
+    portolan_web::answer(code, media_type, text).map(BodyExt::boxed_unsync)
 }

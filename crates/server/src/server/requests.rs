@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use super::metrics::{Collect, Histogram, MetricKind, Page};
+use portolan_web::metrics::{Collect, MetricKind, Page, labels_text};
+
+use crate::histogram::Histogram;
 use crate::http::{Attributes, Target};
 use crate::resource::Resource;
 use crate::security::Security;
@@ -114,7 +116,8 @@ impl Collect for Requests {
         );
         for ((labels, code), count) in &counted.answers {
             let [verb, group, resource] = labels.pairs();
-            page.sample(name, &[verb, group, resource, ("code", &code.to_string())], *count as f64);
+            let labels = labels_text([verb, group, resource, ("code", &code.to_string())]);
+            page.sample(name, &labels, *count as f64);
         }
         let name = "apiserver_request_duration_seconds";
         page.family(
@@ -123,17 +126,18 @@ impl Collect for Requests {
             "Time from a request's head to its answer's, without watches.",
         );
         for (labels, histogram) in &counted.durations {
-            page.histogram(name, &labels.pairs(), histogram);
+            let counts = histogram.counts().iter().copied();
+            page.histogram(name, &labels_text(labels.pairs()), histogram.bounds(), counts, histogram.sum());
         }
         let name = "apiserver_current_inflight_requests";
         page.family(name, MetricKind::Gauge, "Requests under way, without watches.");
         for (kind, count) in &counted.in_flight {
-            page.sample(name, &[("request_kind", kind)], *count as f64);
+            page.sample(name, &labels_text([("request_kind", kind)]), *count as f64);
         }
         let name = "apiserver_longrunning_requests";
         page.family(name, MetricKind::Gauge, "Watches under way.");
         for (labels, count) in &counted.watches {
-            page.sample(name, &labels.pairs(), *count as f64);
+            page.sample(name, &labels_text(labels.pairs()), *count as f64);
         }
         drop(counted);
         let value = |number: &AtomicU64| number.load(Relaxed) as f64;

@@ -6,11 +6,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+/// Connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// The meaning of an unspecified address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wildcard {
+pub enum Wildcard {
     /// Every address of both families.
     BothFamilies,
     /// Every address of its own family.
@@ -18,7 +19,7 @@ pub(crate) enum Wildcard {
 }
 
 /// Opens a listening socket, close-on-exec and non-blocking.
-pub(crate) fn listen(address: SocketAddr, wildcard: Wildcard) -> io::Result<TcpListener> {
+pub fn listen(address: SocketAddr, wildcard: Wildcard) -> io::Result<TcpListener> {
     listen_with(address, wildcard, open)
 }
 

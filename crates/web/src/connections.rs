@@ -17,7 +17,7 @@ use rustix::net::sockopt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::{Answer, Handler, PLAIN, answer};
+use crate::{Answer, Handler, PLAIN, answer};
 
 /// A connection without a request head for this long is closed. Longer than usual scrape intervals.
 const IDLE: Duration = Duration::from_secs(75);
@@ -32,10 +32,10 @@ const UNREAD_MS: u32 = 30_000;
 /// The pause after the process or the system ran out of descriptors or memory.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 /// Connections that one listener serves at the same time. For one more, the oldest is closed.
-pub(super) const MAX_CONNECTIONS: usize = 256;
+pub(crate) const MAX_CONNECTIONS: usize = 256;
 
 /// Serves requests until the listener itself fails. Dropping the future closes every connection.
-pub(crate) async fn serve(listener: &TcpListener, handler: &Handler) -> io::Error {
+pub async fn serve(listener: &TcpListener, handler: &Handler) -> io::Error {
     let mut connections = Connections::default();
     loop {
         tokio::select! {

@@ -1,10 +1,4 @@
-//! The node's small HTTP/1.1 servers: fixed responses, a limited number of connections, retries of failed binds.
-//!
-//! Input: an address, and a function from request to response. Output: the bound address, or the error that ends a server
-//! whose bind failure is fatal. This module does not know what the responses contain.
-//!
-//! Clients are not trusted. Heads, bodies, connections and the time for each of them are limited. A client that only
-//! occupies a connection loses it when another client needs one.
+//! A server with a fixed address: retries of failed binds, and whether such a failure ends it.
 
 use std::convert::Infallible;
 use std::io;
@@ -13,33 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::Full;
-use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
-use hyper::{Request, Response, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-pub(crate) use self::connections::serve;
-pub(crate) use self::encoding::compressed;
-pub(crate) use self::listen::{Wildcard, listen};
-
-mod connections;
-mod encoding;
-mod listen;
-#[cfg(test)]
-pub(crate) mod tests;
-
-/// A function from a request with its complete body to the response. It must not block.
-pub(crate) type Handler = Arc<dyn Fn(&Request<Bytes>) -> Answer + Send + Sync>;
-/// A complete response.
-pub(crate) type Answer = Response<Full<Bytes>>;
+use crate::{Handler, Wildcard, listen, serve};
 
 /// kube-proxy's pause after a failed bind.
 const BIND_RETRY: Duration = Duration::from_secs(5);
-
-pub(crate) const JSON: &str = "application/json";
-pub(crate) const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// A server could not listen, or its listener failed.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +31,7 @@ pub struct BindError {
 
 /// An open listening socket for a [`Server`]. Clients that connect before the server runs wait.
 #[derive(Debug)]
-pub struct Opened(std::net::TcpListener);
+pub struct Opened(pub(crate) std::net::TcpListener);
 
 impl Opened {
     /// Opens an address as [`Server::run`] does.
@@ -100,7 +74,7 @@ pub struct Server {
 
 impl Server {
     /// Creates a server. `field` is the configuration field of the address, for messages.
-    pub(crate) fn new(
+    pub fn new(
         name: &'static str,
         field: &'static str,
         address: SocketAddr,
@@ -162,19 +136,4 @@ impl Server {
         self.bound.send_replace(Some(address));
         Err(serve(&listener, &self.handler).await)
     }
-}
-
-/// Creates a response with a body and with `X-Content-Type-Options: nosniff`.
-pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Answer {
-    let mut response = Response::new(Full::new(body.into()));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    response
-}
-
-/// Creates the response of Go's servers for an unknown path.
-pub(crate) fn not_found() -> Answer {
-    answer(StatusCode::NOT_FOUND, PLAIN, "404 page not found\n")
 }

@@ -7,10 +7,10 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use hyper::header::{ACCEPT_ENCODING, CONTENT_ENCODING, HeaderMap, HeaderValue, VARY};
 
-use super::Answer;
+use crate::Answer;
 
 /// Sets the body of a response, compressed if the request's headers ask for it.
-pub(crate) fn compressed(request: &HeaderMap, mut answer: Answer, body: String) -> Answer {
+pub fn compressed(request: &HeaderMap, mut answer: Answer, body: String) -> Answer {
     answer.headers_mut().insert(VARY, HeaderValue::from_static("Accept-Encoding"));
     let body = match accepts_gzip(request).then(|| gzip(body.as_bytes())) {
         Some(Ok(small)) => {
@@ -25,7 +25,7 @@ pub(crate) fn compressed(request: &HeaderMap, mut answer: Answer, body: String) 
 }
 
 /// Returns true if `Accept-Encoding` names gzip, or everything, with a weight above 0 (RFC 9110, 12.5.3).
-fn accepts_gzip(request: &HeaderMap) -> bool {
+pub fn accepts_gzip(request: &HeaderMap) -> bool {
     let texts = request.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     let mut any = false;
     for item in texts.flat_map(|text| text.split(',')) {
@@ -58,6 +58,8 @@ mod tests {
             ("", false),
             ("gzip", true),
             ("deflate, gzip;q=0.5", true),
+            ("br", false),
+            ("gzip;q=0", false),
             ("gzip;q=0, *", false),
             ("*", true),
             ("*;q=0", false),
