@@ -11,7 +11,7 @@ use std::{
 };
 
 use portolan_schema::json::json;
-use portolan_server::{Api, Config, Resource, Store, WriteOptions};
+use portolan_server::{Api, ApiConfig, Resource, Store, WriteOptions};
 use portolan_store::{DurableStore, History, MemoryStore};
 
 const SERVICES: usize = 20_000;
@@ -50,7 +50,7 @@ fn creates(
     spec: &portolan_schema::json::Value,
 ) -> Duration {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let api = Arc::new(runtime.block_on(Api::open(store, &Config::default())).unwrap());
+    let api = Arc::new(runtime.block_on(Api::open(store, &ApiConfig::default())).unwrap());
     let start = Instant::now();
     thread::scope(|scope| {
         for thread in 0..threads {

@@ -1,30 +1,23 @@
 //! The settings of a server. Plain fields, which the command line fills in.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    str::FromStr,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf};
 
-use ipnet::IpNet;
-use portolan_ipam::{
-    AddressRange, NodePortRange,
-    check::{Neighbours, RangeRefusal, check_configured},
-};
-use portolan_store::History;
+use portolan_api::ApiConfig;
 use portolan_web::metrics::Sources;
-use thiserror::Error;
 
 use crate::{
+    controllers::ControllersConfig,
     security::TlsSettings,
     server::{Checks, Limits, ReleaseMemory},
 };
 
 /// Settings of one server.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "independent settings, not a state machine")]
 pub struct Config {
+    /// Settings of its API.
+    pub api: ApiConfig,
+    /// Settings of its controllers.
+    pub controllers: ControllersConfig,
     /// Address that [`Server::start`](crate::Server::start) listens on. With port 0 the kernel selects the port.
     pub listen: SocketAddr,
     /// How clients connect, and whether they must authenticate.
@@ -32,28 +25,8 @@ pub struct Config {
     /// Allows plain HTTP on an address that other hosts can reach. Meant for networks that do not leave this host,
     /// such as those of tests; the command line does not offer it.
     pub insecure_allow_non_loopback: bool,
-    /// Ranges for cluster IPs (`--service-cluster-ip-range`).
-    pub service_ranges: ServiceRanges,
-    /// Range for node ports (`--service-node-port-range`).
-    pub node_ports: NodePortRange,
-    /// Ranges of pods (`--cluster-cidr`). No range of cluster IPs may overlap them.
-    pub pod_ranges: Vec<IpNet>,
-    /// True if the Service `default/kubernetes` is maintained, at the first address of the primary range.
-    pub kubernetes_service: bool,
-    /// Address of that Service's endpoint (`--advertise-address`). `None`: the address listened on.
-    pub advertise_address: Option<IpAddr>,
-    /// True if objects are validated (`--validation`). If false, only well-formed JSON and metadata are required, so
-    /// that clients can be tested with objects that no API server would store.
-    pub validate: bool,
     /// Folder of manifests whose objects are applied and pruned (`--manifests`).
     pub manifests: Option<PathBuf>,
-    /// True if garbage is collected, deleted Namespaces are emptied, Endpoints are mirrored and Events expire. False
-    /// for tests of clients whose objects name owners that do not exist.
-    pub controllers: bool,
-    /// Time that an Event is kept after the last write to it (`--event-ttl`).
-    pub event_ttl: Duration,
-    /// Size of the history that is kept for watches that resume and for paged lists.
-    pub history: History,
     /// Limits on the requests of clients.
     pub limits: Limits,
     /// Returns free memory to the operating system. `None` if the allocator cannot do that.
@@ -74,124 +47,19 @@ pub enum Transport {
     Tls(Box<TlsSettings>),
 }
 
-/// One or two CIDRs. The first one is that of the primary family.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ServiceRanges {
-    primary: IpNet,
-    secondary: Option<IpNet>,
-}
-
-/// A setting that is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ConfigError {
-    /// The text is not a CIDR.
-    #[error("service-cluster-ip-range: \"{0}\" is not a CIDR; write it like 10.96.0.0/12 or fd00:96::/112")]
-    NotACidr(String),
-    /// The CIDR cannot be used for cluster IPs, or the CIDRs cannot be combined.
-    #[error("service-cluster-ip-range: {0}")]
-    Refused(#[from] RangeRefusal),
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self {
+            api: ApiConfig::default(),
+            controllers: ControllersConfig::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            insecure_allow_non_loopback: false,
-            service_ranges: ServiceRanges::default(),
-            node_ports: NodePortRange::default(),
-            pod_ranges: Vec::new(),
-            kubernetes_service: false,
-            advertise_address: None,
-            validate: true,
-            manifests: None,
-            controllers: true,
-            event_ttl: Duration::from_secs(60 * 60),
-            history: History::default(),
             transport: Transport::default(),
+            insecure_allow_non_loopback: false,
+            manifests: None,
             limits: Limits::default(),
             release_memory: None,
             checks: Checks::default(),
             metrics: Sources::default(),
-        }
-    }
-}
-
-impl Config {
-    /// Checks that the settings fit together. The ServiceCIDRs of an existing store are not checked against them.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let nets: Vec<IpNet> = self.service_ranges.iter().collect();
-        check_configured(&nets, Neighbours { pods: &self.pod_ranges, nodes: &[] })?;
-        Ok(())
-    }
-}
-
-impl ServiceRanges {
-    /// Returns the primary range, then that of the other family if there is one.
-    pub fn iter(&self) -> impl Iterator<Item = IpNet> {
-        std::iter::once(self.primary).chain(self.secondary)
-    }
-
-    /// Returns the primary range.
-    pub fn primary(&self) -> IpNet {
-        self.primary
-    }
-}
-
-impl Default for ServiceRanges {
-    /// Returns 10.96.0.0/12, as in kubeadm.
-    fn default() -> Self {
-        let primary = ipnet::Ipv4Net::new_assert([10, 96, 0, 0].into(), 12);
-        Self { primary: primary.into(), secondary: None }
-    }
-}
-
-impl FromStr for ServiceRanges {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, ConfigError> {
-        let parse =
-            |part: &str| part.trim().parse().map_err(|_| ConfigError::NotACidr(part.trim().to_owned()));
-        let nets = text.split(',').map(parse).collect::<Result<Vec<IpNet>, _>>()?;
-        let mut ranges = check_configured(&nets, Neighbours::default())?.into_iter().map(AddressRange::net);
-        let primary = ranges.next().ok_or(RangeRefusal::Count(0))?;
-        Ok(Self { primary, secondary: ranges.next() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_are_parsed_and_truncated() {
-        let ranges: ServiceRanges = "10.96.0.9/16, fd00:96::/112".parse().unwrap();
-        let texts: Vec<String> = ranges.iter().map(|range| range.to_string()).collect();
-        assert_eq!(texts, ["10.96.0.0/16", "fd00:96::/112"]);
-    }
-
-    #[test]
-    fn ranges_of_pods_are_no_ranges_of_cluster_ips() {
-        let config = |pods: &str| Config { pod_ranges: vec![pods.parse().unwrap()], ..Config::default() };
-        assert_eq!(config("10.244.0.0/16").check(), Ok(()));
-        let text = config("10.100.0.0/16").check().unwrap_err().to_string();
-        let expected =
-            "service-cluster-ip-range: 10.96.0.0/12 overlaps 10.100.0.0/16, which is a range of pods";
-        assert!(text.starts_with(expected), "{text}");
-    }
-
-    #[test]
-    fn each_bad_range_has_its_error() {
-        let error = |text: &str| text.parse::<ServiceRanges>().unwrap_err();
-        assert!(matches!(error("10.96.0.0"), ConfigError::NotACidr(_)));
-        for (text, part) in [
-            ("10.0.0.0/24,10.1.0.0/24", "same family"),
-            ("10.0.0.0/24,fd00::/112,fd01::/112", "3 ranges"),
-            ("10.0.0.0/30", "fewer than 8"),
-            ("127.0.0.0/16", "loopback"),
-            ("fe80::/64", "link-local"),
-        ] {
-            let text_of = error(text).to_string();
-            assert!(text_of.starts_with("service-cluster-ip-range: ") && text_of.contains(part), "{text_of}");
         }
     }
 }

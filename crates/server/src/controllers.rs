@@ -10,25 +10,31 @@
 mod expiry;
 mod feed;
 mod garbage;
-pub(crate) mod kubernetes_service;
+mod kubernetes_service;
 mod mirror;
 mod namespaces;
 mod object;
 mod queue;
-pub(crate) mod repair;
-pub(crate) mod service_cidr;
+mod repair;
+mod service_cidr;
 
 #[cfg(test)]
 mod tests;
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
+use portolan_api::{Api, ApiError};
 use tokio::{sync::watch, task::JoinSet};
 
 pub(crate) use self::feed::{Feed, Seen};
+pub use self::repair::{RepairCounters, RepairMetrics, repair_once};
 use self::{expiry::Expiry, garbage::Collector, mirror::Mirror, namespaces::Namespaces};
-use crate::{api::Api, config::Config, error::ApiError};
 
 /// Interval at which the objects of every cluster are checked (as upstream's controllers of both objects).
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -37,27 +43,55 @@ const AT_ONCE: usize = 16;
 /// Objects that one controller examines before it yields to other tasks.
 const BATCH: usize = 256;
 
+/// Settings of the controllers.
+#[derive(Debug, Clone)]
+pub struct ControllersConfig {
+    /// True if the Service `default/kubernetes` is maintained, at the first address of the primary range.
+    pub kubernetes_service: bool,
+    /// Address of that Service's endpoint (`--advertise-address`). `None`: the address listened on.
+    pub advertise_address: Option<IpAddr>,
+    /// True if garbage is collected, deleted Namespaces are emptied, Endpoints are mirrored and Events expire. False
+    /// for tests of clients whose objects name owners that do not exist.
+    pub housekeeping: bool,
+    /// Time that an Event is kept after the last write to it (`--event-ttl`).
+    pub event_ttl: Duration,
+}
+
+impl Default for ControllersConfig {
+    fn default() -> Self {
+        Self {
+            kubernetes_service: false,
+            advertise_address: None,
+            housekeeping: true,
+            event_ttl: Duration::from_secs(60 * 60),
+        }
+    }
+}
+
 /// Starts the controllers, which run until the server stops. The objects that must exist before clients are served
 /// are in place when this returns. Returns an error if the store cannot write them; clients must not be served then.
+///
+/// `address` is where the server listens. `repairs` counts what the repair loop does.
 pub(crate) async fn start(
     api: &Arc<Api>,
-    config: &Config,
+    config: &ControllersConfig,
     address: SocketAddr,
+    repairs: &RepairCounters,
     stopping: &watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
 ) -> Result<(), ApiError> {
-    if config.controllers {
+    if config.housekeeping {
         tasks.spawn(until_stop(Collector::new(api).run(), stopping.clone()));
         tasks.spawn(until_stop(Namespaces::new(api).run(), stopping.clone()));
         tasks.spawn(until_stop(Mirror::new(api).run(), stopping.clone()));
         tasks.spawn(until_stop(Expiry::new(api, config.event_ttl).run(), stopping.clone()));
     }
-    service_cidr::sync(api).await;
-    let kubernetes = kubernetes_service::KubernetesService::new(config, address);
+    portolan_api::service_cidr::sync(api).await;
+    let kubernetes = kubernetes_service::KubernetesService::new(config, api.ranges(), address);
     if let Some(kubernetes) = &kubernetes {
         kubernetes.begin(api).await?;
     }
-    let mut repair = repair::Repair::default();
+    let mut repair = repair::Repair::new(repairs.clone());
     repair.pass(api).await;
     let mut stopping = stopping.clone();
     let api = Arc::clone(api);

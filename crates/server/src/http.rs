@@ -24,6 +24,13 @@ use std::{collections::HashSet, convert::Infallible, sync::Arc};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
+use portolan_api::{
+    Api, ApiError, Change, Effect, FieldError, FieldManager, Kept, Outcome, Part, Selector, WriteOptions,
+};
+use portolan_schema::{
+    json::{self, Object},
+    shape::FieldValidation,
+};
 use portolan_web::accepts_gzip;
 
 use self::{
@@ -35,13 +42,6 @@ use self::{
 pub(crate) use self::{
     arriving::{Arriving, arriving},
     attributes::{Attributes, Target},
-};
-use crate::{
-    api::{Api, Change, Effect, FieldManager, Kept, Outcome, Part, WriteOptions},
-    error::{ApiError, FieldError},
-    json::{self, Object},
-    schema::FieldValidation,
-    selector::Selector,
 };
 
 /// Maximum number of bytes of all warnings of an answer (apiserver, `endpoints/filters/warning.go`). Clients limit

@@ -25,36 +25,20 @@
 //!
 //! [`Sources`] and [`Checks`] hold the metrics and readiness checks that other crates add.
 
-mod allocate;
-mod api;
-pub mod audit;
 mod config;
 mod controllers;
-mod error;
-mod events;
-mod histogram;
 mod http;
-mod kinds;
 mod manifests;
-mod metadata;
-mod names;
 mod security;
-mod selector;
 mod server;
 
-use portolan_schema::{resource, shape as schema};
-use portolan_store as store;
-
-pub use allocate::{AllocationScope, AllocatorMetrics};
-pub use api::{
-    Api, Blocking, DeleteOptions, Effect, FieldManager, Outcome, Part, Preconditions, Propagation, Target,
-    WriteOptions,
+pub use config::{Config, Transport};
+pub use controllers::{ControllersConfig, RepairCounters, RepairMetrics, repair_once};
+pub use portolan_api::{
+    AllocationScope, AllocatorMetrics, Api, ApiConfig, ApiError, Blocking, CauseReason, ConfigError,
+    DeleteOptions, Effect, FieldError, FieldManager, NodePortRange, NodePortRangeError, Outcome, Part,
+    Preconditions, Propagation, ServiceRanges, Target, WriteOptions, audit,
 };
-pub use config::{Config, ConfigError, ServiceRanges, Transport};
-pub use controllers::repair::RepairMetrics;
-pub use error::{ApiError, CauseReason, FieldError};
-pub use histogram::Histogram;
-pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};
 pub use portolan_schema::{Info, Object, Resource, json, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,

@@ -21,7 +21,12 @@ use std::{
     sync::Arc,
 };
 
-use crate::json::Value;
+use portolan_api::{Api, ApiError, DeleteOptions, Effect, Preconditions, Target, resource_of};
+use portolan_schema::{
+    Resource,
+    json::{self, Value},
+};
+use portolan_store::{Scope, StoredObject};
 
 use self::{
     contents::{Contents, Found},
@@ -29,14 +34,7 @@ use self::{
     elsewhere::elsewhere,
 };
 pub(crate) use self::{follow::Follower, marker::MARKER};
-use crate::{
-    api::{Api, DeleteOptions, Effect, Preconditions, Target, resource_of},
-    controllers::Seen,
-    error::ApiError,
-    json,
-    resource::Resource,
-    store::{Scope, StoredObject},
-};
+use crate::controllers::Seen;
 
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,7 @@
 //! place continues when a credential is accepted. [`layered`] puts these layers under and over TLS.
 
 mod accept;
+mod allocation;
 mod begun;
 mod connection;
 mod gate;
@@ -45,6 +46,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use portolan_api::{Api, ApiError};
+use portolan_store::Store;
 use portolan_web::metrics::Sources;
 use thiserror::Error;
 use tokio::{
@@ -56,6 +59,7 @@ use tokio::{
 pub use self::release::ReleaseMemory;
 use self::{
     accept::Clients,
+    allocation::Allocation,
     connection::Shared,
     gate::{Gate, Loading, Parts},
     places::Places,
@@ -66,14 +70,11 @@ pub use self::{
     limits::Limits,
 };
 use crate::{
-    api::Api,
     config::{Config, Transport},
-    controllers,
-    error::ApiError,
+    controllers::{self, RepairCounters},
     http::Handler,
     manifests::{self, Follower},
     security::{Security, SecurityError},
-    store::Store,
 };
 
 /// How often the files of certificates and tokens are checked for changes, and the server's own certificate for its
@@ -122,7 +123,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let api = Arc::new(Api::new(&config));
+    let api = Arc::new(Api::new(&config.api));
     serve_with(api, config, listener, shutdown).await
 }
 
@@ -161,7 +162,7 @@ impl Server {
 
     /// Starts a server on a listener from the caller, for example one in another network namespace.
     pub fn start_on(config: Config, listener: StdListener) -> Result<RunningServer, Error> {
-        let api = Arc::new(Api::new(&config));
+        let api = Arc::new(Api::new(&config.api));
         Self::start_with(api, config, listener)
     }
 
@@ -252,7 +253,8 @@ async fn serve_api(
     let (stop, stopping) = watch::channel(false);
     let mut tasks = JoinSet::new();
     tokio::pin!(shutdown);
-    controllers::start(&api, config, address, &stopping, &mut tasks).await?;
+    let repairs = RepairCounters::default();
+    controllers::start(&api, &config.controllers, address, &repairs, &stopping, &mut tasks).await?;
     let (folder, failed) = follow(&api, config.manifests.as_ref(), &stopping, &mut tasks);
     if let Some(security) = &security {
         tasks.spawn(refresh(Arc::clone(security), stopping.clone()));
@@ -261,7 +263,7 @@ async fn serve_api(
     let freed = Freed::default();
     let releasing = config.release_memory.map(|release| tokio::spawn(freed.clone().release(release)));
     let metrics = Sources::default();
-    metrics.register(Arc::clone(&api) as Arc<_>);
+    metrics.register(Arc::new(Allocation { api: Arc::clone(&api), repairs }));
     metrics.register(Arc::new(config.metrics.clone()));
     let gate = Gate::new(Parts {
         handler: Handler::new(api, stopping.clone(), limits.body_bytes),

@@ -7,14 +7,17 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use common::*;
-use portolan_server::{Config, RunningServer};
+use portolan_server::{Config, ControllersConfig, RunningServer};
 use serde_json::{Value, json};
 
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 fn furnished() -> RunningServer {
-    let server = start(Config { kubernetes_service: true, ..Config::default() });
+    let server = start(Config {
+        controllers: ControllersConfig { kubernetes_service: true, ..ControllersConfig::default() },
+        ..Config::default()
+    });
     let address = server.local_addr();
     send_json(address, "POST", SERVICES, &labelled("web", "web")).expect(201);
     send_json(address, "POST", "/api/v1/namespaces", &json!({"metadata": {"name": "services"}})).expect(201);

@@ -10,7 +10,7 @@ use std::{
 
 use common::*;
 use futures::executor::block_on;
-use portolan_server::{Api, Config, Server};
+use portolan_server::{Api, ApiConfig, Config, ControllersConfig, Server};
 use serde_json::{Value, json};
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
@@ -282,7 +282,10 @@ fn a_service_takes_its_endpoints_along() {
 
 #[test]
 fn garbage_left_while_no_server_ran_is_collected() {
-    let server = start(Config { controllers: false, ..Config::default() });
+    let server = start(Config {
+        controllers: ControllersConfig { housekeeping: false, ..ControllersConfig::default() },
+        ..Config::default()
+    });
     let address = server.local_addr();
     let a = post(address, SERVICES, &service("a"));
     post(address, SLICES, &owned("of-a", &[&a]));
@@ -303,7 +306,7 @@ fn several_servers_collect_at_once() {
     let first = start(Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A second server that shares only the store.
-    let api = block_on(Api::open(Arc::clone(first.store()), &Config::default())).unwrap();
+    let api = block_on(Api::open(Arc::clone(first.store()), &ApiConfig::default())).unwrap();
     let second = Server::start_with(Arc::new(api), Config::default(), listener).unwrap();
     let address = second.local_addr();
     let a = post(address, SERVICES, &service("a"));

@@ -14,8 +14,8 @@ use std::{
 use common::*;
 use futures::{executor::block_on, future::BoxFuture};
 use portolan_server::{
-    Api, Changes, CommitError, Committed, Config, Expired, History, MemoryStore, Resource, Scope, Server,
-    Snapshot, Store, StoredObject, Transaction,
+    Api, ApiConfig, Changes, CommitError, Committed, Config, ControllersConfig, Expired, History,
+    MemoryStore, Resource, Scope, Server, Snapshot, Store, StoredObject, Transaction,
 };
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -129,7 +129,7 @@ fn a_list_of_any_state_comes_whole() {
 #[test]
 fn a_page_that_is_too_late_may_go_on_at_the_present() {
     let history = History { max_changes: 4, ..History::default() };
-    let server = start(Config { history, ..Config::default() });
+    let server = start(Config { api: ApiConfig { history, ..ApiConfig::default() }, ..Config::default() });
     let address = server.local_addr();
     for name in ["a", "b", "c"] {
         server.api().blocking().apply(service(name)).unwrap();
@@ -229,9 +229,12 @@ fn writes_of_another_server_are_visible_after_a_refresh() {
         lags: AtomicBool::new(false),
         waited_in_vain: AtomicBool::new(false),
     });
-    let api = block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &Config::default())).unwrap();
+    let api = block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &ApiConfig::default())).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let config = Config { controllers: false, ..Config::default() };
+    let config = Config {
+        controllers: ControllersConfig { housekeeping: false, ..ControllersConfig::default() },
+        ..Config::default()
+    };
     let server = Server::start_with(Arc::new(api), config, listener).unwrap();
     let address = server.local_addr();
     get(address, SERVICES).expect(200);

@@ -10,7 +10,7 @@ use std::{
 
 use common::*;
 use futures::executor::block_on;
-use portolan_server::{Api, Config, Server};
+use portolan_server::{Api, ApiConfig, Config, Server};
 use serde_json::{Value, json};
 
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
@@ -119,7 +119,7 @@ fn several_servers_make_each_slice_once() {
     let first = start(Config::default());
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     // A second server that shares only the store.
-    let api = block_on(Api::open(Arc::clone(first.store()), &Config::default())).unwrap();
+    let api = block_on(Api::open(Arc::clone(first.store()), &ApiConfig::default())).unwrap();
     let second = Server::start_with(Arc::new(api), Config::default(), listener).unwrap();
     let address = second.local_addr();
     for number in 0..20 {

@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 
 use common::*;
-use portolan_server::Config;
+use portolan_server::{Config, ControllersConfig};
 use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -151,7 +151,10 @@ fn some_namespaces_are_always_there() {
 
 #[test]
 fn a_namespace_left_half_deleted_is_finished_after_a_restart() {
-    let server = start(Config { controllers: false, ..Config::default() });
+    let server = start(Config {
+        controllers: ControllersConfig { housekeeping: false, ..ControllersConfig::default() },
+        ..Config::default()
+    });
     let address = server.local_addr();
     make(address, "shop");
     send_json(address, "POST", &services("shop"), &service("a")).expect(201);

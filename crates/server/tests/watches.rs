@@ -6,7 +6,7 @@ mod common;
 use std::{collections::BTreeMap, thread};
 
 use common::*;
-use portolan_server::{Config, History, Preconditions, Resource, Scope, Target, WriteOptions};
+use portolan_server::{ApiConfig, Config, History, Preconditions, Resource, Scope, Target, WriteOptions};
 use proptest::prelude::*;
 
 fn remove(api: &portolan_server::Api, name: &str) -> u64 {
@@ -150,7 +150,7 @@ fn a_named_path_watches_that_name_even_before_it_exists() {
 #[test]
 fn too_old_is_an_error_event_with_a_status() {
     let history = History { max_changes: 2, ..History::default() };
-    let server = start(Config { history, ..Config::default() });
+    let server = start(Config { api: ApiConfig { history, ..ApiConfig::default() }, ..Config::default() });
     let start = server.store().revision();
     for name in ["a", "b", "c", "d"] {
         server.api().blocking().apply(service(name)).unwrap();
@@ -189,7 +189,7 @@ fn time_outs_end_cleanly_after_a_last_bookmark() {
 #[test]
 fn a_slow_watcher_is_closed_and_never_holds_up_writers() {
     let history = History { max_superseded_bytes: 1 << 20, ..History::default() };
-    let server = start(Config { history, ..Config::default() });
+    let server = start(Config { api: ApiConfig { history, ..ApiConfig::default() }, ..Config::default() });
     let path = format!("{SLICES}?watch=true&resourceVersion={}", server.store().revision());
     let mut watch = Watch::start(server.local_addr(), &path);
     // Far more than the sockets hold. The history keeps 1 MiB of it.

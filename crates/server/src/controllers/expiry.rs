@@ -6,18 +6,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use portolan_api::Api;
+use portolan_schema::{Resource, json as fields, shape::timestamp};
+use portolan_store::{Change, CommitError, StoredObject, Transaction};
 use tokio::time::Instant;
 
 use super::{
     BATCH, all, boxed,
     feed::{Feed, Seen},
-};
-use crate::{
-    api::Api,
-    json as fields,
-    resource::Resource,
-    schema::timestamp,
-    store::{Change, CommitError, StoredObject, Transaction},
 };
 
 #[cfg(test)]

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use futures::{FutureExt, future::select_all};
+use portolan_schema::Resource;
+use portolan_store::{Change, Scope, Store, StoredObject};
 use tokio::sync::watch;
 
 use super::BATCH;
-use crate::{
-    resource::Resource,
-    store::{Change, Scope, Store, StoredObject},
-};
 
 /// Follows some resources. Starts with their whole state.
 #[derive(Debug)]

@@ -9,6 +9,14 @@ mod graph;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
+use portolan_api::{
+    Api, Propagation,
+    events::Warning,
+    metadata::{FOREGROUND, ORPHAN},
+};
+use portolan_schema::Resource;
+use portolan_store::{Change, Scope, Store, StoredObject};
+
 use self::{
     action::{Action, Done},
     graph::{Graph, Owner},
@@ -18,13 +26,6 @@ use super::{
     feed::{Feed, Seen},
     object::{Metadata, ObjectRef},
     queue::Queue,
-};
-use crate::{
-    api::{Api, Propagation},
-    events::Warning,
-    metadata::{FOREGROUND, ORPHAN},
-    resource::Resource,
-    store::{Change, Scope, Store, StoredObject},
 };
 
 /// The controller's name in Events.
@@ -188,7 +189,7 @@ impl Collector {
     }
 
     /// Brings the graph up to the current state of the store.
-    async fn catch_up(&mut self) -> Result<(), crate::store::CommitError> {
+    async fn catch_up(&mut self) -> Result<(), portolan_store::CommitError> {
         let revision = self.api.store().refresh().await?;
         while self.feed.through() < revision {
             self.observe();

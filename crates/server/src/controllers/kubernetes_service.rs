@@ -12,15 +12,11 @@ mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::json::json;
+use portolan_api::{Api, ApiError, Effect, ServiceRanges, WriteOptions};
+use portolan_schema::json::json;
 
 use self::presence::Presence;
-use super::RECHECK_INTERVAL;
-use crate::{
-    api::{Api, Effect, WriteOptions},
-    config::Config,
-    error::ApiError,
-};
+use super::{ControllersConfig, RECHECK_INTERVAL};
 
 const NAME: &str = "kubernetes";
 const PORT: u16 = 443;
@@ -48,9 +44,13 @@ pub(super) async fn keep(api: &Api, service: Option<&KubernetesService>) {
 
 impl KubernetesService {
     /// Returns the Service of a server at this address; `None` if the configuration does not ask for it.
-    pub(crate) fn new(config: &Config, address: SocketAddr) -> Option<Self> {
+    pub(crate) fn new(
+        config: &ControllersConfig,
+        ranges: &ServiceRanges,
+        address: SocketAddr,
+    ) -> Option<Self> {
         let advertised = config.advertise_address.or(Some(address.ip()));
-        let range = portolan_ipam::AddressRange::new(config.service_ranges.primary()).ok()?;
+        let range = portolan_ipam::AddressRange::new(ranges.primary()).ok()?;
         let service = Self {
             cluster_ip: range.first()?,
             port: address.port(),
@@ -95,7 +95,7 @@ impl KubernetesService {
         format!("{NAME}-{endpoint}-{}", self.port).replace([':', '.'], "-")
     }
 
-    fn service(&self) -> crate::json::Value {
+    fn service(&self) -> portolan_schema::json::Value {
         json!({
             "apiVersion": "v1", "kind": "Service",
             "metadata": {"name": NAME, "namespace": "default",
@@ -108,7 +108,7 @@ impl KubernetesService {
         })
     }
 
-    fn slice(&self, endpoint: IpAddr) -> crate::json::Value {
+    fn slice(&self, endpoint: IpAddr) -> portolan_schema::json::Value {
         let name = self.slice_name(endpoint);
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -129,11 +129,11 @@ fn tell(made: Result<Option<String>, ApiError>) {
 }
 
 /// Creates the object if it does not exist. Returns its key if it was created.
-async fn ensure(api: &Api, object: crate::json::Value) -> Result<Option<String>, ApiError> {
+async fn ensure(api: &Api, object: portolan_schema::json::Value) -> Result<Option<String>, ApiError> {
     let Some(object) = object.as_object().cloned() else { return Ok(None) };
-    let resource = crate::api::resource_of(&object)?;
-    let metadata = crate::json::object(&object, "metadata");
-    let name = metadata.and_then(|it| crate::json::text(it, "name")).unwrap_or_default();
+    let resource = portolan_api::resource_of(&object)?;
+    let metadata = portolan_schema::json::object(&object, "metadata");
+    let name = metadata.and_then(|it| portolan_schema::json::text(it, "name")).unwrap_or_default();
     let key = format!("default/{name}");
     if api.store().latest(resource, &key).is_some() {
         return Ok(None);

@@ -7,20 +7,16 @@ mod tests;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use portolan_api::{Api, ApiError, DeleteOptions, Part, Preconditions, WriteOptions, events::Warning};
+use portolan_schema::{Resource, json::Object};
+use portolan_store::{Scope, StoredObject};
+
 use self::plan::{MANAGED_BY, MANAGER, MAX_ADDRESSES, SERVICE_NAME, Wanted, Write, is_mirrored};
 use super::{
     BATCH, all, boxed,
     feed::{Feed, Seen},
     object::{Metadata, ObjectRef},
     queue::Queue,
-};
-use crate::{
-    api::{Api, DeleteOptions, Part, Preconditions, WriteOptions},
-    error::ApiError,
-    events::Warning,
-    json::Object,
-    resource::Resource,
-    store::{Scope, StoredObject},
 };
 
 /// The controller's name in Events.
@@ -245,7 +241,9 @@ async fn create(api: &Api, endpoints: &str, mut slice: Object) -> Result<(), Api
             return Ok(());
         }
         // A slice of another owner has the name: the server generates one instead.
-        if let Some(metadata) = slice.get_mut("metadata").and_then(crate::json::Value::as_object_mut) {
+        if let Some(metadata) =
+            slice.get_mut("metadata").and_then(portolan_schema::json::Value::as_object_mut)
+        {
             metadata.remove("name");
         }
     }

@@ -6,22 +6,21 @@ use std::{
     time::Duration,
 };
 
-use crate::json::{Value, json};
+use portolan_api::{
+    Api, ApiError, DeleteOptions, Part, Preconditions, SYSTEM_NAMESPACES, WriteOptions,
+    kinds::namespace::FINALIZER, metadata,
+};
+use portolan_schema::{
+    Resource, json as fields,
+    json::{Object, Value, json},
+};
+use portolan_store::{Change, Scope, StoredObject};
 
 use super::{
     BATCH, all, boxed,
     feed::{Feed, Seen},
     object::{Metadata, ObjectRef},
     queue::Queue,
-};
-use crate::{
-    api::{Api, DeleteOptions, Part, Preconditions, SYSTEM_NAMESPACES, WriteOptions},
-    error::ApiError,
-    json::{self as fields, Object},
-    kinds::namespace::FINALIZER,
-    metadata,
-    resource::Resource,
-    store::{Change, Scope, StoredObject},
 };
 
 const FIRST_DELAY: Duration = Duration::from_millis(100);

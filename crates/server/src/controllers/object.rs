@@ -2,13 +2,10 @@
 
 use std::sync::Arc;
 
+use portolan_api::Target;
+use portolan_schema::Resource;
+use portolan_store::{Store, StoredObject};
 use serde::Deserialize;
-
-use crate::{
-    api::Target,
-    resource::Resource,
-    store::{Store, StoredObject},
-};
 
 /// A reference to one object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +77,6 @@ impl Metadata {
 
     /// Returns true if the object waits for its dependents to be deleted first.
     pub(super) fn waits_for_dependents(&self) -> bool {
-        self.is_being_deleted() && self.has_finalizer(crate::metadata::FOREGROUND)
+        self.is_being_deleted() && self.has_finalizer(portolan_api::metadata::FOREGROUND)
     }
 }

@@ -5,26 +5,25 @@
 
 use std::{
     collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use portolan_api::{
+    Api, ApiError, address_draft,
+    audit::{Cluster, Report},
+    events::Warning,
+    port_draft,
+};
 use portolan_ipam::{
     ServiceKey,
     repair::{Audit, Finding, Mend, PERIOD, Problem, Sightings, Subject},
 };
-
+use portolan_schema::Resource;
+use portolan_store::{CommitError, Expired, Scope, Step, Store, Transaction};
 use tokio::{task::yield_now, time::Instant};
 
 use super::BATCH;
-use crate::{
-    allocate::{address_draft, port_draft},
-    api::Api,
-    audit::{Cluster, Report},
-    error::ApiError,
-    events::Warning,
-    resource::Resource,
-    store::{CommitError, Expired, Scope, Step, Store, Transaction},
-};
 
 /// Tries of a pass while other clients write the objects that it repairs.
 const TRIES: usize = 4;
@@ -45,10 +44,26 @@ pub struct RepairMetrics {
     pub passes: u64,
 }
 
+/// The counters of one repair loop. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct RepairCounters(Arc<Mutex<RepairMetrics>>);
+
+impl RepairCounters {
+    /// Returns the present counts.
+    pub fn read(&self) -> RepairMetrics {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RepairMetrics> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The state that is kept between passes.
 #[derive(Debug, Default)]
 pub(crate) struct Repair {
     sightings: Sightings,
+    counters: RepairCounters,
 }
 
 /// The result of a pass.
@@ -61,6 +76,17 @@ pub(crate) struct Pass {
 }
 
 impl Repair {
+    /// Creates a loop that has seen nothing.
+    pub(crate) fn new(counters: RepairCounters) -> Self {
+        Self { sightings: Sightings::default(), counters }
+    }
+
+    /// Returns the counters.
+    #[cfg(test)]
+    pub(super) fn counters(&self) -> &RepairCounters {
+        &self.counters
+    }
+
     /// Runs a pass every three minutes, and one in between when an IPAddress was deleted that a Service still lists.
     pub(super) async fn keep(mut self, api: &Api) {
         let period = Duration::from_secs(PERIOD);
@@ -110,7 +136,7 @@ impl Repair {
             let pass = self.try_pass(api).await;
             match pass {
                 Ok((audit, counts)) => {
-                    api.count_repair(|metrics| count(metrics, &audit.findings));
+                    count(&mut self.counters.lock(), &audit.findings);
                     self.sightings = audit.sightings.clone();
                     let recheck_after = audit.recheck_after;
                     return Some(Pass { report: Report::new(audit, counts, Vec::new()), recheck_after });
@@ -126,7 +152,8 @@ impl Repair {
                 }
             }
         }
-        api.count_repair(|metrics| metrics.failed_passes = metrics.failed_passes.saturating_add(1));
+        let mut counters = self.counters.lock();
+        counters.failed_passes = counters.failed_passes.saturating_add(1);
         None
     }
 
@@ -278,16 +305,13 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-impl Api {
-    /// Runs one pass of repair (`portolan serve --repair-once`). Returns its findings, and those of an audit after
-    /// it.
-    pub async fn repair_once(&self) -> Result<(Report, Report), ApiError> {
-        let mut repair = Repair::default();
-        let unfinished = || ApiError::Unavailable("repair could not be finished".to_owned());
-        let found = repair.pass(self).await.ok_or_else(unfinished)?;
-        let cluster = observe(self, self.store().revision()).await.map_err(|_| unfinished())?;
-        let counts = cluster.counts();
-        let audit = cluster.audit(now(), &Sightings::default());
-        Ok((found.report, Report::new(audit, counts, Vec::new())))
-    }
+/// Runs one pass of repair (`portolan serve --repair-once`). Returns its findings, and those of an audit after it.
+pub async fn repair_once(api: &Api) -> Result<(Report, Report), ApiError> {
+    let mut repair = Repair::default();
+    let unfinished = || ApiError::Unavailable("repair could not be finished".to_owned());
+    let found = repair.pass(api).await.ok_or_else(unfinished)?;
+    let cluster = observe(api, api.store().revision()).await.map_err(|_| unfinished())?;
+    let counts = cluster.counts();
+    let audit = cluster.audit(now(), &Sightings::default());
+    Ok((found.report, Report::new(audit, counts, Vec::new())))
 }

@@ -1,17 +1,15 @@
-use crate::json::{Value, json};
 use futures::executor::block_on;
-
-use super::{repair::Repair, service_cidr::sync};
-use crate::{
-    api::{Api, Outcome, Preconditions, Target, WriteOptions},
-    config::Config,
-    error::ApiError,
-    resource::Resource,
-    store::{Draft, Scope, Transaction},
+use portolan_api::{Api, ApiConfig, ApiError, Outcome, Preconditions, Target, WriteOptions};
+use portolan_schema::{
+    Resource,
+    json::{Value, json},
 };
+use portolan_store::{Draft, Scope, Transaction};
+
+use super::{repair::Repair, repair_once};
 
 fn api() -> Api {
-    Api::new(&Config { service_ranges: "10.0.0.0/24".parse().unwrap(), ..Config::default() })
+    Api::new(&ApiConfig { service_ranges: "10.0.0.0/24".parse().unwrap(), ..ApiConfig::default() })
 }
 
 fn apply(api: &Api, object: Value) -> Result<Outcome, ApiError> {
@@ -21,11 +19,6 @@ fn apply(api: &Api, object: Value) -> Result<Outcome, ApiError> {
 fn service(name: &str, address: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
         "spec": {"clusterIP": address, "ports": [{"port": 80}]}})
-}
-
-fn cidr(name: &str, cidr: &str) -> Value {
-    json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": name},
-        "spec": {"cidrs": [cidr]}})
 }
 
 fn delete(api: &Api, resource: Resource, name: &str) {
@@ -48,105 +41,6 @@ fn put(api: &Api, resource: Resource, object: &Value) {
     let draft = Draft::new(resource, object.as_object().unwrap());
     let expected = api.store().get(resource, draft.key()).map(|object| object.revision());
     api.blocking().commit(Transaction::put(resource, draft, expected)).unwrap();
-}
-
-fn ready(api: &Api, name: &str) -> Value {
-    let cidr = get(api, Resource::ServiceCidr, name).unwrap();
-    let condition = &cidr["status"]["conditions"][0];
-    assert_eq!(condition["type"], "Ready");
-    json!([condition["status"], condition["reason"]])
-}
-
-#[test]
-fn a_service_cidr_goes_when_nothing_needs_it() {
-    let api = api();
-    apply(&api, cidr("more", "10.1.0.0/24")).unwrap();
-    let stored = get(&api, Resource::ServiceCidr, "more").unwrap();
-    assert_eq!(stored["metadata"]["finalizers"], json!(["networking.k8s.io/service-cidr-finalizer"]));
-    block_on(sync(&api));
-    assert_eq!(ready(&api, "more"), json!(["True", ""]));
-    apply(&api, service("a", "10.1.0.7")).unwrap();
-    delete(&api, Resource::ServiceCidr, "more");
-    assert!(block_on(sync(&api)));
-    assert_eq!(ready(&api, "more"), json!(["False", "Terminating"]));
-    // A ServiceCIDR that is being deleted allocates no addresses.
-    assert_eq!(apply(&api, service("b", "10.1.0.8")).unwrap_err().code(), 422);
-    let before = api.store().revision();
-    block_on(sync(&api));
-    assert_eq!(api.store().revision(), before, "nothing new, nothing written");
-    delete(&api, Resource::Service, "a");
-    block_on(sync(&api));
-    assert_eq!(get(&api, Resource::ServiceCidr, "more"), None);
-}
-
-#[test]
-fn another_service_cidr_that_stays_frees_one_that_goes() {
-    let api = api();
-    apply(&api, cidr("narrow", "10.1.1.0/24")).unwrap();
-    apply(&api, cidr("twin", "10.1.1.0/24")).unwrap();
-    apply(&api, cidr("wide", "10.1.0.0/16")).unwrap();
-    apply(&api, service("edge", "10.1.1.0")).unwrap();
-    apply(&api, service("inside", "10.1.1.9")).unwrap();
-    delete(&api, Resource::ServiceCidr, "wide");
-    block_on(sync(&api));
-    assert!(get(&api, Resource::ServiceCidr, "wide").is_some(), "the edge has no other");
-    delete(&api, Resource::Service, "edge");
-    block_on(sync(&api));
-    assert_eq!(get(&api, Resource::ServiceCidr, "wide"), None);
-    // Two ServiceCIDRs that are deleted together do not justify each other's removal.
-    delete(&api, Resource::ServiceCidr, "narrow");
-    delete(&api, Resource::ServiceCidr, "twin");
-    block_on(sync(&api));
-    assert!(get(&api, Resource::ServiceCidr, "narrow").is_some());
-    assert!(get(&api, Resource::ServiceCidr, "twin").is_some());
-}
-
-#[test]
-fn a_range_in_the_way_of_nodes_or_pods_is_refused_with_the_reason() {
-    let config = Config { pod_ranges: vec!["10.200.0.0/16".parse().unwrap()], ..Config::default() };
-    let api = Api::new(&config);
-    apply(
-        &api,
-        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"podCIDRs": ["10.201.0.0/24"]},
-        "status": {"addresses": [{"type": "InternalIP", "address": "192.168.7.1"}, {"type": "Hostname", "address": "n"}]}}),
-    )
-    .unwrap();
-    for (range, part) in [
-        ("10.200.3.0/24", "overlaps 10.200.0.0/16, which is a range of pods"),
-        ("10.201.0.0/16", "overlaps 10.201.0.0/24, which is a range of pods"),
-        ("192.168.0.0/16", "overlaps 192.168.7.1/32, which is a range of nodes"),
-        ("127.0.0.0/24", "loopback"),
-        ("169.254.1.0/24", "link-local"),
-        ("fd00::/48", "too large"),
-        ("10.0.0.1/24", "without host bits"),
-    ] {
-        let error = apply(&api, cidr("x", range)).unwrap_err();
-        assert_eq!(error.code(), 422);
-        let text = error.to_string();
-        assert!(text.contains("spec.cidrs[0]: Invalid value") && text.contains(part), "{text}");
-    }
-    apply(&api, cidr("x", "10.202.0.0/16")).unwrap();
-    assert!(apply(&api, cidr("x", "10.203.0.0/16")).unwrap_err().to_string().contains("may not change"));
-}
-
-#[test]
-fn the_default_service_cidr_follows_the_configuration_only_to_a_second_family() {
-    let first = api();
-    let open = |ranges: &str| {
-        let config = Config { service_ranges: ranges.parse().unwrap(), ..Config::default() };
-        block_on(Api::open(std::sync::Arc::clone(first.store()), &config)).unwrap()
-    };
-    let cidrs = |api: &Api| get(api, Resource::ServiceCidr, "kubernetes").unwrap()["spec"]["cidrs"].clone();
-    let dual = open("10.0.0.0/24,fd00::/112");
-    assert_eq!(cidrs(&dual), json!(["10.0.0.0/24", "fd00::/112"]));
-    assert_eq!(list(&dual, Resource::Event), Vec::<Value>::new());
-    let other = open("10.9.0.0/24");
-    assert_eq!(cidrs(&other), json!(["10.0.0.0/24", "fd00::/112"]));
-    let events = list(&other, Resource::Event);
-    assert_eq!(events[0]["reason"], "KubernetesDefaultServiceCIDRInconsistent");
-    block_on(sync(&other));
-    let events = list(&other, Resource::Event);
-    assert_eq!((events.len(), &events[0]["series"]["count"]), (1, &json!(2)));
 }
 
 fn problems(api: &Api, repair: &mut Repair) -> Vec<String> {
@@ -211,12 +105,12 @@ fn repair_fixes_what_it_may_and_reports_the_rest() {
         |address| get(&api, Resource::IpAddress, address).unwrap()["spec"]["parentRef"]["name"].clone();
     assert_eq!((parent("10.0.0.1"), parent("10.0.0.2")), (json!("a"), json!("b")));
     assert_eq!(get(&api, Resource::IpAddress, "10.0.0.99"), None);
-    let metrics = api.repair_metrics();
+    let metrics = repair.counters().read();
     assert_eq!(
         (metrics.passes, metrics.address_errors["repair"], metrics.address_errors["duplicate"]),
         (3, 2, 2)
     );
-    let (_, after) = block_on(api.repair_once()).unwrap();
+    let (_, after) = block_on(repair_once(&api)).unwrap();
     assert_eq!(after.findings().len(), 2);
 }
 
@@ -264,7 +158,7 @@ fn each_kind_of_problem_is_found_and_repaired_or_only_reported() {
     ] {
         put(&api, Resource::IpAddress, &address(name, manager, resource, owner));
     }
-    let lines = |report: &crate::audit::Report| {
+    let lines = |report: &portolan_api::audit::Report| {
         let text = report.to_string();
         let lines = text.lines().filter(|line| line.ends_with(']'));
         let mut lines: Vec<String> = lines
@@ -295,7 +189,7 @@ fn each_kind_of_problem_is_found_and_repaired_or_only_reported() {
     ]
     .concat();
     all.sort_unstable();
-    let (found, left) = block_on(api.repair_once()).unwrap();
+    let (found, left) = block_on(repair_once(&api)).unwrap();
     assert_eq!(lines(&found), all);
     assert_eq!(lines(&left), for_people);
     let parent =
@@ -339,31 +233,4 @@ fn a_leaked_node_port_goes_at_the_third_sighting() {
     api.blocking().commit(removal).unwrap();
     problems(&api, &mut repair);
     assert!(get(&api, Resource::NodePort, "30006").is_some());
-}
-
-#[test]
-fn the_servers_own_service_is_there_before_clients_are() {
-    let config = Config {
-        service_ranges: "10.0.0.0/24".parse().unwrap(),
-        kubernetes_service: true,
-        advertise_address: Some("192.0.2.7".parse().unwrap()),
-        ..Config::default()
-    };
-    let server = crate::Server::start(config).unwrap();
-    let port = server.local_addr().port();
-    let target = Target { resource: Resource::Service, namespace: "default", name: "kubernetes" };
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while server.store().get(Resource::Service, &target.key()).is_none() {
-        assert!(std::time::Instant::now() < deadline, "never made");
-        std::thread::yield_now();
-    }
-    let service = get(server.api(), Resource::Service, "default/kubernetes").unwrap();
-    assert_eq!(
-        (&service["spec"]["clusterIP"], &service["spec"]["ports"][0]["targetPort"]),
-        (&json!("10.0.0.1"), &json!(port))
-    );
-    assert_eq!(service["metadata"]["labels"], json!({"component": "apiserver", "provider": "kubernetes"}));
-    let api = server.stop().unwrap();
-    assert_eq!(list(&api, Resource::EndpointSlice), Vec::<Value>::new(), "the endpoint goes with the server");
-    assert!(get(&api, Resource::Service, "default/kubernetes").is_some());
 }

@@ -5,8 +5,7 @@
 //! skipped, as upstream does.
 
 use http::{HeaderMap, header};
-
-use crate::error::ApiError;
+use portolan_api::ApiError;
 
 /// How an answer is encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

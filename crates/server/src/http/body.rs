@@ -9,24 +9,24 @@ mod budget;
 
 use std::sync::Arc;
 
-use crate::json::Value;
 use http::{HeaderMap, Request, header};
 use http_body_util::BodyExt;
 use hyper::body::Body as _;
+use portolan_api::ApiError;
 use portolan_schema::{
-    json::bounded::{self, Bounded},
+    Resource,
+    json::{
+        MAX_DEPTH, Object, Value,
+        bounded::{self, Bounded},
+        fits_depth, type_name,
+    },
     protobuf::{self, Problem},
+    shape::FieldValidation,
 };
 use serde::de::DeserializeSeed;
 
 pub(super) use self::budget::{Budget, Share};
 use super::{Arriving, duplicates};
-use crate::{
-    error::ApiError,
-    json::{MAX_DEPTH, Object, fits_depth, type_name},
-    resource::Resource,
-    schema::FieldValidation,
-};
 
 /// Maximum size of a body in bytes, the same as upstream's `MaxRequestBodyBytes`.
 const LIMIT: usize = 3 << 20;

@@ -1,9 +1,10 @@
 //! DELETE: its options, from the body or the query, and its answer.
 
-use crate::json::{Value, json};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 use http::{Request, StatusCode};
+use portolan_api::{Api, ApiError, DeleteOptions, Effect, FieldError, Outcome, Preconditions, Propagation};
+use portolan_schema::json::{Object, Value, json, type_name};
 
 use super::{
     Answer, Arriving,
@@ -13,11 +14,6 @@ use super::{
     query::Query,
     route::{Collection, Named},
     write_options,
-};
-use crate::{
-    api::{Api, DeleteOptions, Effect, Outcome, Preconditions, Propagation},
-    error::{ApiError, FieldError},
-    json::{Object, type_name},
 };
 
 /// Maximum number of objects of a collection that are deleted concurrently.

@@ -6,9 +6,13 @@
 mod aggregated;
 mod openapi;
 
-use crate::json::{Value, json};
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
+use portolan_api::ApiError;
+use portolan_schema::{
+    json::{Value, json},
+    resource::{Info, Resource},
+};
 
 use self::aggregated::Aggregation;
 use super::{
@@ -16,10 +20,6 @@ use super::{
     accept::{Accept, Encoding},
     present,
     query::Query,
-};
-use crate::{
-    error::ApiError,
-    resource::{Info, Resource},
 };
 
 /// The Kubernetes version whose API this server implements.

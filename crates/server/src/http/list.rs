@@ -5,17 +5,15 @@ mod token;
 
 use std::{sync::Arc, time::Duration};
 
-use crate::json::{Value, json};
+use portolan_api::{Api, ApiError, FieldError, Selector};
+use portolan_schema::{
+    Resource,
+    json::{Value, json},
+};
+use portolan_store::{Scope, Store, StoredObject};
 
 use self::token::Token;
 use super::{Answer, present::Presenter, query::Query, route::Collection, selector};
-use crate::{
-    api::Api,
-    error::{ApiError, FieldError},
-    resource::Resource,
-    selector::Selector,
-    store::{Scope, Store, StoredObject},
-};
 
 /// How long a read waits for a revision that is not published yet (upstream: 3 s).
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
@@ -111,7 +109,7 @@ async fn wait_for(store: &dyn Store, resource: Resource, revision: u64) -> Resul
     if current < revision { Err(ApiError::FutureRevision { requested: revision, current }) } else { Ok(()) }
 }
 
-pub(super) fn expired(error: crate::store::Expired) -> ApiError {
+pub(super) fn expired(error: portolan_store::Expired) -> ApiError {
     ApiError::Expired { requested: error.requested, oldest: error.oldest, continue_token: None }
 }
 
@@ -218,7 +216,7 @@ impl Page {
 
     /// Returns the error for a page at an expired revision. Its token lets the client continue at the current
     /// revision.
-    fn expired(&self, error: crate::store::Expired) -> ApiError {
+    fn expired(&self, error: portolan_store::Expired) -> ApiError {
         let token = self.after.clone().filter(|_| self.continued);
         let token = token.map(|after| Token { revision: None, after }.encode());
         ApiError::Expired { requested: error.requested, oldest: error.oldest, continue_token: token }

@@ -1,19 +1,18 @@
 //! PATCH requests: decodes the patch in the body by its media type, and the parameters for it.
 
-use crate::json::Value;
 use http::Request;
-use portolan_schema::patch::{Apply, JsonPatch, Patch};
+use portolan_api::{ApiError, Change, FieldError};
+use portolan_schema::{
+    Resource,
+    json::Value,
+    patch::{Apply, JsonPatch, Patch},
+    shape::FieldValidation,
+};
 
 use super::{
     Arriving,
     body::{self, object},
     query::Query,
-};
-use crate::{
-    api::Change,
-    error::{ApiError, FieldError},
-    resource::Resource,
-    schema::FieldValidation,
 };
 
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \

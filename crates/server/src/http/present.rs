@@ -5,11 +5,16 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::json::{Value, json};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use portolan_schema::{protobuf::Form, view};
+use portolan_api::ApiError;
+use portolan_schema::{
+    Resource,
+    json::{Object, Value, json},
+    protobuf::Form,
+    view,
+};
 
 use super::{
     Answer,
@@ -19,7 +24,6 @@ use super::{
     query::Query,
     table::{self, IncludeObject},
 };
-use crate::{error::ApiError, json::Object, resource::Resource};
 
 /// Number of list items that are decoded before the task yields. Each takes about 10 us.
 const ITEMS_AT_A_TIME: usize = 100;

@@ -1,11 +1,13 @@
 //! `application/vnd.kubernetes.protobuf` in answers: lists in parts, and conversion of the codec's errors.
 
-use crate::json::Value;
 use bytes::Bytes;
-use portolan_schema::protobuf::{self, EncodeError, Form};
+use portolan_api::ApiError;
+use portolan_schema::{
+    json::{Object, Value},
+    protobuf::{self, EncodeError, Form},
+};
 
 use super::list::stream::{CHUNK, Parts};
-use crate::{error::ApiError, json::Object};
 
 /// Encodes an object of any kind with its envelope.
 pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {

@@ -4,7 +4,7 @@
 //! treated as absent. Unknown parameters are ignored, as upstream does, because clients send some for servers of
 //! other versions.
 
-use crate::error::{ApiError, FieldError};
+use portolan_api::{ApiError, FieldError};
 
 /// The values that a parameter may have.
 #[derive(Debug, Clone, Copy)]

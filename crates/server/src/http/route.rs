@@ -1,12 +1,10 @@
 //! Parses paths into routes.
 
+use portolan_api::{ApiError, Part, Target};
+use portolan_schema::Resource;
+use portolan_store::Scope;
+
 use super::{discovery::Document, query::decode_path};
-use crate::{
-    api::{Part, Target},
-    error::ApiError,
-    resource::Resource,
-    store::Scope,
-};
 
 /// Maximum number of characters of a path that an error message repeats.
 const MOST_SHOWN: usize = 256;
@@ -92,7 +90,7 @@ impl Collection {
 
 impl Named {
     /// Returns the route of an object in a collection.
-    pub(super) fn of(collection: &Collection, object: &crate::store::StoredObject) -> Self {
+    pub(super) fn of(collection: &Collection, object: &portolan_store::StoredObject) -> Self {
         let namespace = Some(object.namespace()).filter(|name| !name.is_empty()).map(str::to_owned);
         let name = object.name().to_owned();
         Self { resource: collection.resource, namespace, name, part: Part::Main, watch: false }

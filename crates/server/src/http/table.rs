@@ -8,14 +8,13 @@ mod event;
 mod node;
 mod service;
 
-use crate::json::{Value, json};
+use portolan_api::{ApiError, FieldError};
+use portolan_schema::{
+    Resource,
+    json::{self, Object, Value, json},
+};
 
 use super::{accept::MetaVersion, age::age, query::Query};
-use crate::{
-    error::{ApiError, FieldError},
-    json::{self, Object},
-    resource::Resource,
-};
 
 /// Which part of each object its row includes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -14,6 +14,8 @@ use futures::stream;
 use http::{HeaderValue, Response, header};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
+use portolan_api::{Api, ApiError, FieldError, Selector};
+use portolan_store::{Change, Scope, Store, StoredObject};
 use tokio::{sync::watch, time::Instant};
 
 use self::frames::{EventKind, Frames, Framing};
@@ -26,12 +28,6 @@ use super::{
     query::Query,
     route::Collection,
     selector,
-};
-use crate::{
-    api::Api,
-    error::{ApiError, FieldError},
-    selector::Selector,
-    store::{Change, Scope, Store, StoredObject},
 };
 
 /// Maximum number of changes that are read from the store at once.

@@ -2,12 +2,8 @@
 
 use std::path::Path;
 
-use crate::json::Value;
-
-use crate::{
-    error::ApiError,
-    json::{self, Object},
-};
+use portolan_api::ApiError;
+use portolan_schema::json::{self, Object, Value};
 
 /// One object of a file, or the reason why it cannot be read.
 #[derive(Debug)]

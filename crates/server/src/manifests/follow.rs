@@ -11,6 +11,8 @@ use std::{
 };
 
 use inotify::{EventMask, Inotify, WatchMask};
+use portolan_api::Api;
+use portolan_schema::Resource;
 use tokio::{
     io::unix::AsyncFd,
     sync::watch,
@@ -22,7 +24,7 @@ use super::{
     contents::{self, Contents},
     elsewhere::elsewhere,
 };
-use crate::{api::Api, controllers::Feed, resource::Resource};
+use crate::controllers::Feed;
 
 /// Time without events after which changes are applied: editors and `cp` cause several events for one change.
 const QUIET: Duration = Duration::from_millis(30);

@@ -3,11 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::json::Value;
+use portolan_schema::{
+    Resource,
+    json::{self, Value},
+};
+use portolan_store::StoredObject;
 use serde::Deserialize;
 
 use super::ObjectId;
-use crate::{json, resource::Resource, store::StoredObject};
 
 /// Annotation of every object from a manifest.
 pub(crate) const MARKER: &str = "portolan.internal/manifest";

@@ -1,10 +1,11 @@
+use portolan_api::ApiConfig;
+
 use super::*;
-use crate::config::Config;
 
 const DIR: &str = "/manifests";
 
 fn folder() -> Folder {
-    Folder::new(Arc::new(Api::new(&Config::default())), DIR.into())
+    Folder::new(Arc::new(Api::new(&ApiConfig::default())), DIR.into())
 }
 
 fn contents(files: &[(&str, &str)]) -> Contents {
@@ -59,15 +60,17 @@ async fn objects_without_manifests_are_pruned_at_the_start() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80")), ("b.yaml", &service("b", "80"))])).await;
     let api = Arc::clone(&folder.api);
-    api.apply(crate::json::json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hand"},
-        "spec": {"ports": [{"port": 1}]}}))
-        .await
-        .unwrap();
+    api.apply(
+        portolan_schema::json::json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "hand"},
+        "spec": {"ports": [{"port": 1}]}}),
+    )
+    .await
+    .unwrap();
     // A copy under another name does not belong to the folder, although it has the annotation.
     let stored = api.store().get(Resource::Service, "default/a").unwrap().decode();
     let mut copy = Value::Object(stored);
     copy["metadata"]["name"] = "copy".into();
-    copy["spec"] = crate::json::json!({"ports": [{"port": 1}]});
+    copy["spec"] = portolan_schema::json::json!({"ports": [{"port": 1}]});
     api.apply(copy).await.unwrap();
     let mut other = Folder::new(Arc::clone(&api), "/other".into());
     other.sync(Contents::new()).await;
@@ -97,9 +100,9 @@ async fn objects_without_the_annotation_are_not_pruned() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80"))])).await;
     let target = Target { resource: Resource::Service, namespace: "default", name: "a" };
-    let patch = crate::json::json!({"metadata": {"annotations": {MARKER: null}}});
+    let patch = portolan_schema::json::json!({"metadata": {"annotations": {MARKER: null}}});
     let patch = patch.as_object().unwrap().clone();
-    folder.api.merge_patch(target, crate::api::Part::Main, patch, <_>::default()).await.unwrap();
+    folder.api.merge_patch(target, portolan_api::Part::Main, patch, <_>::default()).await.unwrap();
     folder.sync(Contents::new()).await;
     assert_eq!(names(&folder), ["a"]);
 }
@@ -126,13 +129,13 @@ async fn finalizers_and_owners_set_by_other_clients_stay() {
     let mut folder = folder();
     folder.sync(contents(&[("a.yaml", &service("a", "80"))])).await;
     let target = Target { resource: Resource::Service, namespace: "default", name: "a" };
-    let patch = crate::json::json!({"metadata": {"finalizers": ["example.com/hold"]}});
+    let patch = portolan_schema::json::json!({"metadata": {"finalizers": ["example.com/hold"]}});
     let patch = patch.as_object().unwrap().clone();
-    folder.api.merge_patch(target, crate::api::Part::Main, patch, <_>::default()).await.unwrap();
+    folder.api.merge_patch(target, portolan_api::Part::Main, patch, <_>::default()).await.unwrap();
     folder.sync(contents(&[("a.yaml", &service("a", "81"))])).await;
     let stored = folder.api.store().get(Resource::Service, "default/a").unwrap().decode();
     assert_eq!(stored["spec"]["ports"][0]["port"], 81);
-    assert_eq!(stored["metadata"]["finalizers"], crate::json::json!(["example.com/hold"]));
+    assert_eq!(stored["metadata"]["finalizers"], portolan_schema::json::json!(["example.com/hold"]));
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 use std::io;
 use std::path::Path;
 
-use crate::json::{Value, json};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use portolan_schema::json::{Value, json};
 
 use super::authorization::Role;
 use super::pki::{Pki, PkiError};

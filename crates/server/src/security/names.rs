@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::config::ServiceRanges;
+use portolan_api::ServiceRanges;
 
 /// The names by which clients inside a cluster reach the API server, the same as upstream's.
 const CLUSTER_NAMES: [&str; 5] = [

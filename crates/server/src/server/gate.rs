@@ -21,8 +21,10 @@ use super::ration::Shown;
 use super::refusal::{Refusal, text};
 use super::release::Freed;
 use super::requests::{Labels, Requests};
-use crate::http::{Answer, Arriving, Attributes, Handler, Target, arriving};
-use crate::security::{Identity, Peer, Security, Unauthorized};
+use crate::{
+    http::{Answer, Arriving, Attributes, Handler, Target, arriving},
+    security::{Identity, Peer, Security, Unauthorized},
+};
 
 /// Values that an answer keeps alive until it is sent.
 type Held = Vec<Box<dyn Any + Send>>;

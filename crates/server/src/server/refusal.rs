@@ -1,12 +1,14 @@
 //! Answers to requests that are refused before they reach the API.
 
-use crate::json::{Value, json};
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
+use portolan_schema::json::{Value, json};
 use portolan_web::JSON;
 
-use crate::http::{Answer, Attributes, Target};
-use crate::security::forbidden_message;
+use crate::{
+    http::{Answer, Attributes, Target},
+    security::forbidden_message,
+};
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]

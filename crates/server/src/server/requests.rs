@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use portolan_api::Histogram;
+use portolan_schema::Resource;
 use portolan_web::metrics::{Collect, MetricKind, Page, labels_text};
 
-use crate::histogram::Histogram;
-use crate::http::{Attributes, Target};
-use crate::resource::Resource;
-use crate::security::Security;
+use crate::{
+    http::{Attributes, Target},
+    security::Security,
+};
 
 /// Upper bounds in seconds, the same as in upstream's `apiserver_request_duration_seconds`.
 const BOUNDS: [f64; 23] = [

@@ -1,7 +1,7 @@
-use crate::json::{Value, json};
+use portolan_api::{ApiConfig, WriteOptions, metadata::now_micro};
+use portolan_schema::json::{Object, Value, json};
 
 use super::*;
-use crate::{api::WriteOptions, config::Config, json::Object, metadata::now_micro};
 
 const TTL: Duration = Duration::from_secs(3600);
 
@@ -23,15 +23,15 @@ fn has(api: &Api, name: &str) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn events_go_an_hour_after_the_last_write() {
-    let api = Arc::new(Api::new(&Config { validate: false, ..Config::default() }));
+    let api = Arc::new(Api::new(&ApiConfig { validate: false, ..ApiConfig::default() }));
     create(&api, "a", &json!({})).await;
     create(&api, "b", &json!({})).await;
     let mut expiry = Expiry::new(&api, TTL);
     expiry.observe();
     tokio::time::advance(TTL / 2).await;
     let patch = json!({"note": "again"}).as_object().unwrap().clone();
-    let target = crate::api::Target { resource: Resource::Event, namespace: "default", name: "b" };
-    api.merge_patch(target, crate::api::Part::Main, patch, WriteOptions::default()).await.unwrap();
+    let target = portolan_api::Target { resource: Resource::Event, namespace: "default", name: "b" };
+    api.merge_patch(target, portolan_api::Part::Main, patch, WriteOptions::default()).await.unwrap();
     expiry.observe();
     tokio::time::advance(TTL / 2).await;
     expiry.expire().await;
@@ -46,13 +46,13 @@ async fn events_go_an_hour_after_the_last_write() {
 
 #[tokio::test(start_paused = true)]
 async fn an_event_that_changed_meanwhile_stays() {
-    let api = Arc::new(Api::new(&Config { validate: false, ..Config::default() }));
+    let api = Arc::new(Api::new(&ApiConfig { validate: false, ..ApiConfig::default() }));
     create(&api, "a", &json!({})).await;
     let mut expiry = Expiry::new(&api, TTL);
     expiry.observe();
     let patch = json!({"note": "again"}).as_object().unwrap().clone();
-    let target = crate::api::Target { resource: Resource::Event, namespace: "default", name: "a" };
-    api.merge_patch(target, crate::api::Part::Main, patch, WriteOptions::default()).await.unwrap();
+    let target = portolan_api::Target { resource: Resource::Event, namespace: "default", name: "a" };
+    api.merge_patch(target, portolan_api::Part::Main, patch, WriteOptions::default()).await.unwrap();
     tokio::time::advance(TTL).await;
     expiry.expire().await;
     assert!(has(&api, "a"));
@@ -63,7 +63,7 @@ fn ages_are_those_of_the_last_sighting() {
     let stored = |fields: &Value| {
         let mut object = event("a", fields);
         object.insert("metadata".to_owned(), json!({"creationTimestamp": "2001-01-01T00:00:00Z"}));
-        age(&crate::store::Draft::new(Resource::Event, &object).at(1))
+        age(&portolan_store::Draft::new(Resource::Event, &object).at(1))
     };
     let hours = |age: Duration| age.as_secs() / 3600;
     assert!(hours(stored(&json!({}))) > 20 * 365 * 24);

@@ -3,16 +3,16 @@
 
 use std::collections::HashSet;
 
-use crate::json::{Value, json};
+use portolan_api::{
+    Api, ApiError, DeleteOptions, Part, Preconditions, Propagation, WriteOptions, metadata::ORPHAN,
+};
+use portolan_schema::{
+    json as fields,
+    json::{Object, Value, json},
+};
+use portolan_store::StoredObject;
 
 use super::super::object::{Metadata, ObjectRef};
-use crate::{
-    api::{Api, DeleteOptions, Part, Preconditions, Propagation, WriteOptions},
-    error::ApiError,
-    json::{self as fields, Object},
-    metadata::ORPHAN,
-    store::StoredObject,
-};
 
 /// An action on an object.
 #[derive(Debug)]

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use portolan_schema::Resource;
+
 use super::super::object::{ObjectRef, OwnerReference};
-use crate::resource::Resource;
 
 /// The graph; see the module. Objects without owners have no entry.
 #[derive(Debug, Default)]

@@ -6,17 +6,15 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use crate::json::{Value, json};
+use portolan_api::{Api, ApiError, Part, Preconditions, Target, WriteOptions, metadata};
+use portolan_schema::{
+    Resource,
+    json::{Value, json},
+};
+use portolan_store::Scope;
 use tokio::time::Instant;
 
 use super::{MANAGED_BY, MANAGER, NAME, RECHECK_INTERVAL};
-use crate::{
-    api::{Api, Part, Preconditions, Target, WriteOptions},
-    error::ApiError,
-    metadata,
-    resource::Resource,
-    store::Scope,
-};
 
 /// The namespace of the Leases, as for upstream's API servers.
 const NAMESPACE: &str = "kube-system";

@@ -1,19 +1,18 @@
 use std::time::Duration;
 
-use crate::json::json;
+use portolan_api::ApiConfig;
+use portolan_schema::{Resource, json::json};
+use portolan_store::Scope;
 
 use super::*;
-use crate::resource::Resource;
-use crate::store::Scope;
 
 fn server(api: &Api, address: &str) -> KubernetesService {
-    let config = Config {
-        service_ranges: api.ranges().clone(),
+    let config = ControllersConfig {
         kubernetes_service: true,
         advertise_address: Some(address.parse().unwrap()),
-        ..Config::default()
+        ..ControllersConfig::default()
     };
-    KubernetesService::new(&config, "0.0.0.0:6443".parse().unwrap()).unwrap()
+    KubernetesService::new(&config, api.ranges(), "0.0.0.0:6443".parse().unwrap()).unwrap()
 }
 
 fn names(api: &Api, resource: Resource) -> Vec<String> {
@@ -23,7 +22,7 @@ fn names(api: &Api, resource: Resource) -> Vec<String> {
 
 #[tokio::test(start_paused = true)]
 async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
-    let api = Api::new(&Config::default());
+    let api = Api::new(&ApiConfig::default());
     let (one, other) = (server(&api, "192.0.2.1"), server(&api, "192.0.2.2"));
     let (mut seen_by_one, mut seen_by_other) = (Presence::default(), Presence::default());
     let foreign = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
@@ -58,7 +57,7 @@ async fn the_endpoint_of_a_server_that_is_gone_is_taken_away_by_another() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_on_loopback_has_no_endpoint_but_removes_stale_ones() {
-    let api = Api::new(&Config::default());
+    let api = Api::new(&ApiConfig::default());
     server(&api, "192.0.2.1").sync(&api, &mut Presence::default()).await;
     let local = server(&api, "127.0.0.1");
     let mut presence = Presence::default();

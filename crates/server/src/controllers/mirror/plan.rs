@@ -7,13 +7,13 @@ use std::{
     net::IpAddr,
 };
 
-use crate::json::{Value, json};
-
-use crate::{
-    json::{self as fields, Object},
-    kinds::usable_address,
-    manifests::MARKER,
+use portolan_api::kinds::usable_address;
+use portolan_schema::{
+    json as fields,
+    json::{Object, Value, json},
 };
+
+use crate::manifests::MARKER;
 
 /// Most addresses of one subset that are mirrored, and most endpoints of one slice (upstream's default of
 /// `--mirroring-max-endpoints-per-subset`).

@@ -1,7 +1,6 @@
-use crate::json::{Value, json};
+use portolan_schema::json::{Object, Value, json};
 
 use super::plan::*;
-use crate::json::Object;
 
 fn object(value: Value) -> Object {
     match value {

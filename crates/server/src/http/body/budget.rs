@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering::Relaxed},
 };
 
-use crate::error::ApiError;
+use portolan_api::ApiError;
 
 /// The memory left for bodies, as text and decoded.
 #[derive(Debug, Clone)]

@@ -2,14 +2,14 @@
 
 use std::sync::LazyLock;
 
-use crate::json::{Value, json};
 use http::HeaderMap;
-
-use super::{Document, Tagged, group_names, infos, set, versions};
-use crate::{
-    http::{Answer, accept::Clause},
+use portolan_schema::{
+    json::{Value, json},
     resource::Info,
 };
+
+use super::{Document, Tagged, group_names, infos, set, versions};
+use crate::http::{Answer, accept::Clause};
 
 /// A version of `apidiscovery.k8s.io`. The versions differ in their names only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

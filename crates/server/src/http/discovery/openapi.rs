@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
-use crate::json::{Value, json};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
-use portolan_schema::openapi;
+use portolan_api::ApiError;
+use portolan_schema::{
+    json::{Value, json},
+    openapi,
+};
 
 use super::{Tagged, infos};
-use crate::{
-    error::ApiError,
-    http::{Answer, accept::Accept, query::Query},
-};
+use crate::http::{Answer, accept::Accept, query::Query};
 
 /// The only media type that kubectl before 1.27 accepts. Later versions fall back to it.
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";

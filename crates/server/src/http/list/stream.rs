@@ -124,7 +124,7 @@ impl Body for Parts {
 
 #[cfg(test)]
 mod tests {
-    use crate::json::Value;
+    use portolan_schema::json::Value;
 
     use super::*;
 

@@ -1,9 +1,8 @@
 //! The rows of EndpointSlices and Endpoints.
 
-use crate::json::Value;
+use portolan_schema::json::{self, Object, Value};
 
 use super::{AGE, Column, NAME, column, created, first_three, host_port, name, objects};
-use crate::json::{self, Object};
 
 pub(super) const SLICE_COLUMNS: &[Column] = &[
     NAME,

@@ -1,9 +1,8 @@
 //! The row of an Event of `v1` or `events.k8s.io/v1`, which have the same content in different fields.
 
-use crate::json::Value;
+use portolan_schema::json::{self, Object, Value};
 
 use super::{Column, NAME, age, column, name, wide};
-use crate::json::{self, Object};
 
 pub(super) const COLUMNS: &[Column] = &[
     column("Last Seen", "Time since the event was last observed."),

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::json::Value;
+use portolan_schema::json::{self, Object, Value};
 
 use super::{AGE, Column, NAME, column, created, name, objects, or_none, spec, status, wide};
-use crate::json::{self, Object};
 
 pub(super) const COLUMNS: &[Column] = &[
     NAME,

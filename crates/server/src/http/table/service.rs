@@ -1,9 +1,8 @@
 //! The row of a Service.
 
-use crate::json::Value;
+use portolan_schema::json::{self, Object, Value};
 
 use super::{AGE, Column, NAME, column, created, name, objects, or_none, spec, status, wide};
-use crate::json::{self, Object};
 
 pub(super) const COLUMNS: &[Column] = &[
     NAME,

@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::json::json;
 use bytes::{BufMut, Bytes, BytesMut};
+use portolan_api::ApiError;
+use portolan_schema::json::json;
 
 use super::shared::{Key, SharedFrames};
-use crate::{
-    error::ApiError,
-    http::{
-        accept::{Encoding, View},
-        present::Presenter,
-        protobuf,
-    },
+use crate::http::{
+    accept::{Encoding, View},
+    present::Presenter,
+    protobuf,
 };
 
 /// A chunk is full when it has this many bytes. A chunk is sent with one write to the socket.

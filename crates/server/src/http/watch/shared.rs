@@ -9,9 +9,11 @@ use std::{
 };
 
 use bytes::Bytes;
+use portolan_api::ApiError;
+use portolan_schema::Resource;
 
 use super::frames::EventKind;
-use crate::{error::ApiError, http::accept::Format, resource::Resource};
+use crate::http::accept::Format;
 
 /// Maximum number of cached frames, about as many as the writes that are published at once.
 const KEPT: usize = 256;
