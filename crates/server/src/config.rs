@@ -3,10 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use portolan_api::ApiConfig;
+use portolan_controllers::ControllersConfig;
 use portolan_web::metrics::Sources;
 
 use crate::{
-    controllers::ControllersConfig,
     security::TlsSettings,
     server::{Checks, Limits, ReleaseMemory},
 };

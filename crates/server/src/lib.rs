@@ -26,19 +26,17 @@
 //! [`Sources`] and [`Checks`] hold the metrics and readiness checks that other crates add.
 
 mod config;
-mod controllers;
 mod http;
-mod manifests;
 mod security;
 mod server;
 
 pub use config::{Config, Transport};
-pub use controllers::{ControllersConfig, RepairCounters, RepairMetrics, repair_once};
 pub use portolan_api::{
     AllocationScope, AllocatorMetrics, Api, ApiConfig, ApiError, Blocking, CauseReason, ConfigError,
     DeleteOptions, Effect, FieldError, FieldManager, NodePortRange, NodePortRangeError, Outcome, Part,
     Preconditions, Propagation, ServiceRanges, Target, WriteOptions, audit,
 };
+pub use portolan_controllers::{ControllersConfig, RepairCounters, RepairMetrics, repair_once};
 pub use portolan_schema::{Info, Object, Resource, json, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,

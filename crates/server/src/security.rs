@@ -19,13 +19,12 @@ mod stamp;
 mod tls;
 mod tokens;
 
+pub(crate) use authentication::Unauthorized;
 pub use authorization::Role;
+pub(crate) use authorization::{Identity, forbidden_message};
 pub use kubeconfig::Kubeconfig;
 pub use names::server_names;
-pub use pki::{ClientFiles, Pki};
-pub use tls::{SecurityError, TlsSettings};
-
-pub(crate) use authentication::Unauthorized;
-pub(crate) use authorization::{Identity, forbidden_message};
 pub(crate) use peer::Peer;
+pub use pki::{ClientFiles, Pki};
 pub(crate) use tls::Security;
+pub use tls::{SecurityError, TlsSettings};

@@ -47,6 +47,10 @@ use std::{
 };
 
 use portolan_api::{Api, ApiError};
+use portolan_controllers::{
+    RepairCounters,
+    manifests::{self, Follower},
+};
 use portolan_store::Store;
 use portolan_web::metrics::Sources;
 use thiserror::Error;
@@ -71,9 +75,7 @@ pub use self::{
 };
 use crate::{
     config::{Config, Transport},
-    controllers::{self, RepairCounters},
     http::Handler,
-    manifests::{self, Follower},
     security::{Security, SecurityError},
 };
 
@@ -254,7 +256,7 @@ async fn serve_api(
     let mut tasks = JoinSet::new();
     tokio::pin!(shutdown);
     let repairs = RepairCounters::default();
-    controllers::start(&api, &config.controllers, address, &repairs, &stopping, &mut tasks).await?;
+    portolan_controllers::start(&api, &config.controllers, address, &repairs, &stopping, &mut tasks).await?;
     let (folder, failed) = follow(&api, config.manifests.as_ref(), &stopping, &mut tasks);
     if let Some(security) = &security {
         tasks.spawn(refresh(Arc::clone(security), stopping.clone()));

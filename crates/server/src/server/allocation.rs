@@ -3,9 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use portolan_api::{AllocationScope, AllocatorMetrics, Api};
+use portolan_controllers::{RepairCounters, RepairMetrics};
 use portolan_web::metrics::{Collect, MetricKind, Page, labels_text};
-
-use crate::controllers::{RepairCounters, RepairMetrics};
 
 /// The allocator, and the repair loop that works for it.
 #[derive(Debug)]

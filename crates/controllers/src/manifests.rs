@@ -28,13 +28,14 @@ use portolan_schema::{
 };
 use portolan_store::{Scope, StoredObject};
 
+pub use self::follow::Follower;
+pub(crate) use self::marker::MARKER;
 use self::{
     contents::{Contents, Found},
     documents::Document,
     elsewhere::elsewhere,
 };
-pub(crate) use self::{follow::Follower, marker::MARKER};
-use crate::controllers::Seen;
+use crate::Seen;
 
 #[cfg(test)]
 mod tests;
@@ -88,7 +89,7 @@ enum Synced {
 }
 
 /// Returns true if the store has objects that the folder created before this process started.
-pub(crate) fn has_made(api: &Arc<Api>, folder: &Path) -> bool {
+pub fn has_made(api: &Arc<Api>, folder: &Path) -> bool {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     !Folder::new(Arc::clone(api), path).files.is_empty()
 }

@@ -24,7 +24,7 @@ use super::{
     contents::{self, Contents},
     elsewhere::elsewhere,
 };
-use crate::controllers::Feed;
+use crate::Feed;
 
 /// Time without events after which changes are applied: editors and `cp` cause several events for one change.
 const QUIET: Duration = Duration::from_millis(30);
@@ -40,7 +40,7 @@ const BUFFER: usize = 4096;
 
 /// Keeps the stored objects in sync with a folder.
 #[derive(Debug)]
-pub(crate) struct Follower {
+pub struct Follower {
     folder: Folder,
     events: Events,
     feed: Feed,
@@ -62,7 +62,7 @@ struct Events {
 
 impl Follower {
     /// Starts to watch the folder, then applies its contents, so that no change is missed in between.
-    pub(crate) async fn start(api: Arc<Api>, path: PathBuf) -> io::Result<Self> {
+    pub async fn start(api: Arc<Api>, path: PathBuf) -> io::Result<Self> {
         let events = Events::of(&path).await?;
         let path = std::path::absolute(path)?;
         let resources = Resource::served().filter(|it| it.stored() == *it);
@@ -75,7 +75,7 @@ impl Follower {
     }
 
     /// Follows the folder until the server stops.
-    pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>) {
+    pub async fn run(mut self, mut stopping: watch::Receiver<bool>) {
         tokio::select! {
             () = self.follow() => {}
             _ = stopping.wait_for(|stopping| *stopping) => {}

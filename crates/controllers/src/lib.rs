@@ -1,6 +1,11 @@
-//! The server's own controllers. They maintain the objects that every cluster has, track the state of ServiceCIDRs,
-//! repair addresses and node ports, collect garbage, empty deleted Namespaces, mirror Endpoints to EndpointSlices,
-//! and remove expired Events.
+//! The API server's own controllers. They maintain the objects that every cluster has, track the state of
+//! ServiceCIDRs, repair addresses and node ports, collect garbage, empty deleted Namespaces, mirror Endpoints to
+//! EndpointSlices, remove expired Events, and follow a folder of [`manifests`].
+//!
+//! In: the changes of the store, files of manifests, the time. Out: writes through [`Api`], and counts of what was
+//! repaired.
+//!
+//! Must not know: HTTP, TLS, clients.
 //!
 //! Each controller writes through [`Api`] like any client. None keeps state that the store does not have: after a
 //! start, or a gap in the history, it compares the stored objects. Several servers on one store may run the same
@@ -11,6 +16,7 @@ mod expiry;
 mod feed;
 mod garbage;
 mod kubernetes_service;
+pub mod manifests;
 mod mirror;
 mod namespaces;
 mod object;
@@ -72,7 +78,7 @@ impl Default for ControllersConfig {
 /// are in place when this returns. Returns an error if the store cannot write them; clients must not be served then.
 ///
 /// `address` is where the server listens. `repairs` counts what the repair loop does.
-pub(crate) async fn start(
+pub async fn start(
     api: &Arc<Api>,
     config: &ControllersConfig,
     address: SocketAddr,
