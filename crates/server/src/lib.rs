@@ -26,7 +26,6 @@
 //! [`Sources`] and [`Checks`] hold the metrics and readiness checks that other crates add.
 
 mod config;
-mod http;
 mod security;
 mod server;
 

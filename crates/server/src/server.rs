@@ -51,6 +51,7 @@ use portolan_controllers::{
     RepairCounters,
     manifests::{self, Follower},
 };
+use portolan_http::Handler;
 use portolan_store::Store;
 use portolan_web::metrics::Sources;
 use thiserror::Error;
@@ -75,7 +76,6 @@ pub use self::{
 };
 use crate::{
     config::{Config, Transport},
-    http::Handler,
     security::{Security, SecurityError},
 };
 

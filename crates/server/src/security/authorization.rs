@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::http::{Attributes, Target};
+use portolan_http::{Attributes, Target};
 
 /// A set of permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

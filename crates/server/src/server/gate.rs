@@ -10,6 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
+use portolan_http::{Answer, Arriving, Attributes, Handler, Target, arriving};
 use portolan_web::PLAIN;
 use portolan_web::metrics::{Sources, TEXT_FORMAT};
 use tokio::sync::{Semaphore, TryAcquireError, watch};
@@ -21,10 +22,7 @@ use super::ration::Shown;
 use super::refusal::{Refusal, text};
 use super::release::Freed;
 use super::requests::{Labels, Requests};
-use crate::{
-    http::{Answer, Arriving, Attributes, Handler, Target, arriving},
-    security::{Identity, Peer, Security, Unauthorized},
-};
+use crate::security::{Identity, Peer, Security, Unauthorized};
 
 /// Values that an answer keeps alive until it is sent.
 type Held = Vec<Box<dyn Any + Send>>;

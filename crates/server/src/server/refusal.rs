@@ -2,13 +2,11 @@
 
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::BodyExt;
+use portolan_http::{Answer, Attributes, Target};
 use portolan_schema::json::{Value, json};
 use portolan_web::JSON;
 
-use crate::{
-    http::{Answer, Attributes, Target},
-    security::forbidden_message,
-};
+use crate::security::forbidden_message;
 
 /// Why a request is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,13 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use portolan_api::Histogram;
+use portolan_http::{Attributes, Target};
 use portolan_schema::Resource;
 use portolan_web::metrics::{Collect, MetricKind, Page, labels_text};
 
-use crate::{
-    http::{Attributes, Target},
-    security::Security,
-};
+use crate::security::Security;
 
 /// Upper bounds in seconds, the same as in upstream's `apiserver_request_duration_seconds`.
 const BOUNDS: [f64; 23] = [

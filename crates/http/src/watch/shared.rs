@@ -13,7 +13,7 @@ use portolan_api::ApiError;
 use portolan_schema::Resource;
 
 use super::frames::EventKind;
-use crate::http::accept::Format;
+use crate::accept::Format;
 
 /// Maximum number of cached frames, about as many as the writes that are published at once.
 const KEPT: usize = 256;
@@ -31,7 +31,7 @@ pub(super) struct Key {
 
 /// The most recent frames.
 #[derive(Debug, Default)]
-pub(in crate::http) struct SharedFrames(Mutex<Kept>);
+pub(crate) struct SharedFrames(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -67,7 +67,7 @@ impl SharedFrames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::accept::{Encoding, View};
+    use crate::accept::{Encoding, View};
 
     fn key(revision: u64) -> Key {
         let format = Format { encoding: Encoding::Protobuf, view: View::Whole };

@@ -11,7 +11,7 @@ use portolan_schema::{
 };
 
 use super::{Tagged, infos};
-use crate::http::{Answer, accept::Accept, query::Query};
+use crate::{Answer, accept::Accept, query::Query};
 
 /// The only media type that kubectl before 1.27 accepts. Later versions fall back to it.
 const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";

@@ -7,7 +7,7 @@ use portolan_api::ApiError;
 use portolan_schema::json::json;
 
 use super::shared::{Key, SharedFrames};
-use crate::http::{
+use crate::{
     accept::{Encoding, View},
     present::Presenter,
     protobuf,

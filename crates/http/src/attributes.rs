@@ -10,23 +10,30 @@ use super::{query::Query, route::segments};
 /// The attributes of a request. Verbs and fields are those of upstream's `RequestInfo` (apiserver,
 /// endpoints/request).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Attributes {
+pub struct Attributes {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete` or `deletecollection`. For a non-resource path,
     /// the HTTP method in lower case.
-    pub(crate) verb: &'static str,
-    pub(crate) target: Target,
+    pub verb: &'static str,
+    /// The objects or the path.
+    pub target: Target,
 }
 
 /// The target of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// Objects of the API.
     Resource {
+        /// API group; empty for the core group.
         group: String,
+        /// Version of the group.
         version: String,
+        /// Plural name of the resource, which need not be one that is served.
         resource: String,
+        /// Subresource, or empty.
         subresource: String,
+        /// Namespace; empty for cluster-scoped resources and for all namespaces.
         namespace: String,
+        /// Name of the object; empty for the collection.
         name: String,
     },
     /// A non-resource path, such as `/metrics`.
@@ -35,7 +42,7 @@ pub(crate) enum Target {
 
 impl Attributes {
     /// Derives the attributes from a request's method and URI.
-    pub(crate) fn of(method: &Method, uri: &Uri) -> Self {
+    pub fn of(method: &Method, uri: &Uri) -> Self {
         let path = uri.path();
         // A path that cannot be split is not served.
         let Ok(segments) = segments(path) else {
@@ -54,12 +61,12 @@ impl Attributes {
     }
 
     /// Returns true if the answer continues until the client ends it.
-    pub(crate) fn is_long_running(&self) -> bool {
+    pub fn is_long_running(&self) -> bool {
         self.verb == "watch"
     }
 
     /// Returns true if the request changes nothing.
-    pub(crate) fn is_reading(&self) -> bool {
+    pub fn is_reading(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
 

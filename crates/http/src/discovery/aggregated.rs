@@ -9,7 +9,7 @@ use portolan_schema::{
 };
 
 use super::{Document, Tagged, group_names, infos, set, versions};
-use crate::http::{Answer, accept::Clause};
+use crate::{Answer, accept::Clause};
 
 /// A version of `apidiscovery.k8s.io`. The versions differ in their names only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

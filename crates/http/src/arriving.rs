@@ -25,11 +25,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The body of a request while it arrives.
 #[derive(Debug)]
-pub(crate) struct Arriving(Arc<Source>);
+pub struct Arriving(Arc<Source>);
 
 /// The same body, after the answer.
 #[derive(Debug)]
-pub(crate) struct Leftover {
+pub struct Leftover {
     body: Arriving,
     /// True if the client sends nothing before the server asks for it (`Expect`). Reading the body asks for it.
     waits: bool,
@@ -44,18 +44,18 @@ struct Source {
 
 /// Number of bytes of a body that have been read.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Count(Arc<AtomicUsize>);
+pub struct Count(Arc<AtomicUsize>);
 
 impl Count {
     /// Returns the current number.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.0.load(Relaxed)
     }
 }
 
 /// Wraps the body of a request. Also returns its rest for later and its byte count. There is no rest in HTTP/2, where
 /// a single request can be cancelled without closing the connection.
-pub(crate) fn arriving(request: Request<Incoming>) -> (Request<Arriving>, Option<Leftover>, Count) {
+pub fn arriving(request: Request<Incoming>) -> (Request<Arriving>, Option<Leftover>, Count) {
     let waits = request.headers().contains_key(header::EXPECT);
     let is_alone = request.version() >= Version::HTTP_2;
     let (head, body) = request.into_parts();
@@ -68,7 +68,7 @@ pub(crate) fn arriving(request: Request<Incoming>) -> (Request<Arriving>, Option
 
 impl Leftover {
     /// Reads the rest in the background, unless there is none or the client waits to be asked for it.
-    pub(crate) fn drain(self) {
+    pub fn drain(self) {
         let is_unasked = self.waits && !self.body.0.was_read.load(Relaxed);
         if !is_unasked && !self.body.is_end_stream() {
             tokio::spawn(tokio::time::timeout(PATIENCE, drop_all(self.body)));

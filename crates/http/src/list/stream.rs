@@ -12,12 +12,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 
 /// Maximum number of bytes that are copied together for one write to the socket, unless a single object is larger.
-pub(in crate::http) const CHUNK: usize = 128 << 10;
+pub(crate) const CHUNK: usize = 128 << 10;
 const END: &[u8] = b"]}\n";
 
 /// Streams a list whose length is known in advance.
 #[derive(Debug)]
-pub(in crate::http) struct ListBody {
+pub(crate) struct ListBody {
     head: Bytes,
     objects: vec::IntoIter<Bytes>,
     first: bool,
@@ -26,7 +26,7 @@ pub(in crate::http) struct ListBody {
 
 impl ListBody {
     /// Creates a list of `objects`. `head` is the text before the first of them.
-    pub(in crate::http) fn new(head: &str, objects: Vec<Bytes>) -> Self {
+    pub(crate) fn new(head: &str, objects: Vec<Bytes>) -> Self {
         let bodies: usize = objects.iter().map(Bytes::len).sum();
         let left = head.len() + bodies + objects.len().saturating_sub(1) + END.len();
         Self {
@@ -38,7 +38,7 @@ impl ListBody {
     }
 
     /// Returns the whole list.
-    pub(in crate::http) fn collect_now(mut self) -> Vec<u8> {
+    pub(crate) fn collect_now(mut self) -> Vec<u8> {
         std::iter::from_fn(|| self.next_chunk()).flatten().collect()
     }
 
@@ -88,13 +88,13 @@ impl Body for ListBody {
 
 /// Streams encoded parts, each about as long as a chunk.
 #[derive(Debug)]
-pub(in crate::http) struct Parts {
+pub(crate) struct Parts {
     parts: vec::IntoIter<Bytes>,
     left: u64,
 }
 
 impl Parts {
-    pub(in crate::http) fn new(parts: Vec<Bytes>) -> Self {
+    pub(crate) fn new(parts: Vec<Bytes>) -> Self {
         let left: usize = parts.iter().map(Bytes::len).sum();
         Self { parts: parts.into_iter(), left: left as u64 }
     }

@@ -9,22 +9,22 @@ use portolan_api::ApiError;
 
 /// The memory left for bodies, as text and decoded.
 #[derive(Debug, Clone)]
-pub(in crate::http) struct Budget(Arc<AtomicUsize>);
+pub(crate) struct Budget(Arc<AtomicUsize>);
 
 /// The memory that one request has taken from the budget. Dropping it returns the memory.
 #[derive(Debug)]
-pub(in crate::http) struct Share {
+pub(crate) struct Share {
     left: Arc<AtomicUsize>,
     taken: AtomicUsize,
 }
 
 impl Budget {
-    pub(in crate::http) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         Self(Arc::new(AtomicUsize::new(bytes)))
     }
 
     /// Creates an empty share.
-    pub(in crate::http) fn share(&self) -> Share {
+    pub(crate) fn share(&self) -> Share {
         Share { left: Arc::clone(&self.0), taken: AtomicUsize::new(0) }
     }
 }

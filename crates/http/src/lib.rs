@@ -1,5 +1,16 @@
-//! The HTTP layer: maps paths to operations, and their outcomes to answers. It contains no rules of the API. These
-//! are in `api` and `store`.
+//! Requests and answers of the API server: maps paths to operations, and their outcomes to answers.
+//!
+//! Owns: routes, discovery and OpenAPI documents, the media types and limits of bodies, lists, watches, tables, the
+//! media types of patches, gzip of large answers, and the attributes of a request for authorization.
+//!
+//! In: requests whose bodies are still arriving. Out: answers; those of lists and watches are sent straight from the
+//! stored bytes.
+//!
+//! Must not know: connections, TLS, who the client is and what it may do, controllers. It contains no rules of the
+//! API: these are in `portolan-api`.
+//!
+//! The path of a read: a snapshot of the store -> bytes on the wire. The path of a write: an object is decoded within
+//! a memory budget, and passed to [`Api`].
 
 mod accept;
 mod age;
@@ -39,8 +50,8 @@ use self::{
     query::Query,
     route::{Collection, Named, Route},
 };
-pub(crate) use self::{
-    arriving::{Arriving, arriving},
+pub use self::{
+    arriving::{Arriving, Count, Leftover, arriving},
     attributes::{Attributes, Target},
 };
 
@@ -50,11 +61,12 @@ const WARNINGS_LIMIT: usize = 4 << 10;
 /// Maximum number of warnings of an answer. Python's clients refuse a head with more than a hundred lines.
 const MOST_WARNINGS: usize = 50;
 
-pub(crate) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+/// An answer of the API server.
+pub type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Answers requests from one [`Api`].
 #[derive(Debug, Clone)]
-pub(crate) struct Handler {
+pub struct Handler {
     api: Arc<Api>,
     /// Becomes true when the server stops. Watches end then.
     stopping: tokio::sync::watch::Receiver<bool>,
@@ -65,17 +77,14 @@ pub(crate) struct Handler {
 }
 
 impl Handler {
-    /// `body_bytes` is the memory limit for the bodies of all concurrent requests.
-    pub(crate) fn new(
-        api: Arc<Api>,
-        stopping: tokio::sync::watch::Receiver<bool>,
-        body_bytes: usize,
-    ) -> Self {
+    /// Creates a handler. `stopping` becomes true when the server stops. `body_bytes` is the memory limit for the
+    /// bodies of all concurrent requests.
+    pub fn new(api: Arc<Api>, stopping: tokio::sync::watch::Receiver<bool>, body_bytes: usize) -> Self {
         Self { api, stopping, frames: Arc::default(), bodies: body::Budget::new(body_bytes) }
     }
 
     /// Answers one request. Converts errors into Status objects.
-    pub(crate) async fn answer(&self, mut request: Request<Arriving>) -> Answer {
+    pub async fn answer(&self, mut request: Request<Arriving>) -> Answer {
         // Held until the request is done, because what was decoded lives as long.
         let share = Arc::new(self.bodies.share());
         request.extensions_mut().insert(Arc::clone(&share));
