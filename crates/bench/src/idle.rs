@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portolan_server::{Api, Config, ControllersConfig, RunningServer, Server};
+use portolan_serve::{Api, Config, ControllersConfig, RunningServer, Server};
 use portolan_testkit::{Family, Namespace, World};
 
 use crate::bars::Bar;

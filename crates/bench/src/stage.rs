@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use portolan_server::{Api, Config, ControllersConfig, Resource, RunningServer, Scope, Server};
+use portolan_serve::{Api, Config, ControllersConfig, Resource, RunningServer, Scope, Server};
 use portolan_testkit::{Family, Namespace, Pod, World};
 use rustix::net::sockopt::set_socket_linger;
 use serde_json::Value;

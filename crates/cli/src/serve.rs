@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use portolan_node::config::parse_duration;
-use portolan_server::{Api, ApiConfig, Config, ControllersConfig, NodePortRange, ServiceRanges};
+use portolan_serve::{Api, ApiConfig, Config, ControllersConfig, NodePortRange, ServiceRanges};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Default folder of the data that outlives the server.
@@ -142,7 +142,7 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
         ..Config::default()
     };
     config.api.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
-    portolan_server::check_address(&config, address)?;
+    portolan_serve::check_address(&config, address)?;
     config.metrics.register(Arc::new(process::Process));
     let store = store.open(&data_dir, config.api.history).await?;
     let asked = Arc::clone(&store);
@@ -152,7 +152,7 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     portolan_sock::signals::handled_elsewhere();
     tracing::info!(%address, "serving the Kubernetes API");
-    portolan_server::serve_with(api, config, listener, async move {
+    portolan_serve::serve_with(api, config, listener, async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
@@ -170,7 +170,7 @@ async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
     };
     let store = options.store.open(&options.data_dir, config.history).await?;
     let api = Api::open(store, &config).await.context(CANNOT_BEGIN)?;
-    let (found, left) = portolan_server::repair_once(&api).await?;
+    let (found, left) = portolan_serve::repair_once(&api).await?;
     check_ips::print(&found, check_ips::Output::Text)?;
     if !found.is_clean() {
         println!("after repair:");

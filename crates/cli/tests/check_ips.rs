@@ -11,8 +11,8 @@ use std::{
     thread,
 };
 
-use portolan_server::json::{Value, json};
-use portolan_server::{Api, ApiConfig, Config, Draft, Resource, Server, Store, Transaction};
+use portolan_serve::json::{Value, json};
+use portolan_serve::{Api, ApiConfig, Config, Draft, Resource, Server, Store, Transaction};
 use portolan_store::{DurableStore, History};
 use tempfile::TempDir;
 

@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portolan_server::json::Value;
-use portolan_server::{ApiConfig, Config, RunningServer, Server};
+use portolan_serve::json::Value;
+use portolan_serve::{ApiConfig, Config, RunningServer, Server};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 use portolan_testkit::{Family, Pod, PortolanProcess, World};
 use portolan_wire::nftables::{Event, request};

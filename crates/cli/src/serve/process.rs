@@ -1,7 +1,7 @@
 //! `process_*` at the API server's `/metrics`: the same metrics that the proxy has of its process.
 
 use portolan_node::metrics::ProcessMetrics;
-use portolan_server::{Collect, Page};
+use portolan_serve::{Collect, Page};
 
 /// Collects the metrics of this process.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use portolan_server::{History, MemoryStore, Store};
+use portolan_serve::{History, MemoryStore, Store};
 use portolan_store::{Credentials, DurableStore, EtcdOptions, EtcdStore, EtcdTls};
 
 /// A file in the data folder, unless something else is asked for.

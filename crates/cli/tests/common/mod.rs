@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_server::{
+use portolan_serve::{
     Api, ApiConfig, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction,
     WriteOptions, json,
 };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use portolan_server::{Pki, Role};
+use portolan_serve::{Pki, Role};
 use tempfile::{TempDir, tempdir};
 
 use crate::client::{Client, SERVICES, Secure, certificates, next_event, start, start_with, until};
@@ -20,9 +20,9 @@ impl Given {
         let folder = tempdir().unwrap();
         // A server creates its certificate when it starts.
         let settings = crate::client::settings(folder.path());
-        let transport = portolan_server::Transport::Tls(Box::new(settings));
-        let config = portolan_server::Config { transport, ..portolan_server::Config::default() };
-        portolan_server::Server::start(config).unwrap().stop().unwrap();
+        let transport = portolan_serve::Transport::Tls(Box::new(settings));
+        let config = portolan_serve::Config { transport, ..portolan_serve::Config::default() };
+        portolan_serve::Server::start(config).unwrap().stop().unwrap();
         let read = |name: &str| fs::read_to_string(folder.path().join("pki").join(name)).unwrap();
         Self { authority: read("ca.crt"), pair: [read("server.crt"), read("server.key")], _folder: folder }
     }
@@ -82,9 +82,9 @@ fn mismatched_files_fail_the_start() {
         spoil(folder.path(), &other);
         let mut tls = crate::client::settings(folder.path());
         tls.certificate = Some((folder.path().join("given.crt"), folder.path().join("given.key")));
-        let transport = portolan_server::Transport::Tls(Box::new(tls));
-        let config = portolan_server::Config { transport, ..portolan_server::Config::default() };
-        let error = portolan_server::Server::start(config).unwrap_err().to_string();
+        let transport = portolan_serve::Transport::Tls(Box::new(tls));
+        let config = portolan_serve::Config { transport, ..portolan_serve::Config::default() };
+        let error = portolan_serve::Server::start(config).unwrap_err().to_string();
         assert!(error.contains("certificate") || error.contains("--tls-cert-file"), "{error}");
     }
 }

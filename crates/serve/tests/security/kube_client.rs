@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Namespace, Service};
 use kube::api::{Api, DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig as Given};
 use kube::{Client, Config};
-use portolan_server::{Kubeconfig, Role};
+use portolan_serve::{Kubeconfig, Role};
 
 use crate::client::{DEADLINE, Secure, service, start};
 

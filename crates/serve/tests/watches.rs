@@ -6,10 +6,10 @@ mod common;
 use std::{collections::BTreeMap, thread};
 
 use common::*;
-use portolan_server::{ApiConfig, Config, History, Preconditions, Resource, Scope, Target, WriteOptions};
+use portolan_serve::{ApiConfig, Config, History, Preconditions, Resource, Scope, Target, WriteOptions};
 use proptest::prelude::*;
 
-fn remove(api: &portolan_server::Api, name: &str) -> u64 {
+fn remove(api: &portolan_serve::Api, name: &str) -> u64 {
     let target = Target { resource: Resource::Service, namespace: "default", name };
     api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap().revision
 }

@@ -7,7 +7,7 @@ use std::io::Read;
 
 use common::*;
 use portolan_schema::protobuf;
-use portolan_server::{Config, Object};
+use portolan_serve::{Config, Object};
 use serde_json::{Value, json};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan_server::{Config, RunningServer, Server};
+use portolan_serve::{Config, RunningServer, Server};
 use serde_json::{Value, json};
 
 /// Deadline of each step of a test. Only a failure takes longer.

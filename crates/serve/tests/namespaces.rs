@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 
 use common::*;
-use portolan_server::{Config, ControllersConfig};
+use portolan_serve::{Config, ControllersConfig};
 use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -161,6 +161,6 @@ fn a_namespace_left_half_deleted_is_finished_after_a_restart() {
     delete(address, &format!("{NAMESPACES}/shop")).expect(200);
     let api = server.stop().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let server = portolan_server::Server::start_with(api, Config::default(), listener).unwrap();
+    let server = portolan_serve::Server::start_with(api, Config::default(), listener).unwrap();
     until("it goes", || !exists(server.local_addr(), "shop"));
 }

@@ -4,11 +4,11 @@ use std::io::{BufReader, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use portolan_server::{Collect, Config, MetricKind, Page, Server};
+use portolan_serve::{Collect, Config, MetricKind, Page, Server};
 
 use crate::client::{Answer, DEADLINE, SERVICES, read_answer, service};
 
-fn ask(server: &portolan_server::RunningServer, method: &str, path: &str, lines: &str, body: &str) -> Answer {
+fn ask(server: &portolan_serve::RunningServer, method: &str, path: &str, lines: &str, body: &str) -> Answer {
     let mut stream = TcpStream::connect(server.local_addr()).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let length = body.len();

@@ -10,7 +10,7 @@ use std::{
 
 use common::*;
 use futures::executor::block_on;
-use portolan_server::{Api, ApiConfig, Config, Server};
+use portolan_serve::{Api, ApiConfig, Config, Server};
 use serde_json::{Value, json};
 
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";

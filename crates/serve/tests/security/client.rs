@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_server::{Config, Pki, Role, RunningServer, Server, TlsSettings, Transport};
+use portolan_serve::{Config, Pki, Role, RunningServer, Server, TlsSettings, Transport};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};

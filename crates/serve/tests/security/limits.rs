@@ -2,7 +2,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use portolan_server::{Limits, Role};
+use portolan_serve::{Limits, Role};
 
 use crate::client::{Client, DEADLINE, SERVICES, Secure, metric, read_answer, service, start_with, until};
 

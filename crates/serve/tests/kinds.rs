@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use portolan_server::Config;
+use portolan_serve::Config;
 use serde_json::{Value, json};
 
 const NEW_EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";

@@ -10,7 +10,7 @@ use std::{
 
 use common::*;
 use futures::executor::block_on;
-use portolan_server::{Api, ApiConfig, Config, ControllersConfig, Server};
+use portolan_serve::{Api, ApiConfig, Config, ControllersConfig, Server};
 use serde_json::{Value, json};
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";

@@ -1,6 +1,6 @@
 use std::time::{Duration, SystemTime};
 
-use portolan_server::{Pki, Role};
+use portolan_serve::{Pki, Role};
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 
 use crate::client::{Client, SERVICES, Secure, metric, read_head, start, start_with};

@@ -6,14 +6,14 @@ mod common;
 use std::{fs, os::unix::fs::symlink, path::Path};
 
 use common::*;
-use portolan_server::{Config, Error, Resource, RunningServer, Server};
+use portolan_serve::{Config, Error, Resource, RunningServer, Server};
 
 fn start_with(folder: &Path) -> RunningServer {
     start(Config { manifests: Some(folder.to_owned()), ..Config::default() })
 }
 
 fn names(server: &RunningServer, resource: Resource) -> Vec<String> {
-    let snapshot = server.store().snapshot(resource, &portolan_server::Scope::default(), None).unwrap();
+    let snapshot = server.store().snapshot(resource, &portolan_serve::Scope::default(), None).unwrap();
     snapshot.objects.iter().map(|object| object.key().to_owned()).collect()
 }
 
@@ -147,7 +147,7 @@ fn a_folder_that_is_not_there_is_an_error() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let error = runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        portolan_server::serve(config, listener, std::future::pending()).await.unwrap_err()
+        portolan_serve::serve(config, listener, std::future::pending()).await.unwrap_err()
     });
     assert!(matches!(&error, Error::Manifests { folder: named, .. } if *named == folder), "{error}");
 }

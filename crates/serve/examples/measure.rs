@@ -1,7 +1,7 @@
 //! Measures the server alone: list and initial-events throughput, time from a write to its watcher and to a thousand of
 //! them, memory.
 //!
-//! `cargo run --release -p portolan-server --example measure`
+//! `cargo run --release -p portolan-serve --example measure`
 #![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)]
 
 use std::{
@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use portolan_server::{Api, Config, Resource, Scope, Server};
+use portolan_serve::{Api, Config, Resource, Scope, Server};
 use serde_json::{Value, json};
 
 const JSON: &str = "application/json";
@@ -123,7 +123,7 @@ fn download(address: SocketAddr, path: &str, accept: &str) -> (usize, Duration) 
 }
 
 /// From just before a write in this process until its event has been read from a socket by another thread.
-fn latency(server: &portolan_server::RunningServer) {
+fn latency(server: &portolan_serve::RunningServer) {
     let revision = server.store().revision();
     let path = format!("/apis/discovery.k8s.io/v1/endpointslices?watch=1&resourceVersion={revision}");
     let stream = connect(server.local_addr(), &path, JSON);
@@ -156,7 +156,7 @@ fn latency(server: &portolan_server::RunningServer) {
 }
 
 /// From just before a write until every one of many watchers has its event.
-fn fan_out(server: &portolan_server::RunningServer, name: &str, accept: &str) {
+fn fan_out(server: &portolan_serve::RunningServer, name: &str, accept: &str) {
     let path = format!("/api/v1/services?watch=1&resourceVersion={}", server.store().revision());
     let mut watchers: Vec<TcpStream> = (0..WATCHERS)
         .map(|_| {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use common::*;
-use portolan_server::{Config, ControllersConfig, RunningServer};
+use portolan_serve::{Config, ControllersConfig, RunningServer};
 use serde_json::{Value, json};
 
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];

@@ -1,7 +1,7 @@
 //! Measures creates of Services with allocation, through the write path, from one thread and from eight, over the store
 //! in memory and the one in a file.
 //!
-//! `cargo run --release -p portolan-server --example creates`
+//! `cargo run --release -p portolan-serve --example creates`
 #![allow(missing_docs, clippy::unwrap_used, clippy::cast_precision_loss)]
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
 };
 
 use portolan_schema::json::json;
-use portolan_server::{Api, ApiConfig, Resource, Store, WriteOptions};
+use portolan_serve::{Api, ApiConfig, Resource, Store, WriteOptions};
 use portolan_store::{DurableStore, History, MemoryStore};
 
 const SERVICES: usize = 20_000;

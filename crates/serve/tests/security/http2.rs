@@ -9,7 +9,7 @@ use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use portolan_server::{Limits, Role};
+use portolan_serve::{Limits, Role};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;

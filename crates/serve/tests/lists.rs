@@ -13,7 +13,7 @@ use std::{
 
 use common::*;
 use futures::{executor::block_on, future::BoxFuture};
-use portolan_server::{
+use portolan_serve::{
     Api, ApiConfig, Changes, CommitError, Committed, Config, ControllersConfig, Expired, History,
     MemoryStore, Resource, Scope, Server, Snapshot, Store, StoredObject, Transaction,
 };

@@ -6,7 +6,7 @@ mod common;
 use std::net::SocketAddr;
 
 use common::*;
-use portolan_server::Config;
+use portolan_serve::Config;
 use serde_json::{Value, json};
 
 const JSON: &str = "application/json-patch+json";

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use portolan_server::{Config, Error, Server};
+use portolan_serve::{Config, Error, Server};
 use serde_json::json;
 
 #[test]

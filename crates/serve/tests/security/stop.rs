@@ -1,7 +1,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use portolan_server::{Limits, Role};
+use portolan_serve::{Limits, Role};
 
 use crate::client::{SERVICES, Secure, read_answer, read_chunk, service, start, start_with, until};
 

@@ -17,7 +17,7 @@ use futures::{
     executor::block_on,
     future::{BoxFuture, ready},
 };
-use portolan_server::{
+use portolan_serve::{
     Api, ApiConfig, Changes, CommitError, Committed, Config, ControllersConfig, Expired, History,
     MemoryStore, Resource, Scope, Server, Snapshot, Store, StoredObject, Target, Transaction,
     json::{Value, json},
