@@ -58,6 +58,7 @@ impl Selector {
     }
 
     /// Adds the requirement that the object has this name.
+    #[must_use]
     pub fn with_name(mut self, name: &str) -> Self {
         self.fields.push(FieldRequirement { field: Field::Name, value: name.to_owned(), equal: true });
         self

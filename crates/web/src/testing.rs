@@ -1,5 +1,10 @@
 //! A server in the background, and a client that shows what is sent. For tests of this crate and of its users.
-#![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a test stops at the first surprise")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc,
+    reason = "a test stops at the first surprise"
+)]
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};

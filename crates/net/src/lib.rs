@@ -1,4 +1,6 @@
-//! IP families and transport protocols.
+//! IP families and transport protocols, as Services have them.
+//!
+//! Owns the two types and their names in the API. The proxy and the allocator share them. Must not know anything else.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -28,6 +30,23 @@ impl Family {
     pub const fn of(address: IpAddr) -> Self {
         if address.to_canonical().is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
     }
+
+    /// Returns the other family.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Ipv4 => Self::Ipv6,
+            Self::Ipv6 => Self::Ipv4,
+        }
+    }
+
+    /// Returns the length of an address in bits.
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::Ipv4 => 32,
+            Self::Ipv6 => 128,
+        }
+    }
 }
 
 impl fmt::Display for Family {
@@ -36,10 +55,11 @@ impl fmt::Display for Family {
     }
 }
 
-/// A transport protocol that a Service port can have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// A transport protocol that a Service port can have. The default is that of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Protocol {
     /// RFC 9293.
+    #[default]
     Tcp,
     /// RFC 768.
     Udp,
@@ -48,6 +68,15 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// Returns the name in the API.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
     /// Returns the protocol number in the IP header (IANA protocol numbers).
     pub const fn number(self) -> u8 {
         match self {
@@ -60,10 +89,6 @@ impl Protocol {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        })
+        f.write_str(self.name())
     }
 }
