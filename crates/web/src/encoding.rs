@@ -30,7 +30,8 @@ pub fn accepts_gzip(request: &HeaderMap) -> bool {
     let mut any = false;
     for item in texts.flat_map(|text| text.split(',')) {
         let (name, parameters) = item.split_once(';').unwrap_or((item, ""));
-        let weight = parameters.trim().strip_prefix("q=").map_or(Ok(1.0), str::parse::<f32>);
+        let weight = parameters.split(';').find_map(|parameter| parameter.trim().strip_prefix("q="));
+        let weight = weight.map_or(Ok(1.0), str::parse::<f32>);
         let wanted = weight.is_ok_and(|weight| weight > 0.0);
         match name.trim() {
             "gzip" => return wanted,
@@ -60,6 +61,7 @@ mod tests {
             ("deflate, gzip;q=0.5", true),
             ("br", false),
             ("gzip;q=0", false),
+            ("gzip; level=1; q=0.0", false),
             ("gzip;q=0, *", false),
             ("*", true),
             ("*;q=0", false),
