@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portolan_server::{Api, Config, RunningServer, Server};
+use portolan_serve::{Api, Config, ControllersConfig, RunningServer, Server};
 use portolan_testkit::{Family, Namespace, World};
 
 use crate::bars::Bar;
@@ -103,8 +103,11 @@ impl EmptyNode {
     fn build() -> anyhow::Result<Self> {
         let world = World::builder().pods(1).build()?;
         let listener = world.node().namespace().run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
-        let config = Config { controllers: false, ..Config::default() };
-        let api = std::sync::Arc::new(Api::new(&config));
+        let config = Config {
+            controllers: ControllersConfig { housekeeping: false, ..ControllersConfig::default() },
+            ..Config::default()
+        };
+        let api = std::sync::Arc::new(Api::new(&config.api));
         api.blocking().apply(workload::node(world.node().address(Family::Ipv4))).context("write the Node")?;
         let server = Server::start_with(api, config, listener)?;
         Ok(Self { world, server })

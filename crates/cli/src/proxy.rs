@@ -41,7 +41,6 @@ use portolan_backend::nft::{DriftWatch, Own};
 use portolan_model::Family;
 use portolan_node::config::{Configuration, Logging};
 use portolan_node::health::Health;
-use portolan_node::http::BindError;
 use portolan_node::metrics::{BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
 use portolan_watch::events::Recorder;
 use portolan_watch::{Client, ClientSettings, Peers, RequestDone, Timing, Watcher};
@@ -56,6 +55,7 @@ use events::Notes;
 use modes::{Choice, Meters, RelayCounters, Relays};
 use options::Loaded;
 pub(crate) use options::{Options, is_kube_proxy, normalise};
+use portolan_web::BindError;
 use reload::Reload;
 use servers::{Servers, Shown};
 

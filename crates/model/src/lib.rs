@@ -11,7 +11,6 @@
 
 pub mod catalog;
 mod coalesced;
-pub mod family;
 pub mod object;
 pub mod observed;
 pub mod oracle;
@@ -25,7 +24,7 @@ pub mod world;
 
 pub use catalog::{Catalog, Event};
 pub use coalesced::Coalesced;
-pub use family::{Family, Protocol};
+pub use portolan_net::{Family, Protocol};
 pub use scheduler::IpvsScheduler;
 pub use settings::{LocalDetector, NodePortAddresses, Settings};
 pub use table::{Backend, Change, ExternalPolicy, Forwarding, Frontend, InternalPolicy, ServicePortName};

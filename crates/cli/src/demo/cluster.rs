@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use portolan_server::json::Value;
-use portolan_server::{Config, RunningServer, Server};
+use portolan_serve::json::Value;
+use portolan_serve::{ApiConfig, Config, RunningServer, Server};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 use portolan_testkit::{Family, Pod, PortolanProcess, World};
 use portolan_wire::nftables::{Event, request};
@@ -52,8 +52,9 @@ impl Cluster {
         for (pod, service) in all.flat_map(|pod| [(pod, &objects::WEB), (pod, &objects::DNS)]) {
             world.serve(pod, service.protocol, service.target_port)?;
         }
+        let service_ranges = objects::SERVICE_CIDRS.parse().context("ranges")?;
         let config =
-            Config { service_ranges: objects::SERVICE_CIDRS.parse().context("ranges")?, ..Config::default() };
+            Config { api: ApiConfig { service_ranges, ..ApiConfig::default() }, ..Config::default() };
         let listener = world.node().namespace().run(|| TcpListener::bind(API_SERVER))?;
         let listener = listener.with_context(|| format!("cannot listen on {API_SERVER} of the node"))?;
         let server = Server::start_on(config, listener)?;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use portolan_server::json::{Value, json};
+use portolan_serve::json::{Value, json};
 use portolan_testkit::{Addresses, Family, Pod, Protocol, Site};
 
 /// Names of the node that the proxy runs on and of the other node.

@@ -6,9 +6,9 @@ use std::time::Duration;
 use portolan_model::ServicePortName;
 use portolan_model::object::{Fault, Kind, Notice, ObjectKey};
 use portolan_node::health::ListenFailure;
-use portolan_node::http::BindError;
 use portolan_watch::Client;
 use portolan_watch::events::{EventNote, Recorder};
+use portolan_web::BindError;
 
 use super::modes::Choice;
 

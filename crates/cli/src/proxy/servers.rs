@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use portolan_node::config::Configuration;
 use portolan_node::health::Health;
-use portolan_node::http::{BindError, HardFail, Opened, Server};
 use portolan_node::metrics::{Pages, ProxyMetrics};
 use portolan_node::{health, metrics};
+use portolan_web::{BindError, HardFail, Opened, Server};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

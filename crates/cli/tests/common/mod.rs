@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_server::{
-    Api, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction, WriteOptions,
-    json,
+use portolan_serve::{
+    Api, ApiConfig, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction,
+    WriteOptions, json,
 };
 use portolan_testkit::{
     Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually, probe_many,
@@ -70,7 +70,10 @@ impl Cluster {
         let listener = listen(world.node().namespace(), 0);
         let address = listener.local_addr().unwrap();
         let service_ranges = "10.96.0.0/16,fd00:96::/112".parse().unwrap();
-        let config = Config { service_ranges, validate, ..Config::default() };
+        let config = Config {
+            api: ApiConfig { service_ranges, validate, ..ApiConfig::default() },
+            ..Config::default()
+        };
         let server = Server::start_on(config.clone(), listener).unwrap();
         let api = Arc::clone(server.api());
         let folder = TempDir::new().unwrap();
