@@ -8,6 +8,7 @@ mod backlog;
 mod health_checks;
 mod memory;
 mod node;
+mod programs;
 mod refusals;
 mod relays;
 mod start;
@@ -23,7 +24,6 @@ use anyhow::bail;
 use portolan_backend::Chains;
 use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{Handle, Timing, Work};
-use portolan_backend::leftovers::Keep;
 use portolan_backend::nft::Own;
 use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
@@ -37,12 +37,14 @@ use tokio::sync::{oneshot, watch};
 
 use super::checks::Finding;
 use super::events::Notes;
-use super::modes::{self, Blueprint, Meters, Relays, Shared};
+use super::modes::{self, Blueprint, InUse, Meters, Relays, Shared};
 use super::reports::Synced;
 use backlog::Backlog;
 use health_checks::HealthChecks;
 use memory::Need;
 use node::OwnNode;
+pub(super) use programs::Found;
+use programs::Search;
 use refusals::Reported;
 pub(super) use relays::SHUTDOWN_LIMIT;
 
@@ -80,9 +82,8 @@ pub(super) struct Agent {
     running: Option<Running>,
     /// The rules that this process owns, for drift detection. Empty until detection starts.
     own: watch::Sender<Vec<Own>>,
-    /// Callbacks for the moment when every family has its first commit. They receive what the removal of leftovers
-    /// must keep.
-    on_in_sync: Vec<oneshot::Sender<Keep>>,
+    /// Callbacks for the moment when every family has its first commit. They receive what the data planes use.
+    on_in_sync: Vec<oneshot::Sender<InUse>>,
     /// The error that ends the process at the next check of the deadlines.
     error: Option<anyhow::Error>,
     /// Whether the node's addresses could not be listed. The listing is retried.
@@ -90,6 +91,8 @@ pub(super) struct Agent {
     /// Whether a data plane could not be created. The creation is retried.
     lacks_dataplane: bool,
     shared: Shared,
+    /// The search for programs that new data planes call.
+    search: Search,
     /// Callback for the end of the last relay. `Some` while the process waits for that before it stops.
     on_relays_drained: Option<oneshot::Sender<()>>,
     /// Service ports that could not be programmed and have been reported.
@@ -201,6 +204,7 @@ impl Agent {
             addresses_unknown: false,
             lacks_dataplane: false,
             shared: Shared { meters, relays },
+            search: Search::default(),
             on_relays_drained: None,
             refused: PerFamily::default(),
             need: Need::default(),
@@ -234,7 +238,7 @@ impl Agent {
 
     /// Resolves when every family has its first commit. The receiver of the value removes what kube-proxy left and
     /// then calls [`Agent::leftovers_are_gone`].
-    pub(super) fn in_sync(&mut self) -> oneshot::Receiver<Keep> {
+    pub(super) fn in_sync(&mut self) -> oneshot::Receiver<InUse> {
         let (sender, receiver) = oneshot::channel();
         self.on_in_sync.push(sender);
         receiver
@@ -337,11 +341,14 @@ impl Agent {
         let is_ready = running.unsynced.is_empty();
         if is_ready {
             self.health.ready();
-            let chains = running.planes.iter().filter_map(|plane| plane.chains).collect();
-            let keep = modes::keep(&self.configuration, &self.families, chains);
             for sender in self.on_in_sync.drain(..) {
+                let in_use = InUse {
+                    configuration: self.configuration.clone(),
+                    families: self.families.clone(),
+                    chains: running.planes.iter().filter_map(|plane| plane.chains).collect(),
+                };
                 // The send fails if the receiver is gone.
-                running.removes_leftovers |= sender.send(keep.clone()).is_ok();
+                running.removes_leftovers |= sender.send(in_use).is_ok();
             }
             self.look_for_drift();
         } else {

@@ -189,7 +189,7 @@ fn leave_out(mode: Mode, findings: &mut Vec<Finding>, families: &mut Vec<Family>
     }
 }
 
-/// Returns why the configured mode cannot run in the served families.
+/// Returns why the configured mode cannot run in the served families. Runs programs.
 pub(super) fn mode(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
     families.iter().filter_map(|&family| modes::trial(configuration, family)).collect()
 }

@@ -18,6 +18,7 @@
 //!    over first, and the relay's connections have some time to end (`agent::relays`).
 
 mod agent;
+mod blocking;
 mod checks;
 mod cleanup;
 mod command_line;
@@ -213,6 +214,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         error = reload.run(file.as_deref()) => Err(error),
         error = cannot_listen(failures, &notes) => Err(error.into()),
         error = waiting(&agent) => Err(error),
+        error = finding_programs(&agent) => Err(error),
         error = drift(&agent) => Err(error),
         error = address_changes(&agent) => Err(error),
         never = following_api_server(&agent, &peers) => match never {},
@@ -308,12 +310,25 @@ async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes
 /// Removes what kube-proxy left, once every family is in sync.
 async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
     let in_sync = agent.borrow_mut().in_sync();
-    if let Ok(keep) = in_sync.await {
-        // Runs programs and waits for them. It logs what it cannot remove.
-        let _ = tokio::task::spawn_blocking(move || cleanup::take_over(&keep)).await;
+    if let Ok(in_use) = in_sync.await {
+        // It logs what it cannot remove.
+        let _ = blocking::run(move || cleanup::take_over(&in_use.keep())).await;
         agent.borrow_mut().leftovers_are_gone();
     }
     std::future::pending().await
+}
+
+/// Finds the programs of iptables each time the agent asks for them. Returns an error if a search has no result.
+async fn finding_programs(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
+    let searches = agent.borrow().program_searches();
+    loop {
+        searches.notified().await;
+        let families = agent.borrow().families().to_vec();
+        match blocking::run(move || modes::find_programs(&families)).await {
+            Ok(found) => agent.borrow_mut().programs_found(found),
+            Err(error) => return error,
+        }
+    }
 }
 
 /// Lets the agent check its deadlines every second. Returns the error that ends the proxy.

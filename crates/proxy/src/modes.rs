@@ -1,7 +1,7 @@
 //! Modes: which one runs, whether this node can run it, and how its data planes are created.
 //!
 //! The input is the configuration and the node. The output is data planes for the engine. Only this module knows all
-//! modes.
+//! modes. What runs programs of the node and waits for them says so: it belongs on a thread for blocking work.
 
 mod iptables;
 mod ipvs;
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use portolan_backend::dataplane::Chains;
-use portolan_backend::iptables::Meter;
+use portolan_backend::iptables::{self as programs, Meter, Programs};
 use portolan_backend::leftovers::Keep;
 use portolan_backend::nft::{Nftables, Own};
 use portolan_backend::userspace::Remains;
@@ -79,7 +79,7 @@ impl fmt::Display for Reason {
 
 /// Chooses the mode and writes it into the configuration. If none is named, the mode is iptables, or nftables if
 /// iptables cannot be used. If IPVS is named, the node lacks something for it and `falls_back` is set, the mode is
-/// iptables. In the userspace mode, also chooses how packets are captured, unless `capture` says so.
+/// iptables. In the userspace mode, also chooses how packets are captured, unless `capture` says so. Runs programs.
 ///
 /// # Errors
 /// The configuration is invalid in that mode.
@@ -143,7 +143,7 @@ impl Choice {
     }
 }
 
-/// Returns why this node cannot run the configured mode in a family. Leaves nothing in the kernel.
+/// Returns why this node cannot run the configured mode in a family. Leaves nothing in the kernel. Runs programs.
 pub(super) fn trial(configuration: &Configuration, family: Family) -> Option<Finding> {
     match configuration.mode_or_default() {
         Mode::Nftables => {
@@ -204,7 +204,33 @@ pub(super) struct Made {
     pub(super) chains: Option<Chains>,
 }
 
+/// The programs of iptables that a family's data plane is to call, or why there are none.
+pub(super) type FoundPrograms = Result<Programs, programs::Error>;
+
+/// Finds the programs of iptables of these families. Runs programs.
+pub(super) fn find_programs(families: &[Family]) -> PerFamily<Option<FoundPrograms>> {
+    let mut found = PerFamily::default();
+    for &family in families {
+        *found.get_mut(family) = Some(Programs::find(family));
+    }
+    found
+}
+
+/// Returns the programs that were found for a family. Finds them if that has not been done.
+fn required(programs: Option<FoundPrograms>, family: Family) -> FoundPrograms {
+    programs.unwrap_or_else(|| Programs::find(family))
+}
+
 impl Blueprint {
+    /// Returns true if the data plane calls programs of iptables. [`Blueprint::make`] needs them then.
+    pub(super) const fn calls_programs(&self) -> bool {
+        match self {
+            Self::Iptables(_) | Self::Ipvs(_) => true,
+            Self::Userspace(options) => options.redirect.is_some(),
+            Self::Nftables => false,
+        }
+    }
+
     /// Returns true if the rules have kube-proxy's names. The removal of kube-proxy's rules would then remove them
     /// too.
     pub(super) const fn has_names_of_kube_proxy(&self) -> bool {
@@ -242,8 +268,13 @@ impl Blueprint {
         }
     }
 
-    /// Creates the data plane. Writes the kernel settings that it needs.
-    pub(super) fn make(&self, settings: Settings, shared: &mut Shared) -> Result<Made, Error> {
+    /// Creates the data plane. Writes the kernel settings that it needs. `programs` are those of the settings' family.
+    pub(super) fn make(
+        &self,
+        settings: Settings,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Result<Made, Error> {
         match self {
             Self::Nftables => {
                 let dataplane = Nftables::open(settings)?;
@@ -252,13 +283,13 @@ impl Blueprint {
             }
             Self::Iptables(options) => {
                 let meter = Arc::clone(shared.meters.iptables.get(settings.family));
-                iptables::make(options, settings, meter)
+                iptables::make(options, settings, programs, meter)
             }
             Self::Ipvs(options) => {
                 let meter = Arc::clone(shared.meters.ipvs.get(settings.family));
-                ipvs::make(options, settings, meter)
+                ipvs::make(options, settings, programs, meter)
             }
-            Self::Userspace(options) => userspace::make(options, settings, &mut shared.relays),
+            Self::Userspace(options) => userspace::make(options, settings, programs, &mut shared.relays),
         }
     }
 }
@@ -295,8 +326,12 @@ pub(super) fn put_back_ipvs(strict_arp: Option<bool>) -> usize {
 }
 
 /// Returns data planes of other modes, whose rules an earlier run may have left. The iptables mode is not among them:
-/// its rules have kube-proxy's names and are removed with kube-proxy's leftovers.
-pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<dyn Dataplane + Send>> {
+/// its rules have kube-proxy's names and are removed with kube-proxy's leftovers. `programs` are those of the family.
+pub(super) fn former(
+    configuration: &Configuration,
+    family: Family,
+    programs: Option<FoundPrograms>,
+) -> Vec<Box<dyn Dataplane + Send>> {
     let mode = configuration.mode_or_default();
     let mut former: Vec<Box<dyn Dataplane + Send>> = Vec::new();
     if mode != Mode::Userspace || configuration.capture != Capture::Tproxy {
@@ -311,16 +346,32 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<d
         }
     }
     if mode != Mode::Ipvs
-        && let Some(dataplane) = ipvs::former(configuration, family)
+        && let Some(dataplane) = ipvs::former(configuration, family, programs)
     {
         former.push(Box::new(dataplane));
     }
     former
 }
 
-/// Returns what the mode, or draining connections of a former mode, use of kube-proxy's leftovers.
-pub(super) fn keep(configuration: &Configuration, families: &[Family], chains: Vec<Chains>) -> Keep {
-    let drains = || families.iter().any(|&family| ipvs::former(configuration, family).is_some());
-    let ipvs = configuration.mode_or_default() == Mode::Ipvs || drains();
-    Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs.clone() }
+/// Returns true if [`former`] has a data plane that calls programs of iptables.
+pub(super) fn former_calls_programs(configuration: &Configuration, families: &[Family]) -> bool {
+    configuration.mode_or_default() != Mode::Ipvs && families.iter().any(|&family| ipvs::is_left(family))
+}
+
+/// What the data planes use when every family has its first commit.
+#[derive(Debug)]
+pub(super) struct InUse {
+    pub(super) configuration: Configuration,
+    pub(super) families: Vec<Family>,
+    pub(super) chains: Vec<Chains>,
+}
+
+impl InUse {
+    /// Returns what the mode, or draining connections of a former mode, use of kube-proxy's leftovers. Runs programs.
+    pub(super) fn keep(self) -> Keep {
+        let Self { configuration, families, chains } = self;
+        let drains = || families.iter().any(|&family| ipvs::former(&configuration, family, None).is_some());
+        let ipvs = configuration.mode_or_default() == Mode::Ipvs || drains();
+        Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs.clone() }
+    }
 }

@@ -3,6 +3,9 @@
 //! A changed file is checked like the first one, and against the running proxy. It is applied as a whole or not at
 //! all. Settings on which packets depend take the way of every other change: the data planes compare and commit. A
 //! changed `clientConnection` starts another watcher, whose lists are compared with the known objects.
+//!
+//! Changes are checked one after the other. A check may run programs and wait for them, on another thread. A file that
+//! is written meanwhile is read when the check has ended, so that the newest content is applied last.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -21,7 +24,7 @@ use super::file::FileWatch;
 use super::modes::{self, Choice};
 use super::options::{Loaded, Options};
 use super::servers::{Prepared, Servers};
-use super::{checks, client_settings, node_settings, watcher};
+use super::{blocking, checks, client_settings, node_settings, watcher};
 
 /// The error that ends the proxy with `--config-reload=false`, as in kube-proxy.
 const ENDS: &str = "content of the proxy server's configuration file was updated";
@@ -50,7 +53,10 @@ impl Reload<'_> {
             Err(error) => return error,
         };
         // The file may have changed between the first reading and the start of the watch.
-        let mut changed = watch.content().is_some_and(|content| !self.is_in_use(content));
+        let mut changed = match watch.content() {
+            Some(content) => !self.is_in_use(content).await,
+            None => false,
+        };
         loop {
             if !changed {
                 watch.changed().await;
@@ -63,21 +69,21 @@ impl Reload<'_> {
         }
     }
 
-    fn is_in_use(&self, content: &[u8]) -> bool {
-        let loaded = self.load(content);
+    async fn is_in_use(&self, content: &[u8]) -> bool {
+        let loaded = self.load(content).await;
         loaded.is_ok_and(|(loaded, _)| loaded.configuration == *self.agent.borrow().configuration())
     }
 
     /// Parses the file and chooses the mode.
-    fn load(&self, content: &[u8]) -> anyhow::Result<(Loaded, Choice)> {
+    async fn load(&self, content: &[u8]) -> anyhow::Result<(Loaded, Choice)> {
         let mut loaded = self.options.load_content(content)?;
-        let choice = modes::settle(
-            &mut loaded.configuration,
-            self.agent.borrow().families(),
-            self.options.ipvs_fallback,
-            self.options.capture,
-        )?;
-        Ok((loaded, choice))
+        let families = self.agent.borrow().families().to_vec();
+        let (falls_back, capture) = (self.options.ipvs_fallback, self.options.capture);
+        let settle = move || {
+            let choice = modes::settle(&mut loaded.configuration, &families, falls_back, capture)?;
+            Ok((loaded, choice))
+        };
+        blocking::run(settle).await?
     }
 
     /// Applies the content that was read when the change was noticed. A second reading might return half of the next
@@ -104,14 +110,14 @@ impl Reload<'_> {
 
     /// Checks and applies a configuration. Returns the fields that changed.
     async fn check_and_apply(&mut self, content: &[u8]) -> anyhow::Result<Vec<&'static str>> {
-        let (new, choice) = self.load(content)?;
+        let (new, choice) = self.load(content).await?;
         new.log_notes();
         let old = self.agent.borrow().configuration().clone();
         let changes = changes(&old, &new.configuration);
         if changes.is_empty() {
             return Ok(changes);
         }
-        let prepared = self.check(&old, &new.configuration)?;
+        let prepared = self.check(&old, &new.configuration).await?;
         let watcher = self.watcher(&old, &new).await?;
         if (old.mode, old.capture) != (new.configuration.mode, new.configuration.capture) {
             modes::log(&choice);
@@ -127,10 +133,11 @@ impl Reload<'_> {
     }
 
     /// Checks a configuration and opens the addresses that it adds. Fails with all reasons against it.
-    fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<Prepared> {
+    async fn check(&self, old: &Configuration, new: &Configuration) -> anyhow::Result<Prepared> {
         let mut reasons = fixed(old, new);
         if (old.mode, old.capture) != (new.mode, new.capture) {
-            let findings = checks::mode(new, self.agent.borrow().families());
+            let (tried, families) = (new.clone(), self.agent.borrow().families().to_vec());
+            let findings = blocking::run(move || checks::mode(&tried, &families)).await?;
             reasons.extend(findings.iter().map(ToString::to_string));
         }
         reasons.extend(self.agent.borrow().objections(new));

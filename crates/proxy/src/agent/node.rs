@@ -14,8 +14,8 @@ use portolan_node::address::NodeAddresses;
 use portolan_node::config::Configuration;
 use portolan_node::health::NodeState;
 
-use super::{Agent, Next, Running};
-use crate::modes::{self, Blueprint, Shared};
+use super::{Agent, Found, Next, Running};
+use crate::modes::{self, Blueprint, FoundPrograms, Shared};
 use crate::{checks, settings};
 
 /// The last known addresses and pod CIDRs of the Node object. If an update has no addresses or no pod CIDRs, the old
@@ -138,18 +138,23 @@ impl Agent {
         let (new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
         let Some(running) = &mut self.running else { return };
         self.lacks_dataplane = false;
+        let mut programs = match running.needs_programs(&new, &blueprints).then(|| self.search.take()) {
+            Some(Some(found)) => found,
+            // The end of the search continues here.
+            Some(None) => return,
+            None => Found::default(),
+        };
         let mut replacements = Vec::new();
         for (settings, blueprint) in new.iter().zip(blueprints) {
             let is_new = !running.settings.contains(settings);
             if is_new {
                 running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
             }
-            // The removal of kube-proxy's leftovers would also remove this data plane's rules.
-            let waits = running.removes_leftovers && blueprint.has_names_of_kube_proxy();
-            let replaced = if waits {
+            let replaced = if running.is_held_back(&blueprint) {
                 Replaced::Unchanged
             } else {
-                running.successor(settings, blueprint, &mut self.shared)
+                let programs = programs.get_mut(settings.family).take();
+                running.successor(settings, blueprint, programs, &mut self.shared)
             };
             match replaced {
                 Replaced::Unchanged if is_new => {
@@ -185,14 +190,37 @@ enum Replaced {
 }
 
 impl Running {
+    /// Returns true if a data plane has to wait for the removal of kube-proxy's leftovers, which would also remove its
+    /// rules.
+    const fn is_held_back(&self, blueprint: &Blueprint) -> bool {
+        self.removes_leftovers && blueprint.has_names_of_kube_proxy()
+    }
+
+    /// Returns true if one of the data planes that are to be created calls programs of iptables.
+    fn needs_programs(&self, settings: &[Settings], blueprints: &[Blueprint]) -> bool {
+        let differs = |family, blueprint: &Blueprint| {
+            self.planes.iter().any(|plane| plane.family == family && plane.blueprint != *blueprint)
+        };
+        let mut wanted = settings.iter().zip(blueprints);
+        wanted.any(|(settings, blueprint)| {
+            blueprint.calls_programs() && !self.is_held_back(blueprint) && differs(settings.family, blueprint)
+        })
+    }
+
     /// Creates the data plane that replaces a family's current one, if another one is wanted.
-    fn successor(&mut self, settings: &Settings, blueprint: Blueprint, shared: &mut Shared) -> Replaced {
+    fn successor(
+        &mut self,
+        settings: &Settings,
+        blueprint: Blueprint,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Replaced {
         let family = settings.family;
         let plane = self.planes.iter_mut().find(|plane| plane.family == family);
         let Some(plane) = plane.filter(|plane| plane.blueprint != blueprint) else {
             return Replaced::Unchanged;
         };
-        match blueprint.make(settings.clone(), shared) {
+        match blueprint.make(settings.clone(), programs, shared) {
             Ok(modes::Made { dataplane, own, chains }) => {
                 (plane.blueprint, plane.chains, plane.next) = (blueprint, chains, Some(Next { own }));
                 Replaced::By(dataplane)

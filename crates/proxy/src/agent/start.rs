@@ -13,10 +13,11 @@ use portolan_model::{Change, NodePortAddresses, Settings};
 use portolan_node::config::{Configuration, DetectLocalMode};
 use portolan_node::health::Now;
 
-use super::{Agent, NODE_WAIT, Plane, Running, health_checks, timing};
+use super::{Agent, Found, NODE_WAIT, Plane, Running, health_checks, timing};
 use crate::checks::{self, Finding};
+use crate::modes::{self, Blueprint};
 use crate::reports::{self, Reporter};
-use crate::{modes, settings};
+use crate::settings;
 
 /// Number of changes in one message to the engine at the start.
 const START_CHUNK: usize = 1_024;
@@ -63,7 +64,18 @@ impl Agent {
         self.health.awaits(awaited);
     }
 
+    /// Starts the engine. Does nothing yet if this node's addresses or programs are not known; it is called again then.
     pub(super) fn start(&mut self) -> anyhow::Result<()> {
+        // An empty list in place of the addresses would close every node port.
+        let Some(addresses) = self.interface_addresses() else { return Ok(()) };
+        let blueprints = self.blueprints(&addresses);
+        let calls_programs = blueprints.iter().any(Blueprint::calls_programs)
+            || modes::former_calls_programs(&self.configuration, &self.families);
+        let mut programs = match calls_programs.then(|| self.search.take()) {
+            Some(Some(found)) => found,
+            Some(None) => return Ok(()),
+            None => Found::default(),
+        };
         if self.catalog.node().is_none() {
             let node = self.catalog.node_name();
             tracing::error!(node, "there is no such Node object: node ports answer on every address");
@@ -71,14 +83,18 @@ impl Agent {
         checks::log(&self.new_family_findings());
         checks::judge(&self.findings)?;
         self.warn_of_unknown_address();
-        // An empty list in place of the addresses would close every node port.
-        let Some(addresses) = self.interface_addresses() else { return Ok(()) };
         let settings: Vec<Settings> = self.settings(&addresses);
         let (mut dataplanes, mut planes) = (Vec::new(), Vec::new());
-        for (settings, blueprint) in settings.iter().zip(self.blueprints(&addresses)) {
+        for (settings, blueprint) in settings.iter().zip(blueprints) {
             let family = settings.family;
+            let found = programs.get_mut(family).take_if(|_| blueprint.calls_programs());
+            // A former data plane of this family may call them, too.
+            *programs.get_mut(family) = match &found {
+                Some(Ok(found)) => Some(Ok(found.for_another())),
+                _ => programs.get_mut(family).take(),
+            };
             let modes::Made { dataplane, own, chains } =
-                blueprint.make(settings.clone(), &mut self.shared)?;
+                blueprint.make(settings.clone(), found, &mut self.shared)?;
             dataplanes.push((family, dataplane));
             planes.push(Plane { family, blueprint, chains, own, next: None });
         }
@@ -95,7 +111,7 @@ impl Agent {
         self.send_everything(&engine);
         self.report_memory(&planes);
         for &family in &self.families {
-            for former in modes::former(&self.configuration, family) {
+            for former in modes::former(&self.configuration, family, programs.get_mut(family).take()) {
                 engine.retire(family, former);
             }
         }

@@ -12,7 +12,7 @@ use portolan_node::address::NodePortMatch;
 use portolan_node::config::Configuration;
 use portolan_node::sysctl::{Host, PutBack, Wanted};
 
-use super::{Made, settings};
+use super::{FoundPrograms, Made, settings};
 use crate::checks::{self, Finding};
 
 /// Kernel setting that allows packets to loopback addresses to be routed to other hosts. Node ports on loopback
@@ -21,7 +21,7 @@ const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 /// Whether conntrack accepts TCP packets outside the window as valid.
 const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 
-/// Returns why the iptables mode cannot serve a family. Leaves no rules.
+/// Returns why the iptables mode cannot serve a family. Leaves no rules. Runs programs.
 pub(super) fn attempt(family: Family) -> Result<(), String> {
     match Programs::find(family).and_then(|programs| programs.probe()) {
         // A lock that another program holds is temporary and says nothing about what the node supports.
@@ -31,13 +31,18 @@ pub(super) fn attempt(family: Family) -> Result<(), String> {
 }
 
 /// Creates a data plane of this mode. Writes the kernel setting that node ports on loopback addresses need.
-pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> Result<Made, Error> {
+pub(super) fn make(
+    options: &Options,
+    settings: Settings,
+    programs: Option<FoundPrograms>,
+    meter: Arc<Meter>,
+) -> Result<Made, Error> {
     let mut options = options.clone();
     if options.localhost_node_ports {
         options.localhost_node_ports = routes_localnet();
     }
     let family = settings.family;
-    let programs = Programs::find(family)?;
+    let programs = super::required(programs, family)?;
     let dataplane = Iptables::new(programs, settings, options).with_meter(meter);
     let chains = portolan_backend::Dataplane::chains(&dataplane);
     let own = dataplane.writers().map(|writers| Own::Chains(family, writers));

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use portolan_backend::iptables::Programs;
 use portolan_backend::ipvs::{self, Ipvs, KernelVersion, Meter};
 use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, IpvsScheduler, Settings};
@@ -11,7 +10,7 @@ use portolan_node::config::Configuration;
 use portolan_node::sysctl::{Host, PutBack, Wanted};
 use portolan_wire::ipvs::Timeouts;
 
-use super::{Made, iptables};
+use super::{FoundPrograms, Made, iptables};
 use crate::checks::{self, Finding};
 use crate::{node_settings, settings};
 
@@ -40,7 +39,7 @@ pub(super) fn options(configuration: &Configuration) -> Options {
     Options { dataplane, strict_arp: section.strict_arp }
 }
 
-/// Returns what this node lacks for the mode as configured. Leaves nothing in the kernel.
+/// Returns what this node lacks for the mode as configured. Leaves nothing in the kernel. Runs programs.
 pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Option<String> {
     let scheduler = &configuration.ipvs.scheduler;
     // An unknown name is refused without asking the kernel.
@@ -59,23 +58,38 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
 }
 
 /// Creates a data plane of this mode. Writes the kernel settings that it needs.
-pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> Result<Made, Error> {
+pub(super) fn make(
+    options: &Options,
+    settings: Settings,
+    programs: Option<FoundPrograms>,
+    meter: Arc<Meter>,
+) -> Result<Made, Error> {
     write_settings(options.strict_arp);
-    let programs = Programs::find(settings.family)?;
+    let programs = super::required(programs, settings.family)?;
     let dataplane = Ipvs::open(programs, settings, options.dataplane.clone())?.with_meter(meter);
     let chains = dataplane.chains();
     Ok(Made { dataplane: Box::new(dataplane), own: None, chains })
 }
 
+/// Returns true if an earlier run in this mode has left something in a family.
+pub(super) fn is_left(family: Family) -> bool {
+    // [`former`] reports the error.
+    ipvs::is_left(family).unwrap_or(false)
+}
+
 /// Opens a data plane for what an earlier run in this mode left. It removes the virtual servers when their
-/// connections have ended. Returns `None` if there is nothing left.
-pub(super) fn former(configuration: &Configuration, family: Family) -> Option<Ipvs> {
+/// connections have ended. Returns `None` if there is nothing left. Runs programs, unless they are given.
+pub(super) fn former(
+    configuration: &Configuration,
+    family: Family,
+    programs: Option<FoundPrograms>,
+) -> Option<Ipvs> {
     let open = || {
         if !ipvs::is_left(family)? {
             return Ok(None);
         }
         let options = options(configuration).dataplane;
-        Ipvs::open(Programs::find(family)?, settings::neutral(family), options).map(Some)
+        Ipvs::open(super::required(programs, family)?, settings::neutral(family), options).map(Some)
     };
     open().unwrap_or_else(|error: Error| {
         tracing::warn!(%family, %error, "connections of the ipvs mode, if there are any, end");

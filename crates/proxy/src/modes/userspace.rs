@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portolan_backend::iptables::{self, Programs};
+use portolan_backend::iptables;
 use portolan_backend::nft::{Capture as Listeners, Nftables};
 use portolan_backend::userspace::{TRANSLATED, Userspace, spawn_translated};
 use portolan_backend::{Dataplane as _, Error};
@@ -19,7 +19,7 @@ use portolan_node::metrics::RelayMeasures;
 use portolan_relay::{Arrival, Counters, Handle, Ports};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use super::{Made, settings};
+use super::{FoundPrograms, Made, settings};
 
 /// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
 /// time.
@@ -98,7 +98,7 @@ pub(super) fn listeners(configuration: &Configuration, node_ip: Option<IpAddr>) 
     node_ip.filter(|_| is_redirected).into_iter().flat_map(at).collect()
 }
 
-/// Returns how packets are captured on this node, and why. Leaves nothing in the kernel.
+/// Returns how packets are captured on this node, and why. Leaves nothing in the kernel. Runs programs.
 pub(super) fn choose_capture(
     configuration: &Configuration,
     families: &[Family],
@@ -140,12 +140,18 @@ pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(
 }
 
 /// Creates a data plane that captures packets for a relay with these options.
-pub(super) fn make(options: &Options, settings: Settings, relays: &mut Relays) -> Result<Made, Error> {
+pub(super) fn make(
+    options: &Options,
+    settings: Settings,
+    programs: Option<FoundPrograms>,
+    relays: &mut Relays,
+) -> Result<Made, Error> {
     let relay = relays.get(&options.relay)?;
     let dataplane = match &options.redirect {
         None => Userspace::open(settings, relay)?,
         Some(options) => {
-            Userspace::open_redirect(Programs::find(settings.family)?, settings, options.clone(), relay)
+            let programs = super::required(programs, settings.family)?;
+            Userspace::open_redirect(programs, settings, options.clone(), relay)
         }
     };
     let (own, chains) = (dataplane.own(), dataplane.chains());
