@@ -111,7 +111,7 @@ doc:
 bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
 	$(CARGO) build --quiet --locked --release -p portolan-proxy
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
-	target/release/portolan-bench --static-binary $(STATIC_FOLDER)/portolan-proxy --etcd target/tools/etcd \
+	target/release/portolan-bench --static-agent $(STATIC_FOLDER)/portolan-proxy --etcd target/tools/etcd \
 		--haproxy target/tools/haproxy/haproxy
 
 ## Build the static binaries in target/static: portolan-proxy for images (deploy/image) and nodes, portolan with all
