@@ -4,6 +4,7 @@
 //! with its changes per Service port, and the [`oracle`] that predicts where a packet goes. Objects go in one event
 //! at a time. [`Change`]s come out. The crate must not know I/O, clocks, async, netlink, rules or the API server.
 
+mod capture;
 pub mod catalog;
 mod coalesced;
 pub mod family;
@@ -16,6 +17,7 @@ pub mod table;
 #[cfg(any(test, feature = "world"))]
 pub mod world;
 
+pub use capture::Capture;
 pub use catalog::{Catalog, Event};
 pub use coalesced::Coalesced;
 pub use family::{Family, Protocol};

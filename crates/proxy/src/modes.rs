@@ -18,8 +18,8 @@ use portolan_backend::nft::{Nftables, Own};
 use portolan_backend::userspace::Remains;
 use portolan_backend::{Dataplane, Error};
 use portolan_model::catalog::{PerFamily, UdpService};
-use portolan_model::{Family, Settings};
-use portolan_node::config::{Capture, Configuration, FieldErrors, Mode};
+use portolan_model::{Capture, Family, Settings};
+use portolan_node::config::{Configuration, FieldErrors, Mode};
 
 use super::checks::Finding;
 use super::settings;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use portolan_node::config::{self, Capture, ConfigError, Configuration, FieldError, FieldErrors};
+use portolan_model::Capture;
+use portolan_node::config::{self, ConfigError, Configuration, FieldError, FieldErrors};
 use portolan_node::gates::{FeatureGates, Stage};
 
 use self::given::Given;
@@ -219,7 +220,7 @@ impl FromArgMatches for Options {
                 .map(|name| given.boolean(name));
         let capture = given.text("userspace-capture");
         let named = |way: &Capture| way.name() == capture;
-        let capture = match [Capture::Tproxy, Capture::Redirect].into_iter().find(named) {
+        let capture = match Capture::ALL.into_iter().find(named) {
             None if capture != "auto" => {
                 let error = format!(
                     "--userspace-capture: `{capture}` is not supported; write one of: auto, tproxy, redirect\n"

@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portolan_backend::iptables;
-use portolan_backend::nft::{Capture as Listeners, Nftables};
-use portolan_backend::userspace::{TRANSLATED, Userspace, spawn_translated};
+use portolan_backend::nft::{Listeners, Nftables};
+use portolan_backend::userspace::{Userspace, spawn_translated};
 use portolan_backend::{Dataplane as _, Error};
-use portolan_model::{Family, Settings};
-use portolan_node::config::{Capture, Configuration, Mode};
+use portolan_model::{Capture, Family, Settings};
+use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::RelayMeasures;
-use portolan_relay::{Arrival, Counters, Handle, Ports};
+use portolan_relay::{Counters, Handle, Ports};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::{FoundPrograms, Made, settings};
@@ -56,13 +56,9 @@ fn relay_options(configuration: &Configuration) -> portolan_relay::Options {
     // An invalid range has been refused.
     let range = configuration.proxy_ports().ok().flatten();
     let ports = range.and_then(|(first, last)| Ports::from_range(first, last)).unwrap_or_default();
-    let arrival = match configuration.capture {
-        Capture::Tproxy => Arrival::Untouched,
-        Capture::Redirect => TRANSLATED,
-    };
     let options = portolan_relay::Options {
         ports,
-        arrival,
+        capture: configuration.capture,
         idle: or(configuration.conntrack.tcp_established_timeout, default.idle),
         half_closed_idle: or(configuration.conntrack.tcp_close_wait_timeout, default.half_closed_idle),
         udp_idle: or(configuration.udp_idle_timeout, default.udp_idle),
@@ -192,12 +188,12 @@ impl Relays {
             return Ok(current.clone());
         }
         raise_descriptors();
-        let relay = match options.arrival {
-            Arrival::Untouched => portolan_relay::spawn(&self.families, options.clone())
+        let relay = match options.capture {
+            Capture::Tproxy => portolan_relay::spawn(&self.families, options.clone())
                 .map_err(|error| Error::Other(Box::new(error)))?,
-            Arrival::Translated { .. } => spawn_translated(&self.families, options.clone())?,
+            Capture::Redirect => spawn_translated(&self.families, options.clone())?,
         };
-        let is_redirected = matches!(options.arrival, Arrival::Translated { .. });
+        let is_redirected = options.capture == Capture::Redirect;
         self.counters.add(relay.shared_counters(), is_redirected);
         self.former.extend(self.current.replace(relay.clone()));
         relay.follow(self.former.iter().chain(&self.draining).cloned());
