@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 
 use anyhow::bail;
 use portolan_model::Family;
-use portolan_node::config::{Configuration, Mode};
+use portolan_node::config::Configuration;
 
 use super::modes;
 
@@ -159,7 +159,9 @@ impl Finding {
 /// that the proxy cannot serve.
 pub(super) fn before_the_start(configuration: &Configuration, families: &mut Vec<Family>) -> Vec<Finding> {
     let mut findings = host::findings(configuration, families);
-    leave_out(configuration.mode_or_default(), &mut findings, families);
+    if modes::configured(configuration).may_leave_out_a_family() {
+        leave_out(&mut findings, families);
+    }
     // The Node object is unknown here. The primary family is known if `bindAddress` or a single family decides it.
     let bound = configuration.bind_address;
     let primary = match families[..] {
@@ -174,11 +176,11 @@ pub(super) fn before_the_start(configuration: &Configuration, families: &mut Vec
     findings
 }
 
-/// Leaves out the families for which iptables is missing, if the other family works. The same as in kube-proxy.
-/// Iptables mode only. A later check tells whether the primary family is missing.
-fn leave_out(mode: Mode, findings: &mut Vec<Finding>, families: &mut Vec<Family>) {
+/// Leaves out the families in which the mode cannot run, if it can in the other one. A later check tells whether the
+/// primary family is missing.
+fn leave_out(findings: &mut Vec<Finding>, families: &mut Vec<Family>) {
     let broken: Vec<Family> = findings.iter().filter_map(Finding::family).collect();
-    if mode != Mode::Iptables || families.iter().all(|family| broken.contains(family)) {
+    if families.iter().all(|family| broken.contains(family)) {
         return;
     }
     families.retain(|family| !broken.contains(family));
@@ -191,7 +193,8 @@ fn leave_out(mode: Mode, findings: &mut Vec<Finding>, families: &mut Vec<Family>
 
 /// Returns why the configured mode cannot run in the served families. Runs programs.
 pub(super) fn mode(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
-    families.iter().filter_map(|&family| modes::trial(configuration, family)).collect()
+    let driver = modes::configured(configuration);
+    families.iter().filter_map(|&family| driver.trial(configuration, family)).collect()
 }
 
 /// Logs every finding.

@@ -60,7 +60,7 @@ use checks::Finding;
 pub use cleanup::{Options as CleanupOptions, run as clean_up};
 pub use command_line::CommandLine;
 use events::Notes;
-use modes::{Choice, Meters, RelayCounters, Relays};
+use modes::{Choice, Meters, Relays};
 use options::Loaded;
 pub use options::{Options, is_kube_proxy, normalise};
 use reload::Reload;
@@ -109,7 +109,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     node_settings::apply_conntrack(configuration, &findings);
     if options.init_only {
         let ips = settings::node_addresses(&[], configuration.bind_address);
-        modes::initialise(configuration, &settings::Node { ips: &ips, pod_cidrs: &[], addresses: &[] });
+        let node = settings::Node { ips: &ips, pod_cidrs: &[], addresses: &[] };
+        modes::configured(configuration).initialise(configuration, &node);
         return Ok(());
     }
     node_settings::apply_oom_score(configuration);
@@ -156,17 +157,13 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let Start { loaded, host_name, node_name, families, findings, choice } = start;
     let Loaded { configuration, file, .. } = &loaded;
     let metrics = ProxyMetrics::new(BuildInfo::of_version(&loaded.version)).with_process();
-    let counters = RelayCounters::default();
-    let of_relays = counters.clone();
-    let metrics = metrics.with_packet_counters(reports::packet_counters);
     let meters = Meters::default();
-    let of_ipvs = meters.clone();
-    let metrics = metrics.with_ipvs(move |family| of_ipvs.draining(family));
+    let metrics = modes::with_measures(metrics, &meters);
     // The agent sets the timeout from its configuration.
     let health = Arc::new(Health::new(Duration::MAX));
     let of_watches = Arc::clone(&health);
     let metrics = metrics.with_watch_ages(move |resource| of_watches.watch_age(resource, Instant::now()));
-    let metrics = Arc::new(metrics.with_relays(move || of_relays.read()));
+    let metrics = Arc::new(metrics);
     metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
     let peers = Peers::default();
     let settings = client_settings(configuration, loaded.master.clone(), &metrics, &peers);
@@ -176,7 +173,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let (done, mut synced) = mpsc::unbounded_channel();
     let surroundings = Surroundings {
         node_name: node_name.clone(),
-        relays: Relays::new(families.clone(), counters),
+        relays: Relays::new(families.clone(), meters.relays.clone()),
         meters,
         families,
         findings,

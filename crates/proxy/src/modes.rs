@@ -1,297 +1,141 @@
 //! Modes: which one runs, whether this node can run it, and how its data planes are created.
 //!
-//! The input is the configuration and the node. The output is data planes for the engine. Only this module knows all
-//! modes. What runs programs of the node and waits for them says so: it belongs on a thread for blocking work.
+//! Each mode is a [`ModeDriver`] in a module of its own, and [`MODES`] is the table of them. The rest of the agent asks the
+//! driver of the configured mode and does not know which modes there are.
+//!
+//! - `choice`: which mode runs, and why
+//! - `blueprint`: the options of data planes, and what data planes are created with
+//! - `nftables`, `iptables`, `ipvs`, `userspace`: the drivers
+//!
+//! The input is the configuration and the node. The output is data planes for the engine. What runs programs of the node
+//! and waits for them says so: it belongs on a thread for blocking work.
 
+mod blueprint;
+mod choice;
 mod iptables;
 mod ipvs;
+mod nftables;
 mod userspace;
 
-use std::fmt;
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 
+use portolan_backend::Dataplane;
 use portolan_backend::dataplane::Chains;
-use portolan_backend::iptables::{self as programs, Meter, Programs};
+use portolan_backend::engine::Step;
 use portolan_backend::leftovers::Keep;
-use portolan_backend::nft::{Nftables, Own};
-use portolan_backend::userspace::Remains;
-use portolan_backend::{Dataplane, Error};
-use portolan_model::catalog::{PerFamily, UdpService};
-use portolan_model::{Capture, Family, Settings};
-use portolan_node::config::{Configuration, FieldErrors, Mode};
+use portolan_model::Family;
+use portolan_model::catalog::UdpService;
+use portolan_node::config::{Configuration, Mode};
+use portolan_node::metrics::ProxyMetrics;
 
 use super::checks::Finding;
 use super::settings;
+pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, Shared, find_programs};
+pub(super) use choice::{Choice, log, settle};
 pub(super) use iptables::{are_loopback_addresses_routed, route_localnet};
+pub(super) use ipvs::put_back as put_back_ipvs;
 pub(super) use userspace::{RelayCounters, Relays};
 
-/// The mode that runs, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Choice {
-    /// The mode that the configuration names, if any.
-    pub(super) wanted: Option<Mode>,
-    pub(super) mode: Mode,
-    pub(super) reason: Reason,
-    /// In the userspace mode: how packets are captured, and why.
-    pub(super) capture: Option<(Capture, String)>,
-}
+/// A data plane of any mode.
+type Plane = Box<dyn Dataplane + Send>;
 
-/// Why a mode was chosen.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Reason {
-    /// The configuration names it.
-    Configured,
-    /// The configuration names no mode. This is kube-proxy's default.
-    Default,
-    /// The configuration names no mode, and iptables cannot be used.
-    NoIptables(String),
-    /// The configuration names IPVS, and this node lacks something for it.
-    NoIpvs(String),
-}
+/// What a mode is to the node agent.
+pub(super) trait ModeDriver: Sync {
+    /// Returns the mode.
+    fn mode(&self) -> Mode;
 
-impl Reason {
-    /// Returns the value of a metric label.
-    pub(super) const fn name(&self) -> &'static str {
-        match self {
-            Self::Configured => "configured",
-            Self::Default => "default",
-            Self::NoIptables(_) => "no_iptables",
-            Self::NoIpvs(_) => "no_ipvs",
-        }
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Configured => f.write_str("the configuration says so"),
-            Self::Default => f.write_str("the configuration names no mode, and kube-proxy takes this one"),
-            Self::NoIptables(why) => {
-                write!(f, "the configuration names no mode, and iptables cannot be used: {why}")
-            }
-            Self::NoIpvs(missing) => {
-                write!(f, "the configuration says ipvs, for which this node lacks something: {missing}")
-            }
-        }
-    }
-}
-
-/// Chooses the mode and writes it into the configuration. If none is named, the mode is iptables, or nftables if
-/// iptables cannot be used. If IPVS is named, the node lacks something for it and `falls_back` is set, the mode is
-/// iptables. In the userspace mode, also chooses how packets are captured, unless `capture` says so. Runs programs.
-///
-/// # Errors
-/// The configuration is invalid in that mode.
-pub(super) fn settle(
-    configuration: &mut Configuration,
-    families: &[Family],
-    falls_back: bool,
-    capture: Option<Capture>,
-) -> Result<Choice, FieldErrors> {
-    let wanted = configuration.mode;
-    let (mode, reason) = match wanted {
-        Some(Mode::Ipvs) if falls_back => match ipvs::missing(configuration, families) {
-            Some(missing) => (Mode::Iptables, Reason::NoIpvs(missing)),
-            None => (Mode::Ipvs, Reason::Configured),
-        },
-        Some(mode) => (mode, Reason::Configured),
-        None => {
-            let failures: Vec<String> =
-                families.iter().filter_map(|&family| iptables::attempt(family).err()).collect();
-            if failures.len() < families.len() {
-                (Mode::Iptables, Reason::Default)
-            } else {
-                (Mode::Nftables, Reason::NoIptables(failures.join("; ")))
-            }
-        }
-    };
-    if wanted != Some(mode) {
-        configuration.mode = Some(mode);
-        configuration.validate()?;
-    }
-    let capture =
-        (mode == Mode::Userspace).then(|| userspace::choose_capture(configuration, families, capture));
-    configuration.capture = capture.as_ref().map_or_else(Capture::default, |(capture, _)| *capture);
-    Ok(Choice { wanted, mode, reason, capture })
-}
-
-/// Logs which mode runs.
-pub(super) fn log(choice: &Choice) {
-    let (mode, reason) = (choice.mode.name(), &choice.reason);
-    if choice.fallback().is_some() {
-        tracing::warn!(mode, %reason, "mode chosen; --ipvs-fallback=false makes this an error");
-    } else {
-        tracing::info!(mode, %reason, "mode chosen");
-    }
-    if let Some((capture, reason)) = &choice.capture {
-        tracing::info!(capture = capture.name(), %reason, "way to capture chosen");
-    }
-}
-
-impl Choice {
-    /// Returns the text to report if another mode runs than the configured one.
-    pub(super) fn fallback(&self) -> Option<String> {
-        let wanted = self.wanted.filter(|wanted| *wanted != self.mode)?;
-        let mode = self.mode.name();
-        Some(format!("mode {mode} runs in place of {}: {}", wanted.name(), self.reason))
+    /// Returns true if a configuration asks for this mode.
+    fn is_configured(&self, configuration: &Configuration) -> bool {
+        configuration.mode_or_default() == self.mode()
     }
 
-    /// Returns the configured mode as the value of a metric label. Empty if none is named.
-    pub(super) fn wanted(&self) -> &'static str {
-        self.wanted.map_or("", Mode::name)
-    }
-}
+    /// Returns why this node cannot run the mode as configured in a family. Leaves nothing in the kernel. Runs programs.
+    fn trial(&self, configuration: &Configuration, family: Family) -> Option<Finding>;
 
-/// Returns why this node cannot run the configured mode in a family. Leaves nothing in the kernel. Runs programs.
-pub(super) fn trial(configuration: &Configuration, family: Family) -> Option<Finding> {
-    match configuration.mode_or_default() {
-        Mode::Nftables => {
-            let tried = Nftables::open(settings::neutral(family)).and_then(|mut dataplane| dataplane.probe());
-            tried.err().map(|error| Finding::Kernel { family, reason: error.to_string() })
-        }
-        Mode::Iptables => iptables::attempt(family).err().map(|reason| Finding::Iptables { family, reason }),
-        Mode::Ipvs => ipvs::missing(configuration, &[family]).map(|reason| Finding::Ipvs { family, reason }),
-        Mode::Userspace => match configuration.capture {
-            Capture::Tproxy => {
-                let tried = userspace::attempt(configuration, family);
-                tried.err().map(|error| Finding::Userspace { family, reason: error.to_string() })
-            }
-            Capture::Redirect => {
-                iptables::attempt(family).err().map(|reason| Finding::Iptables { family, reason })
-            }
-        },
-    }
-}
-
-/// The options from which a data plane is created, apart from the [`Settings`] that it can change while it runs. Two
-/// equal blueprints give equivalent data planes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Blueprint {
-    Nftables,
-    Iptables(portolan_backend::iptables::Options),
-    Ipvs(ipvs::Options),
-    Userspace(userspace::Options),
-}
-
-/// Counters of the data planes that metrics read.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Meters {
-    pub(super) iptables: PerFamily<Arc<Meter>>,
-    pub(super) ipvs: PerFamily<Arc<portolan_backend::ipvs::Meter>>,
-}
-
-impl Meters {
-    /// Returns how many real servers of a family are draining. `None` if the IPVS mode has not run.
-    pub(super) fn draining(&self, family: Family) -> Option<u64> {
-        self.ipvs.get(family).draining().and_then(|count| u64::try_from(count).ok())
-    }
-}
-
-/// The state that data planes share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) meters: Meters,
-    pub(super) relays: Relays,
-}
-
-/// A new data plane. It has not changed any rule yet.
-pub(super) struct Made {
-    pub(super) dataplane: Box<dyn Dataplane + Send>,
-    /// The rules that this data plane owns, if the kernel sends notifications when other programs change them.
-    pub(super) own: Option<Own>,
-    /// The iptables chains that the data plane uses, if any.
-    pub(super) chains: Option<Chains>,
-}
-
-/// The programs of iptables that a family's data plane is to call, or why there are none.
-pub(super) type FoundPrograms = Result<Programs, programs::Error>;
-
-/// Finds the programs of iptables of these families. Runs programs.
-pub(super) fn find_programs(families: &[Family]) -> PerFamily<Option<FoundPrograms>> {
-    let mut found = PerFamily::default();
-    for &family in families {
-        *found.get_mut(family) = Some(Programs::find(family));
-    }
-    found
-}
-
-/// Returns the programs that were found for a family. Finds them if that has not been done.
-fn required(programs: Option<FoundPrograms>, family: Family) -> FoundPrograms {
-    programs.unwrap_or_else(|| Programs::find(family))
-}
-
-impl Blueprint {
-    /// Returns true if the data plane calls programs of iptables. [`Blueprint::make`] needs them then.
-    pub(super) const fn calls_programs(&self) -> bool {
-        match self {
-            Self::Iptables(_) | Self::Ipvs(_) => true,
-            Self::Userspace(options) => options.redirect.is_some(),
-            Self::Nftables => false,
-        }
+    /// Returns true if the mode serves one family if this node cannot run it in the other one.
+    fn may_leave_out_a_family(&self) -> bool {
+        false
     }
 
-    /// Returns true if the rules have kube-proxy's names. The removal of kube-proxy's rules would then remove them
-    /// too.
-    pub(super) const fn has_names_of_kube_proxy(&self) -> bool {
-        match self {
-            Self::Iptables(_) | Self::Ipvs(_) => true,
-            Self::Userspace(options) => options.redirect.is_some(),
-            Self::Nftables => false,
-        }
-    }
-
-    /// Returns the blueprint of the mode that replaces the relay when the process ends.
-    pub(super) fn without_relay(
+    /// Returns the blueprint of a family's data plane.
+    fn blueprint(
+        &self,
         configuration: &Configuration,
         family: Family,
         node: &settings::Node<'_>,
-    ) -> Self {
-        match userspace::options(configuration, family, node).redirect {
-            Some(options) => Self::Iptables(options),
-            None => Self::Nftables,
-        }
+    ) -> Blueprint;
+
+    /// Returns `masqueradeAll` and `masqueradeBit`. Modes without fields of their own have those of the iptables mode.
+    fn masquerade(&self, configuration: &Configuration) -> (bool, u8) {
+        (configuration.iptables.masquerade_all, configuration.iptables.masquerade_bit)
     }
 
-    /// Returns true if packets go to a relay.
-    pub(super) const fn captures(&self) -> bool {
-        matches!(self, Self::Userspace(_))
+    /// Returns true if the mode adds the addresses of Services to this node, so that packets to them stay here.
+    fn adds_addresses(&self) -> bool {
+        false
     }
 
-    /// Returns the blueprint that a configuration asks for on this node.
-    pub(super) fn new(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Self {
-        match configuration.mode_or_default() {
-            Mode::Nftables => Self::Nftables,
-            Mode::Iptables => Self::Iptables(iptables::options(configuration, family, node)),
-            Mode::Ipvs => Self::Ipvs(ipvs::options(configuration)),
-            Mode::Userspace => Self::Userspace(userspace::options(configuration, family, node)),
-        }
+    /// Returns the addresses on this node to which datagrams of Services are redirected.
+    fn listeners(&self, _: &Configuration, _node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
+        Vec::new()
     }
 
-    /// Creates the data plane. Writes the kernel settings that it needs. `programs` are those of the settings' family.
-    pub(super) fn make(
+    /// Writes the kernel settings of the mode for `--init-only`, before the Node object is known.
+    fn initialise(&self, _: &Configuration, _: &settings::Node<'_>) {}
+
+    /// Returns a data plane for what an earlier run may have left and the configuration does not use. The engine removes
+    /// its rules. `programs` are those of the family. Runs programs, unless they are given.
+    fn former(
         &self,
-        settings: Settings,
+        configuration: &Configuration,
+        family: Family,
         programs: Option<FoundPrograms>,
-        shared: &mut Shared,
-    ) -> Result<Made, Error> {
-        match self {
-            Self::Nftables => {
-                let dataplane = Nftables::open(settings)?;
-                let own = Some(dataplane.own());
-                Ok(Made { dataplane: Box::new(dataplane), own, chains: None })
-            }
-            Self::Iptables(options) => {
-                let meter = Arc::clone(shared.meters.iptables.get(settings.family));
-                iptables::make(options, settings, programs, meter)
-            }
-            Self::Ipvs(options) => {
-                let meter = Arc::clone(shared.meters.ipvs.get(settings.family));
-                ipvs::make(options, settings, programs, meter)
-            }
-            Self::Userspace(options) => userspace::make(options, settings, programs, &mut shared.relays),
-        }
+    ) -> Option<Plane>;
+
+    /// Returns true if [`ModeDriver::former`] needs programs of iptables.
+    fn former_calls_programs(&self, _: &Configuration, _: Family) -> bool {
+        false
     }
+
+    /// Adds the metrics that are measured when they are read.
+    fn with_measures(&self, metrics: ProxyMetrics, _: &Meters) -> ProxyMetrics {
+        metrics
+    }
+
+    /// Updates the metrics of a family after a commit. `is_active` tells whether a data plane of this mode made it.
+    fn update_metrics(&self, _: &ProxyMetrics, _: &Meters, _: Family, _is_active: bool) {}
+
+    /// Counts a failed step of a data plane of this mode.
+    fn count_failure(&self, _: &ProxyMetrics, _: Family, _: Step) {}
+}
+
+/// All modes, in the order in which their former data planes are removed.
+pub(super) const MODES: [&dyn ModeDriver; 4] =
+    [&userspace::Driver, &nftables::Driver, &iptables::Driver, &ipvs::Driver];
+
+/// Returns the driver of a mode.
+fn driver(mode: Mode) -> &'static dyn ModeDriver {
+    match mode {
+        Mode::Nftables => &nftables::Driver,
+        Mode::Iptables => &iptables::Driver,
+        Mode::Ipvs => &ipvs::Driver,
+        Mode::Userspace => &userspace::Driver,
+    }
+}
+
+/// Returns the driver of the mode that a configuration asks for.
+pub(super) fn configured(configuration: &Configuration) -> &'static dyn ModeDriver {
+    driver(configuration.mode_or_default())
+}
+
+/// Returns the driver of the mode that a data plane names.
+pub(super) fn named(mode: &str) -> Option<&'static dyn ModeDriver> {
+    MODES.into_iter().find(|driver| driver.mode().name() == mode)
+}
+
+/// Adds the metrics of all modes that are measured when they are read.
+pub(super) fn with_measures(metrics: ProxyMetrics, meters: &Meters) -> ProxyMetrics {
+    MODES.into_iter().fold(metrics, |metrics, driver| driver.with_measures(metrics, meters))
 }
 
 /// Adds the relay's listeners to the serving endpoints of UDP Services, so that flows to the relay do not count as
@@ -301,61 +145,30 @@ pub(super) fn serve_by_relay(
     node_ip: Option<IpAddr>,
     services: &mut [UdpService],
 ) {
-    let listeners = userspace::listeners(configuration, node_ip);
+    let listeners = configured(configuration).listeners(configuration, node_ip);
     for service in services.iter_mut().filter(|service| !service.serving.is_empty()) {
         service.serving.extend(&listeners);
     }
 }
 
-/// Writes the kernel settings of the mode for `--init-only`, before the Node object is known.
-pub(super) fn initialise(configuration: &Configuration, node: &settings::Node<'_>) {
-    let ports = settings::node_ports(configuration, node.ips, Family::Ipv4);
-    match configuration.mode_or_default() {
-        Mode::Iptables if iptables::wants_localhost(configuration, &ports, Family::Ipv4) => {
-            iptables::routes_localnet();
-        }
-        Mode::Ipvs => ipvs::write_settings(configuration.ipvs.strict_arp),
-        Mode::Iptables | Mode::Nftables | Mode::Userspace => {}
-    }
-}
-
-/// Sets the kernel settings of the IPVS mode back to the kernel's defaults. `strict_arp` is `ipvs.strictARP`, if
-/// known. Returns how many could not be written.
-pub(super) fn put_back_ipvs(strict_arp: Option<bool>) -> usize {
-    ipvs::put_back(strict_arp)
-}
-
-/// Returns data planes of other modes, whose rules an earlier run may have left. The iptables mode is not among them:
-/// its rules have kube-proxy's names and are removed with kube-proxy's leftovers. `programs` are those of the family.
+/// Returns data planes whose rules an earlier run may have left. The iptables mode has none: its rules have kube-proxy's
+/// names and are removed with kube-proxy's leftovers. `programs` are those of the family.
 pub(super) fn former(
     configuration: &Configuration,
     family: Family,
-    programs: Option<FoundPrograms>,
-) -> Vec<Box<dyn Dataplane + Send>> {
-    let mode = configuration.mode_or_default();
-    let mut former: Vec<Box<dyn Dataplane + Send>> = Vec::new();
-    if mode != Mode::Userspace || configuration.capture != Capture::Tproxy {
-        former.push(Box::new(Remains::new(family)));
-    }
-    if mode != Mode::Nftables {
-        match Nftables::open(settings::neutral(family)) {
-            Ok(dataplane) => former.push(Box::new(dataplane)),
-            Err(error) => {
-                tracing::warn!(%family, %error, "rules of the nftables mode, if there are any, stay");
-            }
-        }
-    }
-    if mode != Mode::Ipvs
-        && let Some(dataplane) = ipvs::former(configuration, family, programs)
-    {
-        former.push(Box::new(dataplane));
-    }
-    former
+    mut programs: Option<FoundPrograms>,
+) -> Vec<Plane> {
+    let former = |driver: &dyn ModeDriver| {
+        let calls_programs = driver.former_calls_programs(configuration, family);
+        driver.former(configuration, family, programs.take_if(|_| calls_programs))
+    };
+    MODES.into_iter().filter_map(former).collect()
 }
 
-/// Returns true if [`former`] has a data plane that calls programs of iptables.
+/// Returns true if [`former`] needs programs of iptables.
 pub(super) fn former_calls_programs(configuration: &Configuration, families: &[Family]) -> bool {
-    configuration.mode_or_default() != Mode::Ipvs && families.iter().any(|&family| ipvs::is_left(family))
+    let calls = |family| MODES.iter().any(|driver| driver.former_calls_programs(configuration, family));
+    families.iter().copied().any(calls)
 }
 
 /// What the data planes use when every family has its first commit.
@@ -371,7 +184,28 @@ impl InUse {
     pub(super) fn keep(self) -> Keep {
         let Self { configuration, families, chains } = self;
         let drains = || families.iter().any(|&family| ipvs::former(&configuration, family, None).is_some());
-        let ipvs = configuration.mode_or_default() == Mode::Ipvs || drains();
+        let ipvs = configured(&configuration).adds_addresses() || drains();
         Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_driver_of_each_mode() {
+        for mode in [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace] {
+            let configuration = Configuration { mode: Some(mode), ..Configuration::default() };
+            assert_eq!(driver(mode).mode(), mode);
+            assert_eq!(named(mode.name()).map(ModeDriver::mode), Some(mode));
+            let configured: Vec<Mode> = MODES
+                .iter()
+                .filter(|driver| driver.is_configured(&configuration))
+                .map(|driver| driver.mode())
+                .collect();
+            assert_eq!(configured, [mode], "only one driver is that of a configuration");
+        }
+        assert!(named("fast").is_none());
     }
 }

@@ -6,14 +6,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use portolan_backend::Refusal;
 use portolan_backend::conntrack::{Cleaned, Requests};
 use portolan_backend::engine::{ObjectChanges, Report, Step};
-use portolan_backend::iptables::{self, Counted, Measures, Rules};
 use portolan_model::{Family, ServicePortName};
-use portolan_node::config::Mode;
 use portolan_node::health::{Health, Now};
-use portolan_node::metrics::{IptablesMeasures, PacketCounters, ProxyMetrics};
+use portolan_node::metrics::ProxyMetrics;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::modes::Meters;
+use super::modes::{self, MODES, Meters};
 
 /// A report that a family's commit is in the kernel.
 #[derive(Debug, Clone)]
@@ -49,10 +47,13 @@ impl Reporter {
             let is_ok = report.outcome.is_ok();
             self.metrics.sync_finished(family, report.full, report.duration, is_ok, now.wall);
         }
-        let measured = self.meters.iptables.get(family).read();
-        // After a change of the mode, the iptables metrics keep their last values.
-        if mode == Mode::Iptables.name() || measured != Measures::default() {
-            self.metrics.iptables(family, &measures(&measured));
+        for driver in MODES {
+            driver.update_metrics(&self.metrics, &self.meters, family, driver.mode().name() == mode);
+        }
+        if report.outcome.is_err()
+            && let Some(driver) = modes::named(mode)
+        {
+            driver.count_failure(&self.metrics, family, report.step);
         }
         match &report.outcome {
             Ok(commit) => {
@@ -90,15 +91,9 @@ impl Reporter {
                 });
             }
             Err(error) if report.step == Step::Collection => {
-                if mode == Mode::Nftables.name() {
-                    self.metrics.nftables_cleanup_failed(family);
-                }
                 tracing::warn!(%family, mode, %error, "unused chains could not be removed; comparing everything");
             }
             Err(error) => {
-                if mode == Mode::Nftables.name() {
-                    self.metrics.nftables_sync_failed(family);
-                }
                 if report.step == Step::Replacement {
                     tracing::error!(%family, mode, %error, "the rules before stay in force and are kept up; trying again");
                     return;
@@ -114,27 +109,6 @@ impl Reporter {
         let latency = now.duration_since(UNIX_EPOCH + Duration::from_nanos(trigger));
         self.metrics.network_programmed(family, latency.unwrap_or_default());
     }
-}
-
-fn measures(measures: &Measures) -> IptablesMeasures {
-    let tables = |rules: Rules| [rules.filter, rules.nat];
-    IptablesMeasures {
-        rules: tables(measures.rules),
-        written: tables(measures.written),
-        restore_failures: measures.restore_failures,
-        partial_restore_failures: measures.partial_restore_failures,
-        lock_wait: measures.lock_wait,
-        lock_timeouts: measures.lock_timeouts,
-    }
-}
-
-/// Returns the kernel's packet counters of the iptables mode.
-pub(super) fn packet_counters() -> PacketCounters {
-    let counted = iptables::counted().unwrap_or_else(|error| {
-        tracing::debug!(%error, "the kernel's counters cannot be read");
-        Counted::default()
-    });
-    PacketCounters { invalid: counted.invalid, localhost: counted.localhost }
 }
 
 /// Records a clean-up of stale UDP flows. Runs on the clean-up's thread.

@@ -6,7 +6,9 @@ use std::path::Path;
 use ipnet::IpNet;
 use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
 use portolan_node::address::{NodeAddresses, NodePortAddresses as Written, NodePortMatch};
-use portolan_node::config::{Configuration, DetectLocalMode, Mode};
+use portolan_node::config::{Configuration, DetectLocalMode};
+
+use super::modes;
 
 /// Returns the families that this host supports. IPv6 is among them if the kernel has it and it is not disabled.
 pub(super) fn supported_families() -> Vec<Family> {
@@ -83,11 +85,7 @@ pub(super) fn settings(
             NodePortAddresses::Addresses(matching.into_iter().filter(|ip| !ip.is_loopback()).collect())
         }
     };
-    // The IPVS and userspace modes have no fields of their own for these.
-    let (masquerade_all, masquerade_bit) = match configuration.mode_or_default() {
-        Mode::Nftables => (configuration.nftables.masquerade_all, configuration.nftables.masquerade_bit),
-        _ => (configuration.iptables.masquerade_all, configuration.iptables.masquerade_bit),
-    };
+    let (masquerade_all, masquerade_bit) = modes::configured(configuration).masquerade(configuration);
     Settings {
         family,
         local_detector: local_detector(configuration, family, node.pod_cidrs),

@@ -10,7 +10,6 @@ use portolan_node::cgroup::{self, Room};
 use portolan_node::sysctl::Host;
 
 use super::{Agent, Plane};
-use crate::modes::Blueprint;
 
 /// Memory of the agent itself, in bytes: the base without Services, and the amount per endpoint with its share of
 /// objects.
@@ -81,8 +80,8 @@ impl Agent {
     /// Does the same for `planes`.
     pub(super) fn report_memory(&mut self, planes: &[Plane]) {
         for plane in planes {
-            let iptables = matches!(plane.blueprint, Blueprint::Iptables(_));
-            let variant = plane.chains.filter(|_| iptables).map(|chains| chains.variant);
+            let loads_much = plane.blueprint.loads_each_endpoint();
+            let variant = plane.chains.filter(|_| loads_much).map(|chains| chains.variant);
             *self.need.variants.get_mut(plane.family) = variant;
         }
         let Some((needed, room)) = self.need.too_much_for(|| cgroup::memory_room(&Host::default())) else {

@@ -116,14 +116,10 @@ impl Agent {
         let node_ips = self.node_ips();
         let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
         let of_family = |family: &Family| {
-            match Blueprint::new(&self.configuration, *family, &node) {
-                // While the process stops, a data plane that captures for a relay is replaced by one that does not.
-                // Other modes stay, even if relays of an earlier mode are draining.
-                blueprint if self.on_relays_drained.is_some() && blueprint.captures() => {
-                    Blueprint::without_relay(&self.configuration, *family, &node)
-                }
-                blueprint => blueprint,
-            }
+            let blueprint = Blueprint::new(&self.configuration, *family, &node);
+            // While the process stops, a data plane that captures for a relay is replaced by one that does not. Other
+            // modes stay, even if relays of an earlier mode are draining.
+            if self.on_relays_drained.is_some() { blueprint.without_relay() } else { blueprint }
         };
         self.families.iter().map(of_family).collect()
     }
@@ -192,7 +188,7 @@ enum Replaced {
 impl Running {
     /// Returns true if a data plane has to wait for the removal of kube-proxy's leftovers, which would also remove its
     /// rules.
-    const fn is_held_back(&self, blueprint: &Blueprint) -> bool {
+    fn is_held_back(&self, blueprint: &Blueprint) -> bool {
         self.removes_leftovers && blueprint.has_names_of_kube_proxy()
     }
 

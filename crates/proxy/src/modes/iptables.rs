@@ -4,15 +4,17 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_backend::Error;
-use portolan_backend::iptables::{self, Iptables, Meter, Options, Programs};
+use portolan_backend::iptables::{self, Counted, Iptables, Measures, Options, Programs, Rules};
 use portolan_backend::nft::Own;
+use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
-use portolan_node::config::Configuration;
+use portolan_node::config::{Configuration, Mode};
+use portolan_node::metrics::{IptablesMeasures, PacketCounters, ProxyMetrics};
 use portolan_node::sysctl::{Host, PutBack, Wanted};
 
-use super::{FoundPrograms, Made, settings};
+use super::blueprint::{PlaneOptions, required};
+use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, settings};
 use crate::checks::{self, Finding};
 
 /// Kernel setting that allows packets to loopback addresses to be routed to other hosts. Node ports on loopback
@@ -20,6 +22,78 @@ use crate::checks::{self, Finding};
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 /// Whether conntrack accepts TCP packets outside the window as valid.
 const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+
+/// The driver of this mode.
+pub(super) struct Driver;
+
+impl ModeDriver for Driver {
+    fn mode(&self) -> Mode {
+        Mode::Iptables
+    }
+
+    fn trial(&self, _: &Configuration, family: Family) -> Option<Finding> {
+        attempt(family).err().map(|reason| Finding::Iptables { family, reason })
+    }
+
+    /// The same as in kube-proxy.
+    fn may_leave_out_a_family(&self) -> bool {
+        true
+    }
+
+    fn blueprint(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> Blueprint {
+        Blueprint::Iptables(options(configuration, family, node))
+    }
+
+    fn initialise(&self, configuration: &Configuration, node: &settings::Node<'_>) {
+        let ports = settings::node_ports(configuration, node.ips, Family::Ipv4);
+        if wants_localhost(configuration, &ports, Family::Ipv4) {
+            routes_localnet();
+        }
+    }
+
+    /// The rules have kube-proxy's names and are removed with kube-proxy's leftovers.
+    fn former(&self, _: &Configuration, _: Family, _: Option<FoundPrograms>) -> Option<Plane> {
+        None
+    }
+
+    fn with_measures(&self, metrics: ProxyMetrics, _: &Meters) -> ProxyMetrics {
+        metrics.with_packet_counters(packet_counters)
+    }
+
+    fn update_metrics(&self, metrics: &ProxyMetrics, meters: &Meters, family: Family, is_active: bool) {
+        let measured = meters.iptables.get(family).read();
+        // After a change of the mode, the metrics keep their last values.
+        if is_active || measured != Measures::default() {
+            metrics.iptables(family, &measures(&measured));
+        }
+    }
+}
+
+fn measures(measures: &Measures) -> IptablesMeasures {
+    let tables = |rules: Rules| [rules.filter, rules.nat];
+    IptablesMeasures {
+        rules: tables(measures.rules),
+        written: tables(measures.written),
+        restore_failures: measures.restore_failures,
+        partial_restore_failures: measures.partial_restore_failures,
+        lock_wait: measures.lock_wait,
+        lock_timeouts: measures.lock_timeouts,
+    }
+}
+
+/// Returns the kernel's packet counters of this mode.
+fn packet_counters() -> PacketCounters {
+    let counted = iptables::counted().unwrap_or_else(|error| {
+        tracing::debug!(%error, "the kernel's counters cannot be read");
+        Counted::default()
+    });
+    PacketCounters { invalid: counted.invalid, localhost: counted.localhost }
+}
 
 /// Returns why the iptables mode cannot serve a family. Leaves no rules. Runs programs.
 pub(super) fn attempt(family: Family) -> Result<(), String> {
@@ -30,23 +104,34 @@ pub(super) fn attempt(family: Family) -> Result<(), String> {
     }
 }
 
-/// Creates a data plane of this mode. Writes the kernel setting that node ports on loopback addresses need.
-pub(super) fn make(
-    options: &Options,
-    settings: Settings,
-    programs: Option<FoundPrograms>,
-    meter: Arc<Meter>,
-) -> Result<Made, Error> {
-    let mut options = options.clone();
-    if options.localhost_node_ports {
-        options.localhost_node_ports = routes_localnet();
+impl PlaneOptions for Options {
+    fn calls_programs(&self) -> bool {
+        true
     }
-    let family = settings.family;
-    let programs = super::required(programs, family)?;
-    let dataplane = Iptables::new(programs, settings, options).with_meter(meter);
-    let chains = portolan_backend::Dataplane::chains(&dataplane);
-    let own = dataplane.writers().map(|writers| Own::Chains(family, writers));
-    Ok(Made { dataplane: Box::new(dataplane), own, chains })
+
+    fn loads_each_endpoint(&self) -> bool {
+        true
+    }
+
+    /// Writes the kernel setting that node ports on loopback addresses need.
+    fn make(
+        &self,
+        settings: Settings,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Result<Made, Error> {
+        let mut options = self.clone();
+        if options.localhost_node_ports {
+            options.localhost_node_ports = routes_localnet();
+        }
+        let family = settings.family;
+        let programs = required(programs, family)?;
+        let meter = Arc::clone(shared.meters.iptables.get(family));
+        let dataplane = Iptables::new(programs, settings, options).with_meter(meter);
+        let chains = dataplane.chains();
+        let own = dataplane.writers().map(|writers| Own::Chains(family, writers));
+        Ok(Made { dataplane: Box::new(dataplane), own, chains })
+    }
 }
 
 /// Returns the options of a family's data plane.
@@ -68,7 +153,7 @@ pub(super) fn options(configuration: &Configuration, family: Family, node: &sett
     }
 }
 
-pub(super) fn wants_localhost(configuration: &Configuration, ports: &NodePortMatch, family: Family) -> bool {
+fn wants_localhost(configuration: &Configuration, ports: &NodePortMatch, family: Family) -> bool {
     configuration.iptables.localhost_node_ports && ports.covers_ipv4_loopback(family)
 }
 
@@ -84,7 +169,7 @@ pub(crate) fn are_loopback_addresses_routed() -> bool {
 
 /// Makes the kernel route packets to loopback addresses. If that fails, logs the command that does it and returns
 /// false.
-pub(super) fn routes_localnet() -> bool {
+fn routes_localnet() -> bool {
     let outcome = Host::default().apply(&[Wanted::exactly(ROUTE_LOCALNET, 1)]);
     for setting in outcome.written {
         tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");

@@ -3,16 +3,69 @@
 
 use std::sync::Arc;
 
-use portolan_backend::ipvs::{self, Ipvs, KernelVersion, Meter};
+use portolan_backend::ipvs::{self, Ipvs, KernelVersion};
 use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, IpvsScheduler, Settings};
-use portolan_node::config::Configuration;
+use portolan_node::config::{Configuration, Mode};
+use portolan_node::metrics::ProxyMetrics;
 use portolan_node::sysctl::{Host, PutBack, Wanted};
 use portolan_wire::ipvs::Timeouts;
 
-use super::{FoundPrograms, Made, iptables};
+use super::blueprint::{PlaneOptions, required};
+use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, iptables};
 use crate::checks::{self, Finding};
 use crate::{node_settings, settings};
+
+/// The driver of this mode.
+pub(super) struct Driver;
+
+impl ModeDriver for Driver {
+    fn mode(&self) -> Mode {
+        Mode::Ipvs
+    }
+
+    fn trial(&self, configuration: &Configuration, family: Family) -> Option<Finding> {
+        missing(configuration, &[family]).map(|reason| Finding::Ipvs { family, reason })
+    }
+
+    fn blueprint(&self, configuration: &Configuration, _: Family, _: &settings::Node<'_>) -> Blueprint {
+        Blueprint::Ipvs(options(configuration))
+    }
+
+    /// To `kube-ipvs0`.
+    fn adds_addresses(&self) -> bool {
+        true
+    }
+
+    fn initialise(&self, configuration: &Configuration, _: &settings::Node<'_>) {
+        write_settings(configuration.ipvs.strict_arp);
+    }
+
+    fn former(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        programs: Option<FoundPrograms>,
+    ) -> Option<Plane> {
+        if self.is_configured(configuration) {
+            return None;
+        }
+        former(configuration, family, programs).map(|dataplane| Box::new(dataplane) as Plane)
+    }
+
+    fn former_calls_programs(&self, configuration: &Configuration, family: Family) -> bool {
+        // [`former`] reports the error.
+        !self.is_configured(configuration) && ipvs::is_left(family).unwrap_or(false)
+    }
+
+    fn with_measures(&self, metrics: ProxyMetrics, meters: &Meters) -> ProxyMetrics {
+        let meters = meters.ipvs.clone();
+        // `None` if this mode has not run.
+        metrics.with_ipvs(move |family| {
+            meters.get(family).draining().and_then(|count| u64::try_from(count).ok())
+        })
+    }
+}
 
 /// The options from which a data plane is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,7 +75,7 @@ pub(crate) struct Options {
 }
 
 /// Returns the options from the `ipvs` section of a configuration.
-pub(super) fn options(configuration: &Configuration) -> Options {
+fn options(configuration: &Configuration) -> Options {
     let section = &configuration.ipvs;
     let seconds = |period: std::time::Duration| u32::try_from(period.as_secs()).unwrap_or(u32::MAX);
     let dataplane = ipvs::Options {
@@ -57,24 +110,26 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-/// Creates a data plane of this mode. Writes the kernel settings that it needs.
-pub(super) fn make(
-    options: &Options,
-    settings: Settings,
-    programs: Option<FoundPrograms>,
-    meter: Arc<Meter>,
-) -> Result<Made, Error> {
-    write_settings(options.strict_arp);
-    let programs = super::required(programs, settings.family)?;
-    let dataplane = Ipvs::open(programs, settings, options.dataplane.clone())?.with_meter(meter);
-    let chains = dataplane.chains();
-    Ok(Made { dataplane: Box::new(dataplane), own: None, chains })
-}
+impl PlaneOptions for Options {
+    fn calls_programs(&self) -> bool {
+        true
+    }
 
-/// Returns true if an earlier run in this mode has left something in a family.
-pub(super) fn is_left(family: Family) -> bool {
-    // [`former`] reports the error.
-    ipvs::is_left(family).unwrap_or(false)
+    /// Writes the kernel settings of this mode.
+    fn make(
+        &self,
+        settings: Settings,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Result<Made, Error> {
+        write_settings(self.strict_arp);
+        let family = settings.family;
+        let meter = Arc::clone(shared.meters.ipvs.get(family));
+        let programs = required(programs, family)?;
+        let dataplane = Ipvs::open(programs, settings, self.dataplane.clone())?.with_meter(meter);
+        let chains = dataplane.chains();
+        Ok(Made { dataplane: Box::new(dataplane), own: None, chains })
+    }
 }
 
 /// Opens a data plane for what an earlier run in this mode left. It removes the virtual servers when their
@@ -89,7 +144,7 @@ pub(super) fn former(
             return Ok(None);
         }
         let options = options(configuration).dataplane;
-        Ipvs::open(super::required(programs, family)?, settings::neutral(family), options).map(Some)
+        Ipvs::open(required(programs, family)?, settings::neutral(family), options).map(Some)
     };
     open().unwrap_or_else(|error: Error| {
         tracing::warn!(%family, %error, "connections of the ipvs mode, if there are any, end");
@@ -102,7 +157,7 @@ const PRESENT: &str = "/proc/sys/net/ipv4/vs/conntrack";
 
 /// Sets the kernel settings of this mode back to the kernel's defaults, unless virtual servers of other programs need
 /// them. `strict_arp` is `ipvs.strictARP`, if known. Returns how many could not be written.
-pub(super) fn put_back(strict_arp: Option<bool>) -> usize {
+pub(crate) fn put_back(strict_arp: Option<bool>) -> usize {
     // A request for virtual servers would make the kernel load IPVS.
     if Host::default().read(PRESENT).is_none() {
         return 0;
@@ -153,7 +208,7 @@ fn wanted(strict_arp: bool) -> Vec<Wanted> {
 }
 
 /// Writes the kernel settings that differ. Logs those that cannot be written with the commands that set them.
-pub(super) fn write_settings(strict_arp: bool) {
+fn write_settings(strict_arp: bool) {
     let outcome = Host::default().apply(&wanted(strict_arp));
     for setting in outcome.written {
         tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");

@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 
 use portolan_backend::iptables;
 use portolan_backend::nft::{Listeners, Nftables};
-use portolan_backend::userspace::{Userspace, spawn_translated};
+use portolan_backend::userspace::{Remains, Userspace, spawn_translated};
 use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Capture, Family, Settings};
 use portolan_node::config::{Configuration, Mode};
-use portolan_node::metrics::RelayMeasures;
+use portolan_node::metrics::{ProxyMetrics, RelayMeasures};
 use portolan_relay::{Counters, Handle, Ports};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use super::{FoundPrograms, Made, settings};
+use super::blueprint::{PlaneOptions, required};
+use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, settings};
+use crate::checks::Finding;
 
 /// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
 /// time.
@@ -31,16 +33,105 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Upper limit of the file descriptors that the relay uses.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
+/// The driver of this mode.
+pub(super) struct Driver;
+
+impl ModeDriver for Driver {
+    fn mode(&self) -> Mode {
+        Mode::Userspace
+    }
+
+    fn trial(&self, configuration: &Configuration, family: Family) -> Option<Finding> {
+        match configuration.capture {
+            Capture::Tproxy => {
+                let tried = attempt(configuration, family);
+                tried.err().map(|error| Finding::Userspace { family, reason: error.to_string() })
+            }
+            Capture::Redirect => {
+                super::iptables::attempt(family).err().map(|reason| Finding::Iptables { family, reason })
+            }
+        }
+    }
+
+    fn blueprint(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> Blueprint {
+        Blueprint::Userspace(options(configuration, family, node))
+    }
+
+    fn listeners(&self, configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
+        listeners(configuration, node_ip)
+    }
+
+    /// What was captured by `tproxy`. Rules that redirect have kube-proxy's names.
+    fn former(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        _: Option<FoundPrograms>,
+    ) -> Option<Plane> {
+        let is_used = self.is_configured(configuration) && configuration.capture == Capture::Tproxy;
+        (!is_used).then(|| Box::new(Remains::new(family)) as Plane)
+    }
+
+    fn with_measures(&self, metrics: ProxyMetrics, meters: &Meters) -> ProxyMetrics {
+        let counters = meters.relays.clone();
+        metrics.with_relays(move || counters.read())
+    }
+}
+
 /// The options from which a data plane of this mode is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
     relay: portolan_relay::Options,
     /// Options of the redirecting rules, if packets are redirected. `None` for TPROXY.
-    pub(super) redirect: Option<iptables::Options>,
+    redirect: Option<iptables::Options>,
+}
+
+impl Options {
+    /// Returns the blueprint that serves the same addresses without a relay.
+    pub(super) fn without_relay(self) -> Blueprint {
+        match self.redirect {
+            Some(options) => Blueprint::Iptables(options),
+            None => Blueprint::Nftables(super::nftables::Options),
+        }
+    }
+}
+
+impl PlaneOptions for Options {
+    fn calls_programs(&self) -> bool {
+        self.redirect.is_some()
+    }
+
+    fn captures(&self) -> bool {
+        true
+    }
+
+    /// The data plane captures packets for a relay with these options.
+    fn make(
+        &self,
+        settings: Settings,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Result<Made, Error> {
+        let relay = shared.relays.get(&self.relay)?;
+        let dataplane = match &self.redirect {
+            None => Userspace::open(settings, relay)?,
+            Some(options) => {
+                let programs = required(programs, settings.family)?;
+                Userspace::open_redirect(programs, settings, options.clone(), relay)
+            }
+        };
+        let (own, chains) = (dataplane.own(), dataplane.chains());
+        Ok(Made { dataplane: Box::new(dataplane), own, chains })
+    }
 }
 
 /// Returns the options of a family's data plane.
-pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
+fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
     let redirect = (configuration.capture == Capture::Redirect).then(|| iptables::Options {
         // Node ports are served on the same addresses as with TPROXY.
         localhost_node_ports: false,
@@ -86,9 +177,8 @@ fn raise_descriptors() {
 
 /// Returns the addresses of the relay's listeners on this node to which datagrams are redirected. Empty if packets
 /// are not redirected.
-pub(super) fn listeners(configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
-    let is_redirected =
-        configuration.mode == Some(Mode::Userspace) && configuration.capture == Capture::Redirect;
+fn listeners(configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
+    let is_redirected = configuration.capture == Capture::Redirect;
     let Ports { cluster, local } = relay_options(configuration).ports;
     let at = |ip| [cluster, local].map(|port| SocketAddr::new(ip, port));
     node_ip.filter(|_| is_redirected).into_iter().flat_map(at).collect()
@@ -125,7 +215,7 @@ fn choose(
 }
 
 /// Returns why TPROXY cannot capture packets of a family for a relay. Leaves nothing in the kernel.
-pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(), Error> {
+fn attempt(configuration: &Configuration, family: Family) -> Result<(), Error> {
     let Ports { cluster, local } = relay_options(configuration).ports;
     let at = |port| match family {
         Family::Ipv4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
@@ -133,25 +223,6 @@ pub(super) fn attempt(configuration: &Configuration, family: Family) -> Result<(
     };
     let capture = Listeners { cluster: at(cluster), local: at(local) };
     Nftables::open_capture(settings::neutral(family), capture)?.probe()
-}
-
-/// Creates a data plane that captures packets for a relay with these options.
-pub(super) fn make(
-    options: &Options,
-    settings: Settings,
-    programs: Option<FoundPrograms>,
-    relays: &mut Relays,
-) -> Result<Made, Error> {
-    let relay = relays.get(&options.relay)?;
-    let dataplane = match &options.redirect {
-        None => Userspace::open(settings, relay)?,
-        Some(options) => {
-            let programs = super::required(programs, settings.family)?;
-            Userspace::open_redirect(programs, settings, options.clone(), relay)
-        }
-    };
-    let (own, chains) = (dataplane.own(), dataplane.chains());
-    Ok(Made { dataplane: Box::new(dataplane), own, chains })
 }
 
 /// The current relay, and the former ones that drain.
