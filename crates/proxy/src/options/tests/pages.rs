@@ -64,14 +64,14 @@ const TABLE_HEAD: &str =
 const PAGE_HEAD: &str = "\
 # Command line of the proxy
 
-`portolan proxy` takes the flags of kube-proxy 1.36. Called by the name `kube-proxy`, the program is `portolan proxy`.
-This page is made from the code: `UPDATE=1 cargo test -p portolan-proxy reference_page`.
+`portolan-proxy` takes the flags of kube-proxy 1.36, and so does `portolan proxy`. Called by the name `kube-proxy`, both
+programs are only the proxy. This page is made from the code: `UPDATE=1 cargo test -p portolan-proxy reference_page`.
 
 - `--name=value` or `--name value`. Underscores in names are hyphens. The last use counts; lists, gates and patterns
   add up.
 - Booleans are `--name` or `--name=true`, in the spellings `1 t T true TRUE True` and `0 f F false FALSE False`.
 - Durations are Go's: `30s`, `1h30m`, `250ms`. Whole numbers may be written `0x1f`, `017` and `1_000`.
 - With `--config`, the file replaces all flags but those marked; the log names the ones that are ignored.
-- `portolan proxy` ends with 0 after `--help`, `--version`, `--cleanup`, `--init-only` and `--write-config-to`, and with
+- `portolan-proxy` ends with 0 after `--help`, `--version`, `--cleanup`, `--init-only` and `--write-config-to`, and with
   1 after any mistake.
 ";
