@@ -162,7 +162,9 @@ impl Reload<'_> {
 
     async fn apply(&mut self, old: &Configuration, new: Configuration, prepared: Prepared) {
         if old.conntrack != new.conntrack {
-            node_settings::apply_conntrack(&new, &[]);
+            // A larger table takes the kernel a while. The outcome is logged there.
+            let new = new.clone();
+            let _ = blocking::run(move || node_settings::apply_conntrack(&new, &[])).await;
         }
         if old.oom_score_adj != new.oom_score_adj {
             node_settings::apply_oom_score(&new);

@@ -26,6 +26,11 @@ pub(super) struct Search {
 }
 
 impl Search {
+    /// Returns true if a search was asked for and has not ended.
+    pub(super) const fn is_running(&self) -> bool {
+        self.is_running
+    }
+
     /// Returns the programs, once for each search. If they are not known, asks for a search and returns `None`.
     pub(super) fn take(&mut self) -> Option<Found> {
         let found = self.found.take();
@@ -63,7 +68,7 @@ mod tests {
     #[test]
     fn a_search_is_asked_for_once_and_its_result_is_used_once() {
         let mut search = Search::default();
-        assert!(search.take().is_none() && search.is_running);
+        assert!(search.take().is_none() && search.is_running());
         assert!(search.take().is_none(), "it is under way");
         (search.is_running, search.found) = (false, Some(Found::default()));
         assert!(search.take().is_some() && !search.is_running);

@@ -55,6 +55,9 @@ impl Agent {
             Some(running) => {
                 awaited.extend(running.unsynced.iter().map(|family| format!("the first commit of {family}")));
             }
+            None if awaited.is_empty() && self.search.is_running() => {
+                awaited.push("the programs of iptables".to_owned());
+            }
             None if awaited.is_empty() => {
                 let what = if self.lacks_pod_cidrs() { "pod CIDRs" } else { "addresses" };
                 awaited.push(format!("{what} of Node {}", self.catalog.node_name()));
