@@ -75,7 +75,7 @@ mod resync;
 mod skeleton;
 mod value;
 
-pub use capture::{CONNECTIONS_TABLE, Capture, TABLE as CAPTURE_TABLE};
+pub use capture::{CONNECTIONS_TABLE, Listeners, TABLE as CAPTURE_TABLE};
 pub(crate) use capture::{Connections, MODE as CAPTURE_MODE, capture_mark};
 pub use dataplane::Nftables;
 pub(crate) use departure::TableRemoval;

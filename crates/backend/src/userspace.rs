@@ -3,7 +3,7 @@
 //!
 //! Owns what kernel and relay must do for one change ([`Userspace`]), the view of a Service port that the kernel's rules
 //! implement (`seen`), the two ways of capture (`kernel`), and the policy routing that one of them needs (`routing`).
-//! Which packets are captured, dropped or refused is decided by the nftables mode (`nft::Capture`) or the iptables mode
+//! Which packets are captured, dropped or refused is decided by the nftables mode (`nft::Listeners`) or the iptables mode
 //! (`iptables::Redirect`). This module must not know how the relay works.
 //!
 //! # From the forwarding table to the kernel
@@ -70,6 +70,6 @@ mod remains;
 mod routing;
 mod seen;
 
-pub use dataplane::{TRANSLATED, Userspace, spawn_translated};
+pub use dataplane::{Userspace, spawn_translated};
 pub use remains::Remains;
 pub use routing::{RULE_PRIORITY, TABLE};

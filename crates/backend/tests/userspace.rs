@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use portolan_backend::Dataplane;
 use portolan_backend::iptables::{self, Programs, Variant};
 use portolan_backend::nft::Nftables;
-use portolan_backend::userspace::{Remains, TRANSLATED, Userspace, spawn_translated};
+use portolan_backend::userspace::{Remains, Userspace, spawn_translated};
 use portolan_model::{
-    Backend, Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
+    Backend, Capture, Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
     ServicePortName, Settings,
 };
 use portolan_relay::Options;
@@ -123,7 +123,7 @@ impl Bed {
     /// Opens a data plane that captures by redirect.
     fn redirect(&self) -> Userspace {
         self.at_node(|| {
-            let options = Options { arrival: TRANSLATED, ..Options::default() };
+            let options = Options { capture: Capture::Redirect, ..Options::default() };
             let relay = spawn_translated(&[FAMILY], options).unwrap();
             let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
             let mut plane =

@@ -9,6 +9,7 @@
 //!
 //! The crate must not know I/O, clocks, async, netlink, rules or the API server.
 
+mod capture;
 pub mod catalog;
 mod coalesced;
 pub mod object;
@@ -22,6 +23,7 @@ pub mod verdict;
 #[cfg(any(test, feature = "world"))]
 pub mod world;
 
+pub use capture::Capture;
 pub use catalog::{Catalog, Event};
 pub use coalesced::Coalesced;
 pub use portolan_net::{Family, Protocol};

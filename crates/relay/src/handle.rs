@@ -73,20 +73,20 @@ impl Drop for Capturing {
 }
 
 /// Opens the listeners in the network namespace of this thread, and starts the relay's thread. Its table is empty until
-/// the first [`Handle::apply`]; what arrives before waits. Captured packets must arrive
-/// [untouched](crate::Arrival::Untouched).
+/// the first [`Handle::apply`]; what arrives before waits. Packets must be captured by
+/// `tproxy`.
 pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
     spawn_with(families, options, None)
 }
 
-/// Like [`spawn`], with a lookup of the destinations of translated datagrams.
+/// Like [`spawn`], for any way to capture, with a lookup of the destinations of translated datagrams.
 pub fn spawn_with(
     families: &[Family],
     options: Options,
     translations: Option<Box<dyn Translations>>,
 ) -> Result<Handle, Error> {
     let listeners = listener::open(families, &options)?;
-    let destinations = Destinations::new(options.arrival, translations);
+    let destinations = Destinations::new(options.capture, translations);
     let start = |errno: rustix::io::Errno| Error::Start(errno.into());
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(start)?);
     let counters = Arc::new(Counters::default());

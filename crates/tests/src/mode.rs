@@ -10,9 +10,9 @@ use portolan_backend::Dataplane;
 use portolan_backend::iptables::{Iptables, Options, Programs, Variant};
 use portolan_backend::ipvs::{self, Ipvs};
 use portolan_backend::nft::Nftables;
-use portolan_backend::userspace::{TRANSLATED, Userspace, spawn_translated};
+use portolan_backend::userspace::{Userspace, spawn_translated};
 use portolan_model::oracle::ModeDifferences;
-use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
+use portolan_model::{Capture, Family, NodePortAddresses, Protocol, Settings};
 use portolan_testkit::Namespace;
 
 /// Environment variable that requires IPVS in the kernel. Without it, tests of IPVS are skipped if the kernel has
@@ -214,7 +214,8 @@ impl Mode {
 
 fn open_redirect(variant: Variant, settings: Settings) -> Plane {
     let programs = Programs::of(settings.family, variant).unwrap().with_lock(LOCK);
-    let options = portolan_relay::Options { arrival: TRANSLATED, ..portolan_relay::Options::default() };
+    let options =
+        portolan_relay::Options { capture: Capture::Redirect, ..portolan_relay::Options::default() };
     let relay = spawn_translated(&[settings.family], options).unwrap();
     Plane(Box::new(Userspace::open_redirect(programs, settings, Options::default(), relay)))
 }

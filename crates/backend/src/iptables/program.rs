@@ -180,6 +180,12 @@ impl Programs {
         Ok(Self { variant, name, lock: None, writers: Writers::default() })
     }
 
+    /// Returns the same programs for another data plane. The restores of both are told apart by [`Programs::writers`].
+    #[must_use]
+    pub fn for_another(&self) -> Self {
+        Self { writers: Writers::default(), ..self.clone() }
+    }
+
     /// Uses this file as the lock of the older iptables. In a network namespace that no other program writes to, the
     /// lock need not be that of the whole machine.
     #[must_use]

@@ -43,16 +43,16 @@ const PRIORITY: i32 = CONNECTIONS_PRIORITY + 1;
 /// Kubernetes and its common network plug-ins use other bits: 7, 8 to 11, 13 to 15, and above.
 const MARK_BITS: [u8; 2] = [12, 6];
 
-/// The listeners of one family.
+/// The relay's listeners of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Capture {
+pub struct Listeners {
     /// Receives traffic for the cluster's endpoints.
     pub cluster: SocketAddr,
     /// Receives traffic for this node's endpoints.
     pub local: SocketAddr,
 }
 
-impl Capture {
+impl Listeners {
     /// Returns the listener for local endpoints or for those of the cluster.
     pub const fn listener(&self, local: bool) -> SocketAddr {
         if local { self.local } else { self.cluster }

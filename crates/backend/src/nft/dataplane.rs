@@ -9,7 +9,7 @@ use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Transaction};
 use portolan_wire::{Batch, Frame};
 
-use super::capture::{self, Capture};
+use super::capture::{self, Listeners};
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
 use super::departure::{self, TableRemoval};
@@ -72,7 +72,7 @@ impl Nftables {
     }
 
     /// Does the same as [`Self::open`] for a table that sends packets to listeners instead of translating them.
-    pub fn open_capture(settings: Settings, capture: Capture) -> Result<Self, Error> {
+    pub fn open_capture(settings: Settings, capture: Listeners) -> Result<Self, Error> {
         let mut this = Self::open(settings)?;
         this.planner.capture = Some(capture);
         Ok(this)

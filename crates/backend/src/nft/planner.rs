@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
 
-use super::capture::Capture;
+use super::capture::Listeners;
 use super::changeset::Changeset;
 use super::class::{Class, Classes};
 use super::content::{self, ClassPair, Values};
@@ -47,7 +47,7 @@ impl Placed {
 pub(crate) struct Planner {
     pub(crate) settings: Settings,
     /// The listeners to send packets to. `None` if packets are translated.
-    pub(crate) capture: Option<Capture>,
+    pub(crate) capture: Option<Listeners>,
     pub(crate) ids: Ids,
     pub(crate) classes: Classes,
     pub(crate) placed: HashMap<Arc<ServicePortName>, Box<Placed>>,

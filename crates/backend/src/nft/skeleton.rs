@@ -10,7 +10,7 @@ use portolan_wire::nftables::{
     SetFlags, Table, UserData, concatenated,
 };
 
-use super::capture::{self, Capture};
+use super::capture::{self, Listeners};
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::expression::{
@@ -52,7 +52,7 @@ impl Layout<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout<'a> {
     pub(crate) settings: &'a Settings,
-    pub(crate) capture: Option<Capture>,
+    pub(crate) capture: Option<Listeners>,
 }
 
 /// One rule: its expressions and its comment.

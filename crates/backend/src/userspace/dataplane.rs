@@ -7,8 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
-use portolan_model::{Backend, Change, Coalesced, Family, Forwarding, Protocol, ServicePortName, Settings};
-use portolan_relay::{Arrival, Capturing, Handle};
+use portolan_model::{
+    Backend, Capture, Change, Coalesced, Family, Forwarding, Protocol, ServicePortName, Settings,
+};
+use portolan_relay::{Capturing, Handle};
 
 use super::kernel::{self, Kernel};
 use super::seen;
@@ -16,7 +18,7 @@ use crate::addresses::Addresses;
 use crate::conntrack::{Check, Cleaner, Translations};
 use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort, Refusal};
 use crate::iptables::{self, Programs};
-use crate::nft::{Capture, Own};
+use crate::nft::{Listeners, Own};
 
 pub(super) use crate::nft::CAPTURE_MODE as MODE;
 
@@ -31,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Userspace {
     kernel: Kernel,
-    capture: Capture,
+    listeners: Listeners,
     /// The listeners' addresses have changed, so that the rules lead to the former ones.
     has_moved: bool,
     relay: Handle,
@@ -56,8 +58,8 @@ impl Userspace {
     /// Opens a data plane that captures by `tproxy`, in the network namespace of this thread. The relay must have been
     /// started there. Changes nothing in the kernel.
     pub fn open(settings: Settings, relay: Handle) -> Result<Self, Error> {
-        let capture = kernel::capture(Arrival::Untouched, relay.options().ports, &settings);
-        Ok(Self::new(Kernel::tproxy(settings.clone(), capture)?, capture, settings, relay))
+        let listeners = kernel::listeners(Capture::Tproxy, relay.options().ports, &settings);
+        Ok(Self::new(Kernel::tproxy(settings.clone(), listeners)?, listeners, settings, relay))
     }
 
     /// Creates a data plane that captures by translation, with these iptables programs. The relay must have been started
@@ -68,15 +70,15 @@ impl Userspace {
         options: iptables::Options,
         relay: Handle,
     ) -> Self {
-        let (arrival, ports) = (relay.options().arrival, relay.options().ports);
-        let capture = kernel::capture(arrival, ports, &settings);
-        Self::new(Kernel::redirect(programs, settings.clone(), options, ports), capture, settings, relay)
+        let ports = relay.options().ports;
+        let listeners = kernel::listeners(Capture::Redirect, ports, &settings);
+        Self::new(Kernel::redirect(programs, settings.clone(), options, ports), listeners, settings, relay)
     }
 
-    fn new(kernel: Kernel, capture: Capture, settings: Settings, relay: Handle) -> Self {
+    fn new(kernel: Kernel, listeners: Listeners, settings: Settings, relay: Handle) -> Self {
         Self {
             kernel,
-            capture,
+            listeners,
             has_moved: false,
             capturing: Some(relay.capturing()),
             deletions: 0,
@@ -122,7 +124,7 @@ impl Userspace {
             };
             // The stored state is the old one: a coalesced change may name an older state.
             let change = Change { old, ..change.clone() };
-            seen.extend(seen::change(&change, self.capture));
+            seen.extend(seen::change(&change, self.listeners));
             if change.name.protocol != Protocol::Sctp {
                 carried.push(change);
             } else if change.new.is_some() {
@@ -163,7 +165,7 @@ impl Userspace {
             let new = Some(forwarding.clone());
             Change { name: name.clone(), family: self.settings.family, old: None, new }
         });
-        all.filter_map(|change| seen::change(&change, self.capture)).collect()
+        all.filter_map(|change| seen::change(&change, self.listeners)).collect()
     }
 
     /// Returns the Service ports that cannot be carried: those among `changes`, or all if `changes` is `None`.
@@ -180,15 +182,12 @@ impl Userspace {
 }
 
 /// Starts a relay for a data plane of [`Userspace::open_redirect`], in the network namespace of this thread. The options
-/// must have the arrival [`TRANSLATED`].
+/// must have [`Capture::Redirect`].
 pub fn spawn_translated(families: &[Family], options: portolan_relay::Options) -> Result<Handle, Error> {
     let translations = Translations::open()?;
     portolan_relay::spawn_with(families, options, Some(Box::new(translations)))
         .map_err(|error| Error::Other(Box::new(error)))
 }
-
-/// How packets arrive at the relay if capture translates them.
-pub const TRANSLATED: Arrival = Arrival::Translated { own_mark: kernel::OWN_MARK };
 
 fn udp_service(name: &Arc<ServicePortName>, forwarding: &Forwarding) -> UdpService {
     let backends = forwarding.cluster.iter().chain(&forwarding.local);
@@ -235,9 +234,9 @@ impl Dataplane for Userspace {
 
     fn configure(&mut self, settings: Settings) {
         let options = self.relay.options();
-        let capture = kernel::capture(options.arrival, options.ports, &settings);
-        self.has_moved |= capture != self.capture;
-        self.capture = capture;
+        let listeners = kernel::listeners(options.capture, options.ports, &settings);
+        self.has_moved |= listeners != self.listeners;
+        self.listeners = listeners;
         self.settings = settings.clone();
         self.kernel.rules().configure(settings);
     }

@@ -2,19 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use portolan_model::{Family, Settings};
-use portolan_relay::{Arrival, Ports};
+use portolan_model::{Capture, Family, Settings};
+use portolan_relay::{OWN_MARK, Ports};
 
 use super::routing;
 use crate::dataplane::{Dataplane, Error};
 use crate::iptables::{Iptables, Options, Programs, Redirect};
-use crate::nft::{Capture, Connections, Nftables};
-
-/// The mark of the relay's own packets if packets are translated. Neither Kubernetes nor the usual network plug-ins use
-/// this bit. It is not one of the bits for captured packets either, since rules that an earlier run left may still match
-/// these. If it is the masquerade bit, packets of the relay are masqueraded, which only replaces one address of this node
-/// by another.
-pub(super) const OWN_MARK: u32 = 1 << 2;
+use crate::nft::{Connections, Listeners, Nftables};
 
 /// The way in which packets of Services come to the relay.
 #[derive(Debug)]
@@ -26,8 +20,8 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    pub(super) fn tproxy(settings: Settings, capture: Capture) -> Result<Self, Error> {
-        let rules = Box::new(Nftables::open_capture(settings, capture)?);
+    pub(super) fn tproxy(settings: Settings, listeners: Listeners) -> Result<Self, Error> {
+        let rules = Box::new(Nftables::open_capture(settings, listeners)?);
         Ok(Self::Tproxy { rules, connections: Connections::open()? })
     }
 
@@ -90,7 +84,7 @@ impl Kernel {
 }
 
 /// Returns the listeners' addresses that rules must use.
-pub(super) fn capture(arrival: Arrival, ports: Ports, settings: &Settings) -> Capture {
+pub(super) fn listeners(capture: Capture, ports: Ports, settings: &Settings) -> Listeners {
     let unspecified = match settings.family {
         Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -99,12 +93,12 @@ pub(super) fn capture(arrival: Arrival, ports: Ports, settings: &Settings) -> Ca
         Family::Ipv4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Family::Ipv6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
     };
-    let address = match arrival {
-        Arrival::Untouched => loopback,
+    let address = match capture {
+        Capture::Tproxy => loopback,
         // `REDIRECT` (the unspecified address) translates to the address of the interface that a packet arrives on, which
         // may have none. So it is used only if the node's address is not known.
-        Arrival::Translated { .. } => settings.node_ip.unwrap_or(unspecified),
+        Capture::Redirect => settings.node_ip.unwrap_or(unspecified),
     };
     let at = |port| SocketAddr::new(address, port);
-    Capture { cluster: at(ports.cluster), local: at(ports.local) }
+    Listeners { cluster: at(ports.cluster), local: at(ports.local) }
 }

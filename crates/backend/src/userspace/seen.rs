@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use portolan_model::{Backend, Change, Forwarding, Protocol};
 
-use crate::nft::Capture;
+use crate::nft::Listeners;
 
 /// Why an SCTP Service port is refused.
 pub(super) const SCTP: &str =
@@ -12,9 +12,9 @@ pub(super) const SCTP: &str =
 
 /// Translates a change into the kernel's view. Returns `None` if the rules stay the same, as when endpoints change and
 /// the set stays non-empty.
-pub(super) fn change(change: &Change, capture: Capture) -> Option<Change> {
-    let old = change.old.as_deref().map(|old| forwarding(old, capture));
-    let new = change.new.as_deref().map(|new| forwarding(new, capture));
+pub(super) fn change(change: &Change, listeners: Listeners) -> Option<Change> {
+    let old = change.old.as_deref().map(|old| forwarding(old, listeners));
+    let new = change.new.as_deref().map(|new| forwarding(new, listeners));
     (old != new).then(|| Change {
         name: change.name.clone(),
         family: change.family,
@@ -24,10 +24,10 @@ pub(super) fn change(change: &Change, capture: Capture) -> Option<Change> {
 }
 
 /// Returns the kernel's view of a Service port. An SCTP port has no endpoints there, so that its packets are refused.
-fn forwarding(forwarding: &Forwarding, capture: Capture) -> Forwarding {
+fn forwarding(forwarding: &Forwarding, listeners: Listeners) -> Forwarding {
     let is_carried = forwarding.protocol != Protocol::Sctp;
     let listener = |backends: &[Backend], local: bool| -> Box<[Backend]> {
-        let socket = capture.listener(local);
+        let socket = listeners.listener(local);
         let listener = Backend { address: socket.ip(), port: socket.port(), may_hairpin: false };
         if is_carried && !backends.is_empty() { Box::new([listener]) } else { Box::default() }
     };
@@ -47,8 +47,8 @@ mod tests {
 
     use super::*;
 
-    fn capture() -> Capture {
-        Capture { cluster: ([127, 0, 0, 1], 1).into(), local: ([127, 0, 0, 1], 2).into() }
+    fn listeners() -> Listeners {
+        Listeners { cluster: ([127, 0, 0, 1], 1).into(), local: ([127, 0, 0, 1], 2).into() }
     }
 
     fn with(hosts: &[u8], protocol: Protocol) -> Arc<Forwarding> {
@@ -73,7 +73,7 @@ mod tests {
         let texts = ["default", "web", ""].map(Arc::from);
         let [namespace, service, port] = texts;
         let name = Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp });
-        change(&Change { name, family: Family::Ipv4, old, new }, capture())
+        change(&Change { name, family: Family::Ipv4, old, new }, listeners())
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn sctp_is_refused() {
-        let seen = forwarding(&with(&[1], Protocol::Sctp), capture());
+        let seen = forwarding(&with(&[1], Protocol::Sctp), listeners());
         assert_eq!(seen.internal(), portolan_model::table::Outcome::Reject);
     }
 }
