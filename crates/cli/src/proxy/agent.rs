@@ -32,13 +32,12 @@ use portolan_node::config::Configuration;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
 use portolan_watch::{Counts, Peers, WatchEvent};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use super::checks::Finding;
 use super::events::Notes;
 use super::modes::{self, Blueprint, Meters, Relays, Shared};
-use super::reports::Synced;
+use super::reports::{self, Synced};
 use backlog::Backlog;
 use health_checks::HealthChecks;
 use memory::Need;
@@ -76,7 +75,7 @@ pub(super) struct Agent {
     api_servers: BTreeSet<IpAddr>,
     /// The findings about this node that have been reported.
     findings: Vec<Finding>,
-    done: UnboundedSender<Synced>,
+    done: Arc<reports::Waiting>,
     running: Option<Running>,
     /// The rules that this process owns, for drift detection. Empty until detection starts.
     own: watch::Sender<Vec<Own>>,
@@ -139,7 +138,7 @@ pub(super) struct Surroundings {
     pub(super) health: Arc<Health>,
     pub(super) notes: Notes,
     pub(super) peers: Peers,
-    pub(super) done: UnboundedSender<Synced>,
+    pub(super) done: Arc<reports::Waiting>,
     pub(super) relays: Relays,
     pub(super) meters: Meters,
 }

@@ -4,6 +4,7 @@
 //! addresses or, after a deadline, without them. Every family's data plane then compares everything with the kernel.
 //! Rules that an earlier run left in another mode are retired after that.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_backend::conntrack::CleanerThread;
@@ -86,7 +87,7 @@ impl Agent {
         let reporter = Reporter {
             health: self.health(),
             metrics: self.metrics(),
-            done: self.done.clone(),
+            done: Arc::clone(&self.done),
             flows: flows.requests(),
             meters: self.shared.meters.clone(),
         };
