@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use portolan_backend::addresses::Addresses;
-use portolan_backend::nft::{DriftWatch, Own};
+use portolan_backend::drift::{DriftWatch, Own};
 use portolan_model::Family;
 use portolan_node::config::{Configuration, Logging};
 use portolan_node::health::Health;

@@ -20,11 +20,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use portolan_backend::Chains;
+use portolan_backend::Claims;
 use portolan_backend::conntrack::CleanerThread;
+use portolan_backend::drift::Own;
 use portolan_backend::engine::{Handle, Timing, Work};
 use portolan_backend::leftovers::Keep;
-use portolan_backend::nft::Own;
 use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};
@@ -117,7 +117,7 @@ struct Plane {
     /// Blueprint of the data plane that is wanted.
     blueprint: Blueprint,
     /// See [`modes::Made`].
-    chains: Option<Chains>,
+    claims: Option<Claims>,
     own: Option<Own>,
     /// The data plane that is to replace the current one.
     next: Option<Next>,
@@ -336,7 +336,7 @@ impl Agent {
         let is_ready = running.unsynced.is_empty();
         if is_ready {
             self.health.ready();
-            let chains = running.planes.iter().filter_map(|plane| plane.chains).collect();
+            let chains = running.planes.iter().filter_map(|plane| plane.claims).collect();
             let keep = modes::keep(&self.configuration, &self.families, chains);
             for sender in self.on_in_sync.drain(..) {
                 // The send fails if the receiver is gone.

@@ -11,12 +11,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_backend::dataplane::Chains;
+use portolan_backend::drift::Own;
+use portolan_backend::engine::Boxed;
 use portolan_backend::iptables::Meter;
 use portolan_backend::leftovers::Keep;
-use portolan_backend::nft::{Nftables, Own};
+use portolan_backend::nft::Nftables;
 use portolan_backend::userspace::Remains;
-use portolan_backend::{Dataplane, Error};
+use portolan_backend::{Claims, Error};
 use portolan_model::catalog::{PerFamily, UdpService};
 use portolan_model::{Family, Settings};
 use portolan_node::config::{Capture, Configuration, FieldErrors, Mode};
@@ -197,11 +198,9 @@ pub(super) struct Shared {
 
 /// A new data plane. It has not changed any rule yet.
 pub(super) struct Made {
-    pub(super) dataplane: Box<dyn Dataplane + Send>,
+    pub(super) dataplane: Boxed,
     /// The rules that this data plane owns, if the kernel sends notifications when other programs change them.
     pub(super) own: Option<Own>,
-    /// The iptables chains that the data plane uses, if any.
-    pub(super) chains: Option<Chains>,
 }
 
 impl Blueprint {
@@ -248,7 +247,7 @@ impl Blueprint {
             Self::Nftables => {
                 let dataplane = Nftables::open(settings)?;
                 let own = Some(dataplane.own());
-                Ok(Made { dataplane: Box::new(dataplane), own, chains: None })
+                Ok(Made { dataplane: Box::new(dataplane), own })
             }
             Self::Iptables(options) => {
                 let meter = Arc::clone(shared.meters.iptables.get(settings.family));
@@ -296,9 +295,9 @@ pub(super) fn put_back_ipvs(strict_arp: Option<bool>) -> usize {
 
 /// Returns data planes of other modes, whose rules an earlier run may have left. The iptables mode is not among them:
 /// its rules have kube-proxy's names and are removed with kube-proxy's leftovers.
-pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<dyn Dataplane + Send>> {
+pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Boxed> {
     let mode = configuration.mode_or_default();
-    let mut former: Vec<Box<dyn Dataplane + Send>> = Vec::new();
+    let mut former: Vec<Boxed> = Vec::new();
     if mode != Mode::Userspace || configuration.capture != Capture::Tproxy {
         former.push(Box::new(Remains::new(family)));
     }
@@ -319,7 +318,7 @@ pub(super) fn former(configuration: &Configuration, family: Family) -> Vec<Box<d
 }
 
 /// Returns what the mode, or draining connections of a former mode, use of kube-proxy's leftovers.
-pub(super) fn keep(configuration: &Configuration, families: &[Family], chains: Vec<Chains>) -> Keep {
+pub(super) fn keep(configuration: &Configuration, families: &[Family], chains: Vec<Claims>) -> Keep {
     let drains = || families.iter().any(|&family| ipvs::former(configuration, family).is_some());
     let ipvs = configuration.mode_or_default() == Mode::Ipvs || drains();
     Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs.clone() }

@@ -81,8 +81,8 @@ impl Agent {
     /// Does the same for `planes`.
     pub(super) fn report_memory(&mut self, planes: &[Plane]) {
         for plane in planes {
-            let iptables = matches!(plane.blueprint, Blueprint::Iptables(_));
-            let variant = plane.chains.filter(|_| iptables).map(|chains| chains.variant);
+            let claims = plane.claims.filter(|_| matches!(plane.blueprint, Blueprint::Iptables(_)));
+            let variant = claims.and_then(|claims| Variant::at(claims.place));
             *self.need.variants.get_mut(plane.family) = variant;
         }
         let Some((needed, room)) = self.need.too_much_for(|| cgroup::memory_room(&Host::default())) else {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_backend::Dataplane as _;
 use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{self, Handle, Work};
 use portolan_model::catalog::PerFamily;
@@ -78,10 +79,9 @@ impl Agent {
         let (mut dataplanes, mut planes) = (Vec::new(), Vec::new());
         for (settings, blueprint) in settings.iter().zip(self.blueprints(&addresses)) {
             let family = settings.family;
-            let modes::Made { dataplane, own, chains } =
-                blueprint.make(settings.clone(), &mut self.shared)?;
-            dataplanes.push((family, dataplane));
-            planes.push(Plane { family, blueprint, chains, own, next: None });
+            let modes::Made { dataplane, own } = blueprint.make(settings.clone(), &mut self.shared)?;
+            planes.push(Plane { family, blueprint, claims: dataplane.about().claims, own, next: None });
+            dataplanes.push((settings.clone(), dataplane));
         }
         let flows = self.flow_cleaner(&settings)?;
         let reporter = Reporter {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use portolan_backend::Error;
 use portolan_backend::iptables::{self, Iptables, Meter, Options, Programs};
-use portolan_backend::nft::Own;
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
 use portolan_node::config::Configuration;
@@ -36,12 +35,10 @@ pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> 
     if options.localhost_node_ports {
         options.localhost_node_ports = routes_localnet();
     }
-    let family = settings.family;
-    let programs = Programs::find(family)?;
+    let programs = Programs::find(settings.family)?;
     let dataplane = Iptables::new(programs, settings, options).with_meter(meter);
-    let chains = portolan_backend::Dataplane::chains(&dataplane);
-    let own = dataplane.writers().map(|writers| Own::Chains(family, writers));
-    Ok(Made { dataplane: Box::new(dataplane), own, chains })
+    let own = dataplane.own();
+    Ok(Made { dataplane: Box::new(dataplane), own })
 }
 
 /// Returns the options of a family's data plane.

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use portolan_backend::Error;
 use portolan_backend::iptables::Programs;
 use portolan_backend::ipvs::{self, Ipvs, KernelVersion, Meter};
-use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::Configuration;
 use portolan_node::sysctl::{Host, PutBack, Wanted};
@@ -63,8 +63,7 @@ pub(super) fn make(options: &Options, settings: Settings, meter: Arc<Meter>) -> 
     write_settings(options.strict_arp);
     let programs = Programs::find(settings.family)?;
     let dataplane = Ipvs::open(programs, settings, options.dataplane.clone())?.with_meter(meter);
-    let chains = dataplane.chains();
-    Ok(Made { dataplane: Box::new(dataplane), own: None, chains })
+    Ok(Made { dataplane: Box::new(dataplane), own: None })
 }
 
 /// Opens a data plane for what an earlier run in this mode left. It removes the virtual servers when their

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use portolan_backend::Error;
 use portolan_backend::iptables::{self, Programs};
 use portolan_backend::nft::{Capture as Listeners, Nftables};
 use portolan_backend::userspace::{TRANSLATED, Userspace, spawn_translated};
-use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, Settings};
 use portolan_node::config::{Capture, Configuration, Mode};
 use portolan_node::metrics::RelayMeasures;
@@ -148,8 +148,8 @@ pub(super) fn make(options: &Options, settings: Settings, relays: &mut Relays) -
             Userspace::open_redirect(Programs::find(settings.family)?, settings, options.clone(), relay)
         }
     };
-    let (own, chains) = (dataplane.own(), dataplane.chains());
-    Ok(Made { dataplane: Box::new(dataplane), own, chains })
+    let own = dataplane.own();
+    Ok(Made { dataplane: Box::new(dataplane), own })
 }
 
 /// The current relay, and the former ones that drain.
@@ -187,8 +187,9 @@ impl Relays {
         }
         raise_descriptors();
         let relay = match options.arrival {
-            Arrival::Untouched => portolan_relay::spawn(&self.families, options.clone())
-                .map_err(|error| Error::Other(Box::new(error)))?,
+            Arrival::Untouched => {
+                portolan_relay::spawn(&self.families, options.clone()).map_err(Error::of_mode)?
+            }
             Arrival::Translated { .. } => spawn_translated(&self.families, options.clone())?,
         };
         let is_redirected = matches!(options.arrival, Arrival::Translated { .. });
