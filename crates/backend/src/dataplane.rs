@@ -1,11 +1,36 @@
-//! The trait that every data plane implements. It is small enough for a data plane that does nothing.
+//! The trait that every data plane implements, and the values that it takes and returns.
+//!
+//! A data plane programs one family in one mode. Its owner, the [engine](crate::engine), has the wanted state
+//! ([`Table`]), knows whether the kernel has it, and keeps the time. So a data plane needs no copy of the table, no
+//! state machine and no clock. It keeps what it must know of the kernel's state: names, numbers, sockets.
+//!
+//! ```text
+//!         Table, Changes                        messages
+//!  engine ───────────────> Dataplane: plan ───────────────> kernel
+//!         <─────────────── Commit, Error  <─── read ───────
+//! ```
+//!
+//! What the owner guarantees:
+//!
+//! - The first call is [`Dataplane::compare`] or [`Dataplane::remove_part`]. Before the complete wanted state is known,
+//!   there is no call.
+//! - [`Dataplane::apply`], [`Dataplane::is_intact`] and [`Dataplane::collect`] are called only in sync: the last
+//!   comparison succeeded, no commit or collection failed after it, and no drift is known. Otherwise the next call is
+//!   [`Dataplane::compare`].
+//! - `table` is the wanted state, with `changes` applied. `changes` is the difference between the table of the previous
+//!   call of `apply` or `compare`, whether it succeeded or not, and this one. For the first call, that is the whole table.
+//!   Each `old` is exact.
+//! - `apply` is called with the settings of the last comparison. After new settings the next call is `compare`.
+//! - After the first [`Dataplane::remove_part`] there is no other call.
+//!
+//! It must not know a mode, the API server or time.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
+use portolan_model::{Family, ServicePortName};
 
-use crate::iptables::Variant;
+use crate::table::{Changes, Table};
 
 /// What a commit wrote.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,23 +51,12 @@ pub struct Commit {
 
 impl Commit {
     /// Adds the counts of another transaction.
-    pub(crate) fn add(&mut self, other: &Self) {
+    pub fn add(&mut self, other: &Self) {
         self.elements += other.elements;
         self.objects += other.objects;
         self.bytes += other.bytes;
         self.kernel += other.kernel;
     }
-}
-
-/// A change of a Service's `healthCheckNodePort`, on which its health check server listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HealthCheckPort {
-    /// Namespace of the Service.
-    pub namespace: Arc<str>,
-    /// Name of the Service.
-    pub service: Arc<str>,
-    /// The port, or `None` if the Service has none.
-    pub port: Option<u16>,
 }
 
 /// A Service port that could not be programmed, or only in part. All others were programmed.
@@ -67,7 +81,7 @@ pub enum Extent {
 
 impl Refusal {
     /// Returns the refusal of a whole Service port.
-    pub(crate) const fn whole(name: Arc<ServicePortName>, reason: &'static str) -> Self {
+    pub const fn whole(name: Arc<ServicePortName>, reason: &'static str) -> Self {
         Self { name, reason, extent: Extent::Whole }
     }
 }
@@ -81,15 +95,9 @@ pub enum Error {
     /// A netlink socket failed.
     #[error(transparent)]
     Socket(#[from] portolan_sock::SocketError),
-    /// An iptables program failed or is not installed.
+    /// Something failed that only one mode has, such as a program that it runs. See [`Error::of_mode`].
     #[error(transparent)]
-    Iptables(#[from] crate::iptables::Error),
-    /// IPVS virtual servers, or the ipsets and rules that belong to them, could not be read or written.
-    #[error(transparent)]
-    Ipvs(#[from] crate::ipvs::Error),
-    /// A data plane outside this crate failed.
-    #[error(transparent)]
-    Other(Box<dyn std::error::Error + Send + Sync>),
+    Mode(Box<dyn std::error::Error + Send + Sync>),
     /// The kernel lacks a feature. The text names it and says how to get it.
     #[error("this kernel cannot run the {mode} mode: {missing}")]
     Unsupported {
@@ -110,102 +118,169 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns an error that only one mode has.
+    pub fn of_mode(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Mode(Box::new(error))
+    }
+
+    /// Returns the error that the mode gave to [`Error::of_mode`], if it is of this type.
+    pub fn mode_error<E: std::error::Error + 'static>(&self) -> Option<&E> {
+        match self {
+            Self::Mode(error) => error.downcast_ref(),
+            _ => None,
+        }
+    }
+}
+
 /// Longest time that a packet may take from the hook that translates or captures it to the hook where it leaves,
 /// pauses of a (virtual) processor included. Rules that such packets still need are kept this long after another data
 /// plane has taken over.
-pub(crate) const TRANSIT_TIME: Duration = Duration::from_millis(300);
+pub const TRANSIT_TIME: Duration = Duration::from_millis(300);
 
-/// The iptables chains that a data plane uses. Modes share chain names, so the removal of one mode's rules must know
-/// which chains the active mode uses.
+/// Who a data plane is. It stays the same as long as the data plane exists.
 #[derive(Debug, Clone, Copy)]
-pub struct Chains {
-    /// The kernel's iptables implementation that holds the chains.
-    pub variant: Variant,
+pub struct About {
+    /// The mode, as in configuration files.
+    pub mode: &'static str,
+    /// Where the rules are, for modes that have a choice (such as the two iptables implementations); otherwise the mode.
+    /// If two data planes of one family have the same place, the later one updates the rules of the former, and none are
+    /// removed between them.
+    pub place: &'static str,
+    /// True if the kernel notifies of changes by other programs. Otherwise the rules are checked periodically with
+    /// [`Dataplane::is_intact`].
+    pub is_notified: bool,
+    /// The names that the data plane uses where other modes have names, too.
+    pub claims: Option<Claims>,
+}
+
+impl About {
+    /// Returns the description of a data plane whose place is named after its mode, which shares no names, and of whose
+    /// changes the kernel notifies.
+    pub const fn of(mode: &'static str) -> Self {
+        Self { mode, place: mode, is_notified: true, claims: None }
+    }
+}
+
+/// Names of chains that a data plane uses where other modes have chains, too. Modes share some names, so the removal of
+/// one mode's rules must leave the chains that the active mode uses.
+#[derive(Debug, Clone, Copy)]
+pub struct Claims {
+    /// Where the chains are, such as one of the kernel's two iptables.
+    pub place: &'static str,
     /// The family of the chains.
     pub family: Family,
-    /// Returns true for a chain of a table (in the sense of iptables) that the data plane uses.
+    /// Returns true for a chain of a table that the data plane uses.
     pub uses: fn(table: &str, chain: &str) -> bool,
 }
 
-/// A data plane for one IP family.
-///
-/// Before the first [`Dataplane::resync`] changes are only stored. Nothing is programmed and nothing is removed
-/// before the complete desired state is known.
+impl Claims {
+    /// Returns true if the claims are about the same place and family.
+    pub fn are_where(&self, other: &Self) -> bool {
+        (self.place, self.family) == (other.place, other.family)
+    }
+}
+
+/// How far a collection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Collection {
+    /// Nothing is left to remove.
+    Done,
+    /// There is more to remove, a second later.
+    Continues,
+}
+
+/// What has taken over from a data plane that is to be removed.
+#[derive(Debug, Clone, Copy)]
+pub struct Takeover<'a> {
+    /// What the active data plane has programmed. Empty at a clean-up.
+    pub table: &'a Table,
+    /// The claims of the active data plane.
+    pub kept: Option<Claims>,
+    /// The time since the first call. Connections that drain end when it exceeds their time to drain.
+    pub elapsed: Duration,
+}
+
+/// How far a removal is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// Nothing is left.
+    Done,
+    /// The next part follows, no sooner than after this wait.
+    Continues(Duration),
+}
+
+/// A data plane for one IP family. See the [module](self) for what its owner guarantees.
 pub trait Dataplane {
-    /// Returns the mode, as in configuration files.
-    fn mode(&self) -> &'static str;
+    /// Returns the mode, the place and the names.
+    fn about(&self) -> About;
 
-    /// Returns where the rules are, for modes that have a choice (such as the two iptables implementations). If two
-    /// data planes of one family have the same place, the later one updates the rules of the former, and none are
-    /// removed between them.
-    fn place(&self) -> &'static str {
-        self.mode()
-    }
+    /// Writes the changes, as one transaction if the kernel has transactions.
+    ///
+    /// The cost must be that of the changes. Service ports that cannot be programmed are left out and listed in
+    /// [`Commit::refused`]; they are no error. A data plane that cannot write only the changes may compare everything,
+    /// and says so with [`Commit::full`].
+    ///
+    /// # Errors
+    /// The kernel may have none or some of the changes. What it had of other Service ports is as before.
+    fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error>;
 
-    /// Applies changes as one transaction. After an error the changes stay stored, and the next call of any method
-    /// that commits compares everything.
-    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error>;
+    /// Reads what the kernel has, whatever it is, and writes the difference to `table`, so that the kernel has `table`
+    /// and nothing else of this mode.
+    ///
+    /// If the kernel has everything, nothing may be written. If it has nothing, everything takes effect at once, or each
+    /// Service port as a whole. Sets [`Commit::full`].
+    ///
+    /// # Errors
+    /// The kernel may have a part. What it had and still should have goes on working. It is called again later.
+    fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error>;
 
-    /// Applies changes, reads back what the kernel has, and writes only the difference.
-    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error>;
-
-    /// Runs [`Dataplane::compare`] without changes.
-    fn resync(&mut self) -> Result<Commit, Error> {
-        self.compare(&[])
-    }
-
-    /// Sets the health-check node ports of changed Services. Returns true if rules must be written to open or close
-    /// them. Modes that do not filter traffic to the node return false.
-    fn open_health_check_ports(&mut self, _health_checks: &[HealthCheckPort]) -> bool {
-        false
-    }
-
-    /// Sets new settings. The next [`Dataplane::resync`] programs them.
-    fn configure(&mut self, settings: Settings);
-
-    /// Removes what only deleted Services needed. Returns true if there is more to remove, a second later.
-    fn collect(&mut self) -> Result<bool, Error>;
-
-    /// Returns true if [`Dataplane::collect`] has something to remove.
-    fn needs_collection(&self) -> bool;
-
-    /// Returns true if the kernel does not notify this mode of changes by other programs. Its rules are then checked
-    /// periodically with [`Dataplane::is_intact`].
-    fn needs_checks(&self) -> bool {
-        false
-    }
-
-    /// Returns true if the rules written are still in the kernel, as far as a quick check shows. Otherwise everything
-    /// is compared.
-    fn is_intact(&mut self) -> Result<bool, Error> {
+    /// Returns true if the rules are still in the kernel, as far as a quick check shows. Otherwise everything is
+    /// compared. Called only if the kernel does not notify of changes ([`About::is_notified`]).
+    fn is_intact(&mut self, _table: &Table) -> Result<bool, Error> {
         Ok(true)
     }
 
-    /// Removes everything that carries this data plane's name.
-    fn remove(&mut self) -> Result<(), Error>;
-
-    /// Runs [`Dataplane::remove`] in parts, each short enough to run between two commits of another data plane.
-    /// Returns true if there is more to remove. The first part removes the rules that translate or capture packets.
-    fn remove_part(&mut self) -> Result<bool, Error> {
-        self.remove().map(|()| false)
+    /// Removes what only deleted Services needed and [`Dataplane::apply`] left, in a short piece of work. Called some
+    /// seconds after commits.
+    fn collect(&mut self) -> Result<Collection, Error> {
+        Ok(Collection::Done)
     }
 
-    /// Returns the iptables chains that this data plane uses, or `None` if it uses none.
-    fn chains(&self) -> Option<Chains> {
-        None
+    /// Removes a part of everything that carries this data plane's name, short enough to run between two commits of
+    /// another data plane. Called after another data plane has taken over, or at a clean-up, also for what an earlier
+    /// process left.
+    ///
+    /// The first part removes the rules that translate or capture packets. Rules that packets on their way still need
+    /// stay for [`TRANSIT_TIME`]. Chains that the active data plane claims are not removed.
+    ///
+    /// # Errors
+    /// Something is left. It is called again later.
+    fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error>;
+}
+
+impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
+    fn about(&self) -> About {
+        (**self).about()
     }
 
-    /// Runs [`Dataplane::remove_part`] after a data plane of another place has taken over. Chains in `kept`, which
-    /// the active data plane uses, are not removed. After an error it is called again.
-    fn retire(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
-        self.remove_part()
+    fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        (**self).apply(table, changes)
     }
 
-    /// Returns when [`Dataplane::retire`] is to be called again, or `None` if it need not wait.
-    fn next_attempt(&self) -> Option<Instant> {
-        None
+    fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        (**self).compare(table, changes)
     }
 
-    /// Returns the forwarding table, with all changes applied or stored so far.
-    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_>;
+    fn is_intact(&mut self, table: &Table) -> Result<bool, Error> {
+        (**self).is_intact(table)
+    }
+
+    fn collect(&mut self) -> Result<Collection, Error> {
+        (**self).collect()
+    }
+
+    fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error> {
+        (**self).remove_part(takeover)
+    }
 }

@@ -1,31 +1,38 @@
-//! The engine: one thread that owns the data planes and decides when they commit.
+//! The engine: one thread that owns the wanted state and the data planes, and decides when they commit.
 //!
 //! Work, settings and data planes come in over a channel; reports go out through a callback. It must not know the API
 //! server or a mode's rules: each mode is a [`Dataplane`] for each family, and everything else is the same for all
 //! modes.
 //!
-//! Each family has its own queue, retries and deadlines. A fault in one family neither undoes nor delays the work of
-//! the other. The first change after a pause is committed at once. Later changes wait until `min_interval` has passed
+//! Each family has a lane. The lane is the only owner of the [`Table`](crate::table::Table), of the [`State`] (whether the
+//! kernel has the table, and if not, why), and of all deadlines. A fault in one family neither undoes nor delays the work
+//! of the other. The first change after a pause is committed at once. Later changes wait until `min_interval` has passed
 //! since the last commit ended, and are coalesced.
+//!
+//! ```text
+//!  Work ──> Table ──difference since the data plane's last call──> apply     (in sync)
+//!             └──────────────────────────────────────────────────> compare   (start, failure, drift, settings, hourly)
+//! ```
+//!
+//! Time comes from a clock that tests replace, and data planes have none: they say how long to wait, and the lane waits.
 //!
 //! # Replacing a data plane
 //!
 //! [`Handle::replace`] changes the mode, or the options of a mode, while the engine runs:
 //!
-//! 1. The new data plane receives every forwarding, every health-check node port and all pending changes, and
-//!    compares them with the kernel. Until it succeeds, the old data plane stays active and commits changes, which
-//!    are also queued for the new one.
-//! 2. The new data plane becomes active with its first success.
+//! 1. The new data plane compares the lane's table with the kernel. Until it succeeds, the old data plane stays active and
+//!    commits changes, which are also stored for the new one.
+//! 2. The new data plane becomes active with its first success. It has written everything, so nothing waits then.
 //! 3. The old data plane is retired. It removes its rules in pieces between commits, and retries after a failure.
-//!    iptables chains that both modes use stay.
+//!    Chains that both modes use stay ([`Claims`](crate::dataplane::Claims)).
 //!
 //! ```text
 //!  old   active ──────────────────────> retired: translation, checks removed ──300 ms──> the rest removed
 //!  new   compare, fails, back-off, compare, succeeds ──> active ──────────────────────────────────────────>
 //! ```
 //!
-//! If both write to the same [`Dataplane::place`] (new options of one mode), the new data plane updates the rules of
-//! the old one, and nothing is removed.
+//! If both write to the same [`place`](crate::dataplane::About::place) (new options of one mode), the new data plane
+//! updates the rules of the old one, and nothing is removed.
 //!
 //! In the nftables mode rules that translate, capture or check packets are removed first, in one transaction. Rules
 //! that packets need on their way out (masquerading) are removed 300 ms later, when the packets already translated have
@@ -38,29 +45,38 @@
 //!
 //! # Drift
 //!
-//! Changes by other programs are reported with [`Handle::compare`]. If the kernel does not notify a data plane of
-//! such changes ([`Dataplane::needs_checks`]), the engine checks periodically that its rules are there.
+//! Changes by other programs are reported with [`Handle::compare`]. If the kernel does not notify of such changes
+//! ([`is_notified`](crate::dataplane::About::is_notified)), the engine checks periodically that the rules are there.
 
+mod clock;
+mod driven;
 mod lane;
 mod pending;
 mod retry;
+mod snapshot;
+mod state;
 mod successor;
+mod work;
 
-use std::ops::AddAssign;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::UdpService;
-use portolan_model::{Change, Family, ServicePortName, Settings};
+use portolan_model::{Family, ServicePortName, Settings};
 
 use crate::mailbox::{Received, Receiver, Sender, mailbox};
-use crate::{Commit, Dataplane, Error, HealthCheckPort};
+use crate::{Commit, Dataplane, Error};
+use clock::Clock;
+pub use driven::Driven;
 use lane::Lane;
 use pending::Pending;
+pub use snapshot::{Attempt, FamilySnapshot};
+pub use state::{Reason, State};
+pub use work::{ObjectChanges, Work};
 
-/// Trigger times kept while commits fail or take long. Each is one observation of a histogram.
-const TRIGGERS_MAX: usize = 65_536;
+/// A data plane of any mode.
+pub type Boxed = Box<dyn Dataplane + Send>;
 
 /// When to commit, to retry and to compare.
 #[derive(Debug, Clone, Copy)]
@@ -87,37 +103,6 @@ impl Default for Timing {
             check_interval: Duration::from_secs(30),
             collect_after: Duration::from_secs(10),
         }
-    }
-}
-
-/// Changes of one family, and what to do after they are committed.
-#[derive(Debug, Clone, Default)]
-pub struct Work {
-    /// Changes of Service ports, in order.
-    pub changes: Vec<Change>,
-    /// Trigger times of the EndpointSlice changes behind them, in nanoseconds since the Unix epoch.
-    pub triggers: Vec<i64>,
-    /// UDP Service ports whose stale flows are to be deleted after the commit.
-    pub udp: Vec<UdpService>,
-    /// Changed health-check node ports.
-    pub health_checks: Vec<HealthCheckPort>,
-    /// Number of object changes that this work stands for.
-    pub objects: ObjectChanges,
-}
-
-/// Numbers of object changes, whether or not they change a forwarding.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ObjectChanges {
-    /// Changes of Services.
-    pub services: usize,
-    /// Changes of EndpointSlices.
-    pub endpoint_slices: usize,
-}
-
-impl AddAssign for ObjectChanges {
-    fn add_assign(&mut self, others: Self) {
-        self.services = self.services.saturating_add(others.services);
-        self.endpoint_slices = self.endpoint_slices.saturating_add(others.endpoint_slices);
     }
 }
 
@@ -179,8 +164,8 @@ impl Handle {
 
     /// Replaces the data plane of a family, in the same mode or another. The new one receives the complete state and
     /// writes it; until that succeeds, changes go to the old one, too. Then the rules of the old one are removed,
-    /// unless both have the same [`Dataplane::place`]. Of several replacements the last one is used.
-    pub fn replace(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
+    /// unless both have the same [`About::place`](crate::dataplane::About::place). Of several replacements the last one is used.
+    pub fn replace(&self, family: Family, dataplane: Boxed) {
         drop(self.sender.put(|pending| {
             let is_after_start = pending.start;
             pending.families.get_mut(family).replace(dataplane, is_after_start)
@@ -189,7 +174,7 @@ impl Handle {
 
     /// Passes in a data plane of another place whose rules an earlier run may have left. They are removed once
     /// everything is in the kernel.
-    pub fn retire(&self, family: Family, dataplane: Box<dyn Dataplane + Send>) {
+    pub fn retire(&self, family: Family, dataplane: Boxed) {
         self.sender.put(|pending| pending.families.get_mut(family).retire(dataplane));
     }
 
@@ -208,24 +193,31 @@ impl Handle {
         self.sender.put(|pending| pending.families.get_mut(family).drifted());
     }
 
+    /// Asks for a snapshot of every family. `reply` gets it on the engine's thread, after its current commit, with the
+    /// requests before this one applied. It must be short. If the engine ends before that, `reply` is dropped.
+    pub fn snapshot(&self, reply: impl FnOnce(Vec<FamilySnapshot>) + Send + 'static) {
+        self.sender.put(|pending| pending.snapshots.push(Box::new(reply)));
+    }
+
     /// Ends the thread after its current commit.
     pub fn stop(&self) {
         self.sender.put(|pending| pending.stop = true);
     }
 }
 
-/// Starts the thread. The rules stay in the kernel when it ends.
+/// Starts the thread. Each data plane programs the family of its settings. The rules stay in the kernel when the thread
+/// ends.
+///
+/// # Errors
+/// The thread cannot be started.
 pub fn spawn(
-    dataplanes: Vec<(Family, Box<dyn Dataplane + Send>)>,
+    dataplanes: Vec<(Settings, Boxed)>,
     timing: Timing,
     report: impl FnMut(Report) + Send + 'static,
 ) -> std::io::Result<(Handle, JoinHandle<()>)> {
-    let (sender, receiver) = mailbox();
-    let lanes =
-        dataplanes.into_iter().map(|(family, dataplane)| Lane::new(family, dataplane, timing)).collect();
-    let engine = Engine { lanes, receiver, report };
+    let (handle, engine) = Engine::new(dataplanes, timing, report, &Clock::system());
     let thread = std::thread::Builder::new().name("dataplane".into()).spawn(move || engine.run())?;
-    Ok((Handle { sender }, thread))
+    Ok((handle, thread))
 }
 
 struct Engine<R> {
@@ -235,22 +227,23 @@ struct Engine<R> {
 }
 
 impl<R: FnMut(Report)> Engine<R> {
+    fn new(dataplanes: Vec<(Settings, Boxed)>, timing: Timing, report: R, clock: &Clock) -> (Handle, Self) {
+        let (sender, receiver) = mailbox();
+        let lane = |(settings, dataplane)| Lane::new(settings, dataplane, timing, clock.clone());
+        let lanes = dataplanes.into_iter().map(lane).collect();
+        (Handle { sender }, Self { lanes, receiver, report })
+    }
+
     fn run(mut self) {
         while self.receive() {
-            let now = Instant::now();
-            for lane in &mut self.lanes {
-                if let Some(report) = lane.run(now) {
-                    (self.report)(report);
-                }
-            }
+            self.turn();
         }
     }
 
     /// Waits until there is something to do. Returns false if the engine is to end. Takes everything that was requested, so
     /// that a burst of changes becomes one commit.
     fn receive(&mut self) -> bool {
-        let due = self.lanes.iter().filter_map(Lane::due).min();
-        match self.receiver.take_before(due) {
+        match self.receiver.take_before(self.due()) {
             Received::Value(pending) if pending.stop => return false,
             Received::Value(pending) => self.take(pending),
             Received::Late => {}
@@ -259,21 +252,33 @@ impl<R: FnMut(Report)> Engine<R> {
         true
     }
 
-    fn take(&mut self, pending: Pending) {
-        let Pending { families, start, timing, stop: _ } = pending;
-        let now = Instant::now();
-        if let Some(timing) = timing {
-            self.lanes.iter_mut().for_each(|lane| lane.set_timing(timing, now));
-        }
-        for (family, requests) in [(Family::Ipv4, families.ipv4), (Family::Ipv6, families.ipv6)] {
-            if let Some(lane) = self.lane(family) {
-                requests.pass_to(lane, start, now);
+    /// Returns when to run next, or `None` if nothing is pending.
+    fn due(&self) -> Option<Instant> {
+        self.lanes.iter().filter_map(Lane::due).min()
+    }
+
+    /// Does one piece of what is due in each family.
+    fn turn(&mut self) {
+        for lane in &mut self.lanes {
+            if let Some(report) = lane.run() {
+                (self.report)(report);
             }
         }
     }
 
-    fn lane(&mut self, family: Family) -> Option<&mut Lane> {
-        self.lanes.iter_mut().find(|lane| lane.family() == family)
+    fn take(&mut self, pending: Pending) {
+        let Pending { families, start, timing, snapshots, stop: _ } = pending;
+        if let Some(timing) = timing {
+            self.lanes.iter_mut().for_each(|lane| lane.set_timing(timing));
+        }
+        for (family, requests) in [(Family::Ipv4, families.ipv4), (Family::Ipv6, families.ipv6)] {
+            if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.family() == family) {
+                requests.pass_to(lane, start);
+            }
+        }
+        for reply in snapshots {
+            reply(self.lanes.iter().map(Lane::snapshot).collect());
+        }
     }
 }
 

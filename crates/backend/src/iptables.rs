@@ -112,6 +112,6 @@ pub use meter::{Measures, Meter, Rules};
 pub use options::{Options, Redirect};
 pub use planner::{Pieces, Planner};
 pub use present::Present;
-pub(crate) use present::{is_own, is_watched};
+pub(crate) use present::is_own;
 pub use program::{Error, Programs, Variant};
 pub use writers::Writers;

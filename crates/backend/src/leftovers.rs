@@ -48,7 +48,7 @@ use ipnet::IpNet;
 use portolan_model::Family;
 use portolan_sock::SocketError;
 
-use crate::dataplane::Chains;
+use crate::dataplane::Claims;
 use crate::iptables::Variant;
 use chains::{Entries, FIREWALL, Outcome};
 
@@ -194,7 +194,7 @@ pub enum Error {
 #[derive(Debug, Clone, Default)]
 pub struct Keep {
     /// Chains of iptables.
-    pub chains: Vec<Chains>,
+    pub chains: Vec<Claims>,
     /// True to keep virtual servers, their device, and ipsets.
     pub ipvs: bool,
     /// True to keep `KUBE-FIREWALL` and the rules that lead to it. If false, it is removed where kubelet has left no
@@ -211,8 +211,8 @@ impl Keep {
         if (table, chain) == ("filter", FIREWALL) {
             return self.firewall;
         }
-        let of = |chains: &&Chains| (chains.variant, chains.family) == (variant, family);
-        self.chains.iter().filter(of).any(|chains| (chains.uses)(table, chain))
+        let of = |claims: &&Claims| (claims.place, claims.family) == (variant.place(), family);
+        self.chains.iter().filter(of).any(|claims| (claims.uses)(table, chain))
     }
 }
 

@@ -49,7 +49,7 @@
 //! everything takes effect at once. Every later change is one transaction, and so is the result of every comparison.
 //! Only if the send buffer cannot grow (in a user namespace) is a large transaction split.
 //!
-//! The kernel notifies us of changes by other programs ([`DriftWatch`]). The subscription starts after the first
+//! The kernel notifies us of changes by other programs ([`DriftWatch`](crate::drift::DriftWatch)). The subscription starts after the first
 //! load, because a notification for each of our own elements would slow the load down. Any subscriber on this
 //! machine, in any network namespace, has that effect.
 //!
@@ -79,5 +79,4 @@ pub use capture::{CONNECTIONS_TABLE, Listeners, TABLE as CAPTURE_TABLE};
 pub(crate) use capture::{Connections, MODE as CAPTURE_MODE, capture_mark};
 pub use dataplane::Nftables;
 pub(crate) use departure::TableRemoval;
-pub use drift::{DriftWatch, Own};
 pub use skeleton::TABLE;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use portolan_backend::Dataplane;
+use portolan_backend::engine::Driven;
 use portolan_backend::iptables::{self, Programs, Variant};
 use portolan_backend::nft::Nftables;
 use portolan_backend::userspace::{Remains, Userspace, spawn_translated};
@@ -97,23 +97,23 @@ impl Bed {
         self.world.node().namespace()
     }
 
-    fn nftables(&self) -> Nftables {
+    fn nftables(&self) -> Driven<Nftables> {
         self.at_node(|| {
-            let mut plane = Nftables::open(settings()).unwrap();
+            let mut plane = Driven::new(settings(), Nftables::open(settings()).unwrap());
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();
             plane
         })
     }
 
-    fn userspace(&self) -> Userspace {
+    fn userspace(&self) -> Driven<Userspace> {
         self.userspace_with(Options::default())
     }
 
-    fn userspace_with(&self, options: Options) -> Userspace {
+    fn userspace_with(&self, options: Options) -> Driven<Userspace> {
         self.at_node(|| {
             let relay = portolan_relay::spawn(&[FAMILY], options).unwrap();
-            let mut plane = Userspace::open(settings(), relay).unwrap();
+            let mut plane = Driven::new(settings(), Userspace::open(settings(), relay).unwrap());
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();
             plane
@@ -121,13 +121,13 @@ impl Bed {
     }
 
     /// Opens a data plane that captures by redirect.
-    fn redirect(&self) -> Userspace {
+    fn redirect(&self) -> Driven<Userspace> {
         self.at_node(|| {
             let options = Options { capture: Capture::Redirect, ..Options::default() };
             let relay = spawn_translated(&[FAMILY], options).unwrap();
             let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
-            let mut plane =
-                Userspace::open_redirect(programs, settings(), iptables::Options::default(), relay);
+            let plane = Userspace::open_redirect(programs, settings(), iptables::Options::default(), relay);
+            let mut plane = Driven::new(settings(), plane);
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();
             plane
@@ -181,14 +181,14 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
         |name| bed.node().output("nft", &["list", "chain", "ip", "portolan-userspace", name]).unwrap();
     // Packets of this node that are already marked still reach the relay; new ones are not marked.
     let parted = || {
-        assert!(bed.at_node(|| userspace.remove_part()).unwrap());
+        assert!(bed.at_node(|| userspace.remove_part(None)).unwrap());
         !chain("capture-output").contains("mark set")
     };
     eventually(PATIENCE, "the first part of the capture is gone", parted).unwrap();
     assert!(chain("capture-prerouting").contains("jump services"), "{}", chain("capture-prerouting"));
     assert!(userspace.relay().is_captured_for());
     let ended = || {
-        bed.at_node(|| userspace.remove_part()).unwrap();
+        bed.at_node(|| userspace.remove_part(None)).unwrap();
         !userspace.relay().is_captured_for()
     };
     eventually(PATIENCE, "the end of the capture", ended).unwrap();
@@ -197,10 +197,10 @@ fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
         "the same flow in the other mode"
     );
     a_while();
-    assert!(bed.at_node(|| userspace.remove_part()).unwrap(), "the relay has streams");
+    assert!(bed.at_node(|| userspace.remove_part(None)).unwrap(), "the relay has streams");
     assert_lossless(traffic);
     assert_lossless(later);
-    let done = || !bed.at_node(|| userspace.remove_part()).unwrap();
+    let done = || !bed.at_node(|| userspace.remove_part(None)).unwrap();
     eventually(PATIENCE, "the end of the relay's work", done).unwrap();
     let rules =
         bed.node().output("ip", &["rule"]).unwrap() + &bed.node().output("nft", &["list", "tables"]).unwrap();
@@ -335,7 +335,7 @@ fn a_damaged_table_is_mended() {
         assert!(same(bed.at_node(|| plane.resync()).unwrap()), "{damage}");
     }
     drop(plane);
-    bed.at_node(|| Remains::new(FAMILY).remove()).unwrap();
+    bed.at_node(|| Driven::new(settings(), Remains::new(FAMILY)).remove()).unwrap();
     let left = bed.node().output("nft", &["list", "ruleset"]).unwrap();
     assert!(!left.contains("portolan"), "{left}");
 }
@@ -407,7 +407,7 @@ fn with_redirect_a_backend_may_have_the_service_address() {
     serve_where_the_service_is(Bed::redirect);
 }
 
-fn serve_where_the_service_is(open: impl Fn(&Bed) -> Userspace) {
+fn serve_where_the_service_is(open: impl Fn(&Bed) -> Driven<Userspace>) {
     let mut bed = Bed::new();
     let own = SocketAddr::from(([198, 51, 100, 77], PORT));
     for change in &mut bed.changes {

@@ -21,10 +21,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use portolan_backend::Chains;
+use portolan_backend::Claims;
 use portolan_backend::conntrack::CleanerThread;
+use portolan_backend::drift::Own;
 use portolan_backend::engine::{Handle, Timing, Work};
-use portolan_backend::nft::Own;
 use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};
@@ -32,13 +32,12 @@ use portolan_node::config::Configuration;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
 use portolan_watch::{Counts, Peers, WatchEvent};
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use super::checks::Finding;
 use super::events::Notes;
 use super::modes::{self, Blueprint, InUse, Meters, Relays, Shared};
-use super::reports::Synced;
+use super::reports::{self, Synced};
 use backlog::Backlog;
 use health_checks::HealthChecks;
 use memory::Need;
@@ -78,7 +77,7 @@ pub(super) struct Agent {
     api_servers: BTreeSet<IpAddr>,
     /// The findings about this node that have been reported.
     findings: Vec<Finding>,
-    done: UnboundedSender<Synced>,
+    done: Arc<reports::Waiting>,
     running: Option<Running>,
     /// The rules that this process owns, for drift detection. Empty until detection starts.
     own: watch::Sender<Vec<Own>>,
@@ -121,7 +120,7 @@ struct Plane {
     /// Blueprint of the data plane that is wanted.
     blueprint: Blueprint,
     /// See [`modes::Made`].
-    chains: Option<Chains>,
+    claims: Option<Claims>,
     own: Option<Own>,
     /// The data plane that is to replace the current one.
     next: Option<Next>,
@@ -142,7 +141,7 @@ pub(super) struct Surroundings {
     pub(super) health: Arc<Health>,
     pub(super) notes: Notes,
     pub(super) peers: Peers,
-    pub(super) done: UnboundedSender<Synced>,
+    pub(super) done: Arc<reports::Waiting>,
     pub(super) relays: Relays,
     pub(super) meters: Meters,
 }
@@ -345,7 +344,7 @@ impl Agent {
                 let in_use = InUse {
                     configuration: self.configuration.clone(),
                     families: self.families.clone(),
-                    chains: running.planes.iter().filter_map(|plane| plane.chains).collect(),
+                    chains: running.planes.iter().filter_map(|plane| plane.claims).collect(),
                 };
                 // The send fails if the receiver is gone.
                 running.removes_leftovers |= sender.send(in_use).is_ok();

@@ -12,13 +12,13 @@ use clap::Args;
 use portolan_backend::leftovers::{self, Error, Keep, Removed};
 use portolan_backend::nft::Nftables;
 use portolan_backend::userspace::Remains;
-use portolan_backend::{Dataplane, iptables};
+use portolan_backend::{Dataplane, Removal, Table, Takeover, iptables};
 use portolan_model::Family;
 use portolan_node::config::{self, Configuration, Logging};
 
 use super::{node_settings, settings};
 
-/// Interval between two attempts to remove a table if the data plane names no time.
+/// Shortest wait between two parts of a removal.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of the subcommand `cleanup`.
@@ -95,14 +95,16 @@ fn check_successor() -> anyhow::Result<()> {
 fn remove_tables() -> usize {
     let mut failures = 0;
     for family in Family::BOTH {
-        match Nftables::open(settings::neutral(family)).and_then(|mut dataplane| retire(&mut dataplane)) {
+        match Nftables::open(settings::neutral(family))
+            .and_then(|mut dataplane| retire(&mut dataplane, family))
+        {
             Ok(()) => tracing::info!(%family, "our nftables table is gone"),
             Err(error) => {
                 failures += 1;
                 tracing::error!(%family, %error, "our nftables table cannot be removed");
             }
         }
-        if let Err(error) = retire(&mut Remains::new(family)) {
+        if let Err(error) = retire(&mut Remains::new(family), family) {
             failures += 1;
             tracing::error!(%family, %error, "what the userspace mode left cannot be removed");
         }
@@ -112,12 +114,14 @@ fn remove_tables() -> usize {
 
 /// Removes the rules of a data plane: first those by which packets enter, then the rest when those packets are
 /// through.
-fn retire(dataplane: &mut impl Dataplane) -> Result<(), portolan_backend::Error> {
-    while dataplane.remove_part()? {
-        let left = dataplane.next_attempt().map(|due| due.saturating_duration_since(Instant::now()));
-        sleep(left.unwrap_or(PAUSE));
+fn retire(dataplane: &mut impl Dataplane, family: Family) -> Result<(), portolan_backend::Error> {
+    let (begun, table) = (Instant::now(), Table::new(settings::neutral(family)));
+    loop {
+        match dataplane.remove_part(&Takeover { table: &table, kept: None, elapsed: begun.elapsed() })? {
+            Removal::Done => return Ok(()),
+            Removal::Continues(wait) => sleep(wait.max(PAUSE)),
+        }
     }
-    Ok(())
 }
 
 /// Removes what this program's IPVS mode left and kube-proxy does not use. Sets the kernel settings of the IPVS mode

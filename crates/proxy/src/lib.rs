@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use portolan_backend::addresses::Addresses;
-use portolan_backend::nft::{DriftWatch, Own};
+use portolan_backend::drift::{DriftWatch, Own};
 use portolan_model::Family;
 use portolan_node::config::{Configuration, Logging};
 use portolan_node::health::Health;
@@ -170,7 +170,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let client = portolan_watch::connect(&settings).await.context("API server")?;
     let (recorder, poster) = Recorder::new(client.clone(), &host_name);
     let notes = Notes::new(recorder, &node_name);
-    let (done, mut synced) = mpsc::unbounded_channel();
+    let done = Arc::<reports::Waiting>::default();
     let surroundings = Surroundings {
         node_name: node_name.clone(),
         relays: Relays::new(families.clone(), meters.relays.clone()),
@@ -181,7 +181,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         health: Arc::clone(&health),
         notes: notes.clone(),
         peers: peers.clone(),
-        done,
+        done: Arc::clone(&done),
     };
     let agent = Agent::new(configuration.clone(), surroundings);
     let agent = Rc::new(RefCell::new(agent));
@@ -217,7 +217,16 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         never = following_api_server(&agent, &peers) => match never {},
         never = take_over(&agent) => match never {},
         never = poster.run() => match never {},
-        () = async { while let Some(step) = synced.recv().await { agent.borrow_mut().synced(&step); } } => Ok(()),
+        never = reporting(&agent, &done) => match never {},
+    }
+}
+
+/// Passes the engine's reports to the agent.
+async fn reporting(agent: &Rc<RefCell<Agent>>, done: &reports::Waiting) -> Infallible {
+    loop {
+        for step in done.take().await {
+            agent.borrow_mut().synced(&step);
+        }
     }
 }
 

@@ -19,9 +19,8 @@ mod userspace;
 
 use std::net::{IpAddr, SocketAddr};
 
-use portolan_backend::Dataplane;
-use portolan_backend::dataplane::Chains;
-use portolan_backend::engine::Step;
+use portolan_backend::Claims;
+use portolan_backend::engine::{Boxed, Step};
 use portolan_backend::leftovers::Keep;
 use portolan_model::Family;
 use portolan_model::catalog::UdpService;
@@ -37,7 +36,7 @@ pub(super) use ipvs::put_back as put_back_ipvs;
 pub(super) use userspace::{RelayCounters, Relays};
 
 /// A data plane of any mode.
-type Plane = Box<dyn Dataplane + Send>;
+type Plane = Boxed;
 
 /// What a mode is to the node agent.
 pub(super) trait ModeDriver: Sync {
@@ -176,7 +175,7 @@ pub(super) fn former_calls_programs(configuration: &Configuration, families: &[F
 pub(super) struct InUse {
     pub(super) configuration: Configuration,
     pub(super) families: Vec<Family>,
-    pub(super) chains: Vec<Chains>,
+    pub(super) chains: Vec<Claims>,
 }
 
 impl InUse {

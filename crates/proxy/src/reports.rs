@@ -1,23 +1,25 @@
 //! Passes the engine's reports to health, metrics, the log and the flow clean-up. Runs on the engine's thread.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portolan_backend::Refusal;
 use portolan_backend::conntrack::{Cleaned, Requests};
 use portolan_backend::engine::{ObjectChanges, Report, Step};
+use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, ServicePortName};
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::ProxyMetrics;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::Notify;
 
 use super::modes::{self, MODES, Meters};
 
-/// A report that a family's commit is in the kernel.
-#[derive(Debug, Clone)]
+/// A report that a family's commits are in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Synced {
     pub(super) family: Family,
-    /// The object changes of the commit.
+    /// The object changes of the commits.
     pub(super) objects: ObjectChanges,
     /// Whether another data plane has become the active one.
     pub(super) replaced: bool,
@@ -25,15 +27,68 @@ pub(super) struct Synced {
     pub(super) refused: Vec<Refusal>,
     /// Whether everything was compared with the kernel.
     pub(super) full: bool,
-    /// The Service ports of the commit, if not everything was compared.
-    pub(super) changed: Vec<Arc<ServicePortName>>,
+    /// The Service ports of the commits, if not everything was compared.
+    pub(super) changed: BTreeSet<Arc<ServicePortName>>,
+}
+
+impl Synced {
+    /// Adds a later commit of the family.
+    fn add(&mut self, later: Self) {
+        self.objects += later.objects;
+        self.replaced |= later.replaced;
+        if later.full {
+            (self.full, self.refused, self.changed) = (true, later.refused, BTreeSet::new());
+            return;
+        }
+        // A Service port that the later commit covers and does not refuse is programmed.
+        self.refused.retain(|Refusal { name, .. }| {
+            !later.changed.contains(name) && !later.refused.iter().any(|new| new.name == *name)
+        });
+        self.refused.extend(later.refused);
+        if !self.full {
+            self.changed.extend(later.changed);
+        }
+    }
+}
+
+/// The reports that wait for the agent, merged by family: they take memory for each Service port, however long the agent
+/// is busy.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    of_family: Mutex<PerFamily<Option<Synced>>>,
+    arrived: Notify,
+}
+
+impl Waiting {
+    fn add(&self, step: Synced) {
+        let mut all = self.of_family.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get_mut(step.family) {
+            Some(waiting) => waiting.add(step),
+            none @ None => *none = Some(step),
+        }
+        drop(all);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for reports, and takes them.
+    pub(super) async fn take(&self) -> impl Iterator<Item = Synced> {
+        loop {
+            let PerFamily { ipv4, ipv6 } =
+                std::mem::take(&mut *self.of_family.lock().unwrap_or_else(PoisonError::into_inner));
+            if ipv4.is_some() || ipv6.is_some() {
+                return ipv4.into_iter().chain(ipv6);
+            }
+            // A report that came after the look has left its notification.
+            self.arrived.notified().await;
+        }
+    }
 }
 
 /// Receives the engine's reports.
 pub(super) struct Reporter {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<ProxyMetrics>,
-    pub(super) done: UnboundedSender<Synced>,
+    pub(super) done: Arc<Waiting>,
     /// Receives the UDP Service ports whose stale flows are to be removed.
     pub(super) flows: Requests,
     pub(super) meters: Meters,
@@ -80,14 +135,13 @@ impl Reporter {
                     self.flows.request(family, udp);
                 }
                 report.triggers.iter().for_each(|&trigger| self.programmed(family, trigger, now.wall));
-                // The receiver is gone only when the process ends.
-                let _ = self.done.send(Synced {
+                self.done.add(Synced {
                     family,
                     objects: report.objects,
                     replaced: report.step == Step::Replacement,
                     refused: commit.refused.clone(),
                     full: commit.full,
-                    changed: report.changed,
+                    changed: report.changed.into_iter().collect(),
                 });
             }
             Err(error) if report.step == Step::Collection => {
@@ -120,5 +174,54 @@ pub(super) fn flows_cleaned(metrics: &ProxyMetrics, cleaned: &Cleaned) {
             tracing::debug!(%family, listed = report.listed, deleted = report.deleted, ?duration, "stale UDP flows removed");
         }
         Err(error) => tracing::error!(%family, %error, "stale UDP flows could not be removed; trying again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_backend::Extent;
+    use portolan_model::Protocol;
+
+    use super::*;
+
+    fn name(service: &str) -> Arc<ServicePortName> {
+        let (namespace, service, port) = ("n".into(), service.into(), "".into());
+        Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp })
+    }
+
+    fn step(full: bool, changed: &[&str], refused: &[&str]) -> Synced {
+        let refusal = |service: &&str| Refusal { name: name(service), reason: "full", extent: Extent::Whole };
+        Synced {
+            family: Family::Ipv6,
+            objects: ObjectChanges { services: 1, endpoint_slices: 0 },
+            replaced: false,
+            refused: refused.iter().map(refusal).collect(),
+            full,
+            changed: changed.iter().map(|service| name(service)).collect(),
+        }
+    }
+
+    /// Returns what the agent gets of several reports.
+    async fn merged(steps: impl IntoIterator<Item = Synced>) -> Synced {
+        let waiting = Waiting::default();
+        steps.into_iter().for_each(|step| waiting.add(step));
+        let taken: Vec<Synced> = waiting.take().await.collect();
+        assert!(waiting.of_family.lock().expect("not poisoned").ipv6.is_none());
+        let [one] = <[Synced; 1]>::try_from(taken).expect("one for each family");
+        one
+    }
+
+    #[tokio::test]
+    async fn reports_that_wait_are_merged() {
+        let two = ObjectChanges { services: 2, endpoint_slices: 0 };
+        let first = step(false, &["a", "b", "c"], &["a", "b"]);
+        let both = merged([first.clone(), step(false, &["b", "d"], &["d"])]).await;
+        assert_eq!(both, Synced { objects: two, ..step(false, &["a", "b", "c", "d"], &["a", "d"]) });
+        let full = merged([first.clone(), step(true, &[], &["c"])]).await;
+        assert_eq!(full, Synced { objects: two, ..step(true, &[], &["c"]) });
+        let then = merged([step(true, &[], &["a", "b"]), step(false, &["b", "c"], &["c"])]).await;
+        assert_eq!(then, Synced { objects: two, ..step(true, &[], &["a", "c"]) });
+        let replaced = merged([Synced { replaced: true, ..first.clone() }, first]).await;
+        assert!(replaced.replaced);
     }
 }

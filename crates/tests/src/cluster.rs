@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_backend::{Commit, Dataplane};
+use portolan_backend::Commit;
+use portolan_backend::engine::{Boxed, Driven};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::oracle::ModeDifferences;
@@ -187,11 +188,7 @@ impl Cluster {
     /// Removes everything that only former Services needed.
     pub fn collect(&mut self) {
         for family in Family::BOTH {
-            self.at(family, |plane| {
-                while plane.needs_collection() {
-                    plane.collect().unwrap();
-                }
-            });
+            self.at(family, |plane| while plane.collect().unwrap() {});
         }
     }
 
@@ -257,9 +254,9 @@ impl Cluster {
     }
 
     /// Runs `work` on a data plane, in the node's network namespace.
-    fn at<T: Send>(&mut self, family: Family, work: impl FnOnce(&mut dyn Dataplane) -> T + Send) -> T {
+    fn at<T: Send>(&mut self, family: Family, work: impl FnOnce(&mut Driven<Boxed>) -> T + Send) -> T {
         let plane = self.planes.get_mut(family);
-        self.world.node().namespace().run(|| work(&mut *plane.0)).unwrap()
+        self.world.node().namespace().run(|| work(&mut plane.0)).unwrap()
     }
 
     /// Returns the next resource version.

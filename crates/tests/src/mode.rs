@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_backend::Dataplane;
+use portolan_backend::engine::{Boxed, Driven};
 use portolan_backend::iptables::{Iptables, Options, Programs, Variant};
 use portolan_backend::ipvs::{self, Ipvs};
 use portolan_backend::nft::Nftables;
@@ -141,13 +141,14 @@ impl Mode {
             return open_ipvs(settings);
         }
         let Some(variant) = self.variant() else {
-            return Plane(if self == Self::Userspace {
+            let dataplane: Boxed = if self == Self::Userspace {
                 let options = portolan_relay::Options::default();
                 let relay = portolan_relay::spawn(&[settings.family], options).unwrap();
-                Box::new(Userspace::open(settings, relay).unwrap())
+                Box::new(Userspace::open(settings.clone(), relay).unwrap())
             } else {
-                Box::new(Nftables::open(settings).unwrap())
-            });
+                Box::new(Nftables::open(settings.clone()).unwrap())
+            };
+            return Plane::new(settings, dataplane);
         };
         if self.relays() {
             return open_redirect(variant, settings);
@@ -163,7 +164,7 @@ impl Mode {
             loopback_addresses,
             ..Options::default()
         };
-        Plane(Box::new(Iptables::new(programs, settings, options)))
+        Plane::new(settings.clone(), Box::new(Iptables::new(programs, settings, options)))
     }
 
     /// Returns how the mode differs from the oracle's rules.
@@ -217,7 +218,8 @@ fn open_redirect(variant: Variant, settings: Settings) -> Plane {
     let options =
         portolan_relay::Options { capture: Capture::Redirect, ..portolan_relay::Options::default() };
     let relay = spawn_translated(&[settings.family], options).unwrap();
-    Plane(Box::new(Userspace::open_redirect(programs, settings, Options::default(), relay)))
+    let dataplane = Userspace::open_redirect(programs, settings.clone(), Options::default(), relay);
+    Plane::new(settings, Box::new(dataplane))
 }
 
 /// Opens the IPVS data plane, after setting the kernel's settings as the program does at its start.
@@ -228,7 +230,8 @@ fn open_ipvs(settings: Settings) -> Plane {
     let programs = Programs::of(settings.family, Variant::Nft).unwrap();
     // Draining would take minutes: the kernel keeps the probes' connections for so long.
     let options = ipvs::Options { drain: Duration::ZERO, ..ipvs::Options::default() };
-    Plane(Box::new(Ipvs::open(programs, settings, options).unwrap()))
+    let dataplane = Ipvs::open(programs, settings.clone(), options).unwrap();
+    Plane::new(settings, Box::new(dataplane))
 }
 
 /// Returns the virtual servers, the addresses and the members of sets.
@@ -256,7 +259,13 @@ fn without_counters(line: &str) -> &str {
 }
 
 /// A data plane of any mode.
-pub(crate) struct Plane(pub(crate) Box<dyn Dataplane + Send>);
+pub(crate) struct Plane(pub(crate) Driven<Boxed>);
+
+impl Plane {
+    fn new(settings: Settings, dataplane: Boxed) -> Self {
+        Self(Driven::new(settings, dataplane))
+    }
+}
 
 impl fmt::Debug for Plane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,16 +1,19 @@
-//! A lane: one family's data plane with its queue and its deadlines.
+//! A lane: one family's table, data planes and deadlines.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use portolan_model::catalog::UdpService;
-use portolan_model::{Coalesced, Family, ServicePortName, Settings};
+use portolan_model::{Family, Settings};
 
+use super::clock::Clock;
+use super::driven::Driven;
 use super::retry::Retry;
-use super::successor::{HealthChecks, Retired, Successor};
-use super::{ObjectChanges, Report, Step, TRIGGERS_MAX, Timing, Work};
-use crate::{Commit, Dataplane, Error};
+use super::snapshot::{self, Attempt, FamilySnapshot};
+use super::state::Reason;
+use super::successor::{Retired, Successor};
+use super::work::{After, ObjectChanges, Work};
+use super::{Boxed, Report, Step, Timing};
+use crate::dataplane::{Collection, Commit, Dataplane, Error};
 
 /// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
@@ -18,26 +21,18 @@ const COLLECT_PAUSE: Duration = Duration::from_secs(1);
 /// the time must not keep the thread busy.
 const REPAIR_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A data plane with its pending work and its deadlines.
+/// The table of a family, the data plane that programs it, and its deadlines.
 pub(super) struct Lane {
-    family: Family,
-    dataplane: Box<dyn Dataplane + Send>,
+    /// The active data plane, the table and the state.
+    active: Driven<Boxed>,
     timing: Timing,
-    started: bool,
-    changes: Coalesced,
-    triggers: Vec<i64>,
-    udp: HashMap<Arc<ServicePortName>, UdpService>,
-    objects: ObjectChanges,
-    /// True if the data plane has health-check node ports to open or close.
-    health_checks: bool,
-    /// All health-check node ports, for data planes that replace this one.
-    health_check_ports: HealthChecks,
+    clock: Clock,
+    /// What follows the next successful commit.
+    after: After,
     /// The data plane that is to replace the active one.
     successor: Option<Successor>,
     /// Replaced data planes whose rules are not completely removed.
     retired: Vec<Retired>,
-    /// Set if everything has to be compared.
-    compare: Option<Reason>,
     /// Earliest start of the next commit.
     not_before: Option<Instant>,
     full_at: Option<Instant>,
@@ -45,118 +40,92 @@ pub(super) struct Lane {
     /// When to check that the rules are still there, for a mode that the kernel does not notify of changes.
     check_at: Option<Instant>,
     retry: Retry,
-}
-
-/// Why everything is compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reason {
-    /// The start, a fault, new settings, or the periodic comparison.
-    Planned,
-    /// Another program changed the table.
-    Drift,
+    /// The last successful commits, and the last failures.
+    commits: VecDeque<Attempt>,
+    failures: VecDeque<Attempt>,
 }
 
 impl Lane {
-    pub(super) fn new(family: Family, dataplane: Box<dyn Dataplane + Send>, timing: Timing) -> Self {
+    pub(super) fn new(settings: Settings, dataplane: Boxed, timing: Timing, clock: Clock) -> Self {
         Self {
-            family,
-            dataplane,
+            active: Driven::new(settings, dataplane),
             timing,
-            started: false,
-            changes: Coalesced::default(),
-            triggers: Vec::new(),
-            udp: HashMap::new(),
-            objects: ObjectChanges::default(),
-            health_checks: false,
-            health_check_ports: HealthChecks::default(),
+            clock,
+            after: After::default(),
             successor: None,
             retired: Vec::new(),
-            compare: None,
             not_before: None,
             full_at: None,
             collect_at: None,
             check_at: None,
             retry: Retry::default(),
+            commits: VecDeque::new(),
+            failures: VecDeque::new(),
         }
     }
 
     pub(super) fn family(&self) -> Family {
-        self.family
+        self.active.table.family()
     }
 
+    /// Changes the table. The next commit writes the changes.
     pub(super) fn queue(&mut self, work: Work) {
-        if !work.health_checks.is_empty() {
-            self.health_checks |= self.dataplane.open_health_check_ports(&work.health_checks);
-            self.health_check_ports.take(&work.health_checks);
-        }
+        let changes = self.active.take(work.changes, work.health_checks);
         if let Some(successor) = &mut self.successor {
-            successor.queue(&work);
+            successor.plane.note(&changes);
         }
-        if self.started {
-            self.changes.extend(work.changes);
-        } else if !work.changes.is_empty() {
-            // Nothing is written before the start: the data plane only stores the changes.
-            let _ = self.dataplane.apply(&work.changes);
-        }
-        let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
-        self.triggers.extend(work.triggers.into_iter().take(room));
-        self.udp.extend(work.udp.into_iter().map(|service| (service.name.clone(), service)));
-        self.objects += work.objects;
+        self.after.add(work.triggers, work.udp, work.objects);
     }
 
-    pub(super) fn start(&mut self, now: Instant) {
-        if !self.started {
-            self.started = true;
-            self.compare = Some(Reason::Planned);
+    pub(super) fn start(&mut self) {
+        if self.active.state.is_waiting() {
+            let now = self.clock.now();
+            self.active.state.start(now);
             self.not_before = Some(now);
         }
     }
 
     /// Replaces the data plane with another, once that one has everything in the kernel.
-    pub(super) fn replace(&mut self, dataplane: Box<dyn Dataplane + Send>, now: Instant) {
-        let table = self.dataplane.forwardings();
-        let successor =
-            Successor::new(dataplane, self.family, table, &self.changes, &self.health_check_ports, now);
-        if !self.started {
+    pub(super) fn replace(&mut self, dataplane: Boxed) {
+        let successor = Successor::new(dataplane, self.clock.now());
+        if self.active.state.is_waiting() {
             // Nothing has been written yet.
-            self.dataplane = successor.into_dataplane();
+            self.active.plane = successor.plane;
             return;
         }
         if let Some(given_up) = self.successor.replace(successor) {
             // It may have written some of its rules.
-            self.retire(given_up.into_dataplane(), now);
+            self.retire(given_up.plane.dataplane);
         }
     }
 
     /// Removes the rules of a data plane of another place, once everything is in the kernel without them.
-    pub(super) fn retire(&mut self, dataplane: Box<dyn Dataplane + Send>, now: Instant) {
-        if dataplane.place() != self.dataplane.place() {
-            self.retired.push(Retired::new(dataplane, now));
+    pub(super) fn retire(&mut self, dataplane: Boxed) {
+        if dataplane.about().place != self.place() {
+            self.retired.push(Retired::new(dataplane, self.clock.now()));
         }
     }
 
-    /// Sets new settings for the data plane and its pending successor.
+    /// Sets new settings. Everything is compared then.
     pub(super) fn configure(&mut self, settings: Settings) {
-        if let Some(successor) = &mut self.successor {
-            successor.configure(settings.clone());
-        }
-        self.dataplane.configure(settings);
-        if self.started {
-            self.compare = Some(Reason::Planned);
-        }
+        let now = self.clock.now();
+        self.active.table.configure(settings);
+        self.active.state.doubt(Reason::Settings, now);
     }
 
     /// Sets new intervals. Waits under way end no later than the new intervals allow.
-    pub(super) fn set_timing(&mut self, timing: Timing, now: Instant) {
+    pub(super) fn set_timing(&mut self, timing: Timing) {
+        let now = self.clock.now();
         self.timing = timing;
         let longest = if self.retry.failed() { timing.max_retry } else { timing.min_interval };
         self.not_before = self.not_before.map(|at| at.min(now + longest));
         self.check_at = self.check_at.map(|at| at.min(now + timing.check_interval));
     }
 
-    pub(super) fn mark_unknown(&mut self, now: Instant) {
-        if self.started && self.compare.is_none() {
-            self.compare = Some(Reason::Drift);
+    /// Notes that another program changed the rules. They are compared soon.
+    pub(super) fn drifted(&mut self) {
+        let now = self.clock.now();
+        if self.active.state.doubt(Reason::Drift, now) {
             let soon = self.not_before.filter(|&at| at > now).map_or(now, |at| at.min(now + REPAIR_INTERVAL));
             self.not_before = Some(soon);
         }
@@ -164,10 +133,10 @@ impl Lane {
 
     /// Returns when to run next, or `None` if nothing is pending.
     pub(super) fn due(&self) -> Option<Instant> {
-        if !self.started {
+        if self.active.state.is_waiting() {
             return None;
         }
-        let commit = self.has_work().then(|| self.not_before.unwrap_or_else(Instant::now));
+        let commit = self.has_work().then(|| self.not_before.unwrap_or_else(|| self.clock.now()));
         let succession = self.successor.as_ref().map(Successor::due);
         [commit, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
             .into_iter()
@@ -175,15 +144,16 @@ impl Lane {
             .min()
     }
 
-    /// Does what is due.
-    pub(super) fn run(&mut self, now: Instant) -> Option<Report> {
-        if !self.started {
+    /// Does the most urgent of what is due.
+    pub(super) fn run(&mut self) -> Option<Report> {
+        if self.active.state.is_waiting() {
             return None;
         }
+        let now = self.clock.now();
         let passed = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if passed(self.full_at) {
             self.full_at = None;
-            self.compare = self.compare.or(Some(Reason::Planned));
+            self.active.state.doubt(Reason::Periodic, now);
         }
         if passed(self.collect_at)
             && let Some(failure) = self.collect(now)
@@ -206,32 +176,50 @@ impl Lane {
         None
     }
 
+    /// Returns what the lane holds and has done.
+    pub(super) fn snapshot(&self) -> FamilySnapshot {
+        let about = self.active.plane.dataplane.about();
+        FamilySnapshot {
+            family: self.family(),
+            mode: about.mode,
+            place: about.place,
+            table: self.active.table.clone(),
+            state: self.active.state,
+            pending: self.active.plane.waiting(&self.active.table),
+            commits: self.commits.iter().cloned().collect(),
+            failures: self.failures.iter().cloned().collect(),
+            successor: self.successor.as_ref().map(|successor| successor.plane.dataplane.about().mode),
+            retired: self.retired.iter().map(Retired::place).collect(),
+        }
+    }
+
+    fn place(&self) -> &'static str {
+        self.active.plane.dataplane.about().place
+    }
+
     fn has_work(&self) -> bool {
-        self.compare.is_some() || !self.changes.is_empty() || !self.udp.is_empty() || self.health_checks
+        let Self { active, after, .. } = self;
+        active.state.reason().is_some() || !active.plane.has_everything() || !after.udp.is_empty()
     }
 
     fn commit(&mut self) -> Report {
-        let started = Instant::now();
-        let reason = self.compare.take();
-        let changes = self.changes.take();
-        self.health_checks = false;
-        let outcome = match reason {
-            None => self.dataplane.apply(&changes),
-            Some(_) => self.dataplane.compare(&changes),
-        };
-        let ended = Instant::now();
+        let started = self.clock.now();
+        let reason = self.active.state.reason();
+        let clock = self.clock.clone();
+        let (outcome, changes) = self.active.commit(|| clock.now());
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
-        let mut report = self.report(self.dataplane.mode(), ended - started, full, outcome);
+        let mode = self.active.plane.dataplane.about().mode;
+        let mut report = self.report((mode, Step::Commit), started, full, outcome);
         if let Ok(commit) = &report.outcome {
             report.repaired = reason == Some(Reason::Drift) && commit.elements + commit.objects > 0;
             let full = commit.full;
             if !full {
-                report.changed = changes.into_iter().map(|change| change.name).collect();
+                report.changed = changes.forwardings.into_iter().map(|change| change.name).collect();
             }
             self.complete(&mut report);
-            self.succeeded(ended, full);
+            self.succeeded(full);
         } else {
-            self.failed(ended);
+            self.back_off();
         }
         report
     }
@@ -239,42 +227,46 @@ impl Lane {
     /// Commits everything with the successor. If that succeeds, the successor becomes the active data plane.
     fn commit_successor(&mut self) -> Option<Report> {
         let mut successor = self.successor.take()?;
-        let started = Instant::now();
-        let outcome = successor.commit(self.timing.max_retry);
-        let ended = Instant::now();
-        let mut report = self.report(successor.mode(), ended - started, true, outcome);
-        report.step = Step::Replacement;
+        let started = self.clock.now();
+        let (outcome, _) = successor.plane.compare(&self.active.table);
+        let mode = successor.plane.dataplane.about().mode;
+        let mut report = self.report((mode, Step::Replacement), started, true, outcome);
+        let now = self.clock.now();
         if report.outcome.is_err() {
+            successor.failed(now, self.timing.max_retry);
             self.successor = Some(successor);
             return Some(report);
         }
-        let former = std::mem::replace(&mut self.dataplane, successor.into_dataplane());
-        let place = self.dataplane.place();
+        let former = std::mem::replace(&mut self.active.plane, successor.plane);
+        let place = self.place();
         self.retired.retain(|retired| retired.place() != place);
-        self.retire(former, ended);
+        self.retire(former.dataplane);
         // The successor has written all of it.
-        self.changes.take();
-        self.health_checks = false;
-        (self.compare, self.collect_at, self.check_at) = (None, None, None);
+        self.active.state.succeeded(true, now);
+        (self.collect_at, self.check_at) = (None, None);
         self.complete(&mut report);
-        self.succeeded(ended, true);
+        self.succeeded(true);
         Some(report)
     }
 
     fn report(
-        &self,
-        mode: &'static str,
-        duration: Duration,
+        &mut self,
+        (mode, step): (&'static str, Step),
+        started: Instant,
         full: bool,
         outcome: Result<Commit, Error>,
     ) -> Report {
+        let ended = self.clock.now();
+        let duration = ended.saturating_duration_since(started);
+        let attempts = if outcome.is_ok() { &mut self.commits } else { &mut self.failures };
+        snapshot::keep(attempts, Attempt::new((mode, step), ended, duration, full, &outcome));
         Report {
-            family: self.family,
+            family: self.family(),
             mode,
             duration,
             full,
             repaired: false,
-            step: Step::Commit,
+            step,
             triggers: Vec::new(),
             udp: Vec::new(),
             objects: ObjectChanges::default(),
@@ -285,42 +277,41 @@ impl Lane {
 
     /// Moves what waited for a successful commit into the report.
     fn complete(&mut self, report: &mut Report) {
-        report.triggers = std::mem::take(&mut self.triggers);
-        report.udp = std::mem::take(&mut self.udp).into_values().collect();
-        report.objects = std::mem::take(&mut self.objects);
+        let After { triggers, mut udp, objects } = std::mem::take(&mut self.after);
+        (report.triggers, report.udp, report.objects) = (triggers, udp.take(), objects);
     }
 
-    fn succeeded(&mut self, now: Instant, full: bool) {
+    fn succeeded(&mut self, full: bool) {
+        let now = self.clock.now();
         self.retry.succeeded();
         self.not_before = Some(now + self.timing.min_interval);
         if full || self.full_at.is_none() {
             self.full_at = Some(now + self.timing.full_interval);
         }
-        if self.collect_at.is_none() && self.dataplane.needs_collection() {
-            self.collect_at = Some(now + self.timing.collect_after);
-        }
-        if self.check_at.is_none() && self.dataplane.needs_checks() {
+        self.collect_at.get_or_insert(now + self.timing.collect_after);
+        if self.check_at.is_none() && !self.active.plane.dataplane.about().is_notified {
             self.check_at = Some(now + self.timing.check_interval);
         }
     }
 
-    fn failed(&mut self, now: Instant) {
-        self.compare = Some(Reason::Planned);
-        self.not_before = Some(now + self.retry.next(self.timing.max_retry));
+    fn back_off(&mut self) {
+        self.not_before = Some(self.clock.now() + self.retry.next(self.timing.max_retry));
     }
 
     /// Checks that the rules are still in the kernel, for a mode that the kernel does not notify of changes.
     fn check(&mut self, now: Instant) {
         self.check_at = Some(now + self.timing.check_interval);
-        if self.compare.is_some() {
+        // Changes that wait are no reason: the data plane knows what it has written.
+        if !self.active.state.is_in_sync() {
             return;
         }
-        match self.dataplane.is_intact() {
+        let Driven { plane, table, .. } = &mut self.active;
+        match plane.dataplane.is_intact(table) {
             Ok(true) => {}
-            Ok(false) => self.mark_unknown(now),
+            Ok(false) => self.drifted(),
             Err(error) => {
-                let mode = self.dataplane.mode();
-                tracing::warn!(family = %self.family, mode, %error, "whether our rules are there cannot be told now");
+                let (family, mode) = (self.family(), self.active.plane.dataplane.about().mode);
+                tracing::warn!(%family, mode, %error, "whether our rules are there cannot be told now");
             }
         }
     }
@@ -328,36 +319,41 @@ impl Lane {
     /// Returns when to continue removing the rules of retired data planes. `None` while a comparison or a replacement
     /// is pending: packets depend on those.
     fn removal_due(&self) -> Option<Instant> {
-        if self.compare.is_some() || self.successor.is_some() {
+        if self.active.state.reason().is_some() || self.successor.is_some() {
             return None;
         }
         self.retired.iter().map(Retired::due).min()
     }
 
     fn remove_retired(&mut self) {
-        let kept = self.dataplane.chains();
-        let (family, max_retry) = (self.family, self.timing.max_retry);
+        let Driven { plane, table, .. } = &self.active;
+        let (kept, max_retry) = (plane.dataplane.about().claims, self.timing.max_retry);
+        let clock = &self.clock;
         let next = self.retired.iter_mut().enumerate().min_by_key(|(_, retired)| retired.due());
         if let Some((index, retired)) = next
-            && retired.retire(family, kept, max_retry)
+            && retired.remove_part(table, kept, max_retry, || clock.now())
         {
             self.retired.remove(index);
         }
     }
 
-    /// Removes unused chains and sets. Returns a report if that fails; everything is then compared.
+    /// Removes what only deleted Services needed. Returns a report if that fails; everything is then compared.
     fn collect(&mut self, now: Instant) -> Option<Report> {
         self.collect_at = None;
-        let error = match self.dataplane.collect() {
-            Ok(is_more) => {
-                self.collect_at = is_more.then(|| now + COLLECT_PAUSE);
+        if !self.active.state.is_in_sync() {
+            // The next success sets the deadline again.
+            return None;
+        }
+        let error = match self.active.plane.dataplane.collect() {
+            Ok(collection) => {
+                self.collect_at = (collection == Collection::Continues).then(|| now + COLLECT_PAUSE);
                 return None;
             }
             Err(error) => error,
         };
-        self.failed(now);
-        let mut report = self.report(self.dataplane.mode(), now.elapsed(), false, Err(error));
-        report.step = Step::Collection;
-        Some(report)
+        self.active.state.failed(self.clock.now());
+        self.back_off();
+        let mode = self.active.plane.dataplane.about().mode;
+        Some(self.report((mode, Step::Collection), now, false, Err(error)))
     }
 }

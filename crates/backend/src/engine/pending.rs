@@ -4,15 +4,19 @@
 //! meanwhile.
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use portolan_model::catalog::{PerFamily, UdpService};
-use portolan_model::{Coalesced, ServicePortName, Settings};
+use portolan_model::catalog::PerFamily;
+use portolan_model::{Coalesced, Settings};
 
 use super::lane::Lane;
-use super::{ObjectChanges, TRIGGERS_MAX, Timing, Work};
+use super::snapshot::FamilySnapshot;
+use super::work::{After, Work};
+use super::{Boxed, Timing};
 use crate::latest::Latest;
-use crate::{Dataplane, HealthCheckPort};
+use crate::table::HealthCheckPort;
+
+/// Receives a snapshot of every family.
+pub(super) type Reply = Box<dyn FnOnce(Vec<FamilySnapshot>) + Send>;
 
 /// Everything that was requested since the last time.
 #[derive(Default)]
@@ -20,6 +24,7 @@ pub(super) struct Pending {
     pub(super) families: PerFamily<Requests>,
     pub(super) start: bool,
     pub(super) timing: Option<Timing>,
+    pub(super) snapshots: Vec<Reply>,
     pub(super) stop: bool,
 }
 
@@ -27,105 +32,77 @@ pub(super) struct Pending {
 #[derive(Default)]
 pub(super) struct Requests {
     changes: Coalesced,
-    triggers: Vec<i64>,
-    udp: Latest<Arc<ServicePortName>, UdpService>,
     health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
-    objects: ObjectChanges,
+    after: After,
     settings: Option<Settings>,
     replacement: Option<Replacement>,
     /// Data planes whose rules are to be removed. A process has one for each mode.
-    retired: Vec<Box<dyn Dataplane + Send>>,
+    retired: Vec<Boxed>,
     has_drifted: bool,
 }
 
 /// A data plane that is to replace the family's.
 struct Replacement {
-    dataplane: Box<dyn Dataplane + Send>,
+    dataplane: Boxed,
     /// True if it was requested after the start: the data plane before it writes first, and is replaced as usual.
     is_after_start: bool,
-    /// Settings that came after it.
-    settings: Option<Settings>,
-}
-
-impl Replacement {
-    fn pass_to(self, lane: &mut Lane, now: Instant) {
-        lane.replace(self.dataplane, now);
-        if let Some(settings) = self.settings {
-            lane.configure(settings);
-        }
-    }
 }
 
 impl Requests {
     pub(super) fn work(&mut self, work: Work) {
         self.changes.extend(work.changes);
-        let room = TRIGGERS_MAX.saturating_sub(self.triggers.len());
-        self.triggers.extend(work.triggers.into_iter().take(room));
-        work.udp.into_iter().for_each(|service| self.udp.insert(service.name.clone(), service));
         for check in work.health_checks {
             self.health_checks.insert((check.namespace.clone(), check.service.clone()), check);
         }
-        self.objects += work.objects;
+        self.after.add(work.triggers, work.udp, work.objects);
     }
 
-    /// The last replacement counts. Returns the one before it, whose rules have not been written. The settings that came after
-    /// that one are kept for the active data plane, which works until the last one is complete.
-    pub(super) fn replace(
-        &mut self,
-        dataplane: Box<dyn Dataplane + Send>,
-        is_after_start: bool,
-    ) -> Option<Box<dyn Dataplane + Send>> {
-        let replacement = Replacement { dataplane, is_after_start, settings: None };
-        let Replacement { dataplane, settings, .. } = self.replacement.replace(replacement)?;
-        self.settings = settings.or(self.settings.take());
-        Some(dataplane)
+    /// The last replacement counts. Returns the one before it, whose rules have not been written.
+    pub(super) fn replace(&mut self, dataplane: Boxed, is_after_start: bool) -> Option<Boxed> {
+        let replacement = Replacement { dataplane, is_after_start };
+        self.replacement.replace(replacement).map(|former| former.dataplane)
     }
 
-    pub(super) fn retire(&mut self, dataplane: Box<dyn Dataplane + Send>) {
+    pub(super) fn retire(&mut self, dataplane: Boxed) {
         self.retired.push(dataplane);
     }
 
     pub(super) fn configure(&mut self, settings: Settings) {
-        match &mut self.replacement {
-            Some(replacement) => replacement.settings = Some(settings),
-            None => self.settings = Some(settings),
-        }
+        self.settings = Some(settings);
     }
 
     pub(super) fn drifted(&mut self) {
         self.has_drifted = true;
     }
 
-    /// Passes everything to the lane of the family, and starts it if `start` is true. A replacement comes after the changes: it
-    /// receives the lane's table.
-    pub(super) fn pass_to(mut self, lane: &mut Lane, start: bool, now: Instant) {
-        if let Some(settings) = self.settings.take() {
+    /// Passes everything to the lane of the family, and starts it if `start` is true.
+    pub(super) fn pass_to(mut self, lane: &mut Lane, start: bool) {
+        if let Some(settings) = self.settings {
             lane.configure(settings);
         }
         lane.queue(Work {
             changes: self.changes.take(),
-            triggers: self.triggers,
-            udp: self.udp.take(),
             health_checks: self.health_checks.take(),
-            objects: self.objects,
+            triggers: self.after.triggers,
+            udp: self.after.udp.take(),
+            objects: self.after.objects,
         });
-        let replacement = self.replacement.take();
-        let (before, after) = match replacement {
+        let (before, after) = match self.replacement {
             Some(replacement) if replacement.is_after_start => (None, Some(replacement)),
             before => (before, None),
         };
         if let Some(replacement) = before {
-            replacement.pass_to(lane, now);
+            lane.replace(replacement.dataplane);
         }
-        self.retired.into_iter().for_each(|dataplane| lane.retire(dataplane, now));
+        self.retired.into_iter().for_each(|dataplane| lane.retire(dataplane));
         if start {
-            lane.start(now);
+            lane.start();
         }
         if let Some(replacement) = after {
-            replacement.pass_to(lane, now);
+            lane.replace(replacement.dataplane);
         }
         if self.has_drifted {
-            lane.mark_unknown(now);
+            lane.drifted();
         }
     }
 
@@ -138,6 +115,7 @@ impl Requests {
     /// Number of trigger times, UDP Service ports and health-check node ports that are pending.
     #[cfg(test)]
     pub(super) fn others(&self) -> [usize; 3] {
-        [self.triggers.len(), self.udp.values().count(), self.health_checks.values().count()]
+        let Self { after, health_checks, .. } = self;
+        [after.triggers.len(), after.udp.values().count(), health_checks.values().count()]
     }
 }

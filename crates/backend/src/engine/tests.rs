@@ -1,440 +1,384 @@
-//! The engine with a data plane that records calls and fails on demand.
+//! The engine with data planes that record their calls, on a paused clock. A test moves the clock, and the engine does
+//! what is due at each moment, on the test's thread.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-use portolan_model::{ExternalPolicy, Forwarding, InternalPolicy, Protocol, ServicePortName};
-
-use super::*;
-use crate::Chains;
-
+mod random;
+mod recorder;
 mod replace;
+mod thread;
 
-/// A call of the data plane.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Call {
-    Apply(Vec<String>),
-    Compare(Vec<String>),
-    OpenHealthCheckPorts(Option<u16>),
-    Configure,
-    Check,
-    Retire,
+use std::sync::mpsc::{self, Receiver};
+
+use portolan_model::{Change, Forwarding, Protocol};
+
+use super::clock::Hands;
+use super::*;
+use crate::HealthCheckPort;
+use recorder::{Call, Recorder};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An engine without a thread.
+struct Bench {
+    handle: Handle,
+    engine: Engine<Box<dyn FnMut(Report)>>,
+    hands: Hands,
+    reports: Receiver<Report>,
 }
 
-#[derive(Clone, Default)]
-struct Recorder {
-    calls: Arc<Mutex<Vec<Call>>>,
-    failures: Arc<Mutex<usize>>,
-    place: &'static str,
-    table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
-    /// Number of parts of its removal.
-    parts: usize,
-    /// Time between the parts, if the removal waits.
-    pause: Option<Duration>,
-    /// Its rules were removed by another program, without a notification.
-    gone: Arc<AtomicBool>,
-    checked: bool,
-    /// Collections fail.
-    has_garbage: bool,
-    /// What the first comparison waits for.
-    released: Option<Arc<Mutex<Receiver<()>>>>,
-}
-
-impl Recorder {
-    fn calls(&self) -> Vec<Call> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
+impl Bench {
+    fn new(recorder: &Recorder, timing: Timing) -> Self {
+        let (clock, hands) = Clock::paused();
+        let (sender, reports) = mpsc::channel();
+        let report: Box<dyn FnMut(Report)> = Box::new(move |report| sender.send(report).unwrap());
+        let dataplanes: Vec<(Settings, Boxed)> = vec![(Settings::plain(Family::Ipv4), recorder.boxed())];
+        let (handle, engine) = Engine::new(dataplanes, timing, report, &clock);
+        Self { handle, engine, hands, reports }
     }
 
-    fn at(place: &'static str) -> Self {
-        Self { place, ..Self::default() }
+    /// Returns an engine in sync, at a time at which no commit has to wait. Its first calls and reports are gone.
+    fn in_sync(recorder: &Recorder, timing: Timing) -> Self {
+        let mut bench = Self::new(recorder, timing);
+        bench.handle.start();
+        bench.settle();
+        bench.advance(timing.min_interval);
+        assert!(bench.state().is_in_sync());
+        bench.reports();
+        recorder.take_calls();
+        bench
     }
 
-    fn fails(&self, times: usize) {
-        *self.failures.lock().unwrap_or_else(PoisonError::into_inner) = times;
-    }
-
-    fn remember(&mut self, changes: &[Change]) {
-        for change in changes {
-            match &change.new {
-                Some(new) => self.table.insert(change.name.clone(), new.clone()),
-                None => self.table.remove(&change.name),
-            };
+    /// Takes the requests and does what is due at this moment.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if let Some(pending) = self.engine.receiver.take() {
+                self.engine.take(pending);
+            }
+            match self.engine.due() {
+                Some(due) if due <= self.hands.now() => self.engine.turn(),
+                _ => return,
+            }
         }
+        panic!("the engine does not come to rest");
     }
 
-    fn note(&self, call: Call) -> Result<Commit, Error> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if *failures > 0 {
-            *failures -= 1;
-            return Err(Error::Contended { mode: "test", attempts: 1 });
+    /// Moves the clock, and does what is due on the way.
+    fn advance(&mut self, by: Duration) {
+        let end = self.hands.now() + by;
+        self.settle();
+        while let Some(due) = self.engine.due().filter(|due| *due <= end) {
+            self.hands.advance(due - self.hands.now());
+            self.settle();
         }
-        Ok(Commit::default())
-    }
-}
-
-impl Dataplane for Recorder {
-    fn mode(&self) -> &'static str {
-        "test"
+        self.hands.advance(end - self.hands.now());
+        self.settle();
     }
 
-    fn place(&self) -> &'static str {
-        self.place
+    /// Moves the clock to the next deadline, and returns how far that was.
+    fn advance_to_next(&mut self) -> Duration {
+        self.settle();
+        let wait = self.engine.due().expect("something to wait for") - self.hands.now();
+        self.advance(wait);
+        wait
     }
 
-    fn needs_checks(&self) -> bool {
-        self.checked
+    /// Returns the reports since the last time.
+    fn reports(&self) -> Vec<Report> {
+        self.reports.try_iter().collect()
     }
 
-    fn is_intact(&mut self) -> Result<bool, Error> {
-        self.note(Call::Check).map(|_| !self.gone.swap(false, Ordering::Relaxed))
+    /// Does what is due at this moment, and returns its only report.
+    fn one_report(&mut self) -> Report {
+        self.settle();
+        let mut reports = self.reports();
+        assert_eq!(reports.len(), 1, "{reports:?}");
+        reports.remove(0)
     }
 
-    fn retire(&mut self, _kept: Option<Chains>) -> Result<bool, Error> {
-        self.note(Call::Retire)?;
-        self.parts = self.parts.saturating_sub(1);
-        Ok(self.parts > 0)
+    fn state(&self) -> State {
+        self.snapshot().state
     }
 
-    fn next_attempt(&self) -> Option<Instant> {
-        self.pause.map(|pause| Instant::now() + pause)
+    fn snapshot(&self) -> FamilySnapshot {
+        self.engine.lanes[0].snapshot()
     }
 
-    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        self.remember(changes);
-        self.note(Call::Apply(names(changes)))
+    fn work(&self, names: &[&str]) {
+        self.handle.work(Family::Ipv4, work(names));
     }
-
-    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        self.remember(changes);
-        let noted = self.note(Call::Compare(names(changes)));
-        if let Some(released) = self.released.take() {
-            let _ = released.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        }
-        noted.map(|commit| Commit { full: true, ..commit })
-    }
-
-    fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
-        for check in health_checks {
-            let _ = self.note(Call::OpenHealthCheckPorts(check.port));
-        }
-        true
-    }
-
-    fn configure(&mut self, _settings: Settings) {
-        let _ = self.note(Call::Configure);
-    }
-
-    fn collect(&mut self) -> Result<bool, Error> {
-        self.has_garbage = false;
-        Err(Error::Contended { mode: "test", attempts: 1 })
-    }
-
-    fn needs_collection(&self) -> bool {
-        self.has_garbage
-    }
-
-    fn remove(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
-        Box::new(self.table.iter())
-    }
-}
-
-fn names(changes: &[Change]) -> Vec<String> {
-    changes.iter().map(|change| change.name.to_string()).collect()
 }
 
 fn work(names: &[&str]) -> Work {
-    let change = |name: &&str| Change {
-        name: Arc::new(ServicePortName {
-            namespace: "demo".into(),
-            service: (*name).into(),
-            port: "".into(),
-            protocol: Protocol::Tcp,
-        }),
-        family: Family::Ipv4,
-        old: None,
-        new: Some(Arc::new(Forwarding {
-            family: Family::Ipv4,
-            protocol: Protocol::Tcp,
-            frontends: Box::default(),
-            cluster: Box::default(),
-            local: Box::default(),
-            has_endpoints: false,
-            internal_policy: InternalPolicy::Cluster,
-            external_policy: ExternalPolicy::Cluster,
-            affinity: None,
-            ipvs_scheduler: None,
-            keep_client_address: false,
-            source_ranges: Box::default(),
-        })),
-    };
+    let change = |name: &&str| change(name, 80);
     Work {
         changes: names.iter().map(change).collect(),
         triggers: vec![1],
-        udp: Vec::new(),
-        health_checks: Vec::new(),
         objects: ObjectChanges { services: 1, endpoint_slices: 2 },
+        ..Work::default()
     }
 }
 
-fn engine(recorder: &Recorder, timing: Timing) -> (Handle, JoinHandle<()>, Receiver<Report>) {
-    let (sender, reports) = mpsc::channel();
-    let lanes: Vec<(Family, Box<dyn Dataplane + Send>)> = vec![(Family::Ipv4, Box::new(recorder.clone()))];
-    let (handle, thread) = spawn(lanes, timing, move |report| drop(sender.send(report))).unwrap();
-    (handle, thread, reports)
+fn change(name: &str, port: u16) -> Change {
+    let (namespace, service) = ("demo".into(), name.into());
+    let name = ServicePortName { namespace, service, port: "".into(), protocol: Protocol::Tcp };
+    let new = Forwarding::plain(([10, 96, 0, 1], port).into(), Protocol::Tcp, Box::default());
+    Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(new)) }
 }
 
-fn next(reports: &Receiver<Report>) -> Report {
-    reports.recv_timeout(Duration::from_secs(120)).expect("a report in time")
+fn check_port(service: &str, port: Option<u16>) -> HealthCheckPort {
+    HealthCheckPort { namespace: "demo".into(), service: service.into(), port }
 }
 
-fn quick() -> Timing {
-    Timing { min_interval: Duration::ZERO, max_retry: Duration::from_millis(10), ..Timing::default() }
-}
-
-/// Waits for a condition that no report announces.
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(120);
-    while !condition() {
-        assert!(Instant::now() < deadline, "{what} in time");
-        std::thread::yield_now();
+/// Every wait has another length, and the long ones are out of the way.
+fn timing() -> Timing {
+    Timing {
+        min_interval: SECOND,
+        max_retry: 500 * MILLISECOND,
+        full_interval: 3600 * SECOND,
+        check_interval: 30 * SECOND,
+        collect_after: 10 * SECOND,
     }
 }
 
-#[test]
-fn nothing_is_committed_before_the_start() {
-    let recorder = Recorder::default();
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.work(Family::Ipv4, work(&["a"]));
-    handle.start();
-    let report = next(&reports);
-    assert!(report.full);
-    assert_eq!(report.triggers, [1]);
-    assert_eq!(recorder.calls(), [Call::Apply(vec!["demo/a".into()]), Call::Compare(Vec::new())]);
-    handle.stop();
-    thread.join().unwrap();
+fn texts(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-/// An engine that has begun its first comparison.
-struct Busy {
-    recorder: Recorder,
-    handle: Handle,
-    thread: JoinHandle<()>,
-    reports: Receiver<Report>,
-    /// Ends the comparison.
-    release: mpsc::Sender<()>,
+fn applied(names: &[&str]) -> Call {
+    Call::Apply(texts(names))
 }
 
-fn busy() -> Busy {
-    let (release, released) = mpsc::channel();
-    let recorder = Recorder { released: Some(Arc::new(Mutex::new(released))), ..Recorder::default() };
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.start();
-    until("the first comparison has begun", || recorder.calls() == [Call::Compare(Vec::new())]);
-    Busy { recorder, handle, thread, reports, release }
+fn compared(names: &[&str]) -> Call {
+    Call::Compare(texts(names))
 }
 
 #[test]
-fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() {
-    let Busy { handle, thread, reports, release, .. } = busy();
-    let names: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
-    for number in 0..1_000_000 {
-        let mut work = work(&[&names[number % names.len()]]);
-        work.health_checks = vec![HealthCheckPort {
-            namespace: "demo".into(),
-            service: names[number % names.len()].as_str().into(),
-            port: Some(30_000),
-        }];
-        handle.work(Family::Ipv4, work);
-    }
-    handle.sender.put(|pending| {
-        assert_eq!(pending.families.ipv4.changes(), names.len());
-        assert_eq!(pending.families.ipv4.others(), [TRIGGERS_MAX, 0, names.len()]);
-    });
-    release.send(()).unwrap();
-    next(&reports);
-    let report = next(&reports);
-    assert_eq!((report.changed.len(), report.objects.services), (names.len(), 1_000_000));
-    handle.stop();
-    thread.join().unwrap();
+fn before_the_start_the_data_plane_is_not_called() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::new(&recorder, timing());
+    bench.work(&["a"]);
+    bench.handle.configure(Settings { masquerade_all: true, ..Settings::plain(Family::Ipv4) });
+    bench.handle.compare(Family::Ipv4);
+    bench.advance(3600 * SECOND);
+    assert!(recorder.calls().is_empty() && bench.state() == State::Waiting);
+    assert_eq!(bench.snapshot().pending, 1);
+    bench.handle.start();
+    let report = bench.one_report();
+    assert!(report.full && report.outcome.is_ok() && !report.repaired);
+    assert_eq!((&*report.triggers, report.changed.len()), (&[1][..], 0));
+    assert_eq!(recorder.calls(), [compared(&["demo/a"])], "the whole table");
+    assert!(bench.snapshot().table.settings().masquerade_all);
+    assert_eq!(bench.state(), State::InSync { since: bench.hands.now() });
 }
 
 #[test]
-fn settings_that_come_after_a_replacement_are_the_replacement_s_too() {
-    let Busy { recorder, handle, thread, reports, release } = busy();
-    let (given_up, successor) = (Recorder::at("nowhere"), Recorder::at("elsewhere"));
-    // One after each replacement: the active data plane gets the first, the last replacement only the second.
-    handle.replace(Family::Ipv4, Box::new(given_up.clone()));
-    handle.configure(replace::neutral());
-    handle.replace(Family::Ipv4, Box::new(successor.clone()));
-    handle.configure(replace::neutral());
-    release.send(()).unwrap();
-    until("it is replaced", || successor.calls().contains(&Call::Compare(Vec::new())));
-    let configured = |plane: &Recorder| plane.calls().iter().filter(|call| **call == Call::Configure).count();
-    assert_eq!([&recorder, &given_up, &successor].map(configured), [2, 0, 1]);
-    drop(reports);
-    handle.stop();
-    thread.join().unwrap();
-}
-
-#[test]
-fn a_replacement_right_after_the_start_replaces_a_data_plane_that_has_written() {
-    let (first, successor) = (Recorder::at("here"), Recorder::at("elsewhere"));
-    let (handle, thread, reports) = engine(&first, quick());
-    handle.sender.put(|pending| {
-        pending.families.ipv4.work(work(&["a"]));
-        pending.start = true;
-        let is_after_start = pending.start;
-        assert!(pending.families.ipv4.replace(Box::new(successor.clone()), is_after_start).is_none());
-    });
-    let steps = std::iter::repeat_with(|| next(&reports).step).find(|step| *step == Step::Replacement);
-    assert_eq!(steps, Some(Step::Replacement));
-    until("the first one is retired", || first.calls().contains(&Call::Retire));
-    handle.stop();
-    thread.join().unwrap();
-}
-
-#[test]
-fn a_failed_collection_is_reported() {
-    let recorder = Recorder { has_garbage: true, ..Recorder::default() };
-    let timing = Timing { collect_after: Duration::ZERO, ..quick() };
-    let (handle, thread, reports) = engine(&recorder, timing);
-    handle.start();
-    next(&reports);
-    let report = next(&reports);
-    assert!(report.step == Step::Collection && report.outcome.is_err(), "{report:?}");
-    assert!(next(&reports).full, "everything is compared");
-    handle.stop();
-    thread.join().unwrap();
-}
-
-#[test]
-fn the_second_of_two_quick_changes_waits_and_the_first_does_not() {
-    let recorder = Recorder::default();
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.start();
-    next(&reports);
-    // The wait before the next change is over; the one after it takes an hour, so that pending changes are not
-    // committed.
-    handle.set_timing(Timing { min_interval: Duration::from_secs(3600), ..quick() });
-    handle.work(Family::Ipv4, work(&["a"]));
-    next(&reports);
-    handle.work(Family::Ipv4, work(&["b"]));
-    handle.work(Family::Ipv4, work(&["c", "b"]));
-    assert!(reports.recv_timeout(Duration::from_millis(50)).is_err(), "it waits for an hour");
-    handle.set_timing(quick());
-    next(&reports);
-    let last = recorder.calls().pop();
-    assert_eq!(last, Some(Call::Apply(vec!["demo/b".into(), "demo/c".into()])), "coalesced, each once");
-    handle.stop();
-    thread.join().unwrap();
+fn the_first_change_is_committed_at_once_and_later_ones_wait_and_are_merged() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.work(&["a"]);
+    assert_eq!(bench.one_report().changed.len(), 1);
+    bench.work(&["b"]);
+    bench.settle();
+    bench.work(&["c", "b"]);
+    bench.advance(999 * MILLISECOND);
+    assert_eq!(recorder.take_calls(), [applied(&["demo/a"])]);
+    assert_eq!(bench.snapshot().pending, 2);
+    bench.advance(MILLISECOND);
+    assert_eq!(recorder.take_calls(), [applied(&["demo/b", "demo/c"])], "each once");
+    let report = bench.one_report();
+    assert_eq!((report.triggers.len(), report.objects.services), (2, 2));
 }
 
 #[test]
 fn a_shorter_interval_ends_a_wait_that_is_under_way() {
-    let recorder = Recorder::default();
-    let (handle, thread, reports) =
-        engine(&recorder, Timing { min_interval: Duration::from_secs(60), ..quick() });
-    handle.start();
-    next(&reports);
-    handle.work(Family::Ipv4, work(&["a"]));
-    assert!(reports.recv_timeout(Duration::from_millis(50)).is_err(), "it waits for a minute");
-    handle.set_timing(quick());
-    assert!(next(&reports).outcome.is_ok());
-    assert_eq!(recorder.calls().pop(), Some(Call::Apply(vec!["demo/a".into()])));
-    handle.stop();
-    thread.join().unwrap();
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.work(&["a"]);
+    bench.settle();
+    bench.work(&["b"]);
+    bench.advance(100 * MILLISECOND);
+    bench.handle.set_timing(Timing { min_interval: 300 * MILLISECOND, ..timing() });
+    assert_eq!(bench.advance_to_next(), 300 * MILLISECOND);
+    assert_eq!(recorder.calls(), [applied(&["demo/a"]), applied(&["demo/b"])]);
 }
 
 #[test]
-fn a_failure_is_retried_with_everything_compared_and_loses_no_trigger() {
-    let recorder = Recorder::default();
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.start();
-    next(&reports);
-    *recorder.failures.lock().unwrap() = 2;
-    handle.work(Family::Ipv4, work(&["a"]));
-    let failed = next(&reports);
-    assert!(failed.outcome.is_err() && failed.triggers.is_empty());
+fn a_failure_is_retried_with_everything_compared_and_loses_nothing() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.fails(5);
+    bench.handle.work(Family::Ipv4, Work { health_checks: vec![check_port("a", Some(1))], ..work(&["a"]) });
+    let failed = bench.one_report();
+    let failed_at = bench.hands.now();
+    assert!(failed.outcome.is_err() && !failed.full && failed.triggers.is_empty());
     assert_eq!(failed.objects, ObjectChanges::default());
-    assert!(next(&reports).outcome.is_err());
-    let mended = next(&reports);
-    assert!(mended.outcome.is_ok() && mended.full);
-    assert_eq!(mended.triggers, [1]);
-    assert_eq!(mended.objects, ObjectChanges { services: 1, endpoint_slices: 2 });
-    assert_eq!(
-        recorder.calls()[1..],
-        [Call::Apply(vec!["demo/a".into()]), Call::Compare(Vec::new()), Call::Compare(Vec::new())]
-    );
-    handle.stop();
-    thread.join().unwrap();
+    assert_eq!(bench.state(), State::Unknown { since: failed_at, reason: Reason::Failure });
+    // A change that comes meanwhile is compared, too.
+    bench.work(&["b"]);
+    let waits: Vec<Duration> = (0..5).map(|_| bench.advance_to_next()).collect();
+    assert_eq!(waits, [100, 200, 400, 500, 500].map(|wait| wait * MILLISECOND), "at most max_retry");
+    let calls = recorder.calls();
+    assert_eq!(calls[..2], [applied(&["demo/a", "a Some(1)"]), compared(&["demo/b"])]);
+    assert_eq!(calls[2..], [compared(&[]), compared(&[]), compared(&[]), compared(&[])]);
+    let reports = bench.reports();
+    let (mended, failed) = reports.split_last().unwrap();
+    assert!(failed.iter().all(|report| report.outcome.is_err() && report.full));
+    assert!(mended.outcome.is_ok() && mended.full && !mended.repaired);
+    assert_eq!(mended.triggers, [1, 1]);
+    assert_eq!(mended.objects, ObjectChanges { services: 2, endpoint_slices: 4 });
+    let snapshot = bench.snapshot();
+    assert_eq!((snapshot.failures.len(), snapshot.commits.len()), (5, 2));
+    assert!(snapshot.failures[0].outcome.is_err() && snapshot.failures[0].at == failed_at);
+    // The back-off begins anew.
+    recorder.fails(1);
+    bench.advance(SECOND);
+    bench.work(&["c"]);
+    bench.settle();
+    assert_eq!(bench.advance_to_next(), 100 * MILLISECOND);
 }
 
 #[test]
-fn drift_is_compared_and_other_families_are_left_alone() {
-    let recorder = Recorder::default();
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.start();
-    next(&reports);
-    handle.compare(Family::Ipv6);
-    handle.compare(Family::Ipv4);
-    let report = next(&reports);
+fn drift_is_repaired_at_once_and_no_more_than_five_times_a_second() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.handle.compare(Family::Ipv6);
+    bench.settle();
+    assert!(recorder.calls().is_empty(), "another family");
+    bench.handle.compare(Family::Ipv4);
+    let report = bench.one_report();
     assert!(report.full && !report.repaired, "nothing had to be written");
-    assert_eq!(recorder.calls(), [Call::Compare(Vec::new()), Call::Compare(Vec::new())]);
-    handle.stop();
-    thread.join().unwrap();
+    recorder.writes(3);
+    bench.work(&["a"]);
+    bench.handle.compare(Family::Ipv4);
+    assert_eq!(bench.advance_to_next(), 200 * MILLISECOND, "before the change would be due");
+    assert!(bench.one_report().repaired);
+    assert_eq!(recorder.calls(), [compared(&[]), compared(&["demo/a"])]);
 }
 
 #[test]
-fn drift_while_changes_wait_is_one_comparison_with_them() {
-    let recorder = Recorder::default();
-    let (handle, thread, reports) =
-        engine(&recorder, Timing { min_interval: Duration::from_millis(300), ..quick() });
-    handle.start();
-    next(&reports);
-    handle.work(Family::Ipv4, work(&["a"]));
-    handle.compare(Family::Ipv4);
-    let report = next(&reports);
-    assert!(report.outcome.is_ok() && report.full);
-    assert_eq!(recorder.calls()[1..], [Call::Compare(vec!["demo/a".into()])]);
-    handle.stop();
-    thread.join().unwrap();
+fn new_settings_are_compared_and_are_no_repair() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.writes(3);
+    bench.handle.configure(Settings { masquerade_bit: 7, ..Settings::plain(Family::Ipv4) });
+    bench.handle.compare(Family::Ipv4);
+    let report = bench.one_report();
+    assert!(report.full && !report.repaired);
+    assert_eq!(bench.snapshot().table.settings().masquerade_bit, 7);
 }
 
 #[test]
-fn a_health_check_port_alone_is_a_reason_to_commit() {
-    let recorder = Recorder::default();
-    let (handle, thread, reports) = engine(&recorder, quick());
-    handle.start();
-    next(&reports);
-    let check = HealthCheckPort { namespace: "demo".into(), service: "a".into(), port: Some(32222) };
-    handle.work(Family::Ipv4, Work { health_checks: vec![check], ..Work::default() });
-    next(&reports);
-    assert_eq!(recorder.calls()[1..], [Call::OpenHealthCheckPorts(Some(32222)), Call::Apply(Vec::new())]);
-    handle.stop();
-    thread.join().unwrap();
+fn a_health_check_port_alone_is_committed() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    let open = Work { health_checks: vec![check_port("a", Some(32222))], ..Work::default() };
+    bench.handle.work(Family::Ipv4, open.clone());
+    bench.settle();
+    assert_eq!(recorder.take_calls(), [applied(&["a Some(32222)"])]);
+    bench.handle.work(Family::Ipv4, open);
+    bench.advance(SECOND);
+    assert!(recorder.calls().is_empty(), "it has it");
 }
 
 #[test]
 fn rules_without_notifications_are_checked_and_repaired() {
-    let recorder = Recorder { checked: true, ..Recorder::default() };
-    let timing = Timing { check_interval: Duration::from_millis(20), ..quick() };
-    let (handle, thread, reports) = engine(&recorder, timing);
-    handle.start();
-    next(&reports);
-    let checks = || recorder.calls().iter().filter(|call| **call == Call::Check).count();
-    until("two checks that find everything there", || checks() >= 2);
-    assert!(reports.try_recv().is_err(), "nothing to mend");
-    recorder.gone.store(true, Ordering::Relaxed);
-    assert!(next(&reports).full);
-    assert_eq!(recorder.calls().iter().filter(|call| matches!(call, Call::Compare(_))).count(), 2);
-    handle.stop();
-    thread.join().unwrap();
+    let recorder = Recorder::at("here").without_notifications();
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.advance(60 * SECOND);
+    let is_check = |call: &Call| *call == Call::Check;
+    assert_eq!(recorder.take_calls().into_iter().filter(is_check).count(), 2, "every 30 seconds");
+    assert!(bench.reports().is_empty(), "nothing to repair");
+    recorder.lose_rules();
+    recorder.writes(1);
+    bench.advance(30 * SECOND);
+    assert!(bench.one_report().repaired);
+    assert_eq!(recorder.calls(), [Call::Check, compared(&[])]);
+}
+
+#[test]
+fn a_collection_follows_a_commit_and_goes_on_each_second() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.advance(10 * SECOND);
+    assert_eq!(recorder.take_calls(), [Call::Collect], "after the first commit");
+    recorder.has_garbage(3);
+    bench.work(&["a"]);
+    bench.settle();
+    let waits: Vec<Duration> = (0..3).map(|_| bench.advance_to_next()).collect();
+    assert_eq!(waits, [10 * SECOND, SECOND, SECOND]);
+    assert_eq!(recorder.take_calls(), [applied(&["demo/a"]), Call::Collect, Call::Collect, Call::Collect]);
+    bench.advance(60 * SECOND);
+    assert!(recorder.calls().is_empty(), "nothing is left");
+}
+
+#[test]
+fn a_failed_collection_is_reported_and_everything_compared() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.fails(1);
+    bench.advance(10 * SECOND);
+    let [collection, comparison] = &bench.reports()[..] else { panic!("two reports") };
+    assert!(collection.step == Step::Collection && collection.outcome.is_err());
+    assert!(comparison.step == Step::Commit && comparison.full && comparison.outcome.is_ok());
+    assert_eq!(recorder.calls(), [Call::Collect, compared(&[])]);
+}
+
+#[test]
+fn everything_is_compared_once_an_hour() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.writes(1);
+    bench.advance(3600 * SECOND);
+    assert_eq!(recorder.take_calls(), [Call::Collect, compared(&[])]);
+    let report = bench.one_report();
+    assert!(report.full && !report.repaired, "it may be our own fault");
+}
+
+#[test]
+fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    let names: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
+    for number in 0..1_000_000 {
+        let name = &names[number % names.len()];
+        bench.handle.work(
+            Family::Ipv4,
+            Work { health_checks: vec![check_port(name, Some(30_000))], ..work(&[name]) },
+        );
+    }
+    bench.handle.sender.put(|pending| {
+        assert_eq!(pending.families.ipv4.changes(), names.len());
+        assert_eq!(pending.families.ipv4.others(), [work::TRIGGERS_MAX, 0, names.len()]);
+    });
+    let report = bench.one_report();
+    assert_eq!((report.changed.len(), report.objects.services), (names.len(), 1_000_000));
+}
+
+#[test]
+fn a_snapshot_shows_the_table_and_what_waits() {
+    let (recorder, next) = (Recorder::at("here"), Recorder::at("there"));
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.work(&["a"]);
+    bench.settle();
+    bench.work(&["b"]);
+    let (sender, snapshots) = mpsc::channel();
+    bench.handle.snapshot(move |snapshot| sender.send(snapshot).unwrap());
+    bench.settle();
+    let before = snapshots.recv().unwrap().remove(0);
+    assert_eq!((before.family, before.mode, before.place), (Family::Ipv4, "test", "here"));
+    assert!(before.state.is_in_sync() && before.successor.is_none() && before.retired.is_empty());
+    assert_eq!((before.table.len(), before.pending, before.commits.len()), (2, 1, 2));
+    next.fails(1);
+    bench.handle.replace(Family::Ipv4, next.boxed());
+    bench.work(&["c"]);
+    bench.settle();
+    assert_eq!(before.table.len(), 2, "it does not change");
+    let snapshot = bench.snapshot();
+    assert_eq!((snapshot.successor, snapshot.table.len()), (Some("test"), 3));
+    assert_eq!(snapshot.failures[0].step, Step::Replacement);
+    for _ in 0..20 {
+        bench.work(&["d"]);
+        bench.advance(SECOND);
+    }
+    assert!(bench.snapshot().commits.len() == 8 && bench.snapshot().place == "there", "the last ones");
 }

@@ -4,16 +4,18 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+use portolan_model::Settings;
 
 use super::counters::Counters;
 use super::fixed::{CANARY, JUMPS};
 use super::removal::Removal;
 use super::rule::Table;
-use super::{Meter, Options, Pieces, Planner, Programs, Rules, Variant, Writers};
-use crate::dataplane::{Chains, Commit, Dataplane, Error, HealthCheckPort};
-use crate::latest::Latest;
+use super::{Meter, Options, Pieces, Planner, Programs, Rules, Variant};
+use crate::dataplane::{About, Claims, Commit, Dataplane, Error, Removal as Progress, Takeover};
+use crate::drift::Own;
+use crate::table::{Changes, Table as Wanted};
 
 /// Service ports in one transaction of a full load through the front end of nftables. Its time for a transaction
 /// grows with the square of the rules in it, but each transaction has a fixed cost, too: in a cluster of 10,000
@@ -28,9 +30,6 @@ pub struct Iptables {
     meter: Arc<Meter>,
     counters: Counters,
     removal: Option<PendingRemoval>,
-    state: State,
-    /// Health-check node ports that have not been passed to the planner.
-    health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
 }
 
 /// A removal in progress.
@@ -45,30 +44,11 @@ enum PendingRemoval {
     Whole(JoinHandle<Result<(), Error>>),
 }
 
-/// How the kernel's state relates to the planner's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing has been loaded yet: changes are only stored.
-    Waiting,
-    /// The kernel is in sync with the planner.
-    InSync,
-    /// A restore failed, settings changed, or another program changed the rules: a full load is needed.
-    Unknown,
-}
-
 impl Iptables {
     /// Creates a data plane for the network namespace of the thread that will call it. Changes nothing in the kernel.
     pub fn new(programs: Programs, settings: Settings, options: Options) -> Self {
         let planner = Planner::new(settings, options);
-        Self {
-            programs,
-            planner,
-            meter: Arc::default(),
-            counters: Counters::default(),
-            removal: None,
-            state: State::Waiting,
-            health_checks: Latest::default(),
-        }
+        Self { programs, planner, meter: Arc::default(), counters: Counters::default(), removal: None }
     }
 
     /// Continues counting in `meter`, that of the former data plane.
@@ -83,31 +63,20 @@ impl Iptables {
         self.meter.clone()
     }
 
-    /// Returns the processes that write for this data plane, where the kernel notifies of changes by other programs.
-    pub fn writers(&self) -> Option<Writers> {
-        (self.programs.variant() == Variant::Nft).then(|| self.programs.writers())
+    /// Returns the chains of this data plane, for [`DriftWatch`](crate::drift::DriftWatch). `None` if the kernel does not
+    /// notify of changes.
+    pub fn own(&self) -> Option<Own> {
+        let family = self.planner.settings().family;
+        (self.programs.variant() == Variant::Nft).then(|| Own::new(family, self.programs.writers()))
     }
 
-    /// Sets the options. The next load writes them.
-    pub fn set_options(&mut self, options: Options) {
-        let settings = self.planner.settings().clone();
-        self.set(settings, options);
-    }
-
-    /// Notes that another program has changed the tables. The next commit is a full load.
-    pub fn mark_unknown(&mut self) {
-        if self.state == State::InSync {
-            self.state = State::Unknown;
-        }
-    }
-
-    fn marks_are_there(&self) -> Result<bool, Error> {
+    fn marks_are_there(&self, wanted: &Wanted) -> Result<bool, Error> {
         for table in [Table::Mangle, Table::Filter, Table::Nat] {
             if !self.programs.has_chain(table, CANARY)? {
                 return Ok(false);
             }
         }
-        let marks = self.planner.marks();
+        let marks = self.planner.marks(wanted);
         let marks = marks.iter().map(|rule| (rule.table, rule.chain, rule.text.as_str()));
         let jumps = JUMPS.iter().map(|jump| (jump.table, jump.from, jump.rule));
         for (table, chain, rule) in marks.chain(jumps) {
@@ -118,21 +87,12 @@ impl Iptables {
         Ok(true)
     }
 
-    fn set(&mut self, settings: Settings, options: Options) {
-        let Options { count_invalid, count_localhost, .. } = *self.planner.options();
-        let options = Options { count_invalid, count_localhost, ..options };
-        if *self.planner.settings() != settings || *self.planner.options() != options {
-            self.planner.configure(settings, options);
-            self.mark_unknown();
-        }
-    }
-
     fn restore_text(&self, text: &str) -> Result<Commit, Error> {
         restore(&self.programs, &self.meter, Kind::Partial, |out| out.write_str(text))
     }
 
     /// Reads a save, writes every chain that is missing or differs, and removes chains of Services that are gone.
-    fn load(&mut self) -> Result<Commit, Error> {
+    fn load(&mut self, wanted: &Wanted) -> Result<Commit, Error> {
         self.abandon_removal();
         self.ensure_counters()?;
         let present = self.programs.present()?;
@@ -142,16 +102,15 @@ impl Iptables {
             Variant::Legacy => Pieces::One,
         };
         let planner = &mut self.planner;
-        let write = |mut out: &mut dyn fmt::Write| planner.full(&present, pieces, &mut out);
+        let write = |mut out: &mut dyn fmt::Write| planner.full(wanted, &present, pieces, &mut out);
         let mut commit = restore(&self.programs, &self.meter, Kind::Full, write)?;
         commit.full = true;
-        self.state = State::InSync;
         Ok(commit)
     }
 
     /// Carries out the next part of a removal over netlink. Another thread lists the chains first, because that takes
     /// a second in a large cluster.
-    fn remove_part(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+    fn remove_over_netlink(&mut self, kept: Option<Claims>) -> Result<bool, Error> {
         let family = self.planner.settings().family;
         let plan = move || Removal::plan(family, &|table: &str, chain: &str| is_kept(kept, table, chain));
         let removal = match self.removal.take() {
@@ -175,14 +134,14 @@ impl Iptables {
         self.step(removal, kept)
     }
 
-    fn step(&mut self, mut removal: Removal, kept: Option<Chains>) -> Result<bool, Error> {
+    fn step(&mut self, mut removal: Removal, kept: Option<Claims>) -> Result<bool, Error> {
         let is_more = removal.step(&|table: &str, chain: &str| is_kept(kept, table, chain))?;
         // After a failure the chains are listed again, because there may be others to remove.
         self.removal = is_more.then_some(PendingRemoval::Parts(removal));
         Ok(is_more)
     }
 
-    fn remove_in_thread(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
+    fn remove_in_thread(&mut self, kept: Option<Claims>) -> Result<bool, Error> {
         match &self.removal {
             Some(PendingRemoval::Whole(thread)) if !thread.is_finished() => Ok(true),
             Some(_) => self.end_removal().map(|()| false),
@@ -225,139 +184,62 @@ impl Iptables {
     fn record_outcome(&mut self, outcome: Result<Commit, Error>) -> Result<Commit, Error> {
         if outcome.is_ok() {
             self.meter.has(self.planner.rules());
-        } else {
-            self.mark_unknown();
         }
         outcome.map(|commit| Commit { refused: self.planner.refused().collect(), ..commit })
+    }
+
+    fn claims(&self) -> Claims {
+        self.programs.claims(self.planner.settings().family)
     }
 }
 
 impl Dataplane for Iptables {
-    fn mode(&self) -> &'static str {
-        "iptables"
-    }
-
-    fn place(&self) -> &'static str {
-        match self.programs.variant() {
-            Variant::Nft => "iptables-nft",
-            Variant::Legacy => "iptables-legacy",
+    fn about(&self) -> About {
+        let variant = self.programs.variant();
+        About {
+            mode: "iptables",
+            place: variant.place(),
+            // The kernel does not notify of changes to the tables of the older iptables.
+            is_notified: variant == Variant::Nft,
+            claims: Some(self.claims()),
         }
     }
 
-    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        let health_checks = self.health_checks.take();
-        match self.state {
-            State::Waiting => {
-                self.planner.remember(changes, &health_checks);
-                Ok(Commit::default())
-            }
-            State::InSync => {
-                let text = self.planner.plan(changes, &health_checks);
-                let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
-                self.record_outcome(outcome)
-            }
-            State::Unknown => {
-                self.planner.remember(changes, &health_checks);
-                let outcome = self.load();
-                self.record_outcome(outcome)
-            }
-        }
-    }
-
-    /// Compares all chains and writes those that differ.
-    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        let health_checks = self.health_checks.take();
-        self.planner.remember(changes, &health_checks);
-        self.mark_unknown();
-        let outcome = self.load();
-        if outcome.is_err() {
-            // A load must follow, even if none was done before.
-            self.state = State::Unknown;
-        }
+    fn apply(&mut self, table: &Wanted, changes: &Changes) -> Result<Commit, Error> {
+        let text = self.planner.plan(table, changes);
+        let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
         self.record_outcome(outcome)
     }
 
-    fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
-        for check in health_checks {
-            self.health_checks.insert((check.namespace.clone(), check.service.clone()), check.clone());
-        }
-        !self.health_checks.is_empty()
-    }
-
-    fn configure(&mut self, settings: Settings) {
+    /// Compares all chains and writes those that differ.
+    fn compare(&mut self, table: &Wanted, changes: &Changes) -> Result<Commit, Error> {
+        self.planner.follow(changes);
         let options = self.planner.options().clone();
-        self.set(settings, options);
-    }
-
-    fn collect(&mut self) -> Result<bool, Error> {
-        Ok(false)
-    }
-
-    fn needs_collection(&self) -> bool {
-        false
-    }
-
-    /// Returns true for the older iptables: the kernel does not notify of changes to its tables.
-    fn needs_checks(&self) -> bool {
-        self.programs.variant() == Variant::Legacy
+        self.planner.configure(table.settings().clone(), options);
+        let outcome = self.load(table);
+        self.record_outcome(outcome)
     }
 
     /// Returns true if the tables have the canaries, the jumps, and in each shared chain its fixed rules, or else one rule of
     /// a Service. A flush of any chain but those of single Services removes one of these. Other rules of Services are not
     /// checked.
-    fn is_intact(&mut self) -> Result<bool, Error> {
-        let intact = self.marks_are_there()?;
-        if !intact {
-            self.mark_unknown();
-        }
-        Ok(intact)
+    fn is_intact(&mut self, table: &Wanted) -> Result<bool, Error> {
+        self.marks_are_there(table)
     }
 
     /// Removes the chains of this mode. `KUBE-FIREWALL` stays, because kubelet shares it.
-    fn remove(&mut self) -> Result<(), Error> {
-        self.mark_unknown();
+    fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Progress, Error> {
+        let kept = takeover.kept.filter(|kept| kept.are_where(&self.claims()));
         self.meter.has(Rules::default());
-        match self.programs.variant() {
-            Variant::Nft => {
-                let removal = Removal::plan(self.planner.settings().family, &|_: &str, _: &str| false)?;
-                let mut is_more = self.step(removal, None)?;
-                while is_more {
-                    is_more = self.remove_part(None)?;
-                }
-                Ok(())
-            }
-            Variant::Legacy => {
-                self.abandon_removal();
-                remove_all(&self.programs, &self.meter, None)
-            }
-        }
-    }
-
-    fn remove_part(&mut self) -> Result<bool, Error> {
-        self.retire(None)
-    }
-
-    fn chains(&self) -> Option<Chains> {
-        Some(self.programs.chains(self.planner.settings().family))
-    }
-
-    fn retire(&mut self, kept: Option<Chains>) -> Result<bool, Error> {
-        let own = self.programs.chains(self.planner.settings().family);
-        let kept = kept.filter(|kept| (own.variant, own.family) == (kept.variant, kept.family));
-        self.mark_unknown();
-        self.meter.has(Rules::default());
-        match self.programs.variant() {
-            Variant::Nft => self.remove_part(kept),
-            Variant::Legacy => self.remove_in_thread(kept),
-        }
-    }
-
-    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
-        Box::new(self.planner.forwardings())
+        let is_more = match self.programs.variant() {
+            Variant::Nft => self.remove_over_netlink(kept)?,
+            Variant::Legacy => self.remove_in_thread(kept)?,
+        };
+        Ok(if is_more { Progress::Continues(Duration::ZERO) } else { Progress::Done })
     }
 }
 
-fn remove_all(programs: &Programs, meter: &Meter, kept: Option<Chains>) -> Result<(), Error> {
+fn remove_all(programs: &Programs, meter: &Meter, kept: Option<Claims>) -> Result<(), Error> {
     let text = programs.present()?.removal(|table, chain| is_kept(kept, table, chain));
     if !text.is_empty() {
         restore(programs, meter, Kind::Full, |out| out.write_str(&text))?;
@@ -365,7 +247,7 @@ fn remove_all(programs: &Programs, meter: &Meter, kept: Option<Chains>) -> Resul
     Ok(())
 }
 
-fn is_kept(kept: Option<Chains>, table: &str, chain: &str) -> bool {
+fn is_kept(kept: Option<Claims>, table: &str, chain: &str) -> bool {
     kept.is_some_and(|kept| (kept.uses)(table, chain))
 }
 

@@ -6,6 +6,7 @@ use std::fmt;
 use super::fixed::{EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, SERVICES, nat_last};
 use super::planner::{Planner, append_all};
 use super::rule::{self, Chain, Rule, Table};
+use crate::table::Table as Wanted;
 
 /// From this many removed rules on, the shared chains of a table are written as a whole: iptables looks for each rule
 /// to be removed from the start of its chain.
@@ -46,29 +47,29 @@ impl Partial {
     }
 
     /// Returns the text of the restore. The changes of one table take effect at once.
-    pub(super) fn restore(&self, planner: &Planner) -> String {
+    pub(super) fn restore(&self, planner: &Planner, wanted: &Wanted) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
-        let _ = self.filter(planner, &mut text);
-        let _ = self.nat(planner, &mut text);
+        let _ = self.filter(planner, wanted, &mut text);
+        let _ = self.nat(planner, wanted, &mut text);
         text
     }
 
-    fn filter(&self, planner: &Planner, out: &mut impl fmt::Write) -> fmt::Result {
+    fn filter(&self, planner: &Planner, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
         if !self.touches(Table::Filter) {
             return Ok(());
         }
         rule::begin(out, Table::Filter)?;
         if self.is_much(Table::Filter) {
             FILTER_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
-            planner.append_dispatch(Table::Filter, out)?;
+            planner.append_dispatch(Table::Filter, wanted, out)?;
         } else {
             self.rules(Table::Filter, out)?;
         }
         rule::commit(out)
     }
 
-    fn nat(&self, planner: &Planner, out: &mut impl fmt::Write) -> fmt::Result {
+    fn nat(&self, planner: &Planner, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
         if !self.touches(Table::Nat) && self.written.is_empty() && self.stale.is_empty() {
             return Ok(());
         }
@@ -80,7 +81,7 @@ impl Partial {
         }
         if self.is_much(Table::Nat) {
             NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
-            planner.append_dispatch(Table::Nat, out)?;
+            planner.append_dispatch(Table::Nat, wanted, out)?;
             append_all(out, nat_last(planner.context()))?;
         } else {
             self.rules(Table::Nat, out)?;

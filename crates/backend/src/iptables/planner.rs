@@ -1,14 +1,14 @@
 //! Makes restores from the forwarding table: a full load, or the restore that a change needs.
 //!
-//! The planner stores the table but not the rules, because it can make the former rules again from the former table.
-//! A restore depends on the table and the settings only, and its text has a stable order.
+//! The planner stores neither the forwarding table nor the rules: it makes the former rules again from the former states
+//! in the changes. A restore depends on table, changes and settings only, and its text has a stable order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use portolan_model::{Backend, Change, Forwarding, Protocol, ServicePortName, Settings};
+use portolan_model::{Backend, Change, Forwarding, ServicePortName, Settings};
 
 use super::fixed::{self, CANARY, FILTER_CHAINS, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, SERVICES};
 use super::partial::Partial;
@@ -16,13 +16,16 @@ use super::rule::{self, Chain, Rule, Table};
 use super::saved::{Content, saved};
 use super::service::{Context, Service};
 use super::{Options, Present, Rules, chains, dispatch};
-use crate::dataplane::{HealthCheckPort, Refusal};
+use crate::dataplane::Refusal;
+use crate::table::{Changes, Table as Wanted};
 
 /// From more endpoints than this on, rules of single endpoints have no comments (as in kube-proxy).
 const LARGE: usize = 1000;
 /// Longest name, in bytes. iptables accepts comments of up to 255 bytes, and the longest of ours adds some 50 to the
 /// name.
 const NAME_MAX: usize = 200;
+/// Why a Service port has no rules.
+const NOT_PLAIN: &str = "its name is longer, or has other characters, than names of Services have; rename it";
 
 /// The number of transactions in which a full load writes the chains of Service ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,9 +41,8 @@ pub enum Pieces {
 pub struct Planner {
     settings: Settings,
     options: Options,
-    table: BTreeMap<Arc<ServicePortName>, Entry>,
-    health_checks: BTreeMap<(Arc<str>, Arc<str>), u16>,
-    refused: BTreeMap<Arc<ServicePortName>, &'static str>,
+    /// Service ports of the table that have no rules.
+    refused: BTreeSet<Arc<ServicePortName>>,
     endpoint_comments: bool,
     rules: Rules,
 }
@@ -52,18 +54,16 @@ pub(super) struct Entry {
     health_check: Option<u16>,
 }
 
-/// Service ports that changes touch, with their former entries; `None` for new ones.
-type Touched = BTreeMap<Arc<ServicePortName>, Option<Entry>>;
+/// Service ports that changes touch, with their forwardings before; `None` for new ones.
+type Touched<'a> = BTreeMap<&'a Arc<ServicePortName>, Option<Arc<Forwarding>>>;
 
 impl Planner {
-    /// Creates a planner with an empty table.
+    /// Creates a planner.
     pub const fn new(settings: Settings, options: Options) -> Self {
         Self {
             settings,
             options,
-            table: BTreeMap::new(),
-            health_checks: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            refused: BTreeSet::new(),
             endpoint_comments: true,
             rules: Rules { filter: 0, nat: 0 },
         }
@@ -86,7 +86,7 @@ impl Planner {
 
     /// Returns the Service ports that have no rules, with the reason.
     pub fn refused(&self) -> impl Iterator<Item = Refusal> {
-        self.refused.iter().map(|(name, reason)| Refusal::whole(name.clone(), reason))
+        self.refused.iter().map(|name| Refusal::whole(name.clone(), NOT_PLAIN))
     }
 
     /// Returns the numbers of rules in the kernel once the last plan is written.
@@ -94,32 +94,43 @@ impl Planner {
         self.rules
     }
 
-    /// Returns the table after the last changes.
-    pub fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
-        self.table.iter().map(|(name, entry)| (name, &entry.forwarding))
+    /// Notes changes that the next full load writes.
+    pub fn follow(&mut self, changes: &Changes) {
+        for Change { name, new, .. } in &changes.forwardings {
+            if new.is_some() && !is_plain(name) {
+                self.refused.insert(name.clone());
+            } else {
+                self.refused.remove(name);
+            }
+        }
     }
 
-    /// Applies changes to the table without a restore. The next full load writes them.
-    pub fn remember(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) {
-        self.take(changes, health_checks);
-    }
-
-    /// Applies changes to the table. Returns the restore that brings a kernel from the former table to the new one;
-    /// empty if no rule changes.
-    pub fn plan(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) -> String {
-        let touched = self.take(changes, health_checks);
+    /// Returns the restore that brings a kernel from the table before `changes` to `wanted`, the one after them; empty
+    /// if no rule changes.
+    pub fn plan(&mut self, wanted: &Wanted, changes: &Changes) -> String {
+        self.follow(changes);
         let (mut partial, mut counts) = (Partial::default(), self.rules);
-        for (name, old) in &touched {
-            let new = self.table.get(name);
-            if old.as_ref() == new {
+        let former_ports: BTreeMap<_, _> = changes
+            .health_checks
+            .iter()
+            .map(|check| ((&check.namespace, &check.service), check.old))
+            .collect();
+        for (name, old) in touched(wanted, changes) {
+            let port = wanted.health_check_port(&name.namespace, &name.service);
+            let former = former_ports.get(&(&name.namespace, &name.service)).copied().unwrap_or(port);
+            let entry = |forwarding: Option<Arc<Forwarding>>, health_check| {
+                forwarding.filter(|_| is_plain(name)).map(|forwarding| Entry { forwarding, health_check })
+            };
+            let (old, new) = (entry(old, former), entry(wanted.get(name), port));
+            if old == new {
                 continue;
             }
             let rules =
                 |entry: Option<&Entry>| entry.map(|entry| self.dispatch(name, entry)).unwrap_or_default();
-            let (old_rules, new_rules) = (rules(old.as_ref()), rules(new));
+            let (old_rules, new_rules) = (rules(old.as_ref()), rules(new.as_ref()));
             let chains =
                 |entry: Option<&Entry>| entry.map(|entry| self.chains(name, entry)).unwrap_or_default();
-            let (old_chains, new_chains) = (chains(old.as_ref()), chains(new));
+            let (old_chains, new_chains) = (chains(old.as_ref()), chains(new.as_ref()));
             counts.subtract(Table::Nat, total(&old_chains));
             counts.add(Table::Nat, total(&new_chains));
             for table in [Table::Filter, Table::Nat] {
@@ -131,13 +142,19 @@ impl Planner {
             partial.chains(old_chains, new_chains);
         }
         self.rules = counts;
-        partial.restore(self)
+        partial.restore(self, wanted)
     }
 
     /// Writes the restore of everything that `present`, the state of the kernel, lacks or has otherwise: into empty
     /// tables, or over the rules of other Services. Decides whether rules of single endpoints have comments.
-    pub fn full(&mut self, present: &Present, pieces: Pieces, out: &mut impl fmt::Write) -> fmt::Result {
-        let endpoints: usize = self.table.values().map(|entry| reachable(&entry.forwarding)).sum();
+    pub fn full(
+        &mut self,
+        wanted: &Wanted,
+        present: &Present,
+        pieces: Pieces,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        let endpoints: usize = entries(wanted).map(|(_, entry)| reachable(&entry.forwarding)).sum();
         self.endpoint_comments = endpoints <= LARGE;
         if present.lacks(Table::Mangle, CANARY) {
             rule::begin(out, Table::Mangle)?;
@@ -145,17 +162,23 @@ impl Planner {
             rule::commit(out)?;
         }
         let mut counts = Rules::default();
-        self.full_filter(present, &mut counts, out)?;
-        self.full_nat(present, pieces, &mut counts, out)?;
+        self.full_filter(wanted, present, &mut counts, out)?;
+        self.full_nat((wanted, present), pieces, &mut counts, out)?;
         self.rules = counts;
         Ok(())
     }
 
-    fn full_filter(&self, present: &Present, counts: &mut Rules, out: &mut impl fmt::Write) -> fmt::Result {
+    fn full_filter(
+        &self,
+        wanted: &Wanted,
+        present: &Present,
+        counts: &mut Rules,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
         let (first, last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
         // If this mode has no rules in the chain, its rules may be kubelet's and stay.
         let firewall = !first.is_empty() || present.lacks(Table::Filter, FIREWALL);
-        let rules = || first.iter().chain(&last).cloned().chain(self.all_dispatch(Table::Filter));
+        let rules = || first.iter().chain(&last).cloned().chain(self.all_dispatch(Table::Filter, wanted));
         let chains = FILTER_CHAINS.into_iter().chain(firewall.then_some(FIREWALL));
         let counted = rules().inspect(|rule| counts.add(rule.table, 1));
         if self.is_there(Table::Filter, present, chains, counted) && !needs(Table::Filter, present) {
@@ -168,7 +191,7 @@ impl Planner {
         }
         declare_canary(Table::Filter, present, out)?;
         append_all(out, first)?;
-        self.append_dispatch(Table::Filter, out)?;
+        self.append_dispatch(Table::Filter, wanted, out)?;
         append_all(out, last)?;
         jumps(Table::Filter, present, out)?;
         rule::commit(out)
@@ -176,7 +199,7 @@ impl Planner {
 
     fn full_nat(
         &self,
-        present: &Present,
+        (wanted, present): (&Wanted, &Present),
         pieces: Pieces,
         counts: &mut Rules,
         out: &mut impl fmt::Write,
@@ -194,8 +217,8 @@ impl Planner {
         }
         let mut stale: BTreeSet<&String> = present.service_chains.keys().collect();
         let mut written: usize = 0;
-        for (name, entry) in &self.table {
-            let mut chains = self.chains(name, entry);
+        for (name, entry) in entries(wanted) {
+            let mut chains = self.chains(name, &entry);
             counts.add(Table::Nat, total(&chains));
             chains.retain(|chain| {
                 stale.remove(&chain.name);
@@ -217,19 +240,19 @@ impl Planner {
         if pieces != Pieces::One {
             transaction.commit()?;
         }
-        self.full_nat_dispatch(present, &stale, counts, &mut transaction)?;
+        self.full_nat_dispatch((wanted, present), &stale, counts, &mut transaction)?;
         transaction.commit()
     }
 
     fn full_nat_dispatch<W: fmt::Write>(
         &self,
-        present: &Present,
+        (wanted, present): (&Wanted, &Present),
         stale: &BTreeSet<&String>,
         counts: &mut Rules,
         transaction: &mut Transactions<'_, W>,
     ) -> fmt::Result {
         let last = fixed::nat_last(self.context());
-        let rules = self.all_dispatch(Table::Nat).chain(last.iter().cloned());
+        let rules = self.all_dispatch(Table::Nat, wanted).chain(last.iter().cloned());
         let rules = rules.inspect(|rule| counts.add(rule.table, 1));
         let is_there = self.is_there(Table::Nat, present, NAT_DISPATCH.into_iter(), rules);
         if is_there && stale.is_empty() && !needs(Table::Nat, present) {
@@ -238,7 +261,7 @@ impl Planner {
         let out = transaction.open()?;
         NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
         stale.iter().try_for_each(|chain| rule::declare(out, chain))?;
-        self.append_dispatch(Table::Nat, out)?;
+        self.append_dispatch(Table::Nat, wanted, out)?;
         append_all(out, last)?;
         jumps(Table::Nat, present, out)?;
         stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))
@@ -270,14 +293,14 @@ impl Planner {
         })
     }
 
-    fn all_dispatch(&self, table: Table) -> impl Iterator<Item = Rule> {
-        let rules = self.table.iter().flat_map(|(name, entry)| self.dispatch(name, entry));
+    fn all_dispatch(&self, table: Table, wanted: &Wanted) -> impl Iterator<Item = Rule> {
+        let rules = entries(wanted).flat_map(|(name, entry)| self.dispatch(name, &entry));
         rules.filter(move |rule| rule.table == table)
     }
 
     /// Returns the rules to look for in a check: for each chain that exists independently of Services, its fixed rules, or
     /// else one rule of a Service.
-    pub(super) fn marks(&self) -> Vec<Rule> {
+    pub(super) fn marks(&self, wanted: &Wanted) -> Vec<Rule> {
         let context = self.context();
         let filter = fixed::filter_first(context).into_iter().chain(fixed::filter_last(context));
         let nat = fixed::nat_first(context).into_iter().chain(fixed::nat_last(context));
@@ -286,11 +309,11 @@ impl Planner {
         let nat = NAT_DISPATCH.into_iter().map(|chain| (Table::Nat, chain));
         let is_marked = |chain: &(Table, &str)| marks.iter().any(|mark| (mark.table, mark.chain) == *chain);
         let mut unmarked: Vec<_> = filter.chain(nat).filter(|chain| !is_marked(chain)).collect();
-        for (name, entry) in &self.table {
+        for (name, entry) in entries(wanted) {
             if unmarked.is_empty() {
                 break;
             }
-            for rule in self.dispatch(name, entry) {
+            for rule in self.dispatch(name, &entry) {
                 if let Some(place) = unmarked.iter().position(|chain| *chain == (rule.table, rule.chain)) {
                     unmarked.swap_remove(place);
                     marks.push(rule);
@@ -301,8 +324,13 @@ impl Planner {
     }
 
     /// Writes the rules of all Services in the shared chains of a table.
-    pub(super) fn append_dispatch(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
-        self.all_dispatch(table).try_for_each(|rule| rule::append(out, rule.chain, rule.text))
+    pub(super) fn append_dispatch(
+        &self,
+        table: Table,
+        wanted: &Wanted,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        self.all_dispatch(table, wanted).try_for_each(|rule| rule::append(out, rule.chain, rule.text))
     }
 
     pub(super) const fn context(&self) -> Context<'_> {
@@ -320,59 +348,26 @@ impl Planner {
     fn chains(&self, name: &ServicePortName, entry: &Entry) -> Vec<Chain> {
         chains::chains(&Service::new(self.context(), name, &entry.forwarding))
     }
+}
 
-    fn take(&mut self, changes: &[Change], health_checks: &[HealthCheckPort]) -> Touched {
-        let mut touched = Touched::new();
-        for health_check in health_checks {
-            self.take_health_check(health_check, &mut touched);
-        }
-        for change in changes.iter().filter(|change| change.family == self.settings.family) {
-            let name = &change.name;
-            self.touch(name, &mut touched);
-            self.refused.remove(name);
-            match &change.new {
-                Some(_) if !is_plain(name) => {
-                    self.table.remove(name);
-                    let reason =
-                        "its name is longer, or has other characters, than names of Services have; rename it";
-                    self.refused.insert(name.clone(), reason);
-                }
-                Some(forwarding) => {
-                    let key = (name.namespace.clone(), name.service.clone());
-                    let health_check = self.health_checks.get(&key).copied();
-                    let entry = Entry { forwarding: forwarding.clone(), health_check };
-                    self.table.insert(name.clone(), entry);
-                }
-                None => drop(self.table.remove(name)),
-            }
-        }
-        touched
-    }
+/// Returns the Service ports that have rules.
+fn entries(wanted: &Wanted) -> impl Iterator<Item = (&Arc<ServicePortName>, Entry)> {
+    let plain = wanted.iter().filter(|(name, _)| is_plain(name));
+    plain.map(|(name, forwarding)| {
+        let health_check = wanted.health_check_port(&name.namespace, &name.service);
+        (name, Entry { forwarding, health_check })
+    })
+}
 
-    fn take_health_check(&mut self, health_check: &HealthCheckPort, touched: &mut Touched) {
-        let HealthCheckPort { namespace, service, port } = health_check;
-        let key = (namespace.clone(), service.clone());
-        match port {
-            Some(port) => self.health_checks.insert(key, *port),
-            None => self.health_checks.remove(&key),
-        };
-        let first = ServicePortName {
-            namespace: namespace.clone(),
-            service: service.clone(),
-            port: "".into(),
-            protocol: Protocol::Tcp,
-        };
-        let of_service = |name: &ServicePortName| name.namespace == *namespace && name.service == *service;
-        let entries = self.table.range_mut(Arc::new(first)..).take_while(|(name, _)| of_service(name));
-        for (name, entry) in entries {
-            touched.entry(name.clone()).or_insert_with(|| Some(entry.clone()));
-            entry.health_check = *port;
-        }
+/// Returns the changed Service ports, and those of Services whose health-check node port changed.
+fn touched<'a>(wanted: &'a Wanted, changes: &'a Changes) -> Touched<'a> {
+    let mut touched = Touched::new();
+    for check in &changes.health_checks {
+        let ports = wanted.of_service(&check.namespace, &check.service);
+        touched.extend(ports.map(|(name, forwarding)| (name, Some(forwarding))));
     }
-
-    fn touch(&self, name: &Arc<ServicePortName>, touched: &mut Touched) {
-        touched.entry(name.clone()).or_insert_with(|| self.table.get(name).cloned());
-    }
+    touched.extend(changes.forwardings.iter().map(|change| (&change.name, change.old.clone())));
+    touched
 }
 
 /// Returns true if the name can be in a rule as it is. Names from an API server always can.

@@ -144,7 +144,7 @@ pub(crate) fn is_own(table: &str, chain: &str) -> bool {
 
 /// Returns true for the chains of [`is_own`] and for the one that kubelet shares. Other programs must not change
 /// their rules.
-pub(crate) fn is_watched(table: &str, chain: &str) -> bool {
+pub(super) fn is_watched(table: &str, chain: &str) -> bool {
     is_own(table, chain) || (table == "filter" && chain == FIREWALL)
 }
 

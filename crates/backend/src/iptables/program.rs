@@ -12,7 +12,7 @@ use portolan_model::Family;
 use super::present::is_own;
 use super::rule::{Table, words};
 use super::{Meter, Present, Writers, lock};
-use crate::dataplane::Chains;
+use crate::dataplane::Claims;
 
 /// Seconds for which a program waits for the lock of the older iptables (as in kube-proxy).
 const LOCK_WAIT: &str = "5";
@@ -46,6 +46,21 @@ pub enum Variant {
     Nft,
     /// The older iptables, with tables of its own.
     Legacy,
+}
+
+impl Variant {
+    /// Returns the place of chains of this variant, see [`Claims::place`].
+    pub const fn place(self) -> &'static str {
+        match self {
+            Self::Nft => "iptables-nft",
+            Self::Legacy => "iptables-legacy",
+        }
+    }
+
+    /// Returns the variant whose chains are at a place.
+    pub fn at(place: &str) -> Option<Self> {
+        [Self::Nft, Self::Legacy].into_iter().find(|variant| variant.place() == place)
+    }
 }
 
 /// Why a program failed.
@@ -107,6 +122,12 @@ pub enum Error {
         /// Its output.
         output: String,
     },
+}
+
+impl From<Error> for crate::Error {
+    fn from(error: Error) -> Self {
+        Self::of_mode(error)
+    }
 }
 
 /// Returns a hint for programs that were ended by SIGKILL: only the kernel does that, when memory is short.
@@ -199,8 +220,8 @@ impl Programs {
     }
 
     /// Returns the chains of this mode that these programs write.
-    pub fn chains(&self, family: Family) -> Chains {
-        Chains { variant: self.variant, family, uses: is_own }
+    pub fn claims(&self, family: Family) -> Claims {
+        Claims { place: self.variant.place(), family, uses: is_own }
     }
 
     /// Reads the state of the tables for a full load.

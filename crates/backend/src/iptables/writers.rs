@@ -3,6 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use portolan_wire::nftables::{Event, Rule};
+use portolan_wire::{DecodeError, Frame};
+
+use super::present::is_watched;
+use crate::drift::Watched;
+use crate::leftovers::tables::jump;
+
 /// Number of process ids that are kept: enough for every process whose notifications have not been read, and too few for
 /// the kernel to have given a kept id to another process.
 const KEPT: usize = 64;
@@ -19,22 +26,29 @@ impl Writers {
         ids.truncate(KEPT - 1);
         ids.push_front(id);
     }
+}
 
-    /// Returns true if the process with this netlink port is in the list. The kernel gives the first netlink socket
-    /// of a process the process id as port.
-    pub(crate) fn has(&self, port: u32) -> bool {
+impl Watched for Writers {
+    /// The kernel gives the first netlink socket of a process the process id as port.
+    fn is_writer(&self, port: u32) -> bool {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).contains(&port)
     }
-}
 
-/// Equal if both belong to the same data plane.
-impl PartialEq for Writers {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.ids, &other.ids)
+    fn is_drift(&self, table: &str, event: &Event<'_>, frame: &Frame<'_>) -> Result<bool, DecodeError> {
+        Ok(match event {
+            Event::DeleteTable(_) => ["mangle", "filter", "nat"].contains(&table),
+            Event::NewChain(chain) => is_watched(table, &chain.name),
+            Event::DeleteChain(chain) => is_watched(table, &chain.chain),
+            Event::NewRule(rule) => is_watched(table, &rule.chain),
+            Event::DeleteRule(rule) if is_watched(table, &rule.chain) => true,
+            // The rule may have been a jump to a watched chain.
+            Event::DeleteRule(_) => {
+                jump(Rule::decode(frame)?).is_some_and(|jump| is_watched(table, &jump.to))
+            }
+            _ => false,
+        })
     }
 }
-
-impl Eq for Writers {}
 
 #[cfg(test)]
 mod tests {
@@ -45,8 +59,7 @@ mod tests {
         let writers = Writers::default();
         let seen = writers.clone();
         (1..=100).for_each(|id| writers.add(id));
-        let known: Vec<u32> = (1..=101).filter(|id| seen.has(*id)).collect();
+        let known: Vec<u32> = (1..=101).filter(|id| seen.is_writer(*id)).collect();
         assert_eq!(known, (37..=100).collect::<Vec<u32>>());
-        assert!(seen == writers && seen != Writers::default());
     }
 }

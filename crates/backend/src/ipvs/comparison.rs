@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use portolan_model::IpvsScheduler;
 
 use super::Error;
-use super::dataplane::{Ipvs, State};
+use super::dataplane::Ipvs;
 use super::difference::{Difference, Operation, WriteSettings};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
@@ -15,6 +15,7 @@ use super::kernel::Owners;
 use super::refusal::{self, Refused};
 use super::set::Set;
 use crate::dataplane::Commit;
+use crate::table::Table;
 
 /// What a comparison reads before it compares virtual servers.
 struct Read {
@@ -27,32 +28,32 @@ struct Read {
 impl Ipvs {
     /// Reads everything back and writes the differences. If the kernel refuses an object, does so a second time, and
     /// only reports what the kernel refuses then. Services whose scheduler the kernel lacks get the default one.
-    pub(super) fn load(&mut self) -> Result<Commit, crate::Error> {
-        self.desired.restore_left_out();
-        let outcome = self.load_what_fits();
-        if !matches!(outcome, Err(crate::Error::Ipvs(Error::Refused { .. }))) {
+    pub(super) fn load(&mut self, table: &Table) -> Result<Commit, Error> {
+        self.desired.restore_left_out(table);
+        let outcome = self.load_what_fits(table);
+        if !matches!(outcome, Err(Error::Refused { .. })) {
             return outcome;
         }
         self.is_second_attempt = true;
-        let outcome = self.load_what_fits();
+        let outcome = self.load_what_fits(table);
         self.is_second_attempt = false;
         outcome
     }
 
     /// Leaves out Service ports that do not fit into a set. If some members of a Service port were missing, it would
     /// be open to clients that the missing ones exclude.
-    fn load_what_fits(&mut self) -> Result<Commit, crate::Error> {
+    fn load_what_fits(&mut self, table: &Table) -> Result<Commit, Error> {
         // Service ports that the first attempt left out are left out in the second, too.
         let mut full = if self.is_second_attempt { self.refusals.full().clone() } else { BTreeSet::new() };
         let outcome = loop {
-            match self.load_with_schedulers() {
-                Err(crate::Error::Ipvs(error @ Error::Full { .. })) => {
+            match self.load_with_schedulers(table) {
+                Err(error @ Error::Full { .. }) => {
                     let overflow = std::mem::take(&mut self.overflow);
                     full.extend(overflow.iter().filter_map(Refused::set));
-                    let without_room = refusal::owners(&overflow, &self.desired).into_keys();
+                    let without_room = refusal::owners(&overflow, &self.desired, table).into_keys();
                     self.refusals.log_full(&overflow);
-                    if !self.desired.leave_out(without_room, &full) {
-                        break Err(error.into());
+                    if !self.desired.leave_out(without_room, &full, table) {
+                        break Err(error);
                     }
                 }
                 outcome => break outcome,
@@ -62,10 +63,10 @@ impl Ipvs {
         outcome
     }
 
-    fn load_with_schedulers(&mut self) -> Result<Commit, crate::Error> {
+    fn load_with_schedulers(&mut self, table: &Table) -> Result<Commit, Error> {
         for _ in IpvsScheduler::ALL {
-            match self.load_once() {
-                Err(crate::Error::Ipvs(Error::Scheduler { scheduler }))
+            match self.load_once(table) {
+                Err(Error::Scheduler { scheduler })
                     if scheduler != self.options.scheduler && !self.missing.contains(&scheduler) =>
                 {
                     tracing::warn!(%scheduler, "the kernel does not have an IPVS scheduler that Services ask for");
@@ -74,23 +75,22 @@ impl Ipvs {
                 outcome => return outcome,
             }
         }
-        self.load_once()
+        self.load_once(table)
     }
 
-    fn load_once(&mut self) -> Result<Commit, crate::Error> {
+    fn load_once(&mut self, table: &Table) -> Result<Commit, Error> {
         self.kernel.set_timeouts(self.options.timeouts)?;
-        let Read { owners, mut difference, created } = self.read()?;
+        let Read { owners, mut difference, created } = self.read(table)?;
         let found = self.compare_servers(&mut difference)?;
         let stale = found.into_keys().filter(|key| owners.own.contains(key));
         difference.gone.extend(stale.map(Operation::Delete));
 
         let present = self.present_rules()?;
-        let mut commit = self.write(&difference, Some(&present))?;
+        let mut commit = self.write(&difference, Some(&present), table)?;
         commit.objects = commit.objects.saturating_add(created);
         commit.full = true;
         self.draining.clear();
         self.note_draining(&difference);
-        self.state = State::InSync;
         Ok(commit)
     }
 
@@ -119,15 +119,15 @@ impl Ipvs {
     }
 
     /// Reads addresses and sets, and compares them. Creates sets that are missing.
-    fn read(&mut self) -> Result<Read, Error> {
+    fn read(&mut self, table: &Table) -> Result<Read, Error> {
         self.device = self.kernel.ensure_device()?;
         // Later changes of addresses are noticed by their events.
         self.kernel.addresses_changed(self.device)?;
         let addresses = self.kernel.addresses(self.device)?;
-        self.desired.set_node_addresses(addresses.node.iter().copied().collect());
+        self.desired.set_node_addresses(addresses.node.iter().copied().collect(), table);
         // The owners are read before the set of our virtual servers is created or gets new members.
         let mut owners = self.kernel.owners(&self.options.exclude)?;
-        self.desired.set_foreign(std::mem::take(&mut owners.foreign));
+        self.desired.set_foreign(std::mem::take(&mut owners.foreign), table);
         let mut difference = Difference::default();
         difference.addresses(&addresses.device, &self.desired);
         let excludes = |address| self.options.excludes(address) && !owners.noted.contains(&address);
@@ -145,7 +145,7 @@ impl Ipvs {
     }
 
     /// Returns true if the kernel has everything except for what it refuses.
-    pub(super) fn is_there(&mut self) -> Result<bool, crate::Error> {
+    pub(super) fn is_there(&mut self) -> Result<bool, Error> {
         if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.has_new_scheduler()? {
             return Ok(false);
         }

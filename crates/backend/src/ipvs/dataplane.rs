@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_model::{Change, Forwarding, IpvsScheduler, ServicePortName, Settings};
+use portolan_model::{IpvsScheduler, Settings};
 
 use super::desired::{Desired, Touched};
 use super::difference::{Difference, Operation, WriteSettings};
@@ -13,9 +13,9 @@ use super::refusal::{self, Refusals, Refused};
 use super::retire::Retiring;
 use super::rules::{self, Part, Rules};
 use super::{Error, Meter, Options};
-use crate::dataplane::{Chains, Commit, Dataplane, HealthCheckPort, Refusal};
+use crate::dataplane::{About, Collection, Commit, Dataplane, Refusal, Removal, Takeover};
 use crate::iptables::Programs;
-use crate::latest::Latest;
+use crate::table::{Changes, Table};
 
 /// The data plane that programs the Services of one family as virtual servers.
 #[derive(Debug)]
@@ -35,23 +35,9 @@ pub struct Ipvs {
     pub(super) overflow: Vec<Refused>,
     /// Schedulers that Services ask for and the kernel lacks.
     pub(super) missing: Vec<IpvsScheduler>,
-    pub(super) state: State,
     /// Index of the network device; 0 before the first comparison.
     pub(super) device: u32,
-    /// Health-check node ports that have not been passed to `desired`.
-    health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
     pub(super) retiring: Option<Retiring>,
-}
-
-/// How the kernel's state relates to the desired one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    /// Nothing has been compared yet: changes are only stored.
-    Waiting,
-    /// The kernel is in sync.
-    InSync,
-    /// A write failed, or settings changed: a comparison is needed.
-    Unknown,
 }
 
 impl Ipvs {
@@ -74,9 +60,7 @@ impl Ipvs {
             refusals: Refusals::default(),
             overflow: Vec::new(),
             missing: Vec::new(),
-            state: State::Waiting,
             device: 0,
-            health_checks: Latest::default(),
             retiring: None,
         })
     }
@@ -87,31 +71,14 @@ impl Ipvs {
         Self { meter, ..self }
     }
 
-    /// Sets the options. The next comparison writes them.
-    pub fn set_options(&mut self, options: Options) {
-        if self.options != options {
-            self.desired.set_exclude(&options.exclude);
-            self.options = options;
-            self.mark_unknown();
-        }
-    }
-
     /// Returns the number of draining endpoints.
     pub fn draining(&self) -> usize {
         self.draining.len()
     }
 
-    pub(super) fn mark_unknown(&mut self) {
-        if self.state == State::InSync {
-            self.state = State::Unknown;
-        }
-    }
-
-    fn remember(&mut self, changes: &[Change]) -> Touched {
+    fn follow(&mut self, changes: &Changes) -> Touched {
         let mut touched = Touched::default();
         self.desired.apply(changes, &mut touched);
-        let health_checks = self.health_checks.take();
-        self.desired.open_health_check_ports(&health_checks, &mut touched);
         touched
     }
 
@@ -124,21 +91,21 @@ impl Ipvs {
     }
 
     /// Writes a change. Returns `None` if everything has to be compared instead.
-    fn change_or_compare(&mut self, touched: &Touched) -> Result<Option<Commit>, Error> {
+    fn change_or_compare(&mut self, touched: &Touched, table: &Table) -> Result<Option<Commit>, Error> {
         // In `excludeCIDRs`, a comparison first finds out whether another program has the virtual server.
         let mut new = touched.servers.iter().filter(|(_, former)| former.is_none());
         if new.any(|(key, _)| self.options.excludes(key.address)) || self.node_changed()? {
             return Ok(None);
         }
-        let commit = self.change(touched)?;
+        let commit = self.change(touched, table)?;
         // If members of a full set go, Service ports that were left out may fit: only a comparison adds them.
         Ok((!self.refusals.makes_room(touched, &self.desired)).then_some(commit))
     }
 
     /// Writes a change.
-    fn change(&mut self, touched: &Touched) -> Result<Commit, Error> {
+    fn change(&mut self, touched: &Touched, table: &Table) -> Result<Commit, Error> {
         let difference = Difference::of_change(touched, &self.desired, &self.draining, self.manner());
-        let commit = self.write(&difference, None)?;
+        let commit = self.write(&difference, None, table)?;
         self.note_draining(&difference);
         Ok(commit)
     }
@@ -149,6 +116,7 @@ impl Ipvs {
         &mut self,
         difference: &Difference,
         rules: Option<&rules::Present>,
+        table: &Table,
     ) -> Result<Commit, Error> {
         let started = Instant::now();
         let restore = |part| rules.map(|present| self.rules.restore(present, part)).unwrap_or_default();
@@ -170,7 +138,7 @@ impl Ipvs {
         refused.extend(self.kernel.operate(&difference.gone)?);
         refused.extend(self.kernel.unbind(device, &difference.unbind)?);
         refused.extend(self.kernel.remove(&difference.remove)?);
-        self.judge(refused, rules.is_some())?;
+        self.judge(refused, rules.map(|_| table))?;
         let lines = before.lines().chain(after.lines()).filter(|line| line.starts_with('-')).count();
         Ok(Commit {
             elements: difference.len(),
@@ -178,18 +146,18 @@ impl Ipvs {
             bytes: self.kernel.take_bytes().saturating_add(before.len()).saturating_add(after.len()),
             kernel: started.elapsed(),
             full: false,
-            refused: self.refused(),
+            refused: self.refused(table),
         })
     }
 
-    /// Reports what the kernel refuses again at a comparison, once. Any other refusal is an error, upon which
+    /// Reports what the kernel refuses again at a comparison (of the table `compared`), once. Any other refusal is an error, upon which
     /// everything is compared.
-    fn judge(&mut self, refused: Vec<Refused>, is_all: bool) -> Result<(), Error> {
+    fn judge(&mut self, refused: Vec<Refused>, compared: Option<&Table>) -> Result<(), Error> {
         let (lasting, surprises): (Vec<Refused>, _) =
             refused.into_iter().partition(|refused| self.is_second_attempt && refused.error.is_of_object());
         first_refusal(surprises)?;
-        if is_all {
-            self.refusals.take(&lasting, &self.desired);
+        if let Some(table) = compared {
+            self.refusals.take(&lasting, &self.desired, table);
         }
         Ok(())
     }
@@ -205,19 +173,18 @@ impl Ipvs {
     }
 
     /// Returns the Service ports that are not programmed completely.
-    fn refused(&self) -> Vec<Refusal> {
-        let mut refused = self.refusals.of(&self.desired);
+    fn refused(&self, table: &Table) -> Vec<Refusal> {
+        let mut refused = self.refusals.of(&self.desired, table);
         if !self.missing.is_empty() {
-            let lacks = |forwarding: &Forwarding| {
+            let lacks = table.iter().filter(|(_, forwarding)| {
                 forwarding.ipvs_scheduler.is_some_and(|scheduler| self.missing.contains(&scheduler))
-            };
-            let names = self.desired.names(lacks);
-            refused.extend(names.map(|name| Refusal::whole(name.clone(), refusal::SCHEDULER)));
+            });
+            refused.extend(lacks.map(|(name, _)| Refusal::whole(name.clone(), refusal::SCHEDULER)));
         }
         refused
     }
 
-    pub(super) fn present_rules(&self) -> Result<rules::Present, crate::Error> {
+    pub(super) fn present_rules(&self) -> Result<rules::Present, Error> {
         let mut present = rules::Present::default();
         self.programs.save(&[], |line| present.line(line))?;
         Ok(present)
@@ -268,106 +235,49 @@ impl Ipvs {
 }
 
 impl Dataplane for Ipvs {
-    fn mode(&self) -> &'static str {
-        "ipvs"
+    fn about(&self) -> About {
+        About { is_notified: false, claims: Some(self.claims()), ..About::of("ipvs") }
     }
 
-    fn apply(&mut self, changes: &[Change]) -> Result<Commit, crate::Error> {
-        let touched = self.remember(changes);
-        match self.state {
-            State::Waiting => return Ok(Commit::default()),
-            State::InSync => match self.change_or_compare(&touched) {
-                Ok(Some(commit)) => return Ok(commit),
-                // The node has other addresses, another program has the virtual server, a scheduler is missing, or a
-                // set is or was full.
-                Ok(None) | Err(Error::Refused { .. } | Error::Scheduler { .. } | Error::Full { .. }) => {
-                    self.mark_unknown();
-                }
-                Err(error) => {
-                    self.mark_unknown();
-                    return Err(error.into());
-                }
-            },
-            State::Unknown => {}
+    fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, crate::Error> {
+        let touched = self.follow(changes);
+        match self.change_or_compare(&touched, table) {
+            Ok(Some(commit)) => Ok(commit),
+            // The node has other addresses, another program has the virtual server, a scheduler is missing, or a
+            // set is or was full.
+            Ok(None) | Err(Error::Refused { .. } | Error::Scheduler { .. } | Error::Full { .. }) => {
+                Ok(self.load(table)?)
+            }
+            Err(error) => Err(error.into()),
         }
-        self.load()
     }
 
-    fn compare(&mut self, changes: &[Change]) -> Result<Commit, crate::Error> {
-        self.remember(changes);
-        self.state = State::Unknown;
-        self.has_new_scheduler()?;
-        self.load()
-    }
-
-    fn open_health_check_ports(&mut self, health_checks: &[HealthCheckPort]) -> bool {
-        for check in health_checks {
-            self.health_checks.insert((check.namespace.clone(), check.service.clone()), check.clone());
-        }
-        !self.health_checks.is_empty()
-    }
-
-    fn configure(&mut self, settings: Settings) {
-        if self.desired.configure(settings) {
+    fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, crate::Error> {
+        // The former objects are those of the former settings.
+        self.follow(changes);
+        if self.desired.configure(table) {
             self.rules = Rules::new(self.desired.settings());
-            self.mark_unknown();
         }
+        self.has_new_scheduler()?;
+        Ok(self.load(table)?)
     }
 
-    fn collect(&mut self) -> Result<bool, crate::Error> {
-        if self.state == State::InSync
-            && let Err(error) = self.drain()
-        {
-            self.mark_unknown();
-            return Err(error.into());
-        }
-        Ok(self.needs_collection())
+    fn is_intact(&mut self, _table: &Table) -> Result<bool, crate::Error> {
+        Ok(self.is_there()?)
     }
 
-    fn needs_collection(&self) -> bool {
-        !self.draining.is_empty()
-    }
-
-    fn needs_checks(&self) -> bool {
-        true
-    }
-
-    fn is_intact(&mut self) -> Result<bool, crate::Error> {
-        if self.state != State::InSync {
-            return Ok(true);
-        }
-        let intact = self.is_there()?;
-        if !intact {
-            self.mark_unknown();
-        }
-        Ok(intact)
-    }
-
-    /// Removes everything at once. Connections end.
-    fn remove(&mut self) -> Result<(), crate::Error> {
-        self.remove_all()
-    }
-
-    fn chains(&self) -> Option<Chains> {
-        let family = self.desired.settings().family;
-        Some(Chains { variant: self.programs.variant(), family, uses: rules::uses })
+    fn collect(&mut self) -> Result<Collection, crate::Error> {
+        self.drain()?;
+        Ok(if self.draining.is_empty() { Collection::Done } else { Collection::Continues })
     }
 
     /// Removes rules. Virtual servers stay as long as they have connections.
-    fn retire(&mut self, kept: Option<Chains>) -> Result<bool, crate::Error> {
+    fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, crate::Error> {
         // Connections of a retiring mode do not count as draining endpoints.
         self.meter.set_draining(0);
-        let mut retiring = self.retiring.take().unwrap_or_else(|| Retiring::new(self.options.drain));
-        let outcome = self.retire_step(&mut retiring, kept);
-        self.retiring = Some(retiring);
-        outcome
-    }
-
-    fn next_attempt(&self) -> Option<Instant> {
-        self.retiring.as_ref().and_then(Retiring::due)
-    }
-
-    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
-        Box::new(self.desired.forwardings())
+        let mut retiring = self.retiring.take().unwrap_or_default();
+        let outcome = self.retire_step(&mut retiring, takeover);
+        self.retiring = (!matches!(outcome, Ok(Removal::Done))).then_some(retiring);
+        Ok(outcome?)
     }
 }

@@ -1,18 +1,20 @@
 //! The desired state of the kernel: the needs of all Service ports together, and the objects that a change touches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+use portolan_model::{Forwarding, ServicePortName, Settings};
 use portolan_wire::ipset::Member;
 
 use super::frontend::{Context, Key, Needs, Server, needs};
 use super::set::Set;
-use crate::HealthCheckPort;
+use crate::table::{Changes, HealthCheckChange, Table};
 
-/// The table, and the objects that it requires.
+/// The objects that the table requires.
+///
+/// Methods that take the table get the one after the last changes that [`Desired::apply`] got.
 #[derive(Debug)]
 pub(super) struct Desired {
     settings: Settings,
@@ -21,12 +23,10 @@ pub(super) struct Desired {
     exclude: Vec<IpNet>,
     /// See [`Context::foreign`].
     foreign: BTreeSet<Key>,
-    table: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
     /// Service ports of the table that do not fit into full sets. They need no objects.
     left_out: HashSet<Arc<ServicePortName>>,
     /// The full sets.
     full: BTreeSet<Set>,
-    health_checks: HashMap<(Arc<str>, Arc<str>), u16>,
     /// The virtual servers that Service ports need, the active one first. Mostly there is one for each key.
     servers: BTreeMap<Key, Vec<Server>>,
     /// Members of sets, with the number of Service ports that need each.
@@ -47,10 +47,8 @@ impl Desired {
             node_addresses: Vec::new(),
             exclude,
             foreign: BTreeSet::new(),
-            table: HashMap::new(),
             left_out: HashSet::new(),
             full: BTreeSet::new(),
-            health_checks: HashMap::new(),
             servers: BTreeMap::new(),
             members: BTreeMap::new(),
         }
@@ -60,29 +58,21 @@ impl Desired {
         &self.settings
     }
 
-    /// Sets the settings. Returns true if they differ from the former ones.
-    pub(super) fn configure(&mut self, settings: Settings) -> bool {
-        let differs = settings != self.settings;
+    /// Takes over the settings of the table. Returns true if they differ from the former ones.
+    pub(super) fn configure(&mut self, table: &Table) -> bool {
+        let differs = *table.settings() != self.settings;
         if differs {
-            self.settings = settings;
-            self.again();
+            self.settings.clone_from(table.settings());
+            self.again(table);
         }
         differs
     }
 
-    /// Sets the networks in which other programs have virtual servers.
-    pub(super) fn set_exclude(&mut self, exclude: &[IpNet]) {
-        if self.exclude != exclude {
-            self.exclude = exclude.to_vec();
-            self.again();
-        }
-    }
-
     /// Sets which virtual servers in these networks belong to other programs.
-    pub(super) fn set_foreign(&mut self, foreign: BTreeSet<Key>) {
+    pub(super) fn set_foreign(&mut self, foreign: BTreeSet<Key>, table: &Table) {
         if self.foreign != foreign {
             self.foreign = foreign;
-            self.again();
+            self.again(table);
         }
     }
 
@@ -92,9 +82,9 @@ impl Desired {
     }
 
     /// Returns the Service ports that need a virtual server which another program has.
-    pub(super) fn blocked(&self) -> impl Iterator<Item = &Arc<ServicePortName>> {
-        let table = (!self.foreign.is_empty()).then_some(&self.table).into_iter().flatten();
-        table.filter(|(_, forwarding)| self.needs(forwarding).is_blocked).map(|(name, _)| name)
+    pub(super) fn blocked<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a Arc<ServicePortName>> {
+        let all = (!self.foreign.is_empty()).then(|| table.iter()).into_iter().flatten();
+        all.filter(|(_, forwarding)| self.needs(forwarding).is_blocked).map(|(name, _)| name)
     }
 
     /// Returns the Service ports that do not fit into full sets.
@@ -108,11 +98,12 @@ impl Desired {
         &mut self,
         names: impl Iterator<Item = Arc<ServicePortName>>,
         full: &BTreeSet<Set>,
+        table: &Table,
     ) -> bool {
         self.full.clone_from(full);
         let mut touched = Touched::default();
         for name in names {
-            if let Some(forwarding) = self.table.get(&name).cloned()
+            if let Some(forwarding) = table.get(&name)
                 && self.left_out.insert(name)
             {
                 self.remove(&forwarding, &mut touched);
@@ -122,19 +113,14 @@ impl Desired {
     }
 
     /// Adds the Service ports that were left out.
-    pub(super) fn restore_left_out(&mut self) {
+    pub(super) fn restore_left_out(&mut self, table: &Table) {
         self.full.clear();
         let mut touched = Touched::default();
         for name in std::mem::take(&mut self.left_out) {
-            if let Some(forwarding) = self.table.get(&name).cloned() {
+            if let Some(forwarding) = table.get(&name) {
                 self.add(&forwarding, &mut touched);
             }
         }
-    }
-
-    /// Returns true if the table has the Service port.
-    pub(super) fn has(&self, name: &Arc<ServicePortName>) -> bool {
-        self.table.contains_key(name)
     }
 
     /// Returns true if these are the stored addresses of this node.
@@ -143,26 +129,33 @@ impl Desired {
     }
 
     /// Stores the addresses of this node: sorted, without loopback addresses and those of our network device.
-    pub(super) fn set_node_addresses(&mut self, addresses: Vec<IpAddr>) {
+    pub(super) fn set_node_addresses(&mut self, addresses: Vec<IpAddr>, table: &Table) {
         if addresses != self.node_addresses {
             self.node_addresses = addresses;
-            self.again();
+            self.again(table);
         }
     }
 
-    pub(super) fn apply(&mut self, changes: &[Change], touched: &mut Touched) {
-        for change in changes {
+    /// Applies changes of the table. Notes the former state of the objects that they touch.
+    pub(super) fn apply(&mut self, changes: &Changes, touched: &mut Touched) {
+        for change in &changes.forwardings {
             let was_left_out = self.left_out.remove(&change.name);
-            let old = self.table.remove(&change.name);
-            if let Some(old) = old.as_ref().filter(|_| !was_left_out) {
+            if let Some(old) = change.old.as_ref().filter(|_| !was_left_out) {
                 self.remove(old, touched);
             }
             let Some(new) = &change.new else { continue };
-            self.table.insert(change.name.clone(), new.clone());
-            if was_left_out && old.is_some_and(|old| self.needs_same_room(&old, new)) {
+            if was_left_out && change.old.as_ref().is_some_and(|old| self.needs_same_room(old, new)) {
                 self.left_out.insert(change.name.clone());
             } else {
                 self.add(new, touched);
+            }
+        }
+        for HealthCheckChange { old, new, .. } in &changes.health_checks {
+            if let Some(port) = old {
+                self.remove_member((Set::HealthCheckNodePort, Member::Port(*port)), touched);
+            }
+            if let Some(port) = new {
+                self.add_member((Set::HealthCheckNodePort, Member::Port(*port)), touched);
             }
         }
     }
@@ -172,26 +165,6 @@ impl Desired {
         let [one, other] = [one, other].map(|forwarding| self.needs(forwarding).members);
         let in_full = |(set, _): &&(Set, Member)| self.full.contains(set);
         one.iter().filter(in_full).eq(other.iter().filter(in_full))
-    }
-
-    pub(super) fn open_health_check_ports(
-        &mut self,
-        health_checks: &[HealthCheckPort],
-        touched: &mut Touched,
-    ) {
-        for check in health_checks {
-            let service = (check.namespace.clone(), check.service.clone());
-            let former = match check.port {
-                Some(port) => self.health_checks.insert(service, port),
-                None => self.health_checks.remove(&service),
-            };
-            if let Some(port) = former {
-                self.remove_member((Set::HealthCheckNodePort, Member::Port(port)), touched);
-            }
-            if let Some(port) = check.port {
-                self.add_member((Set::HealthCheckNodePort, Member::Port(port)), touched);
-            }
-        }
     }
 
     pub(super) fn server(&self, key: &Key) -> Option<&Server> {
@@ -217,33 +190,18 @@ impl Desired {
             .map(|(_, member)| member)
     }
 
-    /// Returns the table after the last changes.
-    pub(super) fn forwardings(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> {
-        self.table.iter()
-    }
-
-    /// Returns the names of the Service ports for which `is_meant` returns true.
-    pub(super) fn names(
-        &self,
-        is_meant: impl Fn(&Forwarding) -> bool,
-    ) -> impl Iterator<Item = &Arc<ServicePortName>> {
-        self.table.iter().filter(move |(_, forwarding)| is_meant(forwarding)).map(|(name, _)| name)
-    }
-
     /// Computes all objects from the table.
-    fn again(&mut self) {
+    fn again(&mut self, table: &Table) {
         self.servers.clear();
         self.members.clear();
         let mut touched = Touched::default();
-        let table = std::mem::take(&mut self.table);
-        for (name, forwarding) in &table {
+        for (name, forwarding) in table.iter() {
             if !self.left_out.contains(name) {
-                self.add(forwarding, &mut touched);
+                self.add(&forwarding, &mut touched);
                 touched = Touched::default();
             }
         }
-        self.table = table;
-        for port in self.health_checks.clone().into_values() {
+        for port in table.health_check_ports() {
             self.add_member((Set::HealthCheckNodePort, Member::Port(port)), &mut touched);
         }
     }

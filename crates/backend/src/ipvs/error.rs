@@ -66,6 +66,18 @@ const EADDRNOTAVAIL: i32 = 99;
 /// The first error code of ipset (`IPSET_ERR_PRIVATE`), such as that for an address of zeros.
 const OF_SETS: i32 = 4096;
 
+impl From<crate::iptables::Error> for Error {
+    fn from(error: crate::iptables::Error) -> Self {
+        Self::Rules(error)
+    }
+}
+
+impl From<Error> for crate::Error {
+    fn from(error: Error) -> Self {
+        Self::of_mode(error)
+    }
+}
+
 impl Error {
     /// Returns true if the other changes in the same call were carried out.
     pub(super) const fn is_of_one(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use portolan_model::ServicePortName;
+use portolan_model::{Forwarding, ServicePortName};
 use portolan_wire::ipset::Member;
 
 use super::Error;
@@ -14,6 +14,7 @@ use super::difference::Operation;
 use super::frontend::{Key, Needs, Server};
 use super::set::Set;
 use crate::dataplane::Refusal;
+use crate::table::Table;
 
 pub(super) const SCHEDULER: &str = "the kernel does not have the scheduler of its annotation \
     portolan.dev/ipvs-scheduler, so it has the default one; load the module ip_vs_NAME, or choose another one";
@@ -86,7 +87,7 @@ impl Refusals {
     }
 
     /// Stores the current refusals, and logs those that have not been logged.
-    pub(super) fn take(&mut self, refused: &[Refused], desired: &Desired) {
+    pub(super) fn take(&mut self, refused: &[Refused], desired: &Desired, table: &Table) {
         let former = std::mem::take(&mut self.logged);
         for Refused { error, .. } in refused {
             let text = error.to_string();
@@ -96,8 +97,8 @@ impl Refusals {
             self.logged.insert(text);
         }
         self.count = refused.len();
-        self.services = owners(refused, desired);
-        self.services.extend(desired.blocked().map(|name| (name.clone(), SHADOWED)));
+        self.services = owners(refused, desired, table);
+        self.services.extend(desired.blocked(table).map(|name| (name.clone(), SHADOWED)));
     }
 
     /// Logs each full set, once for as long as it is full.
@@ -128,9 +129,9 @@ impl Refusals {
 
     /// Returns the Service ports that are not programmed completely: those that are left out, and those that need a
     /// refused object.
-    pub(super) fn of(&self, desired: &Desired) -> Vec<Refusal> {
+    pub(super) fn of(&self, desired: &Desired, table: &Table) -> Vec<Refusal> {
         let left_out = desired.left_out().map(|name| (name, FULL));
-        let services = self.services.iter().filter(|(name, _)| desired.has(name));
+        let services = self.services.iter().filter(|(name, _)| table.has(name));
         left_out
             .chain(services.map(|(name, reason)| (name, *reason)))
             .map(|(name, reason)| Refusal::whole(name.clone(), reason))
@@ -185,15 +186,19 @@ impl Index {
 
 /// Returns the Service ports that need refused objects, with the reason. Searches all of them: refusals are too rare
 /// to keep an index for.
-pub(super) fn owners(refused: &[Refused], desired: &Desired) -> BTreeMap<Arc<ServicePortName>, &'static str> {
+pub(super) fn owners(
+    refused: &[Refused],
+    desired: &Desired,
+    table: &Table,
+) -> BTreeMap<Arc<ServicePortName>, &'static str> {
     if refused.is_empty() {
         return BTreeMap::new();
     }
     let index = Index::new(refused);
-    let reason = |(name, forwarding): (&Arc<ServicePortName>, _)| {
-        Some((name.clone(), index.reason(&desired.needs(forwarding))?))
+    let reason = |(name, forwarding): (&Arc<ServicePortName>, Arc<Forwarding>)| {
+        Some((name.clone(), index.reason(&desired.needs(&forwarding))?))
     };
-    desired.forwardings().filter_map(reason).collect()
+    table.iter().filter_map(reason).collect()
 }
 
 #[cfg(test)]

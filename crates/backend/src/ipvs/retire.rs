@@ -4,17 +4,18 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
 
 use super::Error;
-use super::dataplane::{Ipvs, State};
+use super::dataplane::Ipvs;
 use super::frontend::Key;
 use super::kernel::{Kernel, device};
+use super::rules;
 use super::set::Set;
-use crate::dataplane::{Chains, Dataplane as _, TRANSIT_TIME};
+use crate::dataplane::{Claims, Removal, TRANSIT_TIME, Takeover};
 
 /// The time between two checks for connections.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -24,9 +25,8 @@ const PATIENCE: u32 = 500;
 /// The progress of a retirement: another mode is active, and connections of this one drain.
 #[derive(Debug)]
 pub(super) struct Retiring {
-    until: Instant,
-    /// The time of the start, and after that of the next check for connections.
-    next: Instant,
+    /// True once the packets that had entered this mode have passed.
+    has_waited: bool,
     has_rules: bool,
     /// Sets to be removed before the virtual servers. Each removal takes the kernel some time.
     sets: VecDeque<Set>,
@@ -34,18 +34,10 @@ pub(super) struct Retiring {
     patience: u32,
 }
 
-impl Retiring {
-    pub(super) fn new(drain: Duration) -> Self {
+impl Default for Retiring {
+    fn default() -> Self {
         let sets = Set::ALL.into_iter().filter(|set| *set != Set::Own).collect();
-        let now = Instant::now();
-        let until = now.checked_add(drain).unwrap_or(now);
-        let next = now.checked_add(TRANSIT_TIME).unwrap_or(now);
-        Self { until, next, has_rules: true, sets, patience: PATIENCE }
-    }
-
-    /// Returns when the next step is due, if the retirement waits for packets or connections.
-    pub(super) fn due(&self) -> Option<Instant> {
-        (self.has_rules || self.sets.is_empty()).then_some(self.next)
+        Self { has_waited: false, has_rules: true, sets, patience: PATIENCE }
     }
 }
 
@@ -70,20 +62,18 @@ pub fn is_left(family: Family) -> Result<bool, crate::Error> {
 }
 
 impl Ipvs {
-    /// Carries out the next step of the retirement; after the deadline, removes all virtual servers. Returns true if
-    /// objects remain.
+    /// Carries out the next step of the retirement; after the time to drain, removes all virtual servers.
     pub(super) fn retire_step(
         &mut self,
         retiring: &mut Retiring,
-        kept: Option<Chains>,
-    ) -> Result<bool, crate::Error> {
-        self.forget();
-        let now = Instant::now();
+        takeover: &Takeover<'_>,
+    ) -> Result<Removal, Error> {
+        if !retiring.has_waited {
+            retiring.has_waited = true;
+            return Ok(Removal::Continues(TRANSIT_TIME));
+        }
         if retiring.has_rules {
-            if now < retiring.next {
-                return Ok(true);
-            }
-            self.remove_rules(kept)?;
+            self.remove_rules(takeover.kept)?;
             retiring.has_rules = false;
         } else if let Some(set) = retiring.sets.pop_front() {
             // The kernel releases a set a moment after the rule that referred to it is removed.
@@ -91,46 +81,32 @@ impl Ipvs {
                 retiring.patience = retiring.patience.saturating_sub(1);
                 retiring.sets.push_back(set);
             }
-        } else if retiring.next <= now {
-            retiring.next = now.checked_add(PAUSE).unwrap_or(now);
-            let is_left = self.remove_servers(retiring.until <= now)?;
-            if !is_left {
-                let family = self.desired.settings().family;
-                tracing::info!(%family, "the last connection has ended, and no virtual server is left");
-            }
-            return Ok(is_left);
+        } else if self.remove_servers(takeover.elapsed >= self.options.drain)? {
+            return Ok(Removal::Continues(PAUSE));
+        } else {
+            let family = self.desired.settings().family;
+            tracing::info!(%family, "the last connection has ended, and no virtual server is left");
+            return Ok(Removal::Done);
         }
-        Ok(true)
+        Ok(Removal::Continues(Duration::ZERO))
     }
 
-    /// Removes everything at once. Connections end.
-    pub(super) fn remove_all(&mut self) -> Result<(), crate::Error> {
-        self.forget();
-        self.remove_rules(None)?;
-        for set in Set::ALL.into_iter().filter(|set| *set != Set::Own) {
-            self.kernel.destroy(set)?;
-        }
-        self.remove_servers(true).map(|_| ())
+    /// Returns the chains that this mode uses.
+    pub(super) fn claims(&self) -> Claims {
+        let family = self.desired.settings().family;
+        Claims { place: self.programs.variant().place(), family, uses: rules::uses }
     }
 
-    fn forget(&mut self) {
-        if self.state != State::Waiting {
-            self.state = State::Unknown;
-        }
-    }
-
-    fn remove_rules(&self, kept: Option<Chains>) -> Result<(), crate::Error> {
-        let own = self.chains();
-        let kept = kept
-            .filter(|kept| own.is_some_and(|own| (own.variant, own.family) == (kept.variant, kept.family)));
+    fn remove_rules(&self, kept: Option<Claims>) -> Result<(), Error> {
+        let kept = kept.filter(|kept| kept.are_where(&self.claims()));
         let is_kept = |table: &str, chain: &str| kept.is_some_and(|kept| (kept.uses)(table, chain));
         let text = self.present_rules()?.removal(is_kept);
-        Ok(self.restore(&text)?)
+        self.restore(&text)
     }
 
     /// Removes virtual servers without connections, or all of them, and the addresses that no virtual server uses.
     /// Returns true if virtual servers remain.
-    fn remove_servers(&mut self, all: bool) -> Result<bool, crate::Error> {
+    fn remove_servers(&mut self, all: bool) -> Result<bool, Error> {
         let (mut left, mut gone) = (BTreeSet::new(), BTreeSet::new());
         let owners = self.kernel.owners(&self.options.exclude)?;
         for key in owners.own {
@@ -153,11 +129,7 @@ impl Ipvs {
         Ok(!left.is_empty())
     }
 
-    fn remove_addresses(
-        &mut self,
-        left: &BTreeSet<Key>,
-        noted: &BTreeSet<IpAddr>,
-    ) -> Result<(), crate::Error> {
+    fn remove_addresses(&mut self, left: &BTreeSet<Key>, noted: &BTreeSet<IpAddr>) -> Result<(), Error> {
         let Some(device) = self.kernel.device()? else { return Ok(()) };
         let used: BTreeSet<IpAddr> = left.iter().map(|key| key.address).collect();
         let addresses = self.kernel.addresses(device)?.device;
@@ -166,17 +138,17 @@ impl Ipvs {
             .filter(|address| !used.contains(address))
             .filter(|address| noted.contains(address) || !self.options.excludes(*address))
             .collect();
-        Ok(self.kernel.remove_addresses(device, &unused)?)
+        self.kernel.remove_addresses(device, &unused)
     }
 
     /// Removes the device once neither family has virtual servers of ours. Those of node ports need no address on it,
     /// but a restart and a clean-up look for them only where the device exists.
-    fn remove_device(&mut self) -> Result<(), crate::Error> {
+    fn remove_device(&mut self) -> Result<(), Error> {
         for family in Family::BOTH {
             if self.kernel.has_set(Set::Own, family)? {
                 return Ok(());
             }
         }
-        Ok(self.kernel.remove_device()?)
+        self.kernel.remove_device()
     }
 }

@@ -1,10 +1,9 @@
 //! The data plane of the nftables mode, and of capturing in the userspace mode: one socket, one table in one family.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_model::{Change, Forwarding, ServicePortName, Settings};
+use portolan_model::Settings;
 use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Transaction};
 use portolan_wire::{Batch, Frame};
@@ -13,7 +12,7 @@ use super::capture::{self, Listeners};
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
 use super::departure::{self, TableRemoval};
-use super::drift::Own;
+use super::drift::OwnTable;
 use super::element::Set;
 use super::encode;
 use super::load::Pieces;
@@ -21,7 +20,9 @@ use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
 use super::skeleton::{self, Layout};
-use crate::dataplane::{Commit, Dataplane, Error};
+use crate::dataplane::{About, Collection, Commit, Dataplane, Error, Removal, TRANSIT_TIME, Takeover};
+use crate::drift::Own;
+use crate::table::{Changes, Table};
 
 /// The mode, as in configuration files.
 const MODE: &str = "nftables";
@@ -36,8 +37,8 @@ const SEQUENCE_ROOM: u32 = 1 << 24;
 #[derive(Debug)]
 pub struct Nftables {
     socket: Socket,
+    /// What the kernel has.
     planner: Planner,
-    state: State,
     /// The endpoint chains that are in the kernel.
     made: HashSet<Balance>,
     affinity_map: bool,
@@ -46,24 +47,12 @@ pub struct Nftables {
     departure: TableRemoval,
 }
 
-/// The relation between the planner and the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// Nothing has been compared yet: changes are only stored.
-    Waiting,
-    /// The kernel has what the planner has.
-    InSync,
-    /// A commit failed or another program changed the table: everything has to be compared.
-    Unknown,
-}
-
 impl Nftables {
     /// Opens a socket in the network namespace of this thread. Changes nothing.
     pub fn open(settings: Settings) -> Result<Self, Error> {
         Ok(Self {
             socket: Socket::open(Protocol::Netfilter)?,
             planner: Planner::new(settings),
-            state: State::Waiting,
             made: HashSet::new(),
             affinity_map: false,
             garbage: Vec::new(),
@@ -109,17 +98,14 @@ impl Nftables {
         }
     }
 
-    /// Returns our table and the port ID of the socket that commits. Notifications of our own changes carry that ID.
+    /// Returns our table, for [`DriftWatch`](crate::drift::DriftWatch).
     pub fn own(&self) -> Own {
         let place = self.planner.layout().place();
-        Own::Table(place.family, place.table, self.socket.port())
+        Own::new(place.family, OwnTable { name: place.table, port: self.socket.port() })
     }
 
-    /// Marks the table as changed by another program.
-    pub fn mark_unknown(&mut self) {
-        if self.state == State::InSync {
-            self.state = State::Unknown;
-        }
+    const fn mode(&self) -> &'static str {
+        if self.planner.capture.is_some() { capture::MODE } else { MODE }
     }
 
     fn begin(&mut self, generation: Option<u32>) -> Transaction {
@@ -183,14 +169,12 @@ impl Nftables {
         Ok(commit)
     }
 
-    fn compare_and_write(&mut self) -> Result<Commit, Error> {
+    fn compare_and_write(&mut self, table: &Table) -> Result<Commit, Error> {
         let place = self.planner.layout().place();
         let generation = readback::generation(&mut self.socket)?;
         let mut view = readback::read(&mut self.socket, place)?;
         let exists = view.table.is_some();
-        let difference = Difference::between(&mut self.planner, &mut view);
-        // The waiting Service ports are placed: from here on changes are planned, not just stored.
-        self.state = State::Unknown;
+        let difference = Difference::between(&mut self.planner, table, &mut view);
         let mut garbage = foreign_chains(&self.planner, &view);
         garbage.retain(|name| !difference.rebuild && !has_hook(&view, name));
         let affinity_map = view.sets.contains_key(Set::Affinity.name()) && !difference.rebuild;
@@ -199,8 +183,11 @@ impl Nftables {
         if !difference.is_empty() {
             let mut transaction = self.begin(Some(generation));
             difference.encode(&mut transaction, &self.planner, exists);
-            commit =
-                if exists { self.write(transaction, &difference.elements)? } else { self.load(transaction)? };
+            commit = if exists {
+                self.write(transaction, &difference.elements)?
+            } else {
+                self.load(table, transaction)?
+            };
         }
         commit.objects = difference.objects();
         commit.refused = difference.plan.refused;
@@ -208,16 +195,15 @@ impl Nftables {
         self.made = self.planner.classes.balances().collect();
         self.affinity_map = affinity_map || self.planner.classes.needs_affinity();
         self.garbage = garbage;
-        self.state = State::InSync;
         Ok(commit)
     }
 
     /// Fills a new table piece by piece, so that neither memory nor the time under the kernel's lock grows with the
     /// cluster. The base chains come last: without them the table does nothing, so everything takes effect at once.
-    fn load(&mut self, skeleton: Transaction) -> Result<Commit, Error> {
+    fn load(&mut self, table: &Table, skeleton: Transaction) -> Result<Commit, Error> {
         let mut total = self.write(skeleton, &Changeset::default())?;
         let mut pieces = Pieces::default();
-        while let Some(elements) = pieces.next(&self.planner) {
+        while let Some(elements) = pieces.next(&self.planner, table) {
             let transaction = self.begin(None);
             total.add(&self.write(transaction, &elements)?);
         }
@@ -273,45 +259,28 @@ impl Nftables {
         Ok(())
     }
 
-    fn record_outcome<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
-        if outcome.is_err() && self.state == State::InSync {
-            self.state = State::Unknown;
-        }
-        outcome
+    /// Removes the table at once, without packets in transit being waited for.
+    fn remove_table(&mut self) -> Result<(), Error> {
+        let place = self.planner.layout().place();
+        departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
     }
 }
 
 impl Dataplane for Nftables {
-    fn mode(&self) -> &'static str {
-        if self.planner.capture.is_some() { capture::MODE } else { MODE }
+    fn about(&self) -> About {
+        About::of(self.mode())
     }
 
-    fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        match self.state {
-            State::Waiting => {
-                self.planner.remember(changes);
-                Ok(Commit::default())
-            }
-            State::InSync => {
-                let plan = self.planner.plan(changes);
-                let outcome = self.commit_plan(plan);
-                self.record_outcome(outcome)
-            }
-            State::Unknown => self.compare(changes),
-        }
+    fn apply(&mut self, _table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        let plan = self.planner.plan(&changes.forwardings);
+        self.commit_plan(plan)
     }
 
-    fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
-        if self.state == State::Waiting {
-            self.planner.remember(changes);
-        } else {
-            self.state = State::Unknown;
-            // The comparison finds the planned elements again. A refused Service port waits, and the comparison tries
-            // it again.
-            self.planner.plan(changes);
-        }
+    fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        self.planner.settings.clone_from(table.settings());
+        self.planner.follow(&changes.forwardings);
         for attempt in 0..ATTEMPTS {
-            match self.compare_and_write() {
+            match self.compare_and_write(table) {
                 Err(
                     Error::Commit(CommitError::GenerationMoved | CommitError::Interrupted)
                     | Error::Socket(SocketError::Interrupted | SocketError::Overrun),
@@ -322,56 +291,30 @@ impl Dataplane for Nftables {
         Err(Error::Contended { mode: self.mode(), attempts: ATTEMPTS })
     }
 
-    fn configure(&mut self, settings: Settings) {
-        if self.planner.settings != settings {
-            self.planner.settings = settings;
-            self.mark_unknown();
-        }
-    }
-
-    fn collect(&mut self) -> Result<bool, Error> {
-        if self.state != State::InSync {
-            return Ok(false);
-        }
-        let outcome = if self.garbage.is_empty() && self.planner.classes.any_idle() {
-            self.detach_idle_classes().map(|()| true)
+    fn collect(&mut self) -> Result<Collection, Error> {
+        let is_more = if self.garbage.is_empty() && self.planner.classes.any_idle() {
+            self.detach_idle_classes()?;
+            true
         } else if self.has_garbage() {
-            self.delete_garbage().map(|()| self.planner.classes.any_idle())
+            self.delete_garbage()?;
+            self.planner.classes.any_idle()
         } else {
-            Ok(false)
+            false
         };
-        self.record_outcome(outcome)
+        Ok(if is_more { Collection::Continues } else { Collection::Done })
     }
 
-    fn needs_collection(&self) -> bool {
-        self.state == State::InSync && (self.has_garbage() || self.planner.classes.any_idle())
-    }
-
-    fn remove(&mut self) -> Result<(), Error> {
-        let place = self.planner.layout().place();
-        self.mark_unknown();
-        departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
-    }
-
-    fn remove_part(&mut self) -> Result<bool, Error> {
+    fn remove_part(&mut self, _takeover: &Takeover<'_>) -> Result<Removal, Error> {
         let place = self.planner.layout().place();
         let captures = self.planner.capture.is_some();
         let leads_in =
             |chain: &str| if captures { capture::leads_in(chain) } else { skeleton::leads_in(chain) };
-        self.mark_unknown();
         if !self.departure.advance(&mut self.socket, place, leads_in)? {
-            return Ok(true);
+            return Ok(Removal::Continues(TRANSIT_TIME));
         }
-        self.remove().map(|()| false)
-    }
-
-    fn next_attempt(&self) -> Option<Instant> {
-        self.departure.due()
-    }
-
-    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
-        let placed = self.planner.placed.iter().map(|(name, placed)| (name, &placed.forwarding));
-        Box::new(placed.chain(&self.planner.waiting))
+        self.remove_table()?;
+        self.departure = TableRemoval::default();
+        Ok(Removal::Done)
     }
 }
 

@@ -6,13 +6,11 @@
 //! translated would still be checked, and rejected. Rules that are deleted from chains that stay are removed all at
 //! once. So the base chains are emptied first.
 
-use std::time::Instant;
-
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{Event, Family, Transaction, request};
 
 use super::skeleton::Place;
-use crate::dataplane::{Error, TRANSIT_TIME};
+use crate::dataplane::Error;
 use crate::reading::retry_on_change;
 
 /// Sequence numbers reserved for one transaction.
@@ -22,31 +20,23 @@ const SEQUENCE_ROOM: u32 = 1 << 16;
 /// removes the rest, after the packets on their way have left.
 #[derive(Debug, Default)]
 pub(crate) struct TableRemoval {
-    begun: Option<Instant>,
+    is_begun: bool,
 }
 
 impl TableRemoval {
-    /// Empties the base chains for which `leads_in` is true, at the first call. Returns true if the rest may be
-    /// removed.
+    /// Empties the base chains for which `leads_in` is true, at the first call. Returns true if the rest is to be removed.
+    /// After false, [`TRANSIT_TIME`](crate::dataplane::TRANSIT_TIME) has to pass before the next call.
     pub(crate) fn advance(
         &mut self,
         socket: &mut Socket,
         place: Place,
         leads_in: impl Fn(&str) -> bool,
     ) -> Result<bool, Error> {
-        if let Some(begun) = self.begun {
-            return Ok(begun.elapsed() >= TRANSIT_TIME);
-        }
-        if !empty(socket, place.wire(), place.table, leads_in)? {
+        if self.is_begun || !empty(socket, place.wire(), place.table, leads_in)? {
             return Ok(true);
         }
-        self.begun = Some(Instant::now());
+        self.is_begun = true;
         Ok(false)
-    }
-
-    /// Returns when the rest may be removed, or `None` before the first step.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.begun?.checked_add(TRANSIT_TIME)
     }
 }
 

@@ -1,11 +1,14 @@
 //! The first load of a table, piece by piece.
 
-use portolan_model::NodePortAddresses;
+use std::sync::Arc;
+
+use portolan_model::{NodePortAddresses, ServicePortName};
 
 use super::changeset::{Changeset, comment_for};
 use super::content;
 use super::element::Element;
 use super::planner::Planner;
+use crate::table::Table;
 
 /// Number of Service ports in a piece.
 const PIECE: usize = 2_048;
@@ -14,30 +17,32 @@ const PIECE: usize = 2_048;
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     shared: bool,
-    at: usize,
+    /// The last Service port of the last piece.
+    last: Option<Arc<ServicePortName>>,
 }
 
 impl Pieces {
-    /// Returns the next piece, or `None` after the last. The planner must not change between two pieces.
-    pub(super) fn next(&mut self, planner: &Planner) -> Option<Changeset> {
+    /// Returns the next piece, or `None` after the last. Planner and table must not change between two pieces.
+    pub(super) fn next(&mut self, planner: &Planner, table: &Table) -> Option<Changeset> {
         let mut changes = Changeset::default();
         if !self.shared {
             self.shared = true;
             shared_elements(planner, |element| changes.add(&element, ""));
             return Some(changes);
         }
-        if self.at >= planner.placed.len() {
-            return None;
-        }
-        let piece = planner.placed.iter().skip(self.at).take(PIECE);
-        self.at += PIECE;
-        for (name, placed) in piece {
+        let mut last = None;
+        for (name, forwarding) in table.iter_after(self.last.as_ref()).take(PIECE) {
             let comment = name.to_string();
-            for element in planner.elements(placed) {
+            for element in planner.elements_of(name, &forwarding) {
                 changes.add(&element, comment_for(element.set, &comment));
             }
+            last = Some(name);
         }
-        Some(changes)
+        let last = last.cloned();
+        last.is_some().then(|| {
+            self.last = last;
+            changes
+        })
     }
 }
 

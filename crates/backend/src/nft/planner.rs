@@ -16,6 +16,7 @@ use super::placement::{self, Before, Placement};
 use super::skeleton::Layout;
 use super::value::{Ids, Value};
 use crate::dataplane::{Extent, Refusal};
+use crate::table::Table;
 
 /// The content of a transaction.
 #[derive(Debug, Default)]
@@ -26,23 +27,28 @@ pub(crate) struct Plan {
     pub(crate) refused: Vec<Refusal>,
 }
 
-/// A Service port with its positions in the table. There is one for every Service port, so what can be derived is not
-/// stored.
+/// The positions of a Service port in the kernel's sets. There is one for every Service port, so what can be derived is
+/// not stored. The forwarding is in the [`Table`].
 #[derive(Debug)]
 pub(crate) struct Placed {
-    pub(crate) forwarding: Arc<Forwarding>,
     pub(crate) placement: Placement,
     /// The id, or 0 if none has been needed.
     pub(crate) id: u32,
 }
 
-impl Placed {
+/// A Service port before or after a change.
+struct Side<'a> {
+    forwarding: &'a Forwarding,
+    placed: Placed,
+}
+
+impl Side<'_> {
     fn classes(&self) -> ClassPair {
-        ClassPair::of(&self.forwarding, &self.placement)
+        ClassPair::of(self.forwarding, &self.placed.placement)
     }
 }
 
-/// The desired state of the table.
+/// What the kernel's table has, or is to have after the last plan, of the wanted state.
 #[derive(Debug)]
 pub(crate) struct Planner {
     pub(crate) settings: Settings,
@@ -50,9 +56,8 @@ pub(crate) struct Planner {
     pub(crate) capture: Option<Listeners>,
     pub(crate) ids: Ids,
     pub(crate) classes: Classes,
-    pub(crate) placed: HashMap<Arc<ServicePortName>, Box<Placed>>,
-    /// Service ports that have not been placed: before the first comparison, or refused.
-    pub(crate) waiting: HashMap<Arc<ServicePortName>, Arc<Forwarding>>,
+    /// The Service ports with elements. Those that were refused are missing.
+    pub(crate) placed: HashMap<Arc<ServicePortName>, Placed>,
     pub(crate) cluster_ips: CountedAddresses,
     pub(crate) hairpins: Counted<(Protocol, SocketAddr)>,
 }
@@ -65,7 +70,6 @@ impl Planner {
             ids: Ids::default(),
             classes: Classes::default(),
             placed: HashMap::new(),
-            waiting: HashMap::new(),
             cluster_ips: CountedAddresses::default(),
             hairpins: Counted::default(),
         }
@@ -73,16 +77,6 @@ impl Planner {
 
     pub(crate) fn layout(&self) -> Layout<'_> {
         Layout { settings: &self.settings, capture: self.capture }
-    }
-
-    /// Stores changes without placing anything, before the complete state is known.
-    pub(crate) fn remember(&mut self, changes: &[Change]) {
-        for change in changes {
-            match &change.new {
-                Some(forwarding) => self.waiting.insert(change.name.clone(), forwarding.clone()),
-                None => self.waiting.remove(&change.name),
-            };
-        }
     }
 
     /// Plans the transaction that applies the changes.
@@ -94,19 +88,38 @@ impl Planner {
         plan
     }
 
-    /// Places every waiting Service port. First come those for which `found` returns the id and positions that the
-    /// kernel has, then the others.
-    pub(crate) fn place_waiting(
+    /// Applies changes to the Service ports that are placed, for a comparison, which finds all the others.
+    pub(crate) fn follow(&mut self, changes: &[Change]) {
+        let mut plan = Plan::default();
+        for change in changes {
+            if self.placed.contains_key(&change.name) {
+                self.plan_one(change, &mut plan);
+            }
+        }
+    }
+
+    /// Places every Service port of the table that is not placed. First come those for which `found` returns the id and
+    /// positions that the kernel has, then the others.
+    pub(crate) fn place_missing(
         &mut self,
+        table: &Table,
         found: impl Fn(&Forwarding) -> Option<(u32, Before)>,
         plan: &mut Plan,
     ) {
-        self.placed.reserve(self.waiting.len());
+        if self.placed.len() == table.len() {
+            return;
+        }
+        self.placed.reserve(table.len().saturating_sub(self.placed.len()));
         let mut fresh = Vec::new();
-        for (name, forwarding) in std::mem::take(&mut self.waiting) {
+        for (name, forwarding) in table.iter() {
+            if self.placed.contains_key(name) {
+                continue;
+            }
             match found(&forwarding) {
-                Some((id, before)) if self.ids.adopt(id) => self.place(name, &forwarding, &before, id, plan),
-                _ => fresh.push((name, forwarding)),
+                Some((id, before)) if self.ids.adopt(id) => {
+                    self.place(name.clone(), &forwarding, &before, id, plan);
+                }
+                _ => fresh.push((name.clone(), forwarding)),
             }
         }
         for (name, forwarding) in fresh {
@@ -114,12 +127,15 @@ impl Planner {
         }
     }
 
-    /// Returns the elements of a placed Service port.
-    pub(crate) fn elements(&self, placed: &Placed) -> Vec<Element> {
-        let values = self.values(placed);
+    /// Returns the elements of a Service port of the table; none if it is not placed.
+    pub(crate) fn elements_of(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Vec<Element> {
+        self.placed.get(name).map(|placed| self.elements(forwarding, placed)).unwrap_or_default()
+    }
+
+    fn elements(&self, forwarding: &Forwarding, placed: &Placed) -> Vec<Element> {
+        let values = self.values(forwarding, placed);
         let node_ip = self.settings.node_ip;
-        let mut elements =
-            content::elements(&placed.forwarding, &placed.placement, placed.id, values, node_ip);
+        let mut elements = content::elements(forwarding, &placed.placement, placed.id, values, node_ip);
         if self.capture.is_some() {
             // The rules name the listeners.
             elements.retain(|element| element.set != Set::Endpoints);
@@ -130,7 +146,7 @@ impl Planner {
     fn place(
         &mut self,
         name: Arc<ServicePortName>,
-        forwarding: &Arc<Forwarding>,
+        forwarding: &Forwarding,
         before: &Before,
         id: u32,
         plan: &mut Plan,
@@ -138,46 +154,52 @@ impl Planner {
         match self.placed_after(forwarding, before, id, plan) {
             Ok(placed) => {
                 self.count(forwarding, &mut Changeset::default());
-                self.placed.insert(name, Box::new(placed));
+                self.placed.insert(name, placed);
             }
-            Err(reason) => self.refuse(name, forwarding, reason, plan),
+            Err(reason) => plan.refused.push(Refusal::whole(name, reason)),
         }
     }
 
     fn plan_one(&mut self, change: &Change, plan: &mut Plan) {
-        let old = self.placed.remove(&change.name);
-        self.waiting.remove(&change.name);
-        let old_elements = old.as_ref().map(|old| self.elements(old)).unwrap_or_default();
-        let before = old.as_ref().map(|old| Before::of(&old.forwarding, &old.placement)).unwrap_or_default();
-        let id = old.as_ref().map_or(0, |old| old.id);
-        let new = match &change.new {
+        let placed = self.placed.remove(&change.name);
+        let old = change.old.as_deref().zip(placed).map(|(forwarding, placed)| Side { forwarding, placed });
+        let old_elements =
+            old.as_ref().map(|old| self.elements(old.forwarding, &old.placed)).unwrap_or_default();
+        let before =
+            old.as_ref().map(|old| Before::of(old.forwarding, &old.placed.placement)).unwrap_or_default();
+        let id = old.as_ref().map_or(0, |old| old.placed.id);
+        let new = match change.new.as_deref() {
             None => {
                 self.ids.release(id);
                 None
             }
+            // A refused Service port is not placed. The next comparison tries it again.
             Some(forwarding) => self
                 .placed_after(forwarding, &before, id, plan)
-                .map_err(|reason| self.refuse(change.name.clone(), forwarding, reason, plan))
-                .ok(),
+                .map_err(|reason| plan.refused.push(Refusal::whole(change.name.clone(), reason)))
+                .ok()
+                .map(|placed| Side { forwarding, placed }),
         };
-        let new_elements = new.as_ref().map(|new| self.elements(new)).unwrap_or_default();
+        let new_elements =
+            new.as_ref().map(|new| self.elements(new.forwarding, &new.placed)).unwrap_or_default();
         plan.elements.difference(&old_elements, &new_elements, &change.name.to_string());
         if let Some(new) = &new {
-            self.count(&new.forwarding, &mut plan.elements);
+            self.count(new.forwarding, &mut plan.elements);
         }
         if let Some(old) = &old {
-            self.uncount(&old.forwarding, &mut plan.elements);
+            self.uncount(old.forwarding, &mut plan.elements);
             old.classes().iter().for_each(|class| self.classes.release(class));
         }
         if let Some(new) = new {
-            plan.refused.extend(self.left_out(&change.name, &new.forwarding));
-            self.placed.insert(change.name.clone(), Box::new(new));
+            plan.refused.extend(self.left_out(&change.name, new.forwarding));
+            self.placed.insert(change.name.clone(), new.placed);
         }
     }
 
     /// Returns a refusal for every Service port that has more endpoints than it can use.
-    pub(crate) fn all_left_out(&self) -> impl Iterator<Item = Refusal> {
-        self.placed.iter().filter_map(|(name, placed)| self.left_out(name, &placed.forwarding))
+    pub(crate) fn all_left_out(&self, table: &Table) -> impl Iterator<Item = Refusal> {
+        let placed = table.iter().filter(|(name, _)| self.placed.contains_key(*name));
+        placed.filter_map(|(name, forwarding)| self.left_out(name, &forwarding))
     }
 
     /// Returns a refusal if a Service port has more endpoints than it can use. With listeners instead of endpoints
@@ -187,22 +209,10 @@ impl Planner {
         Some(Refusal { name: name.clone(), reason, extent: Extent::Endpoints })
     }
 
-    /// Refuses a Service port. It waits, and the next comparison tries it again.
-    fn refuse(
-        &mut self,
-        name: Arc<ServicePortName>,
-        forwarding: &Arc<Forwarding>,
-        reason: &'static str,
-        plan: &mut Plan,
-    ) {
-        plan.refused.push(Refusal::whole(name.clone(), reason));
-        self.waiting.insert(name, forwarding.clone());
-    }
-
     /// Assigns an id, positions and classes to a forwarding. After a failure the id is free again.
     fn placed_after(
         &mut self,
-        forwarding: &Arc<Forwarding>,
+        forwarding: &Forwarding,
         before: &Before,
         id: u32,
         plan: &mut Plan,
@@ -217,7 +227,7 @@ impl Planner {
             id => id,
         };
         if self.acquire(classes, plan) {
-            Ok(Placed { forwarding: forwarding.clone(), placement, id })
+            Ok(Placed { placement, id })
         } else {
             self.ids.release(id);
             Err(
@@ -244,9 +254,9 @@ impl Planner {
         true
     }
 
-    fn values(&self, placed: &Placed) -> Values {
+    fn values(&self, forwarding: &Forwarding, placed: &Placed) -> Values {
         let value = |class: Option<Class>| Some(Value::new(placed.id, self.classes.number(class?)?));
-        let ClassPair { internal, external } = placed.classes();
+        let ClassPair { internal, external } = ClassPair::of(forwarding, &placed.placement);
         Values { internal: value(internal), external: value(external) }
     }
 

@@ -17,6 +17,7 @@ use super::planner::{Plan, Planner};
 use super::readback::{View, comment_hash};
 use super::skeleton::{self, ChainBody};
 use super::value::{LOCAL_OFFSET, Value};
+use crate::table::Table;
 
 /// The difference between the desired table and the kernel's.
 #[derive(Debug)]
@@ -47,25 +48,26 @@ struct ClassWork {
 }
 
 impl Difference {
-    /// Compares everything. First places the waiting Service ports, with the ids and positions that the kernel has
-    /// for them.
-    pub(super) fn between(planner: &mut Planner, view: &mut View) -> Self {
+    /// Compares everything. First places the Service ports that are not placed, with the ids and positions that the
+    /// kernel has for them.
+    pub(super) fn between(planner: &mut Planner, table: &Table, view: &mut View) -> Self {
         let family = planner.settings.family;
         let rebuild = !has_shape(view, planner);
         let mut plan = Plan::default();
         if !rebuild && planner.placed.is_empty() {
             adopt_classes(planner, view);
         }
-        planner.place_waiting(
+        planner.place_missing(
+            table,
             |forwarding| if rebuild { None } else { found(&*view, family, forwarding) },
             &mut plan,
         );
-        plan.refused.extend(planner.all_left_out());
+        plan.refused.extend(planner.all_left_out(table));
         let mut empty = View::default();
         let exists = view.table.is_some();
         let actual = if rebuild { &mut empty } else { view };
         // Without a table all elements are missing. They are written piece by piece, see `Pieces`.
-        let elements = if exists { elements(planner, actual) } else { Changeset::default() };
+        let elements = if exists { elements(planner, table, actual) } else { Changeset::default() };
         let mut difference = Self {
             elements,
             plan,
@@ -269,11 +271,11 @@ fn before(view: &View, family: Family, id: u32) -> Before {
 }
 
 /// Compares every element. Adds missing ones, and deletes those of no Service port.
-fn elements(planner: &Planner, view: &mut View) -> Changeset {
+fn elements(planner: &Planner, table: &Table, view: &mut View) -> Changeset {
     let mut comparison = Comparison { view, changes: Changeset::default() };
-    for (name, placed) in &planner.placed {
+    for (name, forwarding) in table.iter() {
         let comment = name.to_string();
-        for element in planner.elements(placed) {
+        for element in planner.elements_of(name, &forwarding) {
             comparison.want(&element, &comment);
         }
     }

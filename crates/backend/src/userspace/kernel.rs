@@ -32,7 +32,7 @@ impl Kernel {
         Self::Redirect(Box::new(Iptables::new(programs, settings, options)))
     }
 
-    /// Returns where the rules are; see [`Dataplane::place`].
+    /// Returns where the rules are; see [`About::place`](crate::dataplane::About::place).
     pub(super) const fn place(&self) -> &'static str {
         match self {
             Self::Tproxy { .. } => "userspace",
@@ -51,13 +51,6 @@ impl Kernel {
         match self {
             Self::Tproxy { rules, .. } => &**rules,
             Self::Redirect(rules) => &**rules,
-        }
-    }
-
-    pub(super) fn mark_unknown(&mut self) {
-        match self {
-            Self::Tproxy { rules, .. } => rules.mark_unknown(),
-            Self::Redirect(rules) => rules.mark_unknown(),
         }
     }
 

@@ -1,14 +1,12 @@
 //! Removes what an earlier run of the userspace mode left in the kernel, without a relay.
 
-use std::sync::Arc;
-use std::time::Instant;
-
-use portolan_model::{Change, Family, Forwarding, ServicePortName, Settings};
+use portolan_model::Family;
 
 use super::dataplane::MODE;
 use super::routing;
-use crate::dataplane::{Commit, Dataplane, Error};
+use crate::dataplane::{About, Commit, Dataplane, Error, Removal, TRANSIT_TIME, Takeover};
 use crate::nft::{self, Connections, TableRemoval};
+use crate::table::{Changes, Table};
 
 /// A data plane that programs nothing, and removes the userspace mode's objects of one family.
 #[derive(Debug)]
@@ -25,48 +23,27 @@ impl Remains {
 }
 
 impl Dataplane for Remains {
-    fn mode(&self) -> &'static str {
-        MODE
+    fn about(&self) -> About {
+        About::of(MODE)
     }
 
-    fn apply(&mut self, _changes: &[Change]) -> Result<Commit, Error> {
+    fn apply(&mut self, _table: &Table, _changes: &Changes) -> Result<Commit, Error> {
         Ok(Commit::default())
     }
 
-    fn compare(&mut self, _changes: &[Change]) -> Result<Commit, Error> {
+    fn compare(&mut self, _table: &Table, _changes: &Changes) -> Result<Commit, Error> {
         Ok(Commit { full: true, ..Commit::default() })
     }
 
-    fn configure(&mut self, _settings: Settings) {}
-
-    fn collect(&mut self) -> Result<bool, Error> {
-        Ok(false)
-    }
-
-    fn needs_collection(&self) -> bool {
-        false
-    }
-
-    fn remove(&mut self) -> Result<(), Error> {
+    fn remove_part(&mut self, _takeover: &Takeover<'_>) -> Result<Removal, Error> {
         let mut connections = Connections::open()?;
+        if !connections.end_capture(self.family, &mut self.departure)? {
+            return Ok(Removal::Continues(TRANSIT_TIME));
+        }
         for table in [nft::CAPTURE_TABLE, nft::CONNECTIONS_TABLE] {
             connections.remove_table(self.family, table)?;
         }
-        Ok(routing::remove(self.family)?)
-    }
-
-    fn remove_part(&mut self) -> Result<bool, Error> {
-        if !Connections::open()?.end_capture(self.family, &mut self.departure)? {
-            return Ok(true);
-        }
-        self.remove().map(|()| false)
-    }
-
-    fn next_attempt(&self) -> Option<Instant> {
-        self.departure.due()
-    }
-
-    fn forwardings(&self) -> Box<dyn Iterator<Item = (&Arc<ServicePortName>, &Arc<Forwarding>)> + '_> {
-        Box::new(std::iter::empty())
+        routing::remove(self.family)?;
+        Ok(Removal::Done)
     }
 }

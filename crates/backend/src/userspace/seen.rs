@@ -24,7 +24,7 @@ pub(super) fn change(change: &Change, listeners: Listeners) -> Option<Change> {
 }
 
 /// Returns the kernel's view of a Service port. An SCTP port has no endpoints there, so that its packets are refused.
-fn forwarding(forwarding: &Forwarding, listeners: Listeners) -> Forwarding {
+pub(super) fn forwarding(forwarding: &Forwarding, listeners: Listeners) -> Forwarding {
     let is_carried = forwarding.protocol != Protocol::Sctp;
     let listener = |backends: &[Backend], local: bool| -> Box<[Backend]> {
         let socket = listeners.listener(local);

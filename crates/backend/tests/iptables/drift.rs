@@ -1,13 +1,12 @@
 //! Tests that changes of our rules by other programs are noticed: by the kernel's notification, or by a check.
 
-use portolan_backend::Dataplane as _;
-use portolan_backend::iptables::{Iptables, Options, Variant};
-use portolan_backend::nft::{DriftWatch, Own};
+use portolan_backend::drift::DriftWatch;
+use portolan_backend::iptables::Variant;
 use portolan_model::{Change, Family};
 
 use super::example::{ipv4, ipv6, settings};
 use super::kernel::{VARIANTS, apply, in_namespace};
-use super::load::{programs, programs_of};
+use super::load::{driven, programs, programs_of};
 
 /// Input for iptables-restore: changes by another program of our chains and of the jumps to them.
 const HARM: [&str; 9] = [
@@ -27,9 +26,8 @@ fn the_kernel_tells_what_others_do_and_not_what_we_do() {
     for family in Family::BOTH {
         in_namespace(|| {
             let programs = |family| programs_of(family, Variant::Nft);
-            let mut data_plane = Iptables::new(programs(family), settings(family), Options::default());
-            let writers = data_plane.writers().unwrap();
-            let mut watch = DriftWatch::open(vec![Own::Chains(family, writers)]).unwrap();
+            let mut data_plane = driven(programs(family), settings(family));
+            let mut watch = DriftWatch::open(vec![data_plane.own().unwrap()]).unwrap();
             let changes = if family == Family::Ipv4 { ipv4() } else { ipv6() };
             data_plane.apply(&changes).unwrap();
             data_plane.resync().unwrap();
@@ -66,7 +64,7 @@ fn a_flush_of_any_shared_chain_is_noticed_by_a_check() {
     for variant in VARIANTS {
         in_namespace(|| {
             let family = Family::Ipv4;
-            let mut data_plane = Iptables::new(programs(variant), settings(family), Options::default());
+            let mut data_plane = driven(programs(variant), settings(family));
             data_plane.apply(&ipv4()).unwrap();
             data_plane.resync().unwrap();
             assert!(data_plane.is_intact().unwrap());

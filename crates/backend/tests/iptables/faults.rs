@@ -7,16 +7,15 @@ use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use portolan_backend::Dataplane as _;
+use portolan_backend::drift::DriftWatch;
 use portolan_backend::engine::{Timing, Work, spawn};
 use portolan_backend::iptables::{Error, Iptables, Options, Programs, Variant};
-use portolan_backend::nft::{DriftWatch, Own};
 use portolan_model::{Change, Family, Forwarding, Frontend, NodePortAddresses, Settings};
 use portolan_testkit::eventually;
 
 use super::example::{cluster_ip, ip, ipv4, put, settings};
 use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
-use super::load::{LOCK, assert_lossless, data_plane, in_use, programs, start, world};
+use super::load::{LOCK, assert_lossless, data_plane, driven, in_use, programs, start, world};
 
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -183,8 +182,7 @@ fn a_load_that_fails_at_any_line_is_mended() {
     for variant in VARIANTS {
         let breakable = Breakable::new(variant, "load");
         in_namespace(|| {
-            let open =
-                || Iptables::new(breakable.programs.clone(), settings(Family::Ipv4), Options::default());
+            let open = || driven(breakable.programs.clone(), settings(Family::Ipv4));
             let mut data_plane = open();
             data_plane.apply(&ipv4()[1..3]).unwrap();
             data_plane.resync().unwrap();
@@ -246,9 +244,8 @@ fn a_lock_that_others_hold_for_10_s_is_reported_and_outlived() {
             assert!(!first.unwrap().full, "the front end of nftables has no use for the lock");
         } else {
             for outcome in [first, apply(&[])] {
-                let Err(portolan_backend::Error::Iptables(Error::Locked { program, .. })) = outcome else {
-                    panic!("{outcome:?}")
-                };
+                let error = outcome.unwrap_err();
+                let Some(Error::Locked { program, .. }) = error.mode_error() else { panic!("{error}") };
                 assert!(program.ends_with("iptables-legacy-restore"), "{program}");
             }
             let held = node.run(|| save(Family::Ipv4, variant)).unwrap();
@@ -269,11 +266,12 @@ fn a_chain_that_another_program_flushes_is_restored() {
         in_namespace(|| {
             let family = Family::Ipv4;
             let data_plane = Iptables::new(programs(variant), settings(family), Options::default());
-            let own = data_plane.writers().map(|writers| Own::Chains(family, writers));
+            let own = data_plane.own();
             let timing = Timing { check_interval: Duration::from_millis(100), ..Timing::default() };
             let (sender, reports) = channel();
             let report = move |report| drop(sender.send(report));
-            let (engine, thread) = spawn(vec![(family, Box::new(data_plane))], timing, report).unwrap();
+            let (engine, thread) =
+                spawn(vec![(settings(family), Box::new(data_plane))], timing, report).unwrap();
             engine.work(family, Work { changes: ipv4(), ..Work::default() });
             engine.start();
             assert!(reports.recv_timeout(PATIENCE).unwrap().outcome.is_ok());
@@ -301,7 +299,7 @@ fn a_flush_is_noticed_where_no_address_takes_node_ports() {
         in_namespace(|| {
             let node_port_addresses = NodePortAddresses::Addresses(Vec::new());
             let settings = Settings { node_port_addresses, ..settings(Family::Ipv4) };
-            let mut data_plane = Iptables::new(programs(variant), settings, Options::default());
+            let mut data_plane = driven(programs(variant), settings);
             data_plane.resync().unwrap();
             assert!(data_plane.is_intact().unwrap(), "without Services");
             data_plane.apply(&ipv4()).unwrap();

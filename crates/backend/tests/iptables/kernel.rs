@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_backend::iptables::{
-    Counted, Error, Iptables, Options, Pieces, Planner, Present, Programs, Rules, Variant, counted,
+    Counted, Error, Options, Pieces, Planner, Present, Programs, Rules, Variant, counted,
 };
-use portolan_backend::{Commit, Dataplane as _, HealthCheckPort};
+use portolan_backend::{Commit, HealthCheckPort, Table as Wanted};
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family};
 use portolan_sock::namespace::in_new_network_namespace;
@@ -17,7 +17,11 @@ use portolan_wire::netlink::NLM_F_ACK;
 use portolan_wire::{Request, nfnetlink};
 
 use super::example::{backends, ipv4, ipv6, put, settings};
-use super::load::programs_of;
+use super::load::{driven, programs_of};
+use planned::Planned;
+
+#[path = "planned.rs"]
+mod planned;
 
 pub(crate) const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 
@@ -87,21 +91,21 @@ fn count(saved: &str, table: &str) -> usize {
     ours.map(|(_, rules)| rules.len()).sum()
 }
 
-fn planner(family: Family, changes: &[Change], health_checks: &[HealthCheckPort]) -> Planner {
-    let mut planner = Planner::new(settings(family), Options::default());
+fn planner(family: Family, changes: &[Change], health_checks: &[HealthCheckPort]) -> Planned {
+    let mut planner = Planned::new(settings(family), Options::default());
     planner.remember(changes, health_checks);
     planner
 }
 
-fn load(programs: &Programs, planner: &mut Planner, pieces: Pieces) {
+fn load(programs: &Programs, planner: &mut Planned, pieces: Pieces) {
     load_over(&programs.present().unwrap(), programs, planner, pieces);
-    let (present, mut again) = (programs.present().unwrap(), String::new());
-    planner.full(&present, pieces, &mut again).unwrap();
+    let again = planner.full(&programs.present().unwrap(), pieces);
     assert_eq!(again, "", "nothing is written twice");
 }
 
-fn load_over(present: &Present, programs: &Programs, planner: &mut Planner, pieces: Pieces) {
-    programs.restore(|mut out| planner.full(present, pieces, &mut out)).unwrap();
+fn load_over(present: &Present, programs: &Programs, planner: &mut Planned, pieces: Pieces) {
+    let text = planner.full(present, pieces);
+    programs.restore(|out| out.write_str(&text)).unwrap();
 }
 
 pub(crate) fn apply(programs: &Programs, text: &str) {
@@ -244,7 +248,7 @@ fn rules_that_another_program_removes_are_restored() {
     for variant in VARIANTS {
         in_namespace(|| {
             let programs = programs_of(Family::Ipv4, variant);
-            let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+            let mut iptables = driven(programs.clone(), settings(Family::Ipv4));
             iptables.apply(&ipv4()).unwrap();
             iptables.resync().unwrap();
             assert!(iptables.is_intact().unwrap());
@@ -271,7 +275,7 @@ fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {
     for variant in VARIANTS {
         in_namespace(|| {
             let programs = programs_of(Family::Ipv4, variant);
-            let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+            let mut iptables = driven(programs.clone(), settings(Family::Ipv4));
             let changes = ipv4();
             iptables.apply(&changes).unwrap();
             iptables.resync().unwrap();
@@ -321,7 +325,7 @@ fn a_data_plane_repairs_the_rules_after_a_failed_change() {
         in_namespace(|| {
             let programs = programs_of(Family::Ipv4, variant);
             let before = save(Family::Ipv4, variant);
-            let mut iptables = Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+            let mut iptables = driven(programs.clone(), settings(Family::Ipv4));
             let meter = iptables.meter();
             let changes = ipv4();
             assert_eq!(iptables.apply(&changes).unwrap(), Commit::default(), "nothing before the start");
@@ -341,7 +345,8 @@ fn a_data_plane_repairs_the_rules_after_a_failed_change() {
 
             apply(&programs, "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n");
             let edge = Change { old: changes[1].new.clone(), new: None, ..changes[1].clone() };
-            assert!(matches!(iptables.apply(&[edge]), Err(portolan_backend::Error::Iptables(_))));
+            let error = iptables.apply(&[edge]).unwrap_err();
+            assert!(error.mode_error::<Error>().is_some(), "{error:?}");
             assert_eq!((meter.read().restore_failures, meter.read().partial_restore_failures), (1, 1));
             assert_eq!(meter.read().rules, rules, "as after the last success");
             let commit = iptables.apply(&[]).unwrap();
@@ -354,10 +359,10 @@ fn a_data_plane_repairs_the_rules_after_a_failed_change() {
 
             let health_check =
                 |port| [HealthCheckPort { namespace: "demo".into(), service: "edge".into(), port }];
-            assert!(iptables.open_health_check_ports(&health_check(Some(32222))));
-            assert!(!iptables.apply(&[]).unwrap().full);
+            assert!(!iptables.open_health_check_ports(&health_check(Some(32222))).unwrap().full);
             assert!(save(Family::Ipv4, variant).contains("--dport 32222 -j ACCEPT"));
-            assert!(iptables.open_health_check_ports(&health_check(None)));
+            assert!(!iptables.open_health_check_ports(&health_check(None)).unwrap().full);
+            assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
             iptables.resync().unwrap();
             assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
 
@@ -378,11 +383,11 @@ fn a_removal_leaves_chains_that_other_programs_use() {
             let programs = Programs::of(Family::Ipv4, variant).unwrap();
             let others = "*nat\n:MINE - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n-A MINE -j KUBE-MARK-MASQ\nCOMMIT\n";
             apply(&programs, others);
-            let mut iptables = Iptables::new(programs, settings(Family::Ipv4), Options::default());
+            let mut iptables = driven(programs, settings(Family::Ipv4));
             iptables.apply(&ipv4()).unwrap();
             iptables.resync().unwrap();
             let deadline = Instant::now() + Duration::from_secs(60);
-            while iptables.remove_part().unwrap() {
+            while iptables.remove_part(None).unwrap() {
                 if variant == Variant::Nft {
                     let saved = save(Family::Ipv4, variant);
                     let has_way_in = saved.contains("-j KUBE-SERVICES");
@@ -414,7 +419,7 @@ fn rules_refer_to_counters_of_the_kernel() {
         in_namespace(|| {
             assert_eq!(counted().unwrap(), Counted::default(), "nothing is made by a look");
             let programs = programs_of(Family::Ipv4, variant);
-            let mut iptables = Iptables::new(programs, settings(Family::Ipv4), Options::default());
+            let mut iptables = driven(programs, settings(Family::Ipv4));
             iptables.apply(&ipv4()).unwrap();
             iptables.resync().unwrap();
             let saved = save(Family::Ipv4, variant);

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use portolan_backend::engine::Driven;
 use portolan_backend::iptables::{Iptables, Options, Programs, Variant};
 use portolan_model::{Change, Family, Forwarding, LocalDetector, Protocol, Settings};
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
@@ -39,8 +40,13 @@ pub(crate) fn world_settings() -> Settings {
     Settings { local_detector: pods, ..settings(Family::Ipv4) }
 }
 
-pub(crate) fn data_plane(programs: Programs) -> Iptables {
-    Iptables::new(programs, world_settings(), Options::default())
+pub(crate) fn data_plane(programs: Programs) -> Driven<Iptables> {
+    driven(programs, world_settings())
+}
+
+/// Returns a data plane with the usual options.
+pub(crate) fn driven(programs: Programs, settings: Settings) -> Driven<Iptables> {
+    Driven::new(settings.clone(), Iptables::new(programs, settings, Options::default()))
 }
 
 /// The lock file of the older iptables: each network namespace is a file of its own, so that no test waits for

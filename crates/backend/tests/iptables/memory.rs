@@ -4,13 +4,12 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use portolan_backend::Dataplane as _;
-use portolan_backend::iptables::{Iptables, Memory, Options, Programs, Size, Variant};
+use portolan_backend::iptables::{Memory, Programs, Size, Variant};
 use portolan_model::{Change, Family};
 use portolan_testkit::Namespace;
 
 use super::example::{cluster_ip, put, settings};
-use super::load::LOCK;
+use super::load::{LOCK, driven};
 
 const SERVICES: u32 = 1_000;
 const ENDPOINTS: u32 = 10;
@@ -115,7 +114,7 @@ fn holds(variant: Variant) {
     let programs = limited(&folder.0, variant, memory, cgroup.as_ref());
     let node = Namespace::new(&format!("memory-{name}")).unwrap();
     node.run(|| {
-        let open = || Iptables::new(programs.clone(), settings(Family::Ipv4), Options::default());
+        let open = || driven(programs.clone(), settings(Family::Ipv4));
         let mut dataplane = open();
         dataplane.apply(&services()).unwrap();
         let first = dataplane.resync().unwrap();

@@ -1,6 +1,5 @@
 //! Tests the takeover of kube-proxy's rules under load.
 
-use portolan_backend::Dataplane as _;
 use portolan_model::Family;
 
 use super::example::{cluster_ip, put};

@@ -7,8 +7,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_backend::Dataplane as _;
-use portolan_backend::ipvs::{Meter, Options, Timeouts};
+use portolan_backend::engine::Driven;
+use portolan_backend::iptables::{Programs, Variant};
+use portolan_backend::ipvs::{Ipvs, Meter, Options, Timeouts};
 use portolan_model::{Change, Family, Forwarding, IpvsScheduler, Protocol};
 
 use super::example::{cluster_ip, put, settings};
@@ -67,7 +68,7 @@ fn an_endpoint_ends_with_its_connections() {
 
         ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
         assert_eq!(weights(), ["  -> 10.180.0.1:8080 Masq weight 0", "  -> 10.180.0.2:8080 Masq weight 1"]);
-        assert!(ipvs.needs_collection());
+        assert!(ipvs.draining() > 0);
         assert!(ipvs.collect().unwrap(), "its connection is there");
         assert!(works(&mut client, &mut server));
         let _second = connect();
@@ -84,7 +85,7 @@ fn an_endpoint_ends_with_its_connections() {
         // The endpoint returns, and is removed again.
         ipvs.apply(&[service(&ENDPOINTS)]).unwrap();
         assert_eq!(weights(), ["  -> 10.180.0.1:8080 Masq weight 1", "  -> 10.180.0.2:8080 Masq weight 1"]);
-        assert!(!ipvs.needs_collection());
+        assert_eq!(ipvs.draining(), 0);
         assert!(works(&mut client, &mut server));
         ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
         // The kernel keeps a closed connection for two minutes, but not one that is reset.
@@ -132,8 +133,9 @@ fn a_deadline_outlives_restarts() {
         let meter = Arc::<Meter>::default();
         assert_eq!(meter.draining(), None);
         let loaded = |drain: Duration, endpoints: &[&str]| {
-            let mut ipvs = open_with(settings(Family::Ipv4), Options { drain, ..options() });
-            ipvs = ipvs.with_meter(Arc::clone(&meter));
+            let programs = Programs::of(Family::Ipv4, Variant::Nft).unwrap();
+            let ipvs = Ipvs::open(programs, settings(Family::Ipv4), Options { drain, ..options() }).unwrap();
+            let mut ipvs = Driven::new(settings(Family::Ipv4), ipvs.with_meter(Arc::clone(&meter)));
             ipvs.apply(&[service(endpoints)]).unwrap();
             let commit = ipvs.resync().unwrap();
             (ipvs, commit)
@@ -183,7 +185,7 @@ fn an_endpoint_of_udp_ends_at_once() {
         let mut ipvs = loaded(Family::Ipv4, &[udp(&ENDPOINTS)]);
         ipvs.apply(&[udp(&ENDPOINTS[1..])]).unwrap();
         assert_eq!(weights(), ["  -> 10.180.0.2:8080 Masq weight 1"]);
-        assert!(!ipvs.needs_collection());
+        assert_eq!(ipvs.draining(), 0);
     });
 }
 
@@ -195,17 +197,17 @@ fn a_retiring_data_plane_keeps_connections() {
         let (mut client, mut server) = (connect(), listeners[0].accept().unwrap().0);
         // Like rules of another mode, this one keeps conntrack active.
         run("iptables-nft", "--append INPUT --match conntrack --ctstate INVALID");
-        assert!(ipvs.retire(None).unwrap());
-        assert!(ipvs.next_attempt().is_some(), "packets that were led in are waited for");
+        assert!(ipvs.remove_part(None).unwrap());
+        assert!(ipvs.removal_due().is_some(), "packets that were led in are waited for");
         assert!(super::support::rules().contains("KUBE-POSTROUTING"));
         eventually("rules are removed", || {
-            assert!(ipvs.retire(None).unwrap());
+            assert!(ipvs.remove_part(None).unwrap());
             !super::support::rules().contains("KUBE")
         });
         for _ in 0..100 {
-            assert!(ipvs.retire(None).unwrap(), "its connection is there");
+            assert!(ipvs.remove_part(None).unwrap(), "its connection is there");
         }
-        let due = ipvs.next_attempt().expect("it only waits");
+        let due = ipvs.removal_due().expect("it only waits");
         assert!(due > Instant::now() && due < Instant::now() + Duration::from_secs(5));
         assert!(works(&mut client, &mut server));
         assert_eq!(addresses()[0], format!("{SERVICE}/32"));
@@ -217,7 +219,7 @@ fn a_retiring_data_plane_keeps_connections() {
         let mut again = open_with(settings(Family::Ipv4), Options { drain: Duration::ZERO, ..options() });
         again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
         again.resync().unwrap();
-        eventually("all of it is removed", || !again.retire(None).unwrap());
+        eventually("all of it is removed", || !again.remove_part(None).unwrap());
         assert!(!run("ip", "link").contains("kube-ipvs0"));
     });
 }

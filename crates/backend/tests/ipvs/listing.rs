@@ -1,6 +1,6 @@
 //! Snapshots of what `ipvsadm`, `ipset`, `ip` and iptables print for an example.
 
-use portolan_backend::{Dataplane as _, HealthCheckPort};
+use portolan_backend::HealthCheckPort;
 use portolan_model::Family;
 
 use super::support::{everything, example, in_namespace, loaded, open, rules, run};
@@ -8,11 +8,8 @@ use super::support::{everything, example, in_namespace, loaded, open, rules, run
 fn listed(family: Family) -> Option<String> {
     in_namespace(|| {
         let mut ipvs = open(family);
-        ipvs.open_health_check_ports(&[HealthCheckPort {
-            namespace: "demo".into(),
-            service: "edge".into(),
-            port: Some(32222),
-        }]);
+        let check = HealthCheckPort { namespace: "demo".into(), service: "edge".into(), port: Some(32222) };
+        ipvs.open_health_check_ports(&[check]).unwrap();
         ipvs.apply(&example(family)).unwrap();
         ipvs.resync().unwrap();
         assert!(ipvs.is_intact().unwrap());

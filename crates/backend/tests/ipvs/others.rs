@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use portolan_backend::Commit;
 use portolan_backend::ipvs::Options;
-use portolan_backend::{Commit, Dataplane as _};
 use portolan_model::{Change, Family, Frontend, NodePortAddresses};
 use portolan_testkit::eventually;
 

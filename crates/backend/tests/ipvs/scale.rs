@@ -1,6 +1,6 @@
 //! Tests how the writes of a change and of a first load grow with the cluster.
 
-use portolan_backend::{Commit, Dataplane as _};
+use portolan_backend::Commit;
 use portolan_model::{Change, Family};
 
 use super::example::{cluster_ip, put};

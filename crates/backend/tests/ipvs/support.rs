@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-use portolan_backend::Dataplane as _;
+use portolan_backend::engine::Driven;
 use portolan_backend::iptables::{Programs, Variant};
 use portolan_backend::ipvs::{Ipvs, KernelVersion, Options, available, kernel_settings};
 use portolan_model::{Change, Family, Settings};
@@ -71,26 +71,26 @@ pub(crate) fn options() -> Options {
     Options { drain: NEVER, ..Options::default() }
 }
 
-pub(crate) fn open_with(settings: Settings, options: Options) -> Ipvs {
+pub(crate) fn open_with(settings: Settings, options: Options) -> Driven<Ipvs> {
     open_by(Variant::Nft, settings, options)
 }
 
-fn open_by(variant: Variant, settings: Settings, options: Options) -> Ipvs {
+fn open_by(variant: Variant, settings: Settings, options: Options) -> Driven<Ipvs> {
     let programs = Programs::of(settings.family, variant).unwrap();
-    Ipvs::open(programs, settings, options).unwrap()
+    Driven::new(settings.clone(), Ipvs::open(programs, settings, options).unwrap())
 }
 
-pub(crate) fn open(family: Family) -> Ipvs {
+pub(crate) fn open(family: Family) -> Driven<Ipvs> {
     open_with(example::settings(family), options())
 }
 
 /// Returns a data plane that has written these changes.
-pub(crate) fn loaded(family: Family, changes: &[Change]) -> Ipvs {
+pub(crate) fn loaded(family: Family, changes: &[Change]) -> Driven<Ipvs> {
     loaded_by(Variant::Nft, family, changes)
 }
 
 /// Returns such a data plane with a variant of iptables.
-pub(crate) fn loaded_by(variant: Variant, family: Family, changes: &[Change]) -> Ipvs {
+pub(crate) fn loaded_by(variant: Variant, family: Family, changes: &[Change]) -> Driven<Ipvs> {
     let mut ipvs = open_by(variant, example::settings(family), options());
     ipvs.apply(changes).unwrap();
     ipvs.resync().unwrap();

@@ -2,30 +2,36 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_backend::Dataplane;
-use portolan_backend::iptables::Variant;
+use portolan_backend::Dataplane as _;
+use portolan_backend::engine::{Boxed, Driven};
+use portolan_backend::iptables::{Iptables, Options, Programs, Variant};
+use portolan_backend::ipvs::Ipvs;
 use portolan_backend::nft::Nftables;
+use portolan_model::Family;
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
 
-use super::load::{assert_lossless, data_plane, in_use, load_of, programs, world, world_settings};
-use super::support::{in_namespace, open_with, options, write_settings};
+use super::load::{assert_lossless, in_use, load_of, programs, world, world_settings};
+use super::support::{in_namespace, options, write_settings};
 
 /// How long a retirement runs. Packets would hit missing rules in this time.
 const A_WHILE: Duration = Duration::from_secs(2);
 
-type Plane = Box<dyn Dataplane + Send>;
+type Plane = Driven<Boxed>;
 
 fn nftables() -> Plane {
-    Box::new(Nftables::open(world_settings()).unwrap())
+    Driven::new(world_settings(), Box::new(Nftables::open(world_settings()).unwrap()))
 }
 
 fn iptables() -> Plane {
-    Box::new(data_plane(programs(Variant::Nft)))
+    let plane = Iptables::new(programs(Variant::Nft), world_settings(), Options::default());
+    Driven::new(world_settings(), Box::new(plane))
 }
 
 fn ipvs() -> Plane {
     write_settings();
-    Box::new(open_with(world_settings(), options()))
+    let programs = Programs::of(Family::Ipv4, Variant::Nft).unwrap();
+    let plane = Ipvs::open(programs, world_settings(), options()).unwrap();
+    Driven::new(world_settings(), Box::new(plane))
 }
 
 /// Starts a load that an emulated machine can carry.
@@ -53,12 +59,12 @@ fn started(node: &Namespace, make: fn() -> Plane) -> Plane {
 
 /// Retires the former data plane. IPVS may have connections left to wait for.
 fn retire(node: &Namespace, mut former: Plane, new: &Plane) {
-    let kept = new.chains();
+    let kept = new.about().claims;
     let work = move || {
         let start = Instant::now();
         let mut more = true;
         while more || start.elapsed() < A_WHILE {
-            more = former.retire(kept).unwrap() && start.elapsed() < A_WHILE;
+            more = former.remove_part(kept).unwrap() && start.elapsed() < A_WHILE;
         }
     };
     node.run(work).unwrap();

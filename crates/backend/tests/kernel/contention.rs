@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use portolan_backend::{Dataplane, Error};
+use portolan_backend::Error;
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{

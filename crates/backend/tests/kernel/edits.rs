@@ -1,6 +1,5 @@
 //! The table after edits equals a table created from the same state.
 
-use portolan_backend::Dataplane;
 use portolan_model::Family;
 
 use super::support::{Edited, collect, in_namespace, of, programmed, settings};

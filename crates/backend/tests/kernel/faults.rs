@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use portolan_backend::Dataplane;
-use portolan_backend::nft::{DriftWatch, Nftables};
+use portolan_backend::drift::DriftWatch;
 use portolan_model::{Change, Family};
 use portolan_sock::{Protocol, Socket};
 use portolan_testkit::eventually;
 use portolan_wire::nftables::{Family as WireFamily, IfExists, Table as WireTable, Transaction};
 
 use super::support::{
-    cluster_ip, collect, every_kind, gone, in_namespace, list, nft, programmed, put, settings,
+    cluster_ip, collect, every_kind, gone, in_namespace, list, nft, open, programmed, put, settings,
 };
 use super::table::{Table, generation};
 
@@ -91,9 +90,7 @@ fn what_others_do_is_noticed_and_mended() {
                 nftables.mark_unknown();
                 let commit = nftables.resync().unwrap();
                 assert!(commit.full, "{command}");
-                while nftables.needs_collection() {
-                    nftables.collect().unwrap();
-                }
+                while nftables.collect().unwrap() {}
                 assert_eq!(watch.drifted().unwrap(), [], "our own commits are not drift: {command}");
                 assert_eq!(Table::read(family).meaning(), table.meaning(), "{command}");
                 let commit = nftables.resync().unwrap();
@@ -146,9 +143,7 @@ fn a_refused_commit_changes_nothing_and_the_next_comparison_mends_it() {
                 drop(programmed(settings(family), &state));
                 Table::read(family).meaning()
             });
-            while nftables.needs_collection() {
-                nftables.collect().unwrap();
-            }
+            while nftables.collect().unwrap() {}
             assert_eq!(Table::read(family).meaning(), fresh);
         });
     }
@@ -184,7 +179,7 @@ fn changes_after_a_failed_first_comparison_are_not_lost() {
         owner.commit(&transaction.finish().unwrap()).unwrap();
 
         let state = every_kind(Family::Ipv4);
-        let mut nftables = Nftables::open(settings(Family::Ipv4)).unwrap();
+        let mut nftables = open(settings(Family::Ipv4));
         nftables.apply(&state).unwrap();
         nftables.resync().unwrap_err();
         let new = put("new", cluster_ip(Family::Ipv4, 50, [1, 2]));

@@ -3,12 +3,11 @@
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-use portolan_backend::nft::Nftables;
-use portolan_backend::{Commit, Dataplane, Extent};
+use portolan_backend::{Commit, Extent};
 use portolan_model::{Backend, Change, Family, Forwarding, Frontend};
 use portolan_sock::{Protocol, Socket};
 
-use super::support::{cluster_ip, in_namespace, ip, put, settings, started};
+use super::support::{cluster_ip, in_namespace, ip, open, put, settings, started};
 use super::table::Table;
 
 /// Lowest number of Services. There are more if `net.core.wmem_max` is high.
@@ -110,7 +109,7 @@ fn a_service_with_too_many_endpoints_uses_the_first_ones_and_is_reported() {
             assert_reported(&nftables.resync().unwrap());
             assert_eq!(self::elements(), elements, "as many as before");
             // The first ones by address are used, so the same ones after a restart.
-            let mut nftables = Nftables::open(settings(Family::Ipv4)).unwrap();
+            let mut nftables = open(settings(Family::Ipv4));
             nftables.probe().unwrap();
             let commit = nftables.compare(&[too_many, other]).unwrap();
             assert_reported(&commit);

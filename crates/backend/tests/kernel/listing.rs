@@ -1,6 +1,5 @@
 //! What `nft list table` shows. nft 1.0.6 of Debian 12 aborts on some valid rules; it must list ours.
 
-use portolan_backend::Dataplane;
 use portolan_model::{Change, ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, Settings};
 
 use super::support::{

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_backend::Dataplane;
 use portolan_model::{Change, Family, LocalDetector, NodePortAddresses, Settings};
 use portolan_testkit::eventually;
 
@@ -175,17 +174,19 @@ fn a_removed_table_stops_translating_before_it_is_deleted() {
             let state = every_kind(family);
             let mut nftables = programmed(settings(family), &state);
             let rules = |chain: &str| Table::read(family).rules_of(chain);
-            assert!(nftables.remove_part().unwrap());
+            assert!(nftables.remove_part(None).unwrap());
             for chain in ["nat-prerouting", "nat-output", "filter-input", "filter-forward", "filter-output"] {
                 assert_eq!(rules(chain), 0, "{chain}");
             }
             assert!(rules("nat-postrouting") > 0, "what is on its way is still masqueraded");
-            let due = nftables.next_attempt().unwrap();
-            eventually(Duration::from_secs(120), "the table has left", || !nftables.remove_part().unwrap())
-                .unwrap();
+            let due = nftables.removal_due().unwrap();
+            eventually(Duration::from_secs(120), "the table has left", || {
+                !nftables.remove_part(None).unwrap()
+            })
+            .unwrap();
             assert!(Instant::now() >= due);
             assert!(Table::read_or_empty(family).is_none());
-            assert!(!nftables.remove_part().unwrap(), "there is nothing to do");
+            assert!(!nftables.remove_part(None).unwrap(), "there is nothing to do");
         });
     }
 }

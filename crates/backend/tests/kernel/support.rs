@@ -4,8 +4,9 @@ use std::net::IpAddr;
 use std::process::Command;
 use std::sync::Arc;
 
+use portolan_backend::Commit;
+use portolan_backend::engine::Driven;
 use portolan_backend::nft::Nftables;
-use portolan_backend::{Commit, Dataplane};
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{
     Backend, Catalog, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol,
@@ -163,14 +164,19 @@ fn source_ranges(family: Family) -> Box<[ipnet::IpNet]> {
     Box::new(texts.map(|text| text.parse().unwrap()))
 }
 
+/// Returns a data plane that has programmed nothing.
+pub(crate) fn open(settings: Settings) -> Driven<Nftables> {
+    Driven::new(settings.clone(), Nftables::open(settings).unwrap())
+}
+
 /// Returns a data plane that has programmed these changes.
-pub(crate) fn programmed(settings: Settings, changes: &[Change]) -> Nftables {
+pub(crate) fn programmed(settings: Settings, changes: &[Change]) -> Driven<Nftables> {
     started(settings, changes).0
 }
 
 /// Does the same as [`programmed`] and returns what the first comparison wrote, too.
-pub(crate) fn started(settings: Settings, changes: &[Change]) -> (Nftables, Commit) {
-    let mut nftables = Nftables::open(settings).unwrap();
+pub(crate) fn started(settings: Settings, changes: &[Change]) -> (Driven<Nftables>, Commit) {
+    let mut nftables = open(settings);
     nftables.probe().unwrap();
     assert_eq!(nftables.apply(changes).unwrap(), Commit::default(), "nothing before the first comparison");
     let commit = nftables.resync().unwrap();
@@ -179,10 +185,8 @@ pub(crate) fn started(settings: Settings, changes: &[Change]) -> (Nftables, Comm
 }
 
 /// Collects until nothing is left, and once more.
-pub(crate) fn collect(nftables: &mut Nftables) {
-    while nftables.needs_collection() {
-        nftables.collect().unwrap();
-    }
+pub(crate) fn collect(nftables: &mut Driven<Nftables>) {
+    while nftables.collect().unwrap() {}
     assert!(!nftables.collect().unwrap());
 }
 

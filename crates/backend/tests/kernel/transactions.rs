@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use portolan_backend::Dataplane;
+use portolan_backend::engine::Driven;
+use portolan_backend::nft::Nftables;
 use portolan_model::{Change, Family};
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{Data, Element, ElementList, Event};
@@ -13,7 +14,7 @@ use super::support::{cluster_ip, collect, in_namespace, programmed, put, setting
 const GROUP: u32 = 7;
 
 /// Applies changes and returns the kernel's notifications, a line for each object.
-fn notifications(nftables: &mut impl Dataplane, changes: &[Change]) -> String {
+fn notifications(nftables: &mut Driven<Nftables>, changes: &[Change]) -> String {
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     socket.subscribe(&[GROUP]).unwrap();
     let commit = nftables.apply(changes).unwrap();

@@ -81,7 +81,8 @@ impl Agent {
     pub(super) fn report_memory(&mut self, planes: &[Plane]) {
         for plane in planes {
             let loads_much = plane.blueprint.loads_each_endpoint();
-            let variant = plane.chains.filter(|_| loads_much).map(|chains| chains.variant);
+            let claims = plane.claims.filter(|_| loads_much);
+            let variant = claims.and_then(|claims| Variant::at(claims.place));
             *self.need.variants.get_mut(plane.family) = variant;
         }
         let Some((needed, room)) = self.need.too_much_for(|| cgroup::memory_room(&Host::default())) else {

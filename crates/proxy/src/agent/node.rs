@@ -152,11 +152,11 @@ impl Agent {
                 let programs = programs.get_mut(settings.family).take();
                 running.successor(settings, blueprint, programs, &mut self.shared)
             };
+            if is_new {
+                tracing::info!(family = %settings.family, "settings changed: comparing everything");
+                running.engine.configure(settings.clone());
+            }
             match replaced {
-                Replaced::Unchanged if is_new => {
-                    tracing::info!(family = %settings.family, "settings changed: comparing everything");
-                    running.engine.configure(settings.clone());
-                }
                 Replaced::Unchanged => {}
                 Replaced::By(dataplane) => replacements.push((settings.family, dataplane)),
                 Replaced::Failed => self.lacks_dataplane = true,
@@ -167,7 +167,7 @@ impl Agent {
         self.review_memory();
         if let Some(running) = &self.running {
             for (family, dataplane) in replacements {
-                tracing::info!(%family, mode = dataplane.mode(), "another data plane is to do the work: writing its rules");
+                tracing::info!(%family, mode = dataplane.about().mode, "another data plane is to do the work: writing its rules");
                 running.engine.replace(family, dataplane);
             }
         }
@@ -217,8 +217,9 @@ impl Running {
             return Replaced::Unchanged;
         };
         match blueprint.make(settings.clone(), programs, shared) {
-            Ok(modes::Made { dataplane, own, chains }) => {
-                (plane.blueprint, plane.chains, plane.next) = (blueprint, chains, Some(Next { own }));
+            Ok(modes::Made { dataplane, own }) => {
+                let claims = dataplane.about().claims;
+                (plane.blueprint, plane.claims, plane.next) = (blueprint, claims, Some(Next { own }));
                 Replaced::By(dataplane)
             }
             Err(error) => {

@@ -1,5 +1,6 @@
 //! Service ports that could not be programmed. Each is reported once, not after each commit that repeats the refusal.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use portolan_backend::{Extent, Refusal};
@@ -16,7 +17,11 @@ impl Reported {
     /// Stores the refusals of a commit and returns the new ones. `changed` are the Service ports of the commit,
     /// `None` all of them. A Service port that the commit covers and does not refuse is programmed: its refusal is
     /// dropped.
-    fn take(&mut self, refused: &[Refusal], changed: Option<&[Arc<ServicePortName>]>) -> Vec<Refusal> {
+    fn take(
+        &mut self,
+        refused: &[Refusal],
+        changed: Option<&BTreeSet<Arc<ServicePortName>>>,
+    ) -> Vec<Refusal> {
         let new: Vec<Refusal> = refused.iter().filter(|refusal| !self.0.contains(refusal)).cloned().collect();
         self.0.retain(|reported| {
             refused.contains(reported) || changed.is_some_and(|changed| !changed.contains(&reported.name))
@@ -30,7 +35,7 @@ impl Agent {
     /// Reports Service ports that cannot be programmed: one log message and one Event each.
     pub(super) fn report_refusals(&mut self, step: &Synced) {
         let family = step.family;
-        let changed = (!step.full).then_some(step.changed.as_slice());
+        let changed = (!step.full).then_some(&step.changed);
         for Refusal { name, reason, extent } in self.refused.get_mut(family).take(&step.refused, changed) {
             let (namespace, service, port) = (&*name.namespace, &*name.service, &*name.port);
             match extent {
@@ -69,8 +74,8 @@ mod tests {
         let mut take = |refused: &[&Refusal], changed: Option<&[&str]>| {
             let refused: Vec<Refusal> = refused.iter().map(|refusal| (*refusal).clone()).collect();
             let changed =
-                changed.map(|changed| changed.iter().map(|service| name(service)).collect::<Vec<_>>());
-            reported.take(&refused, changed.as_deref())
+                changed.map(|changed| changed.iter().map(|service| name(service)).collect::<BTreeSet<_>>());
+            reported.take(&refused, changed.as_ref())
         };
         assert_eq!(take(&[&a], Some(&["a"])), std::slice::from_ref(&a));
         assert_eq!(take(&[&a], Some(&["a"])), [], "the same");

@@ -4,8 +4,10 @@
 //! addresses or, after a deadline, without them. Every family's data plane then compares everything with the kernel.
 //! Rules that an earlier run left in another mode are retired after that.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_backend::Dataplane as _;
 use portolan_backend::conntrack::CleanerThread;
 use portolan_backend::engine::{self, Handle, Work};
 use portolan_model::catalog::PerFamily;
@@ -96,16 +98,15 @@ impl Agent {
                 Some(Ok(found)) => Some(Ok(found.for_another())),
                 _ => programs.get_mut(family).take(),
             };
-            let modes::Made { dataplane, own, chains } =
-                blueprint.make(settings.clone(), found, &mut self.shared)?;
-            dataplanes.push((family, dataplane));
-            planes.push(Plane { family, blueprint, chains, own, next: None });
+            let modes::Made { dataplane, own } = blueprint.make(settings.clone(), found, &mut self.shared)?;
+            planes.push(Plane { family, blueprint, claims: dataplane.about().claims, own, next: None });
+            dataplanes.push((settings.clone(), dataplane));
         }
         let flows = self.flow_cleaner(&settings)?;
         let reporter = Reporter {
             health: self.health(),
             metrics: self.metrics(),
-            done: self.done.clone(),
+            done: Arc::clone(&self.done),
             flows: flows.requests(),
             meters: self.shared.meters.clone(),
         };

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use portolan_backend::dataplane::Chains;
+use portolan_backend::Error;
+use portolan_backend::drift::Own;
+use portolan_backend::engine::Boxed;
 use portolan_backend::iptables::{self, Meter, Programs};
-use portolan_backend::nft::Own;
-use portolan_backend::{Dataplane, Error};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, Settings};
 use portolan_node::config::Configuration;
@@ -121,11 +121,9 @@ pub(crate) struct Shared {
 
 /// A new data plane. It has not changed any rule yet.
 pub(crate) struct Made {
-    pub(crate) dataplane: Box<dyn Dataplane + Send>,
+    pub(crate) dataplane: Boxed,
     /// The rules that this data plane owns, if the kernel sends notifications when other programs change them.
     pub(crate) own: Option<Own>,
-    /// The iptables chains that the data plane uses, if any.
-    pub(crate) chains: Option<Chains>,
 }
 
 /// The programs of iptables that a family's data plane is to call, or why there are none.

@@ -4,9 +4,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use portolan_backend::Error;
 use portolan_backend::iptables::{self, Counted, Iptables, Measures, Options, Programs, Rules};
-use portolan_backend::nft::Own;
-use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
 use portolan_node::config::{Configuration, Mode};
@@ -128,9 +127,8 @@ impl PlaneOptions for Options {
         let programs = required(programs, family)?;
         let meter = Arc::clone(shared.meters.iptables.get(family));
         let dataplane = Iptables::new(programs, settings, options).with_meter(meter);
-        let chains = dataplane.chains();
-        let own = dataplane.writers().map(|writers| Own::Chains(family, writers));
-        Ok(Made { dataplane: Box::new(dataplane), own, chains })
+        let own = dataplane.own();
+        Ok(Made { dataplane: Box::new(dataplane), own })
     }
 }
 

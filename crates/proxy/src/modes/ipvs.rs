@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use portolan_backend::Error;
 use portolan_backend::ipvs::{self, Ipvs, KernelVersion};
-use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
@@ -127,8 +127,7 @@ impl PlaneOptions for Options {
         let meter = Arc::clone(shared.meters.ipvs.get(family));
         let programs = required(programs, family)?;
         let dataplane = Ipvs::open(programs, settings, self.dataplane.clone())?.with_meter(meter);
-        let chains = dataplane.chains();
-        Ok(Made { dataplane: Box::new(dataplane), own: None, chains })
+        Ok(Made { dataplane: Box::new(dataplane), own: None })
     }
 }
 

@@ -68,6 +68,6 @@ impl PlaneOptions for Options {
     fn make(&self, settings: Settings, _: Option<FoundPrograms>, _: &mut Shared) -> Result<Made, Error> {
         let dataplane = Nftables::open(settings)?;
         let own = Some(dataplane.own());
-        Ok(Made { dataplane: Box::new(dataplane), own, chains: None })
+        Ok(Made { dataplane: Box::new(dataplane), own })
     }
 }

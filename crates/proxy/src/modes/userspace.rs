@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use portolan_backend::Error;
 use portolan_backend::iptables;
 use portolan_backend::nft::{Listeners, Nftables};
 use portolan_backend::userspace::{Remains, Userspace, spawn_translated};
-use portolan_backend::{Dataplane as _, Error};
 use portolan_model::{Capture, Family, Settings};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::{ProxyMetrics, RelayMeasures};
@@ -125,8 +125,8 @@ impl PlaneOptions for Options {
                 Userspace::open_redirect(programs, settings, options.clone(), relay)
             }
         };
-        let (own, chains) = (dataplane.own(), dataplane.chains());
-        Ok(Made { dataplane: Box::new(dataplane), own, chains })
+        let own = dataplane.own();
+        Ok(Made { dataplane: Box::new(dataplane), own })
     }
 }
 
@@ -260,8 +260,9 @@ impl Relays {
         }
         raise_descriptors();
         let relay = match options.capture {
-            Capture::Tproxy => portolan_relay::spawn(&self.families, options.clone())
-                .map_err(|error| Error::Other(Box::new(error)))?,
+            Capture::Tproxy => {
+                portolan_relay::spawn(&self.families, options.clone()).map_err(Error::of_mode)?
+            }
             Capture::Redirect => spawn_translated(&self.families, options.clone())?,
         };
         let is_redirected = options.capture == Capture::Redirect;

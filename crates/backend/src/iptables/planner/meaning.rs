@@ -2,20 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_model::oracle::{FlowState, ModeDifferences, Oracle, Origin, Packet};
 use portolan_model::table::Entry;
 use portolan_model::verdict::Fate;
 use portolan_model::world::{Ranges, Rng};
-use portolan_model::{
-    Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, ServicePortName, Settings,
-};
+use portolan_model::{Family, LocalDetector, NodePortAddresses, Protocol, Settings};
 use proptest::prelude::*;
 
-use super::tests::{Edited, loaded, settings};
-use super::{Options, Planner};
+use super::Options;
+use super::tests::{Edited, Planned, loaded, settings};
 use crate::iptables::walk::{End, Walk};
 
 const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -167,13 +164,14 @@ proptest! {
         let settings = random_settings(&mut rng, family);
         let options = random_options(&mut rng, &settings);
         let differences = &differences(&settings, &options);
-        let mut planner = Planner::new(settings.clone(), options);
-        let (changes, health_checks) = Edited::new(seed).first();
+        let mut planner = Planned::new(settings.clone(), options);
+        let mut edited = Edited::new(seed);
+        let (changes, health_checks) = edited.first();
         planner.remember(&changes, &health_checks);
         let tables = loaded(&mut planner);
         let local_addresses = local_addresses(family);
-        let entry = |(name, forwarding): (&Arc<ServicePortName>, &Arc<Forwarding>)| (name.clone(), forwarding.clone());
-        let table: Vec<Entry> = planner.forwardings().map(entry).collect();
+        // The oracle gets the Catalog's table, so a planner that loses a Service port is found out.
+        let table: Vec<Entry> = edited.entries(family);
         let local_addresses = &local_addresses;
         let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
         let walk = Walk { tables: &tables, local_addresses };

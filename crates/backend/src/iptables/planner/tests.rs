@@ -3,18 +3,22 @@ use std::collections::BTreeSet;
 use insta::assert_snapshot;
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{
-    Catalog, ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses,
+    Catalog, ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses, Protocol,
 };
 use proptest::prelude::*;
 
 use super::*;
+use crate::HealthCheckPort;
 use crate::iptables::interpreter::Tables;
 
 #[path = "../../../tests/iptables/example.rs"]
 mod example;
+#[path = "../../../tests/iptables/planned.rs"]
+mod planned;
 
 pub(super) use example::settings;
 use example::{cluster_ip, ip, ipv4 as demo, ipv6, put};
+pub(super) use planned::Planned;
 
 fn counting() -> Options {
     Options { count_invalid: true, count_localhost: true, ..Options::default() }
@@ -24,19 +28,17 @@ fn gone(change: &Change) -> Change {
     Change { old: change.new.clone(), new: None, ..change.clone() }
 }
 
-fn planner(family: Family, changes: &[Change]) -> Planner {
-    let mut planner = Planner::new(settings(family), counting());
+fn planner(family: Family, changes: &[Change]) -> Planned {
+    let mut planner = Planned::new(settings(family), counting());
     planner.remember(changes, &[]);
     planner
 }
 
-fn full(planner: &mut Planner, present: &Present, pieces: Pieces) -> String {
-    let mut text = String::new();
-    planner.full(present, pieces, &mut text).unwrap();
-    text
+fn full(planner: &mut Planned, present: &Present, pieces: Pieces) -> String {
+    planner.full(present, pieces)
 }
 
-fn load(planner: &mut Planner) -> String {
+fn load(planner: &mut Planned) -> String {
     full(planner, &Present::default(), Pieces::One)
 }
 
@@ -74,7 +76,7 @@ fn a_load_where_all_is_otherwise() {
     };
     let options =
         Options { loopback_addresses: vec![ip("127.0.0.1")], drop_invalid: false, ..Options::default() };
-    let mut planner = Planner::new(settings, options);
+    let mut planner = Planned::new(settings, options);
     planner.remember(&[put("dual", "", dual)], &[health_check(Some(32222))]);
     assert_snapshot!(load(&mut planner));
 }
@@ -103,7 +105,7 @@ fn a_change_of_endpoints_writes_their_chains_only() {
 fn nothing_is_written_again_where_no_address_takes_node_ports() {
     let node_port_addresses = NodePortAddresses::Addresses(Vec::new());
     let settings = Settings { node_port_addresses, ..settings(Family::Ipv4) };
-    let mut planner = Planner::new(settings, counting());
+    let mut planner = Planned::new(settings, counting());
     planner.remember(&demo()[2..], &[]);
     let mut tables = loaded(&mut planner);
     tables.restore(&planner.plan(&demo()[..2], &[]), |_| {}).unwrap();
@@ -262,7 +264,7 @@ fn a_shared_chain_that_changes_much_is_written_anew() {
 }
 
 /// Returns empty tables after a full load.
-pub(super) fn loaded(planner: &mut Planner) -> Tables {
+pub(super) fn loaded(planner: &mut Planned) -> Tables {
     let mut tables = Tables::empty();
     tables.restore(&load(planner), |_| {}).unwrap();
     tables
@@ -287,6 +289,11 @@ impl Edited {
     pub(super) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
         let edits = self.world.edits();
         self.changes(&edits)
+    }
+
+    /// Returns the forwardings of a family as the Catalog has them.
+    pub(super) fn entries(&self, family: Family) -> Vec<portolan_model::table::Entry> {
+        self.catalog.forwardings(family).collect()
     }
 
     fn edit(&mut self, count: usize) -> (Vec<Change>, Vec<HealthCheckPort>) {
@@ -331,7 +338,7 @@ proptest! {
         seed in any::<u64>(), family in family(), pieces in pieces(), counts in prop::collection::vec(1_usize..6, 1..12)
     ) {
         let mut edited = Edited::new(seed);
-        let mut planner = Planner::new(settings(family), counting());
+        let mut planner = Planned::new(settings(family), counting());
         let (changes, health_checks) = edited.first();
         planner.remember(&changes, &health_checks);
         let mut tables = Tables::empty();
@@ -354,7 +361,7 @@ proptest! {
         at_first in any::<bool>()
     ) {
         let mut edited = Edited::new(seed);
-        let mut planner = Planner::new(settings(family), counting());
+        let mut planner = Planned::new(settings(family), counting());
         let (changes, health_checks) = edited.first();
         planner.remember(&changes, &health_checks);
         let mut tables = Tables::empty();
@@ -381,7 +388,7 @@ proptest! {
         seed in any::<u64>(), other in any::<u64>(), family in family(), pieces in pieces()
     ) {
         let plan = |seed| {
-            let mut planner = Planner::new(settings(family), counting());
+            let mut planner = Planned::new(settings(family), counting());
             let (changes, health_checks) = Edited::new(seed).first();
             planner.remember(&changes, &health_checks);
             planner

@@ -1,7 +1,8 @@
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
-use portolan_model::{Catalog, Change, Family, Settings};
+use portolan_model::{Catalog, Family, Settings};
 
 use super::*;
+use crate::table::Table;
 
 fn manner() -> WriteSettings<'static> {
     let drained_by = UptimeSecs::now().after(std::time::Duration::from_secs(9));
@@ -88,10 +89,10 @@ fn node_addresses(family: Family) -> Vec<IpAddr> {
     }
 }
 
-fn desired(family: Family) -> Desired {
-    let mut desired = Desired::new(settings(family), Vec::new());
-    desired.set_node_addresses(node_addresses(family));
-    desired
+fn desired(family: Family) -> (Desired, Table) {
+    let (mut desired, table) = (Desired::new(settings(family), Vec::new()), Table::new(settings(family)));
+    desired.set_node_addresses(node_addresses(family), &table);
+    (desired, table)
 }
 
 /// Single changes lead to the same state as a comparison, and nothing is written twice.
@@ -101,15 +102,14 @@ fn changes_lead_to_the_same_state_as_a_comparison() {
         let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
         let mut world = World::random(&mut rng, 12, &ranges);
         let mut catalog = Catalog::new("n1");
-        let (mut desired, mut kernel) = (desired(family), Kernel::default());
+        let ((mut desired, mut table), mut kernel) = (desired(family), Kernel::default());
         let mut draining = Draining::default();
         let mut edits = world.edits();
         for step in 0..150 {
             for edit in std::mem::take(&mut edits) {
                 catalog.apply(Edit::event(&edit).unwrap());
             }
-            let mut changes = catalog.take_changes().changes;
-            changes.retain(|change: &Change| change.family == family);
+            let changes = table.take(catalog.take_changes().changes, []);
             let mut touched = Touched::default();
             desired.apply(&changes, &mut touched);
             let difference = Difference::of_change(&touched, &desired, &draining, manner());
@@ -152,9 +152,8 @@ fn virtual_servers_follow_the_node_addresses() {
     for edit in world.edits() {
         catalog.apply(edit.event().unwrap());
     }
-    let mut changes = catalog.take_changes().changes;
-    changes.retain(|change| change.family == Family::Ipv4);
-    let mut desired = desired(Family::Ipv4);
+    let (mut desired, mut table) = desired(Family::Ipv4);
+    let changes = table.take(catalog.take_changes().changes, []);
     desired.apply(&changes, &mut Touched::default());
     let mut kernel = Kernel::default();
     kernel.take(&kernel.compared(&desired));
@@ -163,7 +162,8 @@ fn virtual_servers_follow_the_node_addresses() {
         kernel.servers.keys().filter(|key| key.address == address).count()
     };
     assert!(at(&kernel, "192.168.1.2") > 0);
-    desired.set_node_addresses(vec!["192.168.0.2".parse().unwrap(), "192.168.3.2".parse().unwrap()]);
+    let addresses = ["192.168.0.2", "192.168.3.2"].map(|address| address.parse().unwrap());
+    desired.set_node_addresses(addresses.to_vec(), &table);
     kernel.take(&kernel.compared(&desired));
     assert_eq!(at(&kernel, "192.168.1.2"), 0);
     assert_eq!(at(&kernel, "192.168.3.2"), at(&kernel, "192.168.0.2"));

@@ -1,4 +1,4 @@
-use portolan_model::{Backend, Change, Family, Forwarding, IpvsScheduler, Protocol, Settings};
+use portolan_model::{Backend, Change, Family, IpvsScheduler, Protocol, Settings};
 use portolan_sock::Errno;
 
 use super::*;
@@ -29,11 +29,12 @@ fn place(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 1, 0, last], 8080))
 }
 
-fn desired() -> Desired {
+fn desired() -> (Desired, Table) {
     let settings = Settings::plain(Family::Ipv4);
+    let mut table = Table::new(settings.clone());
     let mut desired = Desired::new(settings, Vec::new());
-    desired.apply(&[1, 2, 3, 4, 5].map(change), &mut Touched::default());
-    desired
+    desired.apply(&table.take([1, 2, 3, 4, 5].map(change), []), &mut Touched::default());
+    (desired, table)
 }
 
 fn reported(items: &[Item]) -> Vec<(String, &'static str)> {
@@ -42,7 +43,8 @@ fn reported(items: &[Item]) -> Vec<(String, &'static str)> {
         Refused { item: *item, error }
     };
     let refused: Vec<Refused> = items.iter().map(refused).collect();
-    owners(&refused, &desired())
+    let (desired, table) = desired();
+    owners(&refused, &desired, &table)
         .into_iter()
         .map(|(name, reason)| (name.service.to_string(), reason))
         .collect()

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{
@@ -100,22 +101,51 @@ fn endpoints(model: &Model, id: u32, first: u32) -> BTreeSet<Vec<u8>> {
     (first..).map_while(endpoint).collect()
 }
 
+/// A planner with the table that it follows.
+struct Planned {
+    planner: Planner,
+    table: Table,
+}
+
+impl Planned {
+    /// Plans changes, with the former states that the table has.
+    fn plan(&mut self, changes: &[Change]) -> Plan {
+        let changes = self.table.take(changes.iter().cloned(), []);
+        self.planner.plan(&changes.forwardings)
+    }
+}
+
+impl Deref for Planned {
+    type Target = Planner;
+
+    fn deref(&self) -> &Planner {
+        &self.planner
+    }
+}
+
+impl DerefMut for Planned {
+    fn deref_mut(&mut self) -> &mut Planner {
+        &mut self.planner
+    }
+}
+
 /// Returns a planner that has been compared with a table without sets, and the model of what it wrote.
-fn from_scratch(settings: Settings, state: &[Change]) -> (Planner, Model) {
-    let mut planner = Planner::new(settings);
-    planner.remember(state);
+fn from_scratch(settings: Settings, state: &[Change]) -> (Planned, Model) {
+    let mut planner = Planner::new(settings.clone());
+    let mut table = Table::new(settings);
+    table.take(state.iter().cloned(), []);
     // A table that exists, but without its sets.
-    let table = Some(skeleton::table(planner.layout().place()));
-    let difference = Difference::between(&mut planner, &mut View { table, ..View::default() });
+    let there = Some(skeleton::table(planner.layout().place()));
+    let difference = Difference::between(&mut planner, &table, &mut View { table: there, ..View::default() });
     assert!(difference.rebuild && difference.plan.refused.is_empty());
     let mut model = Model::new();
     replay(&mut model, &difference.elements, "first");
     let (mut in_pieces, mut pieces) = (Model::new(), Pieces::default());
-    while let Some(piece) = pieces.next(&planner) {
+    while let Some(piece) = pieces.next(&planner, &table) {
         replay(&mut in_pieces, &piece, "piece");
     }
     assert_eq!(in_pieces, model, "a first load in pieces");
-    (planner, model)
+    (Planned { planner, table }, model)
 }
 
 struct Edited {
