@@ -117,7 +117,8 @@ bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
 ## Build the static binaries in target/static: portolan-proxy for images (deploy/image) and nodes, portolan with all
 ## subcommands for hosts of any distribution.
 # Each binary is built by itself. Built together, portolan-proxy would get the features that portolan needs of their
-# common dependencies.
+# common dependencies. Nothing reads the tables for unwinding, half a MiB of the file: a panic aborts.
+static: export RUSTFLAGS := $(RUSTFLAGS) -C force-unwind-tables=no
 static: packages-static
 	rustup target list --installed | grep -qx $(STATIC_TARGET) || rustup target add $(STATIC_TARGET)
 	mkdir -p $(STATIC_FOLDER)
