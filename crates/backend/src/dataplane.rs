@@ -138,7 +138,7 @@ impl Error {
 /// plane has taken over.
 pub const TRANSIT_TIME: Duration = Duration::from_millis(300);
 
-/// Who a data plane is. It stays the same as long as the data plane exists.
+/// The mode of a data plane, and where its rules are. It stays the same as long as the data plane exists.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
     /// The mode, as in configuration files.

@@ -182,7 +182,7 @@ impl Cluster {
 
     /// Reads the kernel's state back and writes the differences.
     pub fn resync(&mut self) -> PerFamily<Commit> {
-        per_family(|family| self.at(family, |plane| plane.resync()).unwrap())
+        per_family(|family| self.at(family, Driven::resync).unwrap())
     }
 
     /// Removes everything that only former Services needed.
@@ -195,7 +195,7 @@ impl Cluster {
     /// Removes everything that the data planes wrote.
     pub fn remove(&mut self) {
         for family in Family::BOTH {
-            self.at(family, |plane| plane.remove()).unwrap();
+            self.at(family, Driven::remove).unwrap();
         }
     }
 

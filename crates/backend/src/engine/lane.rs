@@ -311,7 +311,7 @@ impl Lane {
             Ok(false) => self.drifted(),
             Err(error) => {
                 let (family, mode) = (self.family(), self.active.plane.dataplane.about().mode);
-                tracing::warn!(%family, mode, %error, "whether our rules are there cannot be told now");
+                tracing::warn!(%family, mode, %error, "the check whether our rules are there failed");
             }
         }
     }

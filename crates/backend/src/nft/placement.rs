@@ -141,6 +141,20 @@ impl Placement {
         }
     }
 
+    /// Returns the number of endpoints if this is the usual placement: cluster backends only, in the order of the
+    /// sorted list, without slots.
+    pub(crate) fn usual(&self) -> Option<u16> {
+        match (&self.cluster, &self.rare) {
+            (Order::Sorted(length), None) => Some(*length),
+            _ => None,
+        }
+    }
+
+    /// Returns the usual placement of this number of endpoints.
+    pub(crate) const fn of_usual(length: u16) -> Self {
+        Self { cluster: Order::Sorted(length), rare: None }
+    }
+
     /// Returns the local backends by index.
     pub(crate) fn local(&self) -> &Order {
         self.rare.as_ref().map_or(&Order::Sorted(0), |rare| &rare.local)

@@ -1,5 +1,6 @@
 //! The planner: changes of Service ports go in, element operations and new classes come out. It is pure.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,12 +29,29 @@ pub(crate) struct Plan {
 }
 
 /// The positions of a Service port in the kernel's sets. There is one for every Service port, so what can be derived is
-/// not stored. The forwarding is in the [`Table`].
+/// not stored, and the usual placement takes no memory of its own. The forwarding is in the [`Table`].
 #[derive(Debug)]
 pub(crate) struct Placed {
-    pub(crate) placement: Placement,
     /// The id, or 0 if none has been needed.
     pub(crate) id: u32,
+    /// The number of endpoints of the usual placement.
+    usual: u16,
+    /// The placement, if it is not the usual one.
+    other: Option<Box<Placement>>,
+}
+
+impl Placed {
+    fn new(placement: Placement, id: u32) -> Self {
+        match placement.usual() {
+            Some(usual) => Self { id, usual, other: None },
+            None => Self { id, usual: 0, other: Some(Box::new(placement)) },
+        }
+    }
+
+    fn placement(&self) -> Cow<'_, Placement> {
+        let usual = || Cow::Owned(Placement::of_usual(self.usual));
+        self.other.as_deref().map_or_else(usual, Cow::Borrowed)
+    }
 }
 
 /// A Service port before or after a change.
@@ -44,7 +62,7 @@ struct Side<'a> {
 
 impl Side<'_> {
     fn classes(&self) -> ClassPair {
-        ClassPair::of(self.forwarding, &self.placed.placement)
+        ClassPair::of(self.forwarding, &self.placed.placement())
     }
 }
 
@@ -135,7 +153,7 @@ impl Planner {
     fn elements(&self, forwarding: &Forwarding, placed: &Placed) -> Vec<Element> {
         let values = self.values(forwarding, placed);
         let node_ip = self.settings.node_ip;
-        let mut elements = content::elements(forwarding, &placed.placement, placed.id, values, node_ip);
+        let mut elements = content::elements(forwarding, &placed.placement(), placed.id, values, node_ip);
         if self.capture.is_some() {
             // The rules name the listeners.
             elements.retain(|element| element.set != Set::Endpoints);
@@ -166,7 +184,7 @@ impl Planner {
         let old_elements =
             old.as_ref().map(|old| self.elements(old.forwarding, &old.placed)).unwrap_or_default();
         let before =
-            old.as_ref().map(|old| Before::of(old.forwarding, &old.placed.placement)).unwrap_or_default();
+            old.as_ref().map(|old| Before::of(old.forwarding, &old.placed.placement())).unwrap_or_default();
         let id = old.as_ref().map_or(0, |old| old.placed.id);
         let new = match change.new.as_deref() {
             None => {
@@ -227,7 +245,7 @@ impl Planner {
             id => id,
         };
         if self.acquire(classes, plan) {
-            Ok(Placed { placement, id })
+            Ok(Placed::new(placement, id))
         } else {
             self.ids.release(id);
             Err(
@@ -256,7 +274,7 @@ impl Planner {
 
     fn values(&self, forwarding: &Forwarding, placed: &Placed) -> Values {
         let value = |class: Option<Class>| Some(Value::new(placed.id, self.classes.number(class?)?));
-        let ClassPair { internal, external } = ClassPair::of(forwarding, &placed.placement);
+        let ClassPair { internal, external } = ClassPair::of(forwarding, &placed.placement());
         Values { internal: value(internal), external: value(external) }
     }
 

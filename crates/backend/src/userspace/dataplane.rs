@@ -43,7 +43,7 @@ pub struct Userspace {
     /// How many times UDP flows have been deleted since another data plane took over; [`MAX_DELETIONS`] as soon as none was
     /// left.
     deletions: u32,
-    /// True once nothing is captured any more.
+    /// True once capture has ended.
     has_ended: bool,
 }
 

@@ -104,7 +104,7 @@ impl Dataplane for Recording {
         Ok(Commit { refused, ..self.commit(&old, &new)? })
     }
 
-    /// Reads every line, whoever wrote it, so it needs no memory of earlier calls: `changes` is not looked at.
+    /// Reads every line, also those of other programs. So it needs no memory of earlier calls, and ignores `changes`.
     fn compare(&mut self, table: &Table, _changes: &Changes) -> Result<Commit, Error> {
         let (carried, others): (Vec<_>, Vec<_>) =
             table.iter().partition(|(_, forwarding)| is_carried(forwarding));

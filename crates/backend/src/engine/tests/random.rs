@@ -25,7 +25,7 @@ fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         6 => (0..NAMES.len(), 80_u16..83).prop_map(|(name, port)| Event::Put(name, port)),
         3 => (0..NAMES.len()).prop_map(Event::Remove),
-        2 => (0..NAMES.len(), prop::option::of(1_u16..3)).prop_map(|(name, port)| Event::Check(name, port)),
+        5 => (0..NAMES.len(), prop::option::of(1_u16..3)).prop_map(|(name, port)| Event::Check(name, port)),
         1 => (0_u8..3).prop_map(Event::Configure),
         1 => Just(Event::Drift),
         2 => (0_usize..4).prop_map(Event::Fail),

@@ -290,3 +290,15 @@ fn without_a_free_class_a_service_port_is_refused_and_programmed_no_more() {
     assert_eq!(plan.classes.len(), 1);
     replay(&mut model, &plan.elements, "a class is free again");
 }
+
+#[test]
+fn a_service_port_with_the_usual_placement_takes_16_bytes() {
+    assert_eq!(size_of::<Placed>(), 16);
+    let usual = Placement::of_usual(3);
+    let stored = Placed::new(usual.clone(), 7);
+    assert!(stored.other.is_none() && *stored.placement() == usual && stored.id == 7);
+    let before = Before { next_slot: 5, ..Before::default() };
+    let other = Placement::after(&before, &web(1, 3).new.unwrap());
+    let stored = Placed::new(other.clone(), 7);
+    assert!(other.usual().is_none() && *stored.placement() == other);
+}
