@@ -1,7 +1,7 @@
 //! The HTTP floor of the health and metrics servers and of the API server.
 //!
 //! Owns: listening sockets, a small HTTP/1.1 server with limits for slow and hostile clients ([`Server`], [`serve`]),
-//! complete answers ([`answer`]), gzip negotiation ([`accepts_gzip`], [`compressed`]), and the text format of metrics
+//! complete answers ([`answer()`]), gzip negotiation ([`accepts_gzip`], [`compressed`]), and the text format of metrics
 //! ([`metrics`]).
 //!
 //! In: addresses, functions from a request to an answer, numbers. Out: answers, pages of metrics, and the error that
