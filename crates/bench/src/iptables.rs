@@ -9,9 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_backend::Table;
-use portolan_backend::engine::Driven;
-use portolan_backend::iptables::{Iptables, Options, Pieces, Planner, Present, Programs, Variant};
+use portolan_engine::Driven;
+use portolan_engine::Table;
+use portolan_iptables::{Iptables, Options, Pieces, Planner, Present, Programs, Variant};
 use portolan_model::{Catalog, Family};
 use portolan_testkit::Namespace;
 

@@ -5,11 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::ensure;
-use portolan_backend::Error;
-use portolan_backend::engine::Driven;
-use portolan_backend::nft::Nftables;
+use portolan_engine::Driven;
+use portolan_engine::Error;
 use portolan_model::object::{Kind, decode_endpoint_slice, decode_node, decode_service};
 use portolan_model::{Catalog, Change, Event, Family, LocalDetector, NodePortAddresses, Settings};
+use portolan_nftables::Nftables;
 use portolan_testkit::Namespace;
 use serde_json::Value;
 

@@ -1,5 +1,9 @@
 //! How the userspace mode gets the packets of Services.
 
+/// The priority (`SO_PRIORITY`, `socket(7)`) of the relay's packets to endpoints, by which rules skip them. Other programs are unlikely to use it ("port" in
+/// ASCII, with the lowest four bits zero, which queueing disciplines treat as best effort).
+pub const RELAY_PRIORITY: u32 = 0x706f_7270;
+
 /// How the userspace mode captures packets of Services for its relay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capture {

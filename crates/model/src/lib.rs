@@ -23,7 +23,7 @@ pub mod verdict;
 #[cfg(any(test, feature = "world"))]
 pub mod world;
 
-pub use capture::Capture;
+pub use capture::{Capture, RELAY_PRIORITY};
 pub use catalog::{Catalog, Event};
 pub use coalesced::Coalesced;
 pub use portolan_net::{Family, Protocol};

@@ -21,10 +21,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use portolan_backend::Claims;
-use portolan_backend::conntrack::CleanerThread;
-use portolan_backend::drift::Own;
-use portolan_backend::engine::{Handle, Timing, Work};
+use portolan_conntrack::CleanerThread;
+use portolan_engine::Claims;
+use portolan_engine::drift::Own;
+use portolan_engine::{Handle, Timing, Work};
 use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};

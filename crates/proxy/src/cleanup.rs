@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use portolan_backend::leftovers::{self, Error, Keep, Removed};
-use portolan_backend::nft::Nftables;
-use portolan_backend::userspace::Remains;
-use portolan_backend::{Dataplane, Removal, Table, Takeover, iptables};
+use portolan_engine::{Dataplane, Removal, Table, Takeover};
+use portolan_leftovers::{Error, Keep, Removed};
 use portolan_model::Family;
+use portolan_nftables::Nftables;
 use portolan_node::config::{self, Configuration, Logging};
+use portolan_userspace::Remains;
 
 use super::{node_settings, settings};
 
@@ -78,7 +78,8 @@ pub(super) fn remove(
 
 /// Fails if this program's rules are the only ones that lead to Services.
 fn check_successor() -> anyhow::Result<()> {
-    let unserved = leftovers::unserved().context("cannot tell whether kube-proxy's rules are there")?;
+    let unserved =
+        portolan_leftovers::unserved().context("cannot tell whether kube-proxy's rules are there")?;
     if unserved.is_empty() {
         return Ok(());
     }
@@ -114,7 +115,7 @@ fn remove_tables() -> usize {
 
 /// Removes the rules of a data plane: first those by which packets enter, then the rest when those packets are
 /// through.
-fn retire(dataplane: &mut impl Dataplane, family: Family) -> Result<(), portolan_backend::Error> {
+fn retire(dataplane: &mut impl Dataplane, family: Family) -> Result<(), portolan_engine::Error> {
     let (begun, table) = (Instant::now(), Table::new(settings::neutral(family)));
     loop {
         match dataplane.remove_part(&Takeover { table: &table, kept: None, elapsed: begun.elapsed() })? {
@@ -127,7 +128,7 @@ fn retire(dataplane: &mut impl Dataplane, family: Family) -> Result<(), portolan
 /// Removes what this program's IPVS mode left and kube-proxy does not use. Sets the kernel settings of the IPVS mode
 /// back if kube-proxy does not run in that mode. Returns the number of failures.
 fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
-    let (removed, errors) = leftovers::remove_own(&configuration.ipvs.exclude_cidrs);
+    let (removed, errors) = portolan_leftovers::remove_own(&configuration.ipvs.exclude_cidrs);
     if !removed.is_empty() {
         let &Removed { chains, rules, virtual_servers, devices, sets, .. } = &removed;
         tracing::info!(chains, rules, virtual_servers, devices, sets, "removed what our ipvs mode left");
@@ -135,7 +136,7 @@ fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize 
     for error in &errors {
         tracing::error!(%error, "what our ipvs mode left cannot be removed");
     }
-    let settings = match leftovers::runs_ipvs() {
+    let settings = match portolan_leftovers::runs_ipvs() {
         Ok(true) => 0,
         Ok(false) => super::modes::put_back_ipvs(strict_arp),
         Err(error) => {
@@ -162,7 +163,7 @@ fn remove_all(configuration: &Configuration, strict_arp: Option<bool>) -> usize 
         tracing::error!(%error, "what kube-proxy left cannot be removed");
     }
     failures += errors.len();
-    if let Err(error) = iptables::remove_counters() {
+    if let Err(error) = portolan_iptables::remove_counters() {
         failures += 1;
         tracing::error!(%error, "the kernel's counters of the iptables mode (nfacct) cannot be removed");
     }
@@ -179,7 +180,7 @@ pub(super) fn take_over(keep: &Keep) {
 
 /// Removes what kube-proxy left in any mode. Returns what was removed and what failed.
 fn remove_leftovers(keep: &Keep) -> (Removed, Vec<Error>) {
-    let (removed, errors) = leftovers::remove(keep);
+    let (removed, errors) = portolan_leftovers::remove(keep);
     if !removed.held_chains.is_empty() {
         let chains: Vec<&str> = removed.held_chains.iter().map(String::as_str).collect();
         let chains = chains.join(", ");

@@ -42,12 +42,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use portolan_backend::addresses::Addresses;
-use portolan_backend::drift::{DriftWatch, Own};
+use portolan_engine::drift::{DriftWatch, Own};
 use portolan_model::Family;
 use portolan_node::config::{Configuration, Logging};
 use portolan_node::health::Health;
 use portolan_node::metrics::{BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
+use portolan_sock::addresses::Addresses;
 use portolan_watch::events::Recorder;
 use portolan_watch::{Client, ClientSettings, Peers, RequestDone, Timing, Watcher};
 use tokio::io::unix::AsyncFd;
@@ -384,7 +384,7 @@ async fn listen_for_drift(agent: &Rc<RefCell<Agent>>, own: Vec<Own>) -> anyhow::
 
 /// Notifies the agent when addresses of this node are added or removed.
 async fn address_changes(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
-    let watch = match Addresses::open() {
+    let watch = match Addresses::open(portolan_ipvs::DEVICE) {
         Ok(watch) => watch,
         Err(error) => return anyhow::Error::new(error).context("cannot subscribe to address changes"),
     };

@@ -19,9 +19,9 @@ mod userspace;
 
 use std::net::{IpAddr, SocketAddr};
 
-use portolan_backend::Claims;
-use portolan_backend::engine::{Boxed, Step};
-use portolan_backend::leftovers::Keep;
+use portolan_engine::Claims;
+use portolan_engine::{Boxed, Step};
+use portolan_leftovers::Keep;
 use portolan_model::Family;
 use portolan_model::catalog::UdpService;
 use portolan_node::config::{Configuration, Mode};

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use portolan_backend::Refusal;
-use portolan_backend::conntrack::{Cleaned, Requests};
-use portolan_backend::engine::{ObjectChanges, Report, Step};
+use portolan_conntrack::{Cleaned, Requests};
+use portolan_engine::Refusal;
+use portolan_engine::{ObjectChanges, Report, Step};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, ServicePortName};
 use portolan_node::health::{Health, Now};
@@ -179,7 +179,7 @@ pub(super) fn flows_cleaned(metrics: &ProxyMetrics, cleaned: &Cleaned) {
 
 #[cfg(test)]
 mod tests {
-    use portolan_backend::Extent;
+    use portolan_engine::Extent;
     use portolan_model::Protocol;
 
     use super::*;

@@ -73,6 +73,6 @@ mod udp;
 
 pub use destination::Translations;
 pub use handle::{Capturing, Handle, spawn, spawn_with};
-pub use listener::{Error, LISTENERS, OWN_MARK, OWN_PRIORITY};
+pub use listener::{Error, LISTENERS, OWN_MARK};
 pub use options::{Counters, Options, Ports, raise_descriptors};
 pub use table::Scope;

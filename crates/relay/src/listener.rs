@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use portolan_model::{Capture, Family, Protocol};
+use portolan_model::{Capture, Family, Protocol, RELAY_PRIORITY};
 use portolan_sock::{SocketError, original};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
@@ -16,9 +16,6 @@ pub const LISTENERS: usize = 8;
 
 /// The length of a listener's accept queue. The kernel limits it to `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 65_535;
-/// The priority (`SO_PRIORITY`, `socket(7)`) of packets to backends. Other programs are unlikely to use it ("port" in
-/// ASCII, with the lowest four bits zero, which queueing disciplines treat as best effort).
-pub const OWN_PRIORITY: u32 = 0x706f_7270;
 /// The mark (`SO_MARK`) of packets to backends if captured packets are redirected. Neither Kubernetes nor the usual network
 /// plug-ins use this bit. It is not one of the bits for captured packets either, since rules that an earlier run left may
 /// still match these. If it is the masquerade bit, packets of the relay are masqueraded, which only replaces one address
@@ -161,7 +158,7 @@ pub(crate) fn mark_own(fd: &OwnedFd, capture: Capture) -> Result<(), Errno> {
     if capture == Capture::Redirect {
         original::set_mark(fd, OWN_MARK).map_err(|_| Errno::PERM)?;
     }
-    original::set_priority(fd, OWN_PRIORITY).map_err(|_| Errno::PERM)
+    original::set_priority(fd, RELAY_PRIORITY).map_err(|_| Errno::PERM)
 }
 
 /// Binds a socket towards a backend to the client's address. The port is chosen when the socket connects, so that the

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_backend::Commit;
-use portolan_backend::engine::{Boxed, Driven};
+use portolan_engine::Commit;
+use portolan_engine::{Boxed, Driven};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::oracle::ModeDifferences;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context as _, bail};
-use portolan_backend::engine::Driven;
-use portolan_backend::userspace::Userspace;
+use portolan_engine::Driven;
 use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::{Options, raise_descriptors};
+use portolan_userspace::Userspace;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{PORTS, VIP};

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use portolan_backend::addresses::Addresses;
 use portolan_model::Family;
 use portolan_model::catalog::ApiServer;
+use portolan_sock::addresses;
 
 use super::Agent;
 use crate::modes;
@@ -32,7 +32,7 @@ impl Agent {
     /// Passes the addresses and ports that must stay reachable to the Catalog. Does nothing if the node's addresses
     /// cannot be listed.
     pub(super) fn review_api_server(&mut self) {
-        let Ok(own) = Addresses::open().and_then(|addresses| addresses.list_own()) else { return };
+        let Ok(own) = addresses::list_except(portolan_ipvs::DEVICE) else { return };
         let sockets = self.peers.sockets();
         self.api_servers = self.catalog.api_servers_behind(&sockets);
         let adds_addresses = modes::configured(&self.configuration).adds_addresses();

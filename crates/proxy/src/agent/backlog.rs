@@ -1,6 +1,6 @@
 //! Counts the object changes that are not in the kernel yet, for the gauges of pending changes.
 
-use portolan_backend::engine::ObjectChanges;
+use portolan_engine::ObjectChanges;
 use portolan_model::Family;
 use portolan_model::catalog::PerFamily;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use portolan_backend::HealthCheckPort;
+use portolan_engine::HealthCheckPort;
 use portolan_model::Family;
 use portolan_model::catalog::{HealthCheck, HealthCheckChange};
 use portolan_model::object::ObjectKey;

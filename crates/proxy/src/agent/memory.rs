@@ -3,7 +3,7 @@
 //! The programs that load rules are much larger than the agent. The kernel charges rules to the cgroup that creates
 //! them. If the limit is too low, the kernel kills a program, or the whole container, at each load.
 
-use portolan_backend::iptables::{Memory, Size, Variant};
+use portolan_iptables::{Memory, Size, Variant};
 use portolan_model::Change;
 use portolan_model::catalog::PerFamily;
 use portolan_node::cgroup::{self, Room};

@@ -6,13 +6,13 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use portolan_backend::Dataplane;
-use portolan_backend::addresses::Addresses;
+use portolan_engine::Dataplane;
 use portolan_model::object::Node;
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodeAddresses;
 use portolan_node::config::Configuration;
 use portolan_node::health::NodeState;
+use portolan_sock::addresses;
 
 use super::{Agent, Found, Next, Running};
 use crate::modes::{self, Blueprint, FoundPrograms, Shared};
@@ -91,7 +91,7 @@ impl Agent {
     /// Returns the node's addresses without those that the IPVS mode added. Returns `None` if they cannot be listed:
     /// the current settings stay, and the listing is retried every second.
     pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
-        let listed = Addresses::open().and_then(|addresses| addresses.list_own());
+        let listed = addresses::list_except(portolan_ipvs::DEVICE);
         if let Err(error) = &listed
             && !self.addresses_unknown
         {

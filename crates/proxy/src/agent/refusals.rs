@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use portolan_backend::{Extent, Refusal};
+use portolan_engine::{Extent, Refusal};
 use portolan_model::ServicePortName;
 
 use super::Agent;

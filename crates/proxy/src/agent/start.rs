@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_backend::Dataplane as _;
-use portolan_backend::conntrack::CleanerThread;
-use portolan_backend::engine::{self, Handle, Work};
+use portolan_conntrack::CleanerThread;
+use portolan_engine::Dataplane as _;
+use portolan_engine::{Handle, Work};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Change, NodePortAddresses, Settings};
 use portolan_node::config::{Configuration, DetectLocalMode};
@@ -111,7 +111,8 @@ impl Agent {
             meters: self.shared.meters.clone(),
         };
         let report = move |report| reporter.take(report);
-        let (engine, engine_thread) = engine::spawn(dataplanes, timing(&self.configuration), report)?;
+        let (engine, engine_thread) =
+            portolan_engine::spawn(dataplanes, timing(&self.configuration), report)?;
         self.send_everything(&engine);
         self.report_memory(&planes);
         for &family in &self.families {

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use portolan_backend::Error;
-use portolan_backend::drift::Own;
-use portolan_backend::engine::Boxed;
-use portolan_backend::iptables::{self, Meter, Programs};
+use portolan_engine::Boxed;
+use portolan_engine::Error;
+use portolan_engine::drift::Own;
+use portolan_iptables::{Meter, Programs};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, Settings};
 use portolan_node::config::Configuration;
@@ -44,7 +44,7 @@ pub(super) trait PlaneOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Blueprint {
     Nftables(nftables::Options),
-    Iptables(iptables::Options),
+    Iptables(portolan_iptables::Options),
     Ipvs(ipvs::Options),
     Userspace(userspace::Options),
 }
@@ -108,7 +108,7 @@ impl Blueprint {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Meters {
     pub(crate) iptables: PerFamily<Arc<Meter>>,
-    pub(crate) ipvs: PerFamily<Arc<portolan_backend::ipvs::Meter>>,
+    pub(crate) ipvs: PerFamily<Arc<portolan_ipvs::Meter>>,
     pub(crate) relays: RelayCounters,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Made {
 }
 
 /// The programs of iptables that a family's data plane is to call, or why there are none.
-pub(crate) type FoundPrograms = Result<Programs, iptables::Error>;
+pub(crate) type FoundPrograms = Result<Programs, portolan_iptables::Error>;
 
 /// Finds the programs of iptables of these families. Runs programs.
 pub(crate) fn find_programs(families: &[Family]) -> PerFamily<Option<FoundPrograms>> {

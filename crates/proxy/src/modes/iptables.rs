@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use portolan_backend::Error;
-use portolan_backend::iptables::{self, Counted, Iptables, Measures, Options, Programs, Rules};
+use portolan_engine::Error;
+use portolan_iptables::{Counted, Iptables, Measures, Options, Programs, Rules};
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
 use portolan_node::config::{Configuration, Mode};
@@ -87,7 +87,7 @@ fn measures(measures: &Measures) -> IptablesMeasures {
 
 /// Returns the kernel's packet counters of this mode.
 fn packet_counters() -> PacketCounters {
-    let counted = iptables::counted().unwrap_or_else(|error| {
+    let counted = portolan_iptables::counted().unwrap_or_else(|error| {
         tracing::debug!(%error, "the kernel's counters cannot be read");
         Counted::default()
     });
@@ -98,7 +98,7 @@ fn packet_counters() -> PacketCounters {
 pub(super) fn attempt(family: Family) -> Result<(), String> {
     match Programs::find(family).and_then(|programs| programs.probe()) {
         // A lock that another program holds is temporary and says nothing about what the node supports.
-        Err(iptables::Error::Locked { .. }) => Ok(()),
+        Err(portolan_iptables::Error::Locked { .. }) => Ok(()),
         tried => tried.map_err(|error| error.to_string()),
     }
 }

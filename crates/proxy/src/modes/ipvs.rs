@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use portolan_backend::Error;
-use portolan_backend::ipvs::{self, Ipvs, KernelVersion};
+use portolan_engine::Error;
+use portolan_ipvs::{Ipvs, KernelVersion};
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
@@ -55,7 +55,7 @@ impl ModeDriver for Driver {
 
     fn former_calls_programs(&self, configuration: &Configuration, family: Family) -> bool {
         // [`former`] reports the error.
-        !self.is_configured(configuration) && ipvs::is_left(family).unwrap_or(false)
+        !self.is_configured(configuration) && portolan_ipvs::is_left(family).unwrap_or(false)
     }
 
     fn with_measures(&self, metrics: ProxyMetrics, meters: &Meters) -> ProxyMetrics {
@@ -70,7 +70,7 @@ impl ModeDriver for Driver {
 /// The options from which a data plane is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    dataplane: ipvs::Options,
+    dataplane: portolan_ipvs::Options,
     strict_arp: bool,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Options {
 fn options(configuration: &Configuration) -> Options {
     let section = &configuration.ipvs;
     let seconds = |period: std::time::Duration| u32::try_from(period.as_secs()).unwrap_or(u32::MAX);
-    let dataplane = ipvs::Options {
+    let dataplane = portolan_ipvs::Options {
         // The check of the mode refuses an unknown scheduler, unless another mode runs.
         scheduler: IpvsScheduler::named(&section.scheduler).unwrap_or_default(),
         exclude: section.exclude_cidrs.clone(),
@@ -87,7 +87,7 @@ fn options(configuration: &Configuration) -> Options {
             tcp_fin: seconds(section.tcp_fin_timeout),
             udp: seconds(section.udp_timeout),
         },
-        ..ipvs::Options::default()
+        ..portolan_ipvs::Options::default()
     };
     Options { dataplane, strict_arp: section.strict_arp }
 }
@@ -100,7 +100,7 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
         let names = IpvsScheduler::names();
         return Some(format!("no scheduler is called `{scheduler}`; write one of {names} (ipvs.scheduler)"));
     }
-    let kernel = match ipvs::available(scheduler, families) {
+    let kernel = match portolan_ipvs::available(scheduler, families) {
         Ok(_) => None,
         Err(Error::Unsupported { missing, .. }) => Some(missing),
         Err(error) => Some(error.to_string()),
@@ -139,7 +139,7 @@ pub(super) fn former(
     programs: Option<FoundPrograms>,
 ) -> Option<Ipvs> {
     let open = || {
-        if !ipvs::is_left(family)? {
+        if !portolan_ipvs::is_left(family)? {
             return Ok(None);
         }
         let options = options(configuration).dataplane;
@@ -161,7 +161,7 @@ pub(crate) fn put_back(strict_arp: Option<bool>) -> usize {
     if Host::default().read(PRESENT).is_none() {
         return 0;
     }
-    let is_used = |family| match ipvs::has_virtual_servers(family) {
+    let is_used = |family| match portolan_ipvs::has_virtual_servers(family) {
         Ok(used) => used,
         Err(error) => {
             tracing::warn!(%family, %error, "virtual servers cannot be listed: kernel settings of the ipvs mode stay");
@@ -183,9 +183,9 @@ pub(crate) fn put_back(strict_arp: Option<bool>) -> usize {
 /// is unknown, the ARP settings count only if all settings of both kinds have this mode's values.
 fn written(host: &Host, strict_arp: Option<bool>) -> (Vec<PutBack>, Vec<PutBack>) {
     let back = |wanted: Vec<Wanted>| -> Vec<PutBack> {
-        let back = wanted
-            .into_iter()
-            .filter_map(|written| Some(PutBack { written, default: ipvs::kernel_default(written.path)? }));
+        let back = wanted.into_iter().filter_map(|written| {
+            Some(PutBack { written, default: portolan_ipvs::kernel_default(written.path)? })
+        });
         back.collect()
     };
     let own = back(wanted(false));
@@ -202,7 +202,7 @@ fn written(host: &Host, strict_arp: Option<bool>) -> (Vec<PutBack>, Vec<PutBack>
 
 fn wanted(strict_arp: bool) -> Vec<Wanted> {
     let release = rustix::system::uname().release().to_string_lossy().parse::<KernelVersion>();
-    let wanted = ipvs::kernel_settings(release.ok(), strict_arp);
+    let wanted = portolan_ipvs::kernel_settings(release.ok(), strict_arp);
     wanted.into_iter().map(|(path, value)| Wanted::exactly(path, value)).collect()
 }
 

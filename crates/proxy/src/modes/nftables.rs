@@ -1,9 +1,9 @@
 //! The nftables mode.
 
-use portolan_backend::Error;
-use portolan_backend::engine::Step;
-use portolan_backend::nft::Nftables;
+use portolan_engine::Error;
+use portolan_engine::Step;
 use portolan_model::{Family, Settings};
+use portolan_nftables::Nftables;
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 

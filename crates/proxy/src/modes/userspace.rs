@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portolan_backend::Error;
-use portolan_backend::iptables;
-use portolan_backend::nft::{Listeners, Nftables};
-use portolan_backend::userspace::{Remains, Userspace, spawn_translated};
+use portolan_engine::Error;
 use portolan_model::{Capture, Family, Settings};
+use portolan_nftables::{Listeners, Nftables};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::{ProxyMetrics, RelayMeasures};
 use portolan_relay::{Counters, Handle, Ports};
+use portolan_userspace::{Remains, Userspace, spawn_translated};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::blueprint::{PlaneOptions, required};
@@ -88,7 +87,7 @@ impl ModeDriver for Driver {
 pub(crate) struct Options {
     relay: portolan_relay::Options,
     /// Options of the redirecting rules, if packets are redirected. `None` for TPROXY.
-    redirect: Option<iptables::Options>,
+    redirect: Option<portolan_iptables::Options>,
 }
 
 impl Options {
@@ -132,7 +131,7 @@ impl PlaneOptions for Options {
 
 /// Returns the options of a family's data plane.
 fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
-    let redirect = (configuration.capture == Capture::Redirect).then(|| iptables::Options {
+    let redirect = (configuration.capture == Capture::Redirect).then(|| portolan_iptables::Options {
         // Node ports are served on the same addresses as with TPROXY.
         localhost_node_ports: false,
         ..super::iptables::options(configuration, family, node)
