@@ -69,7 +69,7 @@ fn closure(package: &str) -> BTreeSet<String> {
 #[test]
 fn the_node_agent_contains_nothing_of_the_api_server_and_the_demo() {
     let agent = closure("portolan-proxy");
-    assert!(agent.contains("portolan-backend"), "{agent:?}");
+    assert!(agent.contains("portolan-engine"), "{agent:?}");
     // What makes certificates, writes files of objects, talks to etcd and encodes manual pages.
     let others = ["rcgen", "redb", "tonic", "clap_mangen", "clap_complete"].map(str::to_owned);
     let apart = ["server", "store", "ipam", "testkit", "demo"].map(|name| format!("portolan-{name}"));

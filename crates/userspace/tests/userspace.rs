@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_engine::Driven;
-use portolan_iptables::{self, Programs, Variant};
+use portolan_iptables::{Programs, Variant};
 use portolan_model::{
     Backend, Capture, Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
     ServicePortName, Settings,
@@ -126,7 +126,7 @@ impl Bed {
             let options = Options { capture: Capture::Redirect, ..Options::default() };
             let relay = spawn_translated(&[FAMILY], options).unwrap();
             let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
-            let plane = Userspace::open_redirect(programs, settings(), iptables::Options::default(), relay);
+            let plane = Userspace::open_redirect(programs, settings(), portolan_iptables::Options::default(), relay);
             let mut plane = Driven::new(settings(), plane);
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();

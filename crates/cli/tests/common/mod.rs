@@ -211,9 +211,16 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// Listens on loopback in a namespace. Port 0 selects a free one.
+/// Listens on loopback in a namespace. Port 0 selects a free one. A process that another test is starting may hold a copy of
+/// the former listener for a moment.
 pub(crate) fn listen(namespace: &Namespace, port: u16) -> TcpListener {
-    namespace.run(|| TcpListener::bind(("127.0.0.1", port)).unwrap()).unwrap()
+    let mut listener = None;
+    let bound = eventually(PATIENCE, "the port is free", || {
+        listener = namespace.run(|| TcpListener::bind(("127.0.0.1", port))).unwrap().ok();
+        listener.is_some()
+    });
+    bound.unwrap();
+    listener.unwrap()
 }
 
 /// Starts the proxy on the node, without a minimum interval between commits unless `yaml` says otherwise.
