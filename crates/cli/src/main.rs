@@ -3,6 +3,7 @@
 
 mod check_ips;
 mod demo;
+mod doctor;
 mod logging;
 mod privilege;
 mod proxy;
@@ -41,6 +42,7 @@ enum Command {
     CheckIps(check_ips::Options),
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
+    Doctor(portolan_doctor::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -126,6 +128,10 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Demo(options) => {
             privilege::give_up_unless_effective()?;
             return Ok(demo::run(&options));
+        }
+        Command::Doctor(options) => {
+            privilege::raise();
+            return doctor::run(&options);
         }
         Command::Completions(options) => {
             // Completions are text on standard output and need no privilege, so a failure to give it up is ignored.
