@@ -1,5 +1,6 @@
 //! `portolan doctor`: its options, and one run.
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -56,6 +57,9 @@ pub enum Error {
     /// It cannot be written as YAML.
     #[error("the report cannot be written as YAML: {0}")]
     Yaml(#[from] serde_saphyr::ser::Error),
+    /// The standard output is closed or full.
+    #[error("the report cannot be written: {0}")]
+    Write(#[from] io::Error),
 }
 
 /// Examines the network namespace of this thread, executes the safe mends if requested, and returns the report. After
@@ -80,7 +84,7 @@ pub fn examine(options: &Options, host: &Host, from_api: &FromApi, remove: Remov
 /// Prints the report of this node, and returns the exit status ([`Report::status`]).
 pub fn run(options: &Options, from_api: &FromApi, remove: RemoveLeftovers<'_>) -> Result<ExitCode, Error> {
     let report = examine(options, &Host::default(), from_api, remove);
-    print!("{}", rendered(&report, options.output)?);
+    io::stdout().write_all(rendered(&report, options.output)?.as_bytes())?;
     Ok(report.status().into())
 }
 

@@ -108,13 +108,16 @@ fn stop(facts: &Facts, code: Code, hit: &Hit<'_>, packet: &Packet) -> Option<Fin
 
 /// Returns true if the rule stops all packets, or those of a whole interface that packets of Services use.
 fn is_wide(facts: &Facts, hit: &Hit<'_>) -> bool {
-    let names_used = |test: &&Test| {
-        test.interface().is_some_and(|name| {
-            let used = |link: &Link| link.role(&facts.links) != Role::None && is_named(name, &link.name);
-            facts.links.is_empty() || facts.links.iter().any(used)
-        })
+    let is_used = |name: &str| {
+        let used = |link: &Link| link.role(&facts.links) != Role::None && is_named(name, &link.name);
+        facts.links.is_empty() || facts.links.iter().any(used)
     };
-    hit.only_if.iter().all(names_used)
+    let is_wide = |test: &&Test| match test {
+        // Some packets fulfil it, so there are other interfaces.
+        Test::Not(test) => test.interface().is_some(),
+        test => test.interface().is_some_and(is_used),
+    };
+    hit.only_if.iter().all(is_wide)
 }
 
 fn title(hit: &Hit<'_>) -> String {

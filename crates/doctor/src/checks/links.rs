@@ -5,6 +5,8 @@ use crate::finding::{Code, Finding, Severity, sysctl_command};
 
 /// The filter accepts a packet only from the interface through which its answer would leave (`ip-sysctl.rst`).
 const STRICT: u64 = 1;
+/// Number of interfaces that a title names. Each pod has one.
+const NAMED: usize = 4;
 const CALL_IPTABLES: &str = "net/bridge/bridge-nf-call-iptables";
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
@@ -35,10 +37,14 @@ fn reverse_path(facts: &Facts) -> Option<Finding> {
     // With one way out, answers leave through the interface at which their packets arrive.
     let severity =
         if uplinks > 1 && strict.iter().any(is_uplink) { Severity::Warning } else { Severity::Note };
-    let names: Vec<&str> = strict.iter().map(|link| link.name.as_str()).collect();
-    let title = format!("the reverse path filter is strict (rp_filter 1) on {}", names.join(", "));
+    let names: Vec<&str> = strict.iter().map(|link| link.name.as_str()).take(NAMED).collect();
+    let more = match strict.len().saturating_sub(names.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let title = format!("the reverse path filter is strict (rp_filter 1) on {}{more}", names.join(", "));
     // The higher of both values counts, so 2 in either place is loose.
-    let mend = match names.len() {
+    let mend = match strict.len() {
         1 => sysctl_command(&path(&first.name), "2"),
         _ => sysctl_command(&path("all"), "2"),
     };
@@ -118,6 +124,13 @@ mod tests {
         assert_eq!(found[0].mend, "sysctl -w net.ipv4.conf.eth0/5.rp_filter=2");
         let two = Facts { links: vec![uplink(2, "eth0.5", 1500), uplink(3, "eth1", 1500)], ..one.clone() };
         assert_eq!(codes(&findings(&two)), [(Code::ReversePathStrict, Severity::Warning)]);
+        let mut many = one.clone();
+        many.links.extend((1..9).map(|index| link(index, &format!("cali{index}"), "veth", 1500)));
+        let strict = (1..9).map(|index| (format!("net/ipv4/conf/cali{index}/rp_filter"), "1".to_owned()));
+        many.settings.extend(strict);
+        let title =
+            "the reverse path filter is strict (rp_filter 1) on eth0.5, cali1, cali2, cali3 and 5 more";
+        assert_eq!(findings(&many)[0].title, title);
         let mut loose = one;
         loose.settings.insert("net/ipv4/conf/all/rp_filter".to_owned(), "2".to_owned());
         assert_eq!(findings(&loose), [], "the higher value counts");

@@ -68,6 +68,7 @@ fn rules_that_drop_everything_or_a_whole_interface() {
     assert_eq!(found(&["FORWARD -j DROP"]), [DROPPED]);
     assert_eq!(found(&["FORWARD -j MINE", "MINE -j REJECT"]), [DROPPED]);
     assert_eq!(found(&["FORWARD -i eth0 -j DROP"]), [MAY_BE_DROPPED]);
+    assert_eq!(found(&["FORWARD ! -i eth0 -j DROP"]), [MAY_BE_DROPPED]);
     assert_eq!(found(&["FORWARD -s 192.0.2.1/32 -j DROP"]), [], "one client");
     assert_eq!(found(&["FORWARD -p tcp -m tcp --dport 25 -j REJECT"]), [], "one port");
     assert_eq!(found(&["FORWARD -m conntrack --ctstate INVALID -j DROP"]), []);
