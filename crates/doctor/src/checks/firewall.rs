@@ -114,7 +114,11 @@ fn is_wide(facts: &Facts, hit: &Hit<'_>) -> bool {
     };
     let is_wide = |test: &&Test| match test {
         // Some packets fulfil it, so there are other interfaces.
-        Test::Not(test) => test.interface().is_some(),
+        Test::Not(test) => match &**test {
+            Test::Any(tests) => tests.iter().all(|test| test.interface().is_some()),
+            test => test.interface().is_some(),
+        },
+        Test::Any(tests) => tests.iter().any(|test| test.interface().is_some_and(is_used)),
         test => test.interface().is_some_and(is_used),
     };
     hit.only_if.iter().all(is_wide)

@@ -1,11 +1,13 @@
 //! The chains and rules of nftables, over netlink. The rules of iptables are among them where it is a front end of
 //! nftables.
 
+use std::collections::hash_map::Entry;
+
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::expr::Expr;
-use portolan_wire::nftables::{Chain, Event, Family, Rule, RuleName, request};
+use portolan_wire::nftables::{Chain, Element, Event, Family, Rule, RuleName, request};
 
-use crate::rules::native;
+use crate::rules::native::{self, Sets};
 
 /// Number of attempts at a list while other programs change its objects.
 const ATTEMPTS: u32 = 8;
@@ -15,18 +17,22 @@ const DORMANT: u32 = 1;
 const OF_PROXIES: [&str; 4] = ["portolan", "portolan-userspace", "portolan-relay", "kube-proxy"];
 /// Chains of single Services and endpoints in the iptables mode.
 const OF_SERVICES: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-"];
+/// The beginning of the names of anonymous sets and maps (`__set%d`, `__map%d`).
+const ANONYMOUS: &str = "__";
+/// Largest number of elements of a set that is read.
+const ELEMENTS: usize = 64;
 /// The families that see IP packets.
 const FAMILIES: [Family; 3] = [Family::IPV4, Family::IPV6, Family::INET];
 
 /// Returns the chains of all tables in the network namespace of this thread. Tables of proxies have no rules.
 pub(super) fn read() -> Result<Vec<crate::rules::Chain>, SocketError> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
-    let (chains, rules) = retry_on_change(|| list(&mut socket))?;
-    Ok(native::chains(chains, rules))
+    let (chains, rules, sets) = retry_on_change(|| list(&mut socket))?;
+    Ok(native::chains(chains, rules, &sets))
 }
 
-fn list(socket: &mut Socket) -> Result<(Vec<Chain>, Vec<Rule>), SocketError> {
-    let (mut chains, mut rules) = (Vec::new(), Vec::new());
+fn list(socket: &mut Socket) -> Result<(Vec<Chain>, Vec<Rule>, Sets), SocketError> {
+    let (mut chains, mut rules, mut sets) = (Vec::new(), Vec::new(), Sets::new());
     for family in FAMILIES {
         let tables = tables(socket, family)?;
         socket.dump(&mut request::chains(family), |frame| {
@@ -40,10 +46,49 @@ fn list(socket: &mut Socket) -> Result<(Vec<Chain>, Vec<Rule>), SocketError> {
             Ok(())
         })?;
         for table in tables.iter().filter(|table| !OF_PROXIES.contains(&table.as_str())) {
-            rules.extend(rules_of(socket, family, table)?);
+            let of_table = rules_of(socket, family, table)?;
+            for set in of_table.iter().flat_map(sets_of) {
+                let key = (family.0, table.clone(), set.to_owned());
+                if let Entry::Vacant(vacant) = sets.entry(key)
+                    && let Some(elements) = elements(socket, family, table, set)?
+                {
+                    vacant.insert(elements);
+                }
+            }
+            rules.extend(of_table);
         }
     }
-    Ok((chains, rules))
+    Ok((chains, rules, sets))
+}
+
+/// Returns the names of the anonymous sets and maps of a rule. They never change while the rule exists.
+fn sets_of(rule: &Rule) -> impl Iterator<Item = &str> {
+    rule.expressions.iter().filter_map(|expression| match expression {
+        Expr::Lookup(lookup) if lookup.set.starts_with(ANONYMOUS) => Some(lookup.set.as_str()),
+        _ => None,
+    })
+}
+
+/// Returns the elements of a set; `None` if there are too many.
+fn elements(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+    set: &str,
+) -> Result<Option<Vec<Element>>, SocketError> {
+    let mut elements = Vec::new();
+    socket.dump(&mut request::elements(family, table, set), |frame| {
+        if let Event::NewElements(list) = Event::decode(frame)? {
+            for element in list.elements() {
+                let element = element?;
+                if elements.len() <= ELEMENTS {
+                    elements.push(element.to_owned());
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok((elements.len() <= ELEMENTS).then_some(elements))
 }
 
 /// Returns the tables of a family whose chains are called.

@@ -1,19 +1,21 @@
 //! Reads chains and rules of nftables, as netlink lists them.
 //!
 //! A rule loads values into registers and compares them. The reader remembers what each register holds, and makes one
-//! [`Test`] of each comparison. What it does not know becomes [`Test::Unknown`], or [`Effect::Unknown`].
+//! [`Test`] of each comparison. A map from values to verdicts becomes one rule for each of its elements. What it does not know becomes [`Test::Unknown`], or [`Effect::Unknown`].
+
+mod bytes;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
-use ipnet::IpNet;
 use portolan_model::Family;
 use portolan_wire::nftables::expr::{
     Bitwise, BitwiseOperation, Cmp, CmpOperation, Ct, CtKey, Immediate, Lookup, Meta, MetaKey, NatType,
     Payload, PayloadBase, Range,
 };
-use portolan_wire::nftables::{self as wire, Data, Expr, Policy, Register, Verdict};
+use portolan_wire::nftables::{self as wire, CATCH_ALL, Data, Element, Expr, Policy, Register, Verdict};
+
+use bytes::{name, network, number, port, prefix};
 
 use super::{Base, Chain, Effect, Hook, Place, Program, Rule, RuleId, State, TableFamily, Test, compat};
 
@@ -28,9 +30,12 @@ const STATUS_SNAT: u32 = 1 << 4;
 /// `NF_CT_STATE_UNTRACKED_BIT`. The other bits of a state are those of [`State`].
 const STATE_UNTRACKED: u32 = 1 << 6;
 
-/// Makes chains of a list of chains and of rules in their order. Tables of families without Services (ARP, bridges,
+/// The elements of small anonymous sets and maps, by family, table and name.
+pub type Sets = HashMap<(u8, String, String), Vec<Element>>;
+
+/// Makes chains of a list of chains and of rules in their order. A set that is not in `sets` has unknown elements. Tables of families without Services (ARP, bridges,
 /// devices) are left out.
-pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>) -> Vec<Chain> {
+pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> Vec<Chain> {
     let mut of_iptables: HashMap<(u8, String), bool> = HashMap::new();
     for chain in &chains {
         let named = chain.base.is_some() && CHAINS_OF_IPTABLES.contains(&chain.name.as_str());
@@ -45,7 +50,7 @@ pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>) -> Vec<Chain> {
     let mut of_chain: HashMap<(Place, String), Vec<Rule>> = HashMap::new();
     for rule in rules {
         let Some(place) = place(rule.family, &rule.table) else { continue };
-        of_chain.entry((place, rule.chain.clone())).or_default().push(self::rule(&rule));
+        of_chain.entry((place, rule.chain.clone())).or_default().extend(self::rules(&rule, sets));
     }
     let read = chains.into_iter().filter_map(|chain| {
         let place = place(chain.family, &chain.table)?;
@@ -78,19 +83,24 @@ fn base(base: &wire::BaseChain) -> Option<Base> {
     Some(Base { hook, priority: base.priority, nat, drops: base.policy == Policy::Drop })
 }
 
-/// Reads a rule.
-pub fn rule(rule: &wire::Rule) -> Rule {
+/// Reads a rule: several, if it has a map of verdicts.
+pub fn rules(rule: &wire::Rule, sets: &Sets) -> Vec<Rule> {
     let family = match rule.family {
         wire::Family::IPV4 => Some(Family::Ipv4),
         wire::Family::IPV6 => Some(Family::Ipv6),
         _ => None,
     };
-    let mut reader = Reader { family, ..Reader::default() };
+    let mut reader = Reader { family, ..Reader::new(rule, sets) };
     for expression in &rule.expressions {
         reader.expression(expression);
     }
-    let Reader { tests, effect, .. } = reader;
-    Rule { tests, effect: effect.unwrap_or(Effect::Continue), id: RuleId::Handle(rule.handle.unwrap_or(0)) }
+    let Reader { tests, effect, branches, .. } = reader;
+    let id = || RuleId::Handle(rule.handle.unwrap_or(0));
+    if branches.is_empty() {
+        return vec![Rule { tests, effect: effect.unwrap_or(Effect::Continue), id: id() }];
+    }
+    let branch = |(test, effect)| Rule { tests: [&tests[..], &[test]].concat(), effect, id: id() };
+    branches.into_iter().map(branch).collect()
 }
 
 /// What a register holds.
@@ -114,16 +124,25 @@ enum Value {
     Other(&'static str),
 }
 
-#[derive(Debug, Default)]
-struct Reader {
+#[derive(Debug)]
+struct Reader<'a> {
+    rule: &'a wire::Rule,
+    sets: &'a Sets,
     /// The family of the packet, if the table or an earlier condition tells.
     family: Option<Family>,
     registers: HashMap<Register, Value>,
     tests: Vec<Test>,
     effect: Option<Effect>,
+    /// The elements of a map of verdicts.
+    branches: Vec<(Test, Effect)>,
 }
 
-impl Reader {
+impl<'a> Reader<'a> {
+    fn new(rule: &'a wire::Rule, sets: &'a Sets) -> Self {
+        let (registers, tests, branches) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { rule, sets, family: None, registers, tests, effect: None, branches }
+    }
+
     fn expression(&mut self, expression: &Expr) {
         match expression {
             Expr::Meta(Meta::Load { key, destination }) => self.load(*destination, meta(*key)),
@@ -284,14 +303,72 @@ impl Reader {
     }
 
     fn lookup(&mut self, lookup: &Lookup) {
+        let value = self.value(lookup.source);
         match lookup.destination {
-            Some(Register::VERDICT) => self.decide(Effect::Unknown),
+            Some(Register::VERDICT) => match self.verdicts(&value, &lookup.set) {
+                Some(branches) => self.branches = branches,
+                None => self.decide(Effect::Unknown),
+            },
             Some(register) => {
                 self.load(register, Value::Other("map"));
                 self.unknown(&format!("@{}", lookup.set));
             }
-            None => self.unknown(&format!("{} @{}", self.value(lookup.source).name(), lookup.set)),
+            None => match self.members(&value, &lookup.set) {
+                Some(tests) => self.test(Test::Any(tests).inverted_if(lookup.inverted)),
+                None => self.unknown(&format!("{} @{}", value.name(), lookup.set)),
+            },
         }
+    }
+
+    fn elements(&self, set: &str) -> Option<&'a Vec<Element>> {
+        let sets: &'a Sets = self.sets;
+        sets.get(&(self.rule.family.0, self.rule.table.clone(), set.to_owned()))
+    }
+
+    /// Returns the conditions that a value is one of a set; `None` if they are not known.
+    fn members(&self, value: &Value, set: &str) -> Option<Vec<Test>> {
+        self.elements(set)?.iter().map(|element| self.member(value, element)).collect()
+    }
+
+    /// Returns the condition that a value is an element. Elements of ranges and of several values are not modelled.
+    fn member(&self, value: &Value, element: &Element) -> Option<Test> {
+        let is_plain = element.flags == 0 && element.key_end.is_none();
+        let is_whole = is_plain && Some(element.key.len()) == self.length(value);
+        let (test, inverted) = self.equal(value, &element.key).filter(|_| is_whole)?;
+        Some(test.inverted_if(inverted))
+    }
+
+    /// Returns the length of a value in bytes.
+    fn length(&self, value: &Value) -> Option<usize> {
+        Some(match value {
+            Value::Input | Value::Output => 16,
+            Value::Family | Value::Protocol => 1,
+            Value::Port => 2,
+            Value::State(_) | Value::Status(_) => 4,
+            Value::Source { .. } | Value::Destination { .. } => match self.family? {
+                Family::Ipv4 => 4,
+                Family::Ipv6 => 16,
+            },
+            Value::Other(_) => return None,
+        })
+    }
+
+    /// Returns the branches of a map of verdicts; `None` if they are not known. The element for all other values is last.
+    fn verdicts(&self, value: &Value, map: &str) -> Option<Vec<(Test, Effect)>> {
+        let (mut branches, mut others) = (Vec::new(), None);
+        for element in self.elements(map)? {
+            let Some(Data::Verdict(verdict)) = &element.data else { return None };
+            if element.flags == CATCH_ALL {
+                others = Some(effect(verdict));
+            } else {
+                branches.push((self.member(value, element)?, effect(verdict)));
+            }
+        }
+        if let Some(effect) = others {
+            let known = branches.iter().map(|(test, _)| test.clone()).collect();
+            branches.push((Test::Any(known).inverted_if(true), effect));
+        }
+        Some(branches)
     }
 
     fn immediate(&mut self, immediate: &Immediate) {
@@ -299,14 +376,18 @@ impl Reader {
             self.load(immediate.destination, Value::Other("constant"));
             return;
         };
-        match verdict {
-            Verdict::Accept => self.decide(Effect::Accept),
-            Verdict::Drop => self.decide(Effect::Drop),
-            Verdict::Return => self.decide(Effect::Return),
-            Verdict::Jump(chain) => self.decide(Effect::Jump(chain.clone())),
-            Verdict::Goto(chain) => self.decide(Effect::Goto(chain.clone())),
-            Verdict::Continue | Verdict::Break => self.decide(Effect::Continue),
-        }
+        self.decide(effect(verdict));
+    }
+}
+
+fn effect(verdict: &Verdict) -> Effect {
+    match verdict {
+        Verdict::Accept => Effect::Accept,
+        Verdict::Drop => Effect::Drop,
+        Verdict::Return => Effect::Return,
+        Verdict::Jump(chain) => Effect::Jump(chain.clone()),
+        Verdict::Goto(chain) => Effect::Goto(chain.clone()),
+        Verdict::Continue | Verdict::Break => Effect::Continue,
     }
 }
 
@@ -389,41 +470,6 @@ fn status(mask: u32) -> Option<Test> {
     }
     let states = translated.into_iter().filter(|(bit, _)| mask & bit != 0);
     Some(Test::State(states.fold(State(0), |all, (_, state)| all.with(state))))
-}
-
-/// Reads the name of an interface, with its padding. Without the final NUL it is the start of a name.
-fn name(data: &[u8]) -> Option<String> {
-    let end = data.iter().position(|byte| *byte == 0);
-    let text = std::str::from_utf8(data.get(..end.unwrap_or(data.len()))?).ok()?;
-    Some(if end.is_some() { text.to_owned() } else { format!("{text}*") })
-}
-
-fn port(data: &[u8]) -> Option<u16> {
-    data.try_into().ok().map(u16::from_be_bytes)
-}
-
-/// Reads a number in the machine's byte order.
-fn number(data: &[u8]) -> Option<u32> {
-    data.try_into().ok().map(u32::from_ne_bytes)
-}
-
-/// Returns the length of a mask of leading ones.
-fn prefix(mask: &[u8]) -> Option<u8> {
-    let ones: u32 = mask.iter().map(|byte| byte.count_ones()).sum();
-    let bit = |at: usize| mask.get(at / 8).is_some_and(|byte| byte & (0x80 >> (at % 8)) != 0);
-    let ones = usize::try_from(ones).ok()?;
-    if (0..ones).all(bit) { u8::try_from(ones).ok() } else { None }
-}
-
-fn network(family: Family, data: &[u8], prefix: u8) -> Option<IpNet> {
-    let mut bytes = [0_u8; 16];
-    bytes.get_mut(..data.len())?.copy_from_slice(data);
-    let [a, b, c, d, ..] = bytes;
-    let address = match family {
-        Family::Ipv4 => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
-        Family::Ipv6 => IpAddr::V6(Ipv6Addr::from(bytes)),
-    };
-    Some(IpNet::new(address, prefix).ok()?.trunc())
 }
 
 #[cfg(test)]

@@ -121,6 +121,8 @@ pub enum Test {
     Port(RangeInclusive<u16>),
     /// Any of several states of the connection.
     State(State),
+    /// Any of several conditions.
+    Any(Vec<Self>),
     /// The opposite of a condition.
     Not(Box<Self>),
     /// A condition that is not modelled, in words.
@@ -147,6 +149,8 @@ impl Test {
             }
             Self::Port(range) => ports(range, packet.port.as_ref()),
             Self::State(state) => state_of(*state, packet.translated),
+            Self::Any(tests) if cover(tests, packet) => Answer::Yes,
+            Self::Any(tests) => any(tests.iter().map(|test| test.answer(packet))),
             Self::Not(test) => match test.answer(packet) {
                 Answer::No => Answer::Yes,
                 Answer::Maybe => Answer::Maybe,
@@ -163,6 +167,31 @@ impl Test {
             _ => None,
         }
     }
+}
+
+/// Returns whether one of several conditions is fulfilled.
+fn any(answers: impl Iterator<Item = Answer>) -> Answer {
+    let mut best = Answer::No;
+    for answer in answers {
+        match answer {
+            Answer::Yes => return Answer::Yes,
+            Answer::Maybe => best = Answer::Maybe,
+            Answer::No => {}
+        }
+    }
+    best
+}
+
+/// Returns true if conditions name every interface at which a packet may arrive, or through which it may leave.
+fn cover(tests: &[Test], packet: &Packet) -> bool {
+    let covers = |names: Option<&Vec<String>>, named: fn(&Test, &str) -> bool| {
+        let all = |names: &Vec<String>| names.iter().all(|name| tests.iter().any(|test| named(test, name)));
+        names.is_some_and(|names| !names.is_empty() && all(names))
+    };
+    let is_input = |test: &Test, name: &str| matches!(test, Test::Input(pattern) if is_named(pattern, name));
+    let is_output =
+        |test: &Test, name: &str| matches!(test, Test::Output(pattern) if is_named(pattern, name));
+    covers(packet.input.as_ref(), is_input) || covers(packet.output.as_ref(), is_output)
 }
 
 const fn sure(is: bool) -> Answer {
@@ -240,6 +269,10 @@ impl fmt::Display for Test {
                 let names: Vec<&str> = names.map(|(_, name)| name).collect();
                 write!(f, "ct {}", names.join(","))
             }
+            Self::Any(tests) => {
+                let tests: Vec<String> = tests.iter().map(ToString::to_string).collect();
+                write!(f, "{{ {} }}", tests.join(", "))
+            }
             Self::Not(test) => write!(f, "not {test}"),
             Self::Unknown(text) => f.write_str(text),
         }
@@ -303,6 +336,24 @@ mod tests {
         assert_eq!(input("eth*"), Answer::Maybe);
         assert_eq!(input("*"), Answer::Yes);
         assert_eq!(Test::Output("eth0".to_owned()).answer(&packet), Answer::No);
+    }
+
+    #[test]
+    fn several_conditions_of_which_one_is_enough() {
+        let names = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
+        let packet =
+            Packet { input: names(&["eth0", "cni0"]), protocol: Some(6), ..Packet::of(Family::Ipv4) };
+        let input = |names: &[&str]| {
+            let tests = names.iter().map(|&name| Test::Input(name.to_owned())).collect();
+            Test::Any(tests).answer(&packet)
+        };
+        assert_eq!(input(&["eth0", "cni0", "x"]), Answer::Yes, "all of them together");
+        assert_eq!(input(&["eth0", "x"]), Answer::Maybe);
+        assert_eq!(input(&["x"]), Answer::No);
+        let protocols = Test::Any(vec![Test::Protocol(17), Test::Protocol(6)]);
+        assert_eq!(protocols.answer(&packet), Answer::Yes);
+        assert_eq!(protocols.to_string(), "{ udp, tcp }");
+        assert_eq!(Test::Any(Vec::new()).answer(&packet), Answer::No);
     }
 
     #[test]

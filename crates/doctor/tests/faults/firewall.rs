@@ -172,3 +172,34 @@ fn translations_of_other_programs() {
     );
     is_found_and_mended(&node, Code::ServiceAddressTaken, Severity::Warning);
 }
+
+#[test]
+fn sets_and_maps_of_a_firewall_are_understood() {
+    let node = node("sets");
+    nft(
+        &node,
+        "table inet fw {
+            chain forward {
+                type filter hook forward priority 0; policy drop;
+                ct state vmap { established : accept, related : accept, invalid : drop }
+                iifname { \"docker0\", \"wg0\" } accept
+                tcp dport { 22, 443 } ct state { established } accept
+            }
+        }",
+    );
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+    nft(
+        &node,
+        "flush ruleset
+         table inet fw {
+            chain forward {
+                type filter hook forward priority 0; policy drop;
+                ct state vmap { established : accept, new : jump new }
+            }
+            chain new {
+                iifname { \"eth0\", \"veth1\", \"pod1\" } accept
+            }
+        }",
+    );
+    assert_eq!(codes(&look(&node)), [], "what arrives at these interfaces is accepted");
+}

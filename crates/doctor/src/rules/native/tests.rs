@@ -4,7 +4,66 @@ use super::super::Packet;
 use super::*;
 
 fn read(family: wire::Family, expressions: Vec<Expr>) -> Rule {
-    rule(&wire::Rule { handle: Some(7), ..wire::Rule::new(family, "filter", "FORWARD", expressions) })
+    let read = read_all(family, expressions, &Sets::new());
+    let [rule] = read.as_slice() else { panic!("{read:?}") };
+    rule.clone()
+}
+
+fn read_all(family: wire::Family, expressions: Vec<Expr>, sets: &Sets) -> Vec<Rule> {
+    rules(&wire::Rule { handle: Some(7), ..wire::Rule::new(family, "filter", "FORWARD", expressions) }, sets)
+}
+
+fn lookup(set: &str, destination: Option<Register>) -> Expr {
+    let set = set.to_owned();
+    Expr::Lookup(Lookup { set, set_id: None, source: Register::R1, destination, inverted: false })
+}
+
+/// Returns a set with these elements.
+fn set(name: &str, elements: Vec<Element>) -> Sets {
+    Sets::from([((wire::Family::IPV4.0, "filter".to_owned(), name.to_owned()), elements)])
+}
+
+fn element(key: &[u8], verdict: Option<Verdict>, flags: u32) -> Element {
+    let data = verdict.map(Data::Verdict);
+    Element { data, flags, ..wire::ElementRef::key(key).to_owned() }
+}
+
+#[test]
+fn sets_are_any_of_their_elements() {
+    let states =
+        set("__set0", vec![element(&2_u32.to_ne_bytes(), None, 0), element(&4_u32.to_ne_bytes(), None, 0)]);
+    let of = |expressions: &[Expr], sets: &Sets| {
+        let all = [expressions, &[lookup("__set0", None), Expr::verdict(Verdict::Accept)]].concat();
+        read_all(wire::Family::IPV4, all, sets)[0].to_string()
+    };
+    assert_eq!(of(&[ct_load(CtKey::STATE)], &states), "{ ct established, ct related } accept");
+    assert_eq!(of(&[ct_load(CtKey::STATE)], &Sets::new()), "ct state @__set0 accept");
+    let tcp = [load(MetaKey::L4PROTO), cmp(CmpOperation::EQ, [6]), payload(PayloadBase::TRANSPORT, 2, 2)];
+    let ports = set("__set0", vec![element(&80_u16.to_be_bytes(), None, 0)]);
+    assert_eq!(of(&tcp, &ports), "tcp { dport 80 } accept");
+    let range =
+        set("__set0", vec![element(&80_u16.to_be_bytes(), None, 0), element(&90_u16.to_be_bytes(), None, 1)]);
+    assert_eq!(of(&tcp, &range), "tcp dport @__set0 accept", "a range");
+    let address = [payload(PayloadBase::NETWORK, 12, 4)];
+    let pair = set("__set0", vec![element(&[10, 0, 0, 1, 0, 80, 0, 0], None, 0)]);
+    assert_eq!(of(&address, &pair), "saddr @__set0 accept", "an address and a port");
+}
+
+#[test]
+fn maps_of_verdicts_are_one_rule_for_each_element() {
+    let map = set(
+        "__map0",
+        vec![
+            element(&[], Some(Verdict::Drop), CATCH_ALL),
+            element(&2_u32.to_ne_bytes(), Some(Verdict::Accept), 0),
+            element(&8_u32.to_ne_bytes(), Some(Verdict::Jump("new".to_owned())), 0),
+        ],
+    );
+    let expressions = vec![ct_load(CtKey::STATE), lookup("__map0", Some(Register::VERDICT))];
+    let read = read_all(wire::Family::IPV4, expressions, &map);
+    let text: Vec<String> = read.iter().map(ToString::to_string).collect();
+    assert_eq!(text, ["ct established accept", "ct new jump new", "not { ct established, ct new } drop"]);
+    assert!(read.iter().all(|rule| rule.id == RuleId::Handle(7)));
 }
 
 fn ip(expressions: Vec<Expr>) -> Rule {
@@ -109,20 +168,11 @@ fn states_are_any_of_several_bits() {
 fn what_is_not_modelled_is_unknown_and_never_left_out() {
     let limit = Expr::Other { name: "limit".to_owned(), bytes: Vec::new() };
     assert_eq!(ip(vec![limit, Expr::verdict(Verdict::Drop)]).to_string(), "limit drop");
-    let lookup = |destination| {
-        Expr::Lookup(Lookup {
-            set: "s".to_owned(),
-            set_id: None,
-            source: Register::R1,
-            destination,
-            inverted: false,
-        })
-    };
     assert_eq!(
-        ip(vec![load(MetaKey::IIFNAME), lookup(None), Expr::verdict(Verdict::Drop)]).to_string(),
+        ip(vec![load(MetaKey::IIFNAME), lookup("s", None), Expr::verdict(Verdict::Drop)]).to_string(),
         "iifname @s drop"
     );
-    assert_eq!(ip(vec![ct_load(CtKey::STATE), lookup(Some(Register::VERDICT))]).effect, Effect::Unknown);
+    assert_eq!(ip(vec![ct_load(CtKey::STATE), lookup("s", Some(Register::VERDICT))]).effect, Effect::Unknown);
     let odd = vec![
         payload(PayloadBase::NETWORK, 12, 4),
         mask([255, 0, 255, 0]),
@@ -163,7 +213,7 @@ fn tables_of_iptables_are_recognised_by_their_chains() {
     ];
     let rules =
         vec![wire::Rule::new(wire::Family::IPV4, "filter", "mine", vec![Expr::verdict(Verdict::Drop)])];
-    let read = chains(all, rules);
+    let read = chains(all, rules, &Sets::new());
     let programs: Vec<Program> = read.iter().map(|chain| chain.place.program).collect();
     assert_eq!(programs, [Program::IptablesNft, Program::IptablesNft, Program::Nft, Program::Nft]);
     assert_eq!(read[0].base, Some(Base { hook: Hook::Forward, priority: 0, nat: false, drops: true }));
