@@ -100,7 +100,7 @@ fn scope(facts: &Facts, hit: &Hit<'_>) -> Scope {
             Test::Port(range) => scope.dns |= *range == (DNS..=DNS),
             Test::Protocol(_) | Test::Family(_) => {}
             Test::Source(_) | Test::State(_) | Test::Any(_) | Test::Not(_) | Test::Unknown(_) => {
-                scope.unknown = true
+                scope.unknown = true;
             }
         }
     }

@@ -5,7 +5,7 @@
 
 mod bytes;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::RangeInclusive;
 
 use portolan_model::Family;
@@ -36,14 +36,15 @@ pub type Sets = HashMap<(u8, String, String), Vec<Element>>;
 /// Makes chains of a list of chains and of rules in their order. A set that is not in `sets` has unknown elements. Tables of families without Services (ARP, bridges,
 /// devices) are left out.
 pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> Vec<Chain> {
-    let mut of_iptables: HashMap<(u8, String), bool> = HashMap::new();
-    for chain in &chains {
-        let named = chain.base.is_some() && CHAINS_OF_IPTABLES.contains(&chain.name.as_str());
-        *of_iptables.entry((chain.family.0, chain.table.clone())).or_default() |= named;
+    let mut own_names: HashSet<(u8, String)> = HashSet::new();
+    for chain in chains.iter().filter(|chain| chain.base.is_some()) {
+        if !CHAINS_OF_IPTABLES.contains(&chain.name.as_str()) {
+            own_names.insert((chain.family.0, chain.table.clone()));
+        }
     }
     let place = |family: wire::Family, table: &str| {
-        let called = of_iptables.get(&(family.0, table.to_owned())).is_some_and(|named| *named);
-        let is_iptables = called && family != wire::Family::INET && TABLES_OF_IPTABLES.contains(&table);
+        let is_named = TABLES_OF_IPTABLES.contains(&table) && family != wire::Family::INET;
+        let is_iptables = is_named && !own_names.contains(&(family.0, table.to_owned()));
         let program = if is_iptables { Program::IptablesNft } else { Program::Nft };
         Some(Place { program, family: table_family(family)?, table: table.to_owned() })
     };

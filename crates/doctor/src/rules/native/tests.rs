@@ -210,12 +210,15 @@ fn tables_of_iptables_are_recognised_by_their_chains() {
         chain(wire::Family::IPV6, "filter", "forward", true),
         chain(wire::Family::INET, "filter", "FORWARD", true),
         chain(wire::Family::BRIDGE, "filter", "FORWARD", true),
+        // iptables creates a built-in chain when it first writes to it.
+        chain(wire::Family::IPV4, "nat", "KUBE-SERVICES", false),
     ];
     let rules =
         vec![wire::Rule::new(wire::Family::IPV4, "filter", "mine", vec![Expr::verdict(Verdict::Drop)])];
     let read = chains(all, rules, &Sets::new());
     let programs: Vec<Program> = read.iter().map(|chain| chain.place.program).collect();
-    assert_eq!(programs, [Program::IptablesNft, Program::IptablesNft, Program::Nft, Program::Nft]);
+    let (nft, iptables) = (Program::Nft, Program::IptablesNft);
+    assert_eq!(programs, [iptables, iptables, nft, nft, iptables]);
     assert_eq!(read[0].base, Some(Base { hook: Hook::Forward, priority: 0, nat: false, drops: true }));
     assert_eq!(read[1].rules.len(), 1);
 }
