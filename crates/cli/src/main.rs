@@ -1,6 +1,7 @@
 //! The binary `portolan`: parses the command line and starts the subcommand. The work itself is in the other crates.
 
 mod check_ips;
+mod doctor;
 mod reference;
 mod serve;
 
@@ -41,6 +42,7 @@ enum Command {
     CheckIps(check_ips::Options),
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
+    Doctor(portolan_doctor::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -87,6 +89,10 @@ impl Program for Cli {
             Command::Demo(options) => {
                 privilege::give_up_unless_effective()?;
                 return Ok(demo::run(&options));
+            }
+            Command::Doctor(options) => {
+                privilege::raise();
+                return doctor::run(&options);
             }
             Command::Completions(options) => {
                 // Completions are text on standard output and need no privilege, so a failure to give it up is

@@ -72,7 +72,8 @@ fn the_node_agent_contains_nothing_of_the_api_server_and_the_demo() {
     assert!(agent.contains("portolan-engine"), "{agent:?}");
     // What makes certificates, writes files of objects, talks to etcd and encodes manual pages.
     let others = ["rcgen", "redb", "tonic", "clap_mangen", "clap_complete"].map(str::to_owned);
-    let apart = ["server", "store", "ipam", "testkit", "demo"].map(|name| format!("portolan-{name}"));
+    let apart = ["api", "controllers", "http", "serve", "store", "ipam", "testkit", "demo"]
+        .map(|name| format!("portolan-{name}"));
     let all = closure("portolan");
     for name in others.iter().chain(&apart) {
         assert!(all.contains(name), "{name} is in no binary");

@@ -126,7 +126,8 @@ impl Bed {
             let options = Options { capture: Capture::Redirect, ..Options::default() };
             let relay = spawn_translated(&[FAMILY], options).unwrap();
             let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
-            let plane = Userspace::open_redirect(programs, settings(), portolan_iptables::Options::default(), relay);
+            let plane =
+                Userspace::open_redirect(programs, settings(), portolan_iptables::Options::default(), relay);
             let mut plane = Driven::new(settings(), plane);
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();
