@@ -4,7 +4,7 @@
 //! server or a mode's rules: each mode is a [`Dataplane`] for each family, and everything else is the same for all
 //! modes.
 //!
-//! Each family has a lane. The lane is the only owner of the [`Table`](crate::table::Table), of the [`State`] (whether the
+//! Each family has a lane. The lane is the only owner of the [`Table`], of the [`State`] (whether the
 //! kernel has the table, and if not, why), and of all deadlines. A fault in one family neither undoes nor delays the work
 //! of the other. The first change after a pause is committed at once. Later changes wait until `min_interval` has passed
 //! since the last commit ended, and are coalesced.
@@ -24,7 +24,7 @@
 //!    commits changes, which are also stored for the new one.
 //! 2. The new data plane becomes active with its first success. It has written everything, so nothing waits then.
 //! 3. The old data plane is retired. It removes its rules in pieces between commits, and retries after a failure.
-//!    Chains that both modes use stay ([`Claims`](crate::dataplane::Claims)).
+//!    Chains that both modes use stay ([`Claims`]).
 //!
 //! ```text
 //!  old   active ──────────────────────> retired: translation, checks removed ──300 ms──> the rest removed

@@ -84,6 +84,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
     fn only_large_answers_are_packed() {
         assert_eq!(sent(100), (false, vec![b'x'; 100]));
         let size = THRESHOLD as usize * 3;

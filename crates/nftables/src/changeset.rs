@@ -136,6 +136,10 @@ impl Changeset {
         Operation { key, key_end, data, comment: std::str::from_utf8(comment).unwrap_or_default() }
     }
 
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "keys, data and comments have at most 255 bytes, and all of a change fits into a netlink message"
+    )]
     fn store(&mut self, key: &Key, key_end: Option<&Key>, data: &[u8], comment: &str) -> Entry {
         let key = key.as_slice();
         let key_end = key_end.map(Key::as_slice).unwrap_or_default();

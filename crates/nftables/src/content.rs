@@ -19,6 +19,7 @@ pub(crate) struct ClassPair {
 }
 
 impl ClassPair {
+    #[expect(clippy::cast_possible_truncation, reason = "a placement has at most 65,535 endpoints")]
     pub(crate) fn of(forwarding: &Forwarding, placement: &Placement) -> Self {
         let balance = |local: bool| {
             let order = if local { placement.local() } else { &placement.cluster };

@@ -146,6 +146,7 @@ impl<const N: usize> Bytes<N> {
     }
 
     /// Appends a field, cut at the capacity. The keys and data of this module never exceed it.
+    #[expect(clippy::cast_possible_truncation, reason = "N is below 256")]
     fn then(mut self, field: &[u8]) -> Self {
         let start = usize::from(self.length);
         if let Some(room) = self.bytes.get_mut(start..) {

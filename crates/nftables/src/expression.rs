@@ -30,6 +30,7 @@ const ICMP_PORT_UNREACHABLE: u8 = 3;
 const ICMPV6_PORT_UNREACHABLE: u8 = 4;
 
 /// Returns the number of words in an address of the family.
+#[expect(clippy::cast_possible_truncation, reason = "4 or 16 bytes")]
 pub(super) const fn address_words(family: Family) -> u8 {
     (address_length(family) / 4) as u8
 }
@@ -278,6 +279,7 @@ pub(super) fn not_to_loopback(family: Family) -> [Expr; 2] {
 
 /// `ip saddr CIDR` or `ip saddr != CIDR`, or the same with `ip daddr`. If the prefix is a number of whole bytes, only
 /// those are loaded. nft does the same, so a listing shows the CIDR.
+#[expect(clippy::cast_possible_truncation, reason = "a prefix has at most 128 bits")]
 pub(super) fn in_cidr(family: Family, side: Side, cidr: IpNet, is: bool) -> Vec<Expr> {
     let prefix = usize::from(cidr.prefix_len());
     let network = match cidr.network() {

@@ -69,6 +69,7 @@ impl Order {
 
     /// Orders `new` so that as few indexes as possible change compared with `old` (endpoints by index). Remaining
     /// backends keep their indexes, new ones fill the gaps, and only then the last ones move.
+    #[expect(clippy::cast_possible_truncation, reason = "a placement has at most 65,535 endpoints")]
     pub(crate) fn after(old: impl Iterator<Item = SocketAddr>, new: &[Backend]) -> Self {
         let length = new.len().min(MAX_BACKENDS);
         let new = new.get(..length).unwrap_or_default();
@@ -89,6 +90,7 @@ impl Order {
         Self::from_positions(positions)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "a placement has at most 65,535 endpoints")]
     fn from_positions(positions: Vec<u16>) -> Self {
         if positions.iter().enumerate().all(|(index, &position)| index == usize::from(position)) {
             Self::Sorted(positions.len() as u16)

@@ -13,6 +13,7 @@ pub(crate) const ID_MASK: u32 = !CLASS_MASK;
 pub(crate) const MAX_ID: u32 = u32::MAX >> CLASS_BITS;
 
 /// Highest class number, and highest slot of an endpoint in a Service port with session affinity.
+#[expect(clippy::cast_possible_truncation, reason = "a class has CLASS_BITS bits")]
 pub(crate) const MAX_CLASS: u16 = CLASS_MASK as u16;
 
 /// Most backends of a set. The indexes of local endpoints start at [`LOCAL_OFFSET`].

@@ -435,7 +435,8 @@ impl Agent {
 
     fn count_bad_objects(&self) {
         for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
-            let unreadable = self.counts.of(kind).unreadable.load(Ordering::Relaxed) as usize;
+            let unreadable = self.counts.of(kind).unreadable.load(Ordering::Relaxed);
+            let unreadable = usize::try_from(unreadable).unwrap_or(usize::MAX);
             let bad = self.catalog.faulty_objects(kind).saturating_add(unreadable);
             self.metrics.bad_objects(resource(kind), bad);
         }

@@ -318,7 +318,11 @@ fn draws_needed(members: usize) -> usize {
     let per_draw = (1.0 - 1.0 / members).ln();
     let needed = (-CHANCE_EXPONENT * std::f64::consts::LN_10 - members.ln()) / per_draw;
     // The value is small and positive.
-    #[expect(clippy::cast_sign_loss, reason = "both logarithms are negative")]
+    #[expect(
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "both logarithms are negative, and the value is small"
+    )]
     let needed = needed.ceil() as usize;
     needed
 }

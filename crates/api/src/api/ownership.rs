@@ -50,6 +50,7 @@ impl FieldManager {
         std::str::from_utf8(name).unwrap_or_default()
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "at most MAX_MANAGER_NAME, which is below 256")]
     const fn named(name: &str) -> Self {
         let mut bytes = [0; MAX_MANAGER_NAME];
         let length = if name.len() < MAX_MANAGER_NAME { name.len() } else { MAX_MANAGER_NAME };

@@ -46,7 +46,8 @@ impl ListBody {
         if self.left == 0 {
             return None;
         }
-        let mut chunk = BytesMut::with_capacity(CHUNK.min(self.left as usize));
+        let mut chunk =
+            BytesMut::with_capacity(usize::try_from(self.left).map_or(CHUNK, |left| left.min(CHUNK)));
         chunk.put(std::mem::take(&mut self.head));
         // An object that does not fit starts the next chunk, unless the chunk is empty.
         while let Some(next) = self.objects.as_slice().first() {

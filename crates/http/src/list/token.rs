@@ -22,7 +22,7 @@ impl Token {
 
     pub(super) fn decode(text: &str) -> Option<Self> {
         let digits: Vec<u8> =
-            text.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect::<Option<_>>()?;
+            text.chars().map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect::<Option<_>>()?;
         if !digits.len().is_multiple_of(2) {
             return None;
         }

@@ -364,6 +364,7 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
 }
 
 /// Returns a digest by which repeated faults are recognised, or zero if there are none. Not for security.
+#[expect(clippy::cast_possible_truncation, reason = "a part of a hash is a hash")]
 pub(super) fn fault_digest(faults: &[Fault]) -> u32 {
     if faults.is_empty() {
         return 0;

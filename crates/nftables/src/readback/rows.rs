@@ -167,7 +167,7 @@ mod tests {
             seeds in proptest::collection::vec(0..200_u8, 0..100),
         ) {
             let bytes = |seed: u8, length: usize| -> Vec<u8> {
-                (0..length).map(|index| seed.wrapping_mul(31).rotate_left(index as u32 % 8)).collect()
+                (0_u32..8).cycle().take(length).map(|index| seed.wrapping_mul(31).rotate_left(index)).collect()
             };
             let mut rows = Rows::new(key_length, data_length, with_comment);
             let mut expected = BTreeMap::new();

@@ -18,7 +18,7 @@ pub fn is_kube_proxy(arguments: &[OsString]) -> bool {
 }
 
 /// Rewrites the command line of `portolan`. Inserts the subcommand `proxy` if the program was called as `kube-proxy`.
-/// Rewrites the flags after `proxy` as [`normalise_flags`] does.
+/// Rewrites the flags after `proxy` as `normalise_flags` does.
 pub fn normalise(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();

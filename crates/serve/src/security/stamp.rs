@@ -121,6 +121,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
     fn only_regular_files_are_read() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
