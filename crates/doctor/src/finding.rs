@@ -132,10 +132,10 @@ codes! {
         mend "`portolan doctor --fix`, or `kube-proxy --cleanup`";
     LeftoversOfPortolan: "leftovers-of-portolan",
         breaks "Rules that are not updated may send connections to endpoints that are gone.",
-        mend "`portolan cleanup --only-ours`";
+        mend "`portolan-proxy cleanup --only-ours`";
     NoProxy: "no-proxy",
         breaks "Services keep their last state: connections go to endpoints that may be gone.",
-        mend "start a proxy, or `portolan cleanup`";
+        mend "start a proxy, or `portolan-proxy cleanup`";
     ApiUnreachable: "api-unreachable",
         breaks "The proxy keeps the last state that it knows and does not follow changes.",
         mend "check `clientConnection.kubeconfig`, the network and the certificate";

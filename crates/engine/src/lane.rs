@@ -86,16 +86,23 @@ impl Lane {
     }
 
     /// Replaces the data plane with another, once that one has everything in the kernel.
-    pub(super) fn replace(&mut self, dataplane: Boxed) {
-        let successor = Successor::new(dataplane, self.clock.now());
+    pub(super) fn replace(&mut self, dataplane: Boxed, settings: Option<Settings>) {
+        let given_up = self.successor.take();
+        let (given_up, its_settings) = given_up.map(|plane| (plane.plane.dataplane, plane.settings)).unzip();
+        let settings = settings.or(its_settings.flatten());
+        let successor = Successor::new(dataplane, settings, self.clock.now());
         if self.active.state.is_waiting() {
             // Nothing has been written yet.
             self.active.plane = successor.plane;
+            if let Some(settings) = successor.settings {
+                self.active.table.configure(settings);
+            }
             return;
         }
-        if let Some(given_up) = self.successor.replace(successor) {
+        self.successor = Some(successor);
+        if let Some(dataplane) = given_up {
             // It may have written some of its rules.
-            self.retire(given_up.plane.dataplane);
+            self.retire(dataplane);
         }
     }
 
@@ -110,6 +117,9 @@ impl Lane {
     pub(super) fn configure(&mut self, settings: Settings) {
         let now = self.clock.now();
         self.active.table.configure(settings);
+        if let Some(successor) = &mut self.successor {
+            successor.settings = None;
+        }
         self.active.state.doubt(Reason::Settings, now);
     }
 
@@ -228,7 +238,7 @@ impl Lane {
     fn commit_successor(&mut self) -> Option<Report> {
         let mut successor = self.successor.take()?;
         let started = self.clock.now();
-        let (outcome, _) = successor.plane.compare(&self.active.table);
+        let outcome = successor.compare(&self.active.table);
         let mode = successor.plane.dataplane.about().mode;
         let mut report = self.report((mode, Step::Replacement), started, true, outcome);
         let now = self.clock.now();
@@ -236,6 +246,9 @@ impl Lane {
             successor.failed(now, self.timing.max_retry);
             self.successor = Some(successor);
             return Some(report);
+        }
+        if let Some(settings) = successor.settings {
+            self.active.table.configure(settings);
         }
         let former = std::mem::replace(&mut self.active.plane, successor.plane);
         let place = self.place();

@@ -173,9 +173,19 @@ impl Handle {
     /// writes it; until that succeeds, changes go to the old one, too. Then the rules of the old one are removed,
     /// unless both have the same [`About::place`](crate::dataplane::About::place). Of several replacements the last one is used.
     pub fn replace(&self, family: Family, dataplane: Boxed) {
+        self.put_replacement(family, dataplane, None);
+    }
+
+    /// Does the same as [`Handle::replace`] with settings that belong to the new data plane, such as those of another mode.
+    /// They become those of the family when it has written everything; until then the old one keeps its settings.
+    pub fn replace_with(&self, settings: Settings, dataplane: Boxed) {
+        self.put_replacement(settings.family, dataplane, Some(settings));
+    }
+
+    fn put_replacement(&self, family: Family, dataplane: Boxed, settings: Option<Settings>) {
         drop(self.sender.put(|pending| {
             let is_after_start = pending.start;
-            pending.families.get_mut(family).replace(dataplane, is_after_start)
+            pending.families.get_mut(family).replace(dataplane, settings, is_after_start)
         }));
     }
 

@@ -44,6 +44,8 @@ pub(super) struct Requests {
 /// A data plane that is to replace the family's.
 struct Replacement {
     dataplane: Boxed,
+    /// Settings that belong to it. `None` if it has those of the data plane before it.
+    settings: Option<Settings>,
     /// True if it was requested after the start: the data plane before it writes first, and is replaced as usual.
     is_after_start: bool,
 }
@@ -58,9 +60,17 @@ impl Requests {
     }
 
     /// The last replacement counts. Returns the one before it, whose rules have not been written.
-    pub(super) fn replace(&mut self, dataplane: Boxed, is_after_start: bool) -> Option<Boxed> {
-        let replacement = Replacement { dataplane, is_after_start };
-        self.replacement.replace(replacement).map(|former| former.dataplane)
+    pub(super) fn replace(
+        &mut self,
+        dataplane: Boxed,
+        settings: Option<Settings>,
+        is_after_start: bool,
+    ) -> Option<Boxed> {
+        let former = self.replacement.take();
+        let (former, its_settings) = former.map(|former| (former.dataplane, former.settings)).unzip();
+        let settings = settings.or(its_settings.flatten());
+        self.replacement = Some(Replacement { dataplane, settings, is_after_start });
+        former
     }
 
     pub(super) fn retire(&mut self, dataplane: Boxed) {
@@ -68,6 +78,9 @@ impl Requests {
     }
 
     pub(super) fn configure(&mut self, settings: Settings) {
+        if let Some(replacement) = &mut self.replacement {
+            replacement.settings = None;
+        }
         self.settings = Some(settings);
     }
 
@@ -92,14 +105,14 @@ impl Requests {
             before => (before, None),
         };
         if let Some(replacement) = before {
-            lane.replace(replacement.dataplane);
+            lane.replace(replacement.dataplane, replacement.settings);
         }
         self.retired.into_iter().for_each(|dataplane| lane.retire(dataplane));
         if start {
             lane.start();
         }
         if let Some(replacement) = after {
-            lane.replace(replacement.dataplane);
+            lane.replace(replacement.dataplane, replacement.settings);
         }
         if self.has_drifted {
             lane.drifted();

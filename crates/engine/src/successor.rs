@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use portolan_model::Settings;
+
 use super::Boxed;
 use super::driven::Plane;
 use super::retry::Retry;
-use crate::dataplane::{Claims, Dataplane, Removal, Takeover};
+use crate::dataplane::{Claims, Commit, Dataplane, Error, Removal, Takeover};
 use crate::table::Table;
 
 /// Pause between two pieces of a removal. Pending work is committed first.
@@ -14,13 +16,23 @@ pub(super) const PIECE_PAUSE: Duration = Duration::from_millis(10);
 /// A data plane that has not been able to write the table yet.
 pub(super) struct Successor {
     pub(super) plane: Plane<Boxed>,
+    /// Settings that come with it. `None` if it has those of the active data plane.
+    pub(super) settings: Option<Settings>,
     due: Instant,
     retry: Retry,
 }
 
 impl Successor {
-    pub(super) fn new(dataplane: Boxed, now: Instant) -> Self {
-        Self { plane: Plane::new(dataplane), due: now, retry: Retry::default() }
+    pub(super) fn new(dataplane: Boxed, settings: Option<Settings>, now: Instant) -> Self {
+        Self { plane: Plane::new(dataplane), settings, due: now, retry: Retry::default() }
+    }
+
+    /// Compares the table, with the settings that come with this data plane, and writes the difference.
+    pub(super) fn compare(&mut self, table: &Table) -> Result<Commit, Error> {
+        let Some(settings) = &self.settings else { return self.plane.compare(table).0 };
+        let mut table = table.clone();
+        table.configure(settings.clone());
+        self.plane.compare(&table).0
     }
 
     pub(super) const fn due(&self) -> Instant {

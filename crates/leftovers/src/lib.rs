@@ -120,7 +120,7 @@ pub enum Error {
     /// Another program creates virtual servers while they are removed.
     #[error(
         "{count} IPVS virtual servers are there again just after all were removed: stop what makes them (a kube-proxy \
-         in IPVS mode?), then run `portolan proxy --cleanup` on the node"
+         in IPVS mode?), then run `portolan-proxy cleanup` on the node"
     )]
     VirtualServersLeft {
         /// The number of virtual servers that exist after the removal.
@@ -144,7 +144,7 @@ pub enum Error {
     /// The list of the older iptables' tables cannot be read: only root may read it.
     #[error(
         "{file} cannot be read ({source}), so chains of kube-proxy in the kernel's older iptables ({family}) would \
-         stay; if it ever ran in iptables mode here, run `portolan proxy --cleanup` or `kube-proxy --cleanup` as \
+         stay; if it ever ran in iptables mode here, run `portolan-proxy cleanup` or `kube-proxy --cleanup` as \
          root on the node, or restart the node"
     )]
     Unreadable {
@@ -158,8 +158,8 @@ pub enum Error {
     /// The older iptables has tables, and no program that can read them is installed.
     #[error(
         "the kernel's older iptables has tables here ({family}: {tables}), and {program}, which could remove chains \
-         of kube-proxy from them, is not installed; if it ever ran in iptables mode here, run `portolan proxy \
-         --cleanup` where {program} is installed or `kube-proxy --cleanup` on the node, or restart the node"
+         of kube-proxy from them, is not installed; if it ever ran in iptables mode here, run `portolan-proxy \
+         cleanup` where {program} is installed or `kube-proxy --cleanup` on the node, or restart the node"
     )]
     NoProgram {
         /// The family.

@@ -86,7 +86,7 @@ fn check_successor() -> anyhow::Result<()> {
     let families: Vec<String> = unserved.iter().map(ToString::to_string).collect();
     bail!(
         "kube-proxy has no rules here yet ({}), and without Portolan's tables, or its rules of the ipvs mode, no Service would \
-         be reached: wait until it has programmed this node, or run `portolan cleanup` without --only-ours to remove everything",
+         be reached: wait until it has programmed this node, or run `portolan-proxy cleanup` without --only-ours to remove everything",
         families.join(" and ")
     )
 }

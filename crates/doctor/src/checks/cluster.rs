@@ -64,7 +64,7 @@ fn node(cluster: &Cluster) -> Option<Finding> {
     let name = &cluster.node_name;
     let Some(node) = &cluster.node else {
         let title = format!("there is no Node {name}");
-        let mend = "kubectl get nodes; pass the right one: portolan proxy --hostname-override=NAME";
+        let mend = "kubectl get nodes; pass the right one: portolan-proxy --hostname-override=NAME";
         return Some(Finding::new(Code::NodeMissing, Severity::Error, title, mend));
     };
     node.pod_cidrs.is_empty().then(|| {

@@ -119,10 +119,10 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         findings.push(two(&own, &others));
     } else if !others.is_empty() && (rules.own || rules.userspace) {
         let title = "kube-proxy runs, and tables of Portolan, which does not run, are still in the kernel";
-        let mend = "portolan cleanup --only-ours";
+        let mend = "portolan-proxy cleanup --only-ours";
         findings.push(Finding::new(Code::LeftoversOfPortolan, Severity::Warning, title, mend));
     } else if rules.has_leftovers() {
-        findings.push(leftovers(facts, rules, !own.is_empty()));
+        findings.push(leftovers(facts, rules, &own));
     } else if rules.kube_proxy && rules.chains {
         let title =
             "the kernel has rules of two modes of kube-proxy: its table of nftables, and chains of iptables";
@@ -131,7 +131,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     }
     if facts.proxies.complete && own.is_empty() && others.is_empty() && rules.any() {
         let title = "the kernel has rules for Services, but no proxy runs in this network namespace";
-        let mend = "start the proxy; or remove its rules: portolan cleanup";
+        let mend = "start the proxy; or remove its rules: portolan-proxy cleanup";
         findings.push(Finding::new(Code::NoProxy, Severity::Warning, title, mend));
     }
     findings
@@ -143,7 +143,7 @@ fn two(own: &[&Process], others: &[&Process]) -> Finding {
         all.map(|process| format!("{} (process {})", process.program, process.pid)).collect();
     let title = format!("{} proxies run on this node: {}", names.len(), names.join(", "));
     let mend = if others.is_empty() {
-        "stop all but one: systemctl disable --now portolan, or delete one of the DaemonSets"
+        "stop all but one: systemctl disable --now portolan-proxy, or delete one of the DaemonSets"
     } else {
         "kubectl -n kube-system delete daemonset kube-proxy"
     };
@@ -151,8 +151,9 @@ fn two(own: &[&Process], others: &[&Process]) -> Finding {
 }
 
 /// Rules with kube-proxy's names beside Portolan's own. They are removed safely only if Portolan serves and no kube-proxy
-/// that uses them can be running, unseen.
-fn leftovers(facts: &Facts, rules: Rules, portolan_runs: bool) -> Finding {
+/// that uses them can be running, unseen. Chains are removed only if the command line says that Portolan runs in the
+/// nftables mode: while it changes to another mode, its own table is still there beside chains that are in use.
+fn leftovers(facts: &Facts, rules: Rules, own: &[&Process]) -> Finding {
     let mut what = Vec::new();
     if rules.kube_proxy {
         what.push("the table kube-proxy".to_owned());
@@ -169,7 +170,9 @@ fn leftovers(facts: &Facts, rules: Rules, portolan_runs: bool) -> Finding {
     what.extend(tools.iter().map(|tool| format!("chains KUBE-* of {tool}")));
     let title = format!("kube-proxy left {}, beside Portolan's own table", what.join(", "));
     // The rules of the IPVS mode belong to virtual servers, which may still have connections.
-    let is_safe = portolan_runs && facts.proxies.complete && !rules.device;
+    let is_nftables = |process: &&Process| process.mode.as_deref() == Some("nftables");
+    let serves = if rules.chains { own.iter().any(is_nftables) } else { !own.is_empty() };
+    let is_safe = serves && facts.proxies.complete && !rules.device;
     let mend =
         if is_safe { "portolan doctor --fix" } else { "kube-proxy --cleanup, if no kube-proxy runs here" };
     let fix = is_safe.then_some(Fix::RemoveLeftovers);
@@ -238,7 +241,10 @@ mod tests {
 
     #[test]
     fn leftovers_are_removed_only_if_no_kube_proxy_can_use_them() {
-        let running = vec![process(7, Program::Portolan)];
+        let unknown = vec![process(7, Program::Portolan)];
+        let running = vec![Process { mode: Some("nftables".to_owned()), ..process(7, Program::Portolan) }];
+        assert_eq!(findings(&facts(vec![own(), iptables()], unknown.clone()))[0].fix, None);
+        assert_eq!(findings(&facts(vec![own(), upstream()], unknown))[0].fix, Some(Fix::RemoveLeftovers));
         let found = findings(&facts(vec![own(), iptables(), upstream()], running.clone()));
         assert_eq!(codes(&found), [(Code::LeftoversOfKubeProxy, Severity::Warning)]);
         assert_eq!(found[0].fix, Some(Fix::RemoveLeftovers));

@@ -12,6 +12,8 @@ const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
 /// The names by which proxies are called.
 const KUBE_PROXY: &str = "kube-proxy";
 const PORTOLAN: &str = "portolan";
+/// The node agent alone.
+const PORTOLAN_PROXY: &str = "portolan-proxy";
 
 /// Returns the proxies. A process whose network namespace cannot be read makes the list incomplete if it is a proxy.
 pub(super) fn read() -> io::Result<Proxies> {
@@ -54,8 +56,17 @@ fn proxy(pid: u32, folder: &Path) -> Option<Process> {
 /// Returns which proxy it is. Portolan may be called by the name kube-proxy; then the name of its file differs.
 fn program(arguments: &[String], file: &str) -> Option<Program> {
     let (called, rest) = arguments.split_first()?;
+    let ends = ["cleanup", "--cleanup", "--init-only", "--version", "--help"];
+    if rest.iter().any(|argument| ends.contains(&argument.as_str())) {
+        return None;
+    }
     match Path::new(called).file_name()?.to_str()? {
-        KUBE_PROXY if file.split(' ').next() == Some(PORTOLAN) => Some(Program::Portolan),
+        PORTOLAN_PROXY => Some(Program::Portolan),
+        KUBE_PROXY
+            if file.split(' ').next().is_some_and(|file| [PORTOLAN, PORTOLAN_PROXY].contains(&file)) =>
+        {
+            Some(Program::Portolan)
+        }
         KUBE_PROXY => Some(Program::KubeProxy),
         PORTOLAN if rest.iter().any(|argument| argument == "proxy") => Some(Program::Portolan),
         _ => None,
@@ -91,6 +102,10 @@ mod tests {
         assert_eq!(of("kube-proxy --config=x", "portolan"), Some(Program::Portolan));
         assert_eq!(of("kube-proxy --config=x", "portolan (deleted)"), Some(Program::Portolan));
         assert_eq!(of("/usr/bin/portolan proxy --v=2", ""), Some(Program::Portolan));
+        assert_eq!(of("/usr/bin/portolan-proxy --v=2", ""), Some(Program::Portolan));
+        assert_eq!(of("kube-proxy --config=x", "portolan-proxy"), Some(Program::Portolan));
+        assert_eq!(of("portolan-proxy cleanup", "portolan-proxy"), None);
+        assert_eq!(of("portolan proxy --cleanup", "portolan"), None);
         assert_eq!(of("portolan serve", "portolan"), None);
         assert_eq!(of("portolan doctor", "portolan"), None);
         assert_eq!(of("vim kube-proxy", "vim"), None);

@@ -21,7 +21,8 @@ impl Proxy {
         let program: PathBuf = folder.path().join(name);
         std::fs::copy("/bin/sh", &program).expect("a copy of the shell");
         let mut command = node.command(&program);
-        let process = command.args(["-c", "read end", "proxy"]).stdin(Stdio::piped()).spawn();
+        let process =
+            command.args(["-c", "read end", "proxy", "--proxy-mode=nftables"]).stdin(Stdio::piped()).spawn();
         Self { process: process.expect("a process"), _folder: folder }
     }
 

@@ -42,6 +42,24 @@ fn a_new_data_plane_has_everything_before_the_old_one_is_removed() {
 }
 
 #[test]
+fn settings_of_a_new_data_plane_are_used_when_it_has_written_them() {
+    let (old, new) = (Recorder::at("old"), Recorder::at("new"));
+    let mut bench = running(&old);
+    new.fails(1);
+    let masquerade_bit = 7;
+    let settings = Settings { masquerade_bit, ..Settings::plain(Family::Ipv4) };
+    bench.handle.replace_with(settings, new.boxed());
+    assert!(bench.one_report().outcome.is_err());
+    assert_ne!(bench.snapshot().table.settings().masquerade_bit, masquerade_bit);
+    bench.work(&["b"]);
+    bench.settle();
+    assert_eq!(old.take_calls(), [applied(&["demo/b"])], "no comparison with settings of the new one");
+    bench.advance(SECOND);
+    assert!(bench.reports().iter().any(|report| report.step == Step::Replacement && report.outcome.is_ok()));
+    assert_eq!(bench.snapshot().table.settings().masquerade_bit, masquerade_bit);
+}
+
+#[test]
 fn while_a_new_data_plane_fails_the_old_one_stays_active() {
     let (old, new) = (Recorder::at("old"), Recorder::at("new"));
     let mut bench = running(&old);

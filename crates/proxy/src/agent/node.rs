@@ -152,13 +152,13 @@ impl Agent {
                 let programs = programs.get_mut(settings.family).take();
                 running.successor(settings, blueprint, programs, &mut self.shared)
             };
-            if is_new {
-                tracing::info!(family = %settings.family, "settings changed: comparing everything");
-                running.engine.configure(settings.clone());
-            }
             match replaced {
+                Replaced::Unchanged if is_new => {
+                    tracing::info!(family = %settings.family, "settings changed: comparing everything");
+                    running.engine.configure(settings.clone());
+                }
                 Replaced::Unchanged => {}
-                Replaced::By(dataplane) => replacements.push((settings.family, dataplane)),
+                Replaced::By(dataplane) => replacements.push((settings.clone(), dataplane)),
                 Replaced::Failed => self.lacks_dataplane = true,
             }
         }
@@ -166,9 +166,10 @@ impl Agent {
         // A warning about too little memory comes before the rules are loaded.
         self.review_memory();
         if let Some(running) = &self.running {
-            for (family, dataplane) in replacements {
+            for (settings, dataplane) in replacements {
+                let family = settings.family;
                 tracing::info!(%family, mode = dataplane.about().mode, "another data plane is to do the work: writing its rules");
-                running.engine.replace(family, dataplane);
+                running.engine.replace_with(settings, dataplane);
             }
         }
         self.move_health_checks(&addresses);
