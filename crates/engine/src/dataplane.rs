@@ -193,7 +193,7 @@ pub enum Collection {
 /// What has taken over from a data plane that is to be removed.
 #[derive(Debug, Clone, Copy)]
 pub struct Takeover<'a> {
-    /// What the active data plane has programmed. Empty at a clean-up.
+    /// What is wanted of the active data plane. Empty at a clean-up.
     pub table: &'a Table,
     /// The claims of the active data plane.
     pub kept: Option<Claims>,

@@ -70,6 +70,7 @@ impl Lane {
 
     /// Changes the table. The next commit writes the changes.
     pub(super) fn queue(&mut self, work: Work) {
+        self.after.has_changes |= !work.changes.is_empty();
         let changes = self.active.take(work.changes, work.health_checks);
         if let Some(successor) = &mut self.successor {
             successor.plane.note(&changes);
@@ -209,7 +210,10 @@ impl Lane {
 
     fn has_work(&self) -> bool {
         let Self { active, after, .. } = self;
-        active.state.reason().is_some() || !active.plane.has_everything() || !after.udp.is_empty()
+        active.state.reason().is_some()
+            || !active.plane.has_everything()
+            || after.has_changes
+            || !after.udp.is_empty()
     }
 
     fn commit(&mut self) -> Report {
@@ -290,7 +294,7 @@ impl Lane {
 
     /// Moves what waited for a successful commit into the report.
     fn complete(&mut self, report: &mut Report) {
-        let After { triggers, mut udp, objects } = std::mem::take(&mut self.after);
+        let After { triggers, mut udp, objects, .. } = std::mem::take(&mut self.after);
         (report.triggers, report.udp, report.objects) = (triggers, udp.take(), objects);
     }
 

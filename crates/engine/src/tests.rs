@@ -153,6 +153,20 @@ fn compared(names: &[&str]) -> Call {
 }
 
 #[test]
+fn changes_that_cancel_each_other_out_are_reported() {
+    let recorder = Recorder::at("test");
+    let mut bench = Bench::new(&recorder, timing());
+    bench.handle.start();
+    bench.settle();
+    bench.advance(SECOND);
+    bench.reports();
+    bench.handle.work(Family::Ipv4, work(&["a"]));
+    let removal = Change { new: None, ..change("a", 80) };
+    bench.handle.work(Family::Ipv4, Work { changes: vec![removal], ..Work::default() });
+    assert!(bench.one_report().outcome.is_ok());
+}
+
+#[test]
 fn before_the_start_the_data_plane_is_not_called() {
     let recorder = Recorder::at("here");
     let mut bench = Bench::new(&recorder, timing());

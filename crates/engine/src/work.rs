@@ -49,6 +49,8 @@ pub(super) struct After {
     pub(super) triggers: Vec<i64>,
     pub(super) udp: Latest<Arc<ServicePortName>, UdpService>,
     pub(super) objects: ObjectChanges,
+    /// True if changes were queued, even if they cancel each other out: a report must follow them.
+    pub(super) has_changes: bool,
 }
 
 impl After {

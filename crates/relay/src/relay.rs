@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portolan_model::Protocol;
 use portolan_model::catalog::PerFamily;
+use portolan_model::{Family, Protocol};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
@@ -57,9 +57,9 @@ pub(crate) struct Relay {
     /// Deadlines of attempts to connect, each with the number of the attempt.
     limits: Deadlines<(Slot, u8)>,
     sweep_at: Option<Instant>,
-    /// False until the table is known. Listeners are not watched before.
-    has_table: bool,
-    /// When listeners are watched again; `None` if they are watched, or the table is not known.
+    /// True for families whose table is known. Their listeners are not watched before.
+    has_table: PerFamily<bool>,
+    /// When listeners are watched again; `None` if those of families with a table are watched.
     paused_until: Option<Instant>,
     /// When a pause was last logged.
     pause_logged: Option<Instant>,
@@ -94,7 +94,7 @@ impl Relay {
             round: 0,
             limits: Deadlines::default(),
             sweep_at: None,
-            has_table: false,
+            has_table: PerFamily::default(),
             paused_until: None,
             pause_logged: None,
             drain_until: None,
@@ -147,9 +147,10 @@ impl Relay {
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let (drain, stop, has_table) = (commands.drain.take(), commands.stop, commands.has_table);
         drop(commands);
-        if has_table && !self.has_table {
-            self.has_table = true;
-            self.resume(now);
+        for family in Family::BOTH {
+            if *has_table.get(family) && !std::mem::replace(self.has_table.get_mut(family), true) {
+                self.open(family, now);
+            }
         }
         if let Some(until) = drain {
             self.accept_pending(now);
@@ -290,16 +291,25 @@ impl Relay {
         self.paused_until = Some(now + PAUSE);
     }
 
-    /// Watches the listeners, or tries again after a pause.
-    fn resume(&mut self, now: Instant) {
-        if self.watch_listeners().is_err() {
+    /// Begins to accept in a family whose table is known, at the latest after the pause that is under way.
+    fn open(&mut self, family: Family, now: Instant) {
+        if self.paused_until.is_none() && self.watch_listeners(|of| of == family).is_err() {
             self.pause(now);
         }
     }
 
-    fn watch_listeners(&self) -> Result<(), Errno> {
+    /// Watches the listeners of all families whose table is known, or tries again after another pause.
+    fn resume(&mut self, now: Instant) {
+        if self.watch_listeners(|family| *self.has_table.get(family)).is_err() {
+            self.pause(now);
+        }
+    }
+
+    fn watch_listeners(&self, of: impl Fn(Family) -> bool) -> Result<(), Errno> {
         for (number, listener) in (0_u8..).zip(&self.listeners) {
-            self.poller.watch_reads(&listener.fd, Token::Listener(number))?;
+            if of(Family::of(listener.address.ip())) {
+                self.poller.watch_reads(&listener.fd, Token::Listener(number))?;
+            }
         }
         Ok(())
     }

@@ -43,8 +43,8 @@ pub struct Userspace {
     /// How many times UDP flows have been deleted since another data plane took over; [`MAX_DELETIONS`] as soon as none was
     /// left.
     deletions: u32,
-    /// True once capture has ended.
-    has_ended: bool,
+    /// When capture ended, in time since the removal began. `None` while packets are captured.
+    ended: Option<Duration>,
 }
 
 impl Userspace {
@@ -75,7 +75,7 @@ impl Userspace {
             listeners,
             capturing: Some(relay.capturing()),
             deletions: 0,
-            has_ended: false,
+            ended: None,
             relay,
             family,
             pending: Merged::default(),
@@ -103,7 +103,7 @@ impl Userspace {
         let carried: Vec<_> =
             changes.forwardings.iter().filter(|change| is_carried(&change.name)).cloned().collect();
         // Also without changes: the relay accepts nothing before it knows its table.
-        self.relay.apply(carried);
+        self.relay.apply(self.family, carried);
         let seen = changes.forwardings.iter().filter_map(|change| seen::change(change, self.listeners));
         Changes { forwardings: seen.collect(), health_checks: changes.health_checks.clone() }
     }
@@ -206,7 +206,7 @@ impl Dataplane for Userspace {
     /// The policy routing and the table of the relay's connections stay until the relay has no connections of either
     /// family, or until its time to drain is over. Translated connections need neither.
     fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error> {
-        if !self.has_ended {
+        let Some(ended) = self.ended else {
             let forgets_first = matches!(self.kernel, Kernel::Tproxy { .. });
             if forgets_first && self.deletions < MAX_DELETIONS {
                 let all = self.delete_flows(takeover.table) == 0;
@@ -216,14 +216,14 @@ impl Dataplane for Userspace {
             if let Removal::Continues(wait) = self.kernel.rules().remove_part(takeover)? {
                 return Ok(Removal::Continues(wait));
             }
-            self.has_ended = true;
+            self.ended = Some(takeover.elapsed);
             self.capturing = None;
             self.delete_flows(takeover.table);
             return Ok(Removal::Continues(POLL_INTERVAL));
-        }
+        };
         let is_translated = matches!(self.kernel, Kernel::Redirect(_));
         let is_idle = is_translated || self.relay.counters().open.load(Ordering::Relaxed) == 0;
-        if !is_idle && takeover.elapsed < self.relay.options().drain {
+        if !is_idle && takeover.elapsed.saturating_sub(ended) < self.relay.options().drain {
             return Ok(Removal::Continues(POLL_INTERVAL));
         }
         self.kernel.remove_rest(self.family)?;

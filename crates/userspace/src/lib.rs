@@ -3,8 +3,8 @@
 //!
 //! Owns what kernel and relay must do for one change ([`Userspace`]), the view of a Service port that the kernel's rules
 //! implement (`seen`), the two ways of capture (`kernel`), and the policy routing that one of them needs (`routing`).
-//! Which packets are captured, dropped or refused is decided by the nftables mode (`nft::Listeners`) or the iptables mode
-//! (`iptables::Redirect`). This module must not know how the relay works.
+//! Which packets are captured, dropped or refused is decided by the nftables mode (`portolan_nftables::Listeners`) or the iptables mode
+//! (`portolan_iptables::Redirect`). This module must not know how the relay works.
 //!
 //! # From the forwarding table to the kernel
 //!
