@@ -23,7 +23,9 @@ CARGO ?= cargo
 
 # Target of the static binary, with musl: it needs no library at run time.
 STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
-STATIC_OUTPUT ?= target/static/portolan
+# The folder of the static binaries, and which ones to build: the node agent alone, and the program with all subcommands.
+STATIC_FOLDER ?= target/static
+STATIC_BINARIES ?= portolan-proxy portolan
 
 .PHONY: demo test check test-nftables test-iptables test-ipvs test-userspace bench lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
@@ -59,7 +61,7 @@ PACKETS := --test affinity --test decisions --test frontends --test masquerade -
 vm-test: packages-base packages-vm
 	@rm -f target/vm/again
 	$(CARGO) build --quiet --locked --workspace --all-features
-	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test conntrack --test iptables --test ipvs \
+	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test addresses --test conntrack --test iptables --test ipvs \
 		--test random -- $(addprefix --skip ,$(VM_SKIP))
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS) -- ipvs::
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
@@ -107,26 +109,34 @@ doc:
 
 ## Print the table of docs/performance.md. Needs root and an idle machine.
 bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
+	$(CARGO) build --quiet --locked --release -p portolan-proxy
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
-	target/release/portolan-bench --static-binary $(STATIC_OUTPUT) --etcd target/tools/etcd \
+	target/release/portolan-bench --static-agent $(STATIC_FOLDER)/portolan-proxy --etcd target/tools/etcd \
 		--haproxy target/tools/haproxy/haproxy
 
-## Build one static binary in target/static, for images (deploy/image) and for hosts of any distribution.
+## Build the static binaries in target/static: portolan-proxy for images (deploy/image) and nodes, portolan with all
+## subcommands for hosts of any distribution.
+# Each binary is built by itself. Built together, portolan-proxy would get the features that portolan needs of their
+# common dependencies. Nothing reads the tables for unwinding, half a MiB of the file: a panic aborts.
+static: export RUSTFLAGS := $(RUSTFLAGS) -C force-unwind-tables=no
 static: packages-static
 	rustup target list --installed | grep -qx $(STATIC_TARGET) || rustup target add $(STATIC_TARGET)
-	$(CARGO) build --quiet --locked --release -p portolan --target $(STATIC_TARGET)
-	mkdir -p $(dir $(STATIC_OUTPUT))
-	cp target/$(STATIC_TARGET)/release/portolan $(STATIC_OUTPUT)
-	@ls -l $(STATIC_OUTPUT)
+	mkdir -p $(STATIC_FOLDER)
+	for binary in $(STATIC_BINARIES); do \
+		$(CARGO) build --quiet --locked --release -p $$binary --target $(STATIC_TARGET) \
+			&& cp target/$(STATIC_TARGET)/release/$$binary $(STATIC_FOLDER) || exit 1; \
+	done
+	@ls -l $(STATIC_FOLDER)
 
-## Build an image of the static binary and Debian's iptables, for docker load, podman load or ctr images import. Needs root.
+## Build an image of the static portolan-proxy and Debian's iptables, for docker load, podman load or ctr images import. Needs root.
+image image-small: STATIC_BINARIES := portolan-proxy
 image: static packages-image
 	rm -rf target/image && deploy/image/iptables.sh target/image
-	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image.tar portolan:0.1.0 target/image
+	deploy/image/build.sh $(STATIC_FOLDER)/portolan-proxy target/portolan-image.tar portolan:0.1.0 target/image
 
 ## Build an image without iptables, for the modes nftables and userspace.
 image-small: static packages-image
-	deploy/image/build.sh $(STATIC_OUTPUT) target/portolan-image-small.tar portolan:0.1.0-small
+	deploy/image/build.sh $(STATIC_FOLDER)/portolan-proxy target/portolan-image-small.tar portolan:0.1.0-small
 
 ## Build the book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
 docs:

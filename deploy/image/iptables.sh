@@ -1,6 +1,6 @@
 #!/bin/sh
 # Unpacks the iptables programs from Debian's packages into a folder, with only the files that they need to run. The image
-# contains this folder and the static binary. Nothing is installed on this machine.
+# contains this folder and the static portolan-proxy. Nothing is installed on this machine.
 #   deploy/image/iptables.sh FOLDER
 set -eu
 umask 022

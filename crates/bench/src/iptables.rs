@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use portolan_backend::Dataplane;
-use portolan_backend::iptables::{Iptables, Options, Pieces, Planner, Present, Programs, Variant};
+use portolan_engine::Driven;
+use portolan_engine::Table;
+use portolan_iptables::{Iptables, Options, Pieces, Planner, Present, Programs, Variant};
 use portolan_model::{Catalog, Family};
 use portolan_testkit::Namespace;
 
@@ -96,7 +97,8 @@ fn by_the_data_plane(
     count: usize,
 ) -> anyhow::Result<Figures> {
     let programs = Programs::of(Family::Ipv4, variant)?;
-    let mut dataplane = Iptables::new(programs, settings(), Options::default());
+    let dataplane = Iptables::new(programs, settings(), Options::default());
+    let mut dataplane = Driven::new(settings(), dataplane);
     table(&mut catalog, |changes| dataplane.apply(changes).map(drop))?;
     let (commit, load) = cost(|| dataplane.resync())?;
     ensure!(commit.elements > size.services, "the first load wrote {commit:?}");
@@ -112,7 +114,7 @@ fn by_the_data_plane(
 
 fn change(
     catalog: &mut Catalog,
-    dataplane: &mut Iptables,
+    dataplane: &mut Driven<Iptables>,
     size: Size,
     round: usize,
 ) -> anyhow::Result<Duration> {
@@ -125,7 +127,7 @@ fn change(
     Ok(started.elapsed())
 }
 
-fn remove(dataplane: &mut Iptables, variant: Variant) -> anyhow::Result<Sample> {
+fn remove(dataplane: &mut Driven<Iptables>, variant: Variant) -> anyhow::Result<Sample> {
     if variant == Variant::Legacy {
         // The parts only wait for another thread.
         dataplane.remove()?;
@@ -134,7 +136,7 @@ fn remove(dataplane: &mut Iptables, variant: Variant) -> anyhow::Result<Sample> 
     let mut parts = Vec::new();
     loop {
         let started = Instant::now();
-        let is_more = dataplane.remove_part()?;
+        let is_more = dataplane.remove_part(None)?;
         parts.push(started.elapsed());
         if !is_more {
             return Ok(parts.into_iter().collect());
@@ -177,13 +179,13 @@ fn one_restore(variant: Variant, catalog: &Catalog, limit: Duration) -> anyhow::
 }
 
 fn one_text(catalog: &Catalog) -> anyhow::Result<String> {
-    let mut planner = Planner::new(settings(), Options::default());
+    let mut wanted = Table::new(settings());
     table(&mut catalog.clone(), |changes| {
-        planner.remember(changes, &[]);
+        wanted.take(changes.iter().cloned(), []);
         Ok(())
     })?;
-    let mut text = String::new();
-    planner.full(&Present::default(), Pieces::One, &mut text)?;
+    let (mut planner, mut text) = (Planner::new(settings(), Options::default()), String::new());
+    planner.full(&wanted, &Present::default(), Pieces::One, &mut text)?;
     let mut ordered = String::with_capacity(text.len());
     for table in text.split_inclusive("COMMIT\n") {
         let is_first = |line: &&str| line.starts_with(['*', ':']);

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use anyhow::ensure;
-use portolan_backend::nft::Nftables;
-use portolan_backend::{Dataplane, Error};
+use portolan_engine::Driven;
+use portolan_engine::Error;
 use portolan_model::object::{Kind, decode_endpoint_slice, decode_node, decode_service};
 use portolan_model::{Catalog, Change, Event, Family, LocalDetector, NodePortAddresses, Settings};
+use portolan_nftables::Nftables;
 use portolan_testkit::Namespace;
 use serde_json::Value;
 
@@ -31,7 +32,7 @@ pub(crate) struct Commits {
 pub(crate) fn measure(size: Size, count: usize) -> anyhow::Result<Commits> {
     Namespace::new("kernel")?.run(|| {
         let mut catalog = catalog(size)?;
-        let mut dataplane = Nftables::open(settings())?;
+        let mut dataplane = Driven::new(settings(), Nftables::open(settings())?);
         table(&mut catalog, |changes| dataplane.apply(changes).map(drop))?;
         let first = dataplane.resync()?.kernel;
         let changes = (0..count).map(|round| change(&mut catalog, &mut dataplane, &size.change(round)));
@@ -58,7 +59,11 @@ pub(crate) fn table(
     take(&chunk)
 }
 
-fn change(catalog: &mut Catalog, dataplane: &mut Nftables, slice: &Value) -> anyhow::Result<Duration> {
+fn change(
+    catalog: &mut Catalog,
+    dataplane: &mut Driven<Nftables>,
+    slice: &Value,
+) -> anyhow::Result<Duration> {
     catalog.apply(endpoint_slice(slice)?);
     let changes = catalog.take_changes().changes;
     ensure!(changes.len() == 1, "one endpoint change is {} changes", changes.len());

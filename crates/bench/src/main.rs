@@ -1,7 +1,7 @@
 //! The table that `make bench` prints: how fast, and with how much memory and processor time, the release build of
-//! `portolan proxy` follows an API server, for several numbers of Services and endpoints.
+//! `portolan-proxy` follows an API server, for several numbers of Services and endpoints.
 //!
-//! The sizes to measure and the `portolan` binary go in. One table and the bars that it meets or misses come out.
+//! The sizes to measure and the binaries `portolan-proxy` and `portolan` go in. One table and the bars that it meets or misses come out.
 //! Everything runs in network namespaces that end with this process. It must not know how the proxy works inside, except
 //! for [`kernel`] and [`iptables`], which measure the kernel's part of a change alone.
 //!
@@ -78,19 +78,20 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
         let to = folder.path().join(name);
         fs::copy(from, &to).map(|_| to)
     };
-    let binary = copy(options.binary()?, "portolan")?;
-    let static_binary =
-        options.static_binary.clone().map(|from| copy(from, "portolan-static")).transpose()?;
+    let server = copy(options.server()?, "portolan")?;
     println!("{machine}\n");
     if options.api {
-        return measure_api(&binary, options.etcd.as_deref());
+        return measure_api(&server, options.etcd.as_deref());
     }
+    let agent = copy(options.agent()?, "portolan-proxy")?;
+    let static_agent =
+        options.static_agent.clone().map(|from| copy(from, "portolan-proxy-static")).transpose()?;
     eprintln!("measuring without Services");
-    let idles = idle::measure(&binary, static_binary.as_deref())?;
+    let idles = idle::measure(&agent, static_agent.as_deref())?;
     let mut figures = Vec::new();
     for &size in &options.sizes() {
         eprintln!("measuring {size}");
-        figures.push(run::measure(&binary, size, options.rounds())?);
+        figures.push(run::measure(&agent, size, options.rounds())?);
     }
     let mut bars = idle::bars(&idles);
     if !options.idle {
@@ -102,7 +103,7 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
         return Ok(met);
     }
     let met = measure_iptables(options)? && met;
-    let met = measure_api(&binary, options.etcd.as_deref())? && met;
+    let met = measure_api(&server, options.etcd.as_deref())? && met;
     Ok(measure_relay(options.haproxy.as_deref())? && met)
 }
 
@@ -139,7 +140,7 @@ fn hold(options: &Options) -> anyhow::Result<()> {
     let stage = Stage::build(size)?;
     let (namespace, url) = (stage.node().path(), stage.url());
     println!(
-        "nsenter --net={namespace} portolan proxy --master {url} --hostname-override {}",
+        "nsenter --net={namespace} portolan-proxy --master {url} --hostname-override {}",
         workload::NODE
     );
     io::copy(&mut io::stdin(), &mut io::sink())?;

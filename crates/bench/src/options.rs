@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
@@ -9,7 +9,7 @@ use clap::Parser;
 use crate::relay::Role;
 use crate::workload::Size;
 
-/// Measures the release build of `portolan proxy` and prints one table.
+/// Measures the release builds of `portolan-proxy` and `portolan serve` and prints one table.
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -20,12 +20,15 @@ pub(crate) struct Options {
     /// Two small sizes and fewer rounds: to see that everything works.
     #[arg(long)]
     quick: bool,
-    /// The binary to measure; by default the one beside this program.
+    /// The node agent to measure; by default the one beside this program.
+    #[arg(long, value_name = "FILE")]
+    portolan_proxy: Option<PathBuf>,
+    /// The API server to measure; by default the `portolan` beside this program.
     #[arg(long, value_name = "FILE")]
     portolan: Option<PathBuf>,
-    /// The static binary, as `make static` makes it.
+    /// The static node agent, as `make static` makes it.
     #[arg(long, value_name = "FILE")]
-    pub(crate) static_binary: Option<PathBuf>,
+    pub(crate) static_agent: Option<PathBuf>,
     /// Only what is measured without Services: start to ready, resident memory, length of the static binary.
     #[arg(long)]
     pub(crate) idle: bool,
@@ -105,17 +108,27 @@ impl Options {
         }
     }
 
-    /// Returns the binary to measure.
-    pub(crate) fn binary(&self) -> anyhow::Result<PathBuf> {
-        let binary = match &self.portolan {
-            Some(path) => path.clone(),
-            None => std::env::current_exe().context("where this program is")?.with_file_name("portolan"),
-        };
-        ensure!(
-            binary.is_file(),
-            "{} is not there: build it with `cargo build --release -p portolan`, or name another with --portolan",
-            binary.display()
-        );
-        Ok(binary)
+    /// Returns the node agent to measure.
+    pub(crate) fn agent(&self) -> anyhow::Result<PathBuf> {
+        binary(self.portolan_proxy.as_deref(), "portolan-proxy")
     }
+
+    /// Returns the binary of the API server to measure.
+    pub(crate) fn server(&self) -> anyhow::Result<PathBuf> {
+        binary(self.portolan.as_deref(), "portolan")
+    }
+}
+
+/// Returns `given`, or else the binary of a package that is beside this program.
+fn binary(given: Option<&Path>, package: &str) -> anyhow::Result<PathBuf> {
+    let binary = match given {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe().context("where this program is")?.with_file_name(package),
+    };
+    ensure!(
+        binary.is_file(),
+        "{} is not there: build it with `cargo build --release -p {package}`, or name another with --{package}",
+        binary.display()
+    );
+    Ok(binary)
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use portolan_server::{Api, Config, Resource, RunningServer, Scope, Server};
+use portolan_serve::{Api, Config, ControllersConfig, Resource, RunningServer, Scope, Server};
 use portolan_testkit::{Family, Namespace, Pod, World};
 use rustix::net::sockopt::set_socket_linger;
 use serde_json::Value;
@@ -52,8 +52,11 @@ impl Stage {
         forget_connections(&world)?;
         let node = world.node().namespace();
         let listener = node.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
-        let config = Config { controllers: false, ..Config::default() };
-        let api = Arc::new(Api::new(&config));
+        let config = Config {
+            controllers: ControllersConfig { housekeeping: false, ..ControllersConfig::default() },
+            ..Config::default()
+        };
+        let api = Arc::new(Api::new(&config.api));
         load(&api, size)?;
         let server = Server::start_with(api, config, listener)?;
         let pod = |pods: &[Pod], index: usize| pods.get(index).cloned().context("a pod");

@@ -54,6 +54,7 @@ impl Size {
     }
 
     /// Returns the Services in order.
+    #[expect(clippy::cast_possible_truncation, reason = "the numbers of objects of a benchmark")]
     pub(crate) fn services(self) -> impl Iterator<Item = Value> {
         (0..self.services).map(|number| {
             let address = Ipv4Addr::from_bits(FIRST_CLUSTER_IP.saturating_add(number as u32));
@@ -68,6 +69,7 @@ impl Size {
     }
 
     /// Returns the endpoint change number `round`. Each one changes another Service and replaces its first endpoint.
+    #[expect(clippy::cast_possible_truncation, reason = "the numbers of objects of a benchmark")]
     pub(crate) fn change(self, round: usize) -> Value {
         // A step that is coprime to common sizes spreads the changes over all Services.
         let number = round.wrapping_mul(7_919).wrapping_rem(self.services.max(1));
@@ -78,6 +80,7 @@ impl Size {
         self.endpoints.div_ceil(SLICE_LIMIT)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "the numbers of objects of a benchmark")]
     fn slice(self, number: usize, part: usize, first: Option<u32>) -> Value {
         let from = part.saturating_mul(SLICE_LIMIT);
         let to = from.saturating_add(SLICE_LIMIT).min(self.endpoints);

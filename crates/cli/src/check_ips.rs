@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use portolan_server::json::Value;
-use portolan_server::{
+use portolan_serve::json::Value;
+use portolan_serve::{
     NodePortRange, ServiceRanges,
     audit::{Cluster, Report},
 };

@@ -1,11 +1,7 @@
-//! The `portolan` binary: parses the command line, starts the subcommand and sets the exit code. The work itself is
-//! in the other crates.
+//! The binary `portolan`: parses the command line and starts the subcommand. The work itself is in the other crates.
 
 mod check_ips;
-mod demo;
-mod logging;
-mod privilege;
-mod proxy;
+mod doctor;
 mod reference;
 mod serve;
 
@@ -13,7 +9,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use portolan_demo as demo;
+use portolan_logging as logging;
 use portolan_node::config::Logging;
+use portolan_proxy as proxy;
+use portolan_proxy::privilege;
+use portolan_proxy::program::{self, Program};
 
 /// Kubernetes Services as virtual IPs in the Linux kernel.
 #[derive(Debug, Parser)]
@@ -41,6 +42,7 @@ enum Command {
     CheckIps(check_ips::Options),
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
+    Doctor(portolan_doctor::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -49,93 +51,64 @@ enum Command {
     Man(reference::Man),
 }
 
-impl Command {
-    /// Returns true if the command runs until a signal stops it and has nothing to finish: it may exit with status 0
-    /// at any time.
+impl Program for Cli {
+    fn from_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut command = Self::command();
+        if proxy::is_kube_proxy(&arguments) {
+            command = command.mut_subcommand("proxy", |proxy| proxy.override_usage("kube-proxy [OPTIONS]"));
+        }
+        let matches = command.try_get_matches_from_mut(proxy::normalise(arguments))?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
     fn runs_until_signal(&self) -> bool {
-        match self {
-            Self::Proxy(options) => options.runs_until_signal(),
-            Self::Serve { options, .. } => options.runs_until_signal(),
+        match &self.command {
+            Command::Proxy(options) => options.runs_until_signal(),
+            Command::Serve { options, .. } => options.runs_until_signal(),
             _ => false,
         }
+    }
+
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Proxy(options) => proxy::run(&options)?,
+            Command::Cleanup(options) => proxy::clean_up(&options)?,
+            Command::Serve { options, v } => {
+                let given_up = privilege::give_up();
+                logging::start(&Logging { verbosity: v.into(), ..Logging::default() })?;
+                if let Err(error) = given_up {
+                    tracing::warn!(%error, "CAP_NET_ADMIN is of no use here but could not be given up");
+                }
+                return serve::run(*options);
+            }
+            Command::CheckIps(options) => {
+                let _ = privilege::give_up();
+                return check_ips::run(&options);
+            }
+            // The demo writes for people, and shows the proxy's log only if something goes wrong.
+            Command::Demo(options) => {
+                privilege::give_up_unless_effective()?;
+                return Ok(demo::run(&options));
+            }
+            Command::Doctor(options) => {
+                privilege::raise();
+                return doctor::run(&options);
+            }
+            Command::Completions(options) => {
+                // Completions are text on standard output and need no privilege, so a failure to give it up is
+                // ignored.
+                let _ = privilege::give_up();
+                reference::completions(&options);
+            }
+            Command::Man(options) => {
+                let _ = privilege::give_up();
+                reference::man(&options)?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
 fn main() -> ExitCode {
-    let signals = portolan_sock::signals::hold();
-    portolan_sock::memory::configure();
-    let cli = match parse(std::env::args_os().collect()) {
-        Ok(cli) => cli,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-        }
-    };
-    if cli.command.runs_until_signal() {
-        signals.end_with_success();
-    } else {
-        drop(signals);
-    }
-    match run(cli.command) {
-        Ok(code) => code,
-        Err(error) if tracing::dispatcher::has_been_set() => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("Error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let mut command = Cli::command();
-    if proxy::is_kube_proxy(&arguments) {
-        command = command.mut_subcommand("proxy", |proxy| proxy.override_usage("kube-proxy [OPTIONS]"));
-    }
-    let matches = command.try_get_matches_from_mut(proxy::normalise(arguments))?;
-    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
-}
-
-fn run(command: Command) -> anyhow::Result<ExitCode> {
-    match command {
-        Command::Proxy(options) => {
-            if !options.act()? {
-                privilege::raise();
-                proxy::run(&options)?;
-            }
-        }
-        Command::Cleanup(options) => {
-            privilege::raise();
-            proxy::clean_up(&options)?;
-        }
-        Command::Serve { options, v } => {
-            let given_up = privilege::give_up();
-            logging::start(&Logging { verbosity: v.into(), ..Logging::default() })?;
-            if let Err(error) = given_up {
-                tracing::warn!(%error, "CAP_NET_ADMIN is of no use here but could not be given up");
-            }
-            return serve::run(*options);
-        }
-        Command::CheckIps(options) => {
-            let _ = privilege::give_up();
-            return check_ips::run(&options);
-        }
-        // The demo writes for people, and shows the proxy's log only if something goes wrong.
-        Command::Demo(options) => {
-            privilege::give_up_unless_effective()?;
-            return Ok(demo::run(&options));
-        }
-        Command::Completions(options) => {
-            // Completions are text on standard output and need no privilege, so a failure to give it up is ignored.
-            let _ = privilege::give_up();
-            reference::completions(&options);
-        }
-        Command::Man(options) => {
-            let _ = privilege::give_up();
-            reference::man(&options)?;
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    program::main::<Cli>()
 }

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use portolan_node::config::parse_duration;
-use portolan_server::{Api, Config, NodePortRange, ServiceRanges};
+use portolan_serve::{Api, ApiConfig, Config, ControllersConfig, NodePortRange, ServiceRanges};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Default folder of the data that outlives the server.
@@ -121,32 +121,38 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
         options.tls.transport(options.listen, &options.data_dir, &options.service_cluster_ip_range);
     let (store, data_dir) = (options.store, options.data_dir);
     let config = Config {
+        api: ApiConfig {
+            service_ranges: options.service_cluster_ip_range,
+            node_ports: options.service_node_port_range,
+            pod_ranges: options.cluster_cidr,
+            validate: options.validation == Validation::Strict,
+            ..ApiConfig::default()
+        },
+        controllers: ControllersConfig {
+            kubernetes_service: true,
+            advertise_address: options.advertise_address,
+            event_ttl: options.event_ttl,
+            ..ControllersConfig::default()
+        },
         listen: options.listen,
         transport,
         limits,
-        service_ranges: options.service_cluster_ip_range,
-        node_ports: options.service_node_port_range,
-        pod_ranges: options.cluster_cidr,
-        kubernetes_service: true,
-        advertise_address: options.advertise_address,
-        validate: options.validation == Validation::Strict,
         manifests: options.manifests,
-        event_ttl: options.event_ttl,
         release_memory: Some(portolan_sock::memory::trim),
         ..Config::default()
     };
-    config.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
-    portolan_server::check_address(&config, address)?;
+    config.api.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
+    portolan_serve::check_address(&config, address)?;
     config.metrics.register(Arc::new(process::Process));
-    let store = store.open(&data_dir, &config).await?;
+    let store = store.open(&data_dir, config.api.history).await?;
     let asked = Arc::clone(&store);
     config.checks.register("store", Arc::new(move || asked.writable()));
-    let api = Arc::new(Api::open(store, &config).await.context(CANNOT_BEGIN)?);
+    let api = Arc::new(Api::open(store, &config.api).await.context(CANNOT_BEGIN)?);
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     portolan_sock::signals::handled_elsewhere();
     tracing::info!(%address, "serving the Kubernetes API");
-    portolan_server::serve_with(api, config, listener, async move {
+    portolan_serve::serve_with(api, config, listener, async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
@@ -157,14 +163,14 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
 }
 
 async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
-    let config = Config {
+    let config = ApiConfig {
         service_ranges: options.service_cluster_ip_range,
         node_ports: options.service_node_port_range,
-        ..Config::default()
+        ..ApiConfig::default()
     };
-    let store = options.store.open(&options.data_dir, &config).await?;
+    let store = options.store.open(&options.data_dir, config.history).await?;
     let api = Api::open(store, &config).await.context(CANNOT_BEGIN)?;
-    let (found, left) = api.repair_once().await?;
+    let (found, left) = portolan_serve::repair_once(&api).await?;
     check_ips::print(&found, check_ips::Output::Text)?;
     if !found.is_clean() {
         println!("after repair:");

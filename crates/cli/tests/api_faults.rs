@@ -16,7 +16,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use portolan_server::Resource;
+use portolan_serve::Resource;
 use portolan_testkit::{
     Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, World, eventually,
 };

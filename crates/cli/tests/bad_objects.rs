@@ -12,7 +12,7 @@ mod common;
 
 use std::net::SocketAddr;
 
-use portolan_server::{Draft, Resource, Transaction};
+use portolan_serve::{Draft, Resource, Transaction};
 use portolan_testkit::{Family, Namespace, Probe, Protocol, Traffic, TrafficPlan, eventually};
 use serde_json::{Value, json};
 
@@ -237,7 +237,7 @@ fn two_services_that_claim_the_same_address_or_node_port() {
 
 /// Stores an object without validation of its name.
 fn store(cluster: &Cluster, resource: Resource, object: Value) {
-    let portolan_server::json::Value::Object(mut object) = object.into() else { panic!("an object") };
+    let portolan_serve::json::Value::Object(mut object) = object.into() else { panic!("an object") };
     object["metadata"]["namespace"] = "default".into();
     let put = Transaction::put(resource, Draft::new(resource, &object), None);
     cluster.api.blocking().commit(put).unwrap();

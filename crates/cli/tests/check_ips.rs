@@ -11,8 +11,8 @@ use std::{
     thread,
 };
 
-use portolan_server::json::{Value, json};
-use portolan_server::{Api, Config, Draft, Resource, Server, Store, Transaction};
+use portolan_serve::json::{Value, json};
+use portolan_serve::{Api, ApiConfig, Config, Draft, Resource, Server, Store, Transaction};
 use portolan_store::{DurableStore, History};
 use tempfile::TempDir;
 
@@ -62,7 +62,8 @@ const FOUND: [&str; 4] = [
 ];
 
 fn config() -> Config {
-    Config { service_ranges: "10.96.0.0/16".parse().unwrap(), ..Config::default() }
+    let api = ApiConfig { service_ranges: "10.96.0.0/16".parse().unwrap(), ..ApiConfig::default() };
+    Config { api, ..Config::default() }
 }
 
 #[test]
@@ -165,11 +166,11 @@ fn a_store_is_repaired_while_no_server_has_it() {
     let folder = TempDir::new().unwrap();
     let open = || DurableStore::open(folder.path(), History::default()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config())).unwrap();
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config().api)).unwrap();
     drop(api);
     let (code, text, error) = repair_once(folder.path());
     assert_eq!((code, text.as_str()), (0, "0 Services, 0 IPAddresses, 0 findings\n"), "{error}");
-    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config())).unwrap();
+    let api = runtime.block_on(Api::open(std::sync::Arc::new(open()), &config().api)).unwrap();
     corrupt(&api);
     let (code, text, error) = repair_once(folder.path());
     assert_eq!((code, text.as_str()), (1, ""), "someone else has it");

@@ -11,7 +11,7 @@ mod common;
 
 use std::net::TcpListener;
 
-use portolan_server::{Draft, Resource, Transaction};
+use portolan_serve::{Draft, Resource, Transaction};
 use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
@@ -179,7 +179,7 @@ fn unreadable_source_ranges_close_a_load_balancer() {
 
 /// Stores a Service with this second of creation, which clients of an API server cannot choose.
 fn made_at(cluster: &Cluster, second: u32, service: Value) {
-    let portolan_server::json::Value::Object(mut object) = service.into() else { panic!("an object") };
+    let portolan_serve::json::Value::Object(mut object) = service.into() else { panic!("an object") };
     object["metadata"]["namespace"] = "default".into();
     object["metadata"]["creationTimestamp"] = format!("2026-01-31T12:00:{second:02}Z").into();
     let put = Transaction::put(Resource::Service, Draft::new(Resource::Service, &object), None);

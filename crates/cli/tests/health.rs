@@ -12,7 +12,7 @@ mod common;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-use portolan_server::Resource;
+use portolan_serve::Resource;
 use portolan_testkit::{Pod, Protocol, eventually};
 use serde_json::{Value, json};
 

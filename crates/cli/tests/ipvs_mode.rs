@@ -10,7 +10,7 @@
 
 mod common;
 
-use portolan_backend::ipvs::KernelVersion;
+use portolan_ipvs::KernelVersion;
 use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
 use serde_json::json;
 

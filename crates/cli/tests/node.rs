@@ -11,7 +11,7 @@ mod common;
 
 use std::net::IpAddr;
 
-use portolan_server::Resource;
+use portolan_serve::Resource;
 use portolan_testkit::{Pod, Probe, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 

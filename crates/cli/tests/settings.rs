@@ -60,7 +60,7 @@ fn a_service_cidr_added_later_drops_what_is_not_allocated() {
         "spec": {"cidrs": ["10.97.0.0/24"]},
     }));
     ends_as(pod.namespace(), Protocol::Tcp, to, ProbeResult::TimedOut);
-    cluster.delete(portolan_server::Resource::ServiceCidr, "more");
+    cluster.delete(portolan_serve::Resource::ServiceCidr, "more");
     let back = || pod.namespace().probe(Probe::new(Protocol::Tcp, to).expecting_silence()).unwrap().backend();
     assert!(eventually(PATIENCE, "the way back", || back() == Some(to)).is_ok());
 }

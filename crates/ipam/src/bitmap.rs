@@ -162,6 +162,7 @@ impl FromIterator<u64> for Bitmap {
 }
 
 /// Returns the index of the chunk and the bit within it.
+#[expect(clippy::cast_possible_truncation, reason = "below CHUNK_BITS")]
 fn split(number: u64) -> (u64, u16) {
     (number / u64::from(CHUNK_BITS), (number % u64::from(CHUNK_BITS)) as u16)
 }

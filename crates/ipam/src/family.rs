@@ -1,62 +1,14 @@
 //! IP families, and the textual form of addresses in the API.
 
-use std::{
-    fmt,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
-};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An IP family, spelled `IPv4` or `IPv6` in `ipFamilies` and in the label `ipaddress.kubernetes.io/ip-family`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// Internet protocol version 4.
-    Ipv4,
-    /// Internet protocol version 6.
-    Ipv6,
-}
+pub use portolan_net::Family;
 
 /// The families for which a cluster has ranges, in the order of `--service-cluster-ip-range`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Families {
     primary: Family,
     dual: bool,
-}
-
-impl Family {
-    /// Returns `IPv4` or `IPv6`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ipv4 => "IPv4",
-            Self::Ipv6 => "IPv6",
-        }
-    }
-
-    /// Returns the family of an address. An IPv4-mapped IPv6 address counts as IPv4.
-    pub const fn of(address: IpAddr) -> Self {
-        if address.to_canonical().is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }
-    }
-
-    /// Returns the other family.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::Ipv4 => Self::Ipv6,
-            Self::Ipv6 => Self::Ipv4,
-        }
-    }
-
-    /// Returns the length of an address in bits.
-    pub const fn bits(self) -> u8 {
-        match self {
-            Self::Ipv4 => 32,
-            Self::Ipv6 => 128,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 impl Families {

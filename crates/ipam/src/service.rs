@@ -3,6 +3,8 @@
 
 use std::{collections::HashSet, fmt, net::IpAddr};
 
+pub use portolan_net::Protocol;
+
 use crate::family::{Family, parse_address};
 
 /// The cluster IP of a headless Service.
@@ -28,16 +30,6 @@ pub enum IpFamilyPolicy {
     PreferDualStack,
     /// Both families, or an error.
     RequireDualStack,
-}
-
-/// The transport protocol of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-#[allow(missing_docs)]
-pub enum Protocol {
-    #[default]
-    Tcp,
-    Udp,
-    Sctp,
 }
 
 /// The relevant fields of a Service's `spec`, with the API's defaults filled in.
@@ -107,17 +99,6 @@ impl IpFamilyPolicy {
             Self::SingleStack => "SingleStack",
             Self::PreferDualStack => "PreferDualStack",
             Self::RequireDualStack => "RequireDualStack",
-        }
-    }
-}
-
-impl Protocol {
-    /// Returns the name in the API.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
         }
     }
 }

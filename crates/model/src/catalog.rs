@@ -11,6 +11,7 @@ mod api_server;
 mod claim;
 mod compile;
 mod event;
+mod explain;
 mod faults;
 mod ingest;
 mod record;
@@ -22,6 +23,7 @@ pub use event::{
     Applied, Changes, Event, HealthCheck, HealthCheckChange, NoLocalEndpoints, ObjectFault, PerFamily,
     UdpService,
 };
+pub use explain::{ExplainedPort, SliceOf};
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -2,6 +2,18 @@
 //!
 //! The functions are pure and the same for every mode. Sources: KEP-2086 (internal policy), KEP-1669 (terminating
 //! endpoints), KEP-2433 and KEP-3015 (hints). Hints are honoured regardless of the Service's own fields.
+//!
+//! [`select`] returns the endpoints in use. [`explain`] returns, for each endpoint, the [`Choice`] by which it is in
+//! use or left out. Both apply the same rules.
+
+mod choice;
+mod explain;
+
+use std::cmp::Ordering;
+use std::net::IpAddr;
+
+pub use choice::{Choice, HintKind, HintUse};
+pub use explain::{Explained, Explanation, explain};
 
 use crate::Backend;
 
@@ -41,6 +53,18 @@ impl Endpoint {
     /// Returns true if the endpoint is usable when none is ready: terminating and still serving.
     const fn is_fallback(&self) -> bool {
         !self.ready && self.serving && self.terminating
+    }
+
+    /// Returns whether a list uses the endpoint, by its conditions. `any_ready` is true if an endpoint of the list is
+    /// ready.
+    const fn choice(&self, any_ready: bool) -> Choice {
+        match (self.ready, self.is_fallback()) {
+            (true, _) => Choice::Ready,
+            (false, true) if any_ready => Choice::Terminating,
+            (false, true) => Choice::Fallback,
+            (false, false) if self.terminating => Choice::NotServing,
+            (false, false) => Choice::NotReady,
+        }
     }
 
     /// Returns the rank among entries with equal address and port. The entry with the greatest rank is used.
@@ -87,37 +111,32 @@ impl Selection {
 
 /// Sorts by address and port and keeps one entry of each, the one of the highest rank.
 pub fn settle_duplicates(endpoints: &mut Vec<Endpoint>) {
-    let place = |endpoint: &Endpoint| (endpoint.backend.address, endpoint.backend.port);
-    endpoints.sort_unstable_by(|a, b| place(a).cmp(&place(b)).then_with(|| b.rank().cmp(&a.rank())));
+    endpoints.sort_unstable_by(by_place_and_rank);
     endpoints.dedup_by(|later, kept| place(later) == place(kept));
+}
+
+/// Compares by address and port. Of entries with equal address and port, the one of the highest rank comes first.
+fn by_place_and_rank(a: &Endpoint, b: &Endpoint) -> Ordering {
+    place(a).cmp(&place(b)).then_with(|| b.rank().cmp(&a.rank()))
+}
+
+const fn place(endpoint: &Endpoint) -> (IpAddr, u16) {
+    (endpoint.backend.address, endpoint.backend.port)
 }
 
 /// Selects among endpoints without duplicates.
 pub fn select(endpoints: &[Endpoint], demand: Demand) -> Selection {
+    let rules = Rules::of(endpoints, demand);
     let mut selection = Selection::default();
     if demand.cluster {
-        selection.cluster = cluster(endpoints);
+        selection.cluster = backends(endpoints, |e| rules.cluster(e).is_used());
         selection.has_endpoints = !selection.cluster.is_empty();
     }
     if demand.local {
-        selection.local = local(endpoints);
+        selection.local = backends(endpoints, |e| rules.local(e).is_used());
         selection.has_endpoints |= endpoints.iter().any(|e| e.ready || e.is_fallback());
     }
     selection
-}
-
-/// Returns the ready endpoints that the topology allows. If there are none, returns the terminating ones of all
-/// nodes.
-fn cluster(endpoints: &[Endpoint]) -> Vec<Backend> {
-    let topology = Topology::of(endpoints);
-    let ready = backends(endpoints, |e| e.ready && topology.allows(e));
-    if ready.is_empty() { backends(endpoints, Endpoint::is_fallback) } else { ready }
-}
-
-/// Returns the local ready endpoints, or else the local terminating ones. Topology does not apply here.
-fn local(endpoints: &[Endpoint]) -> Vec<Backend> {
-    let ready = backends(endpoints, |e| e.local && e.ready);
-    if ready.is_empty() { backends(endpoints, |e| e.local && e.is_fallback()) } else { ready }
 }
 
 fn backends(endpoints: &[Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Vec<Backend> {
@@ -127,43 +146,67 @@ fn backends(endpoints: &[Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Vec<B
     backends
 }
 
-/// How hints restrict the choice. Decided over the ready endpoints of the whole cluster.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Topology {
-    Anywhere,
-    SameNode,
-    SameZone,
+/// What the choice of an endpoint depends on besides the endpoint: facts about all endpoints of the Service port.
+#[derive(Debug, Clone, Copy)]
+struct Rules {
+    demand: Demand,
+    node_hints: HintUse,
+    zone_hints: HintUse,
+    /// True if an endpoint on any node is ready.
+    any_ready: bool,
+    /// True if an endpoint on this node is ready.
+    any_local_ready: bool,
 }
 
-impl Topology {
-    fn of(endpoints: &[Endpoint]) -> Self {
-        if complete(endpoints, |e| e.node_hint) {
-            Self::SameNode
-        } else if complete(endpoints, |e| e.zone_hint) {
-            Self::SameZone
+impl Rules {
+    /// Decides the facts. The endpoints have no duplicates.
+    fn of(endpoints: &[Endpoint], demand: Demand) -> Self {
+        let node_hints = HintUse::of(endpoints, demand, |e| e.node_hint);
+        let zone_hints = match HintUse::of(endpoints, demand, |e| e.zone_hint) {
+            HintUse::Followed if node_hints == HintUse::Followed => HintUse::Superseded,
+            other => other,
+        };
+        Self {
+            demand,
+            node_hints,
+            zone_hints,
+            any_ready: endpoints.iter().any(|e| e.ready),
+            any_local_ready: demand.local && endpoints.iter().any(|e| e.ready && e.local),
+        }
+    }
+
+    /// Returns whether an endpoint is in the cluster list: the ready endpoints that the hints allow. If none is
+    /// ready, the terminating ones of all nodes. Hints that are followed name this node or zone at a ready endpoint,
+    /// so they never leave out all of them.
+    fn cluster(self, endpoint: &Endpoint) -> Choice {
+        if !self.demand.cluster {
+            return Choice::NoTraffic;
+        }
+        let hint = match (self.node_hints, self.zone_hints) {
+            (HintUse::Followed, _) => Some((HintKind::Node, endpoint.node_hint)),
+            (_, HintUse::Followed) => Some((HintKind::Zone, endpoint.zone_hint)),
+            _ => None,
+        };
+        match hint {
+            Some((kind, Hint::Here)) if endpoint.ready => Choice::Hinted(kind),
+            Some((kind, _)) if endpoint.ready => Choice::HintedElsewhere(kind),
+            _ => endpoint.choice(self.any_ready),
+        }
+    }
+
+    /// Returns whether an endpoint is in the local list: the ready ones on this node, or else the terminating ones on
+    /// this node. Hints do not apply here.
+    fn local(self, endpoint: &Endpoint) -> Choice {
+        if !self.demand.local {
+            Choice::NoTraffic
+        } else if endpoint.local {
+            endpoint.choice(self.any_local_ready)
+        } else if endpoint.backend.may_hairpin {
+            Choice::UnknownNode
         } else {
-            Self::Anywhere
+            Choice::OtherNode
         }
     }
-
-    fn allows(self, endpoint: &Endpoint) -> bool {
-        match self {
-            Self::Anywhere => true,
-            Self::SameNode => endpoint.node_hint == Hint::Here,
-            Self::SameZone => endpoint.zone_hint == Hint::Here,
-        }
-    }
-}
-
-/// Returns true if every ready endpoint has hints of this kind and at least one names this node or zone. Incomplete
-/// hints are not safe to follow: the rest of the cluster may rely on traffic that would not arrive.
-fn complete(endpoints: &[Endpoint], hint: impl Fn(&Endpoint) -> Hint) -> bool {
-    let mut ready = endpoints.iter().filter(|e| e.ready).map(hint);
-    let mut here = false;
-    ready.all(|hint| {
-        here |= hint == Hint::Here;
-        hint != Hint::Absent
-    }) && here
 }
 
 #[cfg(test)]

@@ -43,6 +43,31 @@ pub enum Frontend {
     NodePort(u16),
 }
 
+impl fmt::Display for Frontend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::ClusterIp(address, port) => write!(f, "cluster IP {}", SocketAddr::new(address, port)),
+            Self::ExternalIp(address, port) => write!(f, "external IP {}", SocketAddr::new(address, port)),
+            Self::LoadBalancerIp(address, port) => {
+                write!(f, "load-balancer IP {}", SocketAddr::new(address, port))
+            }
+            Self::NodePort(port) => write!(f, "node port {port}"),
+        }
+    }
+}
+
+impl Frontend {
+    /// Returns the address and port, or `None` for a node port.
+    pub const fn socket(self) -> Option<SocketAddr> {
+        match self {
+            Self::ClusterIp(address, port)
+            | Self::ExternalIp(address, port)
+            | Self::LoadBalancerIp(address, port) => Some(SocketAddr::new(address, port)),
+            Self::NodePort(_) => None,
+        }
+    }
+}
+
 /// An endpoint of a Service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Backend {
@@ -127,6 +152,9 @@ pub struct Change {
     pub new: Option<Arc<Forwarding>>,
 }
 
+/// A Service port of the table with its forwarding.
+pub type Entry = (Arc<ServicePortName>, Arc<Forwarding>);
+
 /// The handling of a packet at a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
@@ -177,6 +205,16 @@ impl Forwarding {
     /// Returns the handling of external traffic from this node or its pods, to which a Local policy does not apply.
     pub fn external_short_cut(&self) -> Outcome<'_> {
         self.outcome(&self.cluster)
+    }
+
+    /// Returns the backends of a frontend in a mode where all clients of the frontend share one list, whatever their
+    /// source: with external policy Local, the local ones, or all if there are none.
+    pub fn shared_backends(&self, frontend: Frontend) -> &[Backend] {
+        let local = match frontend {
+            Frontend::ClusterIp(..) => self.internal_policy == InternalPolicy::Local,
+            _ => self.external_policy == ExternalPolicy::Local && !self.local.is_empty(),
+        };
+        if local { &self.local } else { &self.cluster }
     }
 
     /// Returns true if a frontend accepts external traffic.

@@ -49,8 +49,8 @@ pub fn parse_socket_address(text: &str, default_port: u16) -> Result<SocketAddr,
         Some(inner) => sloppy_ip(inner),
         None => sloppy_ipv4(host).map(IpAddr::V4),
     };
-    match (ip, decimal(port, 65_535)) {
-        (Some(ip), Some(port)) if port > 0 => Ok(SocketAddr::new(ip, port as u16)),
+    match (ip, decimal(port, 65_535).and_then(|port| u16::try_from(port).ok())) {
+        (Some(ip), Some(port)) if port > 0 => Ok(SocketAddr::new(ip, port)),
         _ => Err(wrong()),
     }
 }
@@ -198,7 +198,7 @@ fn sloppy_ipv4(text: &str) -> Option<Ipv4Addr> {
     let mut parts = text.split('.');
     let mut octets = [0u8; 4];
     for octet in &mut octets {
-        *octet = decimal(parts.next()?, 255)? as u8;
+        *octet = u8::try_from(decimal(parts.next()?, 255)?).ok()?;
     }
     parts.next().is_none().then(|| Ipv4Addr::from(octets))
 }
@@ -206,9 +206,9 @@ fn sloppy_ipv4(text: &str) -> Option<Ipv4Addr> {
 fn sloppy_cidr(text: &str) -> Option<IpNet> {
     let (address, prefix) = text.split_once('/')?;
     let net = match sloppy_ip(address)? {
-        IpAddr::V4(v4) => IpNet::V4(Ipv4Net::new(v4, decimal(prefix, 32)? as u8).ok()?),
+        IpAddr::V4(v4) => IpNet::V4(Ipv4Net::new(v4, u8::try_from(decimal(prefix, 32)?).ok()?).ok()?),
         IpAddr::V6(v6) => {
-            let prefix = decimal(prefix, 128)? as u8;
+            let prefix = u8::try_from(decimal(prefix, 128)?).ok()?;
             match (v6.to_ipv4_mapped(), prefix.checked_sub(96)) {
                 (Some(v4), Some(prefix)) => IpNet::V4(Ipv4Net::new(v4, prefix).ok()?),
                 _ => IpNet::V6(Ipv6Net::new(v6, prefix).ok()?),

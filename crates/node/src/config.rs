@@ -18,6 +18,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use portolan_model::Capture;
 
 pub use self::duration::{DurationError, format_duration, parse_duration};
 pub use self::error::{ConfigError, FieldError, FieldErrors, Place, Problem};
@@ -110,26 +111,6 @@ impl Mode {
             Self::Iptables => "iptables",
             Self::Ipvs => "ipvs",
             Self::Userspace => "userspace",
-        }
-    }
-}
-
-/// How the userspace mode captures packets of Services.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Capture {
-    /// By `tproxy` rules of nftables, with the destination unchanged.
-    #[default]
-    Tproxy,
-    /// By translation, with rules of iptables.
-    Redirect,
-}
-
-impl Capture {
-    /// Returns the way as flags and the log spell it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Tproxy => "tproxy",
-            Self::Redirect => "redirect",
         }
     }
 }

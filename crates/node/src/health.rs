@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use hyper::StatusCode;
+use portolan_web::{self as web, Answer, Server};
 
 pub use self::service::{ListenAddresses, ListenFailure, ServiceHealth, ServiceKey};
 use crate::address::Family;
-use crate::http::{self, Answer, Server};
 use crate::metrics::{ProxyMetrics, Resource};
 use crate::time::{ZERO_TIME, rfc3339};
 
@@ -228,14 +228,14 @@ pub fn server(
             let (status, body) = health.readyz(Now::read());
             json(status, body)
         }
-        _ => http::not_found(),
+        _ => web::not_found(),
     };
     Server::new("health", "healthzBindAddress", address, hard_fail, Arc::new(handler))
 }
 
 fn json(status: u16, body: String) -> Answer {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-    http::answer(status, http::JSON, body)
+    web::answer(status, web::JSON, body)
 }
 
 struct FamilyReport {

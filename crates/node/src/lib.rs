@@ -1,6 +1,6 @@
 //! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls, the memory limit.
 //!
-//! Owns the operator's configuration (`KubeProxyConfiguration` and its defaults), the HTTP servers that operators and
+//! Owns the operator's configuration (`KubeProxyConfiguration` and its defaults), the pages that operators and
 //! load balancers query (health, metrics), and the choice of a node's own addresses. Input: plain values, such as
 //! configuration text, addresses, times and counts. Output: typed settings, HTTP responses, and lists of what could not
 //! be done.
@@ -14,7 +14,6 @@ pub mod config;
 pub mod conntrack;
 pub mod gates;
 pub mod health;
-pub mod http;
 pub mod metrics;
 mod nearest;
 pub mod oom;

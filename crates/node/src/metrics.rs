@@ -1,4 +1,4 @@
-//! Metrics in Prometheus' text format 0.0.4, and the server that exposes them.
+//! The metrics of the node agent, and the server that exposes them.
 //!
 //! The building blocks are plain atomics: [`Counter`], [`Seconds`], [`Gauge`], [`Histogram`]. The label values of a
 //! [`Vector`] are known when it is created, and its members appear after their first use. A [`DynamicVector`] learns
@@ -9,11 +9,12 @@
 #![allow(clippy::cast_precision_loss)]
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+
+use portolan_web::metrics::{Collect, MetricKind, Page};
 
 pub use self::build::BuildInfo;
 pub use self::dynamic::DynamicVector;
@@ -140,12 +141,12 @@ impl<L: Labels, M> Vector<L, M> {
     }
 }
 
-/// A source of samples.
-pub trait Collect: Send + Sync {
-    /// Returns `counter`, `gauge` or `histogram`.
-    fn kind(&self) -> &'static str;
+/// A metric without its name.
+pub trait Metric: Send + Sync {
+    /// Returns its kind.
+    fn kind(&self) -> MetricKind;
     /// Appends the samples of metric `name`, with `labels` (may be empty) before their own labels.
-    fn collect(&self, name: &str, labels: &str, page: &mut String);
+    fn collect(&self, name: &str, labels: &str, page: &mut Page);
 }
 
 /// The exposed metrics, by name.
@@ -154,19 +155,14 @@ pub struct Registry(Mutex<BTreeMap<&'static str, Shown>>);
 
 struct Shown {
     help: String,
-    metric: Arc<dyn Collect>,
+    metric: Arc<dyn Metric>,
 }
 
 impl Registry {
     /// Exposes `metric` under `name`, in place of a former metric of that name.
-    pub fn add<M: Collect + 'static>(
-        &self,
-        name: &'static str,
-        help: impl Into<String>,
-        metric: M,
-    ) -> Arc<M> {
+    pub fn add<M: Metric + 'static>(&self, name: &'static str, help: impl Into<String>, metric: M) -> Arc<M> {
         let metric = Arc::new(metric);
-        let shown: Arc<dyn Collect> = Arc::<M>::clone(&metric);
+        let shown: Arc<dyn Metric> = Arc::<M>::clone(&metric);
         let mut families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         families.insert(name, Shown { help: help.into(), metric: shown });
         metric
@@ -180,118 +176,74 @@ impl Registry {
 
     /// Returns the whole page, sorted by name. Metrics without samples are left out.
     pub fn page(&self) -> String {
-        let mut page = String::with_capacity(32 * 1024);
+        let mut page = Page::with_capacity(32 * 1024);
+        self.collect(&mut page);
+        page.into_text()
+    }
+}
+
+impl Collect for Registry {
+    fn collect(&self, page: &mut Page) {
         let families = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (name, Shown { help, metric }) in &*families {
-            let start = page.len();
-            let _ = writeln!(page, "# HELP {name} {help}\n# TYPE {name} {}", metric.kind());
-            let samples = page.len();
-            metric.collect(name, "", &mut page);
-            if page.len() == samples {
-                page.truncate(start);
-            }
+            page.family_with(name, metric.kind(), help, |page| metric.collect(name, "", page));
         }
-        page
     }
 }
 
-impl Collect for Counter {
-    fn kind(&self) -> &'static str {
-        "counter"
+impl Metric for Counter {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Counter
     }
 
-    fn collect(&self, name: &str, labels: &str, page: &mut String) {
-        sample(page, name, labels, self.0.load(Relaxed) as f64);
-    }
-}
-
-impl Collect for Seconds {
-    fn kind(&self) -> &'static str {
-        "counter"
-    }
-
-    fn collect(&self, name: &str, labels: &str, page: &mut String) {
-        sample(page, name, labels, f64::from_bits(self.0.load(Relaxed)));
+    fn collect(&self, name: &str, labels: &str, page: &mut Page) {
+        page.sample(name, labels, self.0.load(Relaxed) as f64);
     }
 }
 
-impl Collect for Gauge {
-    fn kind(&self) -> &'static str {
-        "gauge"
+impl Metric for Seconds {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Counter
     }
 
-    fn collect(&self, name: &str, labels: &str, page: &mut String) {
-        sample(page, name, labels, f64::from_bits(self.0.load(Relaxed)));
-    }
-}
-
-impl Collect for Histogram {
-    fn kind(&self) -> &'static str {
-        "histogram"
-    }
-
-    fn collect(&self, name: &str, labels: &str, page: &mut String) {
-        let (bucket_name, comma) = (format!("{name}_bucket"), if labels.is_empty() { "" } else { "," });
-        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
-        let mut count = 0;
-        for (bound, bucket) in bounds.zip(&self.buckets) {
-            count += bucket.load(Relaxed);
-            let labels = format!("{labels}{comma}le=\"{}\"", number(bound));
-            sample(page, &bucket_name, &labels, count as f64);
-        }
-        sample(page, &format!("{name}_sum"), labels, f64::from_bits(self.sum.load(Relaxed)));
-        sample(page, &format!("{name}_count"), labels, count as f64);
+    fn collect(&self, name: &str, labels: &str, page: &mut Page) {
+        page.sample(name, labels, f64::from_bits(self.0.load(Relaxed)));
     }
 }
 
-impl<L: Labels, M: Collect> Collect for Vector<L, M> {
-    fn kind(&self) -> &'static str {
+impl Metric for Gauge {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Gauge
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut Page) {
+        page.sample(name, labels, f64::from_bits(self.0.load(Relaxed)));
+    }
+}
+
+impl Metric for Histogram {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Histogram
+    }
+
+    fn collect(&self, name: &str, labels: &str, page: &mut Page) {
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed));
+        page.histogram(name, labels, self.bounds, counts, f64::from_bits(self.sum.load(Relaxed)));
+    }
+}
+
+impl<L: Labels, M: Metric> Metric for Vector<L, M> {
+    fn kind(&self) -> MetricKind {
         (self.make)().kind()
     }
 
-    fn collect(&self, name: &str, _: &str, page: &mut String) {
+    fn collect(&self, name: &str, _: &str, page: &mut Page) {
         for (labels, member) in L::all().into_iter().zip(&self.members) {
             if let Some(member) = member.get() {
                 member.collect(name, &labels.text(), page);
             }
         }
     }
-}
-
-/// Appends the line of one sample.
-fn sample(page: &mut String, name: &str, labels: &str, value: f64) {
-    let value = number(value);
-    let _ = if labels.is_empty() {
-        writeln!(page, "{name} {value}")
-    } else {
-        writeln!(page, "{name}{{{labels}}} {value}")
-    };
-}
-
-/// Returns label names and values as a sample has them.
-fn labels_text<const N: usize>(labels: [(&'static str, &str); N]) -> String {
-    labels.map(|(name, value)| format!("{name}=\"{}\"", escape(value))).join(",")
-}
-
-fn escape(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
-}
-
-/// Formats a number as Go's `%g` does, which is what scrapers of kube-proxy see: `0.001`, `1.7e+09` (exponents from a
-/// million on), `+Inf`.
-fn number(value: f64) -> String {
-    if value.is_infinite() {
-        return if value > 0.0 { "+Inf" } else { "-Inf" }.into();
-    }
-    let scientific = format!("{value:e}");
-    let Some((digits, Ok(exponent))) = scientific.split_once('e').map(|(d, e)| (d, e.parse::<i32>())) else {
-        return scientific;
-    };
-    if (-4..6).contains(&exponent) {
-        return format!("{value}");
-    }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", exponent.unsigned_abs())
 }
 
 fn add_float(bits: &AtomicU64, value: f64) {

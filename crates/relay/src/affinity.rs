@@ -138,6 +138,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::cast_possible_truncation, reason = "a small constant")]
     fn bindings_are_bounded_and_used_ones_stay() {
         let (mut affinity, start) = (Affinity::default(), Instant::now());
         let mut now = start;

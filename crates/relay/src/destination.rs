@@ -4,9 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
+use portolan_model::Capture;
 use rustix::net::{getsockname, sockopt};
-
-use crate::Arrival;
 
 /// Looks up original destinations of translated datagrams.
 pub trait Translations: fmt::Debug + Send {
@@ -18,34 +17,30 @@ pub trait Translations: fmt::Debug + Send {
 /// Looks up original destinations.
 #[derive(Debug)]
 pub(crate) struct Destinations {
-    arrival: Arrival,
+    capture: Capture,
     translations: Option<Box<dyn Translations>>,
 }
 
 impl Destinations {
-    pub(crate) fn new(arrival: Arrival, translations: Option<Box<dyn Translations>>) -> Self {
-        Self { arrival, translations }
+    pub(crate) fn new(capture: Capture, translations: Option<Box<dyn Translations>>) -> Self {
+        Self { capture, translations }
     }
 
     /// Returns the original destination of an accepted connection.
     pub(crate) fn of_connection(&self, fd: &OwnedFd) -> Option<SocketAddr> {
         let here = SocketAddr::try_from(getsockname(fd).ok()?).ok()?;
-        match (self.arrival, here) {
-            (Arrival::Untouched, _) => Some(here),
-            (Arrival::Translated { .. }, SocketAddr::V4(_)) => {
-                sockopt::ip_original_dst(fd).ok().map(Into::into)
-            }
-            (Arrival::Translated { .. }, SocketAddr::V6(_)) => {
-                sockopt::ipv6_original_dst(fd).ok().map(Into::into)
-            }
+        match (self.capture, here) {
+            (Capture::Tproxy, _) => Some(here),
+            (Capture::Redirect, SocketAddr::V4(_)) => sockopt::ip_original_dst(fd).ok().map(Into::into),
+            (Capture::Redirect, SocketAddr::V6(_)) => sockopt::ipv6_original_dst(fd).ok().map(Into::into),
         }
     }
 
     /// Returns the original destination of a datagram that arrived at `here`.
     pub(crate) fn of_datagram(&mut self, client: SocketAddr, here: SocketAddr) -> Option<SocketAddr> {
-        match self.arrival {
-            Arrival::Untouched => Some(here),
-            Arrival::Translated { .. } => self.translations.as_mut()?.destination(client, here),
+        match self.capture {
+            Capture::Tproxy => Some(here),
+            Capture::Redirect => self.translations.as_mut()?.destination(client, here),
         }
     }
 }

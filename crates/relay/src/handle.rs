@@ -21,6 +21,8 @@ use crate::relay::Relay;
 pub(crate) struct Commands {
     /// Changes of the table.
     pub(crate) changes: PerFamily<Coalesced>,
+    /// True for families of which changes have been sent, possibly none: their table is known.
+    pub(crate) has_table: PerFamily<bool>,
     /// Accept nothing new, and end with the last connection, or at this time.
     pub(crate) drain: Option<Instant>,
     /// End at once.
@@ -70,20 +72,21 @@ impl Drop for Capturing {
     }
 }
 
-/// Opens the listeners in the network namespace of this thread, and starts the relay's thread. Its table is empty.
-/// Captured packets must arrive [untouched](crate::Arrival::Untouched).
+/// Opens the listeners in the network namespace of this thread, and starts the relay's thread. The table of a
+/// family is empty until the first [`Handle::apply`] of it; what arrives before waits. Packets must be captured by
+/// `tproxy`.
 pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
     spawn_with(families, options, None)
 }
 
-/// Like [`spawn`], with a lookup of the destinations of translated datagrams.
+/// Like [`spawn`], for any way to capture, with a lookup of the destinations of translated datagrams.
 pub fn spawn_with(
     families: &[Family],
     options: Options,
     translations: Option<Box<dyn Translations>>,
 ) -> Result<Handle, Error> {
     let listeners = listener::open(families, &options)?;
-    let destinations = Destinations::new(options.arrival, translations);
+    let destinations = Destinations::new(options.capture, translations);
     let start = |errno: rustix::io::Errno| Error::Start(errno.into());
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(start)?);
     let counters = Arc::new(Counters::default());
@@ -122,14 +125,16 @@ pub fn spawn_with(
 }
 
 impl Handle {
-    /// Sends changes to the relay. Connections that are captured after this call are handled by them.
-    pub fn apply(&self, changes: Vec<Change>) {
+    /// Sends changes to the relay. Connections that are captured after this call are handled by them. With the first call
+    /// for a family, which may have no changes, the relay begins to accept in that family: it may share its listeners with a relay that drains, so
+    /// connections and datagrams of that one's Services may have arrived already.
+    pub fn apply(&self, family: Family, changes: Vec<Change>) {
         let mut predecessors = self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner);
         predecessors.retain(|relay| !relay.is_over());
         for relay in predecessors.iter() {
-            relay.inner.apply(changes.iter().cloned());
+            relay.inner.apply(family, changes.iter().cloned());
         }
-        self.inner.apply(changes);
+        self.inner.apply(family, changes);
     }
 
     /// Adds relays that share this relay's listeners until they have ended. They may receive connections that are
@@ -185,11 +190,10 @@ impl Handle {
 }
 
 impl Inner {
-    fn apply(&self, changes: impl IntoIterator<Item = Change>) {
+    fn apply(&self, family: Family, changes: impl IntoIterator<Item = Change>) {
         self.command(|commands| {
-            for change in changes {
-                commands.changes.get_mut(change.family).extend([change]);
-            }
+            *commands.has_table.get_mut(family) = true;
+            commands.changes.get_mut(family).extend(changes);
         });
     }
 

@@ -73,6 +73,6 @@ mod udp;
 
 pub use destination::Translations;
 pub use handle::{Capturing, Handle, spawn, spawn_with};
-pub use listener::{Error, LISTENERS, OWN_PRIORITY};
-pub use options::{Arrival, Counters, Options, Ports, raise_descriptors};
+pub use listener::{Error, LISTENERS, OWN_MARK};
+pub use options::{Counters, Options, Ports, raise_descriptors};
 pub use table::Scope;

@@ -4,21 +4,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use portolan_model::{Family, Protocol};
+use portolan_model::{Capture, Family, Protocol, RELAY_PRIORITY};
 use portolan_sock::{SocketError, original};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
 
-use crate::{Arrival, Options, Scope};
+use crate::{Options, Scope};
 
 /// The number of listeners for both families.
 pub const LISTENERS: usize = 8;
 
 /// The length of a listener's accept queue. The kernel limits it to `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 65_535;
-/// The priority (`SO_PRIORITY`, `socket(7)`) of packets to backends. Other programs are unlikely to use it ("port" in
-/// ASCII, with the lowest four bits zero, which queueing disciplines treat as best effort).
-pub const OWN_PRIORITY: u32 = 0x706f_7270;
+/// The mark (`SO_MARK`) of packets to backends if captured packets are redirected. Neither Kubernetes nor the usual network
+/// plug-ins use this bit. It is not one of the bits for captured packets either, since rules that an earlier run left may
+/// still match these. If it is the masquerade bit, packets of the relay are masqueraded, which only replaces one address
+/// of this node by another.
+pub const OWN_MARK: u32 = 1 << 2;
 /// Bytes of a UDP listener's receive buffer: room for a burst of datagrams.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
@@ -69,11 +71,11 @@ pub(crate) const fn loopback(family: Family) -> IpAddr {
 }
 
 /// Returns the address that listeners must be bound to.
-const fn listening(family: Family, arrival: Arrival) -> IpAddr {
-    match (arrival, family) {
-        (Arrival::Untouched, family) => loopback(family),
-        (Arrival::Translated { .. }, Family::Ipv4) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        (Arrival::Translated { .. }, Family::Ipv6) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+const fn listening(family: Family, capture: Capture) -> IpAddr {
+    match (capture, family) {
+        (Capture::Tproxy, family) => loopback(family),
+        (Capture::Redirect, Family::Ipv4) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        (Capture::Redirect, Family::Ipv6) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     }
 }
 
@@ -85,7 +87,7 @@ pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listene
     for &family in families {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             for (scope, port) in [(Scope::Cluster, ports.cluster), (Scope::Local, ports.local)] {
-                let address = SocketAddr::new(listening(family, options.arrival), port);
+                let address = SocketAddr::new(listening(family, options.capture), port);
                 let fd =
                     open_one(family, protocol, address, stalled).map_err(|source| match source.errno() {
                         Some(portolan_sock::Errno(errno)) if errno == Errno::ADDRINUSE.raw_os_error() => {
@@ -151,11 +153,12 @@ pub(crate) fn limit_stall(fd: &OwnedFd, stalled: Duration) -> Result<(), Errno> 
 
 /// Marks packets of a socket as the relay's own, so that they are not captured. A backend may have the address of a
 /// Service, such as a pod in the host's network behind an external IP of its node.
-pub(crate) fn mark_own(fd: &OwnedFd, arrival: Arrival) -> Result<(), Errno> {
-    if let Some(mark) = arrival.own_mark() {
-        original::set_mark(fd, mark).map_err(|_| Errno::PERM)?;
+pub(crate) fn mark_own(fd: &OwnedFd, capture: Capture) -> Result<(), Errno> {
+    // The rules of `tproxy` know these packets by their priority alone.
+    if capture == Capture::Redirect {
+        original::set_mark(fd, OWN_MARK).map_err(|_| Errno::PERM)?;
     }
-    original::set_priority(fd, OWN_PRIORITY).map_err(|_| Errno::PERM)
+    original::set_priority(fd, RELAY_PRIORITY).map_err(|_| Errno::PERM)
 }
 
 /// Binds a socket towards a backend to the client's address. The port is chosen when the socket connects, so that the

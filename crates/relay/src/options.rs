@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use portolan_model::Capture;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// The ports of the listeners. The port only selects the set of endpoints; the original destination identifies the
@@ -33,34 +34,9 @@ impl Ports {
     }
 }
 
-/// How captured packets arrive at the listeners.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Arrival {
-    /// With the destination that the client used. The listeners are on the loopback addresses.
-    #[default]
-    Untouched,
-    /// Translated to an address of this node; the kernel stores the original destination. The listeners are on every
-    /// address.
-    Translated {
-        /// The mark of the relay's own packets (`SO_MARK`), which are not captured.
-        own_mark: u32,
-    },
-}
-
-impl Arrival {
-    /// Returns the mark of the relay's own packets; `None` if they are identified by
-    /// [`OWN_PRIORITY`](crate::OWN_PRIORITY) alone.
-    pub(crate) const fn own_mark(self) -> Option<u32> {
-        match self {
-            Self::Untouched => None,
-            Self::Translated { own_mark } => Some(own_mark),
-        }
-    }
-
-    /// Returns true if backends can see the client's address: their answers to it must come to the relay.
-    pub(crate) const fn can_keep_clients(self) -> bool {
-        matches!(self, Self::Untouched)
-    }
+/// Returns true if backends can see the client's address: their answers to it must come to the relay.
+pub(crate) const fn can_keep_clients(capture: Capture) -> bool {
+    matches!(capture, Capture::Tproxy)
 }
 
 /// Limits and timeouts.
@@ -68,8 +44,8 @@ impl Arrival {
 pub struct Options {
     /// The ports of the listeners.
     pub ports: Ports,
-    /// How captured packets arrive there.
-    pub arrival: Arrival,
+    /// How packets are captured for them.
+    pub capture: Capture,
     /// The time limit of each attempt to connect. The last one also holds for all later attempts. The default is that of
     /// kube-proxy's userspace mode.
     pub connect_limits: Vec<Duration>,
@@ -94,7 +70,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             ports: Ports::default(),
-            arrival: Arrival::default(),
+            capture: Capture::default(),
             connect_limits: [250, 500, 1000, 2000].map(Duration::from_millis).to_vec(),
             idle: Duration::from_secs(24 * 60 * 60),
             half_closed_idle: Duration::from_secs(60 * 60),

@@ -40,6 +40,7 @@ impl Token {
         (kind << KIND_SHIFT) | rest
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "the token was made of a u8")]
     fn from_bits(bits: u64) -> Self {
         let rest = bits & ((1 << KIND_SHIFT) - 1);
         match bits >> KIND_SHIFT {

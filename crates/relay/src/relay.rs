@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portolan_model::Protocol;
 use portolan_model::catalog::PerFamily;
+use portolan_model::{Family, Protocol};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
@@ -57,7 +57,9 @@ pub(crate) struct Relay {
     /// Deadlines of attempts to connect, each with the number of the attempt.
     limits: Deadlines<(Slot, u8)>,
     sweep_at: Option<Instant>,
-    /// When listeners are watched again; `None` if they are watched.
+    /// True for families whose table is known. Their listeners are not watched before.
+    has_table: PerFamily<bool>,
+    /// When listeners are watched again; `None` if those of families with a table are watched.
     paused_until: Option<Instant>,
     /// When a pause was last logged.
     pause_logged: Option<Instant>,
@@ -76,7 +78,7 @@ impl Relay {
     ) -> Result<Self, Errno> {
         let poller = Poller::new()?;
         poller.watch_reads(&*wake, Token::Wake)?;
-        let relay = Self {
+        Ok(Self {
             poller,
             listeners,
             commands,
@@ -92,13 +94,12 @@ impl Relay {
             round: 0,
             limits: Deadlines::default(),
             sweep_at: None,
+            has_table: PerFamily::default(),
             paused_until: None,
             pause_logged: None,
             drain_until: None,
             options,
-        };
-        relay.watch_listeners()?;
-        Ok(relay)
+        })
     }
 
     pub(crate) fn run(mut self) {
@@ -144,8 +145,13 @@ impl Relay {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
         self.apply_changes(now);
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let (drain, stop) = (commands.drain.take(), commands.stop);
+        let (drain, stop, has_table) = (commands.drain.take(), commands.stop, commands.has_table);
         drop(commands);
+        for family in Family::BOTH {
+            if *has_table.get(family) && !std::mem::replace(self.has_table.get_mut(family), true) {
+                self.open(family, now);
+            }
+        }
         if let Some(until) = drain {
             self.accept_pending(now);
             self.listeners.clear();
@@ -193,18 +199,24 @@ impl Relay {
         self.apply_changes(now);
         let Some(listener) = self.listeners.get(usize::from(number)) else { return };
         if listener.protocol == Protocol::Udp {
-            let mut context = Context {
-                table: &mut self.table,
-                destinations: &mut self.destinations,
-                poller: &self.poller,
-                options: &self.options,
-                counters: &self.counters,
-                now,
-            };
-            self.udp.receive(listener, &mut context);
+            self.receive(usize::from(number), now);
         } else {
             self.accept(usize::from(number), now);
         }
+    }
+
+    /// Receives datagrams. Returns true if more may be waiting.
+    fn receive(&mut self, number: usize, now: Instant) -> bool {
+        let Some(listener) = self.listeners.get(number) else { return false };
+        let mut context = Context {
+            table: &mut self.table,
+            destinations: &mut self.destinations,
+            poller: &self.poller,
+            options: &self.options,
+            counters: &self.counters,
+            now,
+        };
+        self.udp.receive(listener, &mut context)
     }
 
     /// Accepts connections. Returns true if more may be waiting.
@@ -279,21 +291,39 @@ impl Relay {
         self.paused_until = Some(now + PAUSE);
     }
 
-    fn watch_listeners(&self) -> Result<(), Errno> {
+    /// Begins to accept in a family whose table is known, at the latest after the pause that is under way.
+    fn open(&mut self, family: Family, now: Instant) {
+        if self.paused_until.is_none() && self.watch_listeners(|of| of == family).is_err() {
+            self.pause(now);
+        }
+    }
+
+    /// Watches the listeners of all families whose table is known, or tries again after another pause.
+    fn resume(&mut self, now: Instant) {
+        if self.watch_listeners(|family| *self.has_table.get(family)).is_err() {
+            self.pause(now);
+        }
+    }
+
+    fn watch_listeners(&self, of: impl Fn(Family) -> bool) -> Result<(), Errno> {
         for (number, listener) in (0_u8..).zip(&self.listeners) {
-            self.poller.watch_reads(&listener.fd, Token::Listener(number))?;
+            if of(Family::of(listener.address.ip())) {
+                self.poller.watch_reads(&listener.fd, Token::Listener(number))?;
+            }
         }
         Ok(())
     }
 
-    /// Accepts connections that the kernel has already established: closing the listener would reset them.
+    /// Accepts connections that the kernel has already established, and receives datagrams that have arrived: closing the
+    /// listener would reset and drop them.
     fn accept_pending(&mut self, now: Instant) {
+        // At most a full backlog: what is beyond it has arrived since.
+        let rounds = BACKLOG.unsigned_abs() as usize / ACCEPTS;
         for number in 0..self.listeners.len() {
-            if self.listeners.get(number).is_some_and(|listener| listener.protocol == Protocol::Tcp) {
-                // At most a full backlog: connections beyond it have arrived since.
-                let rounds = BACKLOG.unsigned_abs() as usize / ACCEPTS;
-                let _ = (0..=rounds).take_while(|_| self.accept(number, now)).count();
-            }
+            let is_udp =
+                self.listeners.get(number).is_some_and(|listener| listener.protocol == Protocol::Udp);
+            let mut more = || if is_udp { self.receive(number, now) } else { self.accept(number, now) };
+            let _ = (0..=rounds).take_while(|_| more()).count();
         }
     }
 
@@ -311,9 +341,7 @@ impl Relay {
         self.udp.expire(&mut self.table, &self.counters, now);
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
-            if self.watch_listeners().is_err() {
-                self.pause(now);
-            }
+            self.resume(now);
         }
     }
 

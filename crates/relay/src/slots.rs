@@ -14,6 +14,7 @@ impl Slot {
         (u64::from(self.generation) << 32) | u64::from(self.index)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "each half has 32 bits")]
     pub(crate) fn from_bits(bits: u64) -> Self {
         Self { index: bits as u32, generation: (bits >> 32) as u32 }
     }
@@ -65,6 +66,7 @@ impl<T> Slots<T> {
         Some(value)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "slots are numbered by u32")]
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Slot, &mut T)> {
         self.entries.iter_mut().enumerate().filter_map(|(index, (generation, value))| {
             Some((Slot { index: index as u32, generation: *generation }, value.as_mut()?))

@@ -7,17 +7,16 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use portolan_model::{Family, Protocol};
+use portolan_model::{Capture, Family, Protocol};
 use portolan_sock::original::{self, Received};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, bind, connect, recv, send, sendto, sockopt};
 
-use crate::Arrival;
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
 use crate::listener::{Listener, bind_to_client, is_shortage, loopback, mark_own, socket};
-use crate::options::{Counters, Options};
+use crate::options::{Counters, Options, can_keep_clients};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::Slot;
@@ -68,8 +67,8 @@ impl Udp {
         }
     }
 
-    /// Receives datagrams and sends them to backends.
-    pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) {
+    /// Receives datagrams and sends them to backends. Returns true if more may be waiting.
+    pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) -> bool {
         for _ in 0..DATAGRAMS {
             match original::receive_with_destination(&listener.fd, &mut self.buffer) {
                 Ok(Some(received)) => {
@@ -78,9 +77,10 @@ impl Udp {
                     }
                 }
                 Ok(None) => Counters::count(&context.counters.datagrams_lost),
-                Err(_) => return,
+                Err(_) => return false,
             }
         }
+        true
     }
 
     /// Sends a backend's answers to the client. An ICMP error ends the flow after the answers before it, so that the
@@ -102,11 +102,11 @@ impl Udp {
                 Ok((_, length)) => {
                     table.succeeded(flow.service, flow.backend);
                     let data = self.buffer.get(..length).unwrap_or_default();
-                    let sent = match options.arrival {
-                        Arrival::Untouched => self.replies.get(&here).is_some_and(|reply| {
+                    let sent = match options.capture {
+                        Capture::Tproxy => self.replies.get(&here).is_some_and(|reply| {
                             sendto(&reply.fd, data, SendFlags::DONTWAIT, &client).is_ok()
                         }),
-                        Arrival::Translated { .. } => at(listeners, here).is_some_and(|listener| {
+                        Capture::Redirect => at(listeners, here).is_some_and(|listener| {
                             original::send_from(&listener.fd, data, here, client).is_ok()
                         }),
                     };
@@ -206,11 +206,11 @@ impl Udp {
         let limits = &options.connect_limits;
         let mut open = || loop {
             let (backend, _) = table.choose(service, scope, client.ip(), attempts, limits, *now)?;
-            let keeps = options.arrival.can_keep_clients()
+            let keeps = can_keep_clients(options.capture)
                 && table.keeps_client_address(service, client.ip(), backend, || {
                     table.is_internal(service, destination)
                 });
-            match connected(backend, options.arrival, keeps.then_some(client.ip())) {
+            match connected(backend, options.capture, keeps.then_some(client.ip())) {
                 Ok(fd) => return Some((fd, backend)),
                 // The shortage is this host's, not the backend's failure.
                 Err(errno) if is_shortage(errno) => return None,
@@ -218,7 +218,7 @@ impl Udp {
             }
         };
         let flow = open().and_then(|(fd, backend)| {
-            self.add_reply(here, options.arrival).map(|()| Flow { fd, destination, service, backend })
+            self.add_reply(here, options.capture).map(|()| Flow { fd, destination, service, backend })
         });
         let Some(flow) = flow else {
             self.share.give_back();
@@ -239,8 +239,8 @@ impl Udp {
         None
     }
 
-    fn add_reply(&mut self, here: SocketAddr, arrival: Arrival) -> Option<()> {
-        if arrival != Arrival::Untouched {
+    fn add_reply(&mut self, here: SocketAddr, capture: Capture) -> Option<()> {
+        if capture != Capture::Tproxy {
             return Some(());
         }
         if let Some(reply) = self.replies.get_mut(&here) {
@@ -301,9 +301,9 @@ pub(crate) struct Context<'a> {
 }
 
 /// Opens a socket that is connected to a backend.
-fn connected(backend: SocketAddr, arrival: Arrival, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
+fn connected(backend: SocketAddr, capture: Capture, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(backend.ip()), Protocol::Udp)?;
-    mark_own(&fd, arrival)?;
+    mark_own(&fd, capture)?;
     original::set_receive_errors(&fd, backend.is_ipv6()).map_err(|_| Errno::INVAL)?;
     if let Some(source) = source {
         // If the address cannot be used, as a link-local one, the backend sees this node's address.

@@ -56,6 +56,22 @@ fn ask(client: &UdpSocket, text: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn datagrams_that_arrive_before_the_table_wait_for_it() {
+    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let backend = echo(&bed, b'a');
+    let client = client(&bed);
+    for number in 0..20 {
+        client.send(&[number]).unwrap();
+    }
+    bed.backends(&[backend]);
+    for number in 0..20 {
+        let mut answer = [0; 2];
+        client.recv(&mut answer).unwrap();
+        assert_eq!(answer, [b'a', number]);
+    }
+}
+
+#[test]
 fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
     let mut bed = Bed::new(Protocol::Udp, Options::default());
     let mut backends = [echo(&bed, b'a'), echo(&bed, b'b')];

@@ -9,6 +9,7 @@
 //! Must not know Services or the meaning of the messages.
 #![allow(unsafe_code, reason = "the one room for system calls that no safe crate wraps")]
 
+pub mod addresses;
 mod commit;
 mod errno;
 mod error;
@@ -16,6 +17,7 @@ pub mod memory;
 pub mod namespace;
 mod option;
 pub mod original;
+mod reading;
 mod receive;
 pub mod signals;
 mod socket;
@@ -23,4 +25,5 @@ mod socket;
 pub use commit::Replies;
 pub use errno::Errno;
 pub use error::{CommitError, Refusal, SocketError};
+pub use reading::{ATTEMPTS, retry_on_change};
 pub use socket::{Protocol, Socket};

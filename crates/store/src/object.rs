@@ -98,6 +98,7 @@ impl Draft {
     }
 
     /// Returns the stored form at `revision`.
+    #[expect(clippy::cast_possible_truncation, reason = "a body has at most some MiB")]
     pub fn at(self, revision: u64) -> StoredObject {
         let (head, tail) = self.body.split_at_checked(self.metadata_start).unwrap_or((&self.body, &[]));
         let body = spliced(head, revision, tail);

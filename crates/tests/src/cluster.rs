@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_backend::{Commit, Dataplane};
+use portolan_engine::Commit;
+use portolan_engine::{Boxed, Driven};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::oracle::ModeDifferences;
+use portolan_model::verdict::Verdict;
 use portolan_model::world::Edit;
 use portolan_model::{
     Catalog, Change, Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, ServicePortName,
@@ -180,30 +182,36 @@ impl Cluster {
 
     /// Reads the kernel's state back and writes the differences.
     pub fn resync(&mut self) -> PerFamily<Commit> {
-        per_family(|family| self.at(family, |plane| plane.resync()).unwrap())
+        per_family(|family| self.at(family, Driven::resync).unwrap())
     }
 
     /// Removes everything that only former Services needed.
     pub fn collect(&mut self) {
         for family in Family::BOTH {
-            self.at(family, |plane| {
-                while plane.needs_collection() {
-                    plane.collect().unwrap();
-                }
-            });
+            self.at(family, |plane| while plane.collect().unwrap() {});
         }
     }
 
     /// Removes everything that the data planes wrote.
     pub fn remove(&mut self) {
         for family in Family::BOTH {
-            self.at(family, |plane| plane.remove()).unwrap();
+            self.at(family, Driven::remove).unwrap();
         }
     }
 
     /// Returns the forwarding table of a family.
     pub fn table(&self, family: Family) -> Vec<(Arc<ServicePortName>, Arc<Forwarding>)> {
         self.catalog.forwardings(family).collect()
+    }
+
+    /// Adds to a verdict why each endpoint of its Service port serves or not.
+    pub(crate) fn with_endpoints(&self, verdict: Verdict, family: Family) -> Verdict {
+        let decision = verdict.decided_by.as_ref();
+        let explained = decision.and_then(|decision| self.catalog.explain(&decision.name, family));
+        match explained {
+            Some(explained) => verdict.with_endpoints(&explained.selection),
+            None => verdict,
+        }
     }
 
     /// Adds an address of each family to the node, and a sender that uses them.
@@ -246,9 +254,9 @@ impl Cluster {
     }
 
     /// Runs `work` on a data plane, in the node's network namespace.
-    fn at<T: Send>(&mut self, family: Family, work: impl FnOnce(&mut dyn Dataplane) -> T + Send) -> T {
+    fn at<T: Send>(&mut self, family: Family, work: impl FnOnce(&mut Driven<Boxed>) -> T + Send) -> T {
         let plane = self.planes.get_mut(family);
-        self.world.node().namespace().run(|| work(&mut *plane.0)).unwrap()
+        self.world.node().namespace().run(|| work(&mut plane.0)).unwrap()
     }
 
     /// Returns the next resource version.

@@ -6,14 +6,14 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_backend::Dataplane;
-use portolan_backend::iptables::{Iptables, Options, Programs, Variant};
-use portolan_backend::ipvs::{self, Ipvs};
-use portolan_backend::nft::Nftables;
-use portolan_backend::userspace::{TRANSLATED, Userspace, spawn_translated};
+use portolan_engine::{Boxed, Driven};
+use portolan_iptables::{Iptables, Options, Programs, Variant};
+use portolan_ipvs::Ipvs;
 use portolan_model::oracle::ModeDifferences;
-use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
+use portolan_model::{Capture, Family, NodePortAddresses, Protocol, Settings};
+use portolan_nftables::Nftables;
 use portolan_testkit::Namespace;
+use portolan_userspace::{Userspace, spawn_translated};
 
 /// Environment variable that requires IPVS in the kernel. Without it, tests of IPVS are skipped if the kernel has
 /// none.
@@ -121,7 +121,7 @@ impl Mode {
     fn missing(self) -> Option<String> {
         let namespace = Namespace::new("look").unwrap();
         if self == Self::Ipvs {
-            let missing = namespace.run(|| ipvs::available("rr", &Family::BOTH)).unwrap().err()?;
+            let missing = namespace.run(|| portolan_ipvs::available("rr", &Family::BOTH)).unwrap().err()?;
             assert!(std::env::var_os(IPVS_MUST_RUN).is_none(), "{missing}");
             return Some(missing.to_string());
         }
@@ -141,13 +141,14 @@ impl Mode {
             return open_ipvs(settings);
         }
         let Some(variant) = self.variant() else {
-            return Plane(if self == Self::Userspace {
+            let dataplane: Boxed = if self == Self::Userspace {
                 let options = portolan_relay::Options::default();
                 let relay = portolan_relay::spawn(&[settings.family], options).unwrap();
-                Box::new(Userspace::open(settings, relay).unwrap())
+                Box::new(Userspace::open(settings.clone(), relay).unwrap())
             } else {
-                Box::new(Nftables::open(settings).unwrap())
-            });
+                Box::new(Nftables::open(settings.clone()).unwrap())
+            };
+            return Plane::new(settings, dataplane);
         };
         if self.relays() {
             return open_redirect(variant, settings);
@@ -163,7 +164,7 @@ impl Mode {
             loopback_addresses,
             ..Options::default()
         };
-        Plane(Box::new(Iptables::new(programs, settings, options)))
+        Plane::new(settings.clone(), Box::new(Iptables::new(programs, settings, options)))
     }
 
     /// Returns how the mode differs from the oracle's rules.
@@ -214,20 +215,23 @@ impl Mode {
 
 fn open_redirect(variant: Variant, settings: Settings) -> Plane {
     let programs = Programs::of(settings.family, variant).unwrap().with_lock(LOCK);
-    let options = portolan_relay::Options { arrival: TRANSLATED, ..portolan_relay::Options::default() };
+    let options =
+        portolan_relay::Options { capture: Capture::Redirect, ..portolan_relay::Options::default() };
     let relay = spawn_translated(&[settings.family], options).unwrap();
-    Plane(Box::new(Userspace::open_redirect(programs, settings, Options::default(), relay)))
+    let dataplane = Userspace::open_redirect(programs, settings.clone(), Options::default(), relay);
+    Plane::new(settings, Box::new(dataplane))
 }
 
 /// Opens the IPVS data plane, after setting the kernel's settings as the program does at its start.
 fn open_ipvs(settings: Settings) -> Plane {
-    for (path, value) in ipvs::kernel_settings(None, false) {
+    for (path, value) in portolan_ipvs::kernel_settings(None, false) {
         std::fs::write(path, value.to_string()).unwrap();
     }
     let programs = Programs::of(settings.family, Variant::Nft).unwrap();
     // Draining would take minutes: the kernel keeps the probes' connections for so long.
-    let options = ipvs::Options { drain: Duration::ZERO, ..ipvs::Options::default() };
-    Plane(Box::new(Ipvs::open(programs, settings, options).unwrap()))
+    let options = portolan_ipvs::Options { drain: Duration::ZERO, ..portolan_ipvs::Options::default() };
+    let dataplane = Ipvs::open(programs, settings.clone(), options).unwrap();
+    Plane::new(settings, Box::new(dataplane))
 }
 
 /// Returns the virtual servers, the addresses and the members of sets.
@@ -236,7 +240,7 @@ fn around_rules(namespace: &Namespace) -> Vec<String> {
     let mut said = say("ipvsadm", &["--save", "--numeric"]) + &say("ipset", &["save", "-sorted"]);
     said.retain(|character| character != '\r');
     let sets = said.lines().map(|line| line.split(" initval ").next().unwrap_or(line).to_owned());
-    let device = say("ip", &["-oneline", "address", "show", "dev", ipvs::DEVICE]);
+    let device = say("ip", &["-oneline", "address", "show", "dev", portolan_ipvs::DEVICE]);
     // The interface index changes when the device is created again.
     let addresses = device.lines().filter_map(|line| line.split_whitespace().nth(3));
     sets.chain(addresses.map(str::to_owned)).collect()
@@ -255,7 +259,13 @@ fn without_counters(line: &str) -> &str {
 }
 
 /// A data plane of any mode.
-pub(crate) struct Plane(pub(crate) Box<dyn Dataplane + Send>);
+pub(crate) struct Plane(pub(crate) Driven<Boxed>);
+
+impl Plane {
+    fn new(settings: Settings, dataplane: Boxed) -> Self {
+        Self(Driven::new(settings, dataplane))
+    }
+}
 
 impl fmt::Debug for Plane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

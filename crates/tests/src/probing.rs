@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
-use portolan_model::oracle::{Fate, Oracle, Origin, Packet};
-use portolan_model::{Backend, Family, Forwarding, Frontend, Protocol, ServicePortName};
+use portolan_model::oracle::{FlowState, Oracle, Origin, Packet};
+use portolan_model::table::Entry;
+use portolan_model::verdict::{Fate, Verdict};
+use portolan_model::{Backend, Family, Frontend, Protocol, ServicePortName};
 use portolan_testkit::{Namespace, Probe, ProbeResult, Reached, Site, probe_many};
 
 use crate::{Cluster, Sender};
@@ -34,12 +35,10 @@ pub struct Attempt {
 pub struct Outcome {
     /// The attempt.
     pub attempt: Attempt,
-    /// The fate that the oracle expects.
-    pub fate: Fate,
+    /// The oracle's verdict.
+    pub verdict: Verdict,
     /// The actual result.
     pub result: ProbeResult,
-    /// The Service port whose frontend the destination is; `None` if it is none.
-    pub owner: Option<Arc<ServicePortName>>,
     /// The source port, which no other packet of this sender has.
     pub source_port: u16,
 }
@@ -61,15 +60,21 @@ impl Attempt {
             destination: self.destination.ip(),
             protocol: self.protocol,
             port: self.destination.port(),
+            flow: FlowState::New,
         }
     }
 }
 
 impl Outcome {
+    /// Returns the Service port that the oracle names.
+    fn owner(&self) -> Option<&ServicePortName> {
+        self.verdict.decided_by.as_ref().map(|decision| &*decision.name)
+    }
+
     /// Returns true if a packet that is not masqueraded has got another source port of the node.
     fn is_port_clash(&self) -> bool {
         let (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) =
-            (&self.fate, &self.result)
+            (&self.verdict.fate, &self.result)
         else {
             return false;
         };
@@ -99,6 +104,7 @@ impl Cluster {
         outcomes.extend(self.attempt(&more));
         self.repeat_clashes(&mut outcomes);
         let mut faults: Vec<_> = outcomes.iter().filter_map(|outcome| self.fault(outcome)).collect();
+        faults.extend(self.misattributed(&outcomes));
         faults.extend(unseen(&outcomes));
         faults.extend(unfaithful(&outcomes, self.differences(Family::Ipv4).affinity_per_frontend));
         faults
@@ -120,10 +126,10 @@ impl Cluster {
     /// Sends packets, all at the same time.
     pub fn attempt(&mut self, attempts: &[Attempt]) -> Vec<Outcome> {
         let mut outcomes = Vec::with_capacity(attempts.len());
-        for (attempt, (fate, owner)) in attempts.iter().zip(self.judge(attempts)) {
+        for (attempt, verdict) in attempts.iter().zip(self.judge(attempts)) {
             let source_port = self.source_port(attempt.sender.namespace.id(), attempt.protocol);
             let (attempt, result) = (attempt.clone(), ProbeResult::TimedOut);
-            outcomes.push(Outcome { attempt, fate, result, owner, source_port });
+            outcomes.push(Outcome { attempt, verdict, result, source_port });
         }
         let probes: Vec<(&Namespace, Probe)> =
             outcomes.iter().map(|outcome| (&outcome.attempt.sender.namespace, self.probe(outcome))).collect();
@@ -153,27 +159,31 @@ impl Cluster {
     }
 
     fn probe(&self, outcome: &Outcome) -> Probe {
-        let Outcome { attempt, fate, source_port, .. } = outcome;
+        let Outcome { attempt, verdict, source_port, .. } = outcome;
         let probe = Probe::new(attempt.protocol, attempt.destination);
         let probe = probe.from(attempt.packet().source).from_port(*source_port);
-        if self.may_be_silent(attempt, fate) { probe.expecting_silence() } else { probe }
+        if self.may_be_silent(attempt, &verdict.fate) { probe.expecting_silence() } else { probe }
     }
 
-    /// Returns the oracle's fate of each packet, and the Service port whose frontend its destination is.
-    pub fn judge(&self, attempts: &[Attempt]) -> Vec<(Fate, Option<Arc<ServicePortName>>)> {
+    /// Returns the oracle's verdict on each packet, as the first one of its flow.
+    pub fn judge(&self, attempts: &[Attempt]) -> Vec<Verdict> {
+        self.judge_in(attempts, FlowState::New)
+    }
+
+    /// Returns the oracle's verdict on each packet of a flow in this state.
+    pub fn judge_in(&self, attempts: &[Attempt], flow: FlowState) -> Vec<Verdict> {
         let local_addresses = self.node_addresses();
         let tables = Family::BOTH.map(|family| self.table(family));
-        let forwardings = tables.each_ref().map(|table| table.iter().map(|(_, f)| &**f).collect::<Vec<_>>());
         let differences = Family::BOTH.map(|family| self.differences(family));
         let judge = |attempt: &Attempt| {
             let index = usize::from(attempt.family() == Family::Ipv6);
             let oracle = Oracle {
                 settings: self.settings(attempt.family()),
                 local_addresses: &local_addresses,
-                forwardings: &forwardings[index],
+                table: &tables[index],
                 differences: &differences[index],
             };
-            (oracle.fate(&attempt.packet()), owner(&tables[index], attempt))
+            oracle.verdict(&Packet { flow, ..attempt.packet() })
         };
         attempts.iter().map(judge).collect()
     }
@@ -200,7 +210,7 @@ impl Cluster {
 
     /// Returns what is wrong with an outcome.
     fn fault(&self, outcome: &Outcome) -> Option<String> {
-        let Outcome { attempt, fate, result, .. } = outcome;
+        let Outcome { attempt, verdict: Verdict { fate, .. }, result, .. } = outcome;
         let fits = match (fate, result) {
             (_, ProbeResult::TimedOut) => self.may_be_silent(attempt, fate),
             (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) => {
@@ -221,7 +231,29 @@ impl Cluster {
             }
             _ => false,
         };
-        (!fits).then(|| format!("{attempt}: {result:?}, but the oracle says {fate:?}"))
+        let reasons =
+            || outcome.verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        (!fits).then(|| format!("{attempt}: {result:?}, but the oracle says {fate:?}: {}", reasons()))
+    }
+
+    /// Returns the outcomes for which the oracle names another Service port than the table.
+    fn misattributed(&self, outcomes: &[Outcome]) -> Vec<String> {
+        let tables = Family::BOTH.map(|family| self.table(family));
+        let check = |outcome: &Outcome| {
+            let Outcome { attempt, verdict, .. } = outcome;
+            let table = &tables[usize::from(attempt.family() == Family::Ipv6)];
+            let named = outcome.owner();
+            let fits = match (owner(table, attempt), node_port_owner(table, attempt)) {
+                (Some(owner), _) => named == Some(owner),
+                // Not every address accepts node ports.
+                (None, Some(owner)) => {
+                    named.map_or(!matches!(verdict.fate, Fate::Backends { .. }), |named| named == owner)
+                }
+                (None, None) => named.is_none(),
+            };
+            (!fits).then(|| format!("{attempt}: the oracle names {named:?} as its Service port: {verdict:?}"))
+        };
+        outcomes.iter().filter_map(check).collect()
     }
 
     /// Returns true if the source is right. Without masquerading it must be unchanged, including the port. With
@@ -242,19 +274,26 @@ impl Cluster {
     }
 }
 
-fn owner(
-    table: &[(Arc<ServicePortName>, Arc<Forwarding>)],
-    attempt: &Attempt,
-) -> Option<Arc<ServicePortName>> {
-    let (address, port) = (attempt.destination.ip(), attempt.destination.port());
-    let takes = |frontend: &Frontend| match *frontend {
-        Frontend::ClusterIp(ip, own) | Frontend::ExternalIp(ip, own) | Frontend::LoadBalancerIp(ip, own) => {
-            (ip, own) == (address, port)
-        }
-        Frontend::NodePort(own) => own == port,
-    };
-    let of_protocol = table.iter().filter(|(_, forwarding)| forwarding.protocol == attempt.protocol);
-    of_protocol.into_iter().find(|(_, f)| f.frontends.iter().any(takes)).map(|(name, _)| Arc::clone(name))
+/// Returns the Service port whose address and port the destination is.
+fn owner<'a>(table: &'a [Entry], attempt: &Attempt) -> Option<&'a ServicePortName> {
+    with_frontend(table, attempt.protocol, |frontend| frontend.socket() == Some(attempt.destination))
+}
+
+/// Returns the Service port whose node port the destination has.
+fn node_port_owner<'a>(table: &'a [Entry], attempt: &Attempt) -> Option<&'a ServicePortName> {
+    let node_port = Frontend::NodePort(attempt.destination.port());
+    with_frontend(table, attempt.protocol, |frontend| frontend == node_port)
+}
+
+fn with_frontend(
+    table: &[Entry],
+    protocol: Protocol,
+    is_it: impl Fn(Frontend) -> bool,
+) -> Option<&ServicePortName> {
+    let mut of_protocol = table.iter().filter(|(_, forwarding)| forwarding.protocol == protocol);
+    let found =
+        of_protocol.find(|(_, forwarding)| forwarding.frontends.iter().any(|frontend| is_it(*frontend)));
+    found.map(|(name, _)| &**name)
 }
 
 /// Packets that share a set of backends, from which each is assigned one at random.
@@ -263,8 +302,8 @@ type Group<'a> = (Family, Option<&'a ServicePortName>, &'a [Backend]);
 fn groups(outcomes: &[Outcome]) -> BTreeMap<Group<'_>, Vec<&Outcome>> {
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for outcome in outcomes {
-        if let Fate::Backends { set, affinity: None, .. } = &outcome.fate {
-            let group = (outcome.attempt.family(), outcome.owner.as_deref(), set.as_slice());
+        if let Fate::Backends { set, affinity: None, .. } = &outcome.verdict.fate {
+            let group = (outcome.attempt.family(), outcome.owner(), set.as_slice());
             groups.entry(group).or_default().push(outcome);
         }
     }
@@ -279,7 +318,11 @@ fn draws_needed(members: usize) -> usize {
     let per_draw = (1.0 - 1.0 / members).ln();
     let needed = (-CHANCE_EXPONENT * std::f64::consts::LN_10 - members.ln()) / per_draw;
     // The value is small and positive.
-    #[expect(clippy::cast_sign_loss, reason = "both logarithms are negative")]
+    #[expect(
+        clippy::cast_sign_loss,
+        clippy::cast_possible_truncation,
+        reason = "both logarithms are negative, and the value is small"
+    )]
     let needed = needed.ceil() as usize;
     needed
 }
@@ -324,10 +367,10 @@ fn unseen(outcomes: &[Outcome]) -> Vec<String> {
 fn unfaithful(outcomes: &[Outcome], per_frontend: bool) -> Vec<String> {
     let mut bindings: HashMap<_, (BTreeSet<&[Backend]>, BTreeSet<SocketAddr>)> = HashMap::new();
     for outcome in outcomes {
-        let Fate::Backends { set, affinity: Some(_), .. } = &outcome.fate else { continue };
+        let Fate::Backends { set, affinity: Some(_), .. } = &outcome.verdict.fate else { continue };
         let source = outcome.attempt.packet().source;
         let frontend = per_frontend.then_some(outcome.attempt.destination);
-        let entry = bindings.entry((outcome.owner.as_deref(), source, frontend)).or_default();
+        let entry = bindings.entry((outcome.owner(), source, frontend)).or_default();
         entry.0.insert(set);
         entry.1.extend(outcome.result.backend());
     }

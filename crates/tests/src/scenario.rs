@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portolan_model::oracle::Fate;
+use portolan_model::verdict::Fate;
 use portolan_model::{Family, Protocol};
 use portolan_testkit::Site;
 
@@ -67,7 +67,9 @@ impl Cluster {
     /// Checks one row of a decision table. `expected` names the expected fate of each sender's packets, such as
     /// `pod l1 r2, node l1* r2*, client drop`: names of endpoints (with `*` if they see an address of the node instead
     /// of the sender's), `reject`, `drop` or `ignored`. The differing fate in a mode follows in brackets:
-    /// `node reject [iptables: ignored]`. The oracle and the kernel must both agree, in every protocol and family.
+    /// `node reject [iptables: ignored]`. Codes of reasons may follow, such as
+    /// `client drop because source-outside-ranges`, also with those of a mode in brackets. The oracle and the kernel
+    /// must both agree on the fate, in every protocol and family, and the oracle must give these reasons, among others.
     ///
     /// # Panics
     ///
@@ -96,14 +98,20 @@ impl Cluster {
         let mut attempts = Vec::new();
         for clause in expected.split(", ") {
             let (sender, words) = clause.split_once(' ').unwrap_or_else(|| panic!("no word on {clause}"));
-            let words = self.words(words);
+            let (words, codes) = words.split_once(" because ").unwrap_or((words, ""));
+            let (words, codes) = (self.words(words), words_in(self.mode().name(), codes));
             let mut own = attempts_of(self.sender(sender), at);
             own.retain(|attempt| families.contains(&attempt.family()));
-            for (attempt, (fate, _)) in own.iter().zip(self.judge(&own)) {
-                let says = in_words(&fate, attempt.family());
+            for (attempt, verdict) in own.iter().zip(self.judge(&own)) {
+                let verdict = self.with_endpoints(verdict, attempt.family());
+                let says = in_words(&verdict.fate, attempt.family());
+                let given: Vec<&str> = verdict.codes().collect();
+                let is_explained = codes.split_whitespace().all(|code| given.contains(&code));
                 // A Service port whose protocol the mode does not support has no endpoints.
-                if says != words && self.mode().carries(attempt.protocol) {
-                    faults.push(format!("{attempt}: expected {words}, but the oracle says {says}"));
+                if (says != words || !is_explained) && self.mode().carries(attempt.protocol) {
+                    let given = given.join(" ");
+                    let expected = format!("expected {words} because {codes}");
+                    faults.push(format!("{attempt}: {expected}, but the oracle says {says} because {given}"));
                 }
             }
             attempts.extend(own);
@@ -186,6 +194,7 @@ mod tests {
             ("iptables", "l1 r1*", "l1 r1*"),
             ("nftables", "drop [iptables: l1 r1*]", "drop"),
             ("iptables", "drop [iptables: l1 r1*]", "l1 r1*"),
+            ("ipvs", "no-endpoints [iptables/ipvs: other-port strays-ignored]", "other-port strays-ignored"),
         ] {
             assert_eq!(words_in(mode, words), expected);
         }

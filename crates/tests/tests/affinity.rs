@@ -65,6 +65,9 @@ fn a_client_stays_with_its_endpoint_at_every_frontend(mode: Mode) {
     drawn.dedup();
     assert_eq!(drawn.len(), 8, "clients are spread over four endpoints of each family: {bound:?}");
     let attempts = everybody(&cluster, &frontends);
+    for verdict in cluster.judge(&attempts) {
+        assert!(verdict.codes().any(|code| code == "session-affinity"), "{verdict:?}");
+    }
     let faults = cluster.faults(&attempts);
     assert!(faults.is_empty(), "{faults:#?}");
 }

@@ -56,6 +56,34 @@ fn the_documented_crates_are_those_of_the_workspace() {
     assert_eq!(documented(), built());
 }
 
+/// The names of a package and of all packages that a build of it contains.
+fn closure(package: &str) -> BTreeSet<String> {
+    let arguments = ["tree", "--offline", "--package", package, "--edges", "normal", "--prefix", "none"];
+    let output = Command::new(env!("CARGO")).args(arguments).current_dir(workspace()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines = String::from_utf8(output.stdout).unwrap();
+    lines.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}
+
+/// Every node holds this binary in memory.
+#[test]
+fn the_node_agent_contains_nothing_of_the_api_server_and_the_demo() {
+    let agent = closure("portolan-proxy");
+    assert!(agent.contains("portolan-engine"), "{agent:?}");
+    // What makes certificates, writes files of objects, talks to etcd and encodes manual pages.
+    let others = ["rcgen", "redb", "tonic", "clap_mangen", "clap_complete"].map(str::to_owned);
+    let apart = ["api", "controllers", "http", "serve", "store", "ipam", "testkit", "demo"]
+        .map(|name| format!("portolan-{name}"));
+    let all = closure("portolan");
+    for name in others.iter().chain(&apart) {
+        assert!(all.contains(name), "{name} is in no binary");
+        assert!(
+            !agent.contains(name),
+            "{name}: cargo tree --package portolan-proxy --edges normal --invert {name}"
+        );
+    }
+}
+
 /// All source text below a folder, without modules of tests.
 fn source(folder: &Path) -> String {
     let mut text = String::new();
@@ -77,7 +105,7 @@ fn source(folder: &Path) -> String {
 fn the_node_agent_moves_every_metric() {
     let metrics = workspace().join("crates/node/src/metrics/proxy.rs");
     let metrics = std::fs::read_to_string(metrics).unwrap();
-    let agent = source(&workspace().join("crates/cli/src")) + &source(&workspace().join("crates/node/src"));
+    let agent = source(&workspace().join("crates/proxy/src")) + &source(&workspace().join("crates/node/src"));
     let methods = metrics.lines().filter_map(|line| {
         let (name, rest) = line.trim().strip_prefix("pub fn ")?.split_once('(')?;
         (rest.starts_with("&self") || rest.starts_with("self")).then_some(name)

@@ -28,12 +28,19 @@ fn source_ranges_guard_load_balancer_ips_and_nothing_else(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     let guarded = service().source_ranges(&CLIENT);
     let at = &[At::LoadBalancerIp];
-    cluster.check(at, &guarded, "Rl1 Rr1", "client l1* r1*, pod drop, l1 drop, node drop, remote drop");
+    cluster.check(
+        at,
+        &guarded,
+        "Rl1 Rr1",
+        "client l1* r1* because source-in-range, pod drop because source-outside-ranges, l1 drop, node drop, \
+         remote drop",
+    );
     let others = [At::ClusterIp, At::ExternalIp, At::NodePort];
     cluster.expect(&others[..1], "pod l1 r1, client l1* r1*", "cluster IP");
     cluster.expect(&others[1..], "pod l1* r1*, node l1* r1*, client l1* r1*", "external IP and node port");
-    let nobody =
-        "client reject, pod drop [iptables/redirect: reject], node drop [iptables/redirect: ignored]";
+    let nobody = "client reject because no-endpoints, \
+                  pod drop [iptables/redirect: reject] because source-outside-ranges \
+                  [iptables/redirect: source-ranges-not-checked], node drop [iptables/redirect: ignored]";
     cluster.check(at, &guarded, "", nobody);
     let local = guarded.external_local();
     cluster.check(at, &local, "Rl1 Rr1", "client l1, pod drop, node drop");
@@ -67,7 +74,12 @@ fn source_ranges_of_one_family_leave_the_other_open(mode: Mode) {
 fn source_ranges_that_cannot_be_read_let_no_client_in(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     let (at, unreadable) = (&[At::LoadBalancerIp], service().source_ranges(&["10.0.0.0/33", "everybody"]));
-    cluster.check(at, &unreadable, "Rl1 Rr1", "client drop, pod drop, l1 drop, node drop, remote drop");
+    cluster.check(
+        at,
+        &unreadable,
+        "Rl1 Rr1",
+        "client drop because source-ranges-unreadable, pod drop, l1 drop, node drop, remote drop",
+    );
     let others = [At::ClusterIp, At::ExternalIp, At::NodePort];
     cluster.expect(&others[..1], "pod l1 r1, client l1* r1*", "cluster IP");
     cluster.expect(&others[1..], "pod l1* r1*, node l1* r1*, client l1* r1*", "external IP and node port");
@@ -81,7 +93,12 @@ fn a_node_inside_the_source_ranges_may_appear_as_the_load_balancer(mode: Mode) {
     let addresses = Family::BOTH.map(|family| At::LoadBalancerIp.socket(family).ip());
     cluster.add_node_addresses("vip", addresses);
     let at = &[At::LoadBalancerIp];
-    cluster.check(at, &service().source_ranges(&NODES), "Rl1 Rr1", "vip l1* r1*, node l1* r1*, client drop");
+    cluster.check(
+        at,
+        &service().source_ranges(&NODES),
+        "Rl1 Rr1",
+        "vip l1* r1* because source-is-load-balancer-ip, node l1* r1*, client drop",
+    );
     cluster.check(at, &service().source_ranges(&CLIENT), "Rl1", "vip drop, node drop, client l1*");
     cluster.configure(|settings| settings.node_ip = None);
     cluster.check(at, &service().source_ranges(&NODES), "Rl1", "vip drop, node l1*, client drop");
@@ -94,7 +111,11 @@ fn node_ports_answer_at_the_chosen_addresses(mode: Mode) {
     let loopback = &[At::LoopbackNodePort];
     cluster.expect(at, "pod l1* r1*, node l1* r1*, client l1* r1*", "the node's own address");
     cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::Addresses(Vec::new()));
-    cluster.expect(at, "pod ignored, node ignored, client ignored", "no address at all");
+    cluster.expect(
+        at,
+        "pod ignored because node-port-not-accepted left-to-node, node ignored, client ignored",
+        "no address at all",
+    );
     cluster.expect(loopback, "node ignored", "no address at all");
     cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::MatchAll);
     cluster.expect(at, "pod l1* r1*, node l1* r1*, client l1* r1*", "every address");
@@ -108,7 +129,8 @@ fn node_ports_answer_at_the_chosen_addresses(mode: Mode) {
     cluster.configure(|settings| settings.node_port_addresses = NodePortAddresses::Addresses(Vec::new()));
     cluster.expect(
         at,
-        "pod ignored [iptables/redirect: reject], client ignored [iptables/redirect: reject]",
+        "pod ignored [iptables/redirect: reject] because left-to-node \
+         [iptables/redirect: node-port-stopped no-endpoints], client ignored [iptables/redirect: reject]",
         "neither",
     );
 }

@@ -47,7 +47,8 @@ fn with_a_cluster_cidr(mode: Mode) {
 fn without_a_detector(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.configure(|settings| settings.local_detector = LocalDetector::None);
-    let nobody = "pod l1 r1, node l1 r1, gateway l1 r1, remote l1 r1, client l1 r1";
+    let nobody = "pod l1 r1 because source-kept-no-detector [userspace/redirect: masquerade-by-relay], \
+                  node l1 r1, gateway l1 r1, remote l1 r1, client l1 r1";
     cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", nobody);
     cluster.expect(&At::EXTERNAL, "pod l1* r1*, node l1* r1*, client l1* r1*", "external Cluster");
     let local = service().external_local();
@@ -80,7 +81,8 @@ fn with_a_bridge(mode: Mode) {
 fn masquerade_all_is_for_cluster_ips(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.configure(|settings| settings.masquerade_all = true);
-    let everybody = "pod l1* r1*, node l1* r1*, remote l1* r1*, client l1* r1*";
+    let everybody = "pod l1* r1* because masquerade-all [userspace/redirect: masquerade-by-relay], \
+                     node l1* r1*, remote l1* r1*, client l1* r1*";
     cluster.check(&[At::ClusterIp], &service().external_local(), "Rl1 Rr1", everybody);
     cluster.expect(
         &At::EXTERNAL,
@@ -101,14 +103,25 @@ fn every_mark_bit_will_do(mode: Mode) {
 fn pods_that_draw_themselves(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     let (everywhere, local) = (service().external(), service().external_local().internal_local());
-    cluster.check(&[At::ClusterIp], &everywhere, "Rl1 Rl2 Rr1", "l1 l1* l2 r1, l2 l1 l2* r1, pod l1 l2 r1");
+    cluster.check(
+        &[At::ClusterIp],
+        &everywhere,
+        "Rl1 Rl2 Rr1",
+        "l1 l1* l2 r1 because masquerade-hairpin [userspace/redirect: masquerade-by-relay], \
+         l2 l1 l2* r1, pod l1 l2 r1",
+    );
     cluster.expect(&At::EXTERNAL, "l1 l1* l2* r1*, l2 l1* l2* r1*", "external Cluster");
     cluster.check(&[At::ClusterIp], &local, "Rl1 Rr1", "l1 l1*");
     cluster.expect(&At::EXTERNAL, "l1 l1* r1 [ipvs: l1*]", "external Local");
     cluster.check(&[At::ClusterIp], &everywhere, "Rl1? Rl2", "l1 l1* l2");
     cluster.check(&[At::ClusterIp], &everywhere, "Rr1? Rl2", "r1 l2 r1*");
     // To masquerade this packet is up to the pod's own node. Without that, its response finds no way back.
-    cluster.check(&[At::ClusterIp], &everywhere, "Rr1 Rl2", "r1 l2 r1 [iptables: l2 r1*]");
+    cluster.check(
+        &[At::ClusterIp],
+        &everywhere,
+        "Rr1 Rl2",
+        "r1 l2 r1 [iptables: l2 r1*] because balanced [iptables: masquerade-hairpin-elsewhere]",
+    );
     for detector in [LocalDetector::None, LocalDetector::InterfacePrefix("pod".into())] {
         cluster.configure(|settings| settings.local_detector = detector.clone());
         cluster.check(&[At::ClusterIp], &everywhere, "Rl1 Rl2", "l1 l1* l2, pod l1 l2");

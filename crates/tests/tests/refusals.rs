@@ -1,14 +1,20 @@
 //! Refused TCP: the first SYN of a connection is refused, and so are later packets of a connection that the kernel no
 //! longer tracks.
-#![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test program: its helpers fail the test, too"
+)]
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use portolan_model::oracle::Fate;
-use portolan_model::{Family, Protocol};
-use portolan_tests::{At, Attempt, Cluster, Mode, attempts_of, in_every_mode, service};
+use portolan_model::oracle::{FlowState, Translation};
+use portolan_model::verdict::Fate;
+use portolan_model::{Backend, Family, Protocol};
+use portolan_tests::{At, Attempt, Cluster, Mode, TARGET_PORTS, attempts_of, in_every_mode, service};
 
 in_every_mode! {
     a_blocking_connect_is_refused_by_the_answer_to_its_first_syn,
@@ -42,8 +48,8 @@ fn a_blocking_connect_is_refused_by_the_answer_to_its_first_syn(mode: Mode) {
     let attempts = senders.iter().flat_map(|sender| attempts_of(cluster.sender(sender), &at));
     let attempts: Vec<Attempt> = attempts.filter(|attempt| attempt.protocol == Protocol::Tcp).collect();
     let mut refused = 0;
-    for (attempt, (fate, _)) in attempts.iter().zip(cluster.judge(&attempts)) {
-        if fate == Fate::Reject {
+    for (attempt, verdict) in attempts.iter().zip(cluster.judge(&attempts)) {
+        if verdict.fate == Fate::Reject {
             let outcome = attempt.sender.namespace.run(|| connect(attempt.destination)).unwrap();
             assert_eq!(outcome, (Some(ErrorKind::ConnectionRefused), 0), "{attempt}");
             refused += 1;
@@ -63,6 +69,7 @@ fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) 
         let from = ["pod", "node"].map(|name| cluster.sender(name).namespace.clone());
         let mut streams = from.each_ref().map(|namespace| namespace.run(|| greeted(to)).unwrap());
         cluster.put_endpoints("");
+        assert_established(&cluster, to);
         for (namespace, stream) in from.iter().zip(&mut streams) {
             assert_eq!(echoed(stream), Ok(true), "{family} {}", namespace.name());
             let outcome = namespace.run(|| connect(to)).unwrap();
@@ -78,6 +85,19 @@ fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) 
             assert_eq!(echoed(stream), Err(ErrorKind::ConnectionReset), "{family}");
         }
     }
+}
+
+/// Checks that the oracle keeps connections to the former endpoint, and refuses new ones.
+fn assert_established(cluster: &Cluster, to: SocketAddr) {
+    let former = SocketAddr::new(cluster.world().pods()[0].address(Family::of(to.ip())), TARGET_PORTS[0]);
+    let translation = Translation { endpoint: former, masqueraded: false };
+    let attempt = Attempt { sender: cluster.sender("pod").clone(), protocol: Protocol::Tcp, destination: to };
+    let attempts = [attempt];
+    let established = &cluster.judge_in(&attempts, FlowState::Established(Some(translation)))[0];
+    assert_eq!(established.codes().collect::<Vec<_>>(), ["established"]);
+    let Fate::Backends { set, .. } = &established.fate else { panic!("{established:?}") };
+    assert_eq!(set.iter().map(Backend::socket).collect::<Vec<_>>(), [former]);
+    assert_eq!(cluster.judge(&attempts)[0].fate, Fate::Reject);
 }
 
 /// Returns a connection on which the responder has sent its first line.

@@ -354,7 +354,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
 
     fn report(&mut self, reason: RestartReason, next: &Next) {
         let (kind, delay, relist) = (self.collection.kind, next.delay, next.relist);
-        let delay_ms = delay.as_millis() as u64;
+        let delay_ms = u64::try_from(delay.as_millis()).unwrap_or(u64::MAX);
         if next.unavailable {
             tracing::info!(%kind, delay_ms, %reason, "the API server does not offer this collection; asking again later");
             self.emit(WatchEvent::Objects(vec![Event::ServiceCidrsUnavailable]));

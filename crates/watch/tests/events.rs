@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use portolan_server::{Config, Server};
+use portolan_serve::{Config, Server};
 use portolan_watch::events::{EventNote, Recorder};
 use portolan_watch::{ClientSettings, RequestDone, connect};
 use serde_json::{Value, json};

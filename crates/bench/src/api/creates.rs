@@ -53,7 +53,7 @@ fn measure(host: &Host, clients: usize, count: usize) -> anyhow::Result<Creates>
     for thread in threads {
         latencies.extend(thread.join().ok().context("a client")???);
     }
-    let (seconds, sent) = (begin.elapsed().as_secs_f64(), latencies.len() as u32);
+    let (seconds, sent) = (begin.elapsed().as_secs_f64(), u32::try_from(latencies.len())?);
     let used = host.server.processor_time().unwrap_or_default().saturating_sub(before);
     Ok(Creates {
         clients,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context as _, bail};
-use portolan_backend::Dataplane as _;
-use portolan_backend::userspace::Userspace;
+use portolan_engine::Driven;
 use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::{Options, raise_descriptors};
+use portolan_userspace::Userspace;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::{PORTS, VIP};
@@ -78,7 +78,7 @@ fn relay(backend: IpAddr, descriptors: usize) -> anyhow::Result<()> {
     let options = Options { flows_max: 100, ..Options::default() };
     let relay = portolan_relay::spawn(&[Family::Ipv4], options.within_descriptors(descriptors))?;
     let settings = Settings::plain(Family::Ipv4);
-    let mut plane = Userspace::open(settings, relay)?;
+    let mut plane = Driven::new(settings.clone(), Userspace::open(settings, relay)?);
     let measured = PORTS.map(|port| (VIP, port));
     let others = (0..SERVICES).map(|number| {
         let [high, low] = number.to_be_bytes();

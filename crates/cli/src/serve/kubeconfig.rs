@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use portolan_server::{Kubeconfig, Pki, Role};
+use portolan_serve::{Kubeconfig, Pki, Role};
 
 use super::DATA_DIR;
 use super::tls::pki_folder;

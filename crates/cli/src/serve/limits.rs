@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use portolan_node::config::parse_duration;
-use portolan_server::Limits;
+use portolan_serve::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Open files that are not connections: the store, manifests, the log, the runtime.

@@ -1,7 +1,7 @@
 //! `process_*` at the API server's `/metrics`: the same metrics that the proxy has of its process.
 
 use portolan_node::metrics::ProcessMetrics;
-use portolan_server::{Collect, Page};
+use portolan_serve::{Collect, Page};
 
 /// Collects the metrics of this process.
 #[derive(Debug)]
@@ -9,6 +9,6 @@ pub(super) struct Process;
 
 impl Collect for Process {
     fn collect(&self, page: &mut Page) {
-        page.append(&ProcessMetrics::page());
+        ProcessMetrics::add_to_page(page);
     }
 }

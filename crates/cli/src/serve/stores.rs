@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::Context as _;
 use clap::Args;
-use portolan_server::{Config, MemoryStore, Store};
+use portolan_serve::{History, MemoryStore, Store};
 use portolan_store::{Credentials, DurableStore, EtcdOptions, EtcdStore, EtcdTls};
 
 /// A file in the data folder, unless something else is asked for.
@@ -38,16 +38,16 @@ pub(super) struct StoreOptions {
 
 impl StoreOptions {
     /// Opens the store. The tasks of an etcd store run on the current runtime.
-    pub(super) async fn open(&self, data_dir: &Path, config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    pub(super) async fn open(&self, data_dir: &Path, history: History) -> anyhow::Result<Arc<dyn Store>> {
         if self.in_memory {
-            return Ok(Arc::new(MemoryStore::new(config.history)));
+            return Ok(Arc::new(MemoryStore::new(history)));
         }
         if self.etcd_servers.is_empty() {
             // The error's message contains its source.
-            let store = DurableStore::open(data_dir, config.history);
+            let store = DurableStore::open(data_dir, history);
             return Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--data-dir: {error}"))?));
         }
-        let store = EtcdStore::connect(self.etcd()?, config.history).await;
+        let store = EtcdStore::connect(self.etcd()?, history).await;
         Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--etcd-servers: {error}"))?))
     }
 

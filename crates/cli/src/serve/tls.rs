@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use portolan_server::{ServiceRanges, TlsSettings, Transport, server_names};
+use portolan_serve::{ServiceRanges, TlsSettings, Transport, server_names};
 
 /// TLS, or its absence.
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use portolan_backend::iptables::{Counted, counted};
+use portolan_iptables::{Counted, counted};
 use portolan_testkit::Namespace;
 
 use crate::common::kernel::{hint_at_legacy, nft};

@@ -27,7 +27,7 @@ const CHECK: &str = "(nft list tables; iptables-save -t filter)";
 const GONE: &str = "! iptables-save -t filter";
 /// Succeeds if the rules of Portolan's IPVS mode are gone.
 const REPLACED: &str = "! iptables-save -t nat";
-pub(crate) const CLEANUP: &str = "portolan cleanup --only-ours";
+pub(crate) const CLEANUP: &str = "portolan-proxy cleanup --only-ours";
 /// The log message when the relay, or the former virtual servers, have no connections left.
 pub(crate) const CONNECTIONS_ENDED: &str = "last connection has ended";
 

@@ -1,6 +1,6 @@
 //! Clusters on a kernel with IPVS, such as that of the guest of `tests/vm`. On other kernels, the tests are skipped.
 
-use portolan_backend::ipvs::available;
+use portolan_ipvs::available;
 use portolan_testkit::Family;
 
 use super::Cluster;

@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_server::{
-    Api, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction, WriteOptions,
-    json,
+use portolan_serve::{
+    Api, ApiConfig, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction,
+    WriteOptions, json,
 };
 use portolan_testkit::{
     Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually, probe_many,
@@ -70,7 +70,10 @@ impl Cluster {
         let listener = listen(world.node().namespace(), 0);
         let address = listener.local_addr().unwrap();
         let service_ranges = "10.96.0.0/16,fd00:96::/112".parse().unwrap();
-        let config = Config { service_ranges, validate, ..Config::default() };
+        let config = Config {
+            api: ApiConfig { service_ranges, validate, ..ApiConfig::default() },
+            ..Config::default()
+        };
         let server = Server::start_on(config.clone(), listener).unwrap();
         let api = Arc::clone(server.api());
         let folder = TempDir::new().unwrap();
@@ -208,9 +211,16 @@ pub(crate) fn world() -> World {
     world
 }
 
-/// Listens on loopback in a namespace. Port 0 selects a free one.
+/// Listens on loopback in a namespace. Port 0 selects a free one. A process that another test is starting may hold a copy of
+/// the former listener for a moment.
 pub(crate) fn listen(namespace: &Namespace, port: u16) -> TcpListener {
-    namespace.run(|| TcpListener::bind(("127.0.0.1", port)).unwrap()).unwrap()
+    let mut listener = None;
+    let bound = eventually(PATIENCE, "the port is free", || {
+        listener = namespace.run(|| TcpListener::bind(("127.0.0.1", port))).unwrap().ok();
+        listener.is_some()
+    });
+    bound.unwrap();
+    listener.unwrap()
 }
 
 /// Starts the proxy on the node, without a minimum interval between commits unless `yaml` says otherwise.

@@ -148,6 +148,7 @@ fn yaml_texts() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the last seven bits are left")]
 fn protobufs() -> Vec<(&'static str, Vec<u8>)> {
     let wrapped = |raw: &[u8]| {
         let kind = b"\x0a\x0d\x0a\x02v1\x12\x07Service";

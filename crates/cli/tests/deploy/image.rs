@@ -81,11 +81,11 @@ impl Unpacked {
 }
 
 #[test]
-fn it_holds_one_program_with_one_capability() {
+fn it_holds_the_node_agent_with_one_capability() {
     let folder = tempfile::tempdir().unwrap();
     let image = Unpacked::new("/bin/true".as_ref(), folder.path(), None);
     assert_eq!(image.tags[0], "registry.example/portolan:test");
-    assert_eq!(image.config["Entrypoint"][0], "/usr/local/bin/portolan");
+    assert_eq!(image.config["Entrypoint"][0], "/usr/local/bin/portolan-proxy");
     assert_eq!(
         (names(&image.root), names(&image.root.join("usr"))),
         (vec!["usr".into()], vec!["local".into()])
@@ -96,10 +96,10 @@ fn it_holds_one_program_with_one_capability() {
 /// Asserts that the image has the program, also under the name that a `DaemonSet` made for kube-proxy starts.
 fn assert_own_programs(root: &Path) {
     let programs = root.join("usr/local/bin");
-    assert_eq!(names(&programs), ["kube-proxy", "portolan"]);
-    assert_eq!(fs::read_link(programs.join("kube-proxy")).unwrap(), Path::new("portolan"));
+    assert_eq!(names(&programs), ["kube-proxy", "portolan-proxy"]);
+    assert_eq!(fs::read_link(programs.join("kube-proxy")).unwrap(), Path::new("portolan-proxy"));
     let mut capabilities = Command::new("getcap");
-    capabilities.arg(programs.join("portolan"));
+    capabilities.arg(programs.join("portolan-proxy"));
     let capabilities = run(capabilities);
     assert!(capabilities.trim_end().ends_with(" cap_net_admin=p"), "{capabilities}");
 }

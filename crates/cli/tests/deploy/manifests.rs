@@ -82,8 +82,9 @@ fn the_command_lines_exist() {
             assert!(read("deploy/image/Dockerfile").contains(&format!("ENTRYPOINT [\"{program}\"]")));
             assert!(options.contains(&"--hostname-override=$(NODE_NAME)"), "{options:?}");
             assert_eq!(container["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "spec.nodeName");
+            // `portolan proxy` has the flags of `portolan-proxy`.
             let mut command = std::process::Command::new(BINARY);
-            command.args(options).arg("--help");
+            command.arg("proxy").args(options).arg("--help");
             run(command);
         }
     }

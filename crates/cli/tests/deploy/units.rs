@@ -4,7 +4,11 @@ use std::process::Command;
 
 use crate::files::{BINARY, path, read, run, tool};
 
-const UNITS: [&str; 2] = ["portolan-proxy", "portolan-serve"];
+/// The units, their programs, and the same as a subcommand of the binary under test.
+const UNITS: [(&str, &str, &str); 2] = [
+    ("portolan-proxy", "/usr/bin/portolan-proxy", "proxy"),
+    ("portolan-serve", "/usr/bin/portolan serve", "serve"),
+];
 
 /// Returns the value of `NAME=` in a unit's environment file, without its quotes.
 fn options(unit: &str) -> String {
@@ -18,8 +22,9 @@ fn options(unit: &str) -> String {
 fn systemd_has_no_complaint() {
     let Some(_) = tool("systemd-analyze") else { return };
     let folder = tempfile::tempdir().unwrap();
-    for unit in UNITS {
-        let text = read(&format!("deploy/systemd/{unit}.service")).replace("/usr/bin/portolan", BINARY);
+    for (unit, ..) in UNITS {
+        let text = read(&format!("deploy/systemd/{unit}.service"));
+        let text = text.replace("/usr/bin/portolan-proxy", BINARY).replace("/usr/bin/portolan", BINARY);
         // The manual pages are not installed here.
         let lines = text.lines().filter(|line| !line.starts_with("Documentation=man:"));
         let file = folder.path().join(format!("{unit}.service"));
@@ -35,11 +40,10 @@ fn systemd_has_no_complaint() {
 
 #[test]
 fn the_command_lines_exist() {
-    for unit in UNITS {
+    for (unit, program, subcommand) in UNITS {
         let text = read(&format!("deploy/systemd/{unit}.service"));
-        let (_, subcommand) = unit.split_once('-').unwrap();
         let variable = format!("${}_OPTIONS", unit.to_uppercase().replace('-', "_"));
-        assert!(text.contains(&format!("ExecStart=/usr/bin/portolan {subcommand} {variable}\n")), "{unit}");
+        assert!(text.contains(&format!("ExecStart={program} {variable}\n")), "{unit}");
         assert!(text.contains(&format!("EnvironmentFile=-/etc/default/{unit}\n")), "{unit}");
         let mut command = Command::new(BINARY);
         command.arg(subcommand).args(options(unit).split_whitespace()).arg("--help");
@@ -51,7 +55,7 @@ fn the_command_lines_exist() {
 fn the_user_of_the_units_is_made() {
     let made = read("deploy/systemd/portolan.sysusers");
     assert!(made.lines().any(|line| line.starts_with("u portolan ")), "{made}");
-    for unit in UNITS {
+    for (unit, ..) in UNITS {
         let text = read(&format!("deploy/systemd/{unit}.service"));
         assert!(text.lines().any(|line| line == "User=portolan"), "{unit}");
     }

@@ -215,10 +215,11 @@ fn from_mask(bit: u64) -> u64 {
 
 /// Returns a mask of all bits above this index.
 fn behind_mask(index: usize) -> u64 {
-    u64::MAX.checked_shl(index as u32).unwrap_or(0) << 1
+    u32::try_from(index).ok().and_then(|index| u64::MAX.checked_shl(index)).unwrap_or(0) << 1
 }
 
 /// Returns the lowest set bit of a word as a number of the chunk.
+#[expect(clippy::cast_possible_truncation, reason = "a chunk has 65,536 bits, so at most 1,024 words")]
 fn bit_of(index: usize, word: u64) -> u16 {
     (index as u16).saturating_mul(64).saturating_add(word.trailing_zeros() as u16)
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use super::api_server::ApiServer;
 use super::claim::{Claim, Claims, WithinService, frontends, strength};
+use super::explain::SliceOf;
 use super::record::{ServiceRecord, SliceRecord};
 use super::store::{Id, Store};
 use super::{HealthCheck, PerFamily, UdpService};
 use crate::object::{Service, ServicePort};
-use crate::selection::{self, Demand, Endpoint};
+use crate::selection::{self, Demand, Endpoint, Explanation};
 use crate::{ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol, ServicePortName};
 
 /// All inputs of the compilation.
@@ -77,6 +78,22 @@ impl<'a> Compiler<'a> {
             found.push(UdpService { name: Arc::new(port_name(record, port)), frontends, serving });
         }
         found
+    }
+
+    /// Returns the selection of endpoints of a Service port, with the slice and the zone hints of each. `None` if the
+    /// Service has no cluster IP of the family or no such port.
+    pub(super) fn explanation(
+        self,
+        id: Id,
+        name: &ServicePortName,
+        family: Family,
+    ) -> Option<Explanation<SliceOf>> {
+        let (record, service) = self.proxied(id)?;
+        service.cluster_ip(family)?;
+        let mut ports = service.ports.iter();
+        let port = ports.find(|port| port.name == name.port && port.protocol == name.protocol)?;
+        let endpoints = Targets::new(self, record, family).with_slices(&port.name, port.protocol);
+        Some(selection::explain(endpoints, demand(service, port, family)))
     }
 
     /// Returns the health check server of a Service, if it has one.
@@ -192,16 +209,33 @@ impl<'a> Targets<'a> {
 
     /// Returns the endpoints of a Service port, sorted and without duplicates.
     fn endpoints(&self, name: &str, protocol: Protocol) -> Vec<Endpoint> {
-        let wanted = (name, protocol);
-        let from = self.ports.partition_point(|(name, protocol, ..)| (*name, *protocol) < wanted);
-        let rest = self.ports.get(from..).unwrap_or_default();
-        let matching = rest.iter().take_while(|(name, protocol, ..)| (*name, *protocol) == wanted);
         let mut endpoints = Vec::new();
-        for (_, _, port, slice) in matching {
-            slice.content.expand(*port, self.zone, &mut endpoints);
+        for (port, slice) in self.matching(name, protocol) {
+            slice.content.expand(port, self.zone, &mut endpoints);
         }
         selection::settle_duplicates(&mut endpoints);
         endpoints
+    }
+
+    /// Returns the endpoints of a Service port, with duplicates, each with its slice and zone hints.
+    fn with_slices(&self, name: &str, protocol: Protocol) -> Vec<(Endpoint, SliceOf)> {
+        let mut endpoints = Vec::new();
+        for (port, slice) in self.matching(name, protocol) {
+            let of = |zones| SliceOf { slice: slice.name.clone(), zone_hints: zones, node: None };
+            let explained = slice.content.explained(port, self.zone).into_iter();
+            endpoints.extend(explained.map(|(endpoint, zones)| (endpoint, of(zones))));
+        }
+        endpoints
+    }
+
+    /// Returns the target ports of a Service port, each with its slice.
+    fn matching(&self, name: &str, protocol: Protocol) -> impl Iterator<Item = (u16, &'a SliceRecord)> {
+        let wanted = (name, protocol);
+        let is_wanted =
+            move |(name, protocol, ..): &&(&str, Protocol, u16, &SliceRecord)| (*name, *protocol) == wanted;
+        let from = self.ports.partition_point(|(name, protocol, ..)| (*name, *protocol) < wanted);
+        let rest = self.ports.get(from..).unwrap_or_default();
+        rest.iter().take_while(is_wanted).map(|(_, _, port, slice)| (*port, *slice))
     }
 
     /// Returns the number of distinct addresses that are local and ready behind any port.

@@ -227,6 +227,17 @@ impl SliceContent {
             }
         }
     }
+
+    /// Returns the endpoints behind one target port, as seen from a zone, each with the zones of its hints.
+    pub(super) fn explained(&self, port: u16, zone: Option<&str>) -> Vec<(Endpoint, Option<ZoneSet>)> {
+        let mut endpoints = Vec::new();
+        self.expand(port, zone, &mut endpoints);
+        let zones: Vec<Option<ZoneSet>> = match &self.endpoints {
+            Endpoints::Ipv4(list) => list.iter().map(|endpoint| endpoint.zones(&self.zone_sets)).collect(),
+            Endpoints::Ipv6(list) => list.iter().map(|endpoint| endpoint.zones(&self.zone_sets)).collect(),
+        };
+        endpoints.into_iter().zip(zones).collect()
+    }
 }
 
 fn zone_set(
@@ -284,6 +295,12 @@ impl CompactEndpoint<()> {
 impl<A: Copy + Into<IpAddr>> CompactEndpoint<A> {
     const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Returns the zones of the hints, or `None` if there are none.
+    fn zones(&self, zone_sets: &[ZoneSet]) -> Option<ZoneSet> {
+        let set = self.has(ZONE_HINT).then(|| zone_sets.get(usize::from(self.zone_set)));
+        set.flatten().cloned()
     }
 
     fn expand(&self, port: u16, zone_sets: &[ZoneSet], zone: Option<&str>) -> Endpoint {
@@ -347,6 +364,7 @@ impl<T: ?Sized + Eq + Hash> Interner<T> {
 }
 
 /// Returns a digest by which repeated faults are recognised, or zero if there are none. Not for security.
+#[expect(clippy::cast_possible_truncation, reason = "a part of a hash is a hash")]
 pub(super) fn fault_digest(faults: &[Fault]) -> u32 {
     if faults.is_empty() {
         return 0;

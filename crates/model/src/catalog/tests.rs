@@ -8,6 +8,7 @@ use crate::{Change, Frontend, Protocol};
 
 mod api_server;
 mod contested;
+mod explain;
 mod faults;
 mod random;
 

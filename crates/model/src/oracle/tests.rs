@@ -1,5 +1,16 @@
+//! The handling of packets in rows of a table. The reasons are in `reasons`, laws for random worlds in `laws`.
+
+mod established;
+mod laws;
+mod reasons;
+
+use std::sync::Arc;
+
 use super::*;
-use crate::InternalPolicy;
+use crate::{
+    Backend, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector, NodePortAddresses,
+    Protocol, ServicePortName,
+};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -57,6 +68,30 @@ fn forwarding() -> Forwarding {
     }
 }
 
+/// Returns the Service port `default/web` with this forwarding.
+fn entry(forwarding: &Forwarding) -> Entry {
+    let [namespace, service, port] = ["default", "web", ""].map(Arc::from);
+    let name = ServicePortName { namespace, service, port, protocol: forwarding.protocol };
+    (Arc::new(name), Arc::new(forwarding.clone()))
+}
+
+/// The addresses of this node's interfaces.
+fn local_addresses() -> [IpAddr; 3] {
+    [ip(NODE_IP), ip(OTHER_NODE_IP), ip("10.244.1.1")]
+}
+
+/// Returns the first packet of a TCP connection.
+fn packet<'a>(origin: Origin<'a>, source: &str, to: (&str, u16)) -> Packet<'a> {
+    Packet {
+        origin,
+        source: ip(source),
+        destination: ip(to.0),
+        protocol: Protocol::Tcp,
+        port: to.1,
+        flow: FlowState::New,
+    }
+}
+
 /// Returns `C` or `L` for the set of backends, with `m` for each masqueraded backend and `-` for each other one. Any
 /// other fate is returned by its name.
 fn ask(
@@ -77,12 +112,9 @@ fn ask_in(
     source: &str,
     to: (&str, u16),
 ) -> String {
-    let local_addresses = [ip(NODE_IP), ip(OTHER_NODE_IP), ip("10.244.1.1")];
     let oracle =
-        Oracle { settings, local_addresses: &local_addresses, forwardings: &[forwarding], differences };
-    let packet =
-        Packet { origin, source: ip(source), destination: ip(to.0), protocol: Protocol::Tcp, port: to.1 };
-    match oracle.fate(&packet) {
+        Oracle { settings, local_addresses: &local_addresses(), table: &[entry(forwarding)], differences };
+    match oracle.fate(&packet(origin, source, to)) {
         Fate::Backends { set, masqueraded, .. } => {
             let name = if *set == *forwarding.cluster { "C" } else { "L" };
             let flags: String = masqueraded.iter().map(|m| if *m { 'm' } else { '-' }).collect();
@@ -266,14 +298,8 @@ fn protocol_and_family_must_match() {
     let (settings, forwarding) = (settings(), forwarding());
     let differences = &ModeDifferences::default();
     let oracle =
-        Oracle { settings: &settings, local_addresses: &[], forwardings: &[&forwarding], differences };
-    let packet = Packet {
-        origin: REMOTE,
-        source: ip("203.0.113.1"),
-        destination: ip(CLUSTER_IP),
-        protocol: Protocol::Udp,
-        port: 80,
-    };
+        Oracle { settings: &settings, local_addresses: &[], table: &[entry(&forwarding)], differences };
+    let packet = Packet { protocol: Protocol::Udp, ..packet(REMOTE, "203.0.113.1", (CLUSTER_IP, 80)) };
     assert_eq!(oracle.fate(&packet), Fate::Reject, "no such port on this cluster IP");
     let six = Packet { destination: ip("2001:db8::1"), source: ip("2001:db8::2"), ..packet };
     assert_eq!(oracle.fate(&six), Fate::NotOurs);
@@ -284,15 +310,8 @@ fn affinity_is_part_of_the_fate() {
     let settings = settings();
     let sticky = Forwarding { affinity: Some(60), ..forwarding() };
     let differences = &ModeDifferences::default();
-    let oracle = Oracle { settings: &settings, local_addresses: &[], forwardings: &[&sticky], differences };
-    let packet = Packet {
-        origin: REMOTE,
-        source: ip("203.0.113.1"),
-        destination: ip(CLUSTER_IP),
-        protocol: Protocol::Tcp,
-        port: 80,
-    };
-    let fate = oracle.fate(&packet);
+    let oracle = Oracle { settings: &settings, local_addresses: &[], table: &[entry(&sticky)], differences };
+    let fate = oracle.fate(&packet(REMOTE, "203.0.113.1", (CLUSTER_IP, 80)));
     assert!(matches!(fate, Fate::Backends { affinity: Some(60), .. }), "{fate:?}");
 }
 

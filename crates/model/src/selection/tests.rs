@@ -151,3 +151,139 @@ proptest! {
         }
     }
 }
+
+/// Returns the codes of the cluster list and of the local list, by the number of the endpoint.
+fn codes(endpoints: &str, demand: Demand) -> Vec<(u8, &'static str, &'static str)> {
+    let all = endpoints.split_whitespace().map(|text| (endpoint(text, "n0"), ())).collect();
+    let line = |explained: &Explained<()>| {
+        let number = numbers(&[explained.endpoint.backend])[0];
+        (number, explained.cluster.code(), explained.local.code())
+    };
+    explain(all, demand).endpoints.iter().map(line).collect()
+}
+
+#[test]
+fn choices_by_condition() {
+    assert_eq!(
+        codes("Rl1 Rr2 Tl3 Tr4 N5 Nl6", BOTH),
+        [
+            (1, "endpoint-ready", "endpoint-ready"),
+            (2, "endpoint-ready", "endpoint-on-other-node"),
+            (3, "endpoint-terminating", "endpoint-terminating"),
+            (4, "endpoint-terminating", "endpoint-on-other-node"),
+            (5, "endpoint-not-ready", "endpoint-on-other-node"),
+            (6, "endpoint-not-ready", "endpoint-not-ready"),
+        ]
+    );
+    assert_eq!(
+        codes("Rr1 Tl2", BOTH),
+        [
+            (1, "endpoint-ready", "endpoint-on-other-node"),
+            (2, "endpoint-terminating", "endpoint-terminating-used"),
+        ]
+    );
+    assert_eq!(codes("T1", CLUSTER), [(1, "endpoint-terminating-used", "endpoint-list-unused")]);
+    assert_eq!(codes("Rl1", LOCAL), [(1, "endpoint-list-unused", "endpoint-ready")]);
+    let stopped = Endpoint { serving: false, ..endpoint("Tl1", "n0") };
+    let nowhere = Endpoint {
+        local: false,
+        backend: Backend { may_hairpin: true, ..endpoint("R2", "n0").backend },
+        ..endpoint("R2", "n0")
+    };
+    let explanation = explain(vec![(stopped, ()), (nowhere, ())], BOTH);
+    let choices: Vec<_> = explanation.endpoints.iter().map(|e| (e.cluster, e.local)).collect();
+    assert_eq!(choices, [(Choice::NotServing, Choice::NotServing), (Choice::Ready, Choice::UnknownNode)]);
+}
+
+#[test]
+fn choices_by_hints() {
+    let (zone, other_zone) = ("endpoint-hinted-zone", "endpoint-hinted-other-zone");
+    let (node, other_node) = ("endpoint-hinted-node", "endpoint-hinted-other-node");
+    let unused = "endpoint-list-unused";
+    assert_eq!(codes("R1{a} R2{b}", CLUSTER), [(1, zone, unused), (2, other_zone, unused)]);
+    assert_eq!(codes("R1{a;n1} R2{a;n0}", CLUSTER), [(1, other_node, unused), (2, node, unused)]);
+    // Hints do not concern endpoints that are not ready, nor the local list.
+    assert_eq!(codes("R1{a} N2{b}", CLUSTER)[1], (2, "endpoint-not-ready", unused));
+    assert_eq!(codes("R1{a} Rl2{b}", BOTH)[1], (2, other_zone, "endpoint-ready"));
+}
+
+#[test]
+fn hints_that_are_followed_or_not() {
+    use HintUse::{Absent, Followed, Incomplete, NoneHere, Superseded};
+    for (endpoints, node_hints, zone_hints) in [
+        ("R1 R2", Absent, Absent),
+        ("T1{a;n0}", Absent, Absent),
+        ("R1{a} R2{b} N3", Absent, Followed),
+        ("R1{a} R2", Absent, Incomplete),
+        ("R1{b} R2{c}", Absent, NoneHere),
+        ("R1{a;n0} R2{b;n1}", Followed, Superseded),
+        ("R1{a;n0} R2{b}", Incomplete, Followed),
+        ("R1{a;n1} R2{b;n2}", NoneHere, Followed),
+    ] {
+        let all: Vec<_> = endpoints.split_whitespace().map(|text| (endpoint(text, "n0"), ())).collect();
+        let explanation = explain(all.clone(), CLUSTER);
+        assert_eq!((explanation.node_hints, explanation.zone_hints), (node_hints, zone_hints), "{endpoints}");
+        let explanation = explain(all, LOCAL);
+        assert_eq!((explanation.node_hints, explanation.zone_hints), (Absent, Absent), "{endpoints}");
+    }
+}
+
+#[test]
+fn duplicates_are_explained_after_the_entry_in_use() {
+    let (ready, leaving) = (endpoint("Rr1", "n0"), endpoint("Tl1", "n0"));
+    let explanation = explain(vec![(leaving, "leaving"), (ready, "ready")], BOTH);
+    let lines: Vec<_> = explanation.endpoints.iter().map(|e| (e.from, e.cluster, e.local)).collect();
+    let duplicate = Choice::Duplicate;
+    assert_eq!(lines, [("ready", Choice::Ready, Choice::OtherNode), ("leaving", duplicate, duplicate)]);
+}
+
+proptest! {
+    /// The rules as the KEPs state them: lists are filtered one after the other.
+    #[test]
+    fn selection_is_that_of_the_keps(mut endpoints in proptest::collection::vec(any_endpoint(), 0..12)) {
+        settle_duplicates(&mut endpoints);
+        let of = |wanted: &dyn Fn(&&Endpoint) -> bool| {
+            endpoints.iter().filter(wanted).map(|e| e.backend).collect::<Vec<_>>()
+        };
+        let ready: Vec<&Endpoint> = endpoints.iter().filter(|e| e.ready).collect();
+        let follow = |hint: &dyn Fn(&Endpoint) -> Hint| {
+            ready.iter().all(|e| hint(e) != Hint::Absent) && ready.iter().any(|e| hint(e) == Hint::Here)
+        };
+        let node = follow(&|e| e.node_hint);
+        let zone = !node && follow(&|e| e.zone_hint);
+        let mut cluster = of(&|e| {
+            e.ready && (!node || e.node_hint == Hint::Here) && (!zone || e.zone_hint == Hint::Here)
+        });
+        if cluster.is_empty() {
+            cluster = of(&|e| !e.ready && e.serving && e.terminating);
+        }
+        let mut local = of(&|e| e.local && e.ready);
+        if local.is_empty() {
+            local = of(&|e| e.local && !e.ready && e.serving && e.terminating);
+        }
+        let selection = select(&endpoints, BOTH);
+        prop_assert_eq!((&selection.cluster, &selection.local), (&cluster, &local));
+    }
+
+    #[test]
+    fn explained_choices_are_the_selection(
+        endpoints in proptest::collection::vec(any_endpoint(), 0..16),
+        demand in any::<(bool, bool)>(),
+    ) {
+        let demand = Demand { cluster: demand.0, local: demand.1 };
+        let explanation = explain(endpoints.iter().map(|e| (*e, *e)).collect(), demand);
+        prop_assert_eq!(explanation.endpoints.len(), endpoints.len());
+        prop_assert!(explanation.endpoints.iter().all(|e| e.from == e.endpoint));
+        let used = |list: fn(&Explained<Endpoint>) -> Choice| -> Vec<Backend> {
+            let used = explanation.endpoints.iter().filter(|e| list(e).is_used());
+            used.map(|e| e.endpoint.backend).collect()
+        };
+        let mut settled = endpoints.clone();
+        settle_duplicates(&mut settled);
+        let selection = select(&settled, demand);
+        prop_assert_eq!(used(|e| e.cluster), selection.cluster);
+        prop_assert_eq!(used(|e| e.local), selection.local);
+        let considered = explanation.endpoints.iter().filter(|e| e.cluster != Choice::Duplicate);
+        prop_assert_eq!(considered.map(|e| e.endpoint).collect::<Vec<_>>(), settled);
+    }
+}

@@ -79,6 +79,7 @@ fn sum_of_parts(mut text: &str) -> Result<u128, DurationError> {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "at most 18 digits")]
 fn part(whole: &str, fraction: &str, unit: u64) -> Result<u128, DurationError> {
     // Nineteen digits of the largest unit are below 2^106. Twenty and more are too long in any unit.
     let whole = whole.trim_start_matches('0');

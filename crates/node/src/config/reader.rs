@@ -188,6 +188,7 @@ pub(super) fn integer<T: TryFrom<i64>>(minimum: i64, maximum: i64) -> impl Fn(&V
 }
 
 /// Reads a number.
+#[expect(clippy::cast_possible_truncation, reason = "the field has 32 bits; infinite results are refused")]
 pub(super) fn number(value: &Value) -> Result<f32, Problem> {
     let number = value.as_f64().map(|number| number as f32).filter(|number| number.is_finite());
     number.ok_or_else(|| wrong_type(value, "a number of 32 bits"))

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
+use portolan_web::{self as web, Answer, Handler, Wildcard};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 use super::{Health, Now};
 use crate::address::{Family, NodePortMatch};
-use crate::http::{self, Answer, Handler, Wildcard};
 
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
@@ -158,10 +158,10 @@ impl ServiceHealth {
 
     fn listen(&self, address: SocketAddr, handler: Handler) -> io::Result<Listener> {
         let _runtime = self.runtime.enter();
-        let socket = Arc::new(TcpListener::from_std(http::listen(address, Wildcard::OneFamily)?)?);
+        let socket = Arc::new(TcpListener::from_std(web::listen(address, Wildcard::OneFamily)?)?);
         let served = Arc::clone(&socket);
         let task = self.runtime.spawn(async move {
-            let error = http::serve(&served, &handler).await;
+            let error = web::serve(&served, &handler).await;
             tracing::debug!(%address, %error, "a health-check node port closed");
         });
         Ok(Listener { address: address.ip(), socket, task: task.abort_handle() })
@@ -210,7 +210,7 @@ fn service_answer(service: &ServiceKey, count: usize, proxy_healthy: bool) -> An
         "{{\n\t\"service\": {{\n\t\t\"namespace\": {namespace},\n\t\t\"name\": {name}\n\t}},\n\
          \t\"localEndpoints\": {count},\n\t\"serviceProxyHealthy\": {proxy_healthy}\n}}"
     );
-    let mut answer = http::answer(status, http::JSON, body);
+    let mut answer = web::answer(status, web::JSON, body);
     answer.headers_mut().insert(WEIGHT, HeaderValue::from(count));
     answer
 }

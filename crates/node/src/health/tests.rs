@@ -2,11 +2,11 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::UNIX_EPOCH;
 
+use portolan_web::testing::{Got, free_port, loopback, request, start, taken};
 use tokio::runtime::Handle;
 
 use super::*;
 use crate::address::NodePortMatch;
-use crate::http::tests::{Got, free_port, loopback, request, start, taken};
 use crate::metrics::BuildInfo;
 
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,6 +1,8 @@
 //! `kubernetes_build_info`, with the version of kube-proxy that this program follows, and `portolan_build_info`.
 
-use super::{Collect, Registry, labels_text, sample};
+use portolan_web::metrics::{MetricKind, Page, labels_text};
+
+use super::{Metric, Registry};
 
 /// The labels of `kubernetes_build_info`, by which dashboards distinguish versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,22 +44,22 @@ impl BuildInfo {
 /// The version of this program itself.
 struct OwnVersion;
 
-impl Collect for OwnVersion {
-    fn kind(&self) -> &'static str {
-        "gauge"
+impl Metric for OwnVersion {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Gauge
     }
 
-    fn collect(&self, name: &str, _: &str, page: &mut String) {
-        sample(page, name, &labels_text([("version", env!("CARGO_PKG_VERSION"))]), 1.0);
+    fn collect(&self, name: &str, _: &str, page: &mut Page) {
+        page.sample(name, &labels_text([("version", env!("CARGO_PKG_VERSION"))]), 1.0);
     }
 }
 
-impl Collect for BuildInfo {
-    fn kind(&self) -> &'static str {
-        "gauge"
+impl Metric for BuildInfo {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Gauge
     }
 
-    fn collect(&self, name: &str, _: &str, page: &mut String) {
+    fn collect(&self, name: &str, _: &str, page: &mut Page) {
         let mut numbers = self.git_version.trim_start_matches('v').split('.');
         let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
         // Dashboards expect Go's names of platforms.
@@ -78,6 +80,6 @@ impl Collect for BuildInfo {
             ("minor", minor),
             ("platform", &platform),
         ];
-        sample(page, name, &labels_text(labels), 1.0);
+        page.sample(name, &labels_text(labels), 1.0);
     }
 }

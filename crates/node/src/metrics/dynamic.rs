@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Collect, labels_text};
+use portolan_web::metrics::{MetricKind, Page, labels_text};
+
+use super::Metric;
 
 /// The maximum number of members of one vector. Label values come from a configuration and from an API server, so a
 /// larger number means that one of these is faulty.
@@ -46,12 +48,12 @@ impl<const N: usize, M> DynamicVector<N, M> {
     }
 }
 
-impl<const N: usize, M: Collect> Collect for DynamicVector<N, M> {
-    fn kind(&self) -> &'static str {
+impl<const N: usize, M: Metric> Metric for DynamicVector<N, M> {
+    fn kind(&self) -> MetricKind {
         (self.make)().kind()
     }
 
-    fn collect(&self, name: &str, _: &str, page: &mut String) {
+    fn collect(&self, name: &str, _: &str, page: &mut Page) {
         for (labels, member) in &*self.lock() {
             member.collect(name, labels, page);
         }

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use hyper::{Method, Request, StatusCode};
+use portolan_web::metrics::TEXT_FORMAT;
+use portolan_web::{self as web, Answer, PLAIN, Server};
 use serde_json::json;
 
 use self::slis::Slis;
 use super::ProxyMetrics;
 use crate::config::{Configuration, Mode};
-use crate::http::{self, Answer, PLAIN, Server};
 
 mod debug;
 mod healthz;
@@ -21,8 +22,6 @@ mod slis;
 #[cfg(test)]
 mod tests;
 mod zpages;
-
-const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Changes klog's verbosity while the program runs.
 pub type SetVerbosity = Box<dyn Fn(u32) + Send + Sync>;
@@ -89,7 +88,7 @@ impl Pages {
             "/metrics" => text_format(request, self.metrics.page()),
             "/metrics/slis" if request.method() == Method::DELETE => {
                 self.slis.reset();
-                http::answer(StatusCode::OK, PLAIN, "metrics reset\n")
+                web::answer(StatusCode::OK, PLAIN, "metrics reset\n")
             }
             "/metrics/slis" => text_format(request, self.slis.page()),
             "/healthz" => {
@@ -97,11 +96,11 @@ impl Pages {
                 if checked {
                     self.slis.ping_succeeded();
                 }
-                http::answer(StatusCode::OK, PLAIN, body)
+                web::answer(StatusCode::OK, PLAIN, body)
             }
-            "/healthz/ping" => http::answer(StatusCode::OK, PLAIN, "ok"),
-            "/proxyMode" => http::answer(StatusCode::OK, PLAIN, self.shown().mode.name()),
-            "/configz" => http::answer(StatusCode::OK, http::JSON, self.shown().configz.clone()),
+            "/healthz/ping" => web::answer(StatusCode::OK, PLAIN, "ok"),
+            "/proxyMode" => web::answer(StatusCode::OK, PLAIN, self.shown().mode.name()),
+            "/configz" => web::answer(StatusCode::OK, web::JSON, self.shown().configz.clone()),
             "/flagz" if self.flagz => zpages::flagz(request.headers(), &self.flags),
             "/statusz" if self.statusz => {
                 zpages::statusz(request.headers(), self.metrics.version(), self.flagz)
@@ -109,7 +108,7 @@ impl Pages {
             _ if path.starts_with("/debug/") && self.shown().profiling => {
                 debug::answer(request, self.set_verbosity.as_deref())
             }
-            _ => http::not_found(),
+            _ => web::not_found(),
         }
     }
 
@@ -139,6 +138,6 @@ pub fn server(address: SocketAddr, hard_fail: bool, pages: Arc<Pages>) -> Server
 }
 
 fn text_format(request: &Request<Bytes>, page: String) -> Answer {
-    let answer = http::answer(StatusCode::OK, TEXT_FORMAT, Bytes::new());
-    http::compressed(request.headers(), answer, page)
+    let answer = web::answer(StatusCode::OK, TEXT_FORMAT, Bytes::new());
+    web::compressed(request.headers(), answer, page)
 }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Collect, Registry, sample};
+use portolan_web::metrics::{Collect as _, MetricKind, Page};
+
+use super::{Metric, Registry};
 
 /// One figure of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +37,11 @@ pub(super) fn started() -> Option<SystemTime> {
 }
 
 impl ProcessMetrics {
-    /// Returns all figures as text, for a page with other metrics.
-    pub fn page() -> String {
+    /// Adds all figures to a page with other metrics.
+    pub fn add_to_page(page: &mut Page) {
         let registry = Registry::default();
         Self::add_to(&registry);
-        registry.page()
+        registry.collect(page);
     }
 
     /// Exposes all figures.
@@ -94,17 +96,17 @@ impl ProcessMetrics {
     }
 }
 
-impl Collect for ProcessMetrics {
-    fn kind(&self) -> &'static str {
+impl Metric for ProcessMetrics {
+    fn kind(&self) -> MetricKind {
         match self {
-            Self::Cpu | Self::NetworkReceived | Self::NetworkSent => "counter",
-            _ => "gauge",
+            Self::Cpu | Self::NetworkReceived | Self::NetworkSent => MetricKind::Counter,
+            _ => MetricKind::Gauge,
         }
     }
 
-    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+    fn collect(&self, name: &str, labels: &str, page: &mut Page) {
         if let Some(value) = self.read() {
-            sample(page, name, labels, value);
+            page.sample(name, labels, value);
         }
     }
 }

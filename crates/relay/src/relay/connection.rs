@@ -11,7 +11,7 @@ use rustix::net::{Shutdown, connect, shutdown, sockopt};
 use super::Relay;
 use crate::attempts::{Attempts, Failure};
 use crate::listener::{bind_to_client, is_shortage, limit_stall, mark_own, socket};
-use crate::options::{Counters, Options};
+use crate::options::{Counters, Options, can_keep_clients};
 use crate::poll::{Readiness, Token};
 use crate::slots::Slot;
 use crate::stream::{Direction, End, Progress, reset};
@@ -127,7 +127,7 @@ impl Relay {
             connection.target = Some(target);
             connection.number = connection.number.wrapping_add(1);
             let is_internal = connection.is_internal;
-            let keeps = self.options.arrival.can_keep_clients()
+            let keeps = can_keep_clients(self.options.capture)
                 && self.table.keeps_client_address(service, client.ip(), target, || is_internal);
             let source = keeps.then_some(client.ip());
             let has_data = connection.up.has_first_words(&mut connection.client);
@@ -359,7 +359,7 @@ fn start(
     has_data: bool,
 ) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(target.ip()), Protocol::Tcp)?;
-    mark_own(&fd, options.arrival)?;
+    mark_own(&fd, options.capture)?;
     if has_data {
         // The last packet of the handshake is then the first one with data. If the option cannot be set, one more packet
         // is sent.

@@ -70,7 +70,8 @@ impl Bed {
     fn apply(&self, name: &str, old: Option<Arc<Forwarding>>, new: Option<Arc<Forwarding>>) {
         let [namespace, service, port] = ["default", name, ""].map(Arc::from);
         let name = Arc::new(ServicePortName { namespace, service, port, protocol: self.protocol });
-        self.relay.apply(vec![Change { name, family: Family::of(self.frontend.ip()), old, new }]);
+        let family = Family::of(self.frontend.ip());
+        self.relay.apply(family, vec![Change { name, family, old, new }]);
     }
 
     /// Opens a TCP listener in the namespace.

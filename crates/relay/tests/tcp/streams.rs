@@ -36,6 +36,17 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
+fn connections_that_arrive_before_the_table_wait_for_it() {
+    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let backend = echo(bed.listen(), b'a');
+    let mut streams = [bed.connect(), bed.connect()];
+    bed.backends(&[backend]);
+    for stream in &mut streams {
+        assert_eq!(name(stream).unwrap(), b'a');
+    }
+}
+
+#[test]
 fn much_data_is_echoed_unchanged() {
     let mut bed = Bed::new(Protocol::Tcp, Options::default());
     bed.backends(&[echo(bed.listen(), b'a')]);

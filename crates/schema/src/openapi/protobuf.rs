@@ -169,6 +169,7 @@ fn list<'a>(of: &'a Value, key: &str) -> &'a [Value] {
     of.get(key).and_then(Value::as_array).map_or(&[], List::as_slice)
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the last seven bits are left")]
 fn varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push((number & 0x7f) as u8 | 0x80);

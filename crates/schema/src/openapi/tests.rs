@@ -91,7 +91,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
     let mut found = Vec::new();
     while !bytes.is_empty() {
         let key = varint(&mut bytes);
-        let length = varint(&mut bytes) as usize;
+        let length = usize::try_from(varint(&mut bytes)).unwrap();
         let content = if key & 7 == 2 { bytes.split_at(length) } else { bytes.split_at(0) };
         found.push((key >> 3, content.0));
         bytes = content.1;

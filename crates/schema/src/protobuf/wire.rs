@@ -73,6 +73,7 @@ impl<'a> Reader<'a> {
     }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "the last seven bits are left")]
 pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push((value & 0x7f) as u8 | 0x80);
@@ -100,6 +101,7 @@ pub(super) fn put_length(out: &mut Vec<u8>, tag: u32, length: usize) {
 }
 
 /// Writes a field with the message that `content` writes.
+#[expect(clippy::cast_possible_truncation, reason = "below 0x80")]
 pub(super) fn put_message<E>(
     out: &mut Vec<u8>,
     tag: u32,

@@ -41,8 +41,7 @@ const MARK_RULE: &str = "0200000006000100740000000600020063000000ec0004802400018
      0002000000";
 
 fn bytes(hex: &str) -> Vec<u8> {
-    let digits: Vec<u8> =
-        hex.chars().filter_map(|digit| digit.to_digit(16)).map(|digit| digit as u8).collect();
+    let digits: Vec<u8> = hex.chars().filter_map(|digit| u8::try_from(digit.to_digit(16)?).ok()).collect();
     digits.chunks_exact(2).map(|pair| (pair.first().unwrap() << 4) | pair.last().unwrap()).collect()
 }
 

@@ -25,8 +25,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Command of the agent and its init container. */}}
 {{- define "portolan.command" -}}
-- /usr/local/bin/portolan
-- proxy
+- /usr/local/bin/portolan-proxy
 - --config=/var/lib/kube-proxy/config.conf
 - --hostname-override=$(NODE_NAME)
 {{- range .Values.extraArgs }}

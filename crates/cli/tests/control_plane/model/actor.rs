@@ -51,7 +51,7 @@ struct Actor<'a> {
 /// Writes until the run is over.
 pub(crate) fn write(run: &Run, number: u64) {
     let clients = run.site.addresses().into_iter().map(|address| HttpClient::new(address, PATIENCE));
-    let current = number as usize % run.site.addresses().len();
+    let current = usize::try_from(number).unwrap() % run.site.addresses().len();
     let mut actor = Actor {
         run,
         rng: run.rng(number),

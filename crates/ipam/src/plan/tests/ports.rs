@@ -138,6 +138,7 @@ fn health_check_node_ports_follow_the_external_traffic_policy() {
 
 /// Quadratic work would take minutes here.
 #[test]
+#[expect(clippy::cast_possible_truncation, reason = "a small number")]
 fn a_service_of_very_many_ports_is_refused_soon() {
     let mut cluster = Cluster::dual();
     let old = cluster.stored(node_port(vec![port("", Tcp, 80, 30_001)]));

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ExternalPolicy;
+use crate::selection::{Choice, Explained};
 use crate::world::{Edit, Ranges, Rng, World, random_edit};
 
 /// Applies changes as a data plane does, and checks that each starts where the last one ended.
@@ -200,6 +201,25 @@ proptest! {
         prop_assert_eq!(catalog.claims.len(), 0);
         prop_assert!(catalog.health_checks.is_empty() && catalog.pending.triggers.is_empty());
         prop_assert_eq!(Family::BOTH.map(|f| catalog.no_local_endpoints(f)), [NoLocalEndpoints::default(); 2]);
+    }
+
+    #[test]
+    fn explained_endpoints_are_those_of_the_table(seed in any::<u64>(), zone in 0_usize..3) {
+        let mut follower = Follower::new(seed);
+        follower.catalog.apply(node(["", "z1", "z2"][zone]));
+        let catalog = &follower.catalog;
+        for family in Family::BOTH {
+            for (name, forwarding) in catalog.forwardings(family) {
+                let explained = catalog.explain(&name, family).expect("is in the table");
+                prop_assert_eq!((&explained.name, &explained.forwarding), (&name, &forwarding));
+                let used = |list: fn(&Explained<SliceOf>) -> Choice| {
+                    let used = explained.selection.endpoints.iter().filter(move |e| list(e).is_used());
+                    used.map(|e| e.endpoint.backend).collect::<Vec<_>>()
+                };
+                prop_assert_eq!(&used(|e| e.cluster)[..], &forwarding.cluster[..]);
+                prop_assert_eq!(&used(|e| e.local)[..], &forwarding.local[..]);
+            }
+        }
     }
 
     /// Checks that every frontend has one owner and that the invariants on which data planes rely hold.

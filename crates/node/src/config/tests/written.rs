@@ -156,7 +156,7 @@ fn the_reference_page_is_made_from_the_table() {
 const PAGE_HEAD: &str = "\
 # Configuration file
 
-`portolan proxy --config FILE` reads a `KubeProxyConfiguration` of version `kubeproxy.config.k8s.io/v1alpha1`,
+`portolan-proxy --config FILE` reads a `KubeProxyConfiguration` of version `kubeproxy.config.k8s.io/v1alpha1`,
 in YAML or JSON. This page is made from the code: `UPDATE=1 cargo test -p portolan-node reference_page`.
 
 - A field that is left out, or `null`, has its default. Every mistake is told at once, with the path of the field and

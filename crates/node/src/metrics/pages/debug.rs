@@ -3,8 +3,7 @@
 use bytes::Bytes;
 use hyper::header::{HeaderValue, LOCATION};
 use hyper::{Method, Request, StatusCode};
-
-use crate::http::{self, Answer, PLAIN};
+use portolan_web::{self as web, Answer, PLAIN};
 
 const HTML: &str = "text/html; charset=utf-8";
 const INDEX: &str = "<html>\n<head>\n<title>/debug/flags/</title>\n</head>\n<body>\nFlags that can be changed by PUT:\n\
@@ -24,17 +23,17 @@ pub(super) fn answer(
 ) -> Answer {
     match request.uri().path() {
         "/debug/pprof" => {
-            let mut answer = http::answer(StatusCode::FOUND, PLAIN, Bytes::new());
+            let mut answer = web::answer(StatusCode::FOUND, PLAIN, Bytes::new());
             answer.headers_mut().insert(LOCATION, HeaderValue::from_static("/debug/pprof/"));
             answer
         }
         path if path.starts_with("/debug/pprof/") => {
-            http::answer(StatusCode::NOT_IMPLEMENTED, PLAIN, NO_PPROF)
+            web::answer(StatusCode::NOT_IMPLEMENTED, PLAIN, NO_PPROF)
         }
-        "/debug/flags" | "/debug/flags/" => http::answer(StatusCode::OK, HTML, INDEX),
+        "/debug/flags" | "/debug/flags/" => web::answer(StatusCode::OK, HTML, INDEX),
         "/debug/flags/v" if request.method() == Method::PUT => verbosity(request.body(), set_verbosity),
-        "/debug/flags/v" => http::answer(StatusCode::NOT_ACCEPTABLE, PLAIN, "unsupported http method\n"),
-        _ => http::not_found(),
+        "/debug/flags/v" => web::answer(StatusCode::NOT_ACCEPTABLE, PLAIN, "unsupported http method\n"),
+        _ => web::not_found(),
     }
 }
 
@@ -43,11 +42,11 @@ fn verbosity(body: &[u8], set: Option<&(dyn Fn(u32) + Send + Sync)>) -> Answer {
     let text = text.trim();
     let failed = |why: &str| {
         let text = format!("failed to set klog.logging.verbosity {text}: {why}\n");
-        http::answer(StatusCode::BAD_REQUEST, PLAIN, text)
+        web::answer(StatusCode::BAD_REQUEST, PLAIN, text)
     };
     let Ok(level) = text.parse::<i32>() else { return failed("not a number from 0 to 2147483647") };
     let Some(set) = set else { return failed("the verbosity cannot be changed while running") };
     // klog accepts negative levels, which have the same effect as 0.
     set(u32::try_from(level).unwrap_or(0));
-    http::answer(StatusCode::OK, PLAIN, format!("successfully set klog.logging.verbosity to {text}\n"))
+    web::answer(StatusCode::OK, PLAIN, format!("successfully set klog.logging.verbosity to {text}\n"))
 }

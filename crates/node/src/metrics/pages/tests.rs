@@ -1,7 +1,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use portolan_web::testing::{exchange, loopback, request, request_with, start};
+
 use super::*;
-use crate::http::tests::{exchange, loopback, request, request_with, start};
 use crate::metrics::tests::{metrics, read};
 
 fn pages(configuration: &Configuration) -> PagesSettings<'_> {

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderValue, WARNING};
+use portolan_web::{self as web, Answer, PLAIN};
 use serde_json::{Value, json};
 
 use super::negotiate::{Form, Version, negotiate};
-use crate::http::{self, Answer, PLAIN};
 use crate::metrics::process;
 use crate::time::rfc3339_seconds;
 
@@ -72,12 +72,12 @@ fn answer(
     fields: impl FnOnce() -> Value,
 ) -> Answer {
     match negotiate(request, kind) {
-        Some(Form::Text) => http::answer(StatusCode::OK, PLAIN, text()),
+        Some(Form::Text) => web::answer(StatusCode::OK, PLAIN, text()),
         Some(Form::Object { version, yaml: as_yaml }) => {
             let object = object(kind, version, fields());
             let (content_type, body) =
-                if as_yaml { (YAML, yaml(&object)) } else { (http::JSON, object.to_string()) };
-            let mut answer = http::answer(StatusCode::OK, content_type, body);
+                if as_yaml { (YAML, yaml(&object)) } else { (web::JSON, object.to_string()) };
+            let mut answer = web::answer(StatusCode::OK, content_type, body);
             if version == Version::V1Alpha1 {
                 let text = format!(
                     "299 - \"config.k8s.io/v1alpha1 {kind} is deprecated; use config.k8s.io/v1beta1 {kind}\""
@@ -86,7 +86,7 @@ fn answer(
             }
             answer
         }
-        None => http::answer(
+        None => web::answer(
             StatusCode::NOT_ACCEPTABLE,
             PLAIN,
             format!(

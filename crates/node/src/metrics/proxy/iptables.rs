@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use portolan_web::metrics::{MetricKind, Page};
+
 use super::{PerFamily, alpha};
 use crate::address::Family;
 use crate::metrics::labels::Table;
-use crate::metrics::{Collect, Counter, Gauge, Registry, Seconds, Vector, sample};
+use crate::metrics::{Counter, Gauge, Metric, Registry, Seconds, Vector};
 
 /// What the data plane of a family has done since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,14 +115,14 @@ struct Live {
     which: fn(PacketCounters) -> Option<u64>,
 }
 
-impl Collect for Live {
-    fn kind(&self) -> &'static str {
-        "counter"
+impl Metric for Live {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Counter
     }
 
-    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+    fn collect(&self, name: &str, labels: &str, page: &mut Page) {
         if let Some(count) = (self.which)((self.read)()) {
-            sample(page, name, labels, count as f64);
+            page.sample(name, labels, count as f64);
         }
     }
 }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use portolan_web::metrics::{MetricKind, Page};
+
 use crate::address::Family;
-use crate::metrics::{Collect, Labels as _, Registry, sample};
+use crate::metrics::{Labels as _, Metric, Registry};
 
 /// Returns the number of draining real servers of a family; `None` if the mode never ran.
 pub(super) type Read = Arc<dyn Fn(Family) -> Option<u64> + Send + Sync>;
@@ -20,15 +22,15 @@ struct Live {
     read: Read,
 }
 
-impl Collect for Live {
-    fn kind(&self) -> &'static str {
-        "gauge"
+impl Metric for Live {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Gauge
     }
 
-    fn collect(&self, name: &str, _: &str, page: &mut String) {
+    fn collect(&self, name: &str, _: &str, page: &mut Page) {
         for family in Family::BOTH {
             if let Some(count) = (self.read)(family) {
-                sample(page, name, &family.text(), count as f64);
+                page.sample(name, &family.text(), count as f64);
             }
         }
     }

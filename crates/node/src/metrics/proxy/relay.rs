@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::metrics::{Collect, Registry, sample};
+use portolan_web::metrics::{MetricKind, Page};
+
+use crate::metrics::{Metric, Registry};
 
 /// What the relays of this process have done since its start, and what is open at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +45,7 @@ pub(super) fn add(registry: &Registry, read: &Read) {
     let add = |name, help: &str, kind, which| {
         registry.add(name, help.to_owned(), Live { read: Arc::clone(read), kind, which });
     };
-    let counter = |name, help, which| add(name, help, "counter", which);
+    let counter = |name, help, which| add(name, help, MetricKind::Counter, which);
     counter("portolan_relay_connections_total", "Connections that the relay took in", |m| m.accepted);
     counter("portolan_relay_refused_connections_total", "Connections refused for want of room", |m| {
         m.no_room
@@ -75,34 +77,34 @@ pub(super) fn add(registry: &Registry, read: &Read) {
     add(
         "portolan_relay_failing_endpoints",
         "Endpoints that failed last and are set aside, counted for each Service port",
-        "gauge",
+        MetricKind::Gauge,
         |m| m.failing,
     );
     add(
         "portolan_relay_redirected",
         "1 where packets come to the relay by redirection, 0 where tproxy hands them over untouched",
-        "gauge",
+        MetricKind::Gauge,
         |m| u64::from(m.is_redirected),
     );
-    add("portolan_relay_connections", "Connections that the relay has", "gauge", |m| m.open);
-    add("portolan_relay_udp_flows", "UDP flows that the relay has", "gauge", |m| m.flows_open);
+    add("portolan_relay_connections", "Connections that the relay has", MetricKind::Gauge, |m| m.open);
+    add("portolan_relay_udp_flows", "UDP flows that the relay has", MetricKind::Gauge, |m| m.flows_open);
 }
 
 /// A number that is kept elsewhere.
 struct Live {
     read: Read,
-    kind: &'static str,
+    kind: MetricKind,
     which: fn(RelayMeasures) -> u64,
 }
 
-impl Collect for Live {
-    fn kind(&self) -> &'static str {
+impl Metric for Live {
+    fn kind(&self) -> MetricKind {
         self.kind
     }
 
-    fn collect(&self, name: &str, labels: &str, page: &mut String) {
+    fn collect(&self, name: &str, labels: &str, page: &mut Page) {
         if let Some(measures) = (self.read)() {
-            sample(page, name, labels, (self.which)(measures) as f64);
+            page.sample(name, labels, (self.which)(measures) as f64);
         }
     }
 }

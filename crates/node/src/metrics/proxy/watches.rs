@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::metrics::{Collect, Labels as _, Registry, Resource, sample};
+use portolan_web::metrics::{MetricKind, Page};
+
+use crate::metrics::{Labels as _, Metric, Registry, Resource};
 
 /// Returns the time since a resource was last known to match the API server; `None` before its first list.
 pub(super) type Read = Arc<dyn Fn(Resource) -> Option<Duration> + Send + Sync>;
@@ -20,15 +22,15 @@ struct Ages {
     read: Read,
 }
 
-impl Collect for Ages {
-    fn kind(&self) -> &'static str {
-        "gauge"
+impl Metric for Ages {
+    fn kind(&self) -> MetricKind {
+        MetricKind::Gauge
     }
 
-    fn collect(&self, name: &str, _: &str, page: &mut String) {
+    fn collect(&self, name: &str, _: &str, page: &mut Page) {
         for resource in Resource::ALL {
             if let Some(age) = (self.read)(resource) {
-                sample(page, name, &resource.text(), age.as_secs_f64());
+                page.sample(name, &resource.text(), age.as_secs_f64());
             }
         }
     }

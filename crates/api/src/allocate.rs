@@ -1,0 +1,374 @@
+//! The allocator of cluster IPs and node ports: which ones are free, and which ones a Service takes and releases.
+//!
+//! [`Ledger`] is guarded by the write lock. It follows the published IPAddress, ServiceCIDR and NodePort objects, and
+//! adds the claims of writes under way. It is a cache, never the truth: the transaction of a write requires that each
+//! object it creates is absent. `portolan-ipam` decides which address a Service gets; this module translates from and
+//! to objects and JSON.
+
+mod records;
+mod refusal;
+mod spec;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+use std::{collections::HashSet, net::IpAddr};
+
+use portolan_ipam::{
+    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, NodePortRange, NodePorts, Plan,
+    Planner, ServiceKey, ServiceSpec, families::default_on_read, family::Families,
+    service_cidr::blocks_deletion,
+};
+use portolan_schema::{
+    Resource,
+    json::{self, Object},
+};
+use portolan_store::{Change, Expired, Scope, Step, Store};
+
+use self::records::{Recorded, port_of};
+pub(crate) use self::{
+    records::{Cidr, FAMILY, MANAGED_BY, MANAGER, address_of, parent_of, ready_condition},
+    refusal::refused,
+    spec::Reading,
+    steps::hold,
+};
+pub use self::{
+    records::{address_draft, port_draft},
+    usage::{AllocatorMetrics, Scope as AllocationScope},
+};
+use crate::config::ApiConfig;
+
+/// Most changes read from the store at once.
+const BATCH: usize = 512;
+
+/// The allocator's state; see the module.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    families: Families,
+    is_lenient: bool,
+    allocations: Allocations,
+    cidrs: Vec<Cidr>,
+    /// The revisions up to which ServiceCIDRs, IPAddresses and NodePorts are applied. `None` if all of them must be
+    /// read again.
+    followed: Option<[u64; FOLLOWED.len()]>,
+    /// Addresses and ports of writes whose results are not settled yet.
+    in_flight: (HashSet<IpAddr>, HashSet<u16>),
+    /// Addresses and ports of writes that have ended or were dropped, and whose objects may still be unpublished.
+    landed: Claims,
+    /// True if a Service has lost the IPAddress of an address that it still lists.
+    lacks_address: bool,
+    random: fastrand::Rng,
+    metrics: AllocatorMetrics,
+}
+
+const FOLLOWED: [Resource; 3] = [Resource::ServiceCidr, Resource::IpAddress, Resource::NodePort];
+
+impl Ledger {
+    /// Creates an empty ledger; [`Ledger::follow`] fills it.
+    pub(crate) fn new(config: &ApiConfig) -> Self {
+        let families: Vec<Family> =
+            config.service_ranges.iter().map(|range| Family::of(range.addr())).collect();
+        let primary = families.first().copied().unwrap_or(Family::Ipv4);
+        Self {
+            families: if families.len() > 1 { Families::dual(primary) } else { Families::single(primary) },
+            is_lenient: !config.validate,
+            allocations: Allocations {
+                addresses: AddressPools::new(),
+                ports: NodePorts::new(config.node_ports),
+            },
+            cidrs: Vec::new(),
+            followed: None,
+            in_flight: <_>::default(),
+            landed: Claims::default(),
+            lacks_address: false,
+            random: fastrand::Rng::new(),
+            metrics: AllocatorMetrics::default(),
+        }
+    }
+
+    /// Returns the families of the configured ranges.
+    pub(crate) fn families(&self) -> Families {
+        self.families
+    }
+
+    /// Returns the spec of a stored Service. If the Service predates the fields of dual stack, the families that it
+    /// implies are filled in.
+    pub(crate) fn stored_spec(&self, object: &Object) -> ServiceSpec {
+        let mut spec = json::object(object, "spec").map(|spec| Reading::of(spec).spec).unwrap_or_default();
+        default_on_read(&mut spec, self.families.primary());
+        spec
+    }
+
+    /// Brings the ledger in sync with the published objects.
+    pub(crate) fn follow(&mut self, store: &dyn Store) {
+        self.settle_landed(store);
+        let followed = self.followed.take();
+        if let Some(followed) = followed
+            && let Ok(followed) = self.catch_up(store, followed)
+        {
+            self.followed = Some(followed);
+        } else {
+            self.followed = self.read(store).ok();
+        }
+    }
+
+    /// Returns the range of node ports.
+    pub(crate) fn node_port_range(&self) -> NodePortRange {
+        self.allocations.ports.range()
+    }
+
+    /// Returns true if a repair has become necessary since the last call.
+    pub(crate) fn take_needs_repair(&mut self) -> bool {
+        std::mem::take(&mut self.lacks_address)
+    }
+
+    /// Returns the conditions under which a ServiceCIDR can be removed: that the other ServiceCIDRs stay unchanged.
+    /// Returns an address as the error if removing the ServiceCIDR would leave this address without a range.
+    pub(crate) fn free_service_cidr(&self, store: &dyn Store, name: &str) -> Result<Vec<Step>, IpAddr> {
+        let (leaving, others): (Vec<&Cidr>, Vec<&Cidr>) = self
+            .cidrs
+            .iter()
+            .filter(|cidr| &*cidr.name == name || !cidr.is_being_deleted)
+            .partition(|cidr| &*cidr.name == name);
+        let ranges = |cidrs: &[&Cidr]| cidrs.iter().flat_map(|cidr| cidr.ranges.clone()).collect::<Vec<_>>();
+        let snapshot = store.snapshot(Resource::IpAddress, &Scope::default(), None);
+        let objects = snapshot.map(|snapshot| snapshot.objects).unwrap_or_default();
+        let managed = objects.iter().filter(|object| object.labels().get(MANAGED_BY) == Some(MANAGER));
+        let addresses = managed.filter_map(|object| address_of(object));
+        if let Some(address) = blocks_deletion(&ranges(&leaving), &ranges(&others), addresses) {
+            return Err(address);
+        }
+        let resource = Resource::ServiceCidr;
+        let require =
+            |cidr: &&Cidr| Step::Require { resource, key: cidr.name.clone(), expected: Some(cidr.revision) };
+        Ok(others.iter().map(require).collect())
+    }
+
+    /// Plans the addresses and ports that a new or changed Service takes and releases.
+    pub(crate) fn plan(
+        &mut self,
+        store: &dyn Store,
+        owner: &ServiceKey,
+        new: ServiceSpec,
+        old: Option<&ServiceSpec>,
+    ) -> Result<Plan, Vec<FieldError>> {
+        let Self { families, is_lenient, allocations, random, .. } = self;
+        let planner =
+            Planner { families: *families, allocations, holders: &Recorded(store), is_lenient: *is_lenient };
+        let mut random = || random.u64(..);
+        match old {
+            Some(old) => planner.update(owner, new, old, &mut random),
+            None => planner.create(owner, new, &mut random),
+        }
+    }
+
+    /// Returns the addresses and ports that a deleted Service releases.
+    pub(crate) fn plan_removal(&self, store: &dyn Store, owner: &ServiceKey, old: &ServiceSpec) -> Claims {
+        let Self { families, is_lenient, allocations, .. } = self;
+        let holders = &Recorded(store);
+        Planner { families: *families, allocations, holders, is_lenient: *is_lenient }.delete(owner, old)
+    }
+
+    /// Marks addresses and ports as taken by a write that is given to the store.
+    pub(crate) fn begin_write(&mut self, take: &Claims) {
+        for address in &take.addresses {
+            self.allocations.addresses.take(*address);
+            self.in_flight.0.insert(*address);
+        }
+        for port in &take.ports {
+            self.allocations.ports.take(*port);
+            self.in_flight.1.insert(*port);
+        }
+    }
+
+    /// Settles a write that has ended or was dropped before the store returned its result.
+    pub(crate) fn end_write(&mut self, store: &dyn Store, take: &Claims) {
+        self.landed.addresses.extend(&take.addresses);
+        self.landed.ports.extend(&take.ports);
+        self.settle_landed(store);
+    }
+
+    /// Settles the claims of ended writes. An address or port whose object was not recorded is released. If it is
+    /// recorded later, [`Ledger::follow`] marks it as taken again. Claims that the store has accepted but not
+    /// published are kept, as they may still fail.
+    fn settle_landed(&mut self, store: &dyn Store) {
+        let is_open =
+            |resource, key: &str| store.get(resource, key).is_none() && store.latest(resource, key).is_some();
+        for address in std::mem::take(&mut self.landed.addresses) {
+            let key = address.to_string();
+            if is_open(Resource::IpAddress, &key) {
+                self.landed.addresses.push(address);
+                continue;
+            }
+            self.in_flight.0.remove(&address);
+            if store.latest(Resource::IpAddress, &key).is_none() {
+                self.allocations.addresses.release(address);
+            }
+        }
+        for port in std::mem::take(&mut self.landed.ports) {
+            let key = port.to_string();
+            if is_open(Resource::NodePort, &key) {
+                self.landed.ports.push(port);
+                continue;
+            }
+            self.in_flight.1.remove(&port);
+            if store.latest(Resource::NodePort, &key).is_none() {
+                self.allocations.ports.release(port);
+            }
+        }
+    }
+
+    /// Retires addresses and ports that a Service has released: they are free, but are reused only after others.
+    pub(crate) fn retire(&mut self, store: &dyn Store, released: &Claims) {
+        for address in &released.addresses {
+            self.retire_address(store, *address);
+        }
+        for port in &released.ports {
+            self.retire_port(store, *port);
+        }
+    }
+
+    fn retire_address(&mut self, store: &dyn Store, address: IpAddr) {
+        let is_held = self.in_flight.0.contains(&address)
+            || store.latest(Resource::IpAddress, &address.to_string()).is_some();
+        if !is_held {
+            self.allocations.addresses.retire(address);
+        }
+    }
+
+    fn retire_port(&mut self, store: &dyn Store, port: u16) {
+        let is_held =
+            self.in_flight.1.contains(&port) || store.latest(Resource::NodePort, &port.to_string()).is_some();
+        if !is_held {
+            self.allocations.ports.retire(port);
+        }
+    }
+
+    fn catch_up(
+        &mut self,
+        store: &dyn Store,
+        mut followed: [u64; FOLLOWED.len()],
+    ) -> Result<[u64; FOLLOWED.len()], Expired> {
+        let mut has_new_ranges = false;
+        for (resource, through) in FOLLOWED.into_iter().zip(&mut followed) {
+            loop {
+                let changes = store.changes(resource, *through, BATCH)?;
+                *through = changes.through;
+                for change in &changes.changes {
+                    match resource {
+                        Resource::IpAddress => self.address_changed(store, change),
+                        Resource::NodePort => self.port_changed(store, change),
+                        _ => has_new_ranges = true,
+                    }
+                }
+                if changes.changes.len() < BATCH {
+                    break;
+                }
+            }
+        }
+        if has_new_ranges {
+            self.read_ranges(store)?;
+        }
+        Ok(followed)
+    }
+
+    fn address_changed(&mut self, store: &dyn Store, change: &Change) {
+        match (&change.new, &change.old) {
+            (Some(new), _) => {
+                if let Some(address) = address_of(new) {
+                    self.allocations.addresses.take(address);
+                }
+            }
+            (None, Some(old)) => {
+                // The Service still lists the address whose IPAddress was deleted by hand. The address stays taken;
+                // the repair loop restores the object.
+                let Some(address) = address_of(old) else { return };
+                if self.is_listed(store, old, address) {
+                    self.lacks_address = true;
+                } else {
+                    self.retire_address(store, address);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn port_changed(&mut self, store: &dyn Store, change: &Change) {
+        match (&change.new, &change.old) {
+            (Some(new), _) => {
+                if let Some(port) = port_of(new) {
+                    self.allocations.ports.take(port);
+                }
+            }
+            (None, Some(old)) => {
+                if let Some(port) = port_of(old) {
+                    self.retire_port(store, port);
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    fn is_listed(&self, store: &dyn Store, object: &portolan_store::StoredObject, address: IpAddr) -> bool {
+        let portolan_ipam::Holder::Service(key) = parent_of(object) else { return false };
+        let service = store.latest(Resource::Service, &key.to_string());
+        service.is_some_and(|service| self.stored_spec(&service.decode()).addresses().contains(&address))
+    }
+
+    /// Reads everything from the store.
+    fn read(&mut self, store: &dyn Store) -> Result<[u64; FOLLOWED.len()], Expired> {
+        let [_, addresses, ports] =
+            FOLLOWED.map(|resource| store.snapshot(resource, &Scope::default(), None));
+        let (addresses, ports) = (addresses?, ports?);
+        let range = self.allocations.ports.range();
+        self.allocations = Allocations { addresses: AddressPools::new(), ports: NodePorts::new(range) };
+        let recorded = ports.objects.iter().filter_map(|object| port_of(object));
+        for port in recorded.chain(self.in_flight.1.iter().copied()) {
+            self.allocations.ports.take(port);
+        }
+        let ranges = self.read_ranges(store)?;
+        self.take_listed(store)?;
+        Ok([ranges, addresses.revision, ports.revision])
+    }
+
+    /// Marks the addresses of all Services as taken, even those whose IPAddress was deleted by hand.
+    fn take_listed(&mut self, store: &dyn Store) -> Result<(), Expired> {
+        for service in store.snapshot(Resource::Service, &Scope::default(), None)?.objects {
+            for address in self.stored_spec(&service.decode()).addresses() {
+                self.allocations.addresses.take(address);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the ServiceCIDRs. A new range starts with the addresses that are already allocated in it.
+    fn read_ranges(&mut self, store: &dyn Store) -> Result<u64, Expired> {
+        let snapshot = store.snapshot(Resource::ServiceCidr, &Scope::default(), None)?;
+        self.cidrs = snapshot.objects.iter().map(|object| Cidr::of(object)).collect();
+        let mut ranges: Vec<(AddressRange, bool)> = Vec::new();
+        for (range, is_ready) in
+            self.cidrs.iter().flat_map(|cidr| cidr.ranges.iter().map(|range| (*range, cidr.is_ready)))
+        {
+            match ranges.iter_mut().find(|(known, _)| *known == range) {
+                Some((_, any_ready)) => *any_ready |= is_ready,
+                None => ranges.push((range, is_ready)),
+            }
+        }
+        let known: Vec<AddressRange> = self.allocations.addresses.ranges().collect();
+        for gone in known.iter().filter(|known| !ranges.iter().any(|(range, _)| range == *known)) {
+            self.allocations.addresses.remove(*gone);
+        }
+        for (range, is_ready) in ranges {
+            let taken = if known.contains(&range) { Vec::new() } else { self.recorded_addresses(store)? };
+            self.allocations.addresses.add(range, is_ready, taken);
+        }
+        Ok(snapshot.revision)
+    }
+
+    fn recorded_addresses(&self, store: &dyn Store) -> Result<Vec<IpAddr>, Expired> {
+        let snapshot = store.snapshot(Resource::IpAddress, &Scope::default(), None)?;
+        let recorded = snapshot.objects.iter().filter_map(|object| address_of(object));
+        Ok(recorded.chain(self.in_flight.0.iter().copied()).collect())
+    }
+}

@@ -1,0 +1,117 @@
+//! Many threads create, change and delete Services in a range that is too small. Nothing is held twice, and nothing
+//! is lost.
+
+use std::{collections::BTreeMap, sync::Arc, thread};
+
+use portolan_store::{DurableStore, History, MemoryStore, Store};
+
+use super::*;
+
+const THREADS: u64 = 8;
+
+fn spec(random: &mut fastrand::Rng) -> Value {
+    let mut spec = json!({});
+    match random.u8(..5) {
+        0 => spec["clusterIP"] = format!("10.0.0.{}", random.u8(1..40)).into(),
+        1 => spec["ipFamilyPolicy"] = "PreferDualStack".into(),
+        2 => {
+            spec["type"] = "NodePort".into();
+            spec["ports"] = json!([{"port": 80, "nodePort": random.u16(30_000..30_040)}]);
+        }
+        3 => spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"}),
+        _ => {}
+    }
+    spec
+}
+
+fn change(api: &Api, random: &mut fastrand::Rng) {
+    let name = format!("s{}", random.u8(..60));
+    let target = target(Resource::Service, &name);
+    let result = match random.u8(..5) {
+        0 | 1 => api.blocking().apply(service(&name, &spec(random))),
+        2 => {
+            let patch = json!({"spec": spec(random)}).as_object().unwrap().clone();
+            api.blocking().merge_patch(target, Part::Main, patch, WriteOptions::default())
+        }
+        _ => api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()),
+    };
+    if let Err(error) = result {
+        assert!([404, 409, 422, 500].contains(&error.code()), "{error}");
+    }
+}
+
+/// Returns each address and port that a Service lists, with the Service.
+fn held(api: &Api) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    let (mut addresses, mut ports) = (BTreeMap::new(), BTreeMap::new());
+    for key in keys(api, Resource::Service) {
+        let spec = &stored(api, Resource::Service, &key)["spec"];
+        for address in spec["clusterIPs"].as_array().into_iter().flatten() {
+            let address = address.as_str().unwrap().to_owned();
+            assert_eq!(addresses.insert(address, key.clone()), None, "{key}: {spec}");
+        }
+        let numbers: BTreeSet<String> = spec["ports"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|port| &port["nodePort"])
+            .chain([&spec["healthCheckNodePort"]])
+            .filter(|port| !port.is_null())
+            .map(ToString::to_string)
+            .collect();
+        for port in numbers {
+            assert_eq!(ports.insert(port, key.clone()), None, "{key}: {spec}");
+        }
+    }
+    (addresses, ports)
+}
+
+fn recorded(api: &Api, resource: Resource) -> BTreeMap<String, String> {
+    let owner = |key: &String| {
+        let parent = stored(api, resource, key)["spec"]["parentRef"].clone();
+        format!("{}/{}", parent["namespace"].as_str().unwrap(), parent["name"].as_str().unwrap())
+    };
+    keys(api, resource).into_iter().map(|key| (key.clone(), owner(&key))).collect()
+}
+
+#[test]
+fn nothing_is_held_twice_and_nothing_is_lost_in_memory() {
+    run(Arc::new(MemoryStore::new(History::default())), 300);
+}
+
+/// In this store a write is accepted before it is published.
+#[test]
+fn nothing_is_held_twice_and_nothing_is_lost_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    run(Arc::new(DurableStore::open(folder.path(), History::default()).unwrap()), 60);
+}
+
+fn run(store: Arc<dyn Store>, rounds: usize) {
+    let config = ApiConfig {
+        service_ranges: "10.0.0.0/27,fd00::/123".parse().unwrap(),
+        node_ports: "30000-30030".parse().unwrap(),
+        ..ApiConfig::default()
+    };
+    // Two servers on one store, as on etcd. One may be slower than the other.
+    let first = Arc::new(block_on(Api::open(Arc::clone(&store), &config)).unwrap());
+    let second = Arc::new(block_on(Api::open(store, &config)).unwrap());
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let api = if seed % 2 == 0 { &first } else { &second };
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                for _ in 0..rounds {
+                    change(api, &mut random);
+                }
+            });
+        }
+    });
+    let (addresses, ports) = held(&first);
+    assert!(!addresses.is_empty() && !ports.is_empty());
+    assert_eq!(recorded(&first, Resource::IpAddress), addresses);
+    assert_eq!(recorded(&first, Resource::NodePort), ports);
+    for api in [first, second] {
+        let metrics = api.allocator_metrics();
+        let allocated: u64 = metrics.addresses.values().map(|(allocated, _)| allocated).sum();
+        assert_eq!((allocated, metrics.ports.0), (addresses.len() as u64, ports.len() as u64));
+    }
+}

@@ -1,0 +1,185 @@
+use portolan_schema::json::json;
+
+use super::*;
+
+fn api(validate: bool) -> Api {
+    Api::new(&ApiConfig { validate, service_ranges: "10.0.0.0/24".parse().unwrap(), ..ApiConfig::default() })
+}
+
+fn service(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+}
+
+fn decoded(outcome: &Outcome) -> Value {
+    serde_json::from_slice(&outcome.object).unwrap()
+}
+
+fn target(name: &str) -> Target<'_> {
+    Target { resource: Resource::Service, namespace: "default", name }
+}
+
+#[test]
+fn a_service_gets_an_address_and_gives_it_back() {
+    let api = api(true);
+    let ports = json!({"ports": [{"port": 80}]});
+    let first = decoded(&api.blocking().apply(service("a", &ports)).unwrap());
+    let address = first["spec"]["clusterIP"].as_str().unwrap().to_owned();
+    let number: u8 = address.strip_prefix("10.0.0.").unwrap().parse().unwrap();
+    assert!((17..=254).contains(&number), "{address}");
+    assert_eq!(first["spec"]["clusterIPs"], json!([address]));
+    let taken = json!({"clusterIP": address, "ports": [{"port": 80}]});
+    let refused = api.blocking().apply(service("b", &taken)).unwrap_err();
+    assert_eq!((refused.code(), refused.reason()), (422, "Invalid"));
+    assert!(refused.to_string().contains("already allocated to Service default/a"), "{refused}");
+    api.blocking().delete(target("a"), &Preconditions::default(), WriteOptions::default()).unwrap();
+    assert_eq!(api.blocking().apply(service("b", &taken)).unwrap().effect, Effect::Created);
+}
+
+#[test]
+fn failed_and_dry_writes_take_nothing() {
+    let api = api(true);
+    let explicit = json!({"clusterIP": "10.0.0.5", "ports": [{"port": 80}]});
+    let object = service("a", &explicit).as_object().unwrap().clone();
+    let dry = WriteOptions { dry_run: true, ..WriteOptions::default() };
+    let before = api.store().revision();
+    api.blocking().create(Resource::Service, "default", object.clone(), dry).unwrap();
+    assert_eq!(api.store().revision(), before);
+    assert!(api.store().get(Resource::Service, "default/a").is_none());
+    let bad = json!({"clusterIP": "10.0.0.5", "ports": [{"port": 0}]});
+    api.blocking().apply(service("x", &bad)).unwrap_err();
+    api.blocking().create(Resource::Service, "default", object, WriteOptions::default()).unwrap();
+    let port = |port: u16| json!({"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": port}]}});
+    let patch = |patch: Value, options| {
+        api.blocking().merge_patch(target("a"), Part::Main, patch.as_object().unwrap().clone(), options)
+    };
+    patch(port(30_000), dry).unwrap();
+    let other = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_000}]});
+    api.blocking().apply(service("b", &other)).unwrap();
+    let refused = patch(port(30_000), WriteOptions::default()).unwrap_err();
+    assert!(refused.to_string().contains("spec.ports[0].nodePort"), "{refused}");
+    patch(port(30_001), WriteOptions::default()).unwrap();
+    patch(port(30_002), WriteOptions::default()).unwrap();
+    let held = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_002}]});
+    let refused = api.blocking().apply(service("c", &held)).unwrap_err();
+    assert!(refused.to_string().contains("already allocated to Service default/a"), "{refused}");
+    let freed = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_001}]});
+    api.blocking().apply(service("c", &freed)).unwrap();
+}
+
+#[test]
+fn a_write_that_changes_nothing_is_not_stored() {
+    let api = api(true);
+    let object = service("a", &json!({"ports": [{"port": 80}], "selector": {"b": "1", "a": "2"}}));
+    let created = api.blocking().apply(object.clone()).unwrap();
+    let again = api.blocking().apply(object).unwrap();
+    assert_eq!((again.effect, again.revision), (Effect::Unchanged, created.revision));
+    let same = decoded(&created).as_object().unwrap().clone();
+    let put = api.blocking().update(target("a"), Part::Main, same, WriteOptions::default()).unwrap();
+    assert_eq!(
+        (put.effect, put.revision, &put.object),
+        (Effect::Unchanged, created.revision, &created.object)
+    );
+    assert_eq!(api.store().revision(), created.revision);
+}
+
+#[test]
+fn apply_takes_status_along() {
+    let api = api(true);
+    let mut object = service("a", &json!({"type": "LoadBalancer", "ports": [{"port": 80}]}));
+    object["status"] = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]}});
+    let created = api.blocking().apply(object.clone()).unwrap();
+    assert_eq!(created.effect, Effect::Created);
+    let ingress = decoded(&created)["status"]["loadBalancer"]["ingress"].clone();
+    assert_eq!(ingress, json!([{"ip": "192.0.2.9", "ipMode": "VIP"}]));
+    object["metadata"]["resourceVersion"] = "1".into();
+    assert_eq!(
+        api.blocking().apply(object).unwrap().effect,
+        Effect::Unchanged,
+        "a saved resourceVersion does not matter"
+    );
+}
+
+#[test]
+fn finalizers_delay_deletion_and_keep_the_address() {
+    let api = api(true);
+    let mut object = service("a", &json!({"clusterIP": "10.0.0.5", "ports": [{"port": 80}]}));
+    object["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.blocking().apply(object).unwrap();
+    let delete =
+        || api.blocking().delete(target("a"), &Preconditions::default(), WriteOptions::default()).unwrap();
+    let marked = delete();
+    assert_eq!(marked.effect, Effect::Updated);
+    assert!(decoded(&marked)["metadata"]["deletionTimestamp"].is_string());
+    assert_eq!(delete().effect, Effect::Unchanged);
+    let other = service("b", &json!({"clusterIP": "10.0.0.5", "ports": [{"port": 80}]}));
+    assert_eq!(api.blocking().apply(other.clone()).unwrap_err().code(), 422);
+    let patch = |finalizers: Value| {
+        let patch = json!({"metadata": {"finalizers": finalizers}}).as_object().unwrap().clone();
+        api.blocking().merge_patch(target("a"), Part::Main, patch, WriteOptions::default())
+    };
+    assert_eq!(patch(json!(["example.com/hold", "example.com/more"])).unwrap_err().code(), 422);
+    assert_eq!(patch(json!(null)).unwrap().effect, Effect::Deleted);
+    assert_eq!(api.blocking().apply(other).unwrap().effect, Effect::Created);
+}
+
+#[test]
+fn without_validation_anything_well_formed_is_stored() {
+    let api = api(false);
+    for (name, spec) in [
+        ("impossible", json!({"clusterIP": "300.1.2.3", "ports": [{"port": 70000}]})),
+        ("shapes", json!({"clusterIP": 5, "clusterIPs": {}, "ports": "none", "type": ["x"]})),
+        ("families", json!({"clusterIP": "10.0.0.9", "ipFamilies": ["IPv6"], "ports": [{"port": 1}]})),
+        ("twin", json!({"clusterIP": "10.0.0.9", "ports": [{"port": 1}]})),
+        ("spec", json!("text")),
+    ] {
+        let stored = decoded(&api.blocking().apply(service(name, &spec)).unwrap());
+        for key in ["clusterIP", "ports"] {
+            let kept = stored["spec"].get(key).and_then(|it| it.get(0)).and_then(|it| it.get("port"));
+            let given = spec.get(key).and_then(|it| it.get(0)).and_then(|it| it.get("port"));
+            assert_eq!(kept, given, "{name} {key}");
+        }
+    }
+    assert_eq!(api.store().count(Resource::Service), 5);
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "s"},
+        "addressType": "IPv9", "ports": [{"port": 70000}, {"port": "x"}], "endpoints": 3});
+    let stored = decoded(&api.blocking().apply(slice.clone()).unwrap());
+    assert_eq!((&stored["ports"][1]["port"], &stored["endpoints"]), (&json!("x"), &json!(3)));
+    for name in ["", "Bad Name", "a/b"] {
+        let mut bad = slice.clone();
+        bad["metadata"]["name"] = name.into();
+        assert!(api.blocking().apply(bad).is_err(), "metadata is always checked: {name:?}");
+    }
+    api.blocking().delete(target("twin"), &Preconditions::default(), WriteOptions::default()).unwrap();
+    let fresh = json!({"clusterIP": "10.0.0.9", "ports": [{"port": 1}]});
+    api.blocking().apply(service("again", &fresh)).unwrap();
+}
+
+#[test]
+fn generation_of_slices_counts_content_and_labels() {
+    let api = api(true);
+    let slice = |annotation: &str, label: &str, ready: bool| {
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "s", "annotations": {"a": annotation}, "labels": {"l": label}},
+            "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": ready}}]})
+    };
+    let generation =
+        |value: Value| decoded(&api.blocking().apply(value).unwrap())["metadata"]["generation"].clone();
+    assert_eq!(generation(slice("1", "1", true)), 1);
+    assert_eq!(generation(slice("2", "1", true)), 1);
+    assert_eq!(generation(slice("2", "2", true)), 2);
+    assert_eq!(generation(slice("2", "2", false)), 3);
+}
+
+#[test]
+fn events_are_bounded() {
+    let api = api(true);
+    for number in 0..MAX_EVENTS + EVENTS_AT_ONCE {
+        assert!(api.store().count(Resource::Event) < MAX_EVENTS + EVENTS_AT_ONCE);
+        let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": format!("e{number}")}});
+        let event = event.as_object().unwrap().clone();
+        api.blocking().create(Resource::CoreEvent, "default", event, WriteOptions::default()).unwrap();
+    }
+    assert_eq!(api.store().count(Resource::Event), MAX_EVENTS);
+    assert!(api.store().get(Resource::Event, "default/e99").is_none());
+    assert!(api.store().get(Resource::Event, "default/e100").is_some());
+}

@@ -1,0 +1,356 @@
+//! Decides creations and changes under the write lock. A decision stores nothing and allocates nothing; it only plans
+//! both.
+
+use std::{net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+use portolan_ipam::{ServiceKey, check::Neighbours};
+use portolan_schema::{
+    Resource,
+    json::{self, Object, Value},
+    shape::{self, FieldValidation},
+    view,
+};
+use portolan_store::{Draft, Scope, Step, StoredObject, Transaction};
+
+use super::{
+    Api, Effect, Outcome, Part, Target, WriteOptions,
+    checks::{
+        bump_generation, check_preconditions, check_unconditional, conflict, is_finished_deletion, match_url,
+        restored, update_metadata, wrong_metadata,
+    },
+    commit::{Decision, Exchange, Write},
+    ownership::Owners,
+    patch::{self, Change},
+};
+use crate::{
+    allocate::{Ledger, Reading, hold, refused},
+    error::ApiError,
+    kinds::{self, service},
+    metadata,
+};
+
+/// Tries to find a generated name that is free.
+const NAME_TRIES: usize = 8;
+/// Most bytes of a stored object, for every store. etcd accepts 1.5 MiB in one request (`--max-request-bytes`), which
+/// must hold the keys and conditions, too.
+const MOST_BYTES: usize = (3 << 19) - (32 << 10);
+/// The stored value in a conflict about an object that does not exist.
+const NOTHING_STORED: &str = "none: it does not exist";
+
+impl Api {
+    pub(super) fn decide_create(
+        &self,
+        ledger: &mut Ledger,
+        resource: Resource,
+        namespace: &str,
+        (mut object, mut owners): (Object, Owners),
+        options: WriteOptions,
+    ) -> Result<Decision, ApiError> {
+        match_url(resource, namespace, None, &mut object)?;
+        let entry = self.enter_namespace(resource, namespace, &object, options)?;
+        let mut warnings = self.conform(resource, &mut object, options)?;
+        if !resource.info().create_keeps_status {
+            object.remove("status");
+        }
+        let key = self.fresh_name(resource, namespace, &mut object)?;
+        let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
+        warnings.extend(self.remarks(resource, &object));
+        let draft = draft(resource, object)?;
+        if options.dry_run {
+            let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
+            return Ok(Decision::Done(outcome));
+        }
+        let step = Step::Put { resource: resource.stored(), draft, expected: None };
+        let mut transaction = self.transaction(ledger, &key, &exchange, step);
+        transaction.steps.splice(0..0, entry);
+        Ok(Decision::Write(Write { transaction, effect: Effect::Created, removed: None, warnings, exchange }))
+    }
+
+    pub(super) fn decide_change(
+        &self,
+        ledger: &mut Ledger,
+        target: Target<'_>,
+        part: Part,
+        change: Change,
+        options: WriteOptions,
+    ) -> Result<Decision, ApiError> {
+        let resource = target.resource;
+        let Some(stored) = self.store.latest(resource.stored(), &target.key()) else {
+            return self.create_on_update(ledger, target, part, change, options);
+        };
+        let old = view::seen(resource, stored.decode());
+        let is_patch = change.is_patch();
+        let (mut new, owners) = change.onto(resource, part, &old, options)?;
+        if !is_patch {
+            check_unconditional(target, &new)?;
+        }
+        match_url(resource, target.namespace, Some(target.name), &mut new)?;
+        check_preconditions(target, &stored, &old, &new)?;
+        let conformed = self.conform(resource, &mut new, options);
+        let warnings = conformed.map_err(|error| {
+            if is_patch { patch::bad_result(resource, target.name, error) } else { error }
+        })?;
+        let new = restored(resource, part, new, &old);
+        self.decide_update(ledger, target, (stored, &old), (new, owners), (options, warnings))
+    }
+
+    fn create_on_update(
+        &self,
+        ledger: &mut Ledger,
+        target: Target<'_>,
+        part: Part,
+        change: Change,
+        options: WriteOptions,
+    ) -> Result<Decision, ApiError> {
+        if let Some(uid) = change.asked_uid() {
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
+        }
+        let (mut object, owners) = match change {
+            Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
+                (object.object()?, Owners::of_create(options))
+            }
+            Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
+            _ => return Err(target.not_found()),
+        };
+        let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
+        if let Some(uid) = uid {
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
+        }
+        match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
+        self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
+    }
+
+    /// Checks the types of the fields and removes unknown ones. Without validation, only `metadata` is checked.
+    fn conform(
+        &self,
+        resource: Resource,
+        object: &mut Object,
+        options: WriteOptions,
+    ) -> Result<Vec<String>, ApiError> {
+        let unknown =
+            if self.validate { shape::conform(resource, object)? } else { shape::conform_metadata(object)? };
+        let mut warnings = match options.field_validation {
+            FieldValidation::Strict if !unknown.is_empty() => {
+                return Err(ApiError::UnknownFields { fields: unknown });
+            }
+            FieldValidation::Ignore => Vec::new(),
+            _ => unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect(),
+        };
+        let metadata = json::object_mut(object, "metadata");
+        warnings.extend(metadata.and_then(metadata::drop_duplicate_owners));
+        Ok(warnings)
+    }
+
+    /// Fills in the metadata of a new object, and generates a name if it has none. Returns its key.
+    fn fresh_name(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        object: &mut Object,
+    ) -> Result<String, ApiError> {
+        let generated = name_of(object).is_empty();
+        let mut tries = if generated { NAME_TRIES } else { 1 };
+        loop {
+            let Some(metadata) = json::object_mut(object, "metadata") else {
+                return Err(wrong_metadata(object));
+            };
+            if generated {
+                metadata.remove("name");
+            }
+            metadata::prepare_create(resource, metadata);
+            let errors = metadata::validate(resource, metadata);
+            if !errors.is_empty() {
+                return Err(ApiError::invalid(resource, name_of(object), errors));
+            }
+            let key = Target { resource, namespace, name: name_of(object) }.key();
+            tries -= 1;
+            if self.store.latest(resource.stored(), &key).is_none() {
+                return Ok(key);
+            }
+            if tries == 0 {
+                return Err(ApiError::AlreadyExists { resource, name: name_of(object).to_owned() });
+            }
+        }
+    }
+
+    /// Sets defaults, plans the allocation and validates. `old` is the stored object if this is an update. Nothing is
+    /// allocated until the whole write is decided.
+    fn prepare(
+        &self,
+        ledger: &mut Ledger,
+        resource: Resource,
+        object: &mut Object,
+        old: Option<&Object>,
+        owners: &mut Owners,
+    ) -> Result<Exchange, ApiError> {
+        if resource == Resource::Service {
+            return self.prepare_service(ledger, object, old, owners);
+        }
+        kinds::prepare(resource, object, old);
+        owners.note_defaulted(resource, object);
+        self.check(resource, object, old)?;
+        Ok(Exchange::default())
+    }
+
+    fn prepare_service(
+        &self,
+        ledger: &mut Ledger,
+        object: &mut Object,
+        old: Option<&Object>,
+        owners: &mut Owners,
+    ) -> Result<Exchange, ApiError> {
+        if let Some(old) = old {
+            service::clear_for_type(object, old);
+        }
+        service::set_defaults(object);
+        owners.note_defaulted(Resource::Service, object);
+        let owner = service_key(object);
+        let Some(spec) = json::object_mut(object, "spec") else { return Ok(Exchange::default()) };
+        let reading = Reading::of(spec);
+        if !reading.is_complete() {
+            self.check(Resource::Service, object, old)?;
+        }
+        let old_spec = old.map(|old| ledger.stored_spec(old));
+        let asked = reading.spec.clone();
+        let plan = ledger.plan(&*self.store, &owner, asked.clone(), old_spec.as_ref()).map_err(|errors| {
+            ledger.count_refused(&errors);
+            // Updates are not validated here: the plan would have cleared some of the fields that look wrong.
+            let others =
+                if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
+            refused(name_of(object), &errors, others)
+        })?;
+        if let Some(spec) = json::object_mut(object, "spec") {
+            reading.write(&plan.spec, spec);
+        }
+        self.check(Resource::Service, object, old)?;
+        let held = old_spec.map(|old| old.claims()).unwrap_or_default();
+        let mut find = plan.keep;
+        find.addresses.retain(|address| !held.addresses.contains(address));
+        find.ports.retain(|port| !held.ports.contains(port));
+        Ok(Exchange { take: plan.take, find, release: plan.release, asked: Box::new(asked) })
+    }
+
+    fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
+        let errors = match resource {
+            _ if !self.validate => Vec::new(),
+            Resource::ServiceCidr => {
+                self.with_neighbours(|it| kinds::service_cidr::validate(object, old, it))
+            }
+            _ => kinds::validate(resource, object, old),
+        };
+        if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid(resource, name_of(object), errors)) }
+    }
+
+    /// Calls `check` with the other ranges in use, as far as they are known: pod ranges and node addresses.
+    fn with_neighbours<T>(&self, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
+        let (mut pods, mut nodes) = (self.pod_ranges.clone(), Vec::new());
+        let snapshot = self.store.snapshot(Resource::Node, &Scope::default(), None);
+        for node in snapshot.map(|snapshot| snapshot.objects).unwrap_or_default() {
+            let node = Value::Object(node.decode());
+            let cidrs = node.pointer("/spec/podCIDRs").and_then(Value::as_array).into_iter().flatten();
+            pods.extend(cidrs.filter_map(|cidr| cidr.as_str()?.parse::<IpNet>().ok()));
+            let addresses = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
+            let addresses = addresses.filter_map(|it| it.get("address")?.as_str()?.parse::<IpAddr>().ok());
+            nodes.extend(addresses.map(IpNet::from));
+        }
+        check(Neighbours { pods: &pods, nodes: &nodes })
+    }
+
+    /// Returns the warnings about the object for the client.
+    fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
+        if self.validate { kinds::warnings(resource, object) } else { Vec::new() }
+    }
+
+    /// Returns the transaction of a write: the steps for the addresses and ports that it takes and releases, then the
+    /// object itself.
+    pub(super) fn transaction(
+        &self,
+        ledger: &Ledger,
+        key: &str,
+        exchange: &Exchange,
+        step: Step,
+    ) -> Transaction {
+        let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+        let owner = ServiceKey::new(namespace, name);
+        let mut steps = ledger.steps(&*self.store, &owner, &exchange.take, &exchange.release);
+        steps.extend(hold(&*self.store, &owner, &exchange.find));
+        steps.push(step);
+        Transaction { steps }
+    }
+
+    fn decide_update(
+        &self,
+        ledger: &mut Ledger,
+        target: Target<'_>,
+        (stored, old): (Arc<StoredObject>, &Object),
+        (mut new, mut owners): (Object, Owners),
+        (options, mut warnings): (WriteOptions, Vec<String>),
+    ) -> Result<Decision, ApiError> {
+        let resource = target.resource;
+        update_metadata(target, &mut new, old)?;
+        if is_finished_deletion(resource, &new) {
+            return Ok(self.decide_removal(ledger, target, stored, old, options.dry_run));
+        }
+        let exchange = self.prepare(ledger, resource, &mut new, Some(old), &mut owners)?;
+        owners.record_update(resource, old, &mut new)?;
+        if kinds::bumps_generation(resource, &new, old) {
+            bump_generation(&mut new);
+        }
+        warnings.extend(self.remarks(resource, &new));
+        let draft = draft(resource, new)?;
+        Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
+    }
+
+    pub(super) fn decide_put(
+        &self,
+        ledger: &Ledger,
+        target: Target<'_>,
+        stored: &StoredObject,
+        draft: Draft,
+        (options, warnings, exchange): (WriteOptions, Vec<String>, Exchange),
+    ) -> Decision {
+        if draft.is_same_as(stored) {
+            return Decision::Done(outcome(stored, Effect::Unchanged, warnings));
+        }
+        if options.dry_run {
+            return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
+        }
+        let step = Step::Put { resource: target.resource.stored(), draft, expected: Some(stored.revision()) };
+        let transaction = self.transaction(ledger, stored.key(), &exchange, step);
+        Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
+    }
+}
+
+/// Returns the object in its stored form. If the object is too large, `managedFields` are dropped, as upstream does
+/// (apiserver, `endpoints/handlers/fieldmanager`).
+fn draft(resource: Resource, object: Object) -> Result<Draft, ApiError> {
+    let mut object = view::stored(resource, object);
+    let draft = Draft::new(resource.stored(), &object);
+    if draft.size() <= MOST_BYTES {
+        return Ok(draft);
+    }
+    if let Some(metadata) = json::object_mut(&mut object, "metadata") {
+        metadata.remove("managedFields");
+    }
+    let draft = Draft::new(resource.stored(), &object);
+    if draft.size() <= MOST_BYTES {
+        return Ok(draft);
+    }
+    let text = format!("the object would take {} bytes, at most {MOST_BYTES} can be stored", draft.size());
+    Err(ApiError::TooLargeToStore(text))
+}
+
+pub(super) fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
+    Outcome { object: stored.body().clone(), revision: stored.revision(), effect, warnings }
+}
+
+pub(super) fn name_of(object: &Object) -> &str {
+    json::object(object, "metadata").and_then(|metadata| json::text(metadata, "name")).unwrap_or_default()
+}
+
+pub(super) fn service_key(object: &Object) -> ServiceKey {
+    let metadata = json::object(object, "metadata");
+    let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
+    ServiceKey::new(text("namespace"), text("name"))
+}

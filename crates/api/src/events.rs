@@ -1,0 +1,83 @@
+//! The Events that the server itself reports.
+
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use portolan_schema::{
+    Resource,
+    json::{Object, Value, json},
+};
+
+use crate::{
+    api::{Api, Part, Target, WriteOptions},
+    error::ApiError,
+    metadata,
+};
+
+/// Most characters of a note (`pkg/apis/events/validation`).
+const MOST_NOTE: usize = 1024;
+
+/// A warning for users. If it repeats, the same Event counts it.
+#[derive(Debug)]
+pub struct Warning<'a> {
+    /// Resource, namespace (empty for a cluster-scoped kind) and name of the object.
+    pub regarding: (Resource, &'a str, &'a str),
+    /// `reportingController`.
+    pub controller: &'static str,
+    /// `reason`.
+    pub reason: &'static str,
+    /// `action`.
+    pub action: &'static str,
+    /// `note`.
+    pub note: String,
+}
+
+impl Warning<'_> {
+    /// Writes the Event. A failure is only logged.
+    pub async fn send(&self, api: &Api) {
+        if let Err(error) = self.write(api).await {
+            tracing::warn!(reason = self.reason, note = self.note, %error, "Event not written");
+        }
+    }
+
+    async fn write(&self, api: &Api) -> Result<(), ApiError> {
+        let (resource, namespace, name) = self.regarding;
+        let event_namespace = if namespace.is_empty() { "default" } else { namespace };
+        let event = format!("{}.{:016x}", name.replace(':', "-"), self.fingerprint());
+        let target = Target { resource: Resource::Event, namespace: event_namespace, name: &event };
+        let now = metadata::now_micro();
+        if let Some(stored) = api.store().latest(Resource::Event, &target.key()) {
+            let stored = Value::Object(stored.decode());
+            let count = stored.pointer("/series/count").and_then(Value::as_u64).unwrap_or(1);
+            let patch = json!({"series": {"count": count.saturating_add(1), "lastObservedTime": now}});
+            let patch = patch.as_object().cloned().unwrap_or_default();
+            return api.merge_patch(target, Part::Main, patch, WriteOptions::default()).await.map(drop);
+        }
+        let info = resource.info();
+        let mut regarding = Object::new();
+        regarding.insert("apiVersion".to_owned(), info.api_version.into());
+        regarding.insert("kind".to_owned(), info.kind.into());
+        regarding.insert("name".to_owned(), name.into());
+        if !namespace.is_empty() {
+            regarding.insert("namespace".to_owned(), namespace.into());
+        }
+        let event = json!({
+            "metadata": {"name": event, "namespace": event_namespace},
+            "eventTime": now, "type": "Warning", "reason": self.reason, "action": self.action,
+            "note": self.note.chars().take(MOST_NOTE).collect::<String>(), "regarding": regarding,
+            "reportingController": self.controller, "reportingInstance": "portolan",
+        });
+        let event = event.as_object().cloned().unwrap_or_default();
+        match api.create(Resource::Event, event_namespace, event, WriteOptions::default()).await {
+            // Another server has written the same Event.
+            Ok(_) | Err(ApiError::AlreadyExists { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn fingerprint(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        let (resource, namespace, name) = self.regarding;
+        (resource, namespace, name, self.reason, &self.note).hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,87 @@
+//! Endpoints: the predecessor of EndpointSlice. Source: `pkg/apis/core/validation/validation.go`.
+
+use portolan_schema::json::{self, Object, Value};
+
+use super::network::{PORT_RULE, PROTOCOLS, is_port, parse_address, unusable};
+use crate::{
+    error::{FieldError, MOST_CAUSES},
+    names,
+};
+
+#[cfg(test)]
+mod tests;
+
+pub(super) fn set_defaults(object: &mut Object) {
+    for subset in json::objects_mut(object, "subsets") {
+        for port in json::objects_mut(subset, "ports") {
+            json::default_text(port, "protocol", "TCP");
+        }
+    }
+}
+
+/// Validates the subsets, unless they are the stored ones.
+pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    if old.is_some_and(|old| old.get("subsets") == object.get("subsets")) {
+        return errors;
+    }
+    for (index, subset) in json::list(object, "subsets").iter().filter_map(Value::as_object).enumerate() {
+        subset_errors(subset, &format!("subsets[{index}]"), &mut errors);
+    }
+    errors
+}
+
+fn subset_errors(subset: &Object, field: &str, errors: &mut Vec<FieldError>) {
+    let keys = ["addresses", "notReadyAddresses"];
+    if keys.iter().all(|key| json::list(subset, key).is_empty()) {
+        errors.push(FieldError::required(field, "needs addresses or notReadyAddresses"));
+    }
+    for key in keys {
+        for (index, address) in json::list(subset, key).iter().filter_map(Value::as_object).enumerate() {
+            if errors.len() >= MOST_CAUSES {
+                return;
+            }
+            address_errors(address, &format!("{field}.{key}[{index}]"), errors);
+        }
+    }
+    let ports = json::list(subset, "ports");
+    for (index, port) in ports.iter().filter_map(Value::as_object).enumerate() {
+        port_errors(port, ports.len() > 1, &format!("{field}.ports[{index}]"), errors);
+    }
+}
+
+fn address_errors(address: &Object, field: &str, errors: &mut Vec<FieldError>) {
+    let text = json::text(address, "ip").unwrap_or_default();
+    if let Some(why) = parse_address(text).map_or(Some("must be a valid IP address"), unusable) {
+        errors.push(FieldError::invalid(format!("{field}.ip"), text, why));
+    }
+    if let Some(name) = json::text(address, "hostname").filter(|name| !names::is_dns_label(name)) {
+        errors.push(FieldError::invalid(format!("{field}.hostname"), name, "must be a DNS-1123 label"));
+    }
+    let node = address.get("nodeName").and_then(Value::as_str);
+    if let Some(name) = node.filter(|name| !names::is_dns_subdomain(name)) {
+        errors.push(FieldError::invalid(format!("{field}.nodeName"), name, "must be a DNS-1123 subdomain"));
+    }
+}
+
+fn port_errors(port: &Object, needs_name: bool, field: &str, errors: &mut Vec<FieldError>) {
+    match json::text(port, "name") {
+        None if needs_name => {
+            errors.push(FieldError::required(format!("{field}.name"), "several ports need names"));
+        }
+        Some(name) if !names::is_dns_label(name) => {
+            errors.push(FieldError::invalid(format!("{field}.name"), name, "must be a DNS-1123 label"));
+        }
+        _ => {}
+    }
+    let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
+    if !is_port(number) {
+        errors.push(FieldError::invalid(format!("{field}.port"), number, PORT_RULE));
+    }
+    if let Some(protocol) = json::text(port, "protocol").filter(|it| !PROTOCOLS.contains(it)) {
+        errors.push(FieldError::not_supported(format!("{field}.protocol"), protocol, &PROTOCOLS));
+    }
+    if let Some(text) = json::text(port, "appProtocol").filter(|text| !names::is_qualified_name(text)) {
+        errors.push(FieldError::invalid(format!("{field}.appProtocol"), text, "must be a qualified name"));
+    }
+}

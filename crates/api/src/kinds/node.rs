@@ -1,0 +1,124 @@
+//! Node: `podCIDR` mirrors the first of `podCIDRs`. The pod CIDRs and the provider's ID may be set, but not changed.
+//! Source: `pkg/apis/core/validation/validation.go`.
+
+use std::collections::HashSet;
+
+use portolan_schema::json::{self, Object, Value};
+
+use super::network::parse_cidr;
+use crate::{error::FieldError, names};
+
+#[cfg(test)]
+mod tests;
+
+const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+pub(super) fn set_defaults(object: &mut Object) {
+    if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut)
+        && let Some(capacity) = status.get("capacity").cloned()
+    {
+        status.entry("allocatable").or_insert(capacity);
+    }
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let first = json::texts(spec, "podCIDRs").next().map(str::to_owned);
+    match (json::text(spec, "podCIDR").map(str::to_owned), first) {
+        (Some(single), None) => spec.insert("podCIDRs".to_owned(), vec![single].into()),
+        (None, Some(first)) => spec.insert("podCIDR".to_owned(), first.into()),
+        _ => None,
+    };
+}
+
+pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let empty = Object::new();
+    let spec = json::object(object, "spec").unwrap_or(&empty);
+    pod_cidrs(spec, &mut errors);
+    taints(spec, &mut errors);
+    if let Some(old) = old {
+        once(spec, json::object(old, "spec").unwrap_or(&empty), &mut errors);
+    }
+    if let Some(status) = json::object(object, "status") {
+        amounts(status, &mut errors);
+        addresses(status, &mut errors);
+    }
+    errors
+}
+
+fn pod_cidrs(spec: &Object, errors: &mut Vec<FieldError>) {
+    let cidrs: Vec<&str> = json::texts(spec, "podCIDRs").collect();
+    for (index, cidr) in cidrs.iter().enumerate() {
+        if parse_cidr(cidr).is_none() {
+            let why = "must be a CIDR without host bits";
+            errors.push(FieldError::invalid(format!("spec.podCIDRs[{index}]"), *cidr, why));
+        }
+    }
+    let same_family = matches!(*cidrs, [first, second] if first.contains(':') == second.contains(':'));
+    if cidrs.len() > 2 || same_family {
+        let why = "may hold no more than one CIDR of each family";
+        errors.push(FieldError::invalid("spec.podCIDRs", cidrs.clone(), why));
+    }
+    let single = json::text(spec, "podCIDR");
+    if single != cidrs.first().copied() {
+        let why = "must be the same as spec.podCIDRs[0]";
+        errors.push(FieldError::invalid("spec.podCIDR", single.unwrap_or_default(), why));
+    }
+}
+
+fn taints(spec: &Object, errors: &mut Vec<FieldError>) {
+    let mut seen = HashSet::new();
+    for (index, taint) in json::list(spec, "taints").iter().filter_map(Value::as_object).enumerate() {
+        let field = |key: &str| format!("spec.taints[{index}].{key}");
+        let (key, value) = (json::text(taint, "key").unwrap_or_default(), json::text(taint, "value"));
+        if !names::is_qualified_name(key) {
+            errors.push(FieldError::invalid(field("key"), key, "must be a qualified name"));
+        }
+        if let Some(value) = value.filter(|value| !names::is_label_value(value)) {
+            errors.push(FieldError::invalid(field("value"), value, "must be a label value"));
+        }
+        match json::text(taint, "effect") {
+            None => errors.push(FieldError::required(field("effect"), "what the taint does")),
+            Some(effect) if !EFFECTS.contains(&effect) => {
+                errors.push(FieldError::not_supported(field("effect"), effect, &EFFECTS));
+            }
+            Some(effect) if !seen.insert((key, effect)) => {
+                let taint = format!("{key}:{effect}");
+                errors.push(FieldError::duplicate(format!("spec.taints[{index}]"), taint));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Checks the fields that may be set, but not changed.
+fn once(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
+    if !json::list(old, "podCIDRs").is_empty() && json::list(old, "podCIDRs") != json::list(spec, "podCIDRs")
+    {
+        errors.push(FieldError::forbidden("spec.podCIDRs", "may not change once set"));
+    }
+    let id = json::text(old, "providerID");
+    if id.is_some() && id != json::text(spec, "providerID") {
+        errors.push(FieldError::forbidden("spec.providerID", "may not change once set"));
+    }
+}
+
+fn amounts(status: &Object, errors: &mut Vec<FieldError>) {
+    for key in ["capacity", "allocatable"] {
+        for (name, amount) in json::object(status, key).into_iter().flatten() {
+            if let Some(text) = amount.as_str().filter(|text| text.starts_with('-')) {
+                let why = "must be greater than or equal to 0";
+                errors.push(FieldError::invalid(format!("status.{key}[{name}]"), text, why));
+            }
+        }
+    }
+}
+
+fn addresses(status: &Object, errors: &mut Vec<FieldError>) {
+    let mut seen = HashSet::new();
+    for (index, address) in json::list(status, "addresses").iter().filter_map(Value::as_object).enumerate() {
+        let pair = (json::text(address, "type"), json::text(address, "address"));
+        if !seen.insert(pair) {
+            let address = pair.1.unwrap_or_default();
+            errors.push(FieldError::duplicate(format!("status.addresses[{index}]"), address));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Validates the fields of a Service. Source: `pkg/apis/core/validation/validation.go` of Kubernetes v1.36.
+
+mod ports;
+
+use portolan_schema::json::{self, Object, Value};
+
+use super::{is_externally_accessible, needs_health_check_port, service_type};
+use crate::{
+    error::{FieldError, MOST_CAUSES},
+    kinds::network::{FAMILIES, PORT_RULE, is_port, parse_address, parse_cidr, unusable},
+    names,
+};
+
+const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"];
+const POLICIES: [&str; 2] = ["Cluster", "Local"];
+const FAMILY_POLICIES: [&str; 3] = ["SingleStack", "PreferDualStack", "RequireDualStack"];
+const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
+/// One day: `core/v1` `MaxClientIPServiceAffinitySeconds`.
+const MAX_AFFINITY_SECONDS: i64 = 86_400;
+const ONLY_LOAD_BALANCER: &str = "may only be set for type LoadBalancer";
+const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
+/// Annotation that selects the algorithm of topology hints.
+pub(super) const MODE_ANNOTATION: &str = "service.kubernetes.io/topology-mode";
+/// The older name of [`MODE_ANNOTATION`].
+pub(super) const HINTS_ANNOTATION: &str = "service.kubernetes.io/topology-aware-hints";
+
+/// Returns everything that is wrong with a Service whose defaults are set. `old` is the stored one if this is an
+/// update.
+pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
+    let empty = Object::new();
+    let spec = json::object(object, "spec").unwrap_or(&empty);
+    let mut errors = Vec::new();
+    enumerations(spec, &mut errors);
+    ports::check(spec, &mut errors);
+    let old = old.and_then(|old| json::object(old, "spec"));
+    cluster_ips(spec, old, &mut errors);
+    for (key, value) in json::object(spec, "selector").into_iter().flatten() {
+        let value = value.as_str().unwrap_or_default();
+        if !names::is_qualified_name(key) || !names::is_label_value(value) {
+            errors.push(FieldError::invalid(format!("spec.selector[{key}]"), value, "must be a label"));
+        }
+    }
+    affinity(spec, &mut errors);
+    hints(object, &mut errors);
+    external(spec, &mut errors);
+    load_balancer(object, spec, &mut errors);
+    health_check_port(spec, &mut errors);
+    ingress(object, spec, &mut errors);
+    if let Some(old) = old {
+        transition(spec, old, &mut errors);
+    }
+    errors
+}
+
+fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
+    let enumerated: [(&str, &[&str]); 6] = [
+        ("type", &TYPES),
+        ("sessionAffinity", &["None", "ClientIP"]),
+        ("ipFamilyPolicy", &FAMILY_POLICIES),
+        ("externalTrafficPolicy", &POLICIES),
+        ("internalTrafficPolicy", &POLICIES),
+        ("trafficDistribution", &DISTRIBUTIONS),
+    ];
+    for (key, allowed) in enumerated {
+        if let Some(value) = json::text(spec, key).filter(|value| !allowed.contains(value)) {
+            errors.push(FieldError::not_supported(format!("spec.{key}"), value, allowed));
+        }
+    }
+}
+
+/// Checks the names of families and the form of addresses. Stored addresses may keep their form.
+fn cluster_ips(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
+    let stored: Vec<&str> = old.into_iter().flat_map(|old| json::texts(old, "clusterIPs")).collect();
+    for (index, text) in json::texts(spec, "clusterIPs").enumerate() {
+        if text != "None" && !stored.contains(&text) && parse_address(text).is_none() {
+            let why = "must be a valid IP address, without leading zeros and not IPv4 inside IPv6";
+            errors.push(FieldError::invalid(format!("spec.clusterIPs[{index}]"), text, why));
+        }
+    }
+    for (index, family) in json::texts(spec, "ipFamilies").enumerate() {
+        if !FAMILIES.contains(&family) {
+            errors.push(FieldError::not_supported(format!("spec.ipFamilies[{index}]"), family, &FAMILIES));
+        }
+    }
+}
+
+fn affinity(spec: &Object, errors: &mut Vec<FieldError>) {
+    let config =
+        json::object(spec, "sessionAffinityConfig").and_then(|config| json::object(config, "clientIP"));
+    let Some(timeout) = config.and_then(|client_ip| client_ip.get("timeoutSeconds")) else { return };
+    if !timeout.as_i64().is_some_and(|seconds| (1..=MAX_AFFINITY_SECONDS).contains(&seconds)) {
+        let field = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
+        errors.push(FieldError::invalid(field, timeout.clone(), "must be between 1 and 86400, inclusive"));
+    }
+}
+
+/// Checks that both names of the annotation have the same value, if both are present.
+fn hints(object: &Object, errors: &mut Vec<FieldError>) {
+    let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
+    let value = |name| annotations.and_then(|annotations| annotations.get(name)).and_then(Value::as_str);
+    if let (Some(mode), Some(older)) = (value(MODE_ANNOTATION), value(HINTS_ANNOTATION))
+        && mode != older
+    {
+        let why = format!("must be the same as metadata.annotations[{HINTS_ANNOTATION}]");
+        errors.push(FieldError::invalid(format!("metadata.annotations[{MODE_ANNOTATION}]"), mode, &why));
+    }
+}
+
+fn external(spec: &Object, errors: &mut Vec<FieldError>) {
+    if service_type(spec) == "ExternalName" {
+        let name = json::text(spec, "externalName").unwrap_or_default();
+        if name.is_empty() {
+            errors.push(FieldError::required("spec.externalName", "type ExternalName needs a DNS name"));
+        } else if !names::is_dns_subdomain(name.strip_suffix('.').unwrap_or(name)) {
+            errors.push(FieldError::invalid("spec.externalName", name, "must be a DNS-1123 subdomain"));
+        }
+    }
+    for (index, text) in json::texts(spec, "externalIPs").enumerate() {
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
+        let fault = parse_address(text).map_or(Some("must be a valid IP address"), unusable);
+        errors.extend(fault.map(|why| FieldError::invalid(format!("spec.externalIPs[{index}]"), text, why)));
+    }
+    if !is_externally_accessible(spec) && json::text(spec, "externalTrafficPolicy").is_some() {
+        let why = "may only be set for NodePort and LoadBalancer Services and those with externalIPs";
+        let value = json::text(spec, "externalTrafficPolicy");
+        errors.push(FieldError::invalid("spec.externalTrafficPolicy", value, why));
+    }
+}
+
+fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+    let is_load_balancer = service_type(spec) == "LoadBalancer";
+    source_ranges(object, spec, errors);
+    for key in ["loadBalancerClass", "allocateLoadBalancerNodePorts"] {
+        if spec.contains_key(key) && !is_load_balancer {
+            errors.push(FieldError::forbidden(format!("spec.{key}"), ONLY_LOAD_BALANCER));
+        }
+    }
+    let class = json::text(spec, "loadBalancerClass");
+    if let Some(class) = class.filter(|class| is_load_balancer && !names::is_qualified_name(class)) {
+        errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
+    }
+}
+
+/// Checks the field, or the annotation if the field is empty.
+fn source_ranges(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+    let annotations = json::object(object, "metadata").and_then(|it| json::object(it, "annotations"));
+    let annotation = annotations.and_then(|it| it.get(SOURCE_RANGES_ANNOTATION)).and_then(Value::as_str);
+    let ranges: Vec<&str> = json::texts(spec, "loadBalancerSourceRanges").collect();
+    let (field, is_set) = if ranges.is_empty() {
+        (format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"), annotation.is_some())
+    } else {
+        ("spec.loadBalancerSourceRanges".to_owned(), true)
+    };
+    if is_set && service_type(spec) != "LoadBalancer" {
+        errors.push(FieldError::forbidden(field, ONLY_LOAD_BALANCER));
+        return;
+    }
+    for (index, text) in ranges.iter().enumerate() {
+        if parse_cidr(text.trim()).is_none() {
+            let why = "must be a CIDR without host bits";
+            errors.push(FieldError::invalid(format!("{field}[{index}]"), *text, why));
+        }
+    }
+    let listed = annotation.filter(|text| ranges.is_empty() && !text.trim().is_empty());
+    if let Some(text) = listed
+        && text.split(',').any(|part| parse_cidr(part.trim()).is_none())
+    {
+        errors.push(FieldError::invalid(field, text, "must be a list of CIDRs joined by commas"));
+    }
+}
+
+fn health_check_port(spec: &Object, errors: &mut Vec<FieldError>) {
+    let Some(port) = json::integer(spec, "healthCheckNodePort") else { return };
+    let field = "spec.healthCheckNodePort";
+    if !needs_health_check_port(spec) {
+        let why = "may only be set for type LoadBalancer with externalTrafficPolicy Local";
+        errors.push(FieldError::invalid(field, port, why));
+    } else if !is_port(port) {
+        errors.push(FieldError::invalid(field, port, PORT_RULE));
+    }
+}
+
+fn ingress(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+    let balancer = json::object(object, "status").and_then(|status| json::object(status, "loadBalancer"));
+    let entries = balancer.map_or(&[][..], |balancer| json::list(balancer, "ingress"));
+    if !entries.is_empty() && service_type(spec) != "LoadBalancer" {
+        errors.push(FieldError::forbidden("status.loadBalancer.ingress", ONLY_LOAD_BALANCER));
+        return;
+    }
+    for (index, entry) in entries.iter().filter_map(Value::as_object).enumerate() {
+        ingress_entry(entry, &format!("status.loadBalancer.ingress[{index}]"), errors);
+    }
+}
+
+fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
+    let (ip, mode) = (json::text(entry, "ip"), json::text(entry, "ipMode"));
+    if let Some(text) = ip.filter(|text| parse_address(text).is_none()) {
+        errors.push(FieldError::invalid(format!("{field}.ip"), text, "must be a valid IP address"));
+    }
+    match (ip, mode) {
+        (None, Some(_)) => {
+            errors.push(FieldError::forbidden(format!("{field}.ipMode"), "may not be set without ip"));
+        }
+        (Some(_), None) => {
+            errors.push(FieldError::required(format!("{field}.ipMode"), "says what ip means to nodes"));
+        }
+        (Some(_), Some(mode)) if !["VIP", "Proxy"].contains(&mode) => {
+            errors.push(FieldError::not_supported(format!("{field}.ipMode"), mode, &["VIP", "Proxy"]));
+        }
+        _ => {}
+    }
+    if let Some(name) = json::text(entry, "hostname")
+        && (!names::is_dns_subdomain(name) || parse_address(name).is_some())
+    {
+        errors.push(FieldError::invalid(
+            format!("{field}.hostname"),
+            name,
+            "must be a DNS name, not an IP address",
+        ));
+    }
+}
+
+/// Checks the changes of the stored Service, except those of its addresses and ports.
+fn transition(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
+    let key = "loadBalancerClass";
+    let is_load_balancer = |spec| service_type(spec) == "LoadBalancer";
+    if is_load_balancer(spec) && is_load_balancer(old) && spec.get(key) != old.get(key) {
+        let value = spec.get(key).cloned().unwrap_or_default();
+        errors.push(FieldError::invalid(format!("spec.{key}"), value, "field is immutable"));
+    }
+}

@@ -1,0 +1,100 @@
+//! Validates `spec.ports`.
+
+use std::collections::HashSet;
+
+use portolan_schema::json::{self, Object, Value};
+
+use crate::{
+    error::{FieldError, MOST_CAUSES},
+    kinds::{
+        network::{PORT_RULE, PROTOCOLS, is_port},
+        service::{is_headless, service_type},
+    },
+    names,
+};
+
+pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
+    let ports: Vec<&Object> = json::list(spec, "ports").iter().filter_map(Value::as_object).collect();
+    if ports.is_empty() && !is_headless(spec) && service_type(spec) != "ExternalName" {
+        errors
+            .push(FieldError::required("spec.ports", "a Service with a virtual IP needs at least one port"));
+    }
+    let mut seen = Seen::default();
+    for (index, port) in ports.iter().enumerate() {
+        // Further errors are not reported, and each takes more memory than its port.
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
+        let field = |key: &str| format!("spec.ports[{index}].{key}");
+        check_port(port, field, errors);
+        check_name(port, ports.len(), field, &mut seen, errors);
+        let protocol = json::text(port, "protocol").unwrap_or("TCP");
+        let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
+        if !seen.ports.insert((protocol, number)) {
+            errors
+                .push(FieldError::duplicate(format!("spec.ports[{index}]"), format!("{number}/{protocol}")));
+        }
+        if let Some(number) = json::integer(port, "nodePort") {
+            node_port(number, service_type(spec), field("nodePort"), errors);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Seen<'a> {
+    names: HashSet<&'a str>,
+    ports: HashSet<(&'a str, i64)>,
+}
+
+fn check_port(port: &Object, field: impl Fn(&str) -> String, errors: &mut Vec<FieldError>) {
+    match port.get("port").and_then(Value::as_i64) {
+        None => errors.push(FieldError::required(field("port"), "the port that the Service listens on")),
+        Some(number) if !is_port(number) => {
+            errors.push(FieldError::invalid(field("port"), number, PORT_RULE));
+        }
+        Some(_) => {}
+    }
+    if let Some(protocol) = json::text(port, "protocol").filter(|it| !PROTOCOLS.contains(it)) {
+        errors.push(FieldError::not_supported(field("protocol"), protocol, &PROTOCOLS));
+    }
+    match port.get("targetPort") {
+        Some(Value::Number(number))
+            if !number.as_i64().is_some_and(is_port) && port.get("port") != port.get("targetPort") =>
+        {
+            errors.push(FieldError::invalid(field("targetPort"), number.as_i64(), PORT_RULE));
+        }
+        Some(Value::String(name)) if !names::is_service_name(name) => {
+            let why = "must be a port name: at most 15 lower-case letters, digits and single hyphens, one letter at least";
+            errors.push(FieldError::invalid(field("targetPort"), name.as_str(), why));
+        }
+        _ => {}
+    }
+    if let Some(text) = json::text(port, "appProtocol").filter(|text| !names::is_qualified_name(text)) {
+        errors.push(FieldError::invalid(field("appProtocol"), text, "must be a qualified name"));
+    }
+}
+
+fn check_name<'a>(
+    port: &'a Object,
+    count: usize,
+    field: impl Fn(&str) -> String,
+    seen: &mut Seen<'a>,
+    errors: &mut Vec<FieldError>,
+) {
+    match json::text(port, "name") {
+        None if count > 1 => errors.push(FieldError::required(field("name"), "several ports need names")),
+        Some(name) if !names::is_dns_label(name) => {
+            errors.push(FieldError::invalid(field("name"), name, "must be a DNS-1123 label"));
+        }
+        Some(name) if !seen.names.insert(name) => errors.push(FieldError::duplicate(field("name"), name)),
+        None | Some(_) => {}
+    }
+}
+
+fn node_port(number: i64, service_type: &str, field: String, errors: &mut Vec<FieldError>) {
+    if matches!(service_type, "ClusterIP" | "ExternalName") {
+        errors.push(FieldError::forbidden(field, "may not be used for type ClusterIP or ExternalName"));
+    } else if !is_port(number) {
+        errors.push(FieldError::invalid(field, number, PORT_RULE));
+    }
+}

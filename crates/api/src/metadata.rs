@@ -1,0 +1,279 @@
+//! The rules of `metadata`: what the server fills in, what clients may change, and the syntax of names.
+
+use std::collections::HashSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use portolan_schema::{
+    Resource,
+    json::{self, Object, Value},
+    shape::timestamp,
+};
+
+use crate::{
+    error::{ApiError, FieldError, MOST_CAUSES},
+    kinds::network::parse_address,
+    names,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// Finalizer of an object whose dependents must lose their reference to it before it is removed
+/// (`metav1.FinalizerOrphanDependents`).
+pub const ORPHAN: &str = "orphan";
+/// Finalizer of an object whose blocking dependents must be deleted before it is removed
+/// (`metav1.FinalizerDeleteDependents`).
+pub const FOREGROUND: &str = "foregroundDeletion";
+/// Most bytes of the keys and values of all annotations together (apimachinery `TotalAnnotationSizeLimitB`).
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+/// Most bytes of the prefix in a generated name; a random suffix follows.
+const GENERATED_PREFIX: usize = 58;
+const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Fills in the uid, the creationTimestamp and a generated name of a new object. Removes fields that clients may not
+/// set.
+pub(crate) fn prepare_create(resource: Resource, metadata: &mut Object) {
+    for key in [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "selfLink",
+        "managedFields",
+    ] {
+        metadata.remove(key);
+    }
+    if json::text(metadata, "name").is_none()
+        && let Some(prefix) = json::text(metadata, "generateName")
+    {
+        let name = format!("{}{}", cut(prefix, GENERATED_PREFIX), suffix());
+        metadata.insert("name".to_owned(), name.into());
+    }
+    metadata.insert("uid".to_owned(), uid().into());
+    metadata.insert("creationTimestamp".to_owned(), now().into());
+    if resource == Resource::EndpointSlice {
+        metadata.insert("generation".to_owned(), 1.into());
+    }
+}
+
+/// Returns errors for changes of `metadata` that would be lost or would mean a deletion (apimachinery,
+/// `ValidateObjectMetaAccessorUpdate`).
+pub(crate) fn forbidden_changes(metadata: &Object, old: &Object) -> Vec<FieldError> {
+    let given = |object: &Object, key| object.get(key).filter(|value| !value.is_null()).cloned();
+    let why = "field is immutable; may only be changed via deletion";
+    let mut errors = Vec::new();
+    // A stored deletion timestamp is kept, whatever the client sends.
+    if let (Some(new), None) = (given(metadata, "deletionTimestamp"), given(old, "deletionTimestamp")) {
+        errors.push(FieldError::invalid("metadata.deletionTimestamp", new, why));
+    }
+    if let Some(new) = given(metadata, "deletionGracePeriodSeconds")
+        && given(old, "deletionGracePeriodSeconds").as_ref() != Some(&new)
+    {
+        errors.push(FieldError::invalid("metadata.deletionGracePeriodSeconds", new, why));
+    }
+    errors
+}
+
+/// Removes repeated owner references that are equal in every field. Returns a warning for the client if there were
+/// any.
+pub(crate) fn drop_duplicate_owners(metadata: &mut Object) -> Option<String> {
+    let owners = metadata.get_mut("ownerReferences")?.as_array_mut()?;
+    let (mut seen, mut twice) = (HashSet::new(), None);
+    owners.retain(|owner| {
+        let is_new = seen.insert(canonical(owner));
+        if !is_new && twice.is_none() {
+            twice = owner.get("uid").and_then(Value::as_str).map(str::to_owned);
+        }
+        is_new
+    });
+    twice.map(|uid| {
+        format!("metadata.ownerReferences names the owner with uid {uid:?} more than once; the first counts")
+    })
+}
+
+/// Restores the fields that an update may not change.
+pub(crate) fn prepare_update(metadata: &mut Object, old: &Object) {
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generateName",
+        "generation",
+    ] {
+        match old.get(key) {
+            Some(value) => metadata.insert(key.to_owned(), value.clone()),
+            None => metadata.remove(key),
+        };
+    }
+    metadata.remove("selfLink");
+    metadata.remove("managedFields");
+}
+
+/// Returns everything that is wrong with `metadata`.
+pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    errors.extend(name_error(resource, metadata));
+    let namespace = json::text(metadata, "namespace").unwrap_or_default();
+    if resource.info().namespaced && !names::is_dns_label(namespace) {
+        errors.push(FieldError::invalid("metadata.namespace", namespace, "must be a DNS-1123 label"));
+    }
+    let labels = json::object(metadata, "labels").into_iter().flatten();
+    errors.extend(labels.filter_map(|(key, value)| label_error(key, value)).take(MOST_CAUSES));
+    errors.extend(annotation_errors(metadata));
+    errors.extend(owner_errors(metadata));
+    for (index, finalizer) in json::texts(metadata, "finalizers").enumerate() {
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
+        if !names::is_qualified_name(finalizer) {
+            let field = format!("metadata.finalizers[{index}]");
+            errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
+        }
+    }
+    let has = |wanted| json::texts(metadata, "finalizers").any(|finalizer| finalizer == wanted);
+    if has(ORPHAN) && has(FOREGROUND) {
+        let why = "of orphan and foregroundDeletion only one can be set";
+        errors.push(FieldError::invalid("metadata.finalizers", ORPHAN, why));
+    }
+    errors
+}
+
+/// Returns the `resourceVersion` of a body; `None` if it is absent, empty or `0`.
+pub(crate) fn given_revision(metadata: &Object) -> Result<Option<u64>, ApiError> {
+    let Some(text) = json::text(metadata, "resourceVersion") else { return Ok(None) };
+    let revision = text.parse::<u64>().map_err(|_| ApiError::WrongType {
+        field: "metadata.resourceVersion".to_owned(),
+        expected: "a decimal number in a string",
+        got: "other text",
+    })?;
+    Ok(Some(revision).filter(|revision| *revision != 0))
+}
+
+/// Returns the current time in whole seconds, as RFC 3339 in UTC.
+pub fn now() -> String {
+    timestamp::whole(since_epoch().0).unwrap_or_default()
+}
+
+/// Returns the current time in microseconds, in the format of a `MicroTime`.
+pub fn now_micro() -> String {
+    let (seconds, nanos) = since_epoch();
+    timestamp::micro(seconds, nanos).unwrap_or_default()
+}
+
+/// Returns the seconds since 1970 of a Time as the API writes it, `2006-01-02T15:04:05Z`.
+pub(crate) fn parse_time(text: &str) -> Option<u64> {
+    timestamp::parse(text).and_then(|(seconds, _)| u64::try_from(seconds).ok())
+}
+
+fn since_epoch() -> (i64, u32) {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (i64::try_from(since.as_secs()).unwrap_or_default(), since.subsec_nanos())
+}
+
+fn name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {
+    let Some(name) = json::text(metadata, "name") else {
+        return Some(FieldError::required("metadata.name", "name or generateName is required"));
+    };
+    let (valid, rule) = match resource {
+        Resource::Service | Resource::Namespace => (
+            names::is_dns_label(name),
+            "must be a DNS-1123 label: at most 63 lower-case letters, digits and inner hyphens",
+        ),
+        Resource::IpAddress => (
+            parse_address(name).is_some_and(|address| address.to_string() == name),
+            "must be an IP address in canonical form (RFC 5952 for IPv6)",
+        ),
+        _ => (
+            names::is_dns_subdomain(name),
+            "must be a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', at most 253",
+        ),
+    };
+    (!valid || !names::is_path_segment(name)).then(|| FieldError::invalid("metadata.name", name, rule))
+}
+
+fn label_error(key: &str, value: &Value) -> Option<FieldError> {
+    let field = format!("metadata.labels[{key}]");
+    if !names::is_qualified_name(key) {
+        return Some(FieldError::invalid("metadata.labels", key, "the key must be a qualified name"));
+    }
+    let value = value.as_str().unwrap_or_default();
+    let rule = "must be at most 63 of letters, digits, '-', '_' and '.', alphanumeric at both ends";
+    (!names::is_label_value(value)).then(|| FieldError::invalid(field, value, rule))
+}
+
+fn annotation_errors(metadata: &Object) -> Vec<FieldError> {
+    let annotations = || json::object(metadata, "annotations").into_iter().flatten();
+    let mut errors: Vec<FieldError> = annotations()
+        .filter(|(key, _)| !names::is_qualified_name(&key.to_lowercase()))
+        .map(|(key, _)| {
+            FieldError::invalid("metadata.annotations", key.as_str(), "the key must be a qualified name")
+        })
+        .take(MOST_CAUSES)
+        .collect();
+    let size: usize = annotations().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    if size > ANNOTATIONS_LIMIT {
+        errors.push(FieldError::too_many("metadata.annotations", size, ANNOTATIONS_LIMIT));
+    }
+    errors
+}
+
+fn owner_errors(metadata: &Object) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    let mut controllers = 0;
+    for (index, owner) in json::list(metadata, "ownerReferences").iter().enumerate() {
+        let Some(owner) = owner.as_object() else { continue };
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
+        for key in ["apiVersion", "kind", "name", "uid"] {
+            if json::text(owner, key).is_none() {
+                let field = format!("metadata.ownerReferences[{index}].{key}");
+                errors.push(FieldError::required(field, "an owner is named in full"));
+            }
+        }
+        if json::text(owner, "kind") == Some("Event")
+            && matches!(json::text(owner, "apiVersion"), Some("v1" | "events.k8s.io/v1"))
+        {
+            let field = format!("metadata.ownerReferences[{index}]");
+            errors.push(FieldError::invalid(field, "Event", "an Event may not own anything"));
+        }
+        controllers += usize::from(owner.get("controller").and_then(Value::as_bool) == Some(true));
+    }
+    if controllers > 1 {
+        errors.push(FieldError::invalid(
+            "metadata.ownerReferences",
+            controllers,
+            "only one may be the controller",
+        ));
+    }
+    errors
+}
+
+/// Returns a text that is the same for equal owner references, whatever the order of their fields.
+fn canonical(owner: &Value) -> String {
+    owner.to_string()
+}
+
+/// Returns at most the first `length` bytes of `text`, cut between two characters.
+fn cut(text: &str, length: usize) -> &str {
+    let end = (0..=length.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.get(..end).unwrap_or_default()
+}
+
+fn suffix() -> String {
+    (0..5).filter_map(|_| fastrand::choice(SUFFIX_ALPHABET)).map(|byte| char::from(*byte)).collect()
+}
+
+/// Returns a random (version 4) UUID, RFC 9562 section 5.4.
+fn uid() -> String {
+    let random = fastrand::u128(..);
+    let versioned = random & !(0xf << 76) | (0x4 << 76);
+    let hex = format!("{:032x}", versioned & !(0x3 << 62) | (0x2 << 62));
+    let part = |range| hex.get(range).unwrap_or_default();
+    [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)].join("-")
+}

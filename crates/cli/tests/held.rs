@@ -1,0 +1,146 @@
+//! Health and metrics are answered while the proxy waits for a program of iptables. Needs root, nft and iptables, and
+//! fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::PathBuf;
+
+use portolan_testkit::{PortolanProcess, Protocol, eventually};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, in_step, logged, objects, page, reaches};
+
+const HEALTH: &str = "127.0.0.1:10256";
+const METRICS: &str = "127.0.0.1:10249";
+
+/// Programs that restore rules, in front of those of the node. While there is a gate, each waits at it before it runs.
+struct Programs {
+    folder: TempDir,
+}
+
+impl Programs {
+    /// Creates a program for each one of the node.
+    fn new() -> Self {
+        let programs = Self { folder: tempfile::tempdir().unwrap() };
+        let path = std::env::var("PATH").unwrap();
+        let gate = programs.gate();
+        for program in ["iptables", "ip6tables"] {
+            for variant in ["", "-nft", "-legacy"] {
+                let name = format!("{program}{variant}-restore");
+                let files = path.split(':').map(|folder| PathBuf::from(folder).join(&name));
+                let Some(own) = files.into_iter().find(|file| file.exists()) else { continue };
+                let (gate, own) = (gate.display(), own.display());
+                // The gate may be removed before it is opened.
+                let script =
+                    format!("#!/bin/sh\n[ ! -p {gate} ] || read -r _ <{gate} || :\nexec {own} \"$@\"\n");
+                let file = programs.folder.path().join(&name);
+                fs::write(&file, script).unwrap();
+                fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        programs
+    }
+
+    fn gate(&self) -> PathBuf {
+        self.folder.path().join("gate")
+    }
+
+    /// Returns a `PATH` on which these programs are found first.
+    fn path(&self) -> String {
+        format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap())
+    }
+
+    /// Makes every program that starts from now on wait.
+    fn hold(&self) {
+        mknodat(CWD, self.gate(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    }
+
+    /// Waits until a program waits. It goes on when the file is dropped.
+    fn held(&self, proxy: &PortolanProcess) -> File {
+        const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
+        let mut held = None;
+        // Without a reader, the kernel refuses to open it for writing (fifo(7)).
+        let outcome = eventually(PATIENCE, "a program at the gate", || {
+            held = OpenOptions::new().write(true).custom_flags(NONBLOCK).open(self.gate()).ok();
+            held.is_some()
+        });
+        assert!(outcome.is_ok(), "{}", proxy.output());
+        held.unwrap()
+    }
+
+    /// Lets the waiting program and all later ones run.
+    fn release(&self, held: File) {
+        fs::remove_file(self.gate()).unwrap();
+        drop(held);
+    }
+}
+
+/// Returns the metrics page. Asserts that health and metrics are answered with status 200.
+fn answers(cluster: &Cluster) -> String {
+    let get = |to, path| http::get(cluster.world.node().namespace(), at(to), path).expect("an answer");
+    for (to, path) in [(HEALTH, "/livez"), (HEALTH, "/healthz"), (METRICS, "/proxyMode")] {
+        assert_eq!(get(to, path).status, 200, "{path}");
+    }
+    let metrics = get(METRICS, "/metrics");
+    assert_eq!(metrics.status, 200);
+    metrics.body
+}
+
+/// Returns the value of a field on `/configz`.
+fn configured(cluster: &Cluster, field: &str) -> Value {
+    let text = page(cluster, "/configz");
+    let shown: Value = serde_json::from_str(&text).unwrap();
+    shown["kubeproxy.config.k8s.io"][field].clone()
+}
+
+#[test]
+fn health_and_metrics_are_answered_while_a_program_waits() {
+    const REFUSED: &str = "the changed configuration is refused";
+    let (cluster, programs) = (Cluster::new(), Programs::new());
+    let [pod, other] = cluster.world.pods() else { panic!("two pods") };
+    let client = cluster.world.client().namespace();
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[pod]);
+    cluster.configure("");
+    let (file, master, path) = (cluster.configuration_file(), cluster.master(), programs.path());
+    let arguments = ["proxy", "--config", file.to_str().unwrap(), "--master", &master];
+    let node = cluster.world.node().namespace();
+    let environment = [("PATH", path.as_str())];
+    let mut proxy =
+        PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &environment).unwrap();
+    in_step(&mut proxy);
+
+    programs.hold();
+    cluster.configure("mode: iptables\n");
+    let held = programs.held(&proxy);
+    let metrics = answers(&cluster);
+    assert!(metrics.contains("portolan_proxy_mode{mode=\"nftables\""), "{metrics}");
+    // Changes of objects are programmed meanwhile, and a later file waits for its turn.
+    cluster.service(objects::cluster_ip("db", "10.96.0.11"), &[other]);
+    reaches(client, Protocol::Tcp, at("10.96.0.11:80"), &[other]);
+    cluster.configure("mode: iptables\nconfigSyncPeriod: 7m\n");
+    answers(&cluster);
+    assert_eq!(configured(&cluster, "mode"), "nftables");
+
+    programs.release(held);
+    logged(&mut proxy, COMPLETE, 2);
+    let newest = || configured(&cluster, "configSyncPeriod") == "7m0s";
+    assert!(eventually(PATIENCE, "the newest content", newest).is_ok(), "{}", proxy.output());
+    assert_eq!(configured(&cluster, "mode"), "iptables");
+    let metrics = answers(&cluster);
+    assert!(metrics.contains("portolan_proxy_mode{mode=\"iptables\""), "{metrics}");
+    assert!(!proxy.output().contains(REFUSED), "{}", proxy.output());
+    for (to, pod) in [("10.96.0.10:80", pod), ("10.96.0.11:80", other)] {
+        reaches(client, Protocol::Tcp, at(to), &[pod]);
+    }
+}

@@ -1,0 +1,306 @@
+//! The thread that cleans up stale flows on request.
+//!
+//! Requests are queued by family and Service port; the latest of each is kept. One family is cleaned up at a time.
+//! Requests that arrive meanwhile are read before anything is deleted, so that a flow to an endpoint that was added a
+//! moment ago is not deleted as stale. A failed clean-up is queued again and retried.
+
+use std::net::IpAddr;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use portolan_model::catalog::{PerFamily, UdpService};
+use portolan_model::{Family, NodePortAddresses};
+use portolan_sock::SocketError;
+use portolan_wire::conntrack::Flow;
+
+use super::pending::Pending;
+use super::{Check, Cleaner, Error, Report, Verdict};
+use portolan_mailbox::{Received, Receiver, Sender, mailbox};
+use portolan_sock::addresses;
+
+/// Wait after a first failure. It doubles with each consecutive failure.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Longest wait after a failure.
+const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// After a clean-up the thread waits this many times its duration. Under constant change it takes a tenth of one
+/// processor.
+const REST: u32 = 9;
+
+/// The result of a clean-up or of an attempt at one.
+#[derive(Debug)]
+pub struct Cleaned {
+    /// Family of the flows.
+    pub family: Family,
+    /// How long it took.
+    pub duration: Duration,
+    /// The report, or the error. After an error or a refusal the clean-up is retried.
+    pub outcome: Result<Report, Error>,
+}
+
+/// The running thread. Dropping this value drops pending requests and ends the thread after its current clean-up.
+#[derive(Debug)]
+pub struct CleanerThread {
+    requests: Requests,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A handle to send requests to the thread.
+#[derive(Debug, Clone)]
+pub struct Requests {
+    sender: Sender<Mail>,
+}
+
+/// What was requested since the worker looked last.
+#[derive(Debug, Default)]
+struct Mail {
+    requests: PerFamily<Pending>,
+    node_ports: PerFamily<Option<NodePortAddresses>>,
+    stop: bool,
+}
+
+impl CleanerThread {
+    /// Starts the thread in the network namespace of the calling thread. `node_ports` are the addresses that accept
+    /// node ports. `report` is called after each clean-up.
+    pub fn spawn(
+        node_ports: PerFamily<NodePortAddresses>,
+        report: impl FnMut(Cleaned) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        Self::spawn_with(Netlink, node_ports, report)
+    }
+
+    fn spawn_with(
+        kernel: impl Kernel + Send + 'static,
+        node_ports: PerFamily<NodePortAddresses>,
+        report: impl FnMut(Cleaned) + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (sender, receiver) = mailbox();
+        let inbox = Inbox { receiver, lanes: lanes(node_ports), stopped: false };
+        let worker = Worker { kernel, inbox, report };
+        let thread = std::thread::Builder::new().name("conntrack".into()).spawn(move || worker.run())?;
+        Ok(Self { requests: Requests { sender }, thread: Some(thread) })
+    }
+
+    /// Returns true if the thread runs. It ends by itself only if it panics.
+    pub fn is_running(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
+    /// Returns a handle to send requests.
+    pub fn requests(&self) -> Requests {
+        self.requests.clone()
+    }
+}
+
+impl Drop for CleanerThread {
+    fn drop(&mut self) {
+        self.requests.sender.put(|mail| mail.stop = true);
+        if let Some(thread) = self.thread.take() {
+            // A panic in the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Requests {
+    /// Requests the deletion of stale flows of these Service ports. Call it after their rules are programmed: a flow
+    /// that starts before that may be stale again.
+    pub fn request(&self, family: Family, services: Vec<UdpService>) {
+        if !services.is_empty() {
+            self.sender.put(|mail| mail.requests.get_mut(family).add(services));
+        }
+    }
+
+    /// Sets the addresses that accept node ports.
+    pub fn configure(&self, family: Family, node_ports: NodePortAddresses) {
+        self.sender.put(|mail| *mail.node_ports.get_mut(family) = Some(node_ports));
+    }
+}
+
+/// The kernel interface of the thread.
+trait Kernel {
+    /// Returns every address of this node.
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, SocketError>;
+    /// See [`Cleaner::clean_unless`].
+    fn clean(&mut self, check: &Check, spare: &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error>;
+}
+
+/// Opens sockets for each clean-up. That costs little, keeps no memory, and recovers from every fault of a socket.
+struct Netlink;
+
+impl Kernel for Netlink {
+    fn addresses(&mut self) -> Result<Vec<IpAddr>, SocketError> {
+        addresses::list()
+    }
+
+    fn clean(&mut self, check: &Check, spare: &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> {
+        Cleaner::open(check.family())?.clean_unless(check, spare)
+    }
+}
+
+struct Worker<K, R> {
+    kernel: K,
+    inbox: Inbox,
+    report: R,
+}
+
+/// The queue, and the lanes that its messages go to.
+struct Inbox {
+    receiver: Receiver<Mail>,
+    lanes: PerFamily<Lane>,
+    stopped: bool,
+}
+
+/// The pending requests of one family.
+struct Lane {
+    family: Family,
+    node_ports: NodePortAddresses,
+    pending: Pending,
+    not_before: Instant,
+    failures: u32,
+    /// While a clean-up runs: a check of the requests that arrived meanwhile, and the addresses for it.
+    newer: Option<Check>,
+    addresses: Vec<IpAddr>,
+}
+
+impl<K: Kernel, R: FnMut(Cleaned)> Worker<K, R> {
+    fn run(mut self) {
+        while self.inbox.wait() {
+            for family in Family::BOTH {
+                let due = self.inbox.lanes.get(family).due();
+                if !self.inbox.stopped && due.is_some_and(|due| due <= Instant::now()) {
+                    self.clean(family);
+                }
+            }
+        }
+    }
+
+    fn clean(&mut self, family: Family) {
+        let start = Instant::now();
+        let services = self.inbox.lanes.get_mut(family).pending.take();
+        let outcome = self.attempt(family, &services);
+        let duration = start.elapsed();
+        let again = !matches!(&outcome, Ok(report) if report.refused == 0);
+        let lane = self.inbox.lanes.get_mut(family);
+        lane.finish();
+        if again {
+            let wait = lane.fail(services);
+            warn(family, wait, &outcome);
+        } else {
+            lane.succeed(duration);
+        }
+        (self.report)(Cleaned { family, duration, outcome });
+    }
+
+    fn attempt(&mut self, family: Family, services: &[UdpService]) -> Result<Report, Error> {
+        let lane = self.inbox.lanes.get_mut(family);
+        lane.addresses = match &lane.node_ports {
+            NodePortAddresses::Addresses(addresses) => addresses.clone(),
+            NodePortAddresses::MatchAll => self.kernel.addresses().map_err(Error::Addresses)?,
+        };
+        lane.addresses.retain(|address| !address.is_loopback());
+        let check = Check::new(family, services, lane.addresses.clone());
+        let inbox = &mut self.inbox;
+        self.kernel.clean(&check, &mut |flow| inbox.must_keep(family, flow))
+    }
+}
+
+impl Inbox {
+    /// Waits until there is something to do. Returns false if the thread is to end.
+    fn wait(&mut self) -> bool {
+        let due = Family::BOTH.into_iter().filter_map(|family| self.lanes.get(family).due()).min();
+        match self.receiver.take_before(due) {
+            Received::Value(mail) => self.open(mail),
+            Received::Late => {}
+            Received::Closed => self.stopped = true,
+        }
+        !self.stopped
+    }
+
+    /// Receives what was requested meanwhile. Returns true if there was anything.
+    fn poll(&mut self) -> bool {
+        let Some(mail) = self.receiver.take() else { return false };
+        self.open(mail);
+        true
+    }
+
+    fn open(&mut self, mail: Mail) {
+        let Mail { mut requests, mut node_ports, stop } = mail;
+        for family in Family::BOTH {
+            let lane = self.lanes.get_mut(family);
+            lane.pending.add(requests.get_mut(family).take());
+            if let Some(node_ports) = node_ports.get_mut(family).take() {
+                lane.node_ports = node_ports;
+            }
+        }
+        self.stopped |= stop;
+    }
+
+    /// Returns true if a stale flow must not be deleted: newer requests make it valid, or the thread is to end.
+    fn must_keep(&mut self, family: Family, flow: &Flow) -> bool {
+        if self.poll() {
+            self.lanes.get_mut(family).renew();
+        }
+        let newer = self.lanes.get(family).newer.as_ref();
+        self.stopped || newer.is_some_and(|newer| newer.judge(flow) == Verdict::Valid)
+    }
+}
+
+impl Lane {
+    /// Returns when to clean up, or `None` if nothing is pending.
+    fn due(&self) -> Option<Instant> {
+        (!self.pending.is_empty()).then_some(self.not_before)
+    }
+
+    fn renew(&mut self) {
+        let addresses = self.addresses.clone();
+        self.newer =
+            (!self.pending.is_empty()).then(|| Check::new(self.family, self.pending.services(), addresses));
+    }
+
+    /// Drops what only a running clean-up needs.
+    fn finish(&mut self) {
+        (self.newer, self.addresses) = (None, Vec::new());
+    }
+
+    fn succeed(&mut self, duration: Duration) {
+        self.failures = 0;
+        self.not_before = Instant::now() + duration.saturating_mul(REST).min(LONGEST_RETRY);
+    }
+
+    /// Queues the requests again. Returns the wait before the next attempt.
+    fn fail(&mut self, services: Vec<UdpService>) -> Duration {
+        let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_RETRY);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Instant::now() + wait;
+        self.pending.put_back(services);
+        wait
+    }
+}
+
+fn lanes(node_ports: PerFamily<NodePortAddresses>) -> PerFamily<Lane> {
+    let lane = |family, node_ports| Lane {
+        family,
+        node_ports,
+        pending: Pending::default(),
+        not_before: Instant::now(),
+        failures: 0,
+        newer: None,
+        addresses: Vec::new(),
+    };
+    PerFamily { ipv4: lane(Family::Ipv4, node_ports.ipv4), ipv6: lane(Family::Ipv6, node_ports.ipv6) }
+}
+
+fn warn(family: Family, wait: Duration, outcome: &Result<Report, Error>) {
+    match outcome {
+        Err(error) => {
+            tracing::warn!(%family, %error, retry_in = ?wait, "stale UDP flows could not be cleaned up");
+        }
+        Ok(Report { refused, refusal, .. }) => {
+            let refusal = refusal.as_ref().map(tracing::field::display);
+            tracing::warn!(%family, refused, refusal, retry_in = ?wait, "the kernel kept stale UDP flows");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! A folder of manifests whose objects are kept in sync with the store: objects are created, updated, and pruned when
+//! no manifest declares them.
+//!
+//! In: the contents of the folder. Out: writes through [`Api`].
+//!
+//! Every object that the folder creates has an annotation that names its file. So an object that no manifest declares
+//! is pruned even if its manifest was removed while no server was running. A document that cannot be used is logged
+//! in one line, and does not affect the other documents. While a file has an unreadable document, nothing that the
+//! file created is pruned: the document may declare that object.
+
+mod contents;
+mod documents;
+mod elsewhere;
+mod follow;
+mod marker;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use portolan_api::{Api, ApiError, DeleteOptions, Effect, Preconditions, Target, resource_of};
+use portolan_schema::{
+    Resource,
+    json::{self, Value},
+};
+use portolan_store::{Scope, StoredObject};
+
+pub use self::follow::Follower;
+pub(crate) use self::marker::MARKER;
+use self::{
+    contents::{Contents, Found},
+    documents::Document,
+    elsewhere::elsewhere,
+};
+use crate::Seen;
+
+#[cfg(test)]
+mod tests;
+
+/// The objects and files of a folder, as of the last synchronization.
+#[derive(Debug)]
+struct Folder {
+    api: Arc<Api>,
+    /// The absolute path.
+    path: PathBuf,
+    files: BTreeMap<PathBuf, File>,
+    /// Objects that could not be pruned yet.
+    leftover: HashSet<ObjectId>,
+}
+
+/// A file as it was last read.
+#[derive(Debug, Default)]
+struct File {
+    /// The content that was applied. `None` if the file must be processed again even if it does not change.
+    content: Option<Vec<u8>>,
+    objects: HashSet<ObjectId>,
+    /// The errors in the file that have been logged.
+    complaints: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ObjectId {
+    resource: Resource,
+    namespace: String,
+    name: String,
+}
+
+/// The reason why a document was not applied.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0}")]
+    Api(#[from] ApiError),
+    #[error("the same object is already declared in {}", .0.display())]
+    Duplicate(PathBuf),
+    #[error("metadata.name: Required value: manifests name their objects")]
+    NoName,
+}
+
+/// The result of a synchronization.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Synced {
+    /// Everything is in sync, except for errors that only a change of the folder can fix.
+    Done,
+    /// Not everything is in sync. A retry may succeed.
+    TryAgain,
+}
+
+/// Returns true if the store has objects that the folder created before this process started.
+pub fn has_made(api: &Arc<Api>, folder: &Path) -> bool {
+    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    !Folder::new(Arc::clone(api), path).files.is_empty()
+}
+
+impl Folder {
+    /// Creates the folder's state, with the objects that the folder created before this process started.
+    fn new(api: Arc<Api>, path: PathBuf) -> Self {
+        let mut folder = Self { api, path, files: BTreeMap::new(), leftover: HashSet::new() };
+        for resource in Resource::served().filter(|it| it.stored() == *it) {
+            let snapshot = folder.api.store().snapshot(resource, &Scope::default(), None);
+            for object in snapshot.into_iter().flat_map(|it| it.objects) {
+                if let Some(file) = marker::file_of(resource, &object, &folder.path) {
+                    let id = ObjectId::of(resource, &object);
+                    folder.files.entry(file).or_default().objects.insert(id);
+                }
+            }
+        }
+        folder
+    }
+
+    /// Applies the files that have changed, and deletes the objects that no file declares.
+    async fn sync(&mut self, contents: Contents) -> Synced {
+        let mut before = std::mem::take(&mut self.files);
+        let mut made = std::mem::take(&mut self.leftover);
+        made.extend(before.values().flat_map(|file| file.objects.iter().cloned()));
+        let mut declared: HashMap<ObjectId, PathBuf> = HashMap::new();
+        let mut synced = Synced::Done;
+        for (path, found) in contents {
+            let old = before.remove(&path).unwrap_or_default();
+            let (file, result) = self.sync_file(&path, found, old, &declared).await;
+            synced = synced.and(result);
+            declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
+            self.files.insert(path, file);
+            // Other tasks, such as requests, run between the files of a large folder.
+            tokio::task::yield_now().await;
+        }
+        for id in made.into_iter().filter(|id| !declared.contains_key(id)) {
+            synced = synced.and(self.prune(id).await);
+        }
+        synced
+    }
+
+    /// Processes changes of the stored objects. Returns true if an object that a file declares was deleted.
+    fn observe(&mut self, seen: Vec<Seen>) -> bool {
+        let mut gone: HashSet<ObjectId> = HashSet::new();
+        for seen in seen {
+            match seen {
+                Seen::Change(resource, change) if change.new.is_none() => {
+                    gone.extend(change.old.map(|old| ObjectId::of(resource, &old)));
+                }
+                Seen::Change(..) => {}
+                Seen::State(resource, objects) => {
+                    let present: HashSet<ObjectId> =
+                        objects.iter().map(|object| ObjectId::of(resource, object)).collect();
+                    let declared = self.files.values().flat_map(|file| &file.objects);
+                    gone.extend(
+                        declared.filter(|id| id.resource == resource && !present.contains(id)).cloned(),
+                    );
+                }
+            }
+        }
+        let mut is_missing = false;
+        for file in self.files.values_mut().filter(|file| !file.objects.is_disjoint(&gone)) {
+            file.content = None;
+            is_missing = true;
+        }
+        is_missing
+    }
+
+    async fn sync_file(
+        &self,
+        path: &Path,
+        found: Found,
+        old: File,
+        declared: &HashMap<ObjectId, PathBuf>,
+    ) -> (File, Synced) {
+        let content = match found {
+            Found::Content(content) => content,
+            Found::Unfinished => return (File { content: None, ..old }, Synced::Done),
+            Found::Unreadable(error) => return (unread(path, old, &error), Synced::Done),
+        };
+        if old.content.as_ref() == Some(&content) {
+            return (old, Synced::Done);
+        }
+        let owned = path.to_owned();
+        let split = elsewhere(move || (documents::split(&owned, &content), content));
+        let (documents, content) = match split.await {
+            Ok(split) => split,
+            Err(error) => return (unread(path, old, &error), Synced::TryAgain),
+        };
+        let mut file = File::default();
+        let (mut unreadable, mut again, mut synced) = (false, false, Synced::Done);
+        for document in documents {
+            let Err(refusal) = self.apply(&document, path, declared, &mut file.objects).await else {
+                continue;
+            };
+            file.complaints.push(complaint(path, &document, &refusal));
+            unreadable |= document.id().is_none();
+            again |= document.id().is_some();
+            synced = synced.and(refusal.may_pass());
+        }
+        complain(&old.complaints, &file.complaints);
+        if unreadable {
+            file.objects.extend(old.objects);
+        }
+        // Objects that were refused are tried again with the next change: the reason may lie in another object.
+        file.content = (!again).then_some(content);
+        (file, synced)
+    }
+
+    async fn apply(
+        &self,
+        document: &Document,
+        path: &Path,
+        declared: &HashMap<ObjectId, PathBuf>,
+        own: &mut HashSet<ObjectId>,
+    ) -> Result<(), Refusal> {
+        let object = document.object.as_ref().map_err(Clone::clone)?;
+        let id = object_id(object)?;
+        if let Some(other) = declared.get(&id) {
+            return Err(Refusal::Duplicate(other.clone()));
+        }
+        if !own.insert(id.clone()) {
+            return Err(Refusal::Duplicate(path.to_owned()));
+        }
+        let outcome = self.api.apply(marker::marked(object.clone(), &id, path)).await?;
+        for warning in outcome.warnings {
+            tracing::warn!(file = %path.display(), document = document.index, warning, "manifest");
+        }
+        if outcome.effect != Effect::Unchanged {
+            let revision = outcome.revision;
+            tracing::info!(file = %path.display(), document = document.index, revision, "manifest applied");
+        }
+        Ok(())
+    }
+
+    /// Deletes an object, unless its annotation was removed: another client has taken it over.
+    async fn prune(&mut self, id: ObjectId) -> Synced {
+        let (kind, namespace, name) = (id.resource.info().kind, id.namespace.clone(), id.name.clone());
+        let Some(stored) = self.api.store().get(id.resource, &id.target().key()) else { return Synced::Done };
+        if marker::file_of(id.resource, &stored, &self.path).is_none() {
+            tracing::info!(
+                kind,
+                namespace,
+                name,
+                "not pruned: it is no longer marked as made by this folder"
+            );
+            return Synced::Done;
+        }
+        let preconditions =
+            Preconditions { uid: None, resource_version: Some(stored.revision().to_string()) };
+        let options = DeleteOptions { preconditions, ..DeleteOptions::default() };
+        match self.api.delete_with(id.target(), &options).await {
+            Ok(_) => {
+                tracing::info!(kind, namespace, name, "pruned: no manifest has it");
+                Synced::Done
+            }
+            Err(ApiError::NotFound { .. }) => Synced::Done,
+            Err(error) => {
+                tracing::error!(kind, namespace, name, %error, "not pruned");
+                let synced = Refusal::Api(error).may_pass();
+                if synced == Synced::TryAgain {
+                    self.leftover.insert(id);
+                }
+                synced
+            }
+        }
+    }
+}
+
+impl Synced {
+    fn and(self, other: Self) -> Self {
+        if self == Self::Done { other } else { self }
+    }
+}
+
+impl Refusal {
+    /// Returns whether the same document may be accepted later, without a change of the folder.
+    fn may_pass(&self) -> Synced {
+        match self {
+            Self::Api(
+                ApiError::Terminating { .. }
+                | ApiError::AlreadyExists { .. }
+                | ApiError::Conflict { .. }
+                | ApiError::Contended { .. }
+                | ApiError::Unavailable(_)
+                | ApiError::Unconfirmed(_)
+                | ApiError::Internal(_),
+            ) => Synced::TryAgain,
+            _ => Synced::Done,
+        }
+    }
+}
+
+impl ObjectId {
+    fn of(resource: Resource, object: &StoredObject) -> Self {
+        Self { resource, namespace: object.namespace().to_owned(), name: object.name().to_owned() }
+    }
+
+    fn target(&self) -> Target<'_> {
+        Target { resource: self.resource, namespace: &self.namespace, name: &self.name }
+    }
+}
+
+impl fmt::Display for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.resource.info().kind, self.target().key())
+    }
+}
+
+impl Document {
+    fn id(&self) -> Option<ObjectId> {
+        object_id(self.object.as_ref().ok()?).ok()
+    }
+}
+
+/// Returns one line that names the document's position and what is wrong with it.
+fn complaint(path: &Path, document: &Document, refusal: &Refusal) -> String {
+    let error = refusal.to_string();
+    // A parser's message may continue with an excerpt.
+    let error = error.lines().next().unwrap_or_default();
+    let Document { index, line, item, .. } = document;
+    let item = item.map_or_else(String::new, |item| format!(", item {}", item + 1));
+    format!("{}: document {}{item}, line {line}: {error}", path.display(), index + 1)
+}
+
+/// Returns the file as it was last read, with a complaint that it cannot be read.
+fn unread(path: &Path, old: File, error: &dyn fmt::Display) -> File {
+    let complaints = vec![format!("{}: {error}", path.display())];
+    complain(&old.complaints, &complaints);
+    File { content: None, complaints, ..old }
+}
+
+/// Logs the complaints that have not been logged before.
+fn complain(old: &[String], new: &[String]) {
+    for complaint in new.iter().filter(|it| !old.contains(it)) {
+        tracing::error!(complaint, "manifest not applied");
+    }
+}
+
+fn object_id(object: &Value) -> Result<ObjectId, Refusal> {
+    let wrong = ApiError::WrongType {
+        field: "(the whole document)".to_owned(),
+        expected: "an object",
+        got: json::type_name(object),
+    };
+    let object = object.as_object().ok_or(wrong)?;
+    // An Event has two forms. Only one is stored.
+    let resource = resource_of(object)?.stored();
+    let metadata = json::object(object, "metadata").ok_or(Refusal::NoName)?;
+    let name = json::text(metadata, "name").ok_or(Refusal::NoName)?.to_owned();
+    let namespace = json::text(metadata, "namespace").unwrap_or("default");
+    let namespace = if resource.info().namespaced { namespace.to_owned() } else { String::new() };
+    Ok(ObjectId { resource, namespace, name })
+}

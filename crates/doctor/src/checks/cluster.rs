@@ -1,0 +1,234 @@
+//! What the API server says: whether it answers, its clock, this Node, ranges of addresses, and Services without usable
+//! endpoints.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::facts::{Api, Cluster, Facts, Role, ServiceFacts};
+use crate::finding::{Code, Finding, Severity};
+
+/// Difference of clocks, in seconds, from which it is reported. The header `Date` has whole seconds, and an answer may take
+/// some.
+const SKEW: u64 = 5;
+/// Difference from which certificates and tokens that were just made are refused: the API server dates certificates five
+/// minutes back.
+const SKEW_OF_CERTIFICATES: u64 = 300;
+
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(api) = &facts.api {
+        findings.extend(unreachable(api));
+        findings.extend(denied(api));
+        findings.extend(skewed(api));
+    }
+    if let Some(cluster) = &facts.cluster {
+        findings.extend(node(cluster));
+        findings.extend(overlaps(facts, cluster));
+        findings.extend(cluster.services.iter().filter_map(endpoints));
+    }
+    findings
+}
+
+fn unreachable(api: &Api) -> Option<Finding> {
+    let failure = api.failure.as_ref()?;
+    let title = format!("the API server {} cannot be reached: {failure}", api.url);
+    let mend = format!("curl -k {}/readyz; check clientConnection.kubeconfig", api.url);
+    Some(Finding::new(Code::ApiUnreachable, Severity::Error, title, mend))
+}
+
+fn denied(api: &Api) -> Option<Finding> {
+    if api.denied.is_empty() {
+        return None;
+    }
+    let refused: Vec<String> =
+        api.denied.iter().map(|denied| format!("{} {}", denied.verb, denied.resource)).collect();
+    let title = format!("the API server does not permit: {}", refused.join(", "));
+    let mend = "kubectl apply -f deploy/kustomize/base/rbac.yaml";
+    Some(Finding::new(Code::ApiDenied, Severity::Error, title, mend))
+}
+
+fn skewed(api: &Api) -> Option<Finding> {
+    let offset = api.clock_offset?;
+    let seconds = offset.unsigned_abs();
+    if seconds <= SKEW {
+        return None;
+    }
+    let severity = if seconds < SKEW_OF_CERTIFICATES { Severity::Warning } else { Severity::Error };
+    let direction = if offset > 0 { "behind" } else { "ahead of" };
+    let title = format!("the clock of this node is {seconds} s {direction} the API server's");
+    Some(Finding::new(Code::ClockSkewed, severity, title, "timedatectl set-ntp true"))
+}
+
+fn node(cluster: &Cluster) -> Option<Finding> {
+    let name = &cluster.node_name;
+    let Some(node) = &cluster.node else {
+        let title = format!("there is no Node {name}");
+        let mend = "kubectl get nodes; pass the right one: portolan-proxy --hostname-override=NAME";
+        return Some(Finding::new(Code::NodeMissing, Severity::Error, title, mend));
+    };
+    node.pod_cidrs.is_empty().then(|| {
+        let title = format!("the Node {name} has no spec.podCIDRs");
+        let mend = "start kube-controller-manager with --allocate-node-cidrs and --cluster-cidr";
+        Finding::new(Code::NoPodCidr, Severity::Note, title, mend)
+    })
+}
+
+/// Compares the ranges of Services, of this node's pods and of the node's networks with each other. Addresses of pods are
+/// also addresses of the interfaces of pods.
+fn overlaps(facts: &Facts, cluster: &Cluster) -> Vec<Finding> {
+    let services = cluster.service_cidrs.iter().map(|cidr| ("the Service range", *cidr));
+    let pods = cluster.node.iter().flat_map(|node| &node.pod_cidrs).map(|cidr| ("the pod range", *cidr));
+    let outside = facts.links.iter().filter(|link| link.role(&facts.links) == Role::Uplink);
+    let networks = outside.flat_map(|link| &link.addresses).filter(|network| !is_link_local(network.addr()));
+    let networks = networks.map(|network| ("the node's network", network.trunc()));
+    let ranges: Vec<(&str, IpNet)> = services.chain(pods).chain(networks).collect();
+    let mut findings = Vec::new();
+    for (at, (what, range)) in ranges.iter().enumerate() {
+        for (other_what, other) in ranges.iter().skip(at.saturating_add(1)) {
+            // Two Service ranges may overlap: a cluster IP is allocated once. One node may have several networks.
+            if what == other_what || !(range.contains(other) || other.contains(range)) {
+                continue;
+            }
+            let title = format!("{what} {range} and {other_what} {other} overlap");
+            let mend = "move Services: create a ServiceCIDR with another range, then delete this one";
+            findings.push(Finding::new(Code::OverlappingRanges, Severity::Error, title, mend));
+        }
+    }
+    findings
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+fn endpoints(service: &ServiceFacts) -> Option<Finding> {
+    let key = &service.key;
+    if service.endpoints > 0 && service.usable == 0 {
+        let title = format!("all {} endpoints of the Service {key} are unready", service.endpoints);
+        let mend = format!(
+            "kubectl -n {} get endpointslices -l kubernetes.io/service-name={} -o yaml",
+            key.namespace, key.name
+        );
+        return Some(Finding::new(Code::EndpointsUnready, Severity::Warning, title, mend));
+    }
+    let (policy, severity) = match (service.internal_local, service.external_local) {
+        (true, _) => ("internalTrafficPolicy", Severity::Warning),
+        // Load balancers leave out nodes without an endpoint, by their health checks.
+        (false, true) => ("externalTrafficPolicy", Severity::Note),
+        (false, false) => return None,
+    };
+    if service.usable == 0 || service.usable_here > 0 {
+        return None;
+    }
+    let title = format!("the Service {key} has {policy} Local and no endpoint on this node");
+    let mend = format!(
+        "kubectl -n {} patch service {} -p '{{\"spec\":{{\"{policy}\":\"Cluster\"}}}}'",
+        key.namespace, key.name
+    );
+    Some(Finding::new(Code::NoLocalEndpoint, severity, title, mend))
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::object::{Node, ObjectKey};
+
+    use super::*;
+    use crate::checks::testing::codes;
+    use crate::facts::{Denied, Link};
+
+    fn net(text: &str) -> IpNet {
+        text.parse().expect("a network")
+    }
+
+    fn api(api: Api) -> Vec<Finding> {
+        findings(&Facts { api: Some(api), ..Facts::default() })
+    }
+
+    fn cluster(pod_cidrs: &[&str], service_cidrs: &[&str], services: Vec<ServiceFacts>) -> Facts {
+        let nets = |texts: &[&str]| texts.iter().map(|text| net(text)).collect::<Vec<_>>();
+        let node = Some(Node { pod_cidrs: nets(pod_cidrs), ..Node::default() });
+        let node_name = "node-1".to_owned();
+        let cluster = Cluster { node_name, node, service_cidrs: nets(service_cidrs), services };
+        Facts { cluster: Some(cluster), ..Facts::default() }
+    }
+
+    fn service(endpoints: usize, usable: usize, usable_here: usize) -> ServiceFacts {
+        ServiceFacts {
+            key: ObjectKey::new("shop", "web"),
+            addresses: Vec::new(),
+            node_ports: Vec::new(),
+            internal_local: false,
+            external_local: false,
+            endpoints,
+            usable,
+            usable_here,
+        }
+    }
+
+    #[test]
+    fn an_api_server_that_does_not_answer_or_permit() {
+        let url = "https://10.0.0.1:6443".to_owned();
+        let failure = Some("connection refused".to_owned());
+        let found = api(Api { url: url.clone(), failure, ..Api::default() });
+        assert_eq!(codes(&found), [(Code::ApiUnreachable, Severity::Error)]);
+        let denied = Denied { verb: "list".to_owned(), resource: "services".to_owned() };
+        let found = api(Api { url: url.clone(), denied: vec![denied], ..Api::default() });
+        assert_eq!(codes(&found), [(Code::ApiDenied, Severity::Error)]);
+        assert_eq!(found[0].title, "the API server does not permit: list services");
+        assert_eq!(api(Api { url, ..Api::default() }), []);
+    }
+
+    #[test]
+    fn clocks_that_differ() {
+        let with = |offset| api(Api { clock_offset: Some(offset), ..Api::default() });
+        assert_eq!(with(-5), []);
+        assert_eq!(codes(&with(6)), [(Code::ClockSkewed, Severity::Warning)]);
+        assert_eq!(with(6)[0].title, "the clock of this node is 6 s behind the API server's");
+        assert_eq!(with(-20)[0].title, "the clock of this node is 20 s ahead of the API server's");
+        assert_eq!(codes(&with(i64::MIN)), [(Code::ClockSkewed, Severity::Error)]);
+    }
+
+    #[test]
+    fn the_node_object() {
+        assert_eq!(codes(&findings(&cluster(&[], &[], Vec::new()))), [(Code::NoPodCidr, Severity::Note)]);
+        assert_eq!(findings(&cluster(&["10.244.1.0/24"], &["10.96.0.0/12"], Vec::new())), []);
+        let missing = Facts { cluster: Some(Cluster::default()), ..Facts::default() };
+        assert_eq!(codes(&findings(&missing)), [(Code::NodeMissing, Severity::Error)]);
+    }
+
+    #[test]
+    fn ranges_that_overlap() {
+        let found = findings(&cluster(&["10.96.4.0/24"], &["10.96.0.0/12"], Vec::new()));
+        assert_eq!(codes(&found), [(Code::OverlappingRanges, Severity::Error)]);
+        assert_eq!(found[0].title, "the Service range 10.96.0.0/12 and the pod range 10.96.4.0/24 overlap");
+        let uplink = Link {
+            has_default_route: true,
+            addresses: vec![net("10.100.0.7/16"), net("fe80::1/64")],
+            ..Link::default()
+        };
+        let facts = cluster(&["10.244.0.0/24"], &["10.96.0.0/12", "fe80::/64"], Vec::new());
+        let found = findings(&Facts { links: vec![uplink], ..facts });
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(
+            found[0].title,
+            "the Service range 10.96.0.0/12 and the node's network 10.100.0.0/16 overlap"
+        );
+    }
+
+    #[test]
+    fn services_without_usable_endpoints() {
+        let found = |service| codes(&findings(&cluster(&["10.244.1.0/24"], &[], vec![service])));
+        assert_eq!(found(service(3, 0, 0)), [(Code::EndpointsUnready, Severity::Warning)]);
+        assert_eq!(found(service(0, 0, 0)), [], "scaled to zero");
+        assert_eq!(found(service(3, 2, 0)), []);
+        let external = |here| ServiceFacts { external_local: true, ..service(3, 2, here) };
+        assert_eq!(found(external(0)), [(Code::NoLocalEndpoint, Severity::Note)]);
+        assert_eq!(found(external(1)), []);
+        let internal = ServiceFacts { internal_local: true, ..service(3, 2, 0) };
+        assert_eq!(found(internal), [(Code::NoLocalEndpoint, Severity::Warning)]);
+    }
+}

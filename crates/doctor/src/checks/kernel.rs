@@ -1,0 +1,153 @@
+//! The version of the kernel, forwarding, and ports that the node uses itself.
+
+use std::ops::RangeInclusive;
+
+use portolan_model::Family;
+
+use super::proxies::{Mode, mode};
+use crate::facts::{Facts, KernelVersion};
+use crate::finding::{Code, Finding, Severity};
+
+/// The oldest kernel for the nftables mode: catch-all elements of sets.
+const OLDEST: KernelVersion = KernelVersion(5, 13);
+/// The default range of node ports of the API server (`--service-node-port-range`).
+pub(super) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+
+const LOCAL_PORTS: &str = "net/ipv4/ip_local_port_range";
+const RESERVED_PORTS: &str = "net/ipv4/ip_local_reserved_ports";
+
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(version(facts));
+    findings.extend(ipvs(facts));
+    findings.extend(forwarding(facts, Family::Ipv4));
+    findings.extend(forwarding(facts, Family::Ipv6));
+    findings.extend(reserved(facts));
+    findings
+}
+
+fn version(facts: &Facts) -> Option<Finding> {
+    let kernel = facts.kernel.filter(|kernel| *kernel < OLDEST)?;
+    // The iptables and IPVS modes run on older kernels.
+    let severity = match mode(facts) {
+        Some(Mode::Iptables | Mode::Ipvs) => Severity::Note,
+        _ => Severity::Error,
+    };
+    let title = format!("this is Linux {kernel}; the nftables mode needs {OLDEST}");
+    let mend = format!("boot Linux {OLDEST} or newer, or set `mode: iptables` in the configuration");
+    Some(Finding::new(Code::KernelTooOld, severity, title, mend))
+}
+
+fn ipvs(facts: &Facts) -> Option<Finding> {
+    let wanted = mode(facts) == Some(Mode::Ipvs);
+    (wanted && !facts.has_ipvs).then(|| {
+        let title = "the kernel has no IPVS, which the IPVS mode needs";
+        Finding::new(Code::IpvsMissing, Severity::Error, title, "modprobe ip_vs && modprobe ip_vs_rr")
+    })
+}
+
+fn forwarding(facts: &Facts, family: Family) -> Option<Finding> {
+    let path = match family {
+        Family::Ipv4 => "net/ipv4/ip_forward",
+        Family::Ipv6 => "net/ipv6/conf/all/forwarding",
+    };
+    // A node without IPv6 Services does not forward IPv6.
+    let served = family == Family::Ipv4
+        || facts.cluster.as_ref().is_some_and(|cluster| {
+            !cluster.pod_cidrs(family).is_empty() || !cluster.service_cidrs(family).is_empty()
+        });
+    if facts.setting(path)? != "0" || !served {
+        return None;
+    }
+    let title =
+        format!("{} is 0: the kernel does not forward {family} packets", crate::finding::sysctl_name(path));
+    Some(Finding::setting(Code::ForwardingOff, Severity::Error, title, path, "1"))
+}
+
+/// Finds node ports that the kernel may use for connections of the node itself.
+fn reserved(facts: &Facts) -> Option<Finding> {
+    let mut ends = facts.setting(LOCAL_PORTS)?.split_whitespace().map_while(|end| end.parse::<u16>().ok());
+    let local = ends.next()?..=ends.next()?;
+    let first = *NODE_PORTS.start().max(local.start());
+    let last = *NODE_PORTS.end().min(local.end());
+    let present = facts.setting(RESERVED_PORTS).unwrap_or_default();
+    let taken = ranges(present);
+    let is_taken = |port| taken.iter().any(|range| range.contains(&port));
+    if first > last || (first..=last).all(is_taken) {
+        return None;
+    }
+    let wanted = format!("{}-{}", NODE_PORTS.start(), NODE_PORTS.end());
+    let value = if present.is_empty() { wanted } else { format!("{present},{wanted}") };
+    let title = format!(
+        "the node ports {first}-{last} are among the ports of the node's own connections ({}-{})",
+        local.start(),
+        local.end()
+    );
+    Some(Finding::setting(Code::NodePortsNotReserved, Severity::Warning, title, RESERVED_PORTS, &value))
+}
+
+/// Reads a list such as `8080,30000-32767`.
+fn ranges(text: &str) -> Vec<RangeInclusive<u16>> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+    };
+    text.split(',').filter_map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::testing::{codes, with_settings};
+    use crate::facts::{Cluster, Process, Program, Proxies};
+    use crate::finding::Fix;
+
+    fn running(mode: &str) -> Proxies {
+        let process = Process { pid: 7, program: Program::Portolan, mode: Some(mode.to_owned()) };
+        Proxies { processes: vec![process], complete: true }
+    }
+
+    #[test]
+    fn an_old_kernel_is_an_error_for_the_nftables_mode_only() {
+        let facts =
+            |mode| Facts { kernel: Some(KernelVersion(5, 12)), proxies: running(mode), ..Facts::default() };
+        assert_eq!(codes(&findings(&facts("nftables"))), [(Code::KernelTooOld, Severity::Error)]);
+        assert_eq!(codes(&findings(&facts("iptables"))), [(Code::KernelTooOld, Severity::Note)]);
+        let new = Facts { kernel: Some(KernelVersion(5, 13)), ..facts("nftables") };
+        assert_eq!(findings(&new), []);
+    }
+
+    #[test]
+    fn ipvs_is_needed_in_the_ipvs_mode_only() {
+        let facts = |has_ipvs, mode| Facts { has_ipvs, proxies: running(mode), ..Facts::default() };
+        assert_eq!(codes(&findings(&facts(false, "ipvs"))), [(Code::IpvsMissing, Severity::Error)]);
+        assert_eq!(findings(&facts(true, "ipvs")), []);
+        assert_eq!(findings(&facts(false, "nftables")), []);
+    }
+
+    #[test]
+    fn forwarding_that_is_off() {
+        let off = with_settings(&[("net/ipv4/ip_forward", "0"), ("net/ipv6/conf/all/forwarding", "0")]);
+        let found = findings(&off);
+        assert_eq!(codes(&found), [(Code::ForwardingOff, Severity::Error)], "the node has no IPv6");
+        assert_eq!(found[0].mend, "sysctl -w net.ipv4.ip_forward=1");
+        let cidr = "fd00::/108".parse().expect("a range");
+        let cluster = Some(Cluster { service_cidrs: vec![cidr], ..Cluster::default() });
+        assert_eq!(findings(&Facts { cluster, ..off }).len(), 2);
+        assert_eq!(findings(&with_settings(&[("net/ipv4/ip_forward", "1")])), []);
+    }
+
+    #[test]
+    fn node_ports_that_the_node_may_use_itself() {
+        let ports = |local, reserved| with_settings(&[(LOCAL_PORTS, local), (RESERVED_PORTS, reserved)]);
+        assert_eq!(findings(&ports("32768\t60999", "")), []);
+        let found = findings(&ports("1024\t65535", "8080"));
+        assert_eq!(codes(&found), [(Code::NodePortsNotReserved, Severity::Warning)]);
+        let fix = Fix::Sysctl { path: RESERVED_PORTS.to_owned(), value: "8080,30000-32767".to_owned() };
+        assert_eq!(found[0].fix, Some(fix));
+        assert_eq!(findings(&ports("1024\t65535", "8080,30000-32767")), []);
+        assert_eq!(findings(&ports("1024\t65535", "30000-31000,31001-32767")), []);
+        assert_eq!(findings(&ports("32000 32100", "30000-32050")).len(), 1);
+        assert_eq!(findings(&ports("garbage", "")), []);
+    }
+}

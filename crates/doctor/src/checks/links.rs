@@ -1,0 +1,174 @@
+//! Interfaces: strict reverse path filters, bridges whose packets pass no rules, and sizes of packets.
+
+use crate::facts::{Facts, Link, Role};
+use crate::finding::{Code, Finding, Severity, sysctl_command};
+
+/// The filter accepts a packet only from the interface through which its answer would leave (`ip-sysctl.rst`).
+const STRICT: u64 = 1;
+/// Number of interfaces that a title names. Each pod has one.
+const NAMED: usize = 4;
+const CALL_IPTABLES: &str = "net/bridge/bridge-nf-call-iptables";
+
+pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(reverse_path(facts));
+    findings.extend(bridges(facts));
+    findings.extend(mtu(facts));
+    findings
+}
+
+/// Returns the reverse path filter of an interface: the higher of its own value and that of all interfaces.
+fn filter(facts: &Facts, name: &str) -> Option<u64> {
+    let own = facts.number(&path(name))?;
+    Some(own.max(facts.number(&path("all")).unwrap_or(0)))
+}
+
+fn path(name: &str) -> String {
+    format!("net/ipv4/conf/{name}/rp_filter")
+}
+
+fn reverse_path(facts: &Facts) -> Option<Finding> {
+    let used = |link: &&Link| link.up && link.role(&facts.links) != Role::None;
+    let is_strict = |link: &&Link| filter(facts, &link.name) == Some(STRICT);
+    let strict: Vec<&Link> = facts.links.iter().filter(used).filter(is_strict).collect();
+    let first = strict.first()?;
+    let uplinks = facts.links.iter().filter(|link| link.has_default_route).count();
+    let is_uplink = |link: &&Link| link.role(&facts.links) == Role::Uplink;
+    // With one way out, answers leave through the interface at which their packets arrive.
+    let severity =
+        if uplinks > 1 && strict.iter().any(is_uplink) { Severity::Warning } else { Severity::Note };
+    let names: Vec<&str> = strict.iter().map(|link| link.name.as_str()).take(NAMED).collect();
+    let more = match strict.len().saturating_sub(names.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let title = format!("the reverse path filter is strict (rp_filter 1) on {}{more}", names.join(", "));
+    // The higher of both values counts, so 2 in either place is loose.
+    let mend = match strict.len() {
+        1 => sysctl_command(&path(&first.name), "2"),
+        _ => sysctl_command(&path("all"), "2"),
+    };
+    Some(Finding::new(Code::ReversePathStrict, severity, title, mend))
+}
+
+/// Pods on one bridge reach each other without the IP layer of the node. If one of them connects to the other through a
+/// Service, the answer is not translated back, unless packets on bridges pass iptables and nftables.
+fn bridges(facts: &Facts) -> Option<Finding> {
+    let has_pods = |bridge: &&Link| {
+        bridge.kind == "bridge"
+            && bridge.role(&facts.links) == Role::Pods
+            && facts.links.iter().any(|link| link.master == Some(bridge.index))
+    };
+    let bridge = facts.links.iter().find(has_pods)?;
+    let name = &bridge.name;
+    match facts.setting(CALL_IPTABLES) {
+        Some("0") => {
+            let title = format!("packets between pods on the bridge {name} pass no rules of the node");
+            Some(Finding::setting(Code::BridgeBypassesRules, Severity::Warning, title, CALL_IPTABLES, "1"))
+        }
+        None => {
+            let title = format!(
+                "packets between pods on the bridge {name} pass no rules of the node: br_netfilter is not loaded"
+            );
+            let mend = format!("modprobe br_netfilter && {}", sysctl_command(CALL_IPTABLES, "1"));
+            Some(Finding::new(Code::BridgeBypassesRules, Severity::Warning, title, mend))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Compares the largest packet of pods with that of the interfaces through which it leaves.
+fn mtu(facts: &Facts) -> Option<Finding> {
+    let of = |roles: &'static [Role]| {
+        facts.links.iter().filter(|link| link.up && link.mtu > 0 && roles.contains(&link.role(&facts.links)))
+    };
+    let pods = of(&[Role::Pods]).max_by_key(|link| link.mtu)?;
+    let out = of(&[Role::Uplink, Role::Tunnel]).min_by_key(|link| link.mtu)?;
+    if pods.mtu <= out.mtu {
+        return None;
+    }
+    let title = format!(
+        "{} of pods has an MTU of {}, and {}, through which packets leave, one of {}",
+        pods.name, pods.mtu, out.name, out.mtu
+    );
+    let mend = format!(
+        "set the MTU of pods to {} in the network plug-in; until then: ip link set {} mtu {}",
+        out.mtu, pods.name, out.mtu
+    );
+    Some(Finding::new(Code::MtuMismatch, Severity::Warning, title, mend))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checks::testing::{codes, with_settings};
+
+    fn link(index: u32, name: &str, kind: &str, mtu: u32) -> Link {
+        Link { index, name: name.to_owned(), kind: kind.to_owned(), mtu, up: true, ..Link::default() }
+    }
+
+    fn uplink(index: u32, name: &str, mtu: u32) -> Link {
+        Link { has_default_route: true, ..link(index, name, "", mtu) }
+    }
+
+    #[test]
+    fn strict_reverse_path_filters() {
+        let settings = [
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/eth0.5/rp_filter", "1"),
+            ("net/ipv4/conf/eth1/rp_filter", "2"),
+        ];
+        let one = Facts { links: vec![uplink(2, "eth0.5", 1500)], ..with_settings(&settings) };
+        let found = findings(&one);
+        assert_eq!(codes(&found), [(Code::ReversePathStrict, Severity::Note)]);
+        assert_eq!(found[0].mend, "sysctl -w net.ipv4.conf.eth0/5.rp_filter=2");
+        let two = Facts { links: vec![uplink(2, "eth0.5", 1500), uplink(3, "eth1", 1500)], ..one.clone() };
+        assert_eq!(codes(&findings(&two)), [(Code::ReversePathStrict, Severity::Warning)]);
+        let mut many = one.clone();
+        many.links.extend((1..9).map(|index| link(index, &format!("cali{index}"), "veth", 1500)));
+        let strict = (1..9).map(|index| (format!("net/ipv4/conf/cali{index}/rp_filter"), "1".to_owned()));
+        many.settings.extend(strict);
+        let title =
+            "the reverse path filter is strict (rp_filter 1) on eth0.5, cali1, cali2, cali3 and 5 more";
+        assert_eq!(findings(&many)[0].title, title);
+        let mut loose = one;
+        loose.settings.insert("net/ipv4/conf/all/rp_filter".to_owned(), "2".to_owned());
+        assert_eq!(findings(&loose), [], "the higher value counts");
+    }
+
+    #[test]
+    fn bridges_with_pods() {
+        let veth = Link { master: Some(3), ..link(4, "veth1", "veth", 1500) };
+        let links = vec![link(3, "cni0", "bridge", 1500), veth];
+        let facts = |value| Facts { links: links.clone(), ..with_settings(&[(CALL_IPTABLES, value)]) };
+        let found = findings(&facts("0"));
+        assert_eq!(codes(&found), [(Code::BridgeBypassesRules, Severity::Warning)]);
+        assert!(found[0].fix.is_some());
+        assert_eq!(findings(&facts("1")), []);
+        let absent = findings(&Facts { links: links.clone(), ..Facts::default() });
+        assert_eq!(codes(&absent), [(Code::BridgeBypassesRules, Severity::Warning)]);
+        assert!(absent[0].fix.is_none(), "a module has to be loaded");
+        let empty = Facts { links: vec![link(3, "cni0", "bridge", 1500)], ..Facts::default() };
+        assert_eq!(findings(&empty), [], "no pod is on the bridge");
+        let docker = Facts {
+            links: vec![
+                link(3, "docker0", "bridge", 1500),
+                Link { master: Some(3), ..link(4, "veth1", "veth", 1500) },
+            ],
+            ..Facts::default()
+        };
+        assert_eq!(findings(&docker), []);
+    }
+
+    #[test]
+    fn pods_with_larger_packets_than_the_way_out() {
+        let facts = |links: Vec<Link>| Facts { links, ..Facts::default() };
+        let pod = |mtu| link(4, "cali1", "veth", mtu);
+        assert_eq!(findings(&facts(vec![uplink(2, "eth0", 1500), pod(1450)])), []);
+        let found = findings(&facts(vec![uplink(2, "eth0", 1400), pod(1500)]));
+        assert_eq!(codes(&found), [(Code::MtuMismatch, Severity::Warning)]);
+        let tunnel = link(5, "flannel.1", "vxlan", 1450);
+        assert_eq!(findings(&facts(vec![uplink(2, "eth0", 1500), tunnel, pod(1500)])).len(), 1);
+        assert_eq!(findings(&facts(vec![pod(9000)])), [], "no way out is known");
+    }
+}

@@ -1,0 +1,132 @@
+//! `portolan doctor`: its options, and one run.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use portolan_node::sysctl::Host;
+
+use crate::facts::{Api, Cluster, Facts};
+use crate::fix::{self, RemoveLeftovers};
+use crate::report::Report;
+use crate::{checks, gather};
+
+/// Finds what on this node breaks Services, and says how to mend it. Needs root, and no API server.
+///
+/// Exit codes: 0 no errors were found; 1 errors were found; 2 no errors were found, but not everything could be read.
+#[derive(Debug, Clone, Default, Args)]
+pub struct Options {
+    /// Execute the safe mends: write kernel settings, and remove what kube-proxy left. Firewall rules are never changed.
+    #[arg(long)]
+    pub fix: bool,
+    /// With --fix: only show what would be done.
+    #[arg(long, requires = "fix")]
+    pub dry_run: bool,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// Form of the report.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A block of lines for each finding.
+    #[default]
+    Text,
+    /// One JSON object.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
+/// What the API server says about the cluster, if it was asked.
+#[derive(Debug, Clone, Default)]
+pub struct FromApi {
+    /// The objects.
+    pub cluster: Option<Cluster>,
+    /// The requests.
+    pub api: Option<Api>,
+}
+
+/// Why a report cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It cannot be written as JSON.
+    #[error("the report cannot be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    /// It cannot be written as YAML.
+    #[error("the report cannot be written as YAML: {0}")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+    /// The standard output is closed or full.
+    #[error("the report cannot be written: {0}")]
+    Write(#[from] io::Error),
+}
+
+/// Examines the network namespace of this thread, executes the safe mends if requested, and returns the report. After
+/// mends, everything is examined again.
+pub fn examine(options: &Options, host: &Host, from_api: &FromApi, remove: RemoveLeftovers<'_>) -> Report {
+    let look = || {
+        let FromApi { cluster, api } = from_api.clone();
+        let facts = Facts { cluster, api, ..gather::facts(host) };
+        (checks::findings(&facts), facts.unread)
+    };
+    let (mut findings, mut unread) = look();
+    let mut fixed = Vec::new();
+    if options.fix {
+        fixed = fix::execute(host, &findings, remove, options.dry_run);
+        if fixed.iter().any(|fixed| fixed.outcome == fix::Outcome::Done) {
+            (findings, unread) = look();
+        }
+    }
+    Report { findings, fixed, unread }
+}
+
+/// Prints the report of this node, and returns the exit status ([`Report::status`]).
+pub fn run(options: &Options, from_api: &FromApi, remove: RemoveLeftovers<'_>) -> Result<ExitCode, Error> {
+    let report = examine(options, &Host::default(), from_api, remove);
+    io::stdout().write_all(rendered(&report, options.output)?.as_bytes())?;
+    Ok(report.status().into())
+}
+
+fn rendered(report: &Report, output: Output) -> Result<String, Error> {
+    Ok(match output {
+        Output::Text => report.text(),
+        Output::Json => serde_json::to_string_pretty(report)? + "\n",
+        Output::Yaml => serde_saphyr::to_string(report)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::finding::{Code, Finding, Severity};
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    #[test]
+    fn a_dry_run_is_one_of_fixes() {
+        let parse = |arguments: &[&str]| Line::try_parse_from([&["doctor"], arguments].concat());
+        let options = parse(&["--fix", "--dry-run", "-o", "yaml"]).expect("a command line").options;
+        assert!(options.fix && options.dry_run && options.output == Output::Yaml);
+        assert!(parse(&["--dry-run"]).is_err());
+        assert!(parse(&[]).is_ok());
+    }
+
+    #[test]
+    fn the_forms_have_the_same_content() {
+        let finding = Finding::new(Code::NoProxy, Severity::Warning, "title: with \"quotes\"", "mend");
+        let report = Report { findings: vec![finding], ..Report::default() };
+        let json = rendered(&report, Output::Json).expect("JSON");
+        let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        let yaml = rendered(&report, Output::Yaml).expect("YAML");
+        let yaml: serde_json::Value = serde_saphyr::from_str(&yaml).expect("YAML");
+        assert_eq!(json, yaml);
+        assert_eq!(json["findings"][0]["code"], "no-proxy");
+    }
+}

@@ -1,0 +1,143 @@
+//! The facts about a node and its cluster, as plain values. [`crate::gather`] fills in those of the node, and the command
+//! fills in those that only the API server knows.
+
+mod cluster;
+mod link;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use cluster::{Api, Cluster, Denied, ServiceFacts};
+pub use link::{Link, Role};
+
+use crate::rules::Ruleset;
+
+/// All facts. A fact that could not be read is absent, and [`Facts::unread`] has the reason.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    /// Version of the kernel.
+    pub kernel: Option<KernelVersion>,
+    /// True if the kernel has IPVS in this network namespace.
+    pub has_ipvs: bool,
+    /// Kernel settings by path below `/proc/sys`. A setting that does not exist is absent.
+    pub settings: BTreeMap<String, String>,
+    /// The counters of connection tracking; `None` if the kernel does not track connections.
+    pub conntrack: Option<ConntrackCounters>,
+    /// The network interfaces, by index.
+    pub links: Vec<Link>,
+    /// Proxies that run in this network namespace.
+    pub proxies: Proxies,
+    /// Firewall rules of all programs.
+    pub rules: Ruleset,
+    /// The cluster, as the API server describes it; `None` if it was not asked.
+    pub cluster: Option<Cluster>,
+    /// What the requests to the API server showed; `None` if it was not asked.
+    pub api: Option<Api>,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+}
+
+impl Facts {
+    /// Returns the value of a setting.
+    pub fn setting(&self, path: &str) -> Option<&str> {
+        self.settings.get(path).map(String::as_str)
+    }
+
+    /// Returns the value of a setting that is a number.
+    pub fn number(&self, path: &str) -> Option<u64> {
+        self.setting(path)?.parse().ok()
+    }
+}
+
+/// Something that could not be read, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Unread {
+    /// What it is.
+    pub what: String,
+    /// The error.
+    pub reason: String,
+}
+
+/// Major and minor version of Linux.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct KernelVersion(pub u32, pub u32);
+
+impl KernelVersion {
+    /// Reads a release such as `6.1.0-18-amd64`.
+    pub fn parse(release: &str) -> Option<Self> {
+        let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit());
+        Some(Self(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+    }
+}
+
+impl fmt::Display for KernelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// Counters of connection tracking since the start of the network namespace (`/proc/net/stat/nf_conntrack`), the sum over
+/// all processors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ConntrackCounters {
+    /// Packets that belong to no connection.
+    pub invalid: u64,
+    /// Entries that could not be added because another packet had added the same one.
+    pub insert_failed: u64,
+    /// Packets that were dropped, because the table was full or memory was missing.
+    pub drop: u64,
+    /// Entries that were removed early to make room for others.
+    pub early_drop: u64,
+}
+
+/// The proxies that run in this network namespace.
+#[derive(Debug, Clone, Default)]
+pub struct Proxies {
+    /// The processes, without this one.
+    pub processes: Vec<Process>,
+    /// True if every process of the machine was visible. In a container without the host's process IDs it is false.
+    pub complete: bool,
+}
+
+/// A process that programs Services.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Process ID.
+    pub pid: u32,
+    /// Which program it is.
+    pub program: Program,
+    /// The value of `--proxy-mode`, if it has one.
+    pub mode: Option<String>,
+}
+
+/// A program that programs Services.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Program {
+    /// `portolan proxy`, or Portolan under the name kube-proxy.
+    Portolan,
+    /// kube-proxy.
+    KubeProxy,
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Portolan => "Portolan",
+            Self::KubeProxy => "kube-proxy",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_kernels() {
+        assert_eq!(KernelVersion::parse("6.1.0-18-amd64\n"), Some(KernelVersion(6, 1)));
+        assert_eq!(KernelVersion::parse("5.15.133.1-microsoft"), Some(KernelVersion(5, 15)));
+        assert_eq!(KernelVersion::parse("6.18-rc1"), Some(KernelVersion(6, 18)));
+        assert_eq!(KernelVersion::parse("linux"), None);
+        assert!(KernelVersion(5, 4) < KernelVersion(5, 13) && KernelVersion(5, 13) < KernelVersion(6, 0));
+    }
+}

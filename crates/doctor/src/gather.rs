@@ -1,0 +1,50 @@
+//! Reads the facts of this node. Everything here is I/O; what is read is interpreted by pure functions.
+//!
+//! The network namespace is that of the calling thread. What cannot be read is noted in [`Facts::unread`], and the rest is
+//! read all the same.
+
+mod files;
+mod legacy;
+mod links;
+mod processes;
+mod rules;
+
+use std::fmt::Display;
+
+use portolan_node::sysctl::Host;
+
+use crate::facts::{Facts, Unread};
+use crate::rules::Ruleset;
+
+/// Returns the facts of this node. Blocks while the programs of the older iptables run.
+pub fn facts(host: &Host) -> Facts {
+    let mut facts = Facts { kernel: files::kernel(host), ..Facts::default() };
+    match links::read(host) {
+        Ok(links) => facts.links = links,
+        Err(error) => facts.unread.push(unread("network interfaces", &error)),
+    }
+    files::settings(host, &mut facts);
+    facts.conntrack = files::conntrack(host);
+    facts.has_ipvs = files::has_ipvs(host);
+    match processes::read() {
+        Ok(proxies) => facts.proxies = proxies,
+        Err(error) => facts.unread.push(unread("processes", &error)),
+    }
+    let mut chains = Vec::new();
+    match rules::read() {
+        Ok(read) => chains.extend(read),
+        Err(error) => facts.unread.push(unread("nftables", &error)),
+    }
+    for (family, read) in legacy::read(host) {
+        match read {
+            Ok(read) => chains.extend(read),
+            Err(error) => facts.unread.push(unread(&format!("the older iptables, {family}"), &error)),
+        }
+    }
+    facts.rules = Ruleset::new(chains);
+    facts
+}
+
+fn unread(what: &str, reason: &impl Display) -> Unread {
+    Unread { what: what.to_owned(), reason: reason.to_string() }
+}

@@ -1,0 +1,107 @@
+//! Facts in files of the kernel: its version, settings and counters.
+
+use portolan_node::sysctl::Host;
+
+use crate::facts::{ConntrackCounters, Facts, KernelVersion};
+
+/// The settings of the whole network namespace that the checks read, below `/proc/sys`.
+const SETTINGS: [&str; 9] = [
+    "net/ipv4/ip_forward",
+    "net/ipv6/conf/all/forwarding",
+    "net/ipv4/conf/all/rp_filter",
+    "net/ipv4/ip_local_port_range",
+    "net/ipv4/ip_local_reserved_ports",
+    "net/bridge/bridge-nf-call-iptables",
+    "net/netfilter/nf_conntrack_max",
+    "net/netfilter/nf_conntrack_count",
+    "net/netfilter/nf_conntrack_tcp_be_liberal",
+];
+/// Counters of connection tracking of the network namespace of this thread.
+const COUNTERS: &str = "/proc/thread-self/net/stat/nf_conntrack";
+/// Exists in each network namespace while the kernel has IPVS.
+const IPVS: &str = "/proc/thread-self/net/ip_vs";
+
+pub(super) fn kernel(host: &Host) -> Option<KernelVersion> {
+    KernelVersion::parse(&host.read("/proc/sys/kernel/osrelease")?)
+}
+
+/// Reads the settings of the namespace, and those of each interface of `facts`.
+pub(super) fn settings(host: &Host, facts: &mut Facts) {
+    let of_links = facts.links.iter().map(|link| format!("net/ipv4/conf/{}/rp_filter", link.name));
+    let paths: Vec<String> = SETTINGS.iter().map(|&path| path.to_owned()).chain(of_links).collect();
+    for path in paths {
+        if let Some(value) = host.read(&format!("/proc/sys/{path}")) {
+            facts.settings.insert(path, value);
+        }
+    }
+}
+
+pub(super) fn conntrack(host: &Host) -> Option<ConntrackCounters> {
+    counters(&host.read(COUNTERS)?)
+}
+
+pub(super) fn has_ipvs(host: &Host) -> bool {
+    host.read(IPVS).is_some()
+}
+
+/// Reads a line of names and, for each processor, a line of hexadecimal numbers.
+fn counters(text: &str) -> Option<ConntrackCounters> {
+    let mut lines = text.lines();
+    let names: Vec<&str> = lines.next()?.split_whitespace().collect();
+    let mut sum = ConntrackCounters::default();
+    for line in lines {
+        for (name, number) in names.iter().zip(line.split_whitespace()) {
+            let Ok(number) = u64::from_str_radix(number, 16) else { continue };
+            let counter = match *name {
+                "invalid" => &mut sum.invalid,
+                "insert_failed" => &mut sum.insert_failed,
+                "drop" => &mut sum.drop,
+                "early_drop" => &mut sum.early_drop,
+                _ => continue,
+            };
+            *counter = counter.saturating_add(number);
+        }
+    }
+    Some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::facts::Link;
+
+    #[test]
+    fn counters_are_hexadecimal_and_of_each_processor() {
+        let text = "entries  clashres found new invalid ignore delete chainlength insert insert_failed drop early_drop\n\
+                    00000010 0 0 0 0000000a 0 0 0 0 00000001 00000002 00000003\n\
+                    00000010 0 0 0 00000001 0 0 0 0 00000000 00000010 00000000\n";
+        let expected = ConntrackCounters { invalid: 11, insert_failed: 1, drop: 18, early_drop: 3 };
+        assert_eq!(counters(text), Some(expected));
+        assert_eq!(counters(""), None);
+        assert_eq!(counters("invalid\nx\n"), Some(ConntrackCounters::default()));
+    }
+
+    #[test]
+    fn settings_of_the_namespace_and_of_interfaces() {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let write = |path: &str, value: &str| {
+            let file = folder.path().join(path);
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(file, value).expect("a file");
+        };
+        write("proc/sys/net/ipv4/ip_forward", "0\n");
+        write("proc/sys/net/ipv4/conf/eth0.5/rp_filter", "1\n");
+        write("proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
+        let host = Host::below(folder.path());
+        let links = vec![Link { name: "eth0.5".to_owned(), ..Link::default() }];
+        let mut facts = Facts { links, ..Facts::default() };
+        settings(&host, &mut facts);
+        assert_eq!(facts.setting("net/ipv4/ip_forward"), Some("0"));
+        assert_eq!(facts.number("net/ipv4/conf/eth0.5/rp_filter"), Some(1));
+        assert_eq!(facts.settings.len(), 2);
+        assert_eq!(kernel(&host), Some(KernelVersion(6, 1)));
+        assert!(!has_ipvs(&host) && conntrack(&host).is_none());
+    }
+}

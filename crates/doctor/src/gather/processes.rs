@@ -1,0 +1,129 @@
+//! The proxies that run in the network namespace of this thread.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::facts::{Process, Program, Proxies};
+
+/// Inode of the machine's first namespace of process IDs (`PROC_PID_INIT_INO` of the kernel).
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
+/// The names by which proxies are called.
+const KUBE_PROXY: &str = "kube-proxy";
+const PORTOLAN: &str = "portolan";
+/// The node agent alone.
+const PORTOLAN_PROXY: &str = "portolan-proxy";
+
+/// Returns the proxies. A process whose network namespace cannot be read makes the list incomplete if it is a proxy.
+pub(super) fn read() -> io::Result<Proxies> {
+    let here = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let own = std::process::id();
+    let mut proxies = Proxies {
+        complete: std::fs::metadata("/proc/self/ns/pid")?.ino() == FIRST_PID_NAMESPACE,
+        processes: Vec::new(),
+    };
+    for entry in std::fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let folder = entry.path();
+        // A process may end while it is looked at.
+        let Some(process) = proxy(pid, &folder).filter(|_| pid != own) else { continue };
+        match std::fs::metadata(folder.join("ns/net")) {
+            Ok(namespace) if namespace.ino() == here => proxies.processes.push(process),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => proxies.complete = false,
+        }
+    }
+    proxies.processes.sort_by_key(|process| process.pid);
+    Ok(proxies)
+}
+
+/// Reads a process; `None` if it is no proxy.
+fn proxy(pid: u32, folder: &Path) -> Option<Process> {
+    let line = std::fs::read(folder.join("cmdline")).ok()?;
+    let arguments: Vec<String> =
+        line.split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+    // Only root can read it of other users' processes. A deleted file has a suffix after its name.
+    let file = std::fs::read_link(folder.join("exe")).ok();
+    let file = file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
+    let program = program(&arguments, file.unwrap_or_default())?;
+    Some(Process { pid, program, mode: mode(&arguments) })
+}
+
+/// Returns which proxy it is. Portolan may be called by the name kube-proxy; then the name of its file differs.
+fn program(arguments: &[String], file: &str) -> Option<Program> {
+    let (called, rest) = arguments.split_first()?;
+    let ends = ["cleanup", "--cleanup", "--init-only", "--version", "--help"];
+    if rest.iter().any(|argument| ends.contains(&argument.as_str())) {
+        return None;
+    }
+    match Path::new(called).file_name()?.to_str()? {
+        PORTOLAN_PROXY => Some(Program::Portolan),
+        KUBE_PROXY
+            if file.split(' ').next().is_some_and(|file| [PORTOLAN, PORTOLAN_PROXY].contains(&file)) =>
+        {
+            Some(Program::Portolan)
+        }
+        KUBE_PROXY => Some(Program::KubeProxy),
+        PORTOLAN if rest.iter().any(|argument| argument == "proxy") => Some(Program::Portolan),
+        _ => None,
+    }
+}
+
+/// Returns the value of `--proxy-mode`, which may follow as an argument of its own.
+fn mode(arguments: &[String]) -> Option<String> {
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        if let Some(value) = argument.strip_prefix("--proxy-mode") {
+            return value
+                .strip_prefix('=')
+                .or_else(|| arguments.next().map(String::as_str))
+                .map(str::to_owned);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split(' ').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn programs_by_name_and_file() {
+        let of = |line: &str, file: &str| program(&words(line), file);
+        assert_eq!(of("/usr/local/bin/kube-proxy --v=2", "kube-proxy"), Some(Program::KubeProxy));
+        assert_eq!(of("kube-proxy --config=x", "portolan"), Some(Program::Portolan));
+        assert_eq!(of("kube-proxy --config=x", "portolan (deleted)"), Some(Program::Portolan));
+        assert_eq!(of("/usr/bin/portolan proxy --v=2", ""), Some(Program::Portolan));
+        assert_eq!(of("/usr/bin/portolan-proxy --v=2", ""), Some(Program::Portolan));
+        assert_eq!(of("kube-proxy --config=x", "portolan-proxy"), Some(Program::Portolan));
+        assert_eq!(of("portolan-proxy cleanup", "portolan-proxy"), None);
+        assert_eq!(of("portolan proxy --cleanup", "portolan"), None);
+        assert_eq!(of("portolan serve", "portolan"), None);
+        assert_eq!(of("portolan doctor", "portolan"), None);
+        assert_eq!(of("vim kube-proxy", "vim"), None);
+        assert_eq!(of("", ""), None);
+    }
+
+    #[test]
+    fn modes_of_the_command_line() {
+        assert_eq!(mode(&words("kube-proxy --proxy-mode=ipvs")).as_deref(), Some("ipvs"));
+        assert_eq!(mode(&words("kube-proxy --proxy-mode nftables --v=2")).as_deref(), Some("nftables"));
+        assert_eq!(mode(&words("kube-proxy --proxy-mode")), None);
+        assert_eq!(mode(&words("kube-proxy --v=2")), None);
+    }
+
+    #[test]
+    fn the_processes_of_this_machine_can_be_read() {
+        let proxies = read().expect("/proc");
+        let own = std::process::id();
+        assert!(proxies.processes.iter().all(|process| process.pid != own));
+    }
+}

@@ -1,0 +1,25 @@
+//! Finds what on this node breaks Services, and says how to mend it: `portolan doctor`.
+//!
+//! The core is pure. [`facts`] are plain values. [`checks`] turns them into [`finding`]s: what is wrong, what it breaks,
+//! and the command that mends it. [`rules`] reads firewall rules of other programs and decides which packets they drop,
+//! translate or exempt from connection tracking; it can also be asked about a single packet. [`report`] prints the
+//! result.
+//!
+//! I/O is at the edge: [`gather`] reads the facts of this node (netlink, `/proc`, and the programs of the older iptables),
+//! [`fix`] executes the mends that are safe, and [`command`] is the command line. What only the API server knows
+//! ([`facts::Cluster`], [`facts::Api`]) is filled in by the caller, and so is the removal of leftovers
+//! ([`fix::RemoveLeftovers`]).
+//!
+//! The crate must not know how Portolan programs its rules, and never writes to the kernel without `--fix`.
+
+pub mod checks;
+pub mod command;
+pub mod facts;
+pub mod finding;
+pub mod fix;
+pub mod gather;
+pub mod report;
+pub mod rules;
+
+pub use command::{Options, run};
+pub use finding::{Code, Finding, Fix, Severity};

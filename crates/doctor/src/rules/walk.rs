@@ -1,0 +1,237 @@
+//! Follows a packet through the rules of a base chain.
+
+use super::{Answer, Chain, Effect, Hook, Owner, Packet, Rule, Ruleset, Test};
+
+/// A rule, or the policy of a base chain, that a packet meets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hit<'a> {
+    /// The base chain through which the packet came.
+    pub base: &'a Chain,
+    /// The chain of the rule.
+    pub chain: &'a Chain,
+    /// The rule; `None` for the policy of the base chain.
+    pub rule: Option<&'a Rule>,
+    /// What happens to the packet.
+    pub kind: Kind,
+    /// Conditions, of this rule and of those that lead to it, that only some of the packets may fulfil.
+    pub only_if: Vec<&'a Test>,
+    /// True if an earlier rule may decide about some of the packets.
+    pub unless: bool,
+}
+
+/// What happens to a packet that is hit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// It is dropped or refused.
+    Stop,
+    /// Its destination is translated, or it is passed to a socket.
+    Redirect,
+    /// It is exempt from connection tracking.
+    NoTrack,
+}
+
+impl Hit<'_> {
+    /// Returns true if all packets of the description are hit.
+    pub fn is_certain(&self) -> bool {
+        self.only_if.is_empty() && !self.unless
+    }
+}
+
+/// Deepest nesting of jumps. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`); a saved ruleset may be anything.
+const DEPTH: usize = 32;
+/// Largest number of rules that are looked at for one packet and base chain. Chains to which many rules jump are walked
+/// once for each jump.
+const RULES: usize = 200_000;
+
+/// Returns the rules of a base chain that stop, redirect or exempt packets of a description, and of the chains to which
+/// it leads. Rules of proxies and of network plug-ins that know Services are left out: they belong to Services.
+pub fn walk<'a>(ruleset: &'a Ruleset, base: &'a Chain, packet: &Packet) -> Vec<Hit<'a>> {
+    let mut walk =
+        Walk { ruleset, base, packet, hits: Vec::new(), only_if: Vec::new(), unless: false, left: RULES };
+    let end = walk.chain(base, 0);
+    let drops = base.base.is_some_and(|base| base.drops);
+    if end == End::Returned && drops {
+        walk.hit(base, None, Kind::Stop);
+    }
+    walk.hits
+}
+
+/// Returns what rules of other programs do to the first packet of a connection to a Service, in the order in which the packet
+/// meets them. `before` describes it before its destination is translated, `after` describes it afterwards. `hooks` are
+/// those that it passes, such as prerouting, forward and postrouting.
+pub fn along<'a>(ruleset: &'a Ruleset, before: &Packet, after: &Packet, hooks: &[Hook]) -> Vec<Hit<'a>> {
+    let mut hits = Vec::new();
+    for hook in hooks {
+        for chain in ruleset.base_chains(before.family, *hook) {
+            if Owner::of(&chain.place, &chain.name).knows_services() {
+                continue;
+            }
+            let translated = chain.base.is_some_and(super::Base::sees_translated);
+            hits.extend(walk(ruleset, chain, if translated { after } else { before }));
+        }
+    }
+    hits
+}
+
+/// How the evaluation of a chain ended for a packet that fulfils the conditions on the way to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Some rule decided.
+    Decided,
+    /// The calling chain goes on.
+    Returned,
+}
+
+struct Walk<'a, 'p> {
+    ruleset: &'a Ruleset,
+    base: &'a Chain,
+    packet: &'p Packet,
+    hits: Vec<Hit<'a>>,
+    only_if: Vec<&'a Test>,
+    unless: bool,
+    left: usize,
+}
+
+impl<'a> Walk<'a, '_> {
+    fn chain(&mut self, chain: &'a Chain, depth: usize) -> End {
+        for rule in &chain.rules {
+            if self.left == 0 || depth > DEPTH {
+                self.unless = true;
+                return End::Returned;
+            }
+            self.left -= 1;
+            let before = self.only_if.len();
+            let Some(sure) = self.enter(rule) else { continue };
+            let end = self.effect(chain, rule, sure, depth);
+            self.only_if.truncate(before);
+            if let Some(end) = end {
+                return end;
+            }
+        }
+        End::Returned
+    }
+
+    /// Adds the conditions that may be true. Returns true if all are, and `None` if one is not.
+    fn enter(&mut self, rule: &'a Rule) -> Option<bool> {
+        let before = self.only_if.len();
+        for test in &rule.tests {
+            match test.answer(self.packet) {
+                Answer::Yes => {}
+                Answer::Maybe => self.only_if.push(test),
+                Answer::No => {
+                    self.only_if.truncate(before);
+                    return None;
+                }
+            }
+        }
+        Some(self.only_if.len() == before)
+    }
+
+    /// Applies a rule. Returns how the chain ends; `None` if the next rule is next. `sure` is true if all packets that
+    /// reach the rule match it.
+    fn effect(&mut self, chain: &'a Chain, rule: &'a Rule, sure: bool, depth: usize) -> Option<End> {
+        let decided = sure.then_some(End::Decided);
+        match &rule.effect {
+            Effect::Continue => None,
+            Effect::NoTrack => {
+                self.hit(chain, Some(rule), Kind::NoTrack);
+                None
+            }
+            Effect::Drop | Effect::Reject => {
+                self.hit(chain, Some(rule), Kind::Stop);
+                decided
+            }
+            Effect::Redirect => {
+                self.hit(chain, Some(rule), Kind::Redirect);
+                decided
+            }
+            Effect::Accept => {
+                self.unless |= !(sure && self.only_if.is_empty());
+                decided
+            }
+            Effect::Unknown => {
+                self.unless = true;
+                None
+            }
+            Effect::Return => {
+                self.unless |= !sure;
+                sure.then_some(End::Returned)
+            }
+            Effect::Jump(to) => {
+                let end = self.jump(&chain.place, to, depth);
+                (sure && end == End::Decided).then_some(End::Decided)
+            }
+            Effect::Goto(to) => {
+                let end = self.jump(&chain.place, to, depth);
+                self.unless |= !sure;
+                sure.then_some(end)
+            }
+        }
+    }
+
+    fn jump(&mut self, place: &super::Place, to: &str, depth: usize) -> End {
+        if Owner::of(place, to).knows_services() {
+            // It may decide about some packets: a proxy translates those of Services.
+            self.unless = true;
+            return End::Returned;
+        }
+        match self.ruleset.chain(place, to) {
+            Some(chain) => self.chain(chain, depth.saturating_add(1)),
+            None => End::Returned,
+        }
+    }
+
+    fn hit(&mut self, chain: &'a Chain, rule: Option<&'a Rule>, kind: Kind) {
+        let (base, only_if, unless) = (self.base, self.only_if.clone(), self.unless);
+        self.hits.push(Hit { base, chain, rule, kind, only_if, unless });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::Family;
+
+    use super::super::saved;
+    use super::*;
+
+    const SAVED: &str = "\
+*raw
+:PREROUTING ACCEPT [0:0]
+-A PREROUTING -d 10.96.0.80/32 -i eth1 -j CT --notrack
+COMMIT
+*filter
+:FORWARD DROP [0:0]
+-A FORWARD -d 10.244.1.11/32 -p tcp -m tcp --dport 8080 -j ACCEPT
+-A FORWARD -d 10.96.0.80/32 -j REJECT
+COMMIT
+";
+
+    fn hits(endpoint: &str, input: &str) -> Vec<String> {
+        let ruleset = Ruleset::new(saved::chains(Family::Ipv4, SAVED));
+        let before = Packet {
+            destination: Some("10.96.0.80/32".parse().expect("an address")),
+            input: Some(vec![input.to_owned()]),
+            protocol: Some(6),
+            port: Some(80..=80),
+            ..Packet::of(Family::Ipv4)
+        };
+        let destination = Some(endpoint.parse().expect("an address"));
+        let after = Packet { destination, port: Some(8080..=8080), translated: true, ..before.clone() };
+        let hits = along(&ruleset, &before, &after, &[Hook::Prerouting, Hook::Forward]);
+        let text = |hit: &Hit<'_>| {
+            let rule = hit.rule.map_or("policy".to_owned(), ToString::to_string);
+            format!("{:?} by {rule}, certain: {}", hit.kind, hit.is_certain())
+        };
+        hits.iter().map(text).collect()
+    }
+
+    #[test]
+    fn a_connection_is_followed_before_and_after_its_translation() {
+        assert_eq!(hits("10.244.1.11/32", "eth0"), Vec::<String>::new());
+        assert_eq!(hits("10.244.1.12/32", "eth0"), ["Stop by policy, certain: true"]);
+        assert_eq!(
+            hits("10.244.1.11/32", "eth1"),
+            ["NoTrack by PREROUTING -d 10.96.0.80/32 -i eth1 -j CT --notrack, certain: true"]
+        );
+    }
+}

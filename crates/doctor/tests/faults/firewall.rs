@@ -1,0 +1,205 @@
+//! Rules of other programs.
+
+use portolan_doctor::{Code, Severity};
+
+use super::support::{codes, is_found_and_mended, look, nft, node, only, shell};
+
+#[test]
+fn a_table_of_nft_whose_policy_drops() {
+    let node = node("policy");
+    nft(&node, "table inet fw { chain forward { type filter hook forward priority 0; policy drop; }; }");
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+}
+
+#[test]
+fn iptables_with_a_policy_that_drops() {
+    let node = node("iptables");
+    shell(&node, "iptables-nft -P FORWARD DROP");
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+    shell(&node, "ip6tables-nft -P FORWARD DROP");
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+}
+
+/// The kernel may lack the older iptables.
+#[test]
+fn the_older_iptables_with_a_policy_that_drops() {
+    let node = node("legacy");
+    if let Err(error) = node.output("iptables-legacy", &["-P", "FORWARD", "DROP"]) {
+        let error = error.to_string();
+        assert!(error.contains("does not exist") || error.contains("Table does not exist"), "{error}");
+        return;
+    }
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+    shell(&node, "iptables-legacy -t raw -A PREROUTING -i eth0 -p tcp -j CT --notrack");
+    is_found_and_mended(&node, Code::NotTracked, Severity::Warning);
+}
+
+#[test]
+fn a_ufw_that_drops_forwarded_packets() {
+    let node = node("ufw");
+    shell(
+        &node,
+        "iptables-nft -N ufw-before-forward
+         iptables-nft -N ufw-user-forward
+         iptables-nft -A FORWARD -j ufw-before-forward
+         iptables-nft -A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+         iptables-nft -A ufw-before-forward -p icmp --icmp-type echo-request -j ACCEPT
+         iptables-nft -A ufw-before-forward -j ufw-user-forward
+         iptables-nft -P FORWARD DROP",
+    );
+    let report = look(&node);
+    assert!(codes(&report).contains(&(Code::FirewallPresent, Severity::Note)), "{:#?}", report.findings);
+    // A rule accepts pings before.
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Warning);
+}
+
+#[test]
+fn docker_drops_what_is_not_its_own() {
+    let node = node("docker");
+    shell(
+        &node,
+        "ip link add docker0 type bridge
+         for chain in DOCKER-USER DOCKER DOCKER-ISOLATION-STAGE-1 DOCKER-ISOLATION-STAGE-2; do iptables-nft -N $chain; done
+         iptables-nft -P FORWARD DROP
+         iptables-nft -A FORWARD -j DOCKER-USER
+         iptables-nft -A FORWARD -j DOCKER-ISOLATION-STAGE-1
+         iptables-nft -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+         iptables-nft -A FORWARD -o docker0 -j DOCKER
+         iptables-nft -A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+         iptables-nft -A DOCKER-USER -j RETURN
+         iptables-nft -A DOCKER-ISOLATION-STAGE-1 -i docker0 ! -o docker0 -j DOCKER-ISOLATION-STAGE-2
+         iptables-nft -A DOCKER-ISOLATION-STAGE-2 -o docker0 -j DROP",
+    );
+    let mend = only(&look(&node)).mend.clone();
+    assert!(mend.contains("-I DOCKER-USER"), "{mend}");
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+}
+
+#[test]
+fn a_firewalld_that_accepts_what_was_translated() {
+    let node = node("firewalld");
+    nft(
+        &node,
+        "table inet firewalld {
+            chain filter_FORWARD {
+                type filter hook forward priority 10; policy accept;
+                ct state { established, related } accept
+                ct status dnat accept
+                iifname \"lo\" accept
+                ct state invalid drop
+                reject with icmpx type admin-prohibited
+            }
+        }",
+    );
+    assert_eq!(codes(&look(&node)), [(Code::FirewallPresent, Severity::Note)]);
+}
+
+#[test]
+fn rules_that_drop_a_whole_interface() {
+    let node = node("interface");
+    nft(
+        &node,
+        "table inet fw {
+            chain forward {
+                type filter hook forward priority 0;
+                iifname \"eth0\" tcp dport 25 drop
+                ip saddr 203.0.113.0/24 drop
+                iifname \"eth0\" drop
+            }
+        }",
+    );
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Warning);
+}
+
+#[test]
+fn packets_dropped_before_they_are_translated() {
+    let node = node("raw");
+    nft(&node, "table ip early { chain raw { type filter hook prerouting priority -300; drop; }; }");
+    is_found_and_mended(&node, Code::PreroutingDropped, Severity::Error);
+}
+
+#[test]
+fn input_and_output() {
+    let node = node("ends");
+    nft(&node, "table inet fw { chain input { type filter hook input priority 0; policy drop; }; }");
+    is_found_and_mended(&node, Code::InputDropped, Severity::Warning);
+    nft(&node, "table inet fw { chain output { type filter hook output priority 0; policy drop; }; }");
+    is_found_and_mended(&node, Code::OutputDropped, Severity::Error);
+}
+
+#[test]
+fn a_dormant_table_does_nothing() {
+    let node = node("dormant");
+    nft(
+        &node,
+        "table ip fw { flags dormant; chain forward { type filter hook forward priority 0; policy drop; }; }",
+    );
+    assert_eq!(codes(&look(&node)), []);
+}
+
+#[test]
+fn packets_that_are_not_tracked() {
+    let node = node("notrack");
+    nft(&node, "table ip fast { chain raw { type filter hook prerouting priority -300; notrack; }; }");
+    is_found_and_mended(&node, Code::NotTracked, Severity::Error);
+    shell(&node, "iptables-nft -t raw -A OUTPUT -p tcp -j CT --notrack");
+    is_found_and_mended(&node, Code::NotTracked, Severity::Warning);
+    shell(&node, "iptables-nft -t raw -A OUTPUT -d 169.254.20.10 -p udp --dport 53 -j CT --notrack");
+    assert_eq!(codes(&look(&node)), [(Code::NotTracked, Severity::Note)], "NodeLocal DNSCache");
+}
+
+#[test]
+fn translations_of_other_programs() {
+    let node = node("dnat");
+    shell(
+        &node,
+        "iptables-nft -t nat -A PREROUTING -p tcp --dport 8080 -d 192.0.2.1 -j DNAT --to-destination 172.17.0.2:80",
+    );
+    assert_eq!(codes(&look(&node)), [], "a port of a container outside of the node ports");
+    shell(
+        &node,
+        "iptables-nft -t nat -A PREROUTING -m addrtype --dst-type LOCAL -p tcp --dport 30080 \
+             -j DNAT --to-destination 172.17.0.2:80",
+    );
+    let report = look(&node);
+    let finding = only(&report);
+    assert_eq!((finding.code, finding.severity), (Code::NodePortTaken, Severity::Warning), "{finding:#?}");
+    assert!(finding.title.contains("30080"), "{}", finding.title);
+    shell(&node, "iptables-nft -t nat -F");
+    nft(
+        &node,
+        "table ip proxy { chain p { type nat hook prerouting priority -110; iifname \"veth1\" dnat to 10.0.0.9; }; }",
+    );
+    is_found_and_mended(&node, Code::ServiceAddressTaken, Severity::Warning);
+}
+
+#[test]
+fn sets_and_maps_of_a_firewall_are_understood() {
+    let node = node("sets");
+    nft(
+        &node,
+        "table inet fw {
+            chain forward {
+                type filter hook forward priority 0; policy drop;
+                ct state vmap { established : accept, related : accept, invalid : drop }
+                iifname { \"docker0\", \"wg0\" } accept
+                tcp dport { 22, 443 } ct state { established } accept
+            }
+        }",
+    );
+    is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+    nft(
+        &node,
+        "flush ruleset
+         table inet fw {
+            chain forward {
+                type filter hook forward priority 0; policy drop;
+                ct state vmap { established : accept, new : jump new }
+            }
+            chain new {
+                iifname { \"eth0\", \"veth1\", \"pod1\" } accept
+            }
+        }",
+    );
+    assert_eq!(codes(&look(&node)), [], "what arrives at these interfaces is accepted");
+}

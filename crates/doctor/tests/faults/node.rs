@@ -1,0 +1,88 @@
+//! Kernel settings and interfaces.
+
+use portolan_doctor::command::Options;
+use portolan_doctor::fix::Outcome;
+use portolan_doctor::{Code, Severity};
+
+use super::support::{codes, fix, is_found_and_mended, look, node, only, set, setting, shell, with};
+
+#[test]
+fn a_node_without_faults_has_no_findings() {
+    assert_eq!(codes(&look(&node("healthy"))), []);
+}
+
+const FORWARD: &str = "net/ipv4/ip_forward";
+const BRIDGE: &str = "net/bridge/bridge-nf-call-iptables";
+
+#[test]
+fn forwarding_that_is_off_is_switched_on_by_a_fix_only() {
+    let node = node("forwarding");
+    set(&node, FORWARD, "0");
+    let found = look(&node);
+    assert_eq!(codes(&found), [(Code::ForwardingOff, Severity::Error)]);
+    assert_eq!(found.status(), 1);
+    let dry = with(&node, &Options { fix: true, dry_run: true, ..Options::default() });
+    assert_eq!(dry.fixed.iter().map(|fixed| fixed.outcome).collect::<Vec<_>>(), [Outcome::WouldDo]);
+    assert_eq!(setting(&node, FORWARD), "0");
+    let fixed = fix(&node);
+    assert_eq!(fixed.fixed.iter().map(|fixed| fixed.outcome).collect::<Vec<_>>(), [Outcome::Done]);
+    assert_eq!((codes(&fixed), fixed.status()), (Vec::new(), 0));
+    assert_eq!(setting(&node, FORWARD), "1");
+    set(&node, FORWARD, "0");
+    is_found_and_mended(&node, Code::ForwardingOff, Severity::Error);
+}
+
+#[test]
+fn strict_reverse_path_filters() {
+    let node = node("reverse");
+    set(&node, "net/ipv4/conf/veth1/rp_filter", "1");
+    assert_eq!(codes(&look(&node)), [(Code::ReversePathStrict, Severity::Note)]);
+    set(&node, "net/ipv4/conf/veth1/rp_filter", "0");
+    shell(
+        &node,
+        "ip link add eth1 type bridge
+         ip link set eth1 up
+         ip addr add 198.51.100.1/24 dev eth1
+         ip route add default via 198.51.100.254 dev eth1 metric 100",
+    );
+    set(&node, "net/ipv4/conf/eth1/rp_filter", "1");
+    is_found_and_mended(&node, Code::ReversePathStrict, Severity::Warning);
+}
+
+#[test]
+fn a_bridge_of_pods_whose_packets_pass_no_rules() {
+    let node = node("bridge");
+    shell(&node, "ip link add cni0 type bridge; ip link set veth1 master cni0; ip link set cni0 up");
+    set(&node, "net/ipv4/conf/cni0/rp_filter", "0");
+    set(&node, BRIDGE, "0");
+    let report = look(&node);
+    assert_eq!(only(&report).code, Code::BridgeBypassesRules);
+    if only(&report).fix.is_none() {
+        // br_netfilter is not loaded on this machine, and its settings do not exist.
+        assert!(only(&report).mend.starts_with("modprobe br_netfilter"), "{}", only(&report).mend);
+        return;
+    }
+    assert_eq!(codes(&fix(&node)), []);
+    assert_eq!(setting(&node, BRIDGE), "1");
+}
+
+#[test]
+fn node_ports_among_the_ports_of_the_node() {
+    let node = node("ports");
+    set(&node, "net/ipv4/ip_local_port_range", "1024 65535");
+    set(&node, "net/ipv4/ip_local_reserved_ports", "8080");
+    assert_eq!(codes(&look(&node)), [(Code::NodePortsNotReserved, Severity::Warning)]);
+    assert_eq!(codes(&fix(&node)), []);
+    assert_eq!(setting(&node, "net/ipv4/ip_local_reserved_ports"), "8080,30000-32767");
+}
+
+#[test]
+fn pods_with_larger_packets_than_the_uplink() {
+    let node = node("mtu");
+    shell(&node, "ip link set eth0 mtu 1400");
+    let report = look(&node);
+    let finding = only(&report);
+    assert_eq!((finding.code, finding.severity), (Code::MtuMismatch, Severity::Warning));
+    shell(&node, "ip link set veth1 mtu 1400; ip link set pod1 mtu 1400");
+    assert_eq!(codes(&look(&node)), []);
+}

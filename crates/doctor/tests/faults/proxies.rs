@@ -1,0 +1,119 @@
+//! Two proxies, and what they left.
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use portolan_doctor::fix::Outcome;
+use portolan_doctor::{Code, Severity};
+use portolan_testkit::Namespace;
+
+use super::support::{codes, fix, look, nft, node, shell};
+
+/// A process with the name and arguments of a proxy. It waits for the end of its input.
+struct Proxy {
+    process: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Proxy {
+    fn start(node: &Namespace, name: &str) -> Self {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let program: PathBuf = folder.path().join(name);
+        std::fs::copy("/bin/sh", &program).expect("a copy of the shell");
+        let mut command = node.command(&program);
+        let process =
+            command.args(["-c", "read end", "proxy", "--proxy-mode=nftables"]).stdin(Stdio::piped()).spawn();
+        Self { process: process.expect("a process"), _folder: folder }
+    }
+
+    fn end(mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().expect("the end of a process");
+    }
+}
+
+fn own_table(node: &Namespace) {
+    nft(node, "table ip portolan { chain services { }; }");
+}
+
+fn upstream_table(node: &Namespace) {
+    nft(node, "table ip kube-proxy { chain services { }; }");
+}
+
+fn upstream_chains(node: &Namespace) {
+    shell(
+        node,
+        "iptables-nft -t nat -N KUBE-SERVICES
+         iptables-nft -t nat -N KUBE-MARK-MASQ
+         iptables-nft -t nat -N KUBE-SVC-XRY76EGRC3BSCIIJ
+         iptables-nft -t nat -A KUBE-SERVICES -d 10.96.0.10/32 -p tcp --dport 80 -j KUBE-SVC-XRY76EGRC3BSCIIJ
+         iptables-nft -t nat -A PREROUTING -j KUBE-SERVICES",
+    );
+}
+
+#[test]
+fn two_proxies_run() {
+    let node = node("two");
+    let upstream = Proxy::start(&node, "kube-proxy");
+    assert_eq!(codes(&look(&node)), [], "kube-proxy alone");
+    let own = Proxy::start(&node, "portolan");
+    own_table(&node);
+    upstream_chains(&node);
+    let report = look(&node);
+    assert_eq!(codes(&report), [(Code::TwoProxies, Severity::Error)]);
+    assert!(report.findings[0].title.contains(&own.process.id().to_string()), "{}", report.findings[0].title);
+    upstream.end();
+    let left = look(&node);
+    assert_eq!(codes(&left), [(Code::LeftoversOfKubeProxy, Severity::Warning)], "{:#?}", left.findings);
+    own.end();
+}
+
+#[test]
+fn a_proxy_of_another_namespace_is_not_seen() {
+    let (node, other) = (node("here"), node("there"));
+    let own = Proxy::start(&node, "portolan");
+    let upstream = Proxy::start(&other, "kube-proxy");
+    assert_eq!(codes(&look(&node)), []);
+    own.end();
+    upstream.end();
+}
+
+#[test]
+fn leftovers_of_kube_proxy_are_removed_and_nothing_else() {
+    let node = node("leftovers");
+    let own = Proxy::start(&node, "portolan");
+    own_table(&node);
+    upstream_table(&node);
+    upstream_chains(&node);
+    shell(&node, "iptables-nft -t nat -A PREROUTING -i nowhere -p tcp --dport 81 -j ACCEPT");
+    let report = look(&node);
+    assert_eq!(codes(&report), [(Code::LeftoversOfKubeProxy, Severity::Warning)]);
+    let fixed = fix(&node);
+    assert_eq!(codes(&fixed), [], "{:#?}", fixed.findings);
+    assert_eq!(fixed.fixed[0].outcome, Outcome::Done, "{:?}", fixed.fixed);
+    let ruleset = node.output("nft", &["list", "ruleset"]).expect("the ruleset");
+    assert!(ruleset.contains("table ip portolan") && ruleset.contains("nowhere"), "{ruleset}");
+    assert!(!ruleset.contains("KUBE-") && !ruleset.contains("kube-proxy"), "{ruleset}");
+    own.end();
+}
+
+#[test]
+fn leftovers_stay_while_nothing_else_serves() {
+    let node = node("unserved");
+    own_table(&node);
+    upstream_table(&node);
+    let report = fix(&node);
+    let expected = [(Code::LeftoversOfKubeProxy, Severity::Warning), (Code::NoProxy, Severity::Warning)];
+    assert_eq!(codes(&report), expected);
+    assert_eq!(report.fixed, []);
+}
+
+#[test]
+fn tables_of_portolan_beside_a_running_kube_proxy() {
+    let node = node("back");
+    let upstream = Proxy::start(&node, "kube-proxy");
+    own_table(&node);
+    upstream_table(&node);
+    assert_eq!(codes(&look(&node)), [(Code::LeftoversOfPortolan, Severity::Warning)]);
+    upstream.end();
+}

@@ -1,0 +1,138 @@
+//! Notices changes of our rules by other programs. The source are the kernel's notifications of `nf_tables`.
+//!
+//! It owns the subscription. Each mode says what of a notification concerns its rules ([`Watched`]). It must not know a
+//! mode.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_wire::nftables::{Event, Family as WireFamily};
+use portolan_wire::{DecodeError, Frame};
+
+/// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`, `nfnetlink.h`).
+const GROUP_NFTABLES: u32 = 7;
+
+/// What of the kernel's notifications concerns the rules of a data plane.
+pub trait Watched: Send + Sync {
+    /// Returns true if the socket or process with this netlink port writes for the data plane.
+    fn is_writer(&self, port: u32) -> bool;
+
+    /// Returns true if a change of a table in the data plane's family is one of its rules. `frame` is the notification
+    /// that `event` was read from.
+    ///
+    /// # Errors
+    /// The notification cannot be read.
+    fn is_drift(&self, table: &str, event: &Event<'_>, frame: &Frame<'_>) -> Result<bool, DecodeError>;
+}
+
+/// The rules of one data plane in one family. Two are equal if they are clones of one.
+#[derive(Clone)]
+pub struct Own {
+    family: Family,
+    watched: Arc<dyn Watched>,
+}
+
+impl Own {
+    /// Returns the rules of a data plane.
+    pub fn new(family: Family, watched: impl Watched + 'static) -> Self {
+        Self { family, watched: Arc::new(watched) }
+    }
+}
+
+impl PartialEq for Own {
+    fn eq(&self, other: &Self) -> bool {
+        self.family == other.family
+            && std::ptr::addr_eq(Arc::as_ptr(&self.watched), Arc::as_ptr(&other.watched))
+    }
+}
+
+impl Eq for Own {}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own").field("family", &self.family).finish_non_exhaustive()
+    }
+}
+
+/// A subscription to changes of the ruleset.
+#[derive(Debug)]
+pub struct DriftWatch {
+    socket: Socket,
+    own: Vec<Own>,
+}
+
+impl DriftWatch {
+    /// Subscribes in the network namespace of this thread.
+    pub fn open(own: Vec<Own>) -> Result<Self, SocketError> {
+        let socket = Socket::open(Protocol::Netfilter)?;
+        socket.subscribe(&[GROUP_NFTABLES])?;
+        Ok(Self { socket, own })
+    }
+
+    /// Reads the pending notifications and returns the families whose rules another program changed. Returns both
+    /// families if notifications were lost.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn drifted(&mut self) -> Result<Vec<Family>, SocketError> {
+        let mut drifted = Vec::new();
+        let own = &self.own;
+        let outcome = self.socket.receive(|frame| {
+            if own.iter().any(|own| own.watched.is_writer(frame.header.port)) {
+                return Ok(());
+            }
+            let event = Event::decode(frame)?;
+            let Some((family, table)) = place(&event) else { return Ok(()) };
+            for own in own.iter().filter(|own| own.family == family) {
+                if !drifted.contains(&family) && own.watched.is_drift(table, &event, frame)? {
+                    drifted.push(family);
+                }
+            }
+            Ok(())
+        });
+        match outcome {
+            Ok(_) => Ok(drifted),
+            Err(SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_)) => {
+                Ok(Family::BOTH.to_vec())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsRawFd for DriftWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.socket.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for DriftWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Returns the family and the table of a change.
+fn place<'a>(event: &'a Event<'_>) -> Option<(Family, &'a str)> {
+    let (family, table) = match event {
+        Event::NewTable(table) => (table.family, &*table.name),
+        Event::DeleteTable(table) => (table.family, &*table.table),
+        Event::NewChain(chain) => (chain.family, &*chain.table),
+        Event::DeleteChain(chain) => (chain.family, &*chain.table),
+        Event::NewRule(rule) => (rule.family, &*rule.table),
+        Event::DeleteRule(rule) => (rule.family, &*rule.table),
+        Event::NewSet(set) => (set.family, &*set.table),
+        Event::DeleteSet(set) => (set.family, &*set.table),
+        Event::NewElements(list) | Event::DeleteElements(list) => (list.family, list.table),
+        Event::Generation(_) | Event::Other { .. } => return None,
+    };
+    let family = match family {
+        WireFamily::IPV4 => Family::Ipv4,
+        WireFamily::IPV6 => Family::Ipv6,
+        _ => return None,
+    };
+    Some((family, table))
+}

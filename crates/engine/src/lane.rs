@@ -1,0 +1,376 @@
+//! A lane: one family's table, data planes and deadlines.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use portolan_model::{Family, Settings};
+
+use super::clock::Clock;
+use super::driven::Driven;
+use super::retry::Retry;
+use super::snapshot::{self, Attempt, FamilySnapshot};
+use super::state::Reason;
+use super::successor::{Retired, Successor};
+use super::work::{After, ObjectChanges, Work};
+use super::{Boxed, Report, Step, Timing};
+use crate::dataplane::{Collection, Commit, Dataplane, Error};
+
+/// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
+const COLLECT_PAUSE: Duration = Duration::from_secs(1);
+/// Minimum time between two repairs of drift. Drift is repaired at once, but a program that writes to our table all
+/// the time must not keep the thread busy.
+const REPAIR_INTERVAL: Duration = Duration::from_millis(200);
+
+/// The table of a family, the data plane that programs it, and its deadlines.
+pub(super) struct Lane {
+    /// The active data plane, the table and the state.
+    active: Driven<Boxed>,
+    timing: Timing,
+    clock: Clock,
+    /// What follows the next successful commit.
+    after: After,
+    /// The data plane that is to replace the active one.
+    successor: Option<Successor>,
+    /// Replaced data planes whose rules are not completely removed.
+    retired: Vec<Retired>,
+    /// Earliest start of the next commit.
+    not_before: Option<Instant>,
+    full_at: Option<Instant>,
+    collect_at: Option<Instant>,
+    /// When to check that the rules are still there, for a mode that the kernel does not notify of changes.
+    check_at: Option<Instant>,
+    retry: Retry,
+    /// The last successful commits, and the last failures.
+    commits: VecDeque<Attempt>,
+    failures: VecDeque<Attempt>,
+}
+
+impl Lane {
+    pub(super) fn new(settings: Settings, dataplane: Boxed, timing: Timing, clock: Clock) -> Self {
+        Self {
+            active: Driven::new(settings, dataplane),
+            timing,
+            clock,
+            after: After::default(),
+            successor: None,
+            retired: Vec::new(),
+            not_before: None,
+            full_at: None,
+            collect_at: None,
+            check_at: None,
+            retry: Retry::default(),
+            commits: VecDeque::new(),
+            failures: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn family(&self) -> Family {
+        self.active.table.family()
+    }
+
+    /// Changes the table. The next commit writes the changes.
+    pub(super) fn queue(&mut self, work: Work) {
+        self.after.has_changes |= !work.changes.is_empty();
+        let changes = self.active.take(work.changes, work.health_checks);
+        if let Some(successor) = &mut self.successor {
+            successor.plane.note(&changes);
+        }
+        self.after.add(work.triggers, work.udp, work.objects);
+    }
+
+    pub(super) fn start(&mut self) {
+        if self.active.state.is_waiting() {
+            let now = self.clock.now();
+            self.active.state.start(now);
+            self.not_before = Some(now);
+        }
+    }
+
+    /// Replaces the data plane with another, once that one has everything in the kernel.
+    pub(super) fn replace(&mut self, dataplane: Boxed, settings: Option<Settings>) {
+        let given_up = self.successor.take();
+        let (given_up, its_settings) = given_up.map(|plane| (plane.plane.dataplane, plane.settings)).unzip();
+        let settings = settings.or(its_settings.flatten());
+        let successor = Successor::new(dataplane, settings, self.clock.now());
+        if self.active.state.is_waiting() {
+            // Nothing has been written yet.
+            self.active.plane = successor.plane;
+            if let Some(settings) = successor.settings {
+                self.active.table.configure(settings);
+            }
+            return;
+        }
+        self.successor = Some(successor);
+        if let Some(dataplane) = given_up {
+            // It may have written some of its rules.
+            self.retire(dataplane);
+        }
+    }
+
+    /// Removes the rules of a data plane of another place, once everything is in the kernel without them.
+    pub(super) fn retire(&mut self, dataplane: Boxed) {
+        if dataplane.about().place != self.place() {
+            self.retired.push(Retired::new(dataplane, self.clock.now()));
+        }
+    }
+
+    /// Sets new settings. Everything is compared then.
+    pub(super) fn configure(&mut self, settings: Settings) {
+        let now = self.clock.now();
+        self.active.table.configure(settings);
+        if let Some(successor) = &mut self.successor {
+            successor.settings = None;
+        }
+        self.active.state.doubt(Reason::Settings, now);
+    }
+
+    /// Sets new intervals. Waits under way end no later than the new intervals allow.
+    pub(super) fn set_timing(&mut self, timing: Timing) {
+        let now = self.clock.now();
+        self.timing = timing;
+        let longest = if self.retry.failed() { timing.max_retry } else { timing.min_interval };
+        self.not_before = self.not_before.map(|at| at.min(now + longest));
+        self.check_at = self.check_at.map(|at| at.min(now + timing.check_interval));
+    }
+
+    /// Notes that another program changed the rules. They are compared soon.
+    pub(super) fn drifted(&mut self) {
+        let now = self.clock.now();
+        if self.active.state.doubt(Reason::Drift, now) {
+            let soon = self.not_before.filter(|&at| at > now).map_or(now, |at| at.min(now + REPAIR_INTERVAL));
+            self.not_before = Some(soon);
+        }
+    }
+
+    /// Returns when to run next, or `None` if nothing is pending.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if self.active.state.is_waiting() {
+            return None;
+        }
+        let commit = self.has_work().then(|| self.not_before.unwrap_or_else(|| self.clock.now()));
+        let succession = self.successor.as_ref().map(Successor::due);
+        [commit, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Does the most urgent of what is due.
+    pub(super) fn run(&mut self) -> Option<Report> {
+        if self.active.state.is_waiting() {
+            return None;
+        }
+        let now = self.clock.now();
+        let passed = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if passed(self.full_at) {
+            self.full_at = None;
+            self.active.state.doubt(Reason::Periodic, now);
+        }
+        if passed(self.collect_at)
+            && let Some(failure) = self.collect(now)
+        {
+            return Some(failure);
+        }
+        if passed(self.check_at) {
+            self.check(now);
+        }
+        // The successor's back-off grows with its failures, so the active data plane still gets to commit.
+        if passed(self.successor.as_ref().map(Successor::due)) {
+            return self.commit_successor();
+        }
+        if self.has_work() && self.not_before.is_none_or(|at| at <= now) {
+            return Some(self.commit());
+        }
+        if passed(self.removal_due()) {
+            self.remove_retired();
+        }
+        None
+    }
+
+    /// Returns what the lane holds and has done.
+    pub(super) fn snapshot(&self) -> FamilySnapshot {
+        let about = self.active.plane.dataplane.about();
+        FamilySnapshot {
+            family: self.family(),
+            mode: about.mode,
+            place: about.place,
+            table: self.active.table.clone(),
+            state: self.active.state,
+            pending: self.active.plane.waiting(&self.active.table),
+            commits: self.commits.iter().cloned().collect(),
+            failures: self.failures.iter().cloned().collect(),
+            successor: self.successor.as_ref().map(|successor| successor.plane.dataplane.about().mode),
+            retired: self.retired.iter().map(Retired::place).collect(),
+        }
+    }
+
+    fn place(&self) -> &'static str {
+        self.active.plane.dataplane.about().place
+    }
+
+    fn has_work(&self) -> bool {
+        let Self { active, after, .. } = self;
+        active.state.reason().is_some()
+            || !active.plane.has_everything()
+            || after.has_changes
+            || !after.udp.is_empty()
+    }
+
+    fn commit(&mut self) -> Report {
+        let started = self.clock.now();
+        let reason = self.active.state.reason();
+        let clock = self.clock.clone();
+        let (outcome, changes) = self.active.commit(|| clock.now());
+        let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
+        let mode = self.active.plane.dataplane.about().mode;
+        let mut report = self.report((mode, Step::Commit), started, full, outcome);
+        if let Ok(commit) = &report.outcome {
+            report.repaired = reason == Some(Reason::Drift) && commit.elements + commit.objects > 0;
+            let full = commit.full;
+            if !full {
+                report.changed = changes.forwardings.into_iter().map(|change| change.name).collect();
+            }
+            self.complete(&mut report);
+            self.succeeded(full);
+        } else {
+            self.back_off();
+        }
+        report
+    }
+
+    /// Commits everything with the successor. If that succeeds, the successor becomes the active data plane.
+    fn commit_successor(&mut self) -> Option<Report> {
+        let mut successor = self.successor.take()?;
+        let started = self.clock.now();
+        let outcome = successor.compare(&self.active.table);
+        let mode = successor.plane.dataplane.about().mode;
+        let mut report = self.report((mode, Step::Replacement), started, true, outcome);
+        let now = self.clock.now();
+        if report.outcome.is_err() {
+            successor.failed(now, self.timing.max_retry);
+            self.successor = Some(successor);
+            return Some(report);
+        }
+        if let Some(settings) = successor.settings {
+            self.active.table.configure(settings);
+        }
+        let former = std::mem::replace(&mut self.active.plane, successor.plane);
+        let place = self.place();
+        self.retired.retain(|retired| retired.place() != place);
+        self.retire(former.dataplane);
+        // The successor has written all of it.
+        self.active.state.succeeded(true, now);
+        (self.collect_at, self.check_at) = (None, None);
+        self.complete(&mut report);
+        self.succeeded(true);
+        Some(report)
+    }
+
+    fn report(
+        &mut self,
+        (mode, step): (&'static str, Step),
+        started: Instant,
+        full: bool,
+        outcome: Result<Commit, Error>,
+    ) -> Report {
+        let ended = self.clock.now();
+        let duration = ended.saturating_duration_since(started);
+        let attempts = if outcome.is_ok() { &mut self.commits } else { &mut self.failures };
+        snapshot::keep(attempts, Attempt::new((mode, step), ended, duration, full, &outcome));
+        Report {
+            family: self.family(),
+            mode,
+            duration,
+            full,
+            repaired: false,
+            step,
+            triggers: Vec::new(),
+            udp: Vec::new(),
+            objects: ObjectChanges::default(),
+            changed: Vec::new(),
+            outcome,
+        }
+    }
+
+    /// Moves what waited for a successful commit into the report.
+    fn complete(&mut self, report: &mut Report) {
+        let After { triggers, mut udp, objects, .. } = std::mem::take(&mut self.after);
+        (report.triggers, report.udp, report.objects) = (triggers, udp.take(), objects);
+    }
+
+    fn succeeded(&mut self, full: bool) {
+        let now = self.clock.now();
+        self.retry.succeeded();
+        self.not_before = Some(now + self.timing.min_interval);
+        if full || self.full_at.is_none() {
+            self.full_at = Some(now + self.timing.full_interval);
+        }
+        self.collect_at.get_or_insert(now + self.timing.collect_after);
+        if self.check_at.is_none() && !self.active.plane.dataplane.about().is_notified {
+            self.check_at = Some(now + self.timing.check_interval);
+        }
+    }
+
+    fn back_off(&mut self) {
+        self.not_before = Some(self.clock.now() + self.retry.next(self.timing.max_retry));
+    }
+
+    /// Checks that the rules are still in the kernel, for a mode that the kernel does not notify of changes.
+    fn check(&mut self, now: Instant) {
+        self.check_at = Some(now + self.timing.check_interval);
+        // Changes that wait are no reason: the data plane knows what it has written.
+        if !self.active.state.is_in_sync() {
+            return;
+        }
+        let Driven { plane, table, .. } = &mut self.active;
+        match plane.dataplane.is_intact(table) {
+            Ok(true) => {}
+            Ok(false) => self.drifted(),
+            Err(error) => {
+                let (family, mode) = (self.family(), self.active.plane.dataplane.about().mode);
+                tracing::warn!(%family, mode, %error, "the check whether our rules are there failed");
+            }
+        }
+    }
+
+    /// Returns when to continue removing the rules of retired data planes. `None` while a comparison or a replacement
+    /// is pending: packets depend on those.
+    fn removal_due(&self) -> Option<Instant> {
+        if self.active.state.reason().is_some() || self.successor.is_some() {
+            return None;
+        }
+        self.retired.iter().map(Retired::due).min()
+    }
+
+    fn remove_retired(&mut self) {
+        let Driven { plane, table, .. } = &self.active;
+        let (kept, max_retry) = (plane.dataplane.about().claims, self.timing.max_retry);
+        let clock = &self.clock;
+        let next = self.retired.iter_mut().enumerate().min_by_key(|(_, retired)| retired.due());
+        if let Some((index, retired)) = next
+            && retired.remove_part(table, kept, max_retry, || clock.now())
+        {
+            self.retired.remove(index);
+        }
+    }
+
+    /// Removes what only deleted Services needed. Returns a report if that fails; everything is then compared.
+    fn collect(&mut self, now: Instant) -> Option<Report> {
+        self.collect_at = None;
+        if !self.active.state.is_in_sync() {
+            // The next success sets the deadline again.
+            return None;
+        }
+        let error = match self.active.plane.dataplane.collect() {
+            Ok(collection) => {
+                self.collect_at = (collection == Collection::Continues).then(|| now + COLLECT_PAUSE);
+                return None;
+            }
+            Err(error) => error,
+        };
+        self.active.state.failed(self.clock.now());
+        self.back_off();
+        let mode = self.active.plane.dataplane.about().mode;
+        Some(self.report((mode, Step::Collection), now, false, Err(error)))
+    }
+}

@@ -1,0 +1,134 @@
+//! Requests to the engine that its thread has not taken, merged.
+//!
+//! They take memory for each Service port that changed, not for each request: a commit may take a minute, and changes go on
+//! meanwhile.
+
+use std::sync::Arc;
+
+use portolan_model::catalog::PerFamily;
+use portolan_model::{Coalesced, Settings};
+
+use super::lane::Lane;
+use super::snapshot::FamilySnapshot;
+use super::work::{After, Work};
+use super::{Boxed, Timing};
+use crate::table::HealthCheckPort;
+use portolan_mailbox::Latest;
+
+/// Receives a snapshot of every family.
+pub(super) type Reply = Box<dyn FnOnce(Vec<FamilySnapshot>) + Send>;
+
+/// Everything that was requested since the last time.
+#[derive(Default)]
+pub(super) struct Pending {
+    pub(super) families: PerFamily<Requests>,
+    pub(super) start: bool,
+    pub(super) timing: Option<Timing>,
+    pub(super) snapshots: Vec<Reply>,
+    pub(super) stop: bool,
+}
+
+/// What was requested for one family.
+#[derive(Default)]
+pub(super) struct Requests {
+    changes: Coalesced,
+    health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
+    after: After,
+    settings: Option<Settings>,
+    replacement: Option<Replacement>,
+    /// Data planes whose rules are to be removed. A process has one for each mode.
+    retired: Vec<Boxed>,
+    has_drifted: bool,
+}
+
+/// A data plane that is to replace the family's.
+struct Replacement {
+    dataplane: Boxed,
+    /// Settings that belong to it. `None` if it has those of the data plane before it.
+    settings: Option<Settings>,
+    /// True if it was requested after the start: the data plane before it writes first, and is replaced as usual.
+    is_after_start: bool,
+}
+
+impl Requests {
+    pub(super) fn work(&mut self, work: Work) {
+        self.changes.extend(work.changes);
+        for check in work.health_checks {
+            self.health_checks.insert((check.namespace.clone(), check.service.clone()), check);
+        }
+        self.after.add(work.triggers, work.udp, work.objects);
+    }
+
+    /// The last replacement counts. Returns the one before it, whose rules have not been written.
+    pub(super) fn replace(
+        &mut self,
+        dataplane: Boxed,
+        settings: Option<Settings>,
+        is_after_start: bool,
+    ) -> Option<Boxed> {
+        let former = self.replacement.take();
+        let (former, its_settings) = former.map(|former| (former.dataplane, former.settings)).unzip();
+        let settings = settings.or(its_settings.flatten());
+        self.replacement = Some(Replacement { dataplane, settings, is_after_start });
+        former
+    }
+
+    pub(super) fn retire(&mut self, dataplane: Boxed) {
+        self.retired.push(dataplane);
+    }
+
+    pub(super) fn configure(&mut self, settings: Settings) {
+        if let Some(replacement) = &mut self.replacement {
+            replacement.settings = None;
+        }
+        self.settings = Some(settings);
+    }
+
+    pub(super) fn drifted(&mut self) {
+        self.has_drifted = true;
+    }
+
+    /// Passes everything to the lane of the family, and starts it if `start` is true.
+    pub(super) fn pass_to(mut self, lane: &mut Lane, start: bool) {
+        if let Some(settings) = self.settings {
+            lane.configure(settings);
+        }
+        lane.queue(Work {
+            changes: self.changes.take(),
+            health_checks: self.health_checks.take(),
+            triggers: self.after.triggers,
+            udp: self.after.udp.take(),
+            objects: self.after.objects,
+        });
+        let (before, after) = match self.replacement {
+            Some(replacement) if replacement.is_after_start => (None, Some(replacement)),
+            before => (before, None),
+        };
+        if let Some(replacement) = before {
+            lane.replace(replacement.dataplane, replacement.settings);
+        }
+        self.retired.into_iter().for_each(|dataplane| lane.retire(dataplane));
+        if start {
+            lane.start();
+        }
+        if let Some(replacement) = after {
+            lane.replace(replacement.dataplane, replacement.settings);
+        }
+        if self.has_drifted {
+            lane.drifted();
+        }
+    }
+
+    /// Number of Service ports with a pending change.
+    #[cfg(test)]
+    pub(super) fn changes(&self) -> usize {
+        self.changes.iter().count()
+    }
+
+    /// Number of trigger times, UDP Service ports and health-check node ports that are pending.
+    #[cfg(test)]
+    pub(super) fn others(&self) -> [usize; 3] {
+        let Self { after, health_checks, .. } = self;
+        [after.triggers.len(), after.udp.values().count(), health_checks.values().count()]
+    }
+}

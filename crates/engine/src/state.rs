@@ -1,0 +1,117 @@
+//! The one state machine: whether the kernel has the wanted state.
+//!
+//! ```text
+//!  Waiting ──start──> Unknown ──comparison succeeds──> InSync
+//!                        ^                               │
+//!                        └─ failure, drift, settings, ───┘
+//!                           periodic comparison
+//! ```
+
+use std::time::Instant;
+
+/// Whether the kernel has the wanted state of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The complete state is not known. Nothing is written.
+    Waiting,
+    /// The kernel has everything but the changes that wait for the next commit.
+    InSync {
+        /// When the last comparison ended.
+        since: Instant,
+    },
+    /// Everything is to be compared.
+    Unknown {
+        /// When the kernel was last known to have everything, or the start.
+        since: Instant,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// Why everything is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The first commit.
+    Start,
+    /// A commit, a comparison or a collection failed.
+    Failure,
+    /// Another program changed the rules.
+    Drift,
+    /// There are new settings.
+    Settings,
+    /// It is time for the periodic comparison.
+    Periodic,
+}
+
+impl State {
+    /// Returns why everything has to be compared, or `None` if nothing has to be.
+    pub const fn reason(&self) -> Option<Reason> {
+        match self {
+            Self::Unknown { reason, .. } => Some(*reason),
+            Self::Waiting | Self::InSync { .. } => None,
+        }
+    }
+
+    /// Returns true before the start.
+    pub const fn is_waiting(&self) -> bool {
+        matches!(self, Self::Waiting)
+    }
+
+    /// Returns true if the kernel has everything but waiting changes.
+    pub const fn is_in_sync(&self) -> bool {
+        matches!(self, Self::InSync { .. })
+    }
+
+    pub(super) const fn start(&mut self, now: Instant) {
+        if self.is_waiting() {
+            *self = Self::Unknown { since: now, reason: Reason::Start };
+        }
+    }
+
+    pub(super) const fn succeeded(&mut self, full: bool, now: Instant) {
+        if full || !self.is_in_sync() {
+            *self = Self::InSync { since: now };
+        }
+    }
+
+    /// After a failure a comparison mends the failure, whatever it was to mend before.
+    pub(super) const fn failed(&mut self, now: Instant) {
+        let since = if let Self::Unknown { since, .. } = self { *since } else { now };
+        *self = Self::Unknown { since, reason: Reason::Failure };
+    }
+
+    /// Demands a comparison. Returns false if nothing was written yet or one is due anyway.
+    pub(super) const fn doubt(&mut self, reason: Reason, now: Instant) -> bool {
+        if self.is_in_sync() {
+            *self = Self::Unknown { since: now, reason };
+            return true;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn the_first_reason_to_compare_stays_and_a_failure_replaces_it() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let mut state = State::Waiting;
+        assert!(!state.doubt(Reason::Drift, now) && state.is_waiting());
+        state.start(now);
+        state.start(later);
+        assert_eq!(state, State::Unknown { since: now, reason: Reason::Start });
+        state.failed(later);
+        assert_eq!(state, State::Unknown { since: now, reason: Reason::Failure });
+        state.succeeded(true, later);
+        assert!(state.doubt(Reason::Settings, later) && !state.doubt(Reason::Drift, later));
+        assert_eq!(state.reason(), Some(Reason::Settings));
+        state.succeeded(true, now);
+        state.succeeded(false, later);
+        assert_eq!(state, State::InSync { since: now }, "since the last comparison");
+    }
+}

@@ -1,0 +1,357 @@
+//! The wanted state of one family: everything that a data plane programs.
+//!
+//! Owns the forwarding table by Service port, the health-check node ports and the settings. Changes go in; what really
+//! changed comes out ([`Table::take`]). It must not know data planes, the kernel or time.
+//!
+//! A clone costs no more than the settings: clones share their content until one of them changes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use portolan_model::{Change, Coalesced, Family, Forwarding, Protocol, ServicePortName, Settings};
+
+/// The namespace and the name of a Service.
+type ServiceKey = (Arc<str>, Arc<str>);
+
+/// Maps a forwarding to what a data plane is to program in its place.
+type View = Arc<dyn Fn(&Forwarding) -> Forwarding + Send + Sync>;
+
+/// The wanted state of one family.
+#[derive(Clone)]
+pub struct Table {
+    settings: Settings,
+    forwardings: Arc<BTreeMap<Arc<ServicePortName>, Arc<Forwarding>>>,
+    health_check_ports: Arc<BTreeMap<ServiceKey, u16>>,
+    view: Option<View>,
+}
+
+/// A Service's `healthCheckNodePort`, on which its health check server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheckPort {
+    /// Namespace of the Service.
+    pub namespace: Arc<str>,
+    /// Name of the Service.
+    pub service: Arc<str>,
+    /// The port, or `None` if the Service has none.
+    pub port: Option<u16>,
+}
+
+/// A change of a Service's `healthCheckNodePort`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheckChange {
+    /// Namespace of the Service.
+    pub namespace: Arc<str>,
+    /// Name of the Service.
+    pub service: Arc<str>,
+    /// The port before, or `None` if there was none.
+    pub old: Option<u16>,
+    /// The port after, or `None` if there is none.
+    pub new: Option<u16>,
+}
+
+/// The difference between two states of a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Changed Service ports, each once.
+    pub forwardings: Vec<Change>,
+    /// Changed health-check node ports, each Service once.
+    pub health_checks: Vec<HealthCheckChange>,
+}
+
+impl Changes {
+    /// Returns true if nothing differs.
+    pub fn is_empty(&self) -> bool {
+        self.forwardings.is_empty() && self.health_checks.is_empty()
+    }
+}
+
+impl Table {
+    /// Creates a table without Services. The family is that of the settings.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings, forwardings: Arc::default(), health_check_ports: Arc::default(), view: None }
+    }
+
+    /// Returns the settings.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the family.
+    pub const fn family(&self) -> Family {
+        self.settings.family
+    }
+
+    /// Returns the number of Service ports.
+    pub fn len(&self) -> usize {
+        self.forwardings.len()
+    }
+
+    /// Returns true if there is no Service port.
+    pub fn is_empty(&self) -> bool {
+        self.forwardings.is_empty()
+    }
+
+    /// Returns the Service ports in the order of their names.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arc<ServicePortName>, Arc<Forwarding>)> {
+        self.forwardings.iter().map(|(name, forwarding)| (name, self.seen(forwarding)))
+    }
+
+    /// Returns the Service ports after `name` in the order of their names; all if it is `None`.
+    pub fn iter_after(
+        &self,
+        name: Option<&Arc<ServicePortName>>,
+    ) -> impl Iterator<Item = (&Arc<ServicePortName>, Arc<Forwarding>)> {
+        let start = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let rest = self.forwardings.range::<Arc<ServicePortName>, _>((start, Bound::Unbounded));
+        rest.map(|(name, forwarding)| (name, self.seen(forwarding)))
+    }
+
+    /// Returns the Service ports of one Service.
+    pub fn of_service<'a>(
+        &'a self,
+        namespace: &'a Arc<str>,
+        service: &'a Arc<str>,
+    ) -> impl Iterator<Item = (&'a Arc<ServicePortName>, Arc<Forwarding>)> {
+        // The first name that a port of the Service may have.
+        let first = ServicePortName {
+            namespace: namespace.clone(),
+            service: service.clone(),
+            port: "".into(),
+            protocol: Protocol::Tcp,
+        };
+        self.forwardings
+            .range(Arc::new(first)..)
+            .take_while(move |(name, _)| name.namespace == *namespace && name.service == *service)
+            .map(|(name, forwarding)| (name, self.seen(forwarding)))
+    }
+
+    /// Returns the forwarding of a Service port.
+    pub fn get(&self, name: &ServicePortName) -> Option<Arc<Forwarding>> {
+        self.forwardings.get(name).map(|forwarding| self.seen(forwarding))
+    }
+
+    /// Returns true if the Service port exists.
+    pub fn has(&self, name: &ServicePortName) -> bool {
+        self.forwardings.contains_key(name)
+    }
+
+    /// Returns the health-check node port of a Service.
+    pub fn health_check_port(&self, namespace: &Arc<str>, service: &Arc<str>) -> Option<u16> {
+        // Most clusters have none, and the lookup needs a key of its own.
+        if self.health_check_ports.is_empty() {
+            return None;
+        }
+        self.health_check_ports.get(&(namespace.clone(), service.clone())).copied()
+    }
+
+    /// Returns all health-check node ports.
+    pub fn health_check_ports(&self) -> impl Iterator<Item = u16> {
+        self.health_check_ports.values().copied()
+    }
+
+    /// Returns the table in which `view` has been applied to each forwarding, at each access. It shares the content
+    /// of this table, so it takes no memory for Service ports.
+    #[must_use]
+    pub fn seen_by(&self, view: impl Fn(&Forwarding) -> Forwarding + Send + Sync + 'static) -> Self {
+        Self { view: Some(Arc::new(view)), ..self.clone() }
+    }
+
+    /// Returns the difference between an empty table and this one.
+    pub fn all(&self) -> Changes {
+        let family = self.family();
+        let forwardings =
+            self.iter().map(|(name, new)| Change { name: name.clone(), family, old: None, new: Some(new) });
+        let health_checks = self.health_check_ports.iter().map(|((namespace, service), port)| {
+            let (namespace, service) = (namespace.clone(), service.clone());
+            HealthCheckChange { namespace, service, old: None, new: Some(*port) }
+        });
+        Changes { forwardings: forwardings.collect(), health_checks: health_checks.collect() }
+    }
+
+    /// Sets the settings. Returns true if they differ from the former ones.
+    pub fn configure(&mut self, settings: Settings) -> bool {
+        let differs = self.settings != settings;
+        self.settings = settings;
+        differs
+    }
+
+    /// Applies changes. Returns what they changed: `old` is what the table had, whatever the given changes say. Changes
+    /// of other families are left out.
+    pub fn take(
+        &mut self,
+        forwardings: impl IntoIterator<Item = Change>,
+        health_checks: impl IntoIterator<Item = HealthCheckPort>,
+    ) -> Changes {
+        let family = self.family();
+        let mut changes = Changes::default();
+        for change in forwardings {
+            if change.family != family {
+                continue;
+            }
+            let table = Arc::make_mut(&mut self.forwardings);
+            let old = match &change.new {
+                Some(new) => table.insert(change.name.clone(), new.clone()),
+                None => table.remove(&change.name),
+            };
+            if old.is_some() || change.new.is_some() {
+                changes.forwardings.push(Change { old, ..change });
+            }
+        }
+        for HealthCheckPort { namespace, service, port: new } in health_checks {
+            let (ports, key) =
+                (Arc::make_mut(&mut self.health_check_ports), (namespace.clone(), service.clone()));
+            let old = match new {
+                Some(port) => ports.insert(key, port),
+                None => ports.remove(&key),
+            };
+            if old != new {
+                changes.health_checks.push(HealthCheckChange { namespace, service, old, new });
+            }
+        }
+        changes
+    }
+
+    fn seen(&self, forwarding: &Arc<Forwarding>) -> Arc<Forwarding> {
+        self.view.as_ref().map_or_else(|| forwarding.clone(), |view| Arc::new(view(forwarding)))
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("family", &self.family()).field("len", &self.len()).finish()
+    }
+}
+
+/// Changes that wait, merged: each Service port and each health-check node port once, from the oldest state to the
+/// newest.
+#[derive(Debug, Default)]
+pub struct Merged {
+    forwardings: Coalesced,
+    health_checks: BTreeMap<ServiceKey, (Option<u16>, Option<u16>)>,
+}
+
+impl Merged {
+    /// Returns true if nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.forwardings.is_empty() && self.health_checks.is_empty()
+    }
+
+    /// Returns the number of Service ports that wait.
+    pub fn len(&self) -> usize {
+        self.forwardings.iter().count()
+    }
+
+    /// Adds changes of the state that the last ones led to.
+    pub fn add(&mut self, changes: Changes) {
+        self.forwardings.extend(changes.forwardings);
+        for HealthCheckChange { namespace, service, old, new } in changes.health_checks {
+            self.health_checks.entry((namespace, service)).or_insert((old, new)).1 = new;
+        }
+    }
+
+    /// Removes and returns all changes.
+    pub fn take(&mut self) -> Changes {
+        let health_checks = std::mem::take(&mut self.health_checks).into_iter();
+        let health_checks = health_checks.map(|((namespace, service), (old, new))| HealthCheckChange {
+            namespace,
+            service,
+            old,
+            new,
+        });
+        Changes { forwardings: self.forwardings.take(), health_checks: health_checks.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(service: &str, port: &str) -> Arc<ServicePortName> {
+        let (namespace, service, port) = ("demo".into(), service.into(), port.into());
+        Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp })
+    }
+
+    /// A change whose `old` is wrong.
+    fn change(name: &Arc<ServicePortName>, port: Option<u16>) -> Change {
+        let new = port.map(|port| {
+            Arc::new(Forwarding::plain(([10, 96, 0, 1], port).into(), Protocol::Tcp, Box::default()))
+        });
+        Change { name: name.clone(), family: Family::Ipv4, old: None, new }
+    }
+
+    fn check(service: &str, port: Option<u16>) -> HealthCheckPort {
+        HealthCheckPort { namespace: "demo".into(), service: service.into(), port }
+    }
+
+    fn table() -> Table {
+        Table::new(Settings::plain(Family::Ipv4))
+    }
+
+    #[test]
+    fn the_old_state_is_what_the_table_had() {
+        let (mut table, web) = (table(), name("web", ""));
+        let first = table.take([change(&web, Some(80))], [check("web", Some(30_000))]);
+        let second = table.take([change(&web, Some(81))], [check("web", Some(30_000))]);
+        assert_eq!(second.forwardings[0].old, first.forwardings[0].new);
+        assert_eq!(second.health_checks, [], "nothing changed");
+        let last = table.take([change(&web, None), change(&web, None)], [check("web", None)]);
+        assert_eq!((last.forwardings.len(), &last.forwardings[0].old), (1, &second.forwardings[0].new));
+        assert_eq!((last.health_checks[0].old, last.health_checks[0].new), (Some(30_000), None));
+        assert!(table.is_empty() && table.all().is_empty());
+        let other = Change { family: Family::Ipv6, ..change(&web, Some(80)) };
+        assert!(table.take([other], []).is_empty() && table.is_empty());
+    }
+
+    #[test]
+    fn a_clone_keeps_its_content() {
+        let mut table = table();
+        table.take([change(&name("web", ""), Some(80))], []);
+        let before = table.clone();
+        table.take([change(&name("web", ""), None), change(&name("dns", ""), Some(53))], []);
+        assert_eq!((before.len(), table.len()), (1, 1));
+        assert!(before.has(&name("web", "")) && !before.has(&name("dns", "")));
+    }
+
+    #[test]
+    fn the_ports_of_a_service_are_found() {
+        let mut table = table();
+        let names = [name("a", "x"), name("web", ""), name("web", "metrics"), name("web2", "")];
+        table.take(names.iter().map(|name| change(name, Some(80))), []);
+        let found: Vec<_> =
+            table.of_service(&"demo".into(), &"web".into()).map(|(name, _)| name.clone()).collect();
+        assert_eq!(found, names[1..3]);
+        let after: Vec<_> = table.iter_after(Some(&names[1])).map(|(name, _)| name.clone()).collect();
+        assert_eq!(after, names[2..]);
+        assert_eq!(table.iter_after(None).count(), 4);
+    }
+
+    #[test]
+    fn a_view_applies_to_every_access() {
+        let (mut table, web) = (table(), name("web", ""));
+        table.take([change(&web, Some(80))], []);
+        let seen = table.seen_by(|forwarding| Forwarding { affinity: Some(7), ..forwarding.clone() });
+        assert_eq!(table.get(&web).unwrap().affinity, None);
+        let all: Vec<_> = seen.iter().chain(seen.of_service(&web.namespace, &web.service)).collect();
+        assert!(all.len() == 2 && all.iter().all(|(_, forwarding)| forwarding.affinity == Some(7)));
+        assert_eq!(seen.all().forwardings[0].new, seen.get(&web));
+    }
+
+    #[test]
+    fn merged_changes_lead_from_the_oldest_to_the_newest_state() {
+        let (mut table, mut merged, web) = (table(), Merged::default(), name("web", ""));
+        table.take([change(&web, Some(80))], [check("web", Some(1))]);
+        let before = table.clone();
+        merged.add(table.take([change(&web, Some(81))], [check("web", Some(2))]));
+        merged.add(table.take([change(&web, Some(82))], [check("web", None)]));
+        assert_eq!(merged.len(), 1);
+        let changes = merged.take();
+        assert_eq!(
+            (&changes.forwardings[0].old, &changes.forwardings[0].new),
+            (&before.get(&web), &table.get(&web))
+        );
+        assert_eq!((changes.health_checks[0].old, changes.health_checks[0].new), (Some(1), None));
+        assert!(merged.is_empty());
+    }
+}

@@ -1,0 +1,398 @@
+//! The engine with data planes that record their calls, on a paused clock. A test moves the clock, and the engine does
+//! what is due at each moment, on the test's thread.
+
+mod random;
+mod recorder;
+mod replace;
+mod thread;
+
+use std::sync::mpsc::{self, Receiver};
+
+use portolan_model::{Change, Forwarding, Protocol};
+
+use super::clock::Hands;
+use super::*;
+use crate::HealthCheckPort;
+use recorder::{Call, Recorder};
+
+const MILLISECOND: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An engine without a thread.
+struct Bench {
+    handle: Handle,
+    engine: Engine<Box<dyn FnMut(Report)>>,
+    hands: Hands,
+    reports: Receiver<Report>,
+}
+
+impl Bench {
+    fn new(recorder: &Recorder, timing: Timing) -> Self {
+        let (clock, hands) = Clock::paused();
+        let (sender, reports) = mpsc::channel();
+        let report: Box<dyn FnMut(Report)> = Box::new(move |report| sender.send(report).unwrap());
+        let dataplanes: Vec<(Settings, Boxed)> = vec![(Settings::plain(Family::Ipv4), recorder.boxed())];
+        let (handle, engine) = Engine::new(dataplanes, timing, report, &clock);
+        Self { handle, engine, hands, reports }
+    }
+
+    /// Returns an engine in sync, at a time at which no commit has to wait. Its first calls and reports are gone.
+    fn in_sync(recorder: &Recorder, timing: Timing) -> Self {
+        let mut bench = Self::new(recorder, timing);
+        bench.handle.start();
+        bench.settle();
+        bench.advance(timing.min_interval);
+        assert!(bench.state().is_in_sync());
+        bench.reports();
+        recorder.take_calls();
+        bench
+    }
+
+    /// Takes the requests and does what is due at this moment.
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            if let Some(pending) = self.engine.receiver.take() {
+                self.engine.take(pending);
+            }
+            match self.engine.due() {
+                Some(due) if due <= self.hands.now() => self.engine.turn(),
+                _ => return,
+            }
+        }
+        panic!("the engine does not come to rest");
+    }
+
+    /// Moves the clock, and does what is due on the way.
+    fn advance(&mut self, by: Duration) {
+        let end = self.hands.now() + by;
+        self.settle();
+        while let Some(due) = self.engine.due().filter(|due| *due <= end) {
+            self.hands.advance(due - self.hands.now());
+            self.settle();
+        }
+        self.hands.advance(end - self.hands.now());
+        self.settle();
+    }
+
+    /// Moves the clock to the next deadline, and returns how far that was.
+    fn advance_to_next(&mut self) -> Duration {
+        self.settle();
+        let wait = self.engine.due().expect("something to wait for") - self.hands.now();
+        self.advance(wait);
+        wait
+    }
+
+    /// Returns the reports since the last time.
+    fn reports(&self) -> Vec<Report> {
+        self.reports.try_iter().collect()
+    }
+
+    /// Does what is due at this moment, and returns its only report.
+    fn one_report(&mut self) -> Report {
+        self.settle();
+        let mut reports = self.reports();
+        assert_eq!(reports.len(), 1, "{reports:?}");
+        reports.remove(0)
+    }
+
+    fn state(&self) -> State {
+        self.snapshot().state
+    }
+
+    fn snapshot(&self) -> FamilySnapshot {
+        self.engine.lanes[0].snapshot()
+    }
+
+    fn work(&self, names: &[&str]) {
+        self.handle.work(Family::Ipv4, work(names));
+    }
+}
+
+fn work(names: &[&str]) -> Work {
+    let change = |name: &&str| change(name, 80);
+    Work {
+        changes: names.iter().map(change).collect(),
+        triggers: vec![1],
+        objects: ObjectChanges { services: 1, endpoint_slices: 2 },
+        ..Work::default()
+    }
+}
+
+fn change(name: &str, port: u16) -> Change {
+    let (namespace, service) = ("demo".into(), name.into());
+    let name = ServicePortName { namespace, service, port: "".into(), protocol: Protocol::Tcp };
+    let new = Forwarding::plain(([10, 96, 0, 1], port).into(), Protocol::Tcp, Box::default());
+    Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(new)) }
+}
+
+fn check_port(service: &str, port: Option<u16>) -> HealthCheckPort {
+    HealthCheckPort { namespace: "demo".into(), service: service.into(), port }
+}
+
+/// Every wait has another length, and the long ones are out of the way.
+fn timing() -> Timing {
+    Timing {
+        min_interval: SECOND,
+        max_retry: 500 * MILLISECOND,
+        full_interval: 3600 * SECOND,
+        check_interval: 30 * SECOND,
+        collect_after: 10 * SECOND,
+    }
+}
+
+fn texts(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn applied(names: &[&str]) -> Call {
+    Call::Apply(texts(names))
+}
+
+fn compared(names: &[&str]) -> Call {
+    Call::Compare(texts(names))
+}
+
+#[test]
+fn changes_that_cancel_each_other_out_are_reported() {
+    let recorder = Recorder::at("test");
+    let mut bench = Bench::new(&recorder, timing());
+    bench.handle.start();
+    bench.settle();
+    bench.advance(SECOND);
+    bench.reports();
+    bench.handle.work(Family::Ipv4, work(&["a"]));
+    let removal = Change { new: None, ..change("a", 80) };
+    bench.handle.work(Family::Ipv4, Work { changes: vec![removal], ..Work::default() });
+    assert!(bench.one_report().outcome.is_ok());
+}
+
+#[test]
+fn before_the_start_the_data_plane_is_not_called() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::new(&recorder, timing());
+    bench.work(&["a"]);
+    bench.handle.configure(Settings { masquerade_all: true, ..Settings::plain(Family::Ipv4) });
+    bench.handle.compare(Family::Ipv4);
+    bench.advance(3600 * SECOND);
+    assert!(recorder.calls().is_empty() && bench.state() == State::Waiting);
+    assert_eq!(bench.snapshot().pending, 1);
+    bench.handle.start();
+    let report = bench.one_report();
+    assert!(report.full && report.outcome.is_ok() && !report.repaired);
+    assert_eq!((&*report.triggers, report.changed.len()), (&[1][..], 0));
+    assert_eq!(recorder.calls(), [compared(&["demo/a"])], "the whole table");
+    assert!(bench.snapshot().table.settings().masquerade_all);
+    assert_eq!(bench.state(), State::InSync { since: bench.hands.now() });
+}
+
+#[test]
+fn the_first_change_is_committed_at_once_and_later_ones_wait_and_are_merged() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.work(&["a"]);
+    assert_eq!(bench.one_report().changed.len(), 1);
+    bench.work(&["b"]);
+    bench.settle();
+    bench.work(&["c", "b"]);
+    bench.advance(999 * MILLISECOND);
+    assert_eq!(recorder.take_calls(), [applied(&["demo/a"])]);
+    assert_eq!(bench.snapshot().pending, 2);
+    bench.advance(MILLISECOND);
+    assert_eq!(recorder.take_calls(), [applied(&["demo/b", "demo/c"])], "each once");
+    let report = bench.one_report();
+    assert_eq!((report.triggers.len(), report.objects.services), (2, 2));
+}
+
+#[test]
+fn a_shorter_interval_ends_a_wait_that_is_under_way() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.work(&["a"]);
+    bench.settle();
+    bench.work(&["b"]);
+    bench.advance(100 * MILLISECOND);
+    bench.handle.set_timing(Timing { min_interval: 300 * MILLISECOND, ..timing() });
+    assert_eq!(bench.advance_to_next(), 300 * MILLISECOND);
+    assert_eq!(recorder.calls(), [applied(&["demo/a"]), applied(&["demo/b"])]);
+}
+
+#[test]
+fn a_failure_is_retried_with_everything_compared_and_loses_nothing() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.fails(5);
+    bench.handle.work(Family::Ipv4, Work { health_checks: vec![check_port("a", Some(1))], ..work(&["a"]) });
+    let failed = bench.one_report();
+    let failed_at = bench.hands.now();
+    assert!(failed.outcome.is_err() && !failed.full && failed.triggers.is_empty());
+    assert_eq!(failed.objects, ObjectChanges::default());
+    assert_eq!(bench.state(), State::Unknown { since: failed_at, reason: Reason::Failure });
+    // A change that comes meanwhile is compared, too.
+    bench.work(&["b"]);
+    let waits: Vec<Duration> = (0..5).map(|_| bench.advance_to_next()).collect();
+    assert_eq!(waits, [100, 200, 400, 500, 500].map(|wait| wait * MILLISECOND), "at most max_retry");
+    let calls = recorder.calls();
+    assert_eq!(calls[..2], [applied(&["demo/a", "a Some(1)"]), compared(&["demo/b"])]);
+    assert_eq!(calls[2..], [compared(&[]), compared(&[]), compared(&[]), compared(&[])]);
+    let reports = bench.reports();
+    let (mended, failed) = reports.split_last().unwrap();
+    assert!(failed.iter().all(|report| report.outcome.is_err() && report.full));
+    assert!(mended.outcome.is_ok() && mended.full && !mended.repaired);
+    assert_eq!(mended.triggers, [1, 1]);
+    assert_eq!(mended.objects, ObjectChanges { services: 2, endpoint_slices: 4 });
+    let snapshot = bench.snapshot();
+    assert_eq!((snapshot.failures.len(), snapshot.commits.len()), (5, 2));
+    assert!(snapshot.failures[0].outcome.is_err() && snapshot.failures[0].at == failed_at);
+    // The back-off begins anew.
+    recorder.fails(1);
+    bench.advance(SECOND);
+    bench.work(&["c"]);
+    bench.settle();
+    assert_eq!(bench.advance_to_next(), 100 * MILLISECOND);
+}
+
+#[test]
+fn drift_is_repaired_at_once_and_no_more_than_five_times_a_second() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.handle.compare(Family::Ipv6);
+    bench.settle();
+    assert!(recorder.calls().is_empty(), "another family");
+    bench.handle.compare(Family::Ipv4);
+    let report = bench.one_report();
+    assert!(report.full && !report.repaired, "nothing had to be written");
+    recorder.writes(3);
+    bench.work(&["a"]);
+    bench.handle.compare(Family::Ipv4);
+    assert_eq!(bench.advance_to_next(), 200 * MILLISECOND, "before the change would be due");
+    assert!(bench.one_report().repaired);
+    assert_eq!(recorder.calls(), [compared(&[]), compared(&["demo/a"])]);
+}
+
+#[test]
+fn new_settings_are_compared_and_are_no_repair() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.writes(3);
+    bench.handle.configure(Settings { masquerade_bit: 7, ..Settings::plain(Family::Ipv4) });
+    bench.handle.compare(Family::Ipv4);
+    let report = bench.one_report();
+    assert!(report.full && !report.repaired);
+    assert_eq!(bench.snapshot().table.settings().masquerade_bit, 7);
+}
+
+#[test]
+fn a_health_check_port_alone_is_committed() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    let open = Work { health_checks: vec![check_port("a", Some(32222))], ..Work::default() };
+    bench.handle.work(Family::Ipv4, open.clone());
+    bench.settle();
+    assert_eq!(recorder.take_calls(), [applied(&["a Some(32222)"])]);
+    bench.handle.work(Family::Ipv4, open);
+    bench.advance(SECOND);
+    assert!(recorder.calls().is_empty(), "it has it");
+}
+
+#[test]
+fn rules_without_notifications_are_checked_and_repaired() {
+    let recorder = Recorder::at("here").without_notifications();
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.advance(60 * SECOND);
+    let is_check = |call: &Call| *call == Call::Check;
+    assert_eq!(recorder.take_calls().into_iter().filter(is_check).count(), 2, "every 30 seconds");
+    assert!(bench.reports().is_empty(), "nothing to repair");
+    recorder.lose_rules();
+    recorder.writes(1);
+    bench.advance(30 * SECOND);
+    assert!(bench.one_report().repaired);
+    assert_eq!(recorder.calls(), [Call::Check, compared(&[])]);
+}
+
+#[test]
+fn a_collection_follows_a_commit_and_goes_on_each_second() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.advance(10 * SECOND);
+    assert_eq!(recorder.take_calls(), [Call::Collect], "after the first commit");
+    recorder.has_garbage(3);
+    bench.work(&["a"]);
+    bench.settle();
+    let waits: Vec<Duration> = (0..3).map(|_| bench.advance_to_next()).collect();
+    assert_eq!(waits, [10 * SECOND, SECOND, SECOND]);
+    assert_eq!(recorder.take_calls(), [applied(&["demo/a"]), Call::Collect, Call::Collect, Call::Collect]);
+    bench.advance(60 * SECOND);
+    assert!(recorder.calls().is_empty(), "nothing is left");
+}
+
+#[test]
+fn a_failed_collection_is_reported_and_everything_compared() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.fails(1);
+    bench.advance(10 * SECOND);
+    let [collection, comparison] = &bench.reports()[..] else { panic!("two reports") };
+    assert!(collection.step == Step::Collection && collection.outcome.is_err());
+    assert!(comparison.step == Step::Commit && comparison.full && comparison.outcome.is_ok());
+    assert_eq!(recorder.calls(), [Call::Collect, compared(&[])]);
+}
+
+#[test]
+fn everything_is_compared_once_an_hour() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.writes(1);
+    bench.advance(3600 * SECOND);
+    assert_eq!(recorder.take_calls(), [Call::Collect, compared(&[])]);
+    let report = bench.one_report();
+    assert!(report.full && !report.repaired, "it may be our own fault");
+}
+
+#[test]
+fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    let names: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
+    for number in 0..1_000_000 {
+        let name = &names[number % names.len()];
+        bench.handle.work(
+            Family::Ipv4,
+            Work { health_checks: vec![check_port(name, Some(30_000))], ..work(&[name]) },
+        );
+    }
+    bench.handle.sender.put(|pending| {
+        assert_eq!(pending.families.ipv4.changes(), names.len());
+        assert_eq!(pending.families.ipv4.others(), [work::TRIGGERS_MAX, 0, names.len()]);
+    });
+    let report = bench.one_report();
+    assert_eq!((report.changed.len(), report.objects.services), (names.len(), 1_000_000));
+}
+
+#[test]
+fn a_snapshot_shows_the_table_and_what_waits() {
+    let (recorder, next) = (Recorder::at("here"), Recorder::at("there"));
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.work(&["a"]);
+    bench.settle();
+    bench.work(&["b"]);
+    let (sender, snapshots) = mpsc::channel();
+    bench.handle.snapshot(move |snapshot| sender.send(snapshot).unwrap());
+    bench.settle();
+    let before = snapshots.recv().unwrap().remove(0);
+    assert_eq!((before.family, before.mode, before.place), (Family::Ipv4, "test", "here"));
+    assert!(before.state.is_in_sync() && before.successor.is_none() && before.retired.is_empty());
+    assert_eq!((before.table.len(), before.pending, before.commits.len()), (2, 1, 2));
+    next.fails(1);
+    bench.handle.replace(Family::Ipv4, next.boxed());
+    bench.work(&["c"]);
+    bench.settle();
+    assert_eq!(before.table.len(), 2, "it does not change");
+    let snapshot = bench.snapshot();
+    assert_eq!((snapshot.successor, snapshot.table.len()), (Some("test"), 3));
+    assert_eq!(snapshot.failures[0].step, Step::Replacement);
+    for _ in 0..20 {
+        bench.work(&["d"]);
+        bench.advance(SECOND);
+    }
+    assert!(bench.snapshot().commits.len() == 8 && bench.snapshot().place == "there", "the last ones");
+}

@@ -1,0 +1,197 @@
+//! A data plane that records its calls, fails on demand, and holds its owner to the guarantees of the trait.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use portolan_model::{Forwarding, ServicePortName};
+
+use crate::dataplane::{About, Collection, Commit, Dataplane, Error, Removal, Takeover};
+use crate::table::{Changes, Table};
+
+/// A call of the data plane. A changed Service port is given by its name, a health-check node port by its Service and the
+/// new port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Call {
+    Apply(Vec<String>),
+    Compare(Vec<String>),
+    Check,
+    Collect,
+    Remove(Duration),
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    calls: Vec<Call>,
+    /// How many of the next calls fail.
+    failures: usize,
+    /// What the data plane was last given.
+    known: BTreeMap<Arc<ServicePortName>, Arc<Forwarding>>,
+    ports: BTreeMap<(Arc<str>, Arc<str>), u16>,
+    is_in_sync: bool,
+    is_removed: bool,
+    /// Elements that the next comparisons write.
+    writes: usize,
+    /// The rules were removed by another program, without a notification.
+    is_gone: bool,
+    /// The wait after each part of a removal but the last, from the last to the first.
+    waits: Vec<Duration>,
+    /// How many collections are not the last.
+    garbage: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Recorder {
+    about: About,
+    shared: Arc<Mutex<Shared>>,
+}
+
+impl Recorder {
+    pub(super) fn at(place: &'static str) -> Self {
+        Self { about: About { mode: "test", place, ..About::of("test") }, shared: Arc::default() }
+    }
+
+    /// The kernel does not notify of its changes.
+    pub(super) fn without_notifications(mut self) -> Self {
+        self.about.is_notified = false;
+        self
+    }
+
+    /// Its removal has these waits between its parts.
+    pub(super) fn waiting(self, waits: &[Duration]) -> Self {
+        self.lock().waits = waits.iter().rev().copied().collect();
+        self
+    }
+
+    pub(super) fn boxed(&self) -> Box<Self> {
+        Box::new(self.clone())
+    }
+
+    pub(super) fn calls(&self) -> Vec<Call> {
+        self.lock().calls.clone()
+    }
+
+    /// Returns the calls since the last time.
+    pub(super) fn take_calls(&self) -> Vec<Call> {
+        std::mem::take(&mut self.lock().calls)
+    }
+
+    pub(super) fn fails(&self, times: usize) {
+        self.lock().failures = times;
+    }
+
+    pub(super) fn has_garbage(&self, collections: usize) {
+        self.lock().garbage = collections;
+    }
+
+    pub(super) fn lose_rules(&self) {
+        self.lock().is_gone = true;
+    }
+
+    pub(super) fn writes(&self, elements: usize) {
+        self.lock().writes = elements;
+    }
+
+    /// Returns the names of the Service ports that the data plane was last given.
+    pub(super) fn known(&self) -> Vec<String> {
+        self.lock().known.keys().map(ToString::to_string).collect()
+    }
+
+    /// Returns the numbers of parts removed.
+    pub(super) fn removed_parts(&self) -> usize {
+        self.calls().iter().filter(|call| matches!(call, Call::Remove(_))).count()
+    }
+
+    pub(super) fn is_removed(&self) -> bool {
+        self.lock().is_removed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap()
+    }
+
+    fn call(&self, call: Call) -> Result<(), Error> {
+        let mut shared = self.lock();
+        // A check that fails says nothing about the rules.
+        let matters = call != Call::Check;
+        shared.calls.push(call);
+        if shared.failures > 0 {
+            shared.failures -= 1;
+            shared.is_in_sync &= !matters;
+            return Err(Error::Contended { mode: "test", attempts: 1 });
+        }
+        Ok(())
+    }
+
+    /// Takes the changes, and checks that they lead from the last table to this one.
+    fn given(&self, table: &Table, changes: &Changes) {
+        let mut shared = self.lock();
+        assert!(!shared.is_removed, "it is called after its removal");
+        for change in &changes.forwardings {
+            let old = match &change.new {
+                Some(new) => shared.known.insert(change.name.clone(), new.clone()),
+                None => shared.known.remove(&change.name),
+            };
+            assert_eq!(old, change.old, "the former state of {}", change.name);
+        }
+        for check in &changes.health_checks {
+            let key = (check.namespace.clone(), check.service.clone());
+            let old = match check.new {
+                Some(new) => shared.ports.insert(key, new),
+                None => shared.ports.remove(&key),
+            };
+            assert_eq!(old, check.old, "the former port of {}", check.service);
+        }
+        let wanted: BTreeMap<_, _> = table.iter().map(|(name, new)| (name.clone(), new)).collect();
+        assert_eq!(shared.known, wanted, "the table");
+        assert!(shared.ports.values().copied().eq(table.health_check_ports()), "the health-check node ports");
+    }
+}
+
+fn names(changes: &Changes) -> Vec<String> {
+    let checks = changes.health_checks.iter();
+    let checks = checks.map(|check| format!("{} {:?}", check.service, check.new));
+    changes.forwardings.iter().map(|change| change.name.to_string()).chain(checks).collect()
+}
+
+impl Dataplane for Recorder {
+    fn about(&self) -> About {
+        self.about
+    }
+
+    fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        assert!(self.lock().is_in_sync, "changes are applied only in sync");
+        self.given(table, changes);
+        self.call(Call::Apply(names(changes))).map(|()| Commit::default())
+    }
+
+    fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        self.given(table, changes);
+        self.call(Call::Compare(names(changes)))?;
+        let mut shared = self.lock();
+        shared.is_in_sync = true;
+        Ok(Commit { full: true, elements: shared.writes, ..Commit::default() })
+    }
+
+    fn is_intact(&mut self, _table: &Table) -> Result<bool, Error> {
+        assert!(self.lock().is_in_sync, "it is checked only in sync");
+        self.call(Call::Check)?;
+        Ok(!std::mem::take(&mut self.lock().is_gone))
+    }
+
+    fn collect(&mut self) -> Result<Collection, Error> {
+        assert!(self.lock().is_in_sync, "it is collected only in sync");
+        self.call(Call::Collect)?;
+        let mut shared = self.lock();
+        shared.garbage = shared.garbage.saturating_sub(1);
+        Ok(if shared.garbage > 0 { Collection::Continues } else { Collection::Done })
+    }
+
+    fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error> {
+        self.call(Call::Remove(takeover.elapsed))?;
+        let mut shared = self.lock();
+        assert!(!shared.is_removed, "it is removed already");
+        shared.is_removed = shared.waits.is_empty();
+        Ok(shared.waits.pop().map_or(Removal::Done, Removal::Continues))
+    }
+}

@@ -1,0 +1,55 @@
+//! PATCH requests: decodes the patch in the body by its media type, and the parameters for it.
+
+use http::Request;
+use portolan_api::{ApiError, Change, FieldError};
+use portolan_schema::{
+    Resource,
+    json::Value,
+    patch::{Apply, JsonPatch, Patch},
+    shape::FieldValidation,
+};
+
+use super::{
+    Arriving,
+    body::{self, object},
+    query::Query,
+};
+
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
+                        application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+/// Reads the patch of a request. Also returns warnings about its text.
+pub(super) async fn read(
+    request: Request<Arriving>,
+    resource: Resource,
+    query: &Query,
+    validation: FieldValidation,
+) -> Result<(Change, Vec<String>), ApiError> {
+    let media_type = body::media_type(request.headers());
+    let force = query.optional_flag("force")?;
+    if matches!(media_type.as_str(), "application/apply-patch+yaml" | "application/apply-patch+json") {
+        if query.get("fieldManager").is_none_or(str::is_empty) {
+            let what = "must name who applies, in an apply patch";
+            return Err(bad_option(FieldError::required("fieldManager", what)));
+        }
+        let (value, remarks) = body::read(request).await?.json_or_yaml(validation)?;
+        let apply = Apply::decode(resource, object(value)?, force.unwrap_or(false))?;
+        return Ok((Change::Apply(apply), remarks));
+    }
+    if force.is_some() {
+        return Err(bad_option(FieldError::forbidden("force", "belongs to apply patches only")));
+    }
+    let decode: fn(Value) -> Result<Patch, ApiError> = match media_type.as_str() {
+        "application/json-patch+json" => |value| Ok(Patch::Json(JsonPatch::decode(value)?)),
+        "application/merge-patch+json" => |value| Ok(Patch::Merge(object(value)?)),
+        "application/strategic-merge-patch+json" => |value| Ok(Patch::Strategic(object(value)?)),
+        _ => return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED }),
+    };
+    let body = body::read(request).await?;
+    let (value, remarks) = body.json(validation)?;
+    Ok((Change::Patch(decode(value)?), remarks))
+}
+
+fn bad_option(error: FieldError) -> ApiError {
+    ApiError::InvalidOptions { what: "PatchOptions", error }
+}

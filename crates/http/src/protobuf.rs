@@ -1,0 +1,60 @@
+//! `application/vnd.kubernetes.protobuf` in answers: lists in parts, and conversion of the codec's errors.
+
+use bytes::Bytes;
+use portolan_api::ApiError;
+use portolan_schema::{
+    json::{Object, Value},
+    protobuf::{self, EncodeError, Form},
+};
+
+use super::list::stream::{CHUNK, Parts};
+
+/// Encodes an object of any kind with its envelope.
+pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {
+    protobuf::encode(object).map(Bytes::from).map_err(refused)
+}
+
+/// Encodes a stored object with its envelope.
+pub(super) fn stored(form: Form, stored: &[u8]) -> Result<Bytes, ApiError> {
+    form.encode(stored).map(Bytes::from).map_err(refused)
+}
+
+/// Encodes a list of stored objects with its envelope. The total length comes before the first object, so all of them
+/// are encoded first. Yields to other tasks meanwhile.
+pub(super) async fn list(
+    form: Form,
+    metadata: &Value,
+    objects: impl Iterator<Item = Bytes>,
+) -> Result<Parts, ApiError> {
+    // Leaves room for the last item of a part, which then mostly fits without a reallocation.
+    const FULL: usize = CHUNK - CHUNK / 8;
+    let (mut items, mut part) = (Vec::new(), Vec::with_capacity(CHUNK));
+    for stored in objects {
+        form.put_item(&mut part, &stored).map_err(refused)?;
+        if part.len() >= FULL {
+            items.push(Bytes::from(std::mem::replace(&mut part, Vec::with_capacity(CHUNK))));
+            tokio::task::yield_now().await;
+        }
+    }
+    items.push(Bytes::from(part));
+    let length = items.iter().map(Bytes::len).sum();
+    let empty = Object::new();
+    let around = form.around_items(metadata.as_object().unwrap_or(&empty), length);
+    let (head, tail) = around.map_err(refused)?;
+    Ok(Parts::new(std::iter::once(head.into()).chain(items).chain([tail.into()]).collect()))
+}
+
+/// Encodes a watch event of a stored object, preceded by its length.
+pub(super) fn stored_event(form: Form, kind: &str, stored: &[u8]) -> Result<Bytes, ApiError> {
+    form.encode_watch_event(kind, stored).map(Bytes::from).map_err(refused)
+}
+
+/// Encodes a watch event, preceded by its length.
+pub(super) fn event(kind: &str, object: &Object) -> Result<Bytes, ApiError> {
+    protobuf::encode_watch_event(kind, object).map(Bytes::from).map_err(refused)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn refused(error: EncodeError) -> ApiError {
+    ApiError::Unencodable(error.to_string())
+}

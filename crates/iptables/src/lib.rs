@@ -1,0 +1,118 @@
+//! The iptables data plane: the Services of one family as chains and rules of iptables.
+//!
+//! The module owns the rules of the mode ([`Planner`], all pure: the forwarding table goes in, the text for
+//! `iptables-restore` comes out) and the programs ([`Programs`] finds and runs them). [`Iptables`] connects the two
+//! with the kernel. The module must not know where changes come from, nor when a commit is due.
+//!
+//! # Rules
+//!
+//! The rules are kube-proxy's: the names of chains with their hashes, the comments, the verdicts, and the order
+//! within a chain. In chains that Services share, the order of Services is free, because no packet matches two
+//! frontends.
+//!
+//! ```text
+//! PREROUTING, OUTPUT ─> KUBE-SERVICES ─> [KUBE-FW ─>] KUBE-EXT ─> KUBE-SVC or KUBE-SVL ─> KUBE-SEP (DNAT)
+//!                            └─last─> KUBE-NODEPORTS ─┘
+//! ```
+//!
+//! `dispatch`, `chains` and `fixed` make the rules from one Service port, the settings and the features of the node.
+//! The text of rules in the kernel is not stored: the former rules of a Service port are made again from its old
+//! `Forwarding`.
+//!
+//! ```text
+//! forwarding table ──> Planner ──text──> iptables-restore ──> kernel
+//!                       pure    <────hashes──── iptables-save (at a full load only)
+//! ```
+//!
+//! # Partial restore and full load
+//!
+//! - A partial restore writes a change. It contains the chains of Service ports whose rules differ. In shared chains
+//!   it changes single rules: it removes a rule by its text, and adds one at the head of `KUBE-SERVICES` in the nat
+//!   table (whose last rule stays last) or at the end of another chain. From 100 removed rules on, it writes the
+//!   shared chains of the table as a whole. If a rule to be removed is missing, another program has changed the
+//!   rules: the restore fails, and a full load follows.
+//! - A full load reads a save and writes every chain that is missing or differs. It runs at the start, after a
+//!   failure, for new settings, and after a change by another program. It takes over kube-proxy's rules in the same
+//!   way. To compare chains, `saved` rewrites rules as `iptables-save` prints them and hashes them, chain by chain.
+//!   Where a version of iptables prints a rule in another way, the chain is written again, with no other effect.
+//!
+//! # Order of writes
+//!
+//! One run of iptables-restore serves one family, and each table in its input is a transaction. A full load writes
+//! the filter table first, then the chains of Services, and last the shared chains, the jumps from the kernel's own
+//! chains and the removal of stale chains in one transaction. The front end of nftables gets the chains of Services
+//! in pieces, because its time grows with the square of the rules in a transaction. The older iptables gets them at
+//! once, because it copies the whole table for each transaction. So:
+//!
+//! - At every moment each chain has either its old or its new content, and no rule leads to an incomplete chain.
+//! - A chain is removed in the transaction that removes the last rule that leads to it, or in a later one.
+//! - New Services take effect at once.
+//!
+//! A chain that is replaced with the same rules loses its counters and nothing else: clients stay with their
+//! endpoints.
+//!
+//! # Lock, counters, and changes by other programs
+//!
+//! - The programs of the older iptables hold a lock while they write. `lock` waits for it before each restore, at
+//!   most five seconds, so that the wait can be measured. The program then waits for it, too.
+//! - A full load creates the nfacct counters. It tries once whether rules can refer to them.
+//! - Where iptables is a front end of nftables, the kernel notifies of changes and names the process that made each.
+//!   The data plane recognizes the processes that it has run ([`Writers`]). The older iptables has no notifications:
+//!   the data plane checks periodically for the canaries, the jumps, and rules of each shared chain.
+//!
+//! # Removal
+//!
+//! With the front end of nftables, a removal runs over netlink: `iptables-restore` would list the rules of every
+//! chain. First it removes the rules by which packets enter this mode's chains, in one transaction, and then the chains,
+//! in parts. The older iptables copies the table for each transaction, so all goes in one restore, in a thread of its
+//! own. A chain that rules of other programs lead to stays.
+//!
+//! # Memory
+//!
+//! The memory of kernel and programs follows from the numbers of frontends and endpoints ([`Memory`]). The agent
+//! counts these with each change and compares the estimate with the limit of its cgroup, so that it can report a
+//! limit that is too low before it loads rules.
+//!
+//! # Differences from kube-proxy
+//!
+//! - TCP is refused with a reset.
+//! - Rules name endpoints in comments only in a cluster of up to 1000 endpoints. A full load decides that, and counts
+//!   the endpoints in use.
+//! - Source ranges are aggregated and sorted.
+
+mod chains;
+mod counters;
+mod dataplane;
+mod dispatch;
+mod fixed;
+#[cfg(test)]
+mod interpreter;
+mod lock;
+mod memory;
+mod meter;
+mod name;
+pub mod netlink;
+mod options;
+mod partial;
+mod planner;
+mod present;
+mod probe;
+mod program;
+mod removal;
+mod rule;
+mod saved;
+mod service;
+#[cfg(test)]
+mod walk;
+mod writers;
+
+pub use counters::{Counted, counted, remove_counters};
+pub use dataplane::Iptables;
+pub use memory::{Memory, Size};
+pub use meter::{Measures, Meter, Rules};
+pub use options::{Options, Redirect};
+pub use planner::{Pieces, Planner};
+pub use present::Present;
+pub use present::is_own;
+pub use program::{Error, Programs, Variant};
+pub use writers::Writers;

@@ -1,0 +1,112 @@
+//! The restore of a change: only the chains and rules that differ.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::fixed::{EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, SERVICES, nat_last};
+use super::planner::{Planner, append_all};
+use super::rule::{self, Chain, Rule, Table};
+use portolan_engine::table::Table as Wanted;
+
+/// From this many removed rules on, the shared chains of a table are written as a whole: iptables looks for each rule
+/// to be removed from the start of its chain.
+const REMOVE_MAX: usize = 100;
+
+/// Chains of the filter table that have rules of Services.
+const FILTER_DISPATCH: [&str; 4] = [SERVICES, EXTERNAL_SERVICES, NODE_PORTS, PROXY_FIREWALL];
+
+/// The differences of all Service ports of a change.
+#[derive(Debug, Default)]
+pub(super) struct Partial {
+    removed: Vec<Rule>,
+    added: Vec<Rule>,
+    written: Vec<Chain>,
+    stale: Vec<String>,
+}
+
+impl Partial {
+    /// Adds the differences of a Service port in shared chains.
+    pub(super) fn dispatch(&mut self, old: &[Rule], new: &[Rule]) {
+        let added = new.iter().filter(|rule| !old.contains(rule)).cloned();
+        self.added.extend(added);
+        self.removed.extend(old.iter().filter(|rule| !new.contains(rule)).cloned());
+    }
+
+    /// Adds the differences between the chains of a Service port.
+    pub(super) fn chains(&mut self, old: Vec<Chain>, new: Vec<Chain>) {
+        let mut old: HashMap<String, Vec<String>> =
+            old.into_iter().map(|chain| (chain.name, chain.rules)).collect();
+        for chain in new {
+            if old.remove(&chain.name).as_ref() != Some(&chain.rules) {
+                self.written.push(chain);
+            }
+        }
+        let mut stale: Vec<String> = old.into_keys().collect();
+        stale.sort_unstable();
+        self.stale.extend(stale);
+    }
+
+    /// Returns the text of the restore. The changes of one table take effect at once.
+    pub(super) fn restore(&self, planner: &Planner, wanted: &Wanted) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.filter(planner, wanted, &mut text);
+        let _ = self.nat(planner, wanted, &mut text);
+        text
+    }
+
+    fn filter(&self, planner: &Planner, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
+        if !self.touches(Table::Filter) {
+            return Ok(());
+        }
+        rule::begin(out, Table::Filter)?;
+        if self.is_much(Table::Filter) {
+            FILTER_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
+            planner.append_dispatch(Table::Filter, wanted, out)?;
+        } else {
+            self.rules(Table::Filter, out)?;
+        }
+        rule::commit(out)
+    }
+
+    fn nat(&self, planner: &Planner, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
+        if !self.touches(Table::Nat) && self.written.is_empty() && self.stale.is_empty() {
+            return Ok(());
+        }
+        rule::begin(out, Table::Nat)?;
+        let written = self.written.iter().map(|chain| &chain.name);
+        written.chain(&self.stale).try_for_each(|chain| rule::declare(out, chain))?;
+        for chain in &self.written {
+            chain.rules.iter().try_for_each(|text| rule::append(out, &chain.name, text))?;
+        }
+        if self.is_much(Table::Nat) {
+            NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
+            planner.append_dispatch(Table::Nat, wanted, out)?;
+            append_all(out, nat_last(planner.context()))?;
+        } else {
+            self.rules(Table::Nat, out)?;
+        }
+        self.stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))?;
+        rule::commit(out)
+    }
+
+    fn rules(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
+        let mut removed = self.removed.iter().filter(|rule| rule.table == table);
+        removed.try_for_each(|rule| rule::remove(out, rule.chain, &rule.text))?;
+        let mut added = self.added.iter().filter(|rule| rule.table == table);
+        // Where a rule has to stay last, new rules go to the front. The order is free otherwise: no packet matches
+        // two rules.
+        added.try_for_each(|rule| match (table, rule.chain) {
+            (Table::Nat, SERVICES) => rule::prepend(out, rule.chain, &rule.text),
+            _ => rule::append(out, rule.chain, &rule.text),
+        })
+    }
+
+    fn touches(&self, table: Table) -> bool {
+        self.removed.iter().chain(&self.added).any(|rule| rule.table == table)
+    }
+
+    fn is_much(&self, table: Table) -> bool {
+        self.removed.iter().filter(|rule| rule.table == table).count() >= REMOVE_MAX
+    }
+}

@@ -1,0 +1,442 @@
+//! Makes restores from the forwarding table: a full load, or the restore that a change needs.
+//!
+//! The planner stores neither the forwarding table nor the rules: it makes the former rules again from the former states
+//! in the changes. A restore depends on table, changes and settings only, and its text has a stable order.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use portolan_model::{Backend, Change, Forwarding, ServicePortName, Settings};
+
+use super::fixed::{self, CANARY, FILTER_CHAINS, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, SERVICES};
+use super::partial::Partial;
+use super::rule::{self, Chain, Rule, Table};
+use super::saved::{Content, saved};
+use super::service::{Context, Service};
+use super::{Options, Present, Rules, chains, dispatch};
+use portolan_engine::dataplane::Refusal;
+use portolan_engine::table::{Changes, Table as Wanted};
+
+/// From more endpoints than this on, rules of single endpoints have no comments (as in kube-proxy).
+const LARGE: usize = 1000;
+/// Longest name, in bytes. iptables accepts comments of up to 255 bytes, and the longest of ours adds some 50 to the
+/// name.
+const NAME_MAX: usize = 200;
+/// Why a Service port has no rules.
+const NOT_PLAIN: &str = "its name is longer, or has other characters, than names of Services have; rename it";
+
+/// The number of transactions in which a full load writes the chains of Service ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pieces {
+    /// One.
+    One,
+    /// One for this many Service ports. The rules that lead to the chains come last.
+    Of(NonZeroUsize),
+}
+
+/// Plans the rules of one family.
+#[derive(Debug)]
+pub struct Planner {
+    settings: Settings,
+    options: Options,
+    /// Service ports of the table that have no rules.
+    refused: BTreeSet<Arc<ServicePortName>>,
+    endpoint_comments: bool,
+    rules: Rules,
+}
+
+/// What the rules of a Service port depend on, besides the settings.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Entry {
+    pub(super) forwarding: Arc<Forwarding>,
+    health_check: Option<u16>,
+}
+
+/// Service ports that changes touch, with their forwardings before; `None` for new ones.
+type Touched<'a> = BTreeMap<&'a Arc<ServicePortName>, Option<Arc<Forwarding>>>;
+
+impl Planner {
+    /// Creates a planner.
+    pub const fn new(settings: Settings, options: Options) -> Self {
+        Self {
+            settings,
+            options,
+            refused: BTreeSet::new(),
+            endpoint_comments: true,
+            rules: Rules { filter: 0, nat: 0 },
+        }
+    }
+
+    /// Sets the settings and options. A full load has to follow.
+    pub fn configure(&mut self, settings: Settings, options: Options) {
+        (self.settings, self.options) = (settings, options);
+    }
+
+    /// Returns the settings that rules are made for.
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the options that rules are made for.
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Returns the Service ports that have no rules, with the reason.
+    pub fn refused(&self) -> impl Iterator<Item = Refusal> {
+        self.refused.iter().map(|name| Refusal::whole(name.clone(), NOT_PLAIN))
+    }
+
+    /// Returns the numbers of rules in the kernel once the last plan is written.
+    pub const fn rules(&self) -> Rules {
+        self.rules
+    }
+
+    /// Notes changes that the next full load writes.
+    pub fn follow(&mut self, changes: &Changes) {
+        for Change { name, new, .. } in &changes.forwardings {
+            if new.is_some() && !is_plain(name) {
+                self.refused.insert(name.clone());
+            } else {
+                self.refused.remove(name);
+            }
+        }
+    }
+
+    /// Returns the restore that brings a kernel from the table before `changes` to `wanted`, the one after them; empty
+    /// if no rule changes.
+    pub fn plan(&mut self, wanted: &Wanted, changes: &Changes) -> String {
+        self.follow(changes);
+        let (mut partial, mut counts) = (Partial::default(), self.rules);
+        let former_ports: BTreeMap<_, _> = changes
+            .health_checks
+            .iter()
+            .map(|check| ((&check.namespace, &check.service), check.old))
+            .collect();
+        for (name, old) in touched(wanted, changes) {
+            let port = wanted.health_check_port(&name.namespace, &name.service);
+            let former = former_ports.get(&(&name.namespace, &name.service)).copied().unwrap_or(port);
+            let entry = |forwarding: Option<Arc<Forwarding>>, health_check| {
+                forwarding.filter(|_| is_plain(name)).map(|forwarding| Entry { forwarding, health_check })
+            };
+            let (old, new) = (entry(old, former), entry(wanted.get(name), port));
+            if old == new {
+                continue;
+            }
+            let rules =
+                |entry: Option<&Entry>| entry.map(|entry| self.dispatch(name, entry)).unwrap_or_default();
+            let (old_rules, new_rules) = (rules(old.as_ref()), rules(new.as_ref()));
+            let chains =
+                |entry: Option<&Entry>| entry.map(|entry| self.chains(name, entry)).unwrap_or_default();
+            let (old_chains, new_chains) = (chains(old.as_ref()), chains(new.as_ref()));
+            counts.subtract(Table::Nat, total(&old_chains));
+            counts.add(Table::Nat, total(&new_chains));
+            for table in [Table::Filter, Table::Nat] {
+                let of = |rules: &[Rule]| rules.iter().filter(|rule| rule.table == table).count();
+                counts.subtract(table, of(&old_rules));
+                counts.add(table, of(&new_rules));
+            }
+            partial.dispatch(&old_rules, &new_rules);
+            partial.chains(old_chains, new_chains);
+        }
+        self.rules = counts;
+        partial.restore(self, wanted)
+    }
+
+    /// Writes the restore of everything that `present`, the state of the kernel, lacks or has otherwise: into empty
+    /// tables, or over the rules of other Services. Decides whether rules of single endpoints have comments.
+    pub fn full(
+        &mut self,
+        wanted: &Wanted,
+        present: &Present,
+        pieces: Pieces,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        let endpoints: usize = entries(wanted).map(|(_, entry)| reachable(&entry.forwarding)).sum();
+        self.endpoint_comments = endpoints <= LARGE;
+        if present.lacks(Table::Mangle, CANARY) {
+            rule::begin(out, Table::Mangle)?;
+            rule::declare(out, CANARY)?;
+            rule::commit(out)?;
+        }
+        let mut counts = Rules::default();
+        self.full_filter(wanted, present, &mut counts, out)?;
+        self.full_nat((wanted, present), pieces, &mut counts, out)?;
+        self.rules = counts;
+        Ok(())
+    }
+
+    fn full_filter(
+        &self,
+        wanted: &Wanted,
+        present: &Present,
+        counts: &mut Rules,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        let (first, last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
+        // If this mode has no rules in the chain, its rules may be kubelet's and stay.
+        let firewall = !first.is_empty() || present.lacks(Table::Filter, FIREWALL);
+        let rules = || first.iter().chain(&last).cloned().chain(self.all_dispatch(Table::Filter, wanted));
+        let chains = FILTER_CHAINS.into_iter().chain(firewall.then_some(FIREWALL));
+        let counted = rules().inspect(|rule| counts.add(rule.table, 1));
+        if self.is_there(Table::Filter, present, chains, counted) && !needs(Table::Filter, present) {
+            return Ok(());
+        }
+        rule::begin(out, Table::Filter)?;
+        FILTER_CHAINS.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        if firewall {
+            rule::declare(out, FIREWALL)?;
+        }
+        declare_canary(Table::Filter, present, out)?;
+        append_all(out, first)?;
+        self.append_dispatch(Table::Filter, wanted, out)?;
+        append_all(out, last)?;
+        jumps(Table::Filter, present, out)?;
+        rule::commit(out)
+    }
+
+    fn full_nat(
+        &self,
+        (wanted, present): (&Wanted, &Present),
+        pieces: Pieces,
+        counts: &mut Rules,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        let mut transaction = Transactions { out, open: false };
+        let first = fixed::nat_first(self.context());
+        counts.add(Table::Nat, first.len());
+        if present.lacks(Table::Nat, CANARY)
+            || !self.is_there(Table::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned())
+        {
+            let out = transaction.open()?;
+            NAT_FIXED.iter().try_for_each(|chain| rule::declare(out, chain))?;
+            declare_canary(Table::Nat, present, out)?;
+            append_all(out, first)?;
+        }
+        let mut stale: BTreeSet<&String> = present.service_chains.keys().collect();
+        let mut written: usize = 0;
+        for (name, entry) in entries(wanted) {
+            let mut chains = self.chains(name, &entry);
+            counts.add(Table::Nat, total(&chains));
+            chains.retain(|chain| {
+                stale.remove(&chain.name);
+                let rules = || chain.rules.iter().map(String::as_str);
+                let there = present.service_chains.get(&chain.name);
+                there.is_none_or(|there| *there != Content::of(self.settings.family, rules()))
+            });
+            if chains.is_empty() {
+                continue;
+            }
+            let is_full = |limit: NonZeroUsize| written > 0 && written.is_multiple_of(limit.get());
+            if matches!(pieces, Pieces::Of(limit) if is_full(limit)) {
+                transaction.commit()?;
+            }
+            written = written.saturating_add(1);
+            write_chains(transaction.open()?, &chains)?;
+        }
+        // The rules that lead to the chains of Services come after all of these are complete.
+        if pieces != Pieces::One {
+            transaction.commit()?;
+        }
+        self.full_nat_dispatch((wanted, present), &stale, counts, &mut transaction)?;
+        transaction.commit()
+    }
+
+    fn full_nat_dispatch<W: fmt::Write>(
+        &self,
+        (wanted, present): (&Wanted, &Present),
+        stale: &BTreeSet<&String>,
+        counts: &mut Rules,
+        transaction: &mut Transactions<'_, W>,
+    ) -> fmt::Result {
+        let last = fixed::nat_last(self.context());
+        let rules = self.all_dispatch(Table::Nat, wanted).chain(last.iter().cloned());
+        let rules = rules.inspect(|rule| counts.add(rule.table, 1));
+        let is_there = self.is_there(Table::Nat, present, NAT_DISPATCH.into_iter(), rules);
+        if is_there && stale.is_empty() && !needs(Table::Nat, present) {
+            return Ok(());
+        }
+        let out = transaction.open()?;
+        NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        stale.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        self.append_dispatch(Table::Nat, wanted, out)?;
+        append_all(out, last)?;
+        jumps(Table::Nat, present, out)?;
+        stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))
+    }
+
+    /// Returns true if these chains have these rules. The order of Services may differ.
+    fn is_there(
+        &self,
+        table: Table,
+        present: &Present,
+        mut chains: impl Iterator<Item = &'static str>,
+        rules: impl Iterator<Item = Rule>,
+    ) -> bool {
+        let mut wanted: BTreeMap<&str, Content> = BTreeMap::new();
+        for rule in rules {
+            wanted.entry(rule.chain).or_default().add(&saved(self.settings.family, &rule.text));
+        }
+        chains.all(|chain| {
+            let wanted = wanted.get(chain).copied().unwrap_or_default();
+            let is_shared = chain != FORWARD && chain != FIREWALL && !NAT_FIXED.contains(&chain);
+            // If no address accepts node ports, a rule of any Service may be the last.
+            let last_matters =
+                (table, chain) == (Table::Nat, SERVICES) && !fixed::nat_last(self.context()).is_empty();
+            present.content(table, chain).is_some_and(|there| match (is_shared, last_matters) {
+                (false, _) => there == wanted,
+                (true, true) => there.is_like(&wanted),
+                (true, false) => there.has_same(&wanted),
+            })
+        })
+    }
+
+    fn all_dispatch(&self, table: Table, wanted: &Wanted) -> impl Iterator<Item = Rule> {
+        let rules = entries(wanted).flat_map(|(name, entry)| self.dispatch(name, &entry));
+        rules.filter(move |rule| rule.table == table)
+    }
+
+    /// Returns the rules to look for in a check: for each chain that exists independently of Services, its fixed rules, or
+    /// else one rule of a Service.
+    pub(super) fn marks(&self, wanted: &Wanted) -> Vec<Rule> {
+        let context = self.context();
+        let filter = fixed::filter_first(context).into_iter().chain(fixed::filter_last(context));
+        let nat = fixed::nat_first(context).into_iter().chain(fixed::nat_last(context));
+        let mut marks: Vec<Rule> = filter.chain(nat).collect();
+        let filter = FILTER_CHAINS.into_iter().map(|chain| (Table::Filter, chain));
+        let nat = NAT_DISPATCH.into_iter().map(|chain| (Table::Nat, chain));
+        let is_marked = |chain: &(Table, &str)| marks.iter().any(|mark| (mark.table, mark.chain) == *chain);
+        let mut unmarked: Vec<_> = filter.chain(nat).filter(|chain| !is_marked(chain)).collect();
+        for (name, entry) in entries(wanted) {
+            if unmarked.is_empty() {
+                break;
+            }
+            for rule in self.dispatch(name, &entry) {
+                if let Some(place) = unmarked.iter().position(|chain| *chain == (rule.table, rule.chain)) {
+                    unmarked.swap_remove(place);
+                    marks.push(rule);
+                }
+            }
+        }
+        marks
+    }
+
+    /// Writes the rules of all Services in the shared chains of a table.
+    pub(super) fn append_dispatch(
+        &self,
+        table: Table,
+        wanted: &Wanted,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        self.all_dispatch(table, wanted).try_for_each(|rule| rule::append(out, rule.chain, rule.text))
+    }
+
+    pub(super) const fn context(&self) -> Context<'_> {
+        Context {
+            settings: &self.settings,
+            options: &self.options,
+            endpoint_comments: self.endpoint_comments,
+        }
+    }
+
+    fn dispatch(&self, name: &ServicePortName, entry: &Entry) -> Vec<Rule> {
+        dispatch::rules(&Service::new(self.context(), name, &entry.forwarding), entry.health_check)
+    }
+
+    fn chains(&self, name: &ServicePortName, entry: &Entry) -> Vec<Chain> {
+        chains::chains(&Service::new(self.context(), name, &entry.forwarding))
+    }
+}
+
+/// Returns the Service ports that have rules.
+fn entries(wanted: &Wanted) -> impl Iterator<Item = (&Arc<ServicePortName>, Entry)> {
+    let plain = wanted.iter().filter(|(name, _)| is_plain(name));
+    plain.map(|(name, forwarding)| {
+        let health_check = wanted.health_check_port(&name.namespace, &name.service);
+        (name, Entry { forwarding, health_check })
+    })
+}
+
+/// Returns the changed Service ports, and those of Services whose health-check node port changed.
+fn touched<'a>(wanted: &'a Wanted, changes: &'a Changes) -> Touched<'a> {
+    let mut touched = Touched::new();
+    for check in &changes.health_checks {
+        let ports = wanted.of_service(&check.namespace, &check.service);
+        touched.extend(ports.map(|(name, forwarding)| (name, Some(forwarding))));
+    }
+    touched.extend(changes.forwardings.iter().map(|change| (&change.name, change.old.clone())));
+    touched
+}
+
+/// Returns true if the name can be in a rule as it is. Names from an API server always can.
+fn is_plain(name: &ServicePortName) -> bool {
+    let parts = [&name.namespace, &name.service, &name.port];
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+    parts.iter().flat_map(|part| part.bytes()).all(plain)
+        && parts.iter().map(|part| part.len()).sum::<usize>() <= NAME_MAX
+}
+
+/// Returns the number of different endpoints.
+pub(super) fn reachable(forwarding: &Forwarding) -> usize {
+    let place = |backend: &Backend| (backend.address, backend.port);
+    let elsewhere =
+        |backend: &&Backend| forwarding.cluster.binary_search_by_key(&place(backend), place).is_err();
+    forwarding.cluster.len() + forwarding.local.iter().filter(elsewhere).count()
+}
+
+/// Returns the number of rules.
+fn total(chains: &[Chain]) -> usize {
+    chains.iter().map(|chain| chain.rules.len()).sum()
+}
+
+pub(super) fn append_all(out: &mut impl fmt::Write, rules: Vec<Rule>) -> fmt::Result {
+    rules.into_iter().try_for_each(|rule| rule::append(out, rule.chain, rule.text))
+}
+
+fn write_chains(out: &mut impl fmt::Write, chains: &[Chain]) -> fmt::Result {
+    chains.iter().try_for_each(|chain| rule::declare(out, &chain.name))?;
+    for chain in chains {
+        chain.rules.iter().try_for_each(|text| rule::append(out, &chain.name, text))?;
+    }
+    Ok(())
+}
+
+/// Writes transactions of the nat table. A transaction begins with its first line, so none is empty.
+struct Transactions<'a, W> {
+    out: &'a mut W,
+    open: bool,
+}
+
+impl<W: fmt::Write> Transactions<'_, W> {
+    fn open(&mut self) -> Result<&mut W, fmt::Error> {
+        if !std::mem::replace(&mut self.open, true) {
+            rule::begin(self.out, Table::Nat)?;
+        }
+        Ok(self.out)
+    }
+
+    fn commit(&mut self) -> fmt::Result {
+        if std::mem::replace(&mut self.open, false) { rule::commit(self.out) } else { Ok(()) }
+    }
+}
+
+/// Returns true if the canary or a jump is missing.
+fn needs(table: Table, present: &Present) -> bool {
+    present.lacks(table, CANARY) || present.missing_jumps().any(|jump| jump.table == table)
+}
+
+fn declare_canary(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+    if present.lacks(table, CANARY) { rule::declare(out, CANARY) } else { Ok(()) }
+}
+
+fn jumps(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+    let mut missing = present.missing_jumps().filter(|jump| jump.table == table);
+    missing.try_for_each(|jump| rule::prepend(out, jump.from, jump.rule))
+}
+
+#[cfg(test)]
+mod meaning;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,416 @@
+use std::collections::BTreeSet;
+
+use insta::assert_snapshot;
+use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
+use portolan_model::{
+    Catalog, ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses, Protocol,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::interpreter::Tables;
+use portolan_engine::HealthCheckPort;
+
+#[path = "../../tests/iptables/example.rs"]
+mod example;
+#[path = "../../tests/iptables/planned.rs"]
+mod planned;
+
+pub(super) use example::settings;
+use example::{cluster_ip, ip, ipv4 as demo, ipv6, put};
+pub(super) use planned::Planned;
+
+fn counting() -> Options {
+    Options { count_invalid: true, count_localhost: true, ..Options::default() }
+}
+
+fn gone(change: &Change) -> Change {
+    Change { old: change.new.clone(), new: None, ..change.clone() }
+}
+
+fn planner(family: Family, changes: &[Change]) -> Planned {
+    let mut planner = Planned::new(settings(family), counting());
+    planner.remember(changes, &[]);
+    planner
+}
+
+fn full(planner: &mut Planned, present: &Present, pieces: Pieces) -> String {
+    planner.full(present, pieces)
+}
+
+fn load(planner: &mut Planned) -> String {
+    full(planner, &Present::default(), Pieces::One)
+}
+
+#[test]
+fn a_load_of_every_kind_of_service() {
+    assert_snapshot!(load(&mut planner(Family::Ipv4, &demo())));
+}
+
+#[test]
+fn a_load_without_services_in_ipv6() {
+    assert_snapshot!(load(&mut planner(Family::Ipv6, &[])));
+}
+
+/// No endpoint on this node with policy Local for both, a detector by interface prefix, given node-port addresses,
+/// another masquerade bit.
+#[test]
+fn a_load_where_all_is_otherwise() {
+    let dual = Forwarding {
+        protocol: Protocol::Sctp,
+        frontends: Box::new([
+            Frontend::ClusterIp(ip("172.30.10.20"), 99),
+            Frontend::ExternalIp(ip("192.0.2.50"), 99),
+            Frontend::LoadBalancerIp(ip("198.51.100.8"), 99),
+            Frontend::NodePort(30999),
+        ]),
+        internal_policy: InternalPolicy::Local,
+        external_policy: ExternalPolicy::Local,
+        ..cluster_ip("172.30.10.20", 99, &["10.180.1.62:9099"])
+    };
+    let settings = Settings {
+        local_detector: LocalDetector::InterfacePrefix("veth".into()),
+        masquerade_bit: 5,
+        node_port_addresses: NodePortAddresses::Addresses(vec![ip("192.168.0.2")]),
+        ..settings(Family::Ipv4)
+    };
+    let options =
+        Options { loopback_addresses: vec![ip("127.0.0.1")], drop_invalid: false, ..Options::default() };
+    let mut planner = Planned::new(settings, options);
+    planner.remember(&[put("dual", "", dual)], &[health_check(Some(32222))]);
+    assert_snapshot!(load(&mut planner));
+}
+
+fn health_check(port: Option<u16>) -> HealthCheckPort {
+    HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port }
+}
+
+#[test]
+fn a_load_in_ipv6() {
+    assert_snapshot!(load(&mut planner(Family::Ipv6, &ipv6())));
+}
+
+#[test]
+fn a_change_of_endpoints_writes_their_chains_only() {
+    let demo = demo();
+    let mut planner = planner(Family::Ipv4, &demo);
+    load(&mut planner);
+    let web = cluster_ip("172.30.10.1", 80, &["10.180.0.11:8080", "10.180.1.13:8080", "10.180.1.14:8080"]);
+    assert_snapshot!(planner.plan(&[put("web", "http", web.clone())], &[]));
+    assert_eq!(planner.plan(&[put("web", "http", web)], &[]), "", "nothing changes");
+}
+
+/// Without node-port addresses no rule has to be the last of its chain, so Services may be in any order.
+#[test]
+fn nothing_is_written_again_where_no_address_takes_node_ports() {
+    let node_port_addresses = NodePortAddresses::Addresses(Vec::new());
+    let settings = Settings { node_port_addresses, ..settings(Family::Ipv4) };
+    let mut planner = Planned::new(settings, counting());
+    planner.remember(&demo()[2..], &[]);
+    let mut tables = loaded(&mut planner);
+    tables.restore(&planner.plan(&demo()[..2], &[]), |_| {}).unwrap();
+    let present = tables.present(Family::Ipv4);
+    assert_eq!(full(&mut planner, &present, Pieces::One), "");
+}
+
+#[test]
+fn the_last_endpoint_goes_and_comes() {
+    let demo = demo();
+    let mut planner = planner(Family::Ipv4, &demo);
+    load(&mut planner);
+    let edge = Forwarding {
+        cluster: Box::default(),
+        local: Box::default(),
+        has_endpoints: false,
+        ..(**demo[1].new.as_ref().unwrap()).clone()
+    };
+    let gone = planner.plan(&[put("edge", "api", edge)], &[]);
+    let come = planner.plan(&demo[1..2], &[]);
+    assert_snapshot!(format!("# gone\n{gone}# come\n{come}"));
+}
+
+#[test]
+fn a_service_and_its_health_check_port_come_and_go() {
+    let dual = put("dual", "", cluster_ip("172.30.10.20", 99, &["10.180.1.62:9099"]));
+    let mut planner = planner(Family::Ipv4, &demo());
+    load(&mut planner);
+    let steps = [
+        planner.plan(&[], &[health_check(Some(32222))]),
+        planner.plan(std::slice::from_ref(&dual), &[]),
+        planner.plan(&[], &[health_check(Some(32223))]),
+        planner.plan(&[gone(&dual)], &[health_check(None)]),
+    ];
+    assert_snapshot!(steps.join("# then\n"));
+}
+
+#[test]
+fn a_removal_leaves_what_kubelet_shares() {
+    let mut tables = loaded(&mut planner(Family::Ipv4, &demo()));
+    tables.restore(&tables.present(Family::Ipv4).removal(|_, _| false), |_| {}).unwrap();
+    let left: Vec<_> = ["mangle", "filter", "nat"]
+        .into_iter()
+        .flat_map(|table| tables.chains(table).into_iter().map(move |chain| (table, chain)))
+        .filter(|(table, chain)| Tables::empty().chain(table, chain).is_none())
+        .collect();
+    assert_eq!(left, [("filter", "KUBE-FIREWALL")]);
+    assert_eq!(tables.chain("filter", "INPUT").unwrap(), ["-j KUBE-FIREWALL"]);
+    assert_eq!(tables.chain("nat", "OUTPUT").unwrap(), [""; 0]);
+    assert_eq!(Tables::empty().present(Family::Ipv4).removal(|_, _| false), "");
+}
+
+#[test]
+fn probabilities_have_ten_decimals() {
+    let places: Vec<String> = (0..12).map(|host| format!("10.180.2.{host}:80")).collect();
+    let places: Vec<&str> = places.iter().map(String::as_str).collect();
+    let text = load(&mut planner(Family::Ipv4, &[put("many", "", cluster_ip("172.30.10.9", 80, &places))]));
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let found: Vec<&str> =
+        words.windows(2).filter(|pair| pair[0] == "--probability").map(|pair| pair[1]).collect();
+    assert_eq!(
+        found,
+        [
+            "0.0833333333",
+            "0.0909090909",
+            "0.1000000000",
+            "0.1111111111",
+            "0.1250000000",
+            "0.1428571429",
+            "0.1666666667",
+            "0.2000000000",
+            "0.2500000000",
+            "0.3333333333",
+            "0.5000000000"
+        ]
+    );
+    let order = text.find("10.180.2.10:80").unwrap() < text.find("10.180.2.2:80").unwrap();
+    assert!(order, "endpoints are sorted as text");
+}
+
+#[test]
+fn masquerade_all_and_no_detector() {
+    let mut planner = planner(Family::Ipv4, &demo()[..1]);
+    let mut all = Settings { masquerade_all: true, ..settings(Family::Ipv4) };
+    planner.configure(all.clone(), Options::default());
+    let marks = |text: &str| {
+        let marks =
+            text.lines().filter(|line| line.contains("cluster IP") && line.ends_with("KUBE-MARK-MASQ"));
+        marks.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        marks(&load(&mut planner)),
+        [
+            "-A KUBE-SVC-XRY76EGRC3BSCIIJ -m comment --comment \"demo/web:http cluster IP\" -m tcp -p tcp -d 172.30.10.1 \
+             --dport 80 -j KUBE-MARK-MASQ"
+        ]
+    );
+    all.masquerade_all = false;
+    all.local_detector = LocalDetector::None;
+    planner.configure(all, Options::default());
+    assert_eq!(marks(&load(&mut planner)), [""; 0]);
+}
+
+#[test]
+fn in_a_large_cluster_single_endpoints_have_no_comments() {
+    let service = |number: usize| {
+        let places = [format!("10.180.{}.{}:80", number / 250, number % 250)];
+        let address = format!("172.30.{}.{}", number / 250, number % 250);
+        put(&format!("s{number}"), "", cluster_ip(&address, 80, &[&places[0]]))
+    };
+    let mut services: Vec<Change> = (0..LARGE).map(service).collect();
+    let commented = "-m comment --comment \"demo/s1 -> 10.180.0.1:80\" -j KUBE-SEP-";
+    assert!(load(&mut planner(Family::Ipv4, &services)).contains(commented));
+    let mut over = planner(Family::Ipv4, &services);
+    load(&mut over);
+    services.push(service(LARGE));
+    let one_more = over.plan(&services[LARGE..], &[]);
+    assert!(one_more.contains("demo/s1000 -> "), "the next full load decides anew");
+    let text = load(&mut over);
+    assert!(!text.contains(" -> ") && !text.contains("--comment demo/s1 "));
+    assert!(text.contains("\"demo/s1 cluster IP\""));
+}
+
+#[test]
+fn an_invalid_name_affects_its_own_service_port_only() {
+    let mut bad = demo().remove(0);
+    let ServicePortName { namespace, port, protocol, .. } = (*bad.name).clone();
+    let service = "web\"\nCOMMIT".into();
+    bad.name = Arc::new(ServicePortName { namespace, service, port, protocol });
+    let mut planner = planner(Family::Ipv4, &demo()[1..]);
+    let before = load(&mut planner);
+    assert_eq!(planner.plan(std::slice::from_ref(&bad), &[]), "");
+    assert_eq!(
+        planner.refused().map(|refusal| refusal.name).collect::<Vec<_>>(),
+        std::slice::from_ref(&bad.name)
+    );
+    assert_eq!(load(&mut planner), before);
+    assert_eq!(planner.plan(&[gone(&bad)], &[]), "");
+    assert_eq!(planner.refused().count(), 0);
+}
+
+#[test]
+fn a_shared_chain_that_changes_much_is_written_anew() {
+    let service = |number: u16| {
+        put(&format!("s{number}"), "", cluster_ip(&format!("172.30.1.{number}"), 80, &["10.180.1.1:80"]))
+    };
+    let services: Vec<Change> = (0..200).map(service).collect();
+    let mut planner = planner(Family::Ipv4, &services);
+    let mut tables = Tables::empty();
+    tables.restore(&load(&mut planner), |_| {}).unwrap();
+    let going: Vec<Change> = services[..150].iter().map(gone).collect();
+    let text = planner.plan(&going, &[]);
+    assert!(!text.contains("\n-D ") && text.contains("\n:KUBE-SERVICES - [0:0]\n"));
+    tables.restore(&text, |_| {}).unwrap();
+    assert_eq!(tables, loaded(&mut planner));
+}
+
+/// Returns empty tables after a full load.
+pub(super) fn loaded(planner: &mut Planned) -> Tables {
+    let mut tables = Tables::empty();
+    tables.restore(&load(planner), |_| {}).unwrap();
+    tables
+}
+
+/// A random world, and a Catalog that its edits are applied to.
+pub(super) struct Edited {
+    rng: Rng,
+    ranges: Ranges,
+    world: World,
+    catalog: Catalog,
+}
+
+impl Edited {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let ranges = Ranges::example();
+        let world = World::random(&mut rng, 6, &ranges);
+        Self { rng, ranges, world, catalog: Catalog::new("n1") }
+    }
+
+    pub(super) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        let edits = self.world.edits();
+        self.changes(&edits)
+    }
+
+    /// Returns the forwardings of a family as the Catalog has them.
+    pub(super) fn entries(&self, family: Family) -> Vec<portolan_model::table::Entry> {
+        self.catalog.forwardings(family).collect()
+    }
+
+    fn edit(&mut self, count: usize) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        let edits: Vec<Edit> =
+            (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
+        self.changes(&edits)
+    }
+
+    fn changes(&mut self, edits: &[Edit]) -> (Vec<Change>, Vec<HealthCheckPort>) {
+        for edit in edits {
+            self.catalog.apply(edit.event().unwrap());
+        }
+        let changes = self.catalog.take_changes();
+        let health_check = |change: &portolan_model::catalog::HealthCheckChange| HealthCheckPort {
+            namespace: change.key.namespace.as_ref().into(),
+            service: change.key.name.as_ref().into(),
+            port: change.new.map(|check| check.port),
+        };
+        let health_checks = changes.health_checks.iter().map(health_check).collect();
+        (changes.changes, health_checks)
+    }
+}
+
+fn family() -> impl Strategy<Value = Family> {
+    prop_oneof![Just(Family::Ipv4), Just(Family::Ipv6)]
+}
+
+fn pieces() -> impl Strategy<Value = Pieces> {
+    prop_oneof![
+        Just(Pieces::One),
+        (1_usize..4).prop_map(|count| Pieces::Of(NonZeroUsize::new(count).unwrap()))
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// After each change the tables are equal to empty tables after a full load, and in no restore does a rule lead
+    /// to a missing chain.
+    #[test]
+    fn changes_lead_to_the_same_rules_as_a_full_load(
+        seed in any::<u64>(), family in family(), pieces in pieces(), counts in prop::collection::vec(1_usize..6, 1..12)
+    ) {
+        let mut edited = Edited::new(seed);
+        let mut planner = Planned::new(settings(family), counting());
+        let (changes, health_checks) = edited.first();
+        planner.remember(&changes, &health_checks);
+        let mut tables = Tables::empty();
+        let text = full(&mut planner, &Present::default(), pieces);
+        prop_assert_eq!(tables.restore(&text, |_| {}), Ok(()));
+        for count in counts {
+            let (changes, health_checks) = edited.edit(count);
+            let text = planner.plan(&changes, &health_checks);
+            prop_assert_eq!(tables.restore(&text, |_| {}), Ok(()), "{}", text);
+            let expected = loaded(&mut planner);
+            prop_assert_eq!(tables.clone().unordered(), expected.unordered());
+        }
+    }
+
+    /// A restore may fail at any of its lines. No rule leads to a missing chain then, and the next load repairs the
+    /// tables.
+    #[test]
+    fn a_load_repairs_the_tables_after_a_failed_restore(
+        seed in any::<u64>(), family in family(), pieces in pieces(), place in any::<prop::sample::Index>(),
+        at_first in any::<bool>()
+    ) {
+        let mut edited = Edited::new(seed);
+        let mut planner = Planned::new(settings(family), counting());
+        let (changes, health_checks) = edited.first();
+        planner.remember(&changes, &health_checks);
+        let mut tables = Tables::empty();
+        let mut text = full(&mut planner, &Present::default(), pieces);
+        if !at_first {
+            prop_assert_eq!(tables.restore(&text, |_| {}), Ok(()));
+            let (changes, health_checks) = edited.edit(8);
+            text = planner.plan(&changes, &health_checks);
+        }
+        let mut lines: Vec<&str> = text.lines().collect();
+        lines.insert(place.index(lines.len() + 1), "-D INPUT -j NOTHING");
+        let failed = tables.restore(&lines.join("\n"), |_| {});
+        prop_assert!(failed.is_err());
+        let mend = full(&mut planner, &tables.present(family), pieces);
+        prop_assert_eq!(tables.restore(&mend, |_| {}), Ok(()));
+        let expected = loaded(&mut planner);
+        prop_assert_eq!(tables.unordered(), expected.unordered());
+    }
+
+    /// A load over the rules of other Services: at every moment each chain has its old or its new content, and no
+    /// rule of the other Services stays.
+    #[test]
+    fn a_load_over_other_rules_replaces_them(
+        seed in any::<u64>(), other in any::<u64>(), family in family(), pieces in pieces()
+    ) {
+        let plan = |seed| {
+            let mut planner = Planned::new(settings(family), counting());
+            let (changes, health_checks) = Edited::new(seed).first();
+            planner.remember(&changes, &health_checks);
+            planner
+        };
+        let old = loaded(&mut plan(seed));
+        let mut planner = plan(other);
+        let new = loaded(&mut planner);
+        let mut tables = old.clone();
+        let text = full(&mut planner, &old.present(family), pieces);
+        let mut wrong = BTreeSet::new();
+        let seen = |tables: &Tables| {
+            for chain in tables.chains("nat") {
+                let now = tables.chain("nat", chain);
+                if now != old.chain("nat", chain) && now != new.chain("nat", chain) {
+                    wrong.insert(chain.to_owned());
+                }
+            }
+        };
+        prop_assert_eq!(tables.restore(&text, seen), Ok(()));
+        prop_assert_eq!(wrong, BTreeSet::new());
+        prop_assert_eq!(&tables, &new);
+        let again = full(&mut planner, &tables.present(family), pieces);
+prop_assert_eq!(again, "", "nothing is written twice");
+    }
+}

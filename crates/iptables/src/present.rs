@@ -1,0 +1,196 @@
+//! What a full load needs to know of the rules in the kernel: chains that may be stale, chains that need not be
+//! written, and jumps that exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::fixed::{FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
+use super::name::is_of_service;
+use super::rule::{self, Table};
+use super::saved::Content;
+
+/// The state of the kernel's tables, read from the output of `iptables-save`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Present {
+    /// Chains of Service ports in the nat table, with their content.
+    pub(super) service_chains: BTreeMap<String, Content>,
+    /// The content of the chains that exist independently of Services.
+    contents: BTreeMap<(Table, &'static str), Content>,
+    /// The chains in the tables that exist independently of Services.
+    pub(super) fixed: BTreeSet<(Table, &'static str)>,
+    /// The jumps of [`JUMPS`] that exist, by index.
+    jumps: BTreeSet<usize>,
+    /// Chains of this mode that rules of other programs lead to.
+    held: BTreeSet<(Table, String)>,
+    table: Option<Table>,
+}
+
+impl Present {
+    /// Adds one line of a save.
+    pub fn line(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix('*') {
+            self.table = [Table::Mangle, Table::Filter, Table::Nat]
+                .into_iter()
+                .find(|table| table.to_string() == name.trim_end());
+        } else if let Some(table) = self.table {
+            if let Some(chain) = line.strip_prefix(':') {
+                self.chain(table, chain.split(' ').next().unwrap_or_default());
+            } else if let Some(rule) = line.strip_prefix("-A ") {
+                self.rule(table, rule.trim_end());
+            }
+        }
+    }
+
+    fn chain(&mut self, table: Table, name: &str) {
+        if table == Table::Nat && is_of_service(name) {
+            self.service_chains.insert(name.to_owned(), Content::default());
+            return;
+        }
+        self.fixed.extend(known().find(|known| *known == (table, name)));
+    }
+
+    fn rule(&mut self, table: Table, rule: &str) {
+        let Some((from, rule)) = rule.split_once(' ') else { return };
+        if table == Table::Nat
+            && let Some(content) = self.service_chains.get_mut(from)
+        {
+            content.add(rule);
+            return;
+        }
+        if let Some((_, chain)) = known().find(|known| *known == (table, from)) {
+            // `iptables-save` prints two spaces before the name of a counter.
+            self.contents.entry((table, chain)).or_default().add(&rule.replace("  ", " "));
+            return;
+        }
+        let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule == rule;
+        let jump = JUMPS.iter().position(same);
+        if jump.is_none()
+            && let Some(to) = target(rule).filter(|to| is_own(&table.to_string(), to))
+        {
+            self.held.insert((table, to.to_owned()));
+        }
+        self.jumps.extend(jump);
+    }
+
+    /// Returns the content of a chain that exists independently of Services; `None` if the chain is missing.
+    pub(super) fn content(&self, table: Table, chain: &'static str) -> Option<Content> {
+        let is_there = self.fixed.contains(&(table, chain));
+        is_there.then(|| self.contents.get(&(table, chain)).copied().unwrap_or_default())
+    }
+
+    /// Returns the jumps that are missing, in the order to create them.
+    pub(super) fn missing_jumps(&self) -> impl Iterator<Item = &'static Jump> {
+        JUMPS.iter().enumerate().filter(|(index, _)| !self.jumps.contains(index)).map(|(_, jump)| jump)
+    }
+
+    /// Returns the restore that removes this mode's chains and the jumps to them, except for chains that are `kept`.
+    /// What kubelet shares stays. A chain that rules of other programs lead to stays, too; if one of these is a chain
+    /// of a Service, all chains of Services stay. Empty if there is nothing to remove.
+    pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
+        let mut text = String::new();
+        for table in [Table::Filter, Table::Nat, Table::Mangle] {
+            // Writing to a String cannot fail.
+            let name = table.to_string();
+            let of_services = self.held.iter().any(|(held, chain)| *held == table && is_of_service(chain));
+            let is_held = |chain: &str| {
+                let inner = is_of_service(chain) || chain == MARK_MASQUERADE;
+                (of_services && inner) || self.held.iter().any(|held| (held.0, &*held.1) == (table, chain))
+            };
+            let _ = self.remove_from(table, |chain| kept(&name, chain) || is_held(chain), &mut text);
+        }
+        text
+    }
+
+    fn remove_from(
+        &self,
+        table: Table,
+        kept: impl Fn(&str) -> bool,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
+        let own = OWN.into_iter().filter(|chain| chain.0 == table && self.fixed.contains(chain));
+        let services = self.service_chains.keys().filter(|_| table == Table::Nat).map(String::as_str);
+        let chains: Vec<&str> =
+            own.map(|(_, name)| name).chain(services).filter(|chain| !kept(chain)).collect();
+        if chains.is_empty() {
+            return Ok(());
+        }
+        rule::begin(out, table)?;
+        let jumps = self.jumps.iter().filter_map(|index| JUMPS.get(*index));
+        for jump in jumps.filter(|jump| jump.table == table && !jump.shared && chains.contains(&jump.to())) {
+            rule::remove(out, jump.from, jump.rule)?;
+        }
+        chains.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        chains.iter().try_for_each(|chain| rule::remove_chain(out, chain))?;
+        rule::commit(out)
+    }
+
+    /// Returns true if a chain is missing.
+    pub(super) fn lacks(&self, table: Table, chain: &'static str) -> bool {
+        !self.fixed.contains(&(table, chain))
+    }
+}
+
+/// Returns the target of a rule of a save: a chain or a built-in target.
+fn target(rule: &str) -> Option<&str> {
+    let way = ["-j ", "-g "].into_iter().filter_map(|flag| Some(rule.rfind(flag)? + flag.len())).max()?;
+    rule.get(way..)?.split(' ').next()
+}
+
+/// Returns true if this mode makes the chain and does not share it with kubelet.
+pub fn is_own(table: &str, chain: &str) -> bool {
+    let of_service = table == "nat" && is_of_service(chain);
+    of_service || OWN.iter().any(|(own, name)| *name == chain && own.to_string() == table)
+}
+
+/// Returns true for the chains of [`is_own`] and for the one that kubelet shares. Other programs must not change
+/// their rules.
+pub(super) fn is_watched(table: &str, chain: &str) -> bool {
+    is_own(table, chain) || (table == "filter" && chain == FIREWALL)
+}
+
+/// Returns the chains that exist independently of Services.
+fn known() -> impl Iterator<Item = (Table, &'static str)> {
+    OWN.into_iter().chain([(Table::Filter, FIREWALL)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixed::CANARY;
+
+    #[test]
+    fn finds_chains_and_jumps_of_a_save() {
+        let mut present = Present::default();
+        let saved = "\
+# Generated by iptables-save
+*mangle
+:KUBE-PROXY-CANARY - [0:0]
+COMMIT
+*raw
+:KUBE-SVC-OTHER - [0:0]
+COMMIT
+*filter
+:INPUT ACCEPT [12:345]
+:KUBE-FIREWALL - [0:0]
+-A INPUT -j KUBE-FIREWALL
+-A FORWARD -m comment --comment \"kubernetes forwarding rules\" -j KUBE-FORWARD
+-A FORWARD -j KUBE-FIREWALL
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-SEP-A - [0:0]
+-A KUBE-SERVICES -j KUBE-SEP-A
+COMMIT
+";
+        saved.lines().for_each(|line| present.line(line));
+        assert_eq!(present.service_chains.keys().collect::<Vec<_>>(), ["KUBE-SEP-A"]);
+        assert!(!present.lacks(Table::Mangle, CANARY));
+        assert!(present.lacks(Table::Nat, CANARY));
+        assert!(!present.lacks(Table::Filter, FIREWALL));
+        let missing: Vec<_> = present.missing_jumps().map(|jump| (jump.from, jump.rule)).collect();
+        assert_eq!(missing.len(), 12);
+        assert!(!missing.contains(&("INPUT", "-j KUBE-FIREWALL")));
+        assert!(missing.contains(&("OUTPUT", "-j KUBE-FIREWALL")));
+        assert!(!missing.iter().any(|(_, rule)| rule.ends_with("KUBE-FORWARD")));
+    }
+}

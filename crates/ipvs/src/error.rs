@@ -1,0 +1,96 @@
+//! The errors of this data plane.
+
+use portolan_model::IpvsScheduler;
+use portolan_sock::{Errno, SocketError};
+
+/// Why a read or a write failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A netlink socket failed, or the kernel refused a request.
+    #[error("{what}: {source}")]
+    Socket {
+        /// The operation.
+        what: &'static str,
+        /// The socket's error.
+        source: SocketError,
+    },
+    /// The kernel refused a change.
+    #[error("{what}: {errno}; comparing everything")]
+    Refused {
+        /// The change, with its object.
+        what: String,
+        /// The kernel's reason.
+        errno: Errno,
+    },
+    /// The kernel's replies were lost.
+    #[error("the kernel's answers to changes of {what} were lost; comparing everything")]
+    Lost {
+        /// The kind of objects that were changed.
+        what: &'static str,
+    },
+    /// The kernel lacks a scheduler.
+    #[error("the kernel does not have the IPVS scheduler {scheduler}; run `modprobe ip_vs_{scheduler}`")]
+    Scheduler {
+        /// The scheduler.
+        scheduler: IpvsScheduler,
+    },
+    /// The rules around virtual servers could not be written.
+    #[error(transparent)]
+    Rules(portolan_iptables::Error),
+    /// One of our sets has as many members as it may have.
+    #[error(
+        "the ipset {set} is full: it takes 65536 members; use the nftables mode for a cluster of this size"
+    )]
+    Full {
+        /// The set's name.
+        set: String,
+    },
+    /// Another program has made a set of another type with one of our names.
+    #[error(
+        "the ipset {set} is of type {found}, not {wanted}: find who made it, and run `ipset destroy {set}`"
+    )]
+    Set {
+        /// The set's name.
+        set: String,
+        /// The set's type.
+        found: String,
+        /// The type that it should have.
+        wanted: &'static str,
+    },
+}
+
+/// The argument is invalid, such as an endpoint at a broadcast address.
+const EINVAL: i32 = 22;
+/// No device can have the address.
+const EADDRNOTAVAIL: i32 = 99;
+/// The first error code of ipset (`IPSET_ERR_PRIVATE`), such as that for an address of zeros.
+const OF_SETS: i32 = 4096;
+
+impl From<portolan_iptables::Error> for Error {
+    fn from(error: portolan_iptables::Error) -> Self {
+        Self::Rules(error)
+    }
+}
+
+impl From<Error> for portolan_engine::Error {
+    fn from(error: Error) -> Self {
+        Self::of_mode(error)
+    }
+}
+
+impl Error {
+    /// Returns true if the other changes in the same call were carried out.
+    pub(super) const fn is_of_one(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Full { .. })
+    }
+
+    /// Returns true if the kernel refused an object for its value, so that it would refuse it again.
+    pub(super) const fn is_of_object(&self) -> bool {
+        matches!(self, Self::Refused { errno: Errno(errno), .. }
+            if *errno == EINVAL || *errno == EADDRNOTAVAIL || *errno >= OF_SETS)
+    }
+
+    pub(super) fn socket(what: &'static str) -> impl Fn(SocketError) -> Self {
+        move |source| Self::Socket { what, source }
+    }
+}

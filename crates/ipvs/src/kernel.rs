@@ -1,0 +1,493 @@
+//! The kernel's virtual servers, network device, and ipsets of one family. Reads and writes them, and decides
+//! nothing.
+
+mod send;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use portolan_model::{Family, IpvsScheduler, Protocol as Transport};
+use portolan_sock::{Errno, Protocol, Socket, SocketError};
+use portolan_wire::ipset::{self, Member};
+use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
+use portolan_wire::nfnetlink::Family as SetFamily;
+use portolan_wire::route::{self, Scope};
+use portolan_wire::{Batch, generic};
+
+use super::difference::{Operation, Present, Real, WEIGHT};
+use super::draining::UptimeSecs;
+use super::frontend::{Config, Key};
+use super::refusal::{Item, Refused};
+use super::set::Set;
+use super::{Error, probe};
+use portolan_sock::retry_on_change;
+use send::{Sent, encode, on_device, send};
+
+/// The network device of this mode, with kube-proxy's name. Its addresses make this host accept packets to Services.
+pub const DEVICE: &str = "kube-ipvs0";
+
+/// The sockets for one family, in the network namespace of the thread that opened them.
+#[derive(Debug)]
+pub struct Kernel {
+    family: Family,
+    /// The number of IPVS in generic netlink, which the kernel assigns.
+    number: u16,
+    generic: Socket,
+    netfilter: Socket,
+    route: Socket,
+    /// Receives the kernel's events about changes of addresses.
+    events: Socket,
+    bytes: usize,
+}
+
+/// The addresses of this node in the family.
+#[derive(Debug, Default)]
+pub struct Addresses {
+    /// The addresses of our network device.
+    pub device: BTreeSet<IpAddr>,
+    /// The addresses of other devices, without loopback addresses and those of link scope.
+    pub(super) node: BTreeSet<IpAddr>,
+}
+
+/// The owners of virtual servers.
+#[derive(Debug, Default)]
+pub struct Owners {
+    /// Virtual servers of ours, or of kube-proxy.
+    pub own: BTreeSet<Key>,
+    /// Virtual servers in `excludeCIDRs` that certainly belong to other programs.
+    pub(super) foreign: BTreeSet<Key>,
+    /// The addresses of the virtual servers that are noted as ours.
+    pub noted: BTreeSet<IpAddr>,
+}
+
+impl Kernel {
+    /// Opens the sockets. Returns `None` if this kernel has no IPVS.
+    pub fn open(family: Family) -> Result<Option<Self>, Error> {
+        let failed = Error::socket("netlink sockets");
+        let mut generic = Socket::open(Protocol::Generic).map_err(&failed)?;
+        let Some(number) = number(&mut generic).map_err(Error::socket("asking for IPVS"))? else {
+            return Ok(None);
+        };
+        let events = Socket::open(Protocol::Route).map_err(&failed)?;
+        events.subscribe(&[route::GROUP_IPV4_ADDRESS, route::GROUP_IPV6_ADDRESS]).map_err(&failed)?;
+        Ok(Some(Self {
+            family,
+            number,
+            generic,
+            netfilter: Socket::open(Protocol::Netfilter).map_err(&failed)?,
+            route: Socket::open(Protocol::Route).map_err(&failed)?,
+            events,
+            bytes: 0,
+        }))
+    }
+
+    /// Returns the number of bytes sent since the last call.
+    pub(super) fn take_bytes(&mut self) -> usize {
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Returns the device's index, if the device exists.
+    pub(super) fn device(&mut self) -> Result<Option<u32>, Error> {
+        device(&mut self.route).map_err(Error::socket("listing network devices"))
+    }
+
+    /// Returns the device's index. Creates the device if it is missing.
+    pub(super) fn ensure_device(&mut self) -> Result<u32, Error> {
+        if let Some(index) = self.device()? {
+            return Ok(index);
+        }
+        match self.route.query(&mut route::create_dummy(DEVICE), |_| Ok(())) {
+            // The data plane of the other family has just created it.
+            Err(error) if error.errno() == Some(Errno::EEXIST) => {}
+            outcome => outcome.map_err(Error::socket("making the network device kube-ipvs0"))?,
+        }
+        let gone = SocketError::System { call: "looking for kube-ipvs0", errno: Errno::ENOENT };
+        self.device()?.ok_or(gone).map_err(Error::socket("making the network device kube-ipvs0"))
+    }
+
+    /// Removes the device if it has no address left.
+    pub(super) fn remove_device(&mut self) -> Result<(), Error> {
+        let failed = Error::socket("removing the network device kube-ipvs0");
+        let Some(index) = self.device()? else { return Ok(()) };
+        let mut in_use = false;
+        let both = retry_on_change(|| {
+            in_use = false;
+            self.route.dump(&mut route::addresses(route::AF_UNSPEC), |frame| {
+                if let route::Event::NewAddress(address) = route::Event::decode(frame)? {
+                    in_use |= address.index == index && address.scope == Scope::UNIVERSE;
+                }
+                Ok(())
+            })
+        });
+        both.map_err(&failed)?;
+        if in_use {
+            return Ok(());
+        }
+        match self.route.query(&mut route::delete_link(index), |_| Ok(())) {
+            Err(error) if error.errno() == Some(Errno(ENODEV)) => Ok(()),
+            outcome => outcome.map_err(failed),
+        }
+    }
+
+    /// Lists the addresses of this node in the family.
+    pub fn addresses(&mut self, device: u32) -> Result<Addresses, Error> {
+        let family = self.address_family();
+        let listed = retry_on_change(|| {
+            let mut addresses = Addresses::default();
+            self.route.dump(&mut route::addresses(family), |frame| {
+                let route::Event::NewAddress(address) = route::Event::decode(frame)? else { return Ok(()) };
+                if address.index == device {
+                    addresses.device.insert(address.local);
+                } else if !address.local.is_loopback() && address.scope != Scope::LINK {
+                    addresses.node.insert(address.local);
+                }
+                Ok(())
+            })?;
+            Ok(addresses)
+        });
+        listed.map_err(Error::socket("listing addresses"))
+    }
+
+    /// Returns true if addresses of other devices than ours have changed since the last call.
+    pub(super) fn addresses_changed(&mut self, device: u32) -> Result<bool, Error> {
+        let (mut changed, family) = (false, self.family);
+        let received = self.events.receive(|frame| {
+            if let route::Event::NewAddress(address) | route::Event::DeleteAddress(address) =
+                route::Event::decode(frame)?
+            {
+                changed |= address.index != device && Family::of(address.local) == family;
+            }
+            Ok(())
+        });
+        match received {
+            Err(SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_)) => Ok(true),
+            outcome => outcome.map(|_| changed).map_err(Error::socket("changes of addresses")),
+        }
+    }
+
+    /// Lists the virtual servers of the family that could be ours, including those of other programs.
+    pub(super) fn virtual_servers(&mut self) -> Result<BTreeMap<Key, Option<Config>>, Error> {
+        let (number, family) = (self.number, self.family);
+        let listed = retry_on_change(|| {
+            let mut servers = BTreeMap::new();
+            self.generic.dump(&mut ipvs::virtual_servers(number), |frame| {
+                if let ipvs::Event::VirtualServer(server) = ipvs::Event::decode(number, frame)?
+                    && let Some(key) = Key::of(&server.identity)
+                    && Family::of(key.address) == family
+                {
+                    servers.insert(key, config(&server));
+                }
+                Ok(())
+            })?;
+            Ok(servers)
+        });
+        listed.map_err(Error::socket("listing virtual servers"))
+    }
+
+    /// Returns the owners of the virtual servers of the family. Ours are those that the set `Set::Own` names and,
+    /// outside `exclude`, those at an address of our device. If that set is missing, kube-proxy may have made them:
+    /// its node ports are at an address of this node, and their port is in one of its sets. In `exclude`, virtual
+    /// servers that look like ours but whose address is not noted belong to no owner in the result: those of
+    /// kube-proxy, and ours that were written when `exclude` had another value.
+    pub fn owners(&mut self, exclude: &[IpNet]) -> Result<Owners, Error> {
+        let device = self.device()?;
+        let addresses = device.map(|device| self.addresses(device)).transpose()?.unwrap_or_default();
+        let mut owners = Owners::default();
+        let noted = self.members(Set::Own)?;
+        owners.noted = noted.iter().flatten().filter_map(Member::address).collect();
+        let node_ports = if noted.is_none() { self.node_ports()? } else { BTreeSet::new() };
+        for key in self.virtual_servers()?.into_keys() {
+            let is_node_port = addresses.node.contains(&key.address)
+                && (node_ports.contains(&(key.protocol, Member::Port(key.port)))
+                    || node_ports.contains(&(key.protocol, key.member())));
+            let is_excluded = exclude.iter().any(|cidr| cidr.contains(&key.address));
+            let looks_ours = is_node_port || addresses.device.contains(&key.address);
+            let is_noted = noted.as_ref().is_some_and(|noted| noted.contains(&key.member()));
+            if is_noted || (!is_excluded && looks_ours) {
+                owners.own.insert(key);
+            } else if is_excluded && (!looks_ours || owners.noted.contains(&key.address)) {
+                owners.foreign.insert(key);
+            }
+        }
+        Ok(owners)
+    }
+
+    fn node_ports(&mut self) -> Result<BTreeSet<(Transport, Member)>, Error> {
+        let mut ports = BTreeSet::new();
+        for protocol in [Transport::Tcp, Transport::Udp, Transport::Sctp] {
+            let members = self.members(Set::NodePort(protocol))?.unwrap_or_default();
+            ports.extend(members.into_iter().map(|member| (protocol, member)));
+        }
+        Ok(ports)
+    }
+
+    /// Removes virtual servers, with their connections.
+    pub fn remove_virtual_servers(&mut self, keys: &BTreeSet<Key>) -> Result<(), Error> {
+        let operations: Vec<_> = keys.iter().map(|key| Operation::Delete(*key)).collect();
+        first_refusal(self.operate(&operations)?)
+    }
+
+    /// Returns true if the kernel has a scheduler. The kernel loads its module, if there is one.
+    pub(super) fn has_scheduler(&mut self, scheduler: IpvsScheduler) -> Result<bool, Error> {
+        let lacks = probe::trial(&mut self.generic, self.number, self.family, scheduler)?;
+        Ok(lacks.is_none())
+    }
+
+    /// Lists the real servers of a virtual server, with their numbers of connections.
+    pub(super) fn real_servers(&mut self, key: &Key) -> Result<Vec<RealServer>, Error> {
+        let (number, identity) = (self.number, key.identity());
+        let listed = retry_on_change(|| {
+            let mut servers = Vec::new();
+            self.generic.dump(&mut ipvs::real_servers(number, &identity), |frame| {
+                if let ipvs::Event::RealServer(server) = ipvs::Event::decode(number, frame)? {
+                    servers.push(server);
+                }
+                Ok(())
+            })?;
+            Ok(servers)
+        });
+        listed.map_err(Error::socket("listing real servers"))
+    }
+
+    /// Returns a virtual server with its real servers.
+    pub(super) fn present(&mut self, key: &Key, config: Option<Config>) -> Result<Present, Error> {
+        let real = self.real_servers(key)?.iter().map(|server| (server.place, real(server))).collect();
+        Ok(Present { config, real })
+    }
+
+    /// Writes the timeouts if one differs from the wanted value.
+    pub(super) fn set_timeouts(&mut self, wanted: ipvs::Timeouts) -> Result<(), Error> {
+        let failed = Error::socket("IPVS timeouts");
+        if wanted == ipvs::Timeouts::default() {
+            return Ok(());
+        }
+        let (number, mut present) = (self.number, ipvs::Timeouts::default());
+        let asked = self.generic.query(&mut ipvs::timeouts(number), |frame| {
+            if let ipvs::Event::Timeouts(timeouts) = ipvs::Event::decode(number, frame)? {
+                present = timeouts;
+            }
+            Ok(())
+        });
+        asked.map_err(&failed)?;
+        let is_right = |wanted, present| wanted == 0 || wanted == present;
+        if is_right(wanted.tcp, present.tcp)
+            && is_right(wanted.tcp_fin, present.tcp_fin)
+            && is_right(wanted.udp, present.udp)
+        {
+            return Ok(());
+        }
+        self.generic.query(&mut ipvs::set_timeouts(number, wanted), |_| Ok(())).map_err(failed)
+    }
+
+    /// Lists the members of a set. Returns `None` if the set is missing.
+    pub(super) fn members(&mut self, set: Set) -> Result<Option<BTreeSet<Member>>, Error> {
+        let name = set.name(self.family);
+        let mut found = None;
+        let listed = retry_on_change(|| {
+            let mut all = BTreeSet::new();
+            self.netfilter.dump(&mut ipset::list(&name), |frame| {
+                if let ipset::Event::Set { kind, members, .. } = ipset::Event::decode(frame)? {
+                    found = kind.or(found.take());
+                    all.extend(members);
+                }
+                Ok(())
+            })?;
+            Ok(all)
+        });
+        match listed {
+            // EINVAL: the kernel has no ipsets at all.
+            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(None),
+            Err(source) => Err(Error::Socket { what: "listing an ipset", source }),
+            Ok(members) => match found {
+                Some(found) if found != set.kind().name() => {
+                    Err(Error::Set { set: name, found, wanted: set.kind().name() })
+                }
+                _ => Ok(Some(members)),
+            },
+        }
+    }
+
+    /// Returns true if the set exists in a family.
+    pub(super) fn has_set(&mut self, set: Set, family: Family) -> Result<bool, Error> {
+        let mut request = ipset::header(&set.name(family));
+        match retry_on_change(|| self.netfilter.dump(&mut request, |_| Ok(()))) {
+            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(false),
+            listed => listed.map(|()| true).map_err(Error::socket("listing an ipset")),
+        }
+    }
+
+    /// Creates a set that is missing.
+    pub(super) fn create(&mut self, set: Set) -> Result<(), Error> {
+        let failed = Error::socket("making an ipset");
+        let family = set_family(self.family);
+        let revision = probe::revision(&mut self.netfilter, set.kind(), family).map_err(&failed)?;
+        // If the type is missing, the kernel's error says so.
+        let mut request =
+            ipset::create(&set.name(self.family), set.kind(), family, revision.unwrap_or_default());
+        self.netfilter.query(&mut request, |_| Ok(())).map_err(failed)
+    }
+
+    /// Removes a set, if it exists. Returns false if a rule still refers to it.
+    pub(super) fn destroy(&mut self, set: Set) -> Result<bool, Error> {
+        match self.netfilter.query(&mut ipset::destroy(&set.name(self.family)), |_| Ok(())) {
+            Err(error) if error.errno() == Some(Errno(ipset::ERR_BUSY)) => Ok(false),
+            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(true),
+            outcome => outcome.map(|()| true).map_err(Error::socket("removing an ipset")),
+        }
+    }
+
+    /// Counts the bytes sent and returns the refusals.
+    fn note(&mut self, sent: Sent) -> Vec<Refused> {
+        self.bytes = self.bytes.saturating_add(sent.bytes);
+        sent.refused
+    }
+
+    /// Adds members to sets. Returns the refusals, as the other functions that send many messages do.
+    pub(super) fn add(&mut self, members: &[(Set, Member)]) -> Result<Vec<Refused>, Error> {
+        self.change_members(members, ipset::add)
+    }
+
+    /// Removes members from sets.
+    pub(super) fn remove(&mut self, members: &[(Set, Member)]) -> Result<Vec<Refused>, Error> {
+        self.change_members(members, ipset::remove)
+    }
+
+    fn change_members(
+        &mut self,
+        members: &[(Set, Member)],
+        write: fn(&mut Batch, &str, &Member),
+    ) -> Result<Vec<Refused>, Error> {
+        let names: BTreeMap<Set, String> =
+            members.iter().map(|(set, _)| (*set, set.name(self.family))).collect();
+        let name = |set: &Set| names.get(set).map_or("", String::as_str);
+        let sent = send(
+            &mut self.netfilter,
+            "ipsets",
+            members,
+            |batch, (set, member)| write(batch, name(set), member),
+            |&(set, member), errno| {
+                let error = match errno.0 {
+                    ipset::ERR_FULL => Error::Full { set: name(&set).to_owned() },
+                    _ => Error::Refused { what: format!("{member:?} of ipset {}", name(&set)), errno },
+                };
+                Some(Refused { item: Item::Member(set, member), error })
+            },
+        );
+        Ok(self.note(sent?))
+    }
+
+    /// Changes virtual servers. The removal of a missing one is no refusal.
+    pub(super) fn operate(&mut self, operations: &[Operation]) -> Result<Vec<Refused>, Error> {
+        let number = self.number;
+        let sent = send(
+            &mut self.generic,
+            "virtual servers",
+            operations,
+            |batch, operation| encode(batch, number, operation),
+            |operation, errno| {
+                let gone = matches!(operation, Operation::Delete(_) | Operation::DeleteReal(..));
+                let error = || probe::refusal(operation, errno);
+                (!gone || !matches!(errno, Errno(ESRCH) | Errno::ENOENT))
+                    .then(|| Refused { item: Item::Operation(*operation), error: error() })
+            },
+        );
+        Ok(self.note(sent?))
+    }
+
+    /// Adds addresses to the device.
+    pub(super) fn bind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Refused>, Error> {
+        self.change_addresses(device, addresses, route::put_address, Errno::EEXIST)
+    }
+
+    /// Removes addresses from the device. A refusal is an error.
+    pub fn remove_addresses(&mut self, device: u32, addresses: &[IpAddr]) -> Result<(), Error> {
+        first_refusal(self.unbind(device, addresses)?)
+    }
+
+    /// Removes addresses from the device.
+    pub(super) fn unbind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Refused>, Error> {
+        self.change_addresses(device, addresses, route::take_address, Errno(EADDRNOTAVAIL))
+    }
+
+    fn change_addresses(
+        &mut self,
+        device: u32,
+        addresses: &[IpAddr],
+        write: fn(&mut Batch, &route::Address),
+        done: Errno,
+    ) -> Result<Vec<Refused>, Error> {
+        let sent = send(
+            &mut self.route,
+            "addresses",
+            addresses,
+            |batch, address| write(batch, &on_device(device, *address)),
+            |address, errno| {
+                let error = || Error::Refused { what: format!("address {address} of {DEVICE}"), errno };
+                (errno != done).then(|| Refused { item: Item::Address(*address), error: error() })
+            },
+        );
+        Ok(self.note(sent?))
+    }
+
+    const fn address_family(&self) -> u8 {
+        match self.family {
+            Family::Ipv4 => route::AF_INET,
+            Family::Ipv6 => route::AF_INET6,
+        }
+    }
+}
+
+/// Returns the first refusal as an error.
+pub(super) fn first_refusal(refused: Vec<Refused>) -> Result<(), Error> {
+    refused.into_iter().next().map_or(Ok(()), |refused| Err(refused.error))
+}
+
+/// No such process: the kernel's error for a missing virtual server.
+const ESRCH: i32 = 3;
+/// No such device.
+const ENODEV: i32 = 19;
+/// The device does not have the address.
+const EADDRNOTAVAIL: i32 = 99;
+
+const fn real(server: &RealServer) -> Real {
+    match (server.forward, server.weight) {
+        (FORWARD_MASQUERADE, 0) => Real::Draining(UptimeSecs::of_threshold(server.upper_threshold)),
+        (FORWARD_MASQUERADE, WEIGHT) if server.upper_threshold == 0 => Real::Serving,
+        _ => Real::Other,
+    }
+}
+
+fn config(server: &VirtualServer) -> Option<Config> {
+    let scheduler = IpvsScheduler::named(&server.scheduler)?;
+    Some(Config { scheduler, flags: server.flags & !FLAG_HASHED, timeout: server.timeout })
+}
+
+pub(super) const fn set_family(family: Family) -> SetFamily {
+    match family {
+        Family::Ipv4 => SetFamily::IPV4,
+        Family::Ipv6 => SetFamily::IPV6,
+    }
+}
+
+/// Returns the number of IPVS in generic netlink; `None` if the kernel has no IPVS. The kernel loads the module.
+pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
+    let mut found = None;
+    let asked = socket.query(&mut generic::family(ipvs::FAMILY), |frame| {
+        if let generic::Event::NewFamily(family) = generic::Event::decode(frame)?
+            && family.name == ipvs::FAMILY
+        {
+            found = Some(family.id);
+        }
+        Ok(())
+    });
+    match asked {
+        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+        asked => asked.map(|()| found),
+    }
+}
+
+/// Returns the index of the network device, if the device exists.
+pub fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
+    portolan_sock::addresses::device_index(socket, DEVICE)
+}

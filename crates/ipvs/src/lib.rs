@@ -1,0 +1,103 @@
+//! The IPVS data plane: the frontends of one family as virtual servers of the kernel, with endpoints as real servers.
+//!
+//! The module owns what the forwarding table requires (`desired` and below it, all pure), how that differs from the
+//! kernel's state (`difference`), and the sockets and programs that read and write it ([`Ipvs`]). It must not know
+//! where changes come from, nor when a commit is due.
+//!
+//! # Objects
+//!
+//! Objects and their names are kube-proxy's: the network device `kube-ipvs0` with the addresses of Services, a
+//! virtual server for each frontend with one real server for each endpoint, ipsets, and a few iptables rules. All but
+//! the rules are written over netlink.
+//!
+//! ```text
+//! forwarding table ──> Desired ──Difference──> netlink, in order ──> kernel
+//!                       pure        pure    <────reading────────────
+//! ```
+//!
+//! - `desired` and `frontend` compute the objects that each Service port needs, and count how many need the same one.
+//!   They refer to the `Forwarding`s and do not copy endpoints. A change returns the former state of the objects that
+//!   it touches.
+//! - `difference` computes the messages that turn one state into another. The same function serves a change (from the
+//!   former state of the touched objects) and a comparison (from the state that was read). A change takes a handful
+//!   of messages, whatever the size of the cluster; one call sends many messages.
+//! - `rules` refer to the sets and do not depend on Services, nor on which sets are empty. They are written once, and
+//!   read at comparisons only. Packets of this node itself are checked in the mangle table, before IPVS translates
+//!   them.
+//!
+//! # Order of writes
+//!
+//! First come the members of sets, then rules, virtual servers with their real servers, and last the addresses that
+//! bring packets to them. Removals go in the reverse order. If the iptables mode was active before, its
+//! `KUBE-SERVICES` chain is rewritten after the addresses, so that packets reach endpoints by one mode or the other
+//! at every moment.
+//!
+//! # Refused TCP
+//!
+//! IPVS refuses connections with ICMP errors only. So TCP to a frontend without endpoints is in the set
+//! `PORTOLAN-REJECT`, and a rule resets it before IPVS gets it. Packets of this node reach IPVS before the filter
+//! table, the only one that may refuse. So a rule redirects their first packets to port 1 of loopback, past IPVS,
+//! where another rule resets them. Connections that drain keep their virtual server.
+//!
+//! # Comparisons and refusals
+//!
+//! IPVS does not notify programs of changes. So everything is compared every `syncPeriod`, and at once when the
+//! kernel refuses a change. If the kernel refuses something again at the comparison, such as an endpoint at a
+//! broadcast address, it is reported with the Service ports that need it, and everything else is written. If a set is
+//! full, the Service ports that need a member that did not fit are left out as a whole.
+//!
+//! # Owners of virtual servers
+//!
+//! These virtual servers are ours; all others stay:
+//!
+//! - those that the forwarding table needs;
+//! - those at an address of `kube-ipvs0`;
+//! - those in the set `PORTOLAN-VIRTUAL-SERVERS`: node ports, and addresses that another interface has. The set is
+//!   written before them and survives a restart of the agent.
+//!
+//! Where kube-proxy was active before, that set is missing. Its node ports are recognized by its own sets of ports
+//! and an address of this node. In `excludeCIDRs` only the set `PORTOLAN-VIRTUAL-SERVERS` decides, so it names all of
+//! ours there. A virtual server there that it does not name stays, and a Service does not get a virtual server at
+//! that address and port.
+//!
+//! # Draining and retirement
+//!
+//! - An endpoint that is removed gets weight 0. Its real server goes when its connections have ended or its deadline
+//!   has passed. After a restart it is found by its weight, and its deadline by its upper threshold, which has no
+//!   meaning at weight 0. UDP endpoints go at once: a flow has no end, and the kernel gives it another endpoint at
+//!   its next packet. So do endpoints with the scheduler `dh`, which would choose them for new connections.
+//! - A data plane that another mode replaces removes its rules when the packets in transit have passed, and each
+//!   virtual server when it has no connections left. The same happens to what an earlier run left, recognized by the
+//!   set `PORTOLAN-VIRTUAL-SERVERS`. Virtual servers of kube-proxy go at once. The device stays until neither family
+//!   has that set, because virtual servers are looked for only where the device exists.
+//!
+//! `leftovers` decides whose the objects of this mode are when kube-proxy may be active.
+
+mod comparison;
+mod dataplane;
+mod desired;
+mod difference;
+mod draining;
+mod error;
+mod frontend;
+mod kernel;
+mod meter;
+mod options;
+mod probe;
+mod refusal;
+mod retire;
+mod rules;
+mod set;
+mod settings;
+
+pub use dataplane::Ipvs;
+pub use error::Error;
+pub use kernel::DEVICE;
+pub use kernel::{Kernel, device};
+pub use meter::Meter;
+pub use options::Options;
+pub use portolan_wire::ipvs::Timeouts;
+pub use probe::available;
+pub use retire::{has_virtual_servers, is_left};
+pub use rules::{Jump, own_jumps, uses};
+pub use settings::{KernelVersion, kernel_default, kernel_settings};

@@ -1,0 +1,454 @@
+//! The iptables rules around virtual servers: they masquerade, refuse, drop and accept packets.
+//!
+//! The rules refer to ipsets and do not depend on Services, so they are written once. Each is written as a save
+//! prints it, so that rules in the kernel can be compared by their text.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use portolan_model::{Family, LocalDetector, Protocol, Settings};
+
+use portolan_wire::ipset::Type;
+
+use super::set::Set;
+
+/// A table of iptables.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Table {
+    Mangle,
+    Filter,
+    Nat,
+}
+
+const TABLES: [Table; 3] = [Table::Mangle, Table::Filter, Table::Nat];
+
+const SERVICES: &str = "KUBE-SERVICES";
+const POSTROUTING: &str = "KUBE-POSTROUTING";
+const NODE_PORT: &str = "KUBE-NODE-PORT";
+const LOAD_BALANCER: &str = "KUBE-LOAD-BALANCER";
+const MARK_MASQUERADE: &str = "KUBE-MARK-MASQ";
+const FORWARD: &str = "KUBE-FORWARD";
+const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
+const SOURCE_RANGES: &str = "KUBE-SOURCE-RANGES-FIREWALL";
+const FILTER: &str = "KUBE-IPVS-FILTER";
+/// Filters packets of this node itself. They have to be filtered before IPVS translates them, so the chain is in
+/// another table than in kube-proxy.
+const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
+
+/// The port of loopback to which refused connections of this node are redirected, past IPVS, which gets them before
+/// the only table that may refuse. It is the port of tcpmux, which RFC 7805 has made historic. A program that listens
+/// there does not get these connections.
+const REFUSED_PORT: u16 = 1;
+
+/// All chains of this mode.
+const CHAINS: [(Table, &str); 12] = [
+    (Table::Mangle, OUT_FILTER),
+    (Table::Mangle, SOURCE_RANGES),
+    (Table::Filter, FORWARD),
+    (Table::Filter, NODE_PORT),
+    (Table::Filter, PROXY_FIREWALL),
+    (Table::Filter, SOURCE_RANGES),
+    (Table::Filter, FILTER),
+    (Table::Nat, SERVICES),
+    (Table::Nat, POSTROUTING),
+    (Table::Nat, NODE_PORT),
+    (Table::Nat, LOAD_BALANCER),
+    (Table::Nat, MARK_MASQUERADE),
+];
+
+/// A rule of one of the kernel's own chains that jumps to a chain of this mode.
+pub struct Jump {
+    table: Table,
+    /// The chain that the rule is in.
+    pub from: &'static str,
+    /// The chain of this mode that the rule leads to.
+    pub to: &'static str,
+    /// The comment of the rule.
+    pub comment: &'static str,
+    /// True if the iptables mode has the same rule.
+    is_shared: bool,
+}
+
+/// The jumps, in the order in which they are created. Each is put before the rules that exist.
+const JUMPS: [Jump; 9] = {
+    const fn jump(table: Table, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
+        Jump { table, from, to, comment, is_shared: false }
+    }
+    const fn shared(table: Table, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
+        Jump { table, from, to, comment, is_shared: true }
+    }
+    [
+        shared(Table::Nat, "OUTPUT", SERVICES, "kubernetes service portals"),
+        shared(Table::Nat, "PREROUTING", SERVICES, "kubernetes service portals"),
+        shared(Table::Nat, "POSTROUTING", POSTROUTING, "kubernetes postrouting rules"),
+        shared(Table::Filter, "FORWARD", FORWARD, "kubernetes forwarding rules"),
+        jump(Table::Filter, "INPUT", NODE_PORT, "kubernetes health check rules"),
+        jump(Table::Filter, "INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
+        jump(Table::Filter, "FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
+        jump(Table::Filter, "INPUT", FILTER, "kubernetes ipvs access filter"),
+        jump(Table::Mangle, "OUTPUT", OUT_FILTER, "kubernetes ipvs access filter"),
+    ]
+};
+
+/// The chain of the nat table that leads to endpoints in the iptables mode.
+const REPLACED_LAST: (Table, &str) = (Table::Nat, SERVICES);
+
+/// The chains with their rules, for the settings of a family.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Rules {
+    chains: BTreeMap<(Table, &'static str), Vec<String>>,
+}
+
+/// The chains of this mode in the kernel.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Present {
+    chains: BTreeMap<(Table, &'static str), Vec<String>>,
+    /// The jumps of [`JUMPS`] that exist, by index.
+    jumps: BTreeSet<usize>,
+    table: Option<Table>,
+}
+
+/// The part of the rules that a restore writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Everything that virtual servers need: all rules, except for those of a chain that the iptables mode has
+    /// filled.
+    Before,
+    /// The rules of that chain, once virtual servers have replaced the iptables mode.
+    After,
+}
+
+/// Returns true if the chain is one of this mode.
+pub fn uses(table: &str, chain: &str) -> bool {
+    CHAINS.iter().any(|(of, name)| of.name() == table && *name == chain)
+}
+
+/// Returns the rules of a table by which the kernel's own chains enter this mode and no other.
+pub fn own_jumps(table: &str) -> impl Iterator<Item = &'static Jump> {
+    JUMPS.iter().filter(move |jump| !jump.is_shared && jump.table.name() == table)
+}
+
+impl Table {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Mangle => "mangle",
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+        }
+    }
+}
+
+impl Jump {
+    /// Returns the rule as a save prints it, without its chain.
+    pub fn rule(&self) -> String {
+        format!("-m comment --comment \"{}\" -j {}", self.comment, self.to)
+    }
+}
+
+impl Rules {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let mut writer =
+            Writer { settings, rules: Self { chains: CHAINS.map(|chain| (chain, Vec::new())).into() } };
+        writer.services();
+        writer.load_balancers();
+        writer.node_ports();
+        writer.masquerade();
+        writer.forward();
+        writer.firewall();
+        writer.filter();
+        writer.rules
+    }
+
+    /// Returns the restore that writes what is missing or differs; empty if nothing does.
+    pub(super) fn restore(&self, present: &Present, part: Part) -> String {
+        let mut text = String::new();
+        for table in TABLES {
+            let differs = |chain: &&(Table, &'static str)| {
+                chain.0 == table
+                    && self.chains.get(chain) != present.chains.get(chain)
+                    && (part == Part::After) == (**chain == REPLACED_LAST && present.is_of_another_mode())
+            };
+            let chains: Vec<_> = CHAINS.iter().filter(differs).collect();
+            let jumps: Vec<&Jump> = if part == Part::Before {
+                present.missing().filter(|jump| jump.table == table).collect()
+            } else {
+                Vec::new()
+            };
+            if chains.is_empty() && jumps.is_empty() {
+                continue;
+            }
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "*{}", table.name());
+            for (_, name) in &chains {
+                let _ = writeln!(text, ":{name} - [0:0]");
+            }
+            for chain in chains {
+                for rule in self.chains.get(chain).into_iter().flatten() {
+                    let _ = writeln!(text, "-A {} {rule}", chain.1);
+                }
+            }
+            for jump in jumps {
+                let _ = writeln!(text, "-I {} {}", jump.from, jump.rule());
+            }
+            text.push_str("COMMIT\n");
+        }
+        text
+    }
+
+    /// Returns true if all rules are in the kernel.
+    pub(super) fn are_in(&self, present: &Present) -> bool {
+        self.restore(present, Part::Before).is_empty() && self.restore(present, Part::After).is_empty()
+    }
+}
+
+impl Present {
+    /// Adds one line of a save.
+    pub(super) fn line(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix('*') {
+            self.table = TABLES.into_iter().find(|table| table.name() == name.trim_end());
+        } else if let Some(table) = self.table {
+            if let Some(chain) = line.strip_prefix(':') {
+                let name = chain.split(' ').next().unwrap_or_default();
+                if let Some(chain) = known(table, name) {
+                    self.chains.entry(chain).or_default();
+                }
+            } else if let Some((from, rule)) =
+                line.strip_prefix("-A ").and_then(|rule| rule.trim_end().split_once(' '))
+            {
+                if let Some(chain) = known(table, from) {
+                    self.chains.entry(chain).or_default().push(rule.to_owned());
+                }
+                let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule() == rule;
+                self.jumps.extend(JUMPS.iter().position(same));
+            }
+        }
+    }
+
+    /// Returns the restore that removes the chains of this mode and the jumps to them; empty if there is nothing to
+    /// remove. Chains that are `kept` for the iptables mode stay, and so do the jumps to them that both modes have.
+    pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
+        let mut text = String::new();
+        for table in TABLES {
+            let goes = |chain: &&(Table, &'static str)| chain.0 == table && !kept(table.name(), chain.1);
+            let chains: Vec<&str> = self.chains.keys().filter(goes).map(|chain| chain.1).collect();
+            let jumps = self.jumps.iter().filter_map(|place| JUMPS.get(*place));
+            let jumps = jumps.filter(|jump| jump.table == table);
+            let jumps: Vec<&Jump> =
+                jumps.filter(|jump| !jump.is_shared || chains.contains(&jump.to)).collect();
+            if chains.is_empty() && jumps.is_empty() {
+                continue;
+            }
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "*{}", table.name());
+            for jump in jumps {
+                let _ = writeln!(text, "-D {} {}", jump.from, jump.rule());
+            }
+            for chain in &chains {
+                let _ = writeln!(text, ":{chain} - [0:0]");
+            }
+            for chain in &chains {
+                let _ = writeln!(text, "-X {chain}");
+            }
+            text.push_str("COMMIT\n");
+        }
+        text
+    }
+
+    fn missing(&self) -> impl Iterator<Item = &'static Jump> {
+        JUMPS.iter().enumerate().filter(|(place, _)| !self.jumps.contains(place)).map(|(_, jump)| jump)
+    }
+
+    /// Returns true if the iptables mode has filled the chain that it shares with this one.
+    fn is_of_another_mode(&self) -> bool {
+        let leads_on = |rule: &String| rule.ends_with("-j KUBE-NODEPORTS");
+        self.chains.get(&REPLACED_LAST).is_some_and(|rules| rules.iter().any(leads_on))
+    }
+}
+
+fn known(table: Table, name: &str) -> Option<(Table, &'static str)> {
+    CHAINS.into_iter().find(|(of, chain)| *of == table && *chain == name)
+}
+
+struct Writer<'a> {
+    settings: &'a Settings,
+    rules: Rules,
+}
+
+impl Writer<'_> {
+    /// Adds the rules that mark packets to Services for masquerading. They accept packets to the addresses of
+    /// Services, so that no later rules of the nat table see these.
+    fn services(&mut self) {
+        let loopback = match self.settings.family {
+            Family::Ipv4 => "127.0.0.0/8",
+            Family::Ipv6 => "::1/128",
+        };
+        let refused = self.first_packets(Set::Reject);
+        let own = "-m addrtype --src-type LOCAL";
+        self.add(Table::Nat, SERVICES, format!("{refused} {own} -j REDIRECT --to-ports {REFUSED_PORT}"));
+        self.add(Table::Nat, SERVICES, format!("-s {loopback} -j RETURN"));
+        let to = self.matching(Set::LoadBalancer, "dst,dst");
+        self.add(Table::Nat, SERVICES, format!("{to} -j {LOAD_BALANCER}"));
+        let to = self.matching(Set::ClusterIp, "dst,dst");
+        // A process of this node that connects to an address of the device has the same address as source.
+        let to_itself = self.matching(Set::ClusterIp, "src,dst");
+        let outside = match (self.settings.masquerade_all, self.not_from_pods()) {
+            (true, _) => to,
+            (false, Some(not_from_pods)) => format!("{not_from_pods} {to}"),
+            (false, None) => to_itself,
+        };
+        self.add(Table::Nat, SERVICES, format!("{outside} -j {MARK_MASQUERADE}"));
+        let to = self.matching(Set::ExternalIp, "dst,dst");
+        self.add(Table::Nat, SERVICES, format!("{to} -j {MARK_MASQUERADE}"));
+        self.masquerade_own(SERVICES, Set::ExternalIpLocal, None);
+        for set in [Set::ClusterIp, Set::LoadBalancer, Set::ExternalIp, Set::ExternalIpLocal] {
+            let to = self.bare(set, "dst,dst");
+            self.add(Table::Nat, SERVICES, format!("{to} -j ACCEPT"));
+        }
+        self.add(Table::Nat, SERVICES, format!("-m addrtype --dst-type LOCAL -j {NODE_PORT}"));
+    }
+
+    fn load_balancers(&mut self) {
+        self.masquerade_own(LOAD_BALANCER, Set::LoadBalancerLocal, None);
+        let local = self.matching(Set::LoadBalancerLocal, "dst,dst");
+        self.add(Table::Nat, LOAD_BALANCER, format!("{local} -j RETURN"));
+        self.add(Table::Nat, LOAD_BALANCER, format!("-j {MARK_MASQUERADE}"));
+    }
+
+    fn node_ports(&mut self) {
+        for (protocol, name) in [(Protocol::Tcp, "tcp"), (Protocol::Udp, "udp"), (Protocol::Sctp, "sctp")] {
+            let fields = if protocol == Protocol::Sctp { "dst,dst" } else { "dst" };
+            let local = self.matching(Set::NodePortLocal(protocol), fields);
+            let all = self.matching(Set::NodePort(protocol), fields);
+            self.masquerade_own(NODE_PORT, Set::NodePortLocal(protocol), Some(name));
+            self.add(Table::Nat, NODE_PORT, format!("-p {name} {local} -j RETURN"));
+            self.add(Table::Nat, NODE_PORT, format!("-p {name} {all} -j {MARK_MASQUERADE}"));
+        }
+        let health = self.matching(Set::HealthCheckNodePort, "dst");
+        self.add(Table::Filter, NODE_PORT, format!("{health} -j ACCEPT"));
+    }
+
+    /// Adds a rule that masquerades packets of this node itself, even with policy Local: an endpoint on another node
+    /// could not reply to an address that its own node has, too.
+    fn masquerade_own(&mut self, chain: &'static str, set: Set, protocol: Option<&str>) {
+        let fields = if set.kind() == Type::BitmapPort { "dst" } else { "dst,dst" };
+        let not_from_pods = self.not_from_pods().map(|not| format!("{not} ")).unwrap_or_default();
+        let protocol = protocol.map(|name| format!("-p {name} ")).unwrap_or_default();
+        let to = self.matching(set, fields);
+        let own = "-m addrtype --src-type LOCAL";
+        self.add(Table::Nat, chain, format!("{not_from_pods}{protocol}{to} {own} -j {MARK_MASQUERADE}"));
+    }
+
+    fn masquerade(&mut self) {
+        let mark = self.mark();
+        let hairpin = self.matching(Set::LoopBack, "dst,dst,src");
+        self.add(Table::Nat, POSTROUTING, format!("{hairpin} -j MASQUERADE"));
+        self.add(Table::Nat, POSTROUTING, format!("-m mark ! --mark {mark}/{mark} -j RETURN"));
+        // A packet that passes a second time, in a tunnel, is not masqueraded again.
+        self.add(Table::Nat, POSTROUTING, format!("-j MARK --set-xmark {mark}/0x0"));
+        let comment = comment("kubernetes service traffic requiring SNAT");
+        self.add(Table::Nat, POSTROUTING, format!("{comment} -j MASQUERADE --random-fully"));
+        self.add(Table::Nat, MARK_MASQUERADE, format!("-j MARK --set-xmark {mark}/{mark}"));
+    }
+
+    fn forward(&mut self) {
+        let mark = self.mark();
+        let marked = comment("kubernetes forwarding rules");
+        self.add(Table::Filter, FORWARD, format!("{marked} -m mark --mark {mark}/{mark} -j ACCEPT"));
+        let known = comment("kubernetes forwarding conntrack rule");
+        let state = "-m conntrack --ctstate RELATED,ESTABLISHED";
+        self.add(Table::Filter, FORWARD, format!("{known} {state} -j ACCEPT"));
+    }
+
+    /// Adds the rules for source ranges, and for policy Local without an endpoint on this node.
+    fn firewall(&mut self) {
+        for (table, chain) in [(Table::Filter, PROXY_FIREWALL), (Table::Mangle, OUT_FILTER)] {
+            let guarded = self.matching(Set::LoadBalancerFirewall, "dst,dst");
+            self.add(table, chain, format!("{guarded} -j {SOURCE_RANGES}"));
+            for set in [Set::LoadBalancerSourceCidr, Set::LoadBalancerSourceIp] {
+                let allowed = self.matching(set, "dst,dst,src");
+                self.add(table, SOURCE_RANGES, format!("{allowed} -j RETURN"));
+            }
+            self.add(table, SOURCE_RANGES, "-j DROP".to_owned());
+            let nobody = self.bare(Set::Drop, "dst,dst");
+            self.add(table, chain, format!("{nobody} -m conntrack --ctstate NEW -j DROP"));
+        }
+        self.refuse();
+        let elsewhere = self.bare(Set::DropExternal, "dst,dst");
+        let not_from_pods = self.not_from_pods().map(|not| format!("{not} ")).unwrap_or_default();
+        let rule = format!(
+            "{not_from_pods}{elsewhere} -m addrtype ! --src-type LOCAL -m conntrack --ctstate NEW -j DROP"
+        );
+        self.add(Table::Filter, PROXY_FIREWALL, rule);
+    }
+
+    /// Adds the rules that reset TCP to frontends without endpoints before IPVS gets it. IPVS refuses with an ICMP
+    /// error, which reaches a client of this node while its `connect()` holds the socket, and takes effect only when
+    /// the SYN is repeated, a second later.
+    fn refuse(&mut self) {
+        let refused = self.first_packets(Set::Reject);
+        self.add(Table::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));
+        let own = format!("-i lo -p tcp -m tcp --dport {REFUSED_PORT} -m conntrack --ctstate DNAT");
+        self.add(Table::Filter, PROXY_FIREWALL, format!("{own} -j REJECT --reject-with tcp-reset"));
+    }
+
+    /// Returns a match of the first packets of TCP connections to members of a set. Later packets may belong to
+    /// connections that drain.
+    fn first_packets(&self, set: Set) -> String {
+        format!("-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN {}", self.bare(set, "dst,dst"))
+    }
+
+    /// Adds the rules that refuse connections to addresses of the device, unless they are to Services.
+    fn filter(&mut self) {
+        for set in [Set::LoadBalancer, Set::ClusterIp, Set::ExternalIp, Set::ExternalIpLocal] {
+            let service = self.bare(set, "dst,dst");
+            self.add(Table::Filter, FILTER, format!("{service} -j RETURN"));
+        }
+        let health = self.bare(Set::HealthCheckNodePort, "dst");
+        self.add(Table::Filter, FILTER, format!("{health} -j RETURN"));
+        let other = self.bare(Set::IpvsIps, "dst");
+        let refusal = match self.settings.family {
+            Family::Ipv4 => "icmp-port-unreachable",
+            Family::Ipv6 => "icmp6-port-unreachable",
+        };
+        let other = format!("-m conntrack --ctstate NEW {other} -j REJECT --reject-with");
+        self.add(Table::Filter, FILTER, format!("-p tcp {other} tcp-reset"));
+        self.add(Table::Filter, FILTER, format!("{other} {refusal}"));
+    }
+
+    fn add(&mut self, table: Table, chain: &'static str, rule: String) {
+        self.rules.chains.entry((table, chain)).or_default().push(rule);
+    }
+
+    fn matching(&self, set: Set, fields: &str) -> String {
+        match set.comment() {
+            Some(text) => format!("{} {}", comment(text), self.bare(set, fields)),
+            None => self.bare(set, fields),
+        }
+    }
+
+    fn bare(&self, set: Set, fields: &str) -> String {
+        format!("-m set --match-set {} {fields}", set.name(self.settings.family))
+    }
+
+    fn not_from_pods(&self) -> Option<String> {
+        match &self.settings.local_detector {
+            LocalDetector::None => None,
+            LocalDetector::Cidr(cidr) => Some(format!("! -s {cidr}")),
+            LocalDetector::Interface(name) => Some(format!("! -i {name}")),
+            LocalDetector::InterfacePrefix(prefix) => Some(format!("! -i {prefix}+")),
+        }
+    }
+
+    /// Returns the mark of packets that are to be masqueraded.
+    fn mark(&self) -> String {
+        format!("{:#x}", 1_u32.checked_shl(self.settings.masquerade_bit.into()).unwrap_or_default())
+    }
+}
+
+/// Returns a comment match. A save prints a backslash before a single quote.
+fn comment(text: &str) -> String {
+    format!("-m comment --comment \"{}\"", text.replace('\'', "\\'"))
+}
+
+#[cfg(test)]
+mod tests;

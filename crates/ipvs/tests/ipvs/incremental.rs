@@ -1,0 +1,66 @@
+//! Tests with random edits that single changes lead to the same state as one load.
+
+use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
+use portolan_model::{Catalog, Change, Family};
+
+use super::support::{everything, in_namespace, open, run};
+
+const EDITS: usize = 120;
+const SIZE: usize = 12;
+
+#[test]
+fn edits_one_by_one_and_all_at_once_are_the_same() {
+    in_namespace(|| {
+        let seed = std::env::var("PORTOLAN_SEED").map_or(7, |seed| seed.parse().unwrap());
+        let mut rng = Rng::new(seed);
+        let ranges = Ranges::example();
+        let mut world = World::random(&mut rng, SIZE, &ranges);
+        let mut first = world.edits();
+        let mut catalog = Catalog::new("n1");
+        let mut planes = Family::BOTH.map(open);
+        for plane in &mut planes {
+            plane.resync().unwrap();
+        }
+        for index in 0..EDITS {
+            // First the whole world, then one change after the other.
+            let edits = if index == 0 {
+                std::mem::take(&mut first)
+            } else {
+                vec![random_edit(&mut rng, &mut world, &ranges)]
+            };
+            for edit in edits {
+                catalog.apply(Edit::event(&edit).unwrap());
+            }
+            let changes = catalog.take_changes().changes;
+            for (plane, family) in planes.iter_mut().zip(Family::BOTH) {
+                let own: Vec<Change> =
+                    changes.iter().filter(|change| change.family == family).cloned().collect();
+                let commit = plane.apply(&own).unwrap();
+                assert!(!commit.full, "seed {seed}, edit {index}: a surprise");
+            }
+        }
+        for plane in &mut planes {
+            while plane.collect().unwrap() {}
+        }
+        let one_by_one = everything();
+        for (plane, family) in planes.iter_mut().zip(Family::BOTH) {
+            let commit = plane.resync().unwrap();
+            assert_eq!(commit.elements, 0, "seed {seed}, {family}");
+        }
+        assert_eq!(everything(), one_by_one);
+        for plane in &mut planes {
+            plane.remove().unwrap();
+        }
+        assert_eq!(run("ipvsadm", "--list --numeric").lines().count(), 3);
+        for family in Family::BOTH {
+            let mut plane = open(family);
+            let all: Vec<Change> = catalog
+                .forwardings(family)
+                .map(|(name, new)| Change { name, family, old: None, new: Some(new) })
+                .collect();
+            plane.apply(&all).unwrap();
+            plane.resync().unwrap();
+        }
+        assert_eq!(everything(), one_by_one, "seed {seed}");
+    });
+}

@@ -1,0 +1,31 @@
+//! Tests that a probe reports what the kernel lacks, and leaves nothing behind.
+
+use portolan_ipvs::available;
+use portolan_model::{Family, IpvsScheduler};
+use portolan_sock::namespace::in_new_network_namespace;
+
+use super::support::{in_namespace, run};
+
+#[test]
+fn a_kernel_without_ipvs_is_recognized() {
+    let has_it = in_namespace(|| ()).is_some();
+    let (reported, device) = in_new_network_namespace(|| {
+        let reported = available("no-such", &Family::BOTH).unwrap_err().to_string();
+        (reported, run("ip", "link").contains("kube-ipvs0"))
+    })
+    .unwrap();
+    assert!(!device, "the device is gone again");
+    assert!(reported.contains("no scheduler is called `no-such`; write one of rr, wrr"), "{reported}");
+    assert_eq!(reported.contains("IPVS is missing (module ip_vs"), !has_it, "{reported}");
+}
+
+#[test]
+fn a_probe_leaves_nothing_behind() {
+    in_namespace(|| {
+        run("ipvsadm", "--add-service --tcp-service 198.51.100.0:20000 --scheduler lc");
+        assert_eq!(available("", &Family::BOTH).unwrap(), IpvsScheduler::Rr);
+        assert_eq!(available("lc", &[Family::Ipv4]).unwrap(), IpvsScheduler::Lc);
+        assert_eq!(run("ipvsadm", "--save --numeric").trim_end(), "-A -t 198.51.100.0:20000 -s lc");
+        assert!(!run("ip", "link").contains("kube-ipvs0"));
+    });
+}

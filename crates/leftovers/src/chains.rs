@@ -1,0 +1,208 @@
+//! Decides which chains of an iptables table are kube-proxy's and may be removed.
+
+use std::collections::BTreeSet;
+
+use portolan_iptables::netlink::Jump;
+
+/// Returns the rules of a table's built-in chains that are removed even if the chains that they lead to stay.
+pub(super) type Entries = fn(&str) -> Vec<&'static portolan_ipvs::Jump>;
+
+/// The tables of iptables that kube-proxy writes to.
+pub(super) const TABLES: [&str; 3] = ["nat", "filter", "mangle"];
+
+/// The kernel's own chains.
+const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+/// Chains of the nat table that built-in chains jump to, in the iptables and IPVS modes.
+const NAT: [&str; 4] = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", CANARY];
+/// Chains of the nat table that those chains jump to. Other programs also jump to the first one, to have packets
+/// masqueraded.
+const NAT_INNER: [&str; 3] = ["KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"];
+/// An empty chain in each table.
+pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
+/// The chain of the filter table that kubelet shares. Its rule protects loopback addresses from the network.
+pub(super) const FIREWALL: &str = "KUBE-FIREWALL";
+/// Chains that kubelet creates in the tables of the iptables that it uses, in both families.
+pub(super) const KUBELETS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
+/// Chains of the filter table that built-in chains jump to.
+const FILTER: [&str; 10] = [
+    FIREWALL,
+    "KUBE-SERVICES",
+    "KUBE-EXTERNAL-SERVICES",
+    "KUBE-FORWARD",
+    "KUBE-NODEPORTS",
+    "KUBE-PROXY-FIREWALL",
+    CANARY,
+    "KUBE-NODE-PORT",
+    "KUBE-IPVS-FILTER",
+    "KUBE-IPVS-OUT-FILTER",
+];
+/// Chains of the mangle table that built-in chains jump to. The second is of our IPVS mode only.
+const MANGLE: [&str; 2] = [CANARY, "KUBE-IPVS-OUT-FILTER"];
+/// The chain of the filter table that one of those chains jumps to. Our IPVS mode has it in the mangle table, too.
+const FILTER_INNER: &str = "KUBE-SOURCE-RANGES-FIREWALL";
+/// Prefixes of the nat table's chains for single Services and endpoints.
+const PER_SERVICE: [&str; 6] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-"];
+
+/// The removals from a table.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Plan<R> {
+    /// Chains, with all their rules.
+    pub(super) chains: BTreeSet<String>,
+    /// Rules of built-in chains that lead to them, or that are unused otherwise.
+    pub(super) rules: Vec<Jump<R>>,
+    /// Chains that stay, because rules of other programs lead to them.
+    pub(super) held: BTreeSet<String>,
+}
+
+/// The removals from the tables of a family.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// The number of chains.
+    pub(super) chains: usize,
+    /// The number of rules that led to chains that stay.
+    pub(super) rules: usize,
+    /// See [`Plan::held`].
+    pub(super) held: BTreeSet<String>,
+}
+
+impl Outcome {
+    pub(super) fn add<R>(&mut self, plan: Plan<R>) {
+        self.chains += plan.chains.len();
+        self.rules += plan.rules.iter().filter(|jump| !plan.chains.contains(&jump.to)).count();
+        self.held.extend(plan.held);
+    }
+}
+
+impl<R> Plan<R> {
+    /// Adds rules that are removed even if the chains that they lead to stay.
+    pub(super) fn and(mut self, rules: Vec<Jump<R>>) -> Self {
+        self.rules.extend(rules.into_iter().filter(|jump| !self.chains.contains(&jump.to)));
+        self
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.chains.is_empty() && self.rules.is_empty()
+    }
+}
+
+/// Chooses the chains to remove. A chain stays if a rule of a chain that stays leads to it, unless kube-proxy enters
+/// its chains by that rule.
+pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: Vec<Jump<R>>) -> Plan<R> {
+    let mut chains: BTreeSet<String> = chains.filter(|chain| is_kube_proxys(table, chain)).collect();
+    let mut held = BTreeSet::new();
+    loop {
+        let holds = |jump: &&Jump<R>| {
+            !chains.contains(&jump.from) && !is_entry(table, jump) && chains.contains(&jump.to)
+        };
+        let Some(chain) = jumps.iter().find(holds).map(|jump| jump.to.clone()) else { break };
+        chains.remove(&chain);
+        held.insert(chain);
+    }
+    let leads = |jump: &Jump<R>| is_entry(table, jump) && chains.contains(&jump.to);
+    let rules = jumps.into_iter().filter(leads).collect();
+    Plan { chains, rules, held }
+}
+
+/// Returns true if kube-proxy enters its chains by this rule: it leads from a built-in chain to a fixed one.
+fn is_entry<R>(table: &str, jump: &Jump<R>) -> bool {
+    BUILT_IN.contains(&jump.from.as_str()) && entries(table).contains(&jump.to.as_str())
+}
+
+/// Returns the chains of a table that built-in chains jump to.
+fn entries(table: &str) -> &'static [&'static str] {
+    match table {
+        "nat" => &NAT,
+        "filter" => &FILTER,
+        "mangle" => &MANGLE,
+        _ => &[],
+    }
+}
+
+fn is_kube_proxys(table: &str, chain: &str) -> bool {
+    let inner = match table {
+        "nat" => NAT_INNER.contains(&chain) || PER_SERVICE.iter().any(|prefix| chain.starts_with(prefix)),
+        "filter" | "mangle" => chain == FILTER_INNER,
+        _ => false,
+    };
+    inner || entries(table).contains(&chain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nat(chains: &[&str], jumps: &[(&str, &str)]) -> (Vec<String>, Vec<(String, String)>) {
+        let jumps = jumps.iter().map(|(from, to)| Jump { from: (*from).into(), to: (*to).into(), rule: () });
+        let plan = plan("nat", chains.iter().map(ToString::to_string), jumps.collect());
+        let rules = plan.rules.into_iter().map(|jump| (jump.from, jump.to)).collect();
+        (plan.chains.into_iter().collect(), rules)
+    }
+
+    #[test]
+    fn all_chains_of_the_iptables_mode_and_no_others_are_removed() {
+        let chains =
+            ["KUBE-SERVICES", "KUBE-SVC-A", "KUBE-SEP-A", "KUBE-KUBELET-CANARY", "CNI-HOSTPORT", "OUTPUT"];
+        let jumps = [
+            ("PREROUTING", "KUBE-SERVICES"),
+            ("OUTPUT", "KUBE-SERVICES"),
+            ("OUTPUT", "CNI-HOSTPORT"),
+            ("KUBE-SERVICES", "KUBE-SVC-A"),
+            ("KUBE-SVC-A", "KUBE-SEP-A"),
+        ];
+        let (chains, rules) = nat(&chains, &jumps);
+        assert_eq!(chains, ["KUBE-SEP-A", "KUBE-SERVICES", "KUBE-SVC-A"]);
+        let entry = |from: &str| (from.to_owned(), "KUBE-SERVICES".to_owned());
+        assert_eq!(rules, [entry("PREROUTING"), entry("OUTPUT")]);
+    }
+
+    #[test]
+    fn chains_that_rules_of_other_programs_reach_stay() {
+        let chains = ["KUBE-SERVICES", "KUBE-MARK-MASQ", "KUBE-SVC-A", "KUBE-SEP-A", "OTHERS"];
+        let jumps = [
+            ("OTHERS", "KUBE-MARK-MASQ"),
+            // A rule of another program.
+            ("PREROUTING", "KUBE-SVC-A"),
+            ("KUBE-SVC-A", "KUBE-SEP-A"),
+            ("KUBE-SERVICES", "KUBE-SVC-A"),
+        ];
+        let jumps = jumps.map(|(from, to)| Jump { from: from.into(), to: to.into(), rule: () });
+        let plan = plan("nat", chains.iter().map(ToString::to_string), jumps.into());
+        assert_eq!(plan.chains, BTreeSet::from(["KUBE-SERVICES".to_owned()]));
+        assert!(plan.rules.is_empty(), "{plan:?}");
+        assert_eq!(plan.held, ["KUBE-MARK-MASQ", "KUBE-SEP-A", "KUBE-SVC-A"].map(str::to_owned).into());
+    }
+
+    #[test]
+    fn all_chains_of_the_ipvs_mode_are_removed() {
+        let entered =
+            [("INPUT", "KUBE-IPVS-FILTER"), ("OUTPUT", "KUBE-IPVS-OUT-FILTER"), ("INPUT", "KUBE-NODE-PORT")];
+        let inner = ("KUBE-PROXY-FIREWALL", "KUBE-SOURCE-RANGES-FIREWALL");
+        let jumps = entered.into_iter().chain([("FORWARD", "KUBE-PROXY-FIREWALL"), inner]);
+        let jumps = jumps.map(|(from, to)| Jump { from: from.to_owned(), to: to.to_owned(), rule: () });
+        let jumps: Vec<_> = jumps.collect();
+        let chains: Vec<_> = jumps.iter().map(|jump| jump.to.clone()).collect();
+        let plan = plan("filter", chains.into_iter(), jumps);
+        assert_eq!((plan.chains.len(), plan.rules.len()), (5, 4), "{plan:?}");
+
+        let jumps = [
+            ("KUBE-SERVICES", "KUBE-LOAD-BALANCER"),
+            ("KUBE-SERVICES", "KUBE-NODE-PORT"),
+            ("KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ"),
+        ];
+        let all = ["KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-SERVICES"];
+        assert_eq!(nat(&all, &jumps), (all.map(str::to_owned).to_vec(), Vec::new()));
+        // A rule of another program.
+        let (chains, _) =
+            nat(&all, &[("PREROUTING", "KUBE-NODE-PORT"), ("KUBE-NODE-PORT", "KUBE-MARK-MASQ")]);
+        assert_eq!(chains, ["KUBE-LOAD-BALANCER", "KUBE-SERVICES"]);
+    }
+
+    #[test]
+    fn kubelets_chains_stay_in_every_table() {
+        let all = ["KUBE-MARK-DROP", "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY", "KUBE-X"];
+        for table in TABLES {
+            let plan = plan::<()>(table, all.iter().map(ToString::to_string), Vec::new());
+            assert!(plan.chains.is_empty(), "{table}: {:?}", plan.chains);
+        }
+    }
+}

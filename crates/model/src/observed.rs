@@ -1,0 +1,157 @@
+//! What the kernel has of the forwarding table, in the terms of the table.
+//!
+//! A mode reads its own objects back (set elements, chains, virtual servers, the relay's table) and describes them as
+//! [`Observed`]. [`Observed::difference`] compares that with the table and returns each [`Difference`] in the terms of
+//! Services. This module must not know how a mode stores anything.
+//!
+//! The modes do not hold the same facts. A fact that a mode does not hold is [`Fact::Unknown`] and never a difference:
+//!
+//! | fact | nftables | iptables | IPVS | userspace |
+//! |---|---|---|---|---|
+//! | name of the Service port | a comment | a comment | not held: one entry for each frontend | as its rules |
+//! | kind of a frontend | not held | a comment | not held | as its rules |
+//! | address of a node port | all of them together | all of them together | each by itself | as its rules |
+//! | cluster and local list | each by itself | each by itself | one list for each frontend | the relay's table |
+//! | affinity timeout | the chain of the class | a rule of each endpoint | the virtual server | the relay's table |
+//! | source ranges | by load-balancer IP | rules, unless there are no endpoints | by load-balancer IP | as its rules |
+//! | counters | not held | rules of frontends and endpoints | virtual servers and real servers | not held |
+//!
+//! An endpoint that drains, which the IPVS mode keeps with weight 0, is not an endpoint here.
+
+mod compare;
+mod difference;
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+pub use difference::{Behind, Deviation, Difference};
+
+use crate::{Family, Frontend, Protocol, ServicePortName};
+
+/// Everything of one family that a mode has read back from the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Observed {
+    /// The family.
+    pub family: Family,
+    /// The addresses at which the mode programs each node port by itself, as [`ObservedPlace::NodePortAt`]. `None` if
+    /// it programs a node port for all addresses together.
+    pub node_port_addresses: Option<Vec<IpAddr>>,
+    /// The Service ports, in any order. Several entries may have the same name: their frontends and endpoints are those
+    /// of one Service port.
+    pub ports: Vec<ObservedPort>,
+}
+
+/// A Service port, or a part of one, as the kernel has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObservedPort {
+    /// The name. `None` if the kernel does not hold it: the entry then belongs to the Service port of the table that
+    /// has one of its frontends.
+    pub name: Option<Arc<ServicePortName>>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The frontends.
+    pub frontends: Vec<ObservedFrontend>,
+    /// The endpoints.
+    pub endpoints: ObservedEndpoints,
+    /// The timeout of session affinity in seconds; `None` if there is no affinity.
+    pub affinity: Fact<Option<u32>>,
+    /// The source ranges of the load-balancer IPs, without the addresses that a mode adds to them; empty if all sources
+    /// are allowed.
+    pub source_ranges: Fact<Vec<IpNet>>,
+}
+
+/// Something that a mode may hold or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Fact<T> {
+    /// The mode does not hold it.
+    #[default]
+    Unknown,
+    /// The mode holds it.
+    Known(T),
+}
+
+/// A frontend as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedFrontend {
+    /// Where clients reach it.
+    pub place: ObservedPlace,
+    /// What passed here since the rule was written. `None` if the mode does not count.
+    pub counters: Option<Counters>,
+}
+
+/// Where clients reach a frontend, as precisely as the kernel holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ObservedPlace {
+    /// A frontend of a known kind.
+    Frontend(Frontend),
+    /// An address and port of a Service. Whether it is a cluster IP or an external one is not held.
+    Address(SocketAddr),
+    /// A node port at one address of this node.
+    NodePortAt(SocketAddr),
+}
+
+/// The endpoints as the kernel has them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum ObservedEndpoints {
+    /// Not held.
+    #[default]
+    Unknown,
+    /// The two lists of the Service port.
+    Lists {
+        /// For traffic that may go to any node.
+        cluster: Fact<Vec<ObservedEndpoint>>,
+        /// For traffic that must stay on this node.
+        local: Fact<Vec<ObservedEndpoint>>,
+    },
+    /// The endpoints behind the frontends of this entry, which all lead to the same ones. Whether they are those of the
+    /// cluster or of this node is not held.
+    Shared(Vec<ObservedEndpoint>),
+}
+
+/// An endpoint as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObservedEndpoint {
+    /// The address and port.
+    pub at: SocketAddr,
+    /// What passed here since the rule was written. `None` if the mode does not count.
+    pub counters: Option<Counters>,
+}
+
+/// Packets and bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Number of packets. Modes that translate by conntrack count the first packet of each flow only.
+    pub packets: u64,
+    /// Number of bytes in these packets.
+    pub bytes: u64,
+}
+
+impl ObservedFrontend {
+    /// Creates a frontend without counters.
+    pub const fn at(place: ObservedPlace) -> Self {
+        Self { place, counters: None }
+    }
+}
+
+impl ObservedEndpoint {
+    /// Creates an endpoint without counters.
+    pub const fn at(at: SocketAddr) -> Self {
+        Self { at, counters: None }
+    }
+}
+
+impl fmt::Display for ObservedPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Frontend(frontend) => frontend.fmt(f),
+            Self::Address(socket) => write!(f, "frontend {socket}"),
+            Self::NodePortAt(socket) => write!(f, "node port {} at {}", socket.port(), socket.ip()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,213 @@
+//! A packet at a frontend: source ranges, traffic policy, endpoints, masquerading.
+
+use super::Origin;
+use super::case::{Case, Match};
+use crate::object::no_source;
+use crate::table::Outcome;
+use crate::verdict::{EndpointList, Fate, Reason, SourceKept, Traffic};
+use crate::{Backend, ExternalPolicy, Forwarding, Frontend, InternalPolicy, LocalDetector};
+
+/// The endpoints that a traffic policy allows.
+struct Allowed<'a> {
+    outcome: Outcome<'a>,
+    traffic: Traffic,
+    list: EndpointList,
+    masquerade: Masquerade,
+}
+
+/// Whether endpoints see an address of this node instead of the source, and why.
+enum Masquerade {
+    Yes(Reason),
+    No(SourceKept),
+}
+
+impl<'a> Case<'a> {
+    /// Returns the handling of a packet at a frontend that it matches.
+    pub(super) fn at_frontend(&mut self, found: Match<'a>) -> Fate {
+        let Match { forwarding, frontend, .. } = found;
+        if matches!(frontend, Frontend::ClusterIp(..)) {
+            return self.deliver(forwarding, Self::internal);
+        }
+        if matches!(frontend, Frontend::LoadBalancerIp(..)) && self.is_outside_source_ranges(forwarding) {
+            return Fate::Drop;
+        }
+        match self.deliver(forwarding, Self::external) {
+            Fate::Reject | Fate::Drop if self.leaves_unstopped(forwarding, frontend) => {
+                self.because(Reason::OwnTrafficLeaves);
+                Fate::NotOurs
+            }
+            fate => fate,
+        }
+    }
+
+    /// Returns true if the source ranges of a load-balancer IP exclude the packet. They apply to all sources, pods
+    /// and this node included. If the ranges contain the node's own address, the node may also use a load-balancer IP
+    /// of the Service as source.
+    fn is_outside_source_ranges(&mut self, forwarding: &Forwarding) -> bool {
+        let (ranges, source) = (&forwarding.source_ranges, self.packet.source);
+        if ranges.is_empty() {
+            return false;
+        }
+        if self.differences().source_ranges_need_endpoints && !self.has_endpoints(forwarding) {
+            self.because(Reason::SourceRangesNotChecked);
+            return false;
+        }
+        if let Some(range) = ranges.iter().copied().find(|range| range.contains(&source)) {
+            self.because(Reason::SourceInRange { source, range });
+            return false;
+        }
+        let in_ranges = |address| ranges.iter().any(|range| range.contains(&address));
+        let is_own_address = |frontend: &Frontend| match frontend {
+            Frontend::LoadBalancerIp(address, _) => *address == source,
+            _ => false,
+        };
+        if let Some(node) = self.oracle.settings.node_ip.filter(|node| in_ranges(*node))
+            && forwarding.frontends.iter().any(is_own_address)
+        {
+            self.because(Reason::SourceIsLoadBalancerIp { source, node });
+            return false;
+        }
+        let unreadable = **ranges == [no_source(self.oracle.settings.family)];
+        self.because(if unreadable {
+            Reason::SourceRangesUnreadable
+        } else {
+            Reason::SourceOutsideRanges { source }
+        });
+        true
+    }
+
+    /// Returns true if the mode does not reject or drop the packet because this node sent it. Packets outside of
+    /// source ranges are dropped regardless of origin.
+    fn leaves_unstopped(&self, forwarding: &Forwarding, frontend: Frontend) -> bool {
+        let is_guarded = matches!(frontend, Frontend::LoadBalancerIp(..))
+            && self.has_endpoints(forwarding)
+            && !forwarding.source_ranges.is_empty();
+        self.differences().own_traffic_leaves
+            && self.packet.origin == Origin::Node
+            && !self.oracle.is_local_address(self.packet.destination)
+            && !is_guarded
+    }
+
+    /// Returns true if the forwarding has endpoints. A protocol that the mode does not support counts as having none.
+    fn has_endpoints(&self, forwarding: &Forwarding) -> bool {
+        forwarding.has_endpoints && self.carries(forwarding)
+    }
+
+    /// Applies the policy of cluster IPs.
+    fn internal<'f>(&mut self, forwarding: &'f Forwarding) -> Allowed<'f> {
+        let traffic = Traffic::Internal;
+        let list = match forwarding.internal_policy {
+            InternalPolicy::Cluster => EndpointList::Cluster,
+            InternalPolicy::Local => EndpointList::Local,
+        };
+        self.because(match list {
+            EndpointList::Cluster => Reason::ClusterPolicy(traffic),
+            EndpointList::Local => Reason::LocalPolicy(traffic),
+        });
+        let masquerade = if self.oracle.settings.masquerade_all {
+            Masquerade::Yes(Reason::MasqueradeAll)
+        } else if self.oracle.settings.local_detector == LocalDetector::None {
+            Masquerade::No(SourceKept::NoDetector)
+        } else if self.is_from_pod() {
+            Masquerade::No(SourceKept::Pod)
+        } else {
+            Masquerade::Yes(Reason::MasqueradeFromOutside)
+        };
+        Allowed { outcome: forwarding.internal(), traffic, list, masquerade }
+    }
+
+    /// Applies the policy of all other frontends.
+    fn external<'f>(&mut self, forwarding: &'f Forwarding) -> Allowed<'f> {
+        let traffic = Traffic::External;
+        let usual = forwarding.external();
+        let (cluster, local) = (EndpointList::Cluster, EndpointList::Local);
+        if forwarding.external_policy == ExternalPolicy::Cluster {
+            self.because(Reason::ClusterPolicy(traffic));
+            let masquerade = Masquerade::Yes(Reason::MasqueradeExternal);
+            return Allowed { outcome: usual, traffic, list: cluster, masquerade };
+        }
+        let is_pod = self.is_from_pod();
+        if !is_pod && !self.oracle.is_local_address(self.packet.source) {
+            self.because(Reason::LocalPolicy(traffic));
+            let masquerade = Masquerade::No(SourceKept::LocalPolicy);
+            return Allowed { outcome: usual, traffic, list: local, masquerade };
+        }
+        let masquerade = if is_pod {
+            Masquerade::No(SourceKept::Pod)
+        } else {
+            Masquerade::Yes(Reason::MasqueradeOwnTraffic)
+        };
+        if self.differences().local_for_everybody && !forwarding.local.is_empty() {
+            self.because(Reason::LocalPolicyForAll);
+            return Allowed { outcome: usual, traffic, list: local, masquerade };
+        }
+        self.because(if is_pod { Reason::ShortCutForPods } else { Reason::ShortCutForNode });
+        Allowed { outcome: forwarding.external_short_cut(), traffic, list: cluster, masquerade }
+    }
+
+    fn deliver<'f>(
+        &mut self,
+        forwarding: &'f Forwarding,
+        policy: impl FnOnce(&mut Self, &'f Forwarding) -> Allowed<'f>,
+    ) -> Fate {
+        if !self.carries(forwarding) {
+            self.because(Reason::SctpNotCarried);
+            return Fate::Reject;
+        }
+        let allowed = policy(self, forwarding);
+        self.endpoints = Some(allowed.list);
+        match allowed.outcome {
+            Outcome::Reject => {
+                self.because(Reason::NoEndpoints);
+                Fate::Reject
+            }
+            Outcome::Drop => {
+                self.because(Reason::EndpointsElsewhere(allowed.traffic));
+                Fate::Drop
+            }
+            Outcome::Backends(backends) => {
+                self.because(Reason::Balanced { count: backends.len() });
+                if let Some(seconds) = forwarding.affinity {
+                    let per_frontend = self.differences().affinity_per_frontend;
+                    self.because(Reason::SessionAffinity { seconds, per_frontend });
+                }
+                let masqueraded = self.masquerade(backends, allowed.masquerade);
+                Fate::Backends { set: backends.to_vec(), masqueraded, affinity: forwarding.affinity }
+            }
+        }
+    }
+
+    /// Returns for each backend whether it sees an address of this node.
+    fn masquerade(&mut self, backends: &[Backend], masquerade: Masquerade) -> Vec<bool> {
+        let masquerade = if self.differences().hides_clients {
+            Masquerade::Yes(Reason::MasqueradeByRelay)
+        } else {
+            masquerade
+        };
+        let kept = match masquerade {
+            Masquerade::Yes(reason) => {
+                self.because(reason);
+                return vec![true; backends.len()];
+            }
+            Masquerade::No(kept) => kept,
+        };
+        self.because(Reason::SourceKept(kept));
+        backends.iter().map(|backend| self.is_hairpin(backend)).collect()
+    }
+
+    /// Returns true if the backend may connect to itself. It would reply directly, bypassing the translation.
+    fn is_hairpin(&mut self, backend: &Backend) -> bool {
+        if backend.address != self.packet.source {
+            return false;
+        }
+        let endpoint = backend.socket();
+        if backend.may_hairpin {
+            self.because(Reason::MasqueradeHairpin { endpoint });
+        } else if self.differences().masquerades_every_hairpin {
+            self.because(Reason::MasqueradeHairpinElsewhere { endpoint });
+        } else {
+            return false;
+        }
+        true
+    }
+}

@@ -1,0 +1,397 @@
+//! The data plane of the nftables mode, and of capturing in the userspace mode: one socket, one table in one family.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use portolan_model::Settings;
+use portolan_sock::{CommitError, Protocol, Socket, SocketError};
+use portolan_wire::nftables::{Event, Transaction};
+use portolan_wire::{Batch, Frame};
+
+use super::capture::{self, Listeners};
+use super::changeset::Changeset;
+use super::class::{Balance, Class};
+use super::departure::{self, TableRemoval};
+use super::drift::OwnTable;
+use super::element::Set;
+use super::encode;
+use super::load::Pieces;
+use super::planner::{Plan, Planner};
+use super::readback;
+use super::resync::{Difference, foreign_chains, has_hook};
+use super::skeleton::{self, Layout};
+use portolan_engine::dataplane::{
+    About, Collection, Commit, Dataplane, Error, Removal, TRANSIT_TIME, Takeover,
+};
+use portolan_engine::drift::Own;
+use portolan_engine::table::{Changes, Table};
+
+/// The mode, as in configuration files.
+const MODE: &str = "nftables";
+
+/// Number of attempts at a comparison while other programs change the ruleset.
+const ATTEMPTS: u32 = 8;
+
+/// Sequence numbers reserved for one transaction: the most messages that it may have.
+const SEQUENCE_ROOM: u32 = 1 << 24;
+
+/// Services of one family as nftables set elements.
+#[derive(Debug)]
+pub struct Nftables {
+    socket: Socket,
+    /// What the kernel has.
+    planner: Planner,
+    /// The endpoint chains that are in the kernel.
+    made: HashSet<Balance>,
+    affinity_map: bool,
+    /// Chains to be deleted: no rule or element leads to them.
+    garbage: Vec<String>,
+    departure: TableRemoval,
+}
+
+impl Nftables {
+    /// Opens a socket in the network namespace of this thread. Changes nothing.
+    pub fn open(settings: Settings) -> Result<Self, Error> {
+        Ok(Self {
+            socket: Socket::open(Protocol::Netfilter)?,
+            planner: Planner::new(settings),
+            made: HashSet::new(),
+            affinity_map: false,
+            garbage: Vec::new(),
+            departure: TableRemoval::default(),
+        })
+    }
+
+    /// Does the same as [`Self::open`] for a table that sends packets to listeners instead of translating them.
+    pub fn open_capture(settings: Settings, capture: Listeners) -> Result<Self, Error> {
+        let mut this = Self::open(settings)?;
+        this.planner.capture = Some(capture);
+        Ok(this)
+    }
+
+    /// Checks that this kernel supports everything needed, with a transaction that creates all objects and deletes
+    /// them again before it takes effect. Does nothing if our table exists.
+    pub fn probe(&mut self) -> Result<(), Error> {
+        let place = self.planner.layout().place();
+        if readback::table(&mut self.socket, place)?.is_some() {
+            return Ok(());
+        }
+        let mut transaction = self.begin(None);
+        let layout = self.planner.layout();
+        encode::skeleton(&mut transaction, layout);
+        encode::base_chains(&mut transaction, layout);
+        encode::affinity_map(&mut transaction, place);
+        for affinity in [None, Some(10_800)] {
+            let balance = Balance { local: false, backends: 2, affinity };
+            let class = Class::ExternalLocal(balance, 1);
+            class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
+            encode::class(&mut transaction, layout, 1 + u16::from(affinity.is_some()), class);
+        }
+        if self.planner.capture.is_some() {
+            for body in capture::connections(&self.planner.settings) {
+                encode::chain(&mut transaction, place, &body);
+            }
+        }
+        transaction.delete_table(place.wire(), place.table);
+        let batch = transaction.finish().map_err(SocketError::from)?;
+        match self.socket.commit(&batch) {
+            Err(CommitError::Refused(refusals)) => Err(unsupported(self.mode(), &batch, &refusals)),
+            other => Ok(other?),
+        }
+    }
+
+    /// Returns our table, for [`DriftWatch`](portolan_engine::drift::DriftWatch).
+    pub fn own(&self) -> Own {
+        let place = self.planner.layout().place();
+        Own::new(place.family, OwnTable { name: place.table, port: self.socket.port() })
+    }
+
+    const fn mode(&self) -> &'static str {
+        if self.planner.capture.is_some() { capture::MODE } else { MODE }
+    }
+
+    fn begin(&mut self, generation: Option<u32>) -> Transaction {
+        Transaction::begin(self.socket.next_sequence(SEQUENCE_ROOM), generation)
+    }
+
+    fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
+        let settings = self.planner.settings.clone();
+        let layout = Layout { settings: &settings, capture: self.planner.capture };
+        let mut objects = plan.classes.len();
+        let mut transaction = self.begin(None);
+        if self.planner.classes.needs_affinity() && !self.affinity_map {
+            encode::affinity_map(&mut transaction, layout.place());
+            self.affinity_map = true;
+        }
+        for &(number, class) in &plan.classes {
+            for balance in class.balances() {
+                if self.made.insert(balance) {
+                    objects += 1;
+                    encode::balance(&mut transaction, layout, balance);
+                    self.keep(&balance.to_string());
+                }
+            }
+            encode::class(&mut transaction, layout, number, class);
+            self.keep(&class.to_string());
+        }
+        let mut commit = self.write(transaction, &plan.elements)?;
+        commit.objects = objects;
+        commit.refused = plan.refused;
+        Ok(commit)
+    }
+
+    /// Commits the transaction with the elements: as one transaction if the send buffer is large enough, else as
+    /// several.
+    fn write(&mut self, mut transaction: Transaction, elements: &Changeset) -> Result<Commit, Error> {
+        let mut commit = Commit { elements: elements.len(), ..Commit::default() };
+        if transaction.is_empty() && elements.is_empty() {
+            return Ok(commit);
+        }
+        let place = self.planner.layout().place();
+        let estimate = transaction.len() + encode::estimate(elements);
+        let capacity = self.socket.reserve_send_capacity(estimate)?;
+        let mut parts = Vec::new();
+        if capacity < estimate {
+            parts.push(transaction);
+            let socket = &mut self.socket;
+            parts.extend(encode::elements_in_parts(place, elements, capacity, || {
+                Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), None)
+            }));
+        } else {
+            encode::elements(&mut transaction, place, elements);
+            parts.push(transaction);
+        }
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
+            let batch = part.finish().map_err(SocketError::from)?;
+            let started = Instant::now();
+            self.socket.commit(&batch).inspect_err(|error| log_refusals(&batch, error))?;
+            commit.kernel += started.elapsed();
+            commit.bytes += batch.len();
+        }
+        Ok(commit)
+    }
+
+    fn compare_and_write(&mut self, table: &Table) -> Result<Commit, Error> {
+        let place = self.planner.layout().place();
+        let generation = readback::generation(&mut self.socket)?;
+        let mut view = readback::read(&mut self.socket, place)?;
+        let exists = view.table.is_some();
+        let difference = Difference::between(&mut self.planner, table, &mut view);
+        let mut garbage = foreign_chains(&self.planner, &view);
+        garbage.retain(|name| !difference.rebuild && !has_hook(&view, name));
+        let affinity_map = view.sets.contains_key(Set::Affinity.name()) && !difference.rebuild;
+        drop(view);
+        let mut commit = Commit::default();
+        if !difference.is_empty() {
+            let mut transaction = self.begin(Some(generation));
+            difference.encode(&mut transaction, &self.planner, exists);
+            commit = if exists {
+                self.write(transaction, &difference.elements)?
+            } else {
+                self.load(table, transaction)?
+            };
+        }
+        commit.objects = difference.objects();
+        commit.refused = difference.plan.refused;
+        commit.full = true;
+        self.made = self.planner.classes.balances().collect();
+        self.affinity_map = affinity_map || self.planner.classes.needs_affinity();
+        self.garbage = garbage;
+        Ok(commit)
+    }
+
+    /// Fills a new table piece by piece, so that neither memory nor the time under the kernel's lock grows with the
+    /// cluster. The base chains come last: without them the table does nothing, so everything takes effect at once.
+    fn load(&mut self, table: &Table, skeleton: Transaction) -> Result<Commit, Error> {
+        let mut total = self.write(skeleton, &Changeset::default())?;
+        let mut pieces = Pieces::default();
+        while let Some(elements) = pieces.next(&self.planner, table) {
+            let transaction = self.begin(None);
+            total.add(&self.write(transaction, &elements)?);
+        }
+        let mut transaction = self.begin(None);
+        encode::base_chains(&mut transaction, self.planner.layout());
+        total.add(&self.write(transaction, &Changeset::default())?);
+        Ok(total)
+    }
+
+    /// Returns true if there are unused chains or an unused affinity map.
+    fn has_garbage(&self) -> bool {
+        !self.garbage.is_empty() || (self.affinity_map && !self.planner.classes.needs_affinity())
+    }
+
+    fn keep(&mut self, chain: &str) {
+        self.garbage.retain(|name| name != chain);
+    }
+
+    fn detach_idle_classes(&mut self) -> Result<(), Error> {
+        let place = self.planner.layout().place();
+        let idle = self.planner.classes.take_idle();
+        let mut transaction = self.begin(None);
+        for &(number, class) in &idle {
+            encode::delete_class_element(&mut transaction, place, number);
+            self.garbage.push(class.to_string());
+        }
+        for (_, class) in idle {
+            for balance in class.balances() {
+                if !self.planner.classes.needs(balance) && self.made.remove(&balance) {
+                    self.garbage.push(balance.to_string());
+                }
+            }
+        }
+        self.write(transaction, &Changeset::default())?;
+        Ok(())
+    }
+
+    fn delete_garbage(&mut self) -> Result<(), Error> {
+        let place = self.planner.layout().place();
+        let mut transaction = self.begin(None);
+        for chain in &self.garbage {
+            transaction.flush_chain(place.wire(), place.table, chain);
+        }
+        for chain in &self.garbage {
+            transaction.delete_chain(place.wire(), place.table, chain);
+        }
+        if self.affinity_map && !self.planner.classes.needs_affinity() {
+            transaction.delete_set(place.wire(), place.table, Set::Affinity.name());
+            self.affinity_map = false;
+        }
+        self.write(transaction, &Changeset::default())?;
+        self.garbage.clear();
+        Ok(())
+    }
+
+    /// Removes the table at once, without packets in transit being waited for.
+    fn remove_table(&mut self) -> Result<(), Error> {
+        let place = self.planner.layout().place();
+        departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
+    }
+}
+
+impl Dataplane for Nftables {
+    fn about(&self) -> About {
+        About::of(self.mode())
+    }
+
+    fn apply(&mut self, _table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        let plan = self.planner.plan(&changes.forwardings);
+        self.commit_plan(plan)
+    }
+
+    fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        self.planner.settings.clone_from(table.settings());
+        self.planner.follow(&changes.forwardings);
+        for attempt in 0..ATTEMPTS {
+            match self.compare_and_write(table) {
+                Err(
+                    Error::Commit(CommitError::GenerationMoved | CommitError::Interrupted)
+                    | Error::Socket(SocketError::Interrupted | SocketError::Overrun),
+                ) => std::thread::sleep(Duration::from_millis(2 << attempt)),
+                outcome => return outcome,
+            }
+        }
+        Err(Error::Contended { mode: self.mode(), attempts: ATTEMPTS })
+    }
+
+    fn collect(&mut self) -> Result<Collection, Error> {
+        let is_more = if self.garbage.is_empty() && self.planner.classes.any_idle() {
+            self.detach_idle_classes()?;
+            true
+        } else if self.has_garbage() {
+            self.delete_garbage()?;
+            self.planner.classes.any_idle()
+        } else {
+            false
+        };
+        Ok(if is_more { Collection::Continues } else { Collection::Done })
+    }
+
+    fn remove_part(&mut self, _takeover: &Takeover<'_>) -> Result<Removal, Error> {
+        let place = self.planner.layout().place();
+        let captures = self.planner.capture.is_some();
+        let leads_in =
+            |chain: &str| if captures { capture::leads_in(chain) } else { skeleton::leads_in(chain) };
+        if !self.departure.advance(&mut self.socket, place, leads_in)? {
+            return Ok(Removal::Continues(TRANSIT_TIME));
+        }
+        self.remove_table()?;
+        self.departure = TableRemoval::default();
+        Ok(Removal::Done)
+    }
+}
+
+fn log_refusals(batch: &Batch, error: &CommitError) {
+    let CommitError::Refused(refusals) = error else { return };
+    for refusal in refusals.iter().take(3) {
+        let message = batch.frame(refusal.sequence).map(|frame| describe(&frame));
+        tracing::error!(%refusal, message, "the kernel refused a message of a transaction");
+    }
+}
+
+/// Returns the kernel modules that a mode needs besides `nf_tables`.
+fn modules(mode: &str) -> &'static str {
+    if mode == capture::MODE {
+        "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_reject_ipv4, nft_reject_ipv6, nft_socket and nft_tproxy"
+    } else {
+        "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_masq, nft_nat, nft_numgen, nft_reject_ipv4 and \
+         nft_reject_ipv6"
+    }
+}
+
+fn unsupported(mode: &'static str, batch: &Batch, refusals: &[portolan_sock::Refusal]) -> Error {
+    let Some(first) = refusals.first() else {
+        return Error::Unsupported { mode, missing: "nf_tables".into() };
+    };
+    let message = batch.frame(first.sequence).map(|frame| describe(&frame)).unwrap_or_default();
+    let missing = format!(
+        "it refused {message} ({}). Kernel 5.13 or newer is needed, with the modules nf_tables, {}",
+        first.errno,
+        modules(mode)
+    );
+    Error::Unsupported { mode, missing }
+}
+
+/// Returns a message in words, for the log.
+fn describe(frame: &Frame<'_>) -> String {
+    match Event::decode(frame) {
+        Ok(Event::NewTable(table)) => format!("table {}", table.name),
+        Ok(Event::NewChain(chain)) => format!("chain {}", chain.name),
+        Ok(Event::NewRule(rule)) => {
+            let text = format!("{:?}", rule.expressions);
+            format!("a rule of chain {}: {}", rule.chain, text.chars().take(400).collect::<String>())
+        }
+        Ok(Event::NewSet(set)) => format!("set {}", set.name),
+        Ok(Event::NewElements(list)) => format!("new elements of {}", list.set),
+        Ok(Event::DeleteElements(list)) => format!("deleted elements of {}", list.set),
+        Ok(other) => format!("{other:?}").chars().take(200).collect(),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_sock::Errno;
+
+    use super::*;
+
+    #[test]
+    fn missing_modules_are_those_of_the_mode() {
+        let mut transaction = Transaction::begin(1, None);
+        transaction.delete_table(portolan_wire::nftables::Family::IPV4, "t");
+        let batch = transaction.finish().unwrap();
+        let refusal = portolan_sock::Refusal {
+            sequence: 2,
+            errno: Errno::ENOENT,
+            text: None,
+            offset: None,
+            missing: None,
+        };
+        let text = |mode| unsupported(mode, &batch, std::slice::from_ref(&refusal)).to_string();
+        let (capture, plain) = (text(capture::MODE), text(MODE));
+        assert!(
+            capture.contains("the userspace mode") && capture.contains("nft_socket and nft_tproxy"),
+            "{capture}"
+        );
+        assert!(plain.contains("the nftables mode") && plain.contains("nft_masq, nft_nat"), "{plain}");
+    }
+}

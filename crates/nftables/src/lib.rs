@@ -1,0 +1,82 @@
+//! The nftables data plane: Services and endpoints are set elements, chains and rules are a fixed skeleton.
+//!
+//! Changes of Service ports go in, one netlink transaction comes out. The planner is pure; [`Nftables`] owns the
+//! socket. It must not know where the changes come from.
+//!
+//! # Layout
+//!
+//! Each of the families ip and ip6 has one table, `portolan`. Its chains and rules do not grow with the number of
+//! Services. A packet takes two lookups:
+//!
+//! ```text
+//! services    address . protocol . port ─┐
+//! node-ports            protocol . port ─┴─> value: id of the Service port (upper 18 bits), class (lower 14 bits)
+//! classes     class ───────────────────────> chain of the class, such as internal-3
+//!                                              └─goto─> chain of its endpoints, such as endpoints-3
+//! endpoints   id . random index ───────────> dnat to address . port
+//! ```
+//!
+//! A class is everything about a Service port that must be a constant in a rule: the kind of traffic, the number of
+//! cluster and of local endpoints (the modulus of `numgen`), and the affinity timeout. Local endpoints are in the
+//! same map as cluster endpoints, from index 65536 on.
+//!
+//! Endpoints are elements, not chains, because the kernel never validates the table again for an element with plain
+//! data. So the cost of a change does not depend on the number of Services.
+//!
+//! # The packet priority carries the value
+//!
+//! The first rule stores the value in the packet's priority, and the second reads it. The priority is set back to 0
+//! at the next hook of a translated packet, before the packet can leave. One rule with two chained lookups would need
+//! no storage, but nft 1.0.6 aborts when it lists such a rule. The packet mark is not used because other programs use
+//! it. The cost: the first packet of a flow to a Service loses the priority that it had.
+//!
+//! # Rejecting
+//!
+//! The checks lead to one chain, `reject-chain`. TCP gets a reset, everything else an ICMP port unreachable. TCP gets
+//! no ICMP error because a client on this node holds its socket during `connect()`: the error would take effect only
+//! when the SYN is repeated.
+//!
+//! # Session affinity
+//!
+//! The map `affinity` (id . client) holds the slot of the client's endpoint. Slots are stable while endpoints come
+//! and go; indexes are not. If the endpoint of a slot is gone, the lookup in `affinity-endpoints` (or
+//! `affinity-local-endpoints`) fails. Rules then delete the binding and create a new one.
+//!
+//! # Transactions
+//!
+//! The first load is written in pieces of some thousand Service ports, so that neither memory nor the time under the
+//! kernel's lock grows with the cluster. The base chains come last: without them the table does nothing, so
+//! everything takes effect at once. Every later change is one transaction, and so is the result of every comparison.
+//! Only if the send buffer cannot grow (in a user namespace) is a large transaction split.
+//!
+//! The kernel notifies us of changes by other programs ([`DriftWatch`](portolan_engine::drift::DriftWatch)). The subscription starts after the first
+//! load, because a notification for each of our own elements would slow the load down. Any subscriber on this
+//! machine, in any network namespace, has that effect.
+//!
+//! A class chain without Services is collected later, in two transactions a second apart: kernels before 6.2 keep a
+//! chain referenced for a moment after the element that points to it is deleted.
+
+mod capture;
+mod changeset;
+mod class;
+mod content;
+mod counted;
+mod dataplane;
+mod departure;
+mod drift;
+mod element;
+mod encode;
+mod expression;
+mod load;
+mod placement;
+mod planner;
+mod readback;
+mod resync;
+mod skeleton;
+mod value;
+
+pub use capture::{CONNECTIONS_TABLE, Listeners, TABLE as CAPTURE_TABLE};
+pub use capture::{Connections, MODE as CAPTURE_MODE, capture_mark};
+pub use dataplane::Nftables;
+pub use departure::{TableRemoval, remove as remove_table};
+pub use skeleton::TABLE;

@@ -1,0 +1,309 @@
+//! The planner: changes of Service ports go in, element operations and new classes come out. It is pure.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
+
+use super::capture::Listeners;
+use super::changeset::Changeset;
+use super::class::{Class, Classes};
+use super::content::{self, ClassPair, Values};
+use super::counted::{Counted, CountedAddresses};
+use super::element::{Element, Set};
+use super::placement::{self, Before, Placement};
+use super::skeleton::Layout;
+use super::value::{Ids, Value};
+use portolan_engine::dataplane::{Extent, Refusal};
+use portolan_engine::table::Table;
+
+/// The content of a transaction.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) elements: Changeset,
+    /// Classes whose chains have yet to be created, with their numbers.
+    pub(crate) classes: Vec<(u16, Class)>,
+    pub(crate) refused: Vec<Refusal>,
+}
+
+/// The positions of a Service port in the kernel's sets. There is one for every Service port, so what can be derived is
+/// not stored, and the usual placement takes no memory of its own. The forwarding is in the [`Table`].
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// The id, or 0 if none has been needed.
+    pub(crate) id: u32,
+    /// The number of endpoints of the usual placement.
+    usual: u16,
+    /// The placement, if it is not the usual one.
+    other: Option<Box<Placement>>,
+}
+
+impl Placed {
+    fn new(placement: Placement, id: u32) -> Self {
+        match placement.usual() {
+            Some(usual) => Self { id, usual, other: None },
+            None => Self { id, usual: 0, other: Some(Box::new(placement)) },
+        }
+    }
+
+    fn placement(&self) -> Cow<'_, Placement> {
+        let usual = || Cow::Owned(Placement::of_usual(self.usual));
+        self.other.as_deref().map_or_else(usual, Cow::Borrowed)
+    }
+}
+
+/// A Service port before or after a change.
+struct Side<'a> {
+    forwarding: &'a Forwarding,
+    placed: Placed,
+}
+
+impl Side<'_> {
+    fn classes(&self) -> ClassPair {
+        ClassPair::of(self.forwarding, &self.placed.placement())
+    }
+}
+
+/// What the kernel's table has, or is to have after the last plan, of the wanted state.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    pub(crate) settings: Settings,
+    /// The listeners to send packets to. `None` if packets are translated.
+    pub(crate) capture: Option<Listeners>,
+    pub(crate) ids: Ids,
+    pub(crate) classes: Classes,
+    /// The Service ports with elements. Those that were refused are missing.
+    pub(crate) placed: HashMap<Arc<ServicePortName>, Placed>,
+    pub(crate) cluster_ips: CountedAddresses,
+    pub(crate) hairpins: Counted<(Protocol, SocketAddr)>,
+}
+
+impl Planner {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            capture: None,
+            ids: Ids::default(),
+            classes: Classes::default(),
+            placed: HashMap::new(),
+            cluster_ips: CountedAddresses::default(),
+            hairpins: Counted::default(),
+        }
+    }
+
+    pub(crate) fn layout(&self) -> Layout<'_> {
+        Layout { settings: &self.settings, capture: self.capture }
+    }
+
+    /// Plans the transaction that applies the changes.
+    pub(crate) fn plan(&mut self, changes: &[Change]) -> Plan {
+        let mut plan = Plan::default();
+        for change in changes {
+            self.plan_one(change, &mut plan);
+        }
+        plan
+    }
+
+    /// Applies changes to the Service ports that are placed, for a comparison, which finds all the others.
+    pub(crate) fn follow(&mut self, changes: &[Change]) {
+        let mut plan = Plan::default();
+        for change in changes {
+            if self.placed.contains_key(&change.name) {
+                self.plan_one(change, &mut plan);
+            }
+        }
+    }
+
+    /// Places every Service port of the table that is not placed. First come those for which `found` returns the id and
+    /// positions that the kernel has, then the others.
+    pub(crate) fn place_missing(
+        &mut self,
+        table: &Table,
+        found: impl Fn(&Forwarding) -> Option<(u32, Before)>,
+        plan: &mut Plan,
+    ) {
+        if self.placed.len() == table.len() {
+            return;
+        }
+        self.placed.reserve(table.len().saturating_sub(self.placed.len()));
+        let mut fresh = Vec::new();
+        for (name, forwarding) in table.iter() {
+            if self.placed.contains_key(name) {
+                continue;
+            }
+            match found(&forwarding) {
+                Some((id, before)) if self.ids.adopt(id) => {
+                    self.place(name.clone(), &forwarding, &before, id, plan);
+                }
+                _ => fresh.push((name.clone(), forwarding)),
+            }
+        }
+        for (name, forwarding) in fresh {
+            self.place(name, &forwarding, &Before::default(), 0, plan);
+        }
+    }
+
+    /// Returns the elements of a Service port of the table; none if it is not placed.
+    pub(crate) fn elements_of(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Vec<Element> {
+        self.placed.get(name).map(|placed| self.elements(forwarding, placed)).unwrap_or_default()
+    }
+
+    fn elements(&self, forwarding: &Forwarding, placed: &Placed) -> Vec<Element> {
+        let values = self.values(forwarding, placed);
+        let node_ip = self.settings.node_ip;
+        let mut elements = content::elements(forwarding, &placed.placement(), placed.id, values, node_ip);
+        if self.capture.is_some() {
+            // The rules name the listeners.
+            elements.retain(|element| element.set != Set::Endpoints);
+        }
+        elements
+    }
+
+    fn place(
+        &mut self,
+        name: Arc<ServicePortName>,
+        forwarding: &Forwarding,
+        before: &Before,
+        id: u32,
+        plan: &mut Plan,
+    ) {
+        match self.placed_after(forwarding, before, id, plan) {
+            Ok(placed) => {
+                self.count(forwarding, &mut Changeset::default());
+                self.placed.insert(name, placed);
+            }
+            Err(reason) => plan.refused.push(Refusal::whole(name, reason)),
+        }
+    }
+
+    fn plan_one(&mut self, change: &Change, plan: &mut Plan) {
+        let placed = self.placed.remove(&change.name);
+        let old = change.old.as_deref().zip(placed).map(|(forwarding, placed)| Side { forwarding, placed });
+        let old_elements =
+            old.as_ref().map(|old| self.elements(old.forwarding, &old.placed)).unwrap_or_default();
+        let before =
+            old.as_ref().map(|old| Before::of(old.forwarding, &old.placed.placement())).unwrap_or_default();
+        let id = old.as_ref().map_or(0, |old| old.placed.id);
+        let new = match change.new.as_deref() {
+            None => {
+                self.ids.release(id);
+                None
+            }
+            // A refused Service port is not placed. The next comparison tries it again.
+            Some(forwarding) => self
+                .placed_after(forwarding, &before, id, plan)
+                .map_err(|reason| plan.refused.push(Refusal::whole(change.name.clone(), reason)))
+                .ok()
+                .map(|placed| Side { forwarding, placed }),
+        };
+        let new_elements =
+            new.as_ref().map(|new| self.elements(new.forwarding, &new.placed)).unwrap_or_default();
+        plan.elements.difference(&old_elements, &new_elements, &change.name.to_string());
+        if let Some(new) = &new {
+            self.count(new.forwarding, &mut plan.elements);
+        }
+        if let Some(old) = &old {
+            self.uncount(old.forwarding, &mut plan.elements);
+            old.classes().iter().for_each(|class| self.classes.release(class));
+        }
+        if let Some(new) = new {
+            plan.refused.extend(self.left_out(&change.name, new.forwarding));
+            self.placed.insert(change.name.clone(), new.placed);
+        }
+    }
+
+    /// Returns a refusal for every Service port that has more endpoints than it can use.
+    pub(crate) fn all_left_out(&self, table: &Table) -> impl Iterator<Item = Refusal> {
+        let placed = table.iter().filter(|(name, _)| self.placed.contains_key(*name));
+        placed.filter_map(|(name, forwarding)| self.left_out(name, &forwarding))
+    }
+
+    /// Returns a refusal if a Service port has more endpoints than it can use. With listeners instead of endpoints
+    /// there is no such limit.
+    fn left_out(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Option<Refusal> {
+        let reason = placement::too_many(forwarding).filter(|_| self.capture.is_none())?;
+        Some(Refusal { name: name.clone(), reason, extent: Extent::Endpoints })
+    }
+
+    /// Assigns an id, positions and classes to a forwarding. After a failure the id is free again.
+    fn placed_after(
+        &mut self,
+        forwarding: &Forwarding,
+        before: &Before,
+        id: u32,
+        plan: &mut Plan,
+    ) -> Result<Placed, &'static str> {
+        let placement = Placement::after(before, forwarding);
+        let classes = ClassPair::of(forwarding, &placement);
+        let id = match id {
+            0 if classes != ClassPair::default() => self
+                .ids
+                .allocate()
+                .ok_or("all 262,143 ids are in use: remove Services that are not needed")?,
+            id => id,
+        };
+        if self.acquire(classes, plan) {
+            Ok(Placed::new(placement, id))
+        } else {
+            self.ids.release(id);
+            Err(
+                "all 16,383 combinations of endpoint counts are in use: use fewer different numbers of endpoints",
+            )
+        }
+    }
+
+    /// Acquires both classes or none.
+    fn acquire(&mut self, classes: ClassPair, plan: &mut Plan) -> bool {
+        let mut acquired = Vec::with_capacity(2);
+        for class in classes.iter() {
+            let Some((number, new)) = self.classes.acquire(class) else {
+                for class in acquired {
+                    self.classes.release(class);
+                }
+                return false;
+            };
+            if new {
+                plan.classes.push((number, class));
+            }
+            acquired.push(class);
+        }
+        true
+    }
+
+    fn values(&self, forwarding: &Forwarding, placed: &Placed) -> Values {
+        let value = |class: Option<Class>| Some(Value::new(placed.id, self.classes.number(class?)?));
+        let ClassPair { internal, external } = ClassPair::of(forwarding, &placed.placement());
+        Values { internal: value(internal), external: value(external) }
+    }
+
+    fn count(&mut self, forwarding: &Forwarding, changes: &mut Changeset) {
+        for address in content::cluster_ips(forwarding) {
+            if self.cluster_ips.add(address) {
+                changes.add(&content::cluster_ip_element(address), "");
+            }
+        }
+        for (protocol, socket) in content::hairpins(forwarding) {
+            if self.hairpins.add((protocol, socket)) {
+                changes.add(&content::hairpin_element(protocol, socket), "");
+            }
+        }
+    }
+
+    fn uncount(&mut self, forwarding: &Forwarding, changes: &mut Changeset) {
+        for address in content::cluster_ips(forwarding) {
+            if self.cluster_ips.remove(&address) {
+                changes.remove(&content::cluster_ip_element(address));
+            }
+        }
+        for (protocol, socket) in content::hairpins(forwarding) {
+            if self.hairpins.remove(&(protocol, socket)) {
+                changes.remove(&content::hairpin_element(protocol, socket));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

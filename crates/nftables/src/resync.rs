@@ -1,0 +1,334 @@
+//! Compares the desired table with the kernel's. Adopts the ids, indexes and slots that the kernel has, and plans
+//! only the difference.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+
+use portolan_model::{Family, Forwarding, Frontend};
+use portolan_wire::nftables::Transaction;
+
+use super::changeset::{Changeset, comment_for};
+use super::class::{Balance, Class};
+use super::element::{Element, Key, Set, node_port_key, read_number, service_key};
+use super::encode;
+use super::load::shared_elements;
+use super::placement::Before;
+use super::planner::{Plan, Planner};
+use super::readback::{View, comment_hash};
+use super::skeleton::{self, ChainBody};
+use super::value::{LOCAL_OFFSET, Value};
+use portolan_engine::table::Table;
+
+/// The difference between the desired table and the kernel's.
+#[derive(Debug)]
+pub(super) struct Difference {
+    pub(super) elements: Changeset,
+    pub(super) plan: Plan,
+    /// True if the table is created anew: it does not exist, or parts differ that cannot be changed in place.
+    pub(super) rebuild: bool,
+    chains: Vec<ChainWork>,
+    classes: Vec<ClassWork>,
+    affinity_map: bool,
+    /// Base chains in our table that another program created. Packets pass through them until they are deleted.
+    foreign_base_chains: Vec<String>,
+}
+
+#[derive(Debug)]
+enum ChainWork {
+    Make(ChainBody),
+    Refill(ChainBody),
+}
+
+#[derive(Debug)]
+struct ClassWork {
+    number: u16,
+    /// True if an element with this number leads to another chain.
+    replace: bool,
+    class: Option<Class>,
+}
+
+impl Difference {
+    /// Compares everything. First places the Service ports that are not placed, with the ids and positions that the
+    /// kernel has for them.
+    pub(super) fn between(planner: &mut Planner, table: &Table, view: &mut View) -> Self {
+        let family = planner.settings.family;
+        let rebuild = !has_shape(view, planner);
+        let mut plan = Plan::default();
+        if !rebuild && planner.placed.is_empty() {
+            adopt_classes(planner, view);
+        }
+        planner.place_missing(
+            table,
+            |forwarding| if rebuild { None } else { found(&*view, family, forwarding) },
+            &mut plan,
+        );
+        plan.refused.extend(planner.all_left_out(table));
+        let mut empty = View::default();
+        let exists = view.table.is_some();
+        let actual = if rebuild { &mut empty } else { view };
+        // Without a table all elements are missing. They are written piece by piece, see `Pieces`.
+        let elements = if exists { elements(planner, table, actual) } else { Changeset::default() };
+        let mut difference = Self {
+            elements,
+            plan,
+            rebuild,
+            chains: Vec::new(),
+            classes: Vec::new(),
+            affinity_map: false,
+            foreign_base_chains: Vec::new(),
+        };
+        difference.compare_chains(planner, actual);
+        difference.foreign_base_chains = foreign_chains(planner, actual);
+        difference.foreign_base_chains.retain(|name| has_hook(actual, name));
+        difference
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        !self.rebuild
+            && self.elements.is_empty()
+            && self.chains.is_empty()
+            && self.classes.is_empty()
+            && !self.affinity_map
+            && self.foreign_base_chains.is_empty()
+    }
+
+    /// Returns the number of objects to write other than elements of Services.
+    pub(super) fn objects(&self) -> usize {
+        let chains = self.chains.len() + self.foreign_base_chains.len();
+        chains + self.classes.len() + usize::from(self.rebuild) + usize::from(self.affinity_map)
+    }
+
+    /// Writes all of the difference except for the elements of Services.
+    pub(super) fn encode(&self, transaction: &mut Transaction, planner: &Planner, table_exists: bool) {
+        let layout = planner.layout();
+        let place = layout.place();
+        if self.rebuild {
+            if table_exists {
+                transaction.delete_table(place.wire(), place.table);
+            }
+            encode::skeleton(transaction, layout);
+            if table_exists {
+                encode::base_chains(transaction, layout);
+            }
+        }
+        if self.affinity_map {
+            encode::affinity_map(transaction, place);
+        }
+        // Every chain comes before the rules that lead to it.
+        for work in &self.chains {
+            match work {
+                ChainWork::Make(body) => encode::chain(transaction, place, body),
+                ChainWork::Refill(body) => encode::refill(transaction, place, body),
+            }
+        }
+        for chain in &self.foreign_base_chains {
+            transaction.flush_chain(place.wire(), place.table, chain);
+            transaction.delete_chain(place.wire(), place.table, chain);
+        }
+        for work in &self.classes {
+            if work.replace {
+                encode::delete_class_element(transaction, place, work.number);
+            }
+            if let Some(class) = work.class {
+                encode::class_element(transaction, place, work.number, class);
+            }
+        }
+    }
+
+    fn compare_chains(&mut self, planner: &Planner, view: &View) {
+        let layout = planner.layout();
+        self.affinity_map = planner.classes.needs_affinity() && !view.sets.contains_key(Set::Affinity.name());
+        let balances: HashSet<Balance> = planner.classes.balances().collect();
+        for balance in balances {
+            self.compare_chain(view, skeleton::balance_chain(layout, balance));
+        }
+        for (number, class) in planner.classes.iter() {
+            self.compare_chain(view, skeleton::class_chain(layout, class));
+            let leads_to = view.classes.get(&number);
+            if leads_to != Some(&class.to_string()) {
+                self.classes.push(ClassWork { number, replace: leads_to.is_some(), class: Some(class) });
+            }
+        }
+        for &number in view.classes.keys() {
+            if !planner.classes.iter().any(|(known, _)| known == number) {
+                self.classes.push(ClassWork { number, replace: true, class: None });
+            }
+        }
+        if !self.rebuild {
+            for body in skeleton::chains(layout) {
+                self.compare_chain(view, body);
+            }
+        }
+    }
+
+    fn compare_chain(&mut self, view: &View, body: ChainBody) {
+        if !view.chains.contains_key(&body.name) {
+            self.chains.push(ChainWork::Make(body));
+        } else if !same_rules(view, &body) {
+            self.chains.push(ChainWork::Refill(body));
+        }
+    }
+}
+
+/// Returns true for a base chain.
+pub(super) fn has_hook(view: &View, chain: &str) -> bool {
+    view.chains.get(chain).is_some_and(|chain| chain.base.is_some())
+}
+
+/// Returns the names of the kernel's chains that we do not need.
+pub(super) fn foreign_chains(planner: &Planner, view: &View) -> Vec<String> {
+    let mut needed: HashSet<String> =
+        skeleton::chains(planner.layout()).into_iter().map(|body| body.name).collect();
+    needed.extend(planner.classes.iter().map(|(_, class)| class.to_string()));
+    needed.extend(planner.classes.balances().map(|balance| balance.to_string()));
+    view.chains.keys().filter(|name| !needed.contains(*name)).cloned().collect()
+}
+
+/// Returns true if a chain has exactly these rules.
+pub(super) fn same_rules(view: &View, body: &ChainBody) -> bool {
+    let actual = view.rules.get(&body.name).map(Vec::as_slice).unwrap_or_default();
+    let comment = |rule: &super::skeleton::RuleBody| rule.comment;
+    actual.len() == body.rules.len()
+        && actual.iter().zip(&body.rules).all(|(actual, desired)| {
+            actual.userdata.comment_text().unwrap_or_default() == comment(desired)
+                && actual.expressions.len() == desired.expressions.len()
+                && actual
+                    .expressions
+                    .iter()
+                    .zip(&desired.expressions)
+                    .all(|(a, b)| a.clone().normalized() == b.clone().normalized())
+        })
+}
+
+/// Returns true if the sets and base chains match. They cannot be changed in place.
+fn has_shape(view: &View, planner: &Planner) -> bool {
+    let place = planner.layout().place();
+    let sets = Set::ALL.into_iter().all(|set| match view.sets.get(set.name()) {
+        Some(actual) => actual.clone().normalized() == skeleton::set(place, set).normalized(),
+        None => set == Set::Affinity,
+    });
+    // A dormant table may be complete, but has no effect.
+    let awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
+    let no_other_sets = view.sets.keys().all(|name| Set::from_name(name).is_some());
+    sets && awake
+        && no_other_sets
+        && skeleton::chains(planner.layout()).into_iter().all(|body| {
+            view.chains
+                .get(&body.name)
+                .is_none_or(|actual| actual.clone().normalized().base == body.chain(place).normalized().base)
+        })
+}
+
+fn adopt_classes(planner: &mut Planner, view: &View) {
+    for (&number, chain) in &view.classes {
+        if let Ok(class) = chain.parse::<Class>() {
+            planner.classes.adopt(class, number);
+        }
+    }
+}
+
+/// Returns the id and the positions that the kernel has for a Service port, found by the first frontend in the
+/// kernel's sets.
+fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, Before)> {
+    let value = forwarding.frontends.iter().find_map(|frontend| {
+        let (set, key) = match *frontend {
+            Frontend::ClusterIp(ip, port)
+            | Frontend::ExternalIp(ip, port)
+            | Frontend::LoadBalancerIp(ip, port) => {
+                (Set::Services, service_key(ip, forwarding.protocol, port))
+            }
+            Frontend::NodePort(port) => (Set::NodePorts, node_port_key(forwarding.protocol, port)),
+        };
+        read_number(view.data(set, &key)?).map(Value)
+    })?;
+    let id = value.id();
+    Some((id, before(view, family, id)))
+}
+
+fn before(view: &View, family: Family, id: u32) -> Before {
+    let mut before = Before {
+        cluster: view.endpoints(family, id, 0),
+        local: view.endpoints(family, id, LOCAL_OFFSET),
+        slots: Vec::new(),
+        next_slot: 0,
+    };
+    for (first, set) in [(0, Set::AffinityEndpoints), (LOCAL_OFFSET, Set::AffinityLocalEndpoints)] {
+        let slots: Vec<(SocketAddr, u16)> = view
+            .choices(id, first)
+            .into_iter()
+            .map_while(|slot| {
+                let key = super::element::Key::EMPTY.number(slot);
+                Some((view.endpoint(family, set, key)?, Value(slot).low()))
+            })
+            .collect();
+        let order = if first == 0 { &mut before.cluster } else { &mut before.local };
+        order.extend(slots.iter().map(|&(socket, _)| socket));
+        before.slots.extend(slots);
+    }
+    let highest = before.slots.iter().map(|&(_, slot)| slot).max();
+    before.next_slot = highest.map_or(0, |slot| slot.saturating_add(1));
+    before
+}
+
+/// Compares every element. Adds missing ones, and deletes those of no Service port.
+fn elements(planner: &Planner, table: &Table, view: &mut View) -> Changeset {
+    let mut comparison = Comparison { view, changes: Changeset::default() };
+    for (name, forwarding) in table.iter() {
+        let comment = name.to_string();
+        for element in planner.elements_of(name, &forwarding) {
+            comparison.want(&element, &comment);
+        }
+    }
+    shared_elements(planner, |element| comparison.want(&element, ""));
+    comparison.finish()
+}
+
+/// A comparison of elements. Takes each wanted element out of the view; elements left in the view at the end are
+/// deleted.
+struct Comparison<'a> {
+    view: &'a mut View,
+    changes: Changeset,
+}
+
+impl Comparison<'_> {
+    fn want(&mut self, element: &Element, comment: &str) {
+        let comment = comment_for(element.set, comment);
+        if element.set == Set::SourceRanges {
+            let there = self.view.ranges.remove(&(element.key, element.key_end));
+            self.write(element, comment, there, there);
+        } else {
+            let actual = self.view.rows.get_mut(&element.set).and_then(|rows| rows.take(&element.key));
+            let same = actual.is_some_and(|row| {
+                row.data == element.data.as_slice()
+                    && row.comment.is_none_or(|hash| hash == comment_hash(comment))
+            });
+            let there = actual.is_some();
+            self.write(element, comment, there, same);
+        }
+    }
+
+    fn write(&mut self, element: &Element, comment: &str, there: bool, same: bool) {
+        if same {
+            return;
+        }
+        if there {
+            self.changes.remove(element);
+        }
+        self.changes.add(element, comment);
+    }
+
+    fn finish(mut self) -> Changeset {
+        for (set, rows) in &self.view.rows {
+            for key in rows.left() {
+                self.changes.delete(*set, &Key::from_kernel(key).unwrap_or_default(), None);
+            }
+        }
+        for (key, end) in &self.view.ranges {
+            self.changes.delete(Set::SourceRanges, key, end.as_ref());
+        }
+        for (set, (key, end)) in &self.view.unexpected {
+            self.changes.delete(*set, key, end.as_ref());
+        }
+        self.changes
+    }
+}

@@ -1,0 +1,93 @@
+//! Another program commits while the data plane compares.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use portolan_engine::Error;
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket};
+use portolan_wire::nftables::{
+    Chain, ElementRef, ElementsOperation, Family as WireFamily, IfExists, Rule, Table as WireTable,
+    Transaction,
+};
+
+use super::support::{every_kind, in_namespace, nft, programmed, settings};
+use super::table::Table;
+
+/// A cluster IP that no Service has.
+const STRAY: [u8; 4] = [10, 99, 9, 9];
+
+/// Commits to a table of its own and alternately adds an element to our table and deletes it, until `stop` is set.
+/// Returns the number of commits.
+fn disturb(stop: &AtomicBool) -> usize {
+    let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+    let mut commit = |write: &dyn Fn(&mut Transaction)| {
+        let mut transaction = Transaction::begin(socket.next_sequence(10), None);
+        write(&mut transaction);
+        socket.commit(&transaction.finish().unwrap())
+    };
+    let foreign = "foreign";
+    commit(&|transaction| {
+        transaction.new_table(&WireTable::new(WireFamily::IPV4, foreign), IfExists::Fail);
+        transaction.new_chain(&Chain::regular(WireFamily::IPV4, foreign, "mine"), IfExists::Fail);
+    })
+    .unwrap();
+    let mut commits = 0;
+    while !stop.load(Ordering::Relaxed) {
+        commit(&|transaction| {
+            transaction.append_rule(&Rule::new(WireFamily::IPV4, foreign, "mine", Vec::new()));
+            transaction.flush_chain(WireFamily::IPV4, foreign, "mine");
+        })
+        .unwrap();
+        for operation in [ElementsOperation::Add, ElementsOperation::Delete] {
+            // The data plane may have deleted it already.
+            let _ = commit(&|transaction| {
+                let mut writer = transaction.elements(operation, WireFamily::IPV4, "portolan", "cluster-ips");
+                writer.push(&ElementRef::key(&STRAY));
+            });
+        }
+        commits += 3;
+    }
+    commits
+}
+
+/// Stops the other thread when dropped, also if the test panics.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() {
+    in_namespace(|| {
+        let mut nftables = programmed(settings(Family::Ipv4), &every_kind(Family::Ipv4));
+        let table = Table::read(Family::Ipv4);
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| disturb(&stop));
+            let stop_at_end = Stop(&stop);
+            let mut outcomes = [0, 0];
+            for _ in 0..60 {
+                nft("flush map ip portolan endpoints");
+                nftables.mark_unknown();
+                match nftables.resync() {
+                    Ok(commit) => {
+                        assert!(commit.elements > 0, "what was missing is back");
+                        outcomes[0] += 1;
+                    }
+                    Err(Error::Contended { .. }) => outcomes[1] += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            drop(stop_at_end);
+            let commits = other.join().unwrap();
+            println!("{outcomes:?} mended and given up, among {commits} foreign commits");
+            assert!(commits > 30);
+        });
+        nftables.resync().unwrap();
+        assert_eq!(Table::read(Family::Ipv4), table);
+    });
+}

@@ -1,0 +1,66 @@
+//! What `nft list table` shows. nft 1.0.6 of Debian 12 aborts on some valid rules; it must list ours.
+
+use portolan_model::{Change, ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, Settings};
+
+use super::support::{
+    Edited, backends, cluster_ip, every_kind, in_namespace, ip, list, of, programmed, put, settings,
+};
+
+#[test]
+fn nft_lists_every_kind_of_service() {
+    for family in Family::BOTH {
+        in_namespace(|| {
+            drop(programmed(settings(family), &every_kind(family)));
+            let listing = list(family);
+            for name in ["demo/web", "demo/ranges", "demo/internal-local-elsewhere"] {
+                assert!(listing.contains(&format!("comment \"{name}\"")), "{name}");
+            }
+            drop(programmed(settings(family), &of(family, &Edited::new(7, 12).first())));
+            assert!(list(family).contains("comment \"default/svc-"), "of random Services, too");
+        });
+    }
+}
+
+/// Returns settings and three Services: with a cluster IP, with a load balancer and every option, and without
+/// endpoints.
+fn example(family: Family) -> (Settings, Vec<Change>) {
+    let text = |v4: &str, v6: &str| if family == Family::Ipv4 { v4.to_owned() } else { v6.to_owned() };
+    let cidr = text("10.244.0.0/16", "2001:db8:f4::/48").parse().unwrap();
+    let service_cidrs = vec![text("10.96.0.0/12", "2001:db8:60::/108").parse().unwrap()];
+    let settings = Settings { local_detector: LocalDetector::Cidr(cidr), service_cidrs, ..settings(family) };
+    let mut web = cluster_ip(family, 1, [1, 2]);
+    web.cluster[0].may_hairpin = true;
+    let shop = Forwarding {
+        frontends: Box::new([
+            Frontend::ClusterIp(ip(family, 96, 2), 80),
+            Frontend::LoadBalancerIp(ip(family, 2, 2), 80),
+            Frontend::NodePort(30080),
+        ]),
+        external_policy: ExternalPolicy::Local,
+        local: backends(family, [3]),
+        affinity: Some(10_800),
+        source_ranges: Box::new([text("192.0.2.0/24", "2001:db8:1::/48").parse().unwrap()]),
+        ..cluster_ip(family, 2, [3, 4])
+    };
+    let gone = Forwarding { cluster: Box::default(), has_endpoints: false, ..cluster_ip(family, 3, []) };
+    (settings, vec![put("web", web), put("shop", shop), put("gone", gone)])
+}
+
+fn example_listing(family: Family) -> String {
+    in_namespace(|| {
+        let (settings, changes) = example(family);
+        let mut nftables = programmed(settings, &[]);
+        nftables.apply(&changes).unwrap();
+        list(family)
+    })
+}
+
+#[test]
+fn an_example_in_ipv4() {
+    insta::assert_snapshot!(example_listing(Family::Ipv4));
+}
+
+#[test]
+fn an_example_in_ipv6() {
+    insta::assert_snapshot!(example_listing(Family::Ipv6));
+}

@@ -1,0 +1,43 @@
+//! Chooses the linker options of the binaries. The crates `proxy` and `cli` share this file.
+
+use std::env;
+use std::process::Command;
+
+/// The first glibc whose loader reads packed relocations.
+const GLIBC: (u32, u32) = (2, 36);
+/// The first Rust whose bundled musl reads packed relocations: 1.2.5. The first musl that does is 1.2.4.
+const RUST_WITH_MUSL: (u32, u32) = (1, 93);
+
+/// Packs the relative relocations (`DT_RELR`) if the loader can read them. The binary has tens of thousands of
+/// addresses that are only known when it is loaded. The usual relocation table for them is over a MiB long and is
+/// read whole at each start. The packed table is a hundredth of that size.
+fn main() {
+    println!("cargo::rerun-if-changed=../proxy/build.rs");
+    if loader_reads_packed() {
+        println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
+}
+
+/// Returns true if the target's loader reads packed relocations. With musl, the loader is a part of the binary. With
+/// glibc, the answer is only known if the target is the build host: another host's glibc may be older.
+fn loader_reads_packed() -> bool {
+    let variable = |name| env::var(name).unwrap_or_default();
+    if variable("CARGO_CFG_TARGET_OS") != "linux" {
+        return false;
+    }
+    match variable("CARGO_CFG_TARGET_ENV").as_str() {
+        "musl" => version(&variable("RUSTC"), "--version", "rustc ") >= Some(RUST_WITH_MUSL),
+        "gnu" if variable("HOST") == variable("TARGET") => {
+            version("getconf", "GNU_LIBC_VERSION", "glibc ") >= Some(GLIBC)
+        }
+        _ => false,
+    }
+}
+
+/// Runs a program and returns the major and minor version that follows `prefix` in its output.
+fn version(program: &str, argument: &str, prefix: &str) -> Option<(u32, u32)> {
+    let output = Command::new(program).arg(argument).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let mut numbers = text.trim().strip_prefix(prefix)?.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}

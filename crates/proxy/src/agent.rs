@@ -1,0 +1,535 @@
+//! The agent: applies watch events to the Catalog and hands the Catalog's changes over to the engine.
+//!
+//! It runs on the thread of the watches. The engine commits on its own thread and reports each commit back
+//! ([`Agent::synced`]). The agent checks its deadlines once a second ([`Agent::check_deadlines`]).
+
+mod api_server;
+mod backlog;
+mod health_checks;
+mod memory;
+mod node;
+mod programs;
+mod refusals;
+mod relays;
+mod start;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::bail;
+use portolan_conntrack::CleanerThread;
+use portolan_engine::Claims;
+use portolan_engine::drift::Own;
+use portolan_engine::{Handle, Timing, Work};
+use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
+use portolan_model::object::Kind;
+use portolan_model::{Catalog, Change, Event, Family, Settings};
+use portolan_node::config::Configuration;
+use portolan_node::health::{Health, Now};
+use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
+use portolan_watch::{Counts, Peers, WatchEvent};
+use tokio::sync::{oneshot, watch};
+
+use super::checks::Finding;
+use super::events::Notes;
+use super::modes::{self, Blueprint, InUse, Meters, Relays, Shared};
+use super::reports::{self, Synced};
+use backlog::Backlog;
+use health_checks::HealthChecks;
+use memory::Need;
+use node::OwnNode;
+pub(super) use programs::Found;
+use programs::Search;
+use refusals::Reported;
+pub(super) use relays::SHUTDOWN_LIMIT;
+
+/// How long the start waits for the Node object to have addresses. The same as in kube-proxy.
+const NODE_WAIT: Duration = Duration::from_secs(30);
+/// How long the start then waits for pod CIDRs if `detectLocalMode` is `NodeCIDR`. The same as in kube-proxy.
+const POD_CIDR_WAIT: Duration = Duration::from_secs(5 * 60);
+/// How long the start waits for every family's first commit before it watches for drift anyway.
+const DRIFT_WAIT: Duration = Duration::from_secs(60);
+
+/// The state between the watch and the engine.
+pub(super) struct Agent {
+    configuration: Configuration,
+    catalog: Catalog,
+    backlog: Backlog,
+    node: OwnNode,
+    families: Vec<Family>,
+    /// When everything but the Node object was first known. The deadlines for the Node object count from then.
+    listed_at: Option<Instant>,
+    started_at: Instant,
+    health: Arc<Health>,
+    metrics: Arc<ProxyMetrics>,
+    /// The counters of the current watcher.
+    counts: Arc<Counts>,
+    /// Whether the feature gate `AllowServiceExternalIPs` is on.
+    allows_external_ips: bool,
+    notes: Notes,
+    /// The addresses to which this process's clients of the API server connect.
+    peers: Peers,
+    /// The API servers behind the cluster IP, if `peers` has that cluster IP.
+    api_servers: BTreeSet<IpAddr>,
+    /// The findings about this node that have been reported.
+    findings: Vec<Finding>,
+    done: Arc<reports::Waiting>,
+    running: Option<Running>,
+    /// The rules that this process owns, for drift detection. Empty until detection starts.
+    own: watch::Sender<Vec<Own>>,
+    /// Callbacks for the moment when every family has its first commit. They receive what the data planes use.
+    on_in_sync: Vec<oneshot::Sender<InUse>>,
+    /// The error that ends the process at the next check of the deadlines.
+    error: Option<anyhow::Error>,
+    /// Whether the node's addresses could not be listed. The listing is retried.
+    addresses_unknown: bool,
+    /// Whether a data plane could not be created. The creation is retried.
+    lacks_dataplane: bool,
+    shared: Shared,
+    /// The search for programs that new data planes call.
+    search: Search,
+    /// Callback for the end of the last relay. `Some` while the process waits for that before it stops.
+    on_relays_drained: Option<oneshot::Sender<()>>,
+    /// Service ports that could not be programmed and have been reported.
+    refused: PerFamily<Reported>,
+    /// Estimate of the memory for the rules of the iptables mode.
+    need: Need,
+}
+
+/// The state that exists once the first complete state is known.
+struct Running {
+    engine: Handle,
+    engine_thread: JoinHandle<()>,
+    flows: CleanerThread,
+    settings: Vec<Settings>,
+    health_checks: Vec<HealthChecks>,
+    /// Families whose first commit is not in the kernel.
+    unsynced: Vec<Family>,
+    planes: Vec<Plane>,
+    /// Whether what kube-proxy left is being removed.
+    removes_leftovers: bool,
+}
+
+/// The data plane of one family.
+struct Plane {
+    family: Family,
+    /// Blueprint of the data plane that is wanted.
+    blueprint: Blueprint,
+    /// See [`modes::Made`].
+    claims: Option<Claims>,
+    own: Option<Own>,
+    /// The data plane that is to replace the current one.
+    next: Option<Next>,
+}
+
+/// A data plane that is not active yet.
+struct Next {
+    /// See [`modes::Made`].
+    own: Option<Own>,
+}
+
+/// Arguments of [`Agent::new`].
+pub(super) struct Surroundings {
+    pub(super) node_name: String,
+    pub(super) families: Vec<Family>,
+    pub(super) findings: Vec<Finding>,
+    pub(super) metrics: Arc<ProxyMetrics>,
+    pub(super) health: Arc<Health>,
+    pub(super) notes: Notes,
+    pub(super) peers: Peers,
+    pub(super) done: Arc<reports::Waiting>,
+    pub(super) relays: Relays,
+    pub(super) meters: Meters,
+}
+
+impl Running {
+    /// Returns the name of a thread that has ended, although it should run for as long as the process.
+    fn ended_thread(&self) -> Option<&'static str> {
+        let threads = [("engine", !self.engine_thread.is_finished()), ("conntrack", self.flows.is_running())];
+        threads.into_iter().find(|(_, is_running)| !is_running).map(|(name, _)| name)
+    }
+
+    /// Records that a family's next data plane has become the active one.
+    fn replaced(&mut self, family: Family) {
+        for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
+            if let Some(next) = plane.next.take() {
+                plane.own = next.own;
+            }
+        }
+    }
+}
+
+impl Agent {
+    pub(super) fn new(configuration: Configuration, surroundings: Surroundings) -> Self {
+        let Surroundings {
+            node_name,
+            families,
+            findings,
+            metrics,
+            health,
+            notes,
+            peers,
+            done,
+            relays,
+            meters,
+        } = surroundings;
+        health.set_timeout(health_timeout(&configuration));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let agent = Self {
+            catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
+            backlog: Backlog::default(),
+            node: OwnNode::default(),
+            health,
+            metrics,
+            counts: Arc::default(),
+            allows_external_ips: configuration.gates().enabled("AllowServiceExternalIPs"),
+            configuration,
+            families,
+            listed_at: None,
+            started_at: Instant::now(),
+            notes,
+            peers,
+            api_servers: BTreeSet::new(),
+            findings,
+            done,
+            running: None,
+            own: watch::Sender::default(),
+            on_in_sync: Vec::new(),
+            error: None,
+            addresses_unknown: false,
+            lacks_dataplane: false,
+            shared: Shared { meters, relays },
+            search: Search::default(),
+            on_relays_drained: None,
+            refused: PerFamily::default(),
+            need: Need::default(),
+        };
+        agent.update_readiness();
+        agent
+    }
+
+    fn health(&self) -> Arc<Health> {
+        Arc::clone(&self.health)
+    }
+
+    pub(super) fn metrics(&self) -> Arc<ProxyMetrics> {
+        Arc::clone(&self.metrics)
+    }
+
+    pub(super) fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    pub(super) fn families(&self) -> &[Family] {
+        &self.families
+    }
+
+    /// Returns a receiver of the rules that this process owns and of the writers whose changes are not drift. The
+    /// list is empty until drift detection starts: before, the process's own commits would flood the listener. It has
+    /// no entry for modes for which the kernel sends no notifications.
+    pub(super) fn own(&self) -> watch::Receiver<Vec<Own>> {
+        self.own.subscribe()
+    }
+
+    /// Resolves when every family has its first commit. The receiver of the value removes what kube-proxy left and
+    /// then calls [`Agent::leftovers_are_gone`].
+    pub(super) fn in_sync(&mut self) -> oneshot::Receiver<InUse> {
+        let (sender, receiver) = oneshot::channel();
+        self.on_in_sync.push(sender);
+        receiver
+    }
+
+    /// Notes that what kube-proxy left has been removed. A mode that uses kube-proxy's names may start after that.
+    pub(super) fn leftovers_are_gone(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.removes_leftovers = false;
+        }
+        self.reconfigure();
+    }
+
+    /// Applies another configuration. Rules are only removed once the rules that replace them are in the kernel.
+    pub(super) fn configure(&mut self, configuration: Configuration) {
+        self.configuration = configuration;
+        self.health.set_timeout(health_timeout(&self.configuration));
+        if let Some(running) = &self.running {
+            running.engine.set_timing(timing(&self.configuration));
+        }
+        self.review_families();
+        self.review_api_server();
+        self.reconfigure();
+        self.hand_over();
+    }
+
+    /// Handles one event of the watch.
+    pub(super) fn take(&mut self, event: WatchEvent) {
+        match event {
+            WatchEvent::Objects(events) => {
+                for event in events {
+                    self.apply(event);
+                }
+                self.count_bad_objects();
+                self.follow_api_servers();
+                self.hand_over();
+                self.show_backlog();
+            }
+            WatchEvent::Heard(kind) => self.health.watch_updated(resource(kind), Now::read()),
+            WatchEvent::EmptyListHeld { kind, known } => {
+                self.metrics.empty_list_held(resource(kind));
+                self.notes.empty_list_held(kind, known);
+            }
+            // The watcher has logged it.
+            WatchEvent::Restarted { kind, .. } => self.metrics.watch_restarted(resource(kind)),
+            WatchEvent::Fault { kind, error } => {
+                tracing::error!(kind = kind.name(), %error, "an object was skipped");
+                self.count_bad_objects();
+            }
+        }
+    }
+
+    /// Checks the deadlines and does the retries that are due. Returns the error that ends the process, if any.
+    pub(super) fn check_deadlines(&mut self) -> anyhow::Result<()> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        if let Some(running) = &self.running {
+            if let Some(thread) = running.ended_thread().or_else(|| self.shared.relays.ended_thread()) {
+                bail!(
+                    "the thread {thread:?} has ended: ending, so that the process is started again; rules stay as they are"
+                );
+            }
+            if self.addresses_unknown || self.lacks_dataplane {
+                self.reconfigure();
+            }
+            self.retry_health_checks();
+            self.check_relays();
+            if self.started_at.elapsed() > DRIFT_WAIT {
+                self.look_for_drift();
+            }
+            return Ok(());
+        }
+        if self.lacks_pod_cidrs() && self.has_waited(NODE_WAIT + POD_CIDR_WAIT) {
+            let node = self.catalog.node_name();
+            if self.catalog.node().is_none() {
+                bail!("timeout waiting for node {node:?} to exist");
+            }
+            bail!("timeout waiting for PodCIDR allocation on node {node:?}");
+        }
+        self.hand_over();
+        Ok(())
+    }
+
+    /// Handles the engine's report that a family's commit is in the kernel.
+    pub(super) fn synced(&mut self, step: &Synced) {
+        let family = step.family;
+        self.backlog.synced(family, step.objects);
+        self.show_backlog();
+        let counts = self.catalog.no_local_endpoints(family);
+        self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
+        self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
+        self.sync_health_checks(family);
+        self.report_refusals(step);
+        if step.replaced {
+            self.replaced(family);
+        }
+        let Some(running) = &mut self.running else { return };
+        running.unsynced.retain(|waiting| *waiting != family);
+        let is_ready = running.unsynced.is_empty();
+        if is_ready {
+            self.health.ready();
+            for sender in self.on_in_sync.drain(..) {
+                let in_use = InUse {
+                    configuration: self.configuration.clone(),
+                    families: self.families.clone(),
+                    chains: running.planes.iter().filter_map(|plane| plane.claims).collect(),
+                };
+                // The send fails if the receiver is gone.
+                running.removes_leftovers |= sender.send(in_use).is_ok();
+            }
+            self.look_for_drift();
+        } else {
+            self.update_readiness();
+        }
+    }
+
+    /// Handles the switch of a family to another data plane.
+    fn replaced(&mut self, family: Family) {
+        let Some(running) = &mut self.running else { return };
+        running.replaced(family);
+        self.drain_relays();
+    }
+
+    fn look_for_drift(&self) {
+        let Some(running) = &self.running else { return };
+        let own: Vec<Own> = running.planes.iter().filter_map(|plane| plane.own.clone()).collect();
+        let changed = self.own.send_if_modified(|known| {
+            let changed = *known != own;
+            *known = own;
+            changed
+        });
+        if changed {
+            portolan_sock::memory::trim();
+        }
+    }
+
+    /// Handles a change of this process's rules by another program: everything is compared with the kernel.
+    pub(super) fn drifted(&mut self, family: Family) {
+        if let Some(running) = &self.running {
+            running.engine.compare(family);
+        }
+    }
+
+    /// Handles the addition or removal of addresses of this node.
+    pub(super) fn addresses_changed(&mut self) {
+        self.review_api_server();
+        self.reconfigure();
+        self.hand_over();
+    }
+
+    fn apply(&mut self, mut event: Event) {
+        let kind = kind_of(&event);
+        if let Event::Service(service) = &mut event
+            && !self.allows_external_ips
+        {
+            service.payload.ignore_external_ips();
+        }
+        let applied = self.catalog.apply(event);
+        match kind {
+            Some(Kind::Service) => self.metrics.service_change(),
+            Some(Kind::EndpointSlice) => self.metrics.endpoint_change(),
+            Some(Kind::Node) => self.node_changed(),
+            Some(Kind::ServiceCidr) | None => {}
+        }
+        match kind.filter(|_| applied.changed) {
+            Some(Kind::Service) => self.backlog.service_changed(),
+            Some(Kind::EndpointSlice) => self.backlog.endpoint_slice_changed(),
+            _ => {}
+        }
+        for fault in &applied.faults {
+            self.report_fault(fault);
+        }
+    }
+
+    /// Logs a part of an object that cannot be used. If clients of a Service notice it, also posts an Event for the
+    /// Service.
+    fn report_fault(&self, fault: &ObjectFault) {
+        let (kind, key) = (fault.kind.name(), &fault.key);
+        tracing::warn!(kind, namespace = &*key.namespace, name = &*key.name, fault = %fault.fault, "left out");
+        if let (Some(notice), Kind::Service) = (fault.fault.notice, fault.kind) {
+            self.notes.service_fault(key, notice, &fault.fault);
+        }
+    }
+
+    fn show_backlog(&self) {
+        let waiting = self.backlog.waiting();
+        self.metrics.changes_pending(waiting.services, waiting.endpoint_slices);
+    }
+
+    /// Uses the counters of another watcher.
+    pub(super) fn watched_by(&mut self, counts: Arc<Counts>) {
+        self.counts = counts;
+    }
+
+    fn count_bad_objects(&self) {
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
+            let unreadable = self.counts.of(kind).unreadable.load(Ordering::Relaxed);
+            let unreadable = usize::try_from(unreadable).unwrap_or(usize::MAX);
+            let bad = self.catalog.faulty_objects(kind).saturating_add(unreadable);
+            self.metrics.bad_objects(resource(kind), bad);
+        }
+    }
+
+    /// Hands the Catalog's changes over to the engine. Starts the engine when the first complete state is known.
+    fn hand_over(&mut self) {
+        if self.running.is_none() {
+            // A failed start ends the process at the next check of the deadlines. It is not repeated until then.
+            if self.error.is_none() && self.may_start() {
+                self.error = self.start().err();
+            }
+            self.update_readiness();
+            return;
+        }
+        let changes = self.catalog.take_changes();
+        if changes.service_cidrs {
+            self.reconfigure();
+        }
+        if !changes.is_empty() {
+            self.send(changes);
+        }
+        self.backlog.handed_over();
+    }
+
+    fn send(&mut self, mut changes: Changes) {
+        let node_ips = self.node_ips();
+        changes.changes.iter().for_each(|change| self.need.take(change));
+        self.review_memory();
+        let Some(running) = &mut self.running else { return };
+        if !changes.health_checks.is_empty() {
+            running.health_checks.iter_mut().for_each(HealthChecks::touch);
+        }
+        let mut idle = Vec::new();
+        let now = Now::read();
+        for &family in &self.families {
+            let (of_family, others) =
+                changes.changes.into_iter().partition(|change: &Change| change.family == family);
+            changes.changes = others;
+            let triggers = std::mem::take(changes.triggers.get_mut(family));
+            let udp = changes.udp.iter().filter(|(of, _)| *of == family);
+            let mut udp: Vec<_> =
+                udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
+            modes::serve_by_relay(&self.configuration, node_ips.known(family), &mut udp);
+            let health_checks = health_checks::of_family(&changes.health_checks, family);
+            let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
+            // Changes without effect in this family do not count for its programming latency.
+            if work.changes.is_empty() && work.udp.is_empty() {
+                idle.push(family);
+                if !work.health_checks.is_empty() {
+                    running
+                        .engine
+                        .work(family, Work { health_checks: work.health_checks, ..Work::default() });
+                }
+                continue;
+            }
+            self.metrics.sync_queued(family, now.wall);
+            self.health.queued(family, now);
+            work.objects = self.backlog.hand_over(family);
+            running.engine.work(family, work);
+        }
+        // The health checks of the other families are updated after their commits.
+        for family in idle {
+            self.sync_health_checks(family);
+        }
+    }
+}
+
+/// Returns how long a change may be pending before the proxy is unhealthy: twice the sync period.
+fn health_timeout(configuration: &Configuration) -> Duration {
+    let (sync_period, _) = configuration.sync_periods();
+    sync_period.saturating_mul(2)
+}
+
+fn timing(configuration: &Configuration) -> Timing {
+    let (sync_period, min_interval) = configuration.sync_periods();
+    Timing { min_interval, max_retry: sync_period, check_interval: sync_period, ..Timing::default() }
+}
+
+fn kind_of(event: &Event) -> Option<Kind> {
+    match event {
+        Event::Service(_) | Event::ServiceDeleted(_) => Some(Kind::Service),
+        Event::EndpointSlice(_) | Event::EndpointSliceDeleted(_) => Some(Kind::EndpointSlice),
+        Event::Node(_) | Event::NodeDeleted(_) => Some(Kind::Node),
+        _ => None,
+    }
+}
+
+fn resource(kind: Kind) -> Resource {
+    match kind {
+        Kind::Service => Resource::Services,
+        Kind::EndpointSlice => Resource::EndpointSlices,
+        Kind::Node => Resource::Nodes,
+        Kind::ServiceCidr => Resource::ServiceCidrs,
+    }
+}

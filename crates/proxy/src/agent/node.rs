@@ -1,0 +1,258 @@
+//! This node: its Node object and its interface addresses, and the settings that follow from them.
+//!
+//! A change of either is handled like a change of the configuration: settings and data planes are derived again, and
+//! what differs is handed over to the engine.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use portolan_engine::Dataplane;
+use portolan_model::object::Node;
+use portolan_model::{Family, Settings};
+use portolan_node::address::NodeAddresses;
+use portolan_node::config::Configuration;
+use portolan_node::health::NodeState;
+use portolan_sock::addresses;
+
+use super::{Agent, Found, Next, Running};
+use crate::modes::{self, Blueprint, FoundPrograms, Shared};
+use crate::{checks, settings};
+
+/// The last known addresses and pod CIDRs of the Node object. If an update has no addresses or no pod CIDRs, the old
+/// ones stay: a Node lacks them for a moment when it is recreated, and the old ones still describe this node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct OwnNode {
+    addresses: Vec<IpAddr>,
+    pod_cidrs: Vec<IpNet>,
+}
+
+impl OwnNode {
+    pub(super) fn has_addresses(&self) -> bool {
+        !self.addresses.is_empty()
+    }
+
+    pub(super) fn pod_cidrs(&self) -> &[IpNet] {
+        &self.pod_cidrs
+    }
+
+    /// Returns one address for each family. `bindAddress` of the configuration overrides the Node object.
+    pub(super) fn ips(&self, configuration: &Configuration) -> NodeAddresses {
+        settings::node_addresses(&self.addresses, configuration.bind_address)
+    }
+
+    /// Stores the addresses and pod CIDRs of a Node object. Returns true if they changed.
+    fn take(&mut self, node: &Node) -> bool {
+        let before = self.clone();
+        let addresses: Vec<IpAddr> =
+            node.internal_addresses.iter().chain(&node.external_addresses).copied().collect();
+        if !addresses.is_empty() {
+            self.addresses = addresses;
+        }
+        if !node.pod_cidrs.is_empty() {
+            self.pod_cidrs.clone_from(&node.pod_cidrs);
+        }
+        *self != before
+    }
+}
+
+impl Agent {
+    pub(super) fn node_changed(&mut self) {
+        let Some(node) = self.catalog.node() else { return };
+        self.health.node(Some(NodeState { deleting: node.deleting, tainted: node.to_be_deleted }));
+        let before = self.node.clone();
+        if !self.node.take(node) {
+            return;
+        }
+        if self.running.is_some() {
+            let (addresses, pod_cidrs) = (&self.node.addresses, &self.node.pod_cidrs);
+            tracing::info!(?addresses, ?pod_cidrs, ?before, "the Node's addresses or pod CIDRs changed");
+        }
+        self.review_families();
+        self.reconfigure();
+    }
+
+    /// Reports new findings about the current configuration and Node object. A finding that is fatal at the start
+    /// does not end a running proxy.
+    pub(super) fn review_families(&mut self) {
+        if self.running.is_none() {
+            return;
+        }
+        let new = self.new_family_findings();
+        checks::log(&new);
+        if let Err(error) = checks::judge(&new) {
+            tracing::error!("{error:#}; it goes on as well as it can");
+        }
+    }
+
+    pub(super) fn node_ips(&self) -> NodeAddresses {
+        self.node.ips(&self.configuration)
+    }
+
+    /// Returns the node's addresses without those that the IPVS mode added. Returns `None` if they cannot be listed:
+    /// the current settings stay, and the listing is retried every second.
+    pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
+        let listed = addresses::list_except(portolan_ipvs::DEVICE);
+        if let Err(error) = &listed
+            && !self.addresses_unknown
+        {
+            tracing::error!(%error, "the node's addresses cannot be listed; trying again every second");
+        }
+        self.addresses_unknown = listed.is_err();
+        listed.ok()
+    }
+
+    pub(super) fn settings(&self, addresses: &[IpAddr]) -> Vec<Settings> {
+        let node_ips = self.node_ips();
+        let of_family = |&family: &Family| {
+            let cidrs = self.catalog.service_cidrs(family);
+            let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
+            settings::settings(&self.configuration, family, &node, cidrs)
+        };
+        self.families.iter().map(of_family).collect()
+    }
+
+    /// Returns the blueprints of the wanted data planes, in the order of the settings.
+    pub(super) fn blueprints(&self, addresses: &[IpAddr]) -> Vec<Blueprint> {
+        let node_ips = self.node_ips();
+        let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
+        let of_family = |family: &Family| {
+            let blueprint = Blueprint::new(&self.configuration, *family, &node);
+            // While the process stops, a data plane that captures for a relay is replaced by one that does not. Other
+            // modes stay, even if relays of an earlier mode are draining.
+            if self.on_relays_drained.is_some() { blueprint.without_relay() } else { blueprint }
+        };
+        self.families.iter().map(of_family).collect()
+    }
+
+    /// Derives the settings and data planes again from the configuration, the node and its addresses. Hands over what
+    /// differs.
+    pub(super) fn reconfigure(&mut self) {
+        if self.running.is_none() {
+            return;
+        }
+        let Some(addresses) = self.interface_addresses() else { return };
+        let (new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
+        let Some(running) = &mut self.running else { return };
+        self.lacks_dataplane = false;
+        let mut programs = match running.needs_programs(&new, &blueprints).then(|| self.search.take()) {
+            Some(Some(found)) => found,
+            // The end of the search continues here.
+            Some(None) => return,
+            None => Found::default(),
+        };
+        let mut replacements = Vec::new();
+        for (settings, blueprint) in new.iter().zip(blueprints) {
+            let is_new = !running.settings.contains(settings);
+            if is_new {
+                running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
+            }
+            let replaced = if running.is_held_back(&blueprint) {
+                Replaced::Unchanged
+            } else {
+                let programs = programs.get_mut(settings.family).take();
+                running.successor(settings, blueprint, programs, &mut self.shared)
+            };
+            match replaced {
+                Replaced::Unchanged if is_new => {
+                    tracing::info!(family = %settings.family, "settings changed: comparing everything");
+                    running.engine.configure(settings.clone());
+                }
+                Replaced::Unchanged => {}
+                Replaced::By(dataplane) => replacements.push((settings.clone(), dataplane)),
+                Replaced::Failed => self.lacks_dataplane = true,
+            }
+        }
+        running.settings = new;
+        // A warning about too little memory comes before the rules are loaded.
+        self.review_memory();
+        if let Some(running) = &self.running {
+            for (settings, dataplane) in replacements {
+                let family = settings.family;
+                tracing::info!(%family, mode = dataplane.about().mode, "another data plane is to do the work: writing its rules");
+                running.engine.replace_with(settings, dataplane);
+            }
+        }
+        self.move_health_checks(&addresses);
+    }
+}
+
+/// The result of comparing a family's data plane with the wanted one.
+enum Replaced {
+    /// The current data plane is the wanted one.
+    Unchanged,
+    /// The data plane that is to replace the current one.
+    By(Box<dyn Dataplane + Send>),
+    /// The wanted data plane could not be created.
+    Failed,
+}
+
+impl Running {
+    /// Returns true if a data plane has to wait for the removal of kube-proxy's leftovers, which would also remove its
+    /// rules.
+    fn is_held_back(&self, blueprint: &Blueprint) -> bool {
+        self.removes_leftovers && blueprint.has_names_of_kube_proxy()
+    }
+
+    /// Returns true if one of the data planes that are to be created calls programs of iptables.
+    fn needs_programs(&self, settings: &[Settings], blueprints: &[Blueprint]) -> bool {
+        let differs = |family, blueprint: &Blueprint| {
+            self.planes.iter().any(|plane| plane.family == family && plane.blueprint != *blueprint)
+        };
+        let mut wanted = settings.iter().zip(blueprints);
+        wanted.any(|(settings, blueprint)| {
+            blueprint.calls_programs() && !self.is_held_back(blueprint) && differs(settings.family, blueprint)
+        })
+    }
+
+    /// Creates the data plane that replaces a family's current one, if another one is wanted.
+    fn successor(
+        &mut self,
+        settings: &Settings,
+        blueprint: Blueprint,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Replaced {
+        let family = settings.family;
+        let plane = self.planes.iter_mut().find(|plane| plane.family == family);
+        let Some(plane) = plane.filter(|plane| plane.blueprint != blueprint) else {
+            return Replaced::Unchanged;
+        };
+        match blueprint.make(settings.clone(), programs, shared) {
+            Ok(modes::Made { dataplane, own }) => {
+                let claims = dataplane.about().claims;
+                (plane.blueprint, plane.claims, plane.next) = (blueprint, claims, Some(Next { own }));
+                Replaced::By(dataplane)
+            }
+            Err(error) => {
+                tracing::error!(%family, %error, "the data plane stays as it is; trying again every second");
+                Replaced::Failed
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(internal: &[&str], external: &[&str], pod_cidrs: &[&str]) -> Node {
+        let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().expect("an address")).collect();
+        Node {
+            internal_addresses: ips(internal),
+            external_addresses: ips(external),
+            pod_cidrs: pod_cidrs.iter().map(|text| text.parse().expect("a CIDR")).collect(),
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn a_node_without_addresses_and_pod_cidrs_keeps_the_last_ones() {
+        let mut own = OwnNode::default();
+        assert!(own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));
+        assert!(!own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));
+        assert!(!own.take(&node(&[], &[], &[])));
+        assert!(own.has_addresses() && own.pod_cidrs().len() == 1);
+        assert!(own.take(&node(&[], &["198.51.100.1"], &[])));
+        assert!(own.take(&node(&[], &[], &["10.0.1.0/24"])));
+    }
+}

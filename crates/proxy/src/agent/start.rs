@@ -1,0 +1,220 @@
+//! The start: from the first complete state to a running engine.
+//!
+//! The first complete state has the lists of Services, EndpointSlices and ServiceCIDRs, and the Node with its
+//! addresses or, after a deadline, without them. Every family's data plane then compares everything with the kernel.
+//! Rules that an earlier run left in another mode are retired after that.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use portolan_conntrack::CleanerThread;
+use portolan_engine::Dataplane as _;
+use portolan_engine::{Handle, Work};
+use portolan_model::catalog::PerFamily;
+use portolan_model::{Change, NodePortAddresses, Settings};
+use portolan_node::config::{Configuration, DetectLocalMode};
+use portolan_node::health::Now;
+
+use super::{Agent, Found, NODE_WAIT, Plane, Running, health_checks, timing};
+use crate::checks::{self, Finding};
+use crate::modes::{self, Blueprint};
+use crate::reports::{self, Reporter};
+use crate::settings;
+
+/// Number of changes in one message to the engine at the start.
+const START_CHUNK: usize = 1_024;
+
+impl Agent {
+    /// Returns true if everything that the first commit needs is known.
+    pub(super) fn may_start(&mut self) -> bool {
+        if !self.catalog.synced() {
+            return false;
+        }
+        self.listed_at.get_or_insert_with(Instant::now);
+        if self.lacks_pod_cidrs() {
+            return false;
+        }
+        self.node.has_addresses()
+            || !self.configuration.bind_address.is_unspecified()
+            || self.has_waited(NODE_WAIT)
+    }
+
+    /// Returns true if the Node object has been awaited for longer than `time`. The wait starts when everything else
+    /// is known, so the time during which the API server is unreachable does not count.
+    pub(super) fn has_waited(&self, time: Duration) -> bool {
+        self.listed_at.is_some_and(|since| since.elapsed() > time)
+    }
+
+    pub(super) fn lacks_pod_cidrs(&self) -> bool {
+        self.configuration.detect_local_mode == DetectLocalMode::NodeCidr && self.node.pod_cidrs().is_empty()
+    }
+
+    /// Shows on `/readyz` what the first complete commit waits for.
+    pub(super) fn update_readiness(&self) {
+        let mut awaited: Vec<String> =
+            self.catalog.unsynced_kinds().map(|kind| format!("the list of {}s", kind.name())).collect();
+        match &self.running {
+            Some(running) => {
+                awaited.extend(running.unsynced.iter().map(|family| format!("the first commit of {family}")));
+            }
+            None if awaited.is_empty() && self.search.is_running() => {
+                awaited.push("the programs of iptables".to_owned());
+            }
+            None if awaited.is_empty() => {
+                let what = if self.lacks_pod_cidrs() { "pod CIDRs" } else { "addresses" };
+                awaited.push(format!("{what} of Node {}", self.catalog.node_name()));
+            }
+            None => {}
+        }
+        self.health.awaits(awaited);
+    }
+
+    /// Starts the engine. Does nothing yet if this node's addresses or programs are not known; it is called again then.
+    pub(super) fn start(&mut self) -> anyhow::Result<()> {
+        // An empty list in place of the addresses would close every node port.
+        let Some(addresses) = self.interface_addresses() else { return Ok(()) };
+        let blueprints = self.blueprints(&addresses);
+        let calls_programs = blueprints.iter().any(Blueprint::calls_programs)
+            || modes::former_calls_programs(&self.configuration, &self.families);
+        let mut programs = match calls_programs.then(|| self.search.take()) {
+            Some(Some(found)) => found,
+            Some(None) => return Ok(()),
+            None => Found::default(),
+        };
+        if self.catalog.node().is_none() {
+            let node = self.catalog.node_name();
+            tracing::error!(node, "there is no such Node object: node ports answer on every address");
+        }
+        checks::log(&self.new_family_findings());
+        checks::judge(&self.findings)?;
+        self.warn_of_unknown_address();
+        let settings: Vec<Settings> = self.settings(&addresses);
+        let (mut dataplanes, mut planes) = (Vec::new(), Vec::new());
+        for (settings, blueprint) in settings.iter().zip(blueprints) {
+            let family = settings.family;
+            let found = programs.get_mut(family).take_if(|_| blueprint.calls_programs());
+            // A former data plane of this family may call them, too.
+            *programs.get_mut(family) = match &found {
+                Some(Ok(found)) => Some(Ok(found.for_another())),
+                _ => programs.get_mut(family).take(),
+            };
+            let modes::Made { dataplane, own } = blueprint.make(settings.clone(), found, &mut self.shared)?;
+            planes.push(Plane { family, blueprint, claims: dataplane.about().claims, own, next: None });
+            dataplanes.push((settings.clone(), dataplane));
+        }
+        let flows = self.flow_cleaner(&settings)?;
+        let reporter = Reporter {
+            health: self.health(),
+            metrics: self.metrics(),
+            done: Arc::clone(&self.done),
+            flows: flows.requests(),
+            meters: self.shared.meters.clone(),
+        };
+        let report = move |report| reporter.take(report);
+        let (engine, engine_thread) =
+            portolan_engine::spawn(dataplanes, timing(&self.configuration), report)?;
+        self.send_everything(&engine);
+        self.report_memory(&planes);
+        for &family in &self.families {
+            for former in modes::former(&self.configuration, family, programs.get_mut(family).take()) {
+                engine.retire(family, former);
+            }
+        }
+        engine.start();
+        let health_checks = self.new_health_checks(&addresses);
+        let unsynced = self.families.clone();
+        let removes_leftovers = false;
+        self.running = Some(Running {
+            engine,
+            engine_thread,
+            flows,
+            settings,
+            health_checks,
+            unsynced,
+            planes,
+            removes_leftovers,
+        });
+        Ok(())
+    }
+
+    /// Returns the reasons why another configuration cannot be used on this node.
+    pub(crate) fn objections(&self, configuration: &Configuration) -> Vec<String> {
+        let mut findings = self.family_findings(configuration);
+        // At the start, the proxy waits for pod CIDRs. A running proxy would go on without them.
+        let by_pod_cidrs = configuration.detect_local_mode == DetectLocalMode::NodeCidr;
+        if self.running.is_some() && by_pod_cidrs && self.node.pod_cidrs().is_empty() {
+            findings.push(Finding::NoPodCidrs);
+        }
+        findings.iter().filter(|finding| finding.is_fatal()).map(ToString::to_string).collect()
+    }
+
+    /// Returns the findings about families that have not been reported, and stores all of them.
+    pub(super) fn new_family_findings(&mut self) -> Vec<Finding> {
+        let all = self.family_findings(&self.configuration);
+        let new = all.iter().filter(|finding| !self.findings.contains(finding)).cloned().collect();
+        self.findings = all;
+        new
+    }
+
+    fn warn_of_unknown_address(&self) {
+        let node_ips = self.node_ips();
+        if node_ips.known(node_ips.primary).is_none() {
+            tracing::warn!(
+                family = %node_ips.primary,
+                "this node's own address is not known: let the Node object have an InternalIP, or set bindAddress"
+            );
+        }
+    }
+
+    fn family_findings(&self, configuration: &Configuration) -> Vec<Finding> {
+        let node_ips = self.node.ips(configuration);
+        let cidrs = settings::expanded_node_ports(configuration, &node_ips);
+        let node = checks::Node {
+            primary: node_ips.primary,
+            pod_cidrs: self.node.pod_cidrs(),
+            port_cidrs: Some(&cidrs),
+        };
+        checks::of_families(configuration, &self.families, &node)
+    }
+
+    fn flow_cleaner(&self, settings: &[Settings]) -> std::io::Result<CleanerThread> {
+        let none = NodePortAddresses::Addresses(Vec::new());
+        let mut port_cidrs = PerFamily { ipv4: none.clone(), ipv6: none };
+        for settings in settings {
+            *port_cidrs.get_mut(settings.family) = settings.node_port_addresses.clone();
+        }
+        let metrics = self.metrics();
+        CleanerThread::spawn(port_cidrs, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
+    }
+
+    /// Sends every Service port to the engine, in messages of [`START_CHUNK`] changes.
+    fn send_everything(&mut self, engine: &Handle) {
+        self.review_api_server();
+        self.catalog.drain_changes(|_| {});
+        self.need.forget_services();
+        let checks = self.catalog.health_checks();
+        let now = Now::read();
+        for &family in &self.families {
+            self.metrics.sync_queued(family, now.wall);
+            self.health.updated(family, now);
+            self.health.queued(family, now);
+            let mut changes = Vec::with_capacity(START_CHUNK);
+            for (name, forwarding) in self.catalog.forwardings(family) {
+                let change = Change { name, family, old: None, new: Some(forwarding) };
+                self.need.take(&change);
+                changes.push(change);
+                if changes.len() == START_CHUNK {
+                    let full = std::mem::replace(&mut changes, Vec::with_capacity(START_CHUNK));
+                    engine.work(family, Work { changes: full, ..Work::default() });
+                }
+            }
+            let mut udp: Vec<_> = self.catalog.udp_services(family).collect();
+            modes::serve_by_relay(&self.configuration, self.node_ips().known(family), &mut udp);
+            let objects = self.backlog.hand_over(family);
+            let health_checks = health_checks::all_of_family(&checks, family);
+            let work = Work { changes, udp, objects, health_checks, ..Work::default() };
+            engine.work(family, work);
+        }
+        self.backlog.handed_over();
+    }
+}

@@ -1,0 +1,101 @@
+//! The command line of `portolan-proxy`: the flags of kube-proxy, and the subcommand `cleanup`.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+
+use crate::options::{is_kube_proxy, normalise_flags};
+use crate::program::Program;
+use crate::{CleanupOptions, Options};
+
+/// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
+#[derive(Debug, Parser)]
+#[command(name = "portolan-proxy", args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+pub struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+/// What the program can do besides running.
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
+    Cleanup(CleanupOptions),
+}
+
+/// Returns the command line of the program when it is called as `kube-proxy`, which has no subcommands.
+fn kube_proxy() -> Command {
+    let about = CommandLine::command().get_about().cloned().unwrap_or_default();
+    Options::augment_args(Command::new("kube-proxy").about(about))
+}
+
+impl Program for CommandLine {
+    fn from_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut command = if is_kube_proxy(&arguments) { kube_proxy() } else { Self::command() };
+        let matches = command.try_get_matches_from_mut(normalise_flags(arguments))?;
+        Self::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+    }
+
+    fn runs_until_signal(&self) -> bool {
+        self.action.is_none() && self.options.runs_until_signal()
+    }
+
+    fn run(self) -> anyhow::Result<ExitCode> {
+        match &self.action {
+            Some(Action::Cleanup(options)) => crate::clean_up(options)?,
+            None => crate::run(&self.options)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<CommandLine, clap::Error> {
+        CommandLine::from_arguments(line.split(' ').map(OsString::from).collect())
+    }
+
+    /// Returns the error, which is also the form of the help.
+    fn error(line: &str) -> String {
+        parse(line).map(|_| ()).expect_err(line).to_string()
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+        kube_proxy().debug_assert();
+    }
+
+    #[test]
+    fn the_flags_are_those_of_kube_proxy() {
+        let parsed = parse("portolan-proxy --cluster_cidr=10.0.0.0/8  -v 2 --cleanup").expect("flags");
+        assert!(parsed.action.is_none() && parsed.options.cleanup && !parsed.runs_until_signal());
+        assert!(parse("portolan-proxy").expect("no flags").runs_until_signal());
+        assert!(parse("portolan-proxy --master cleanup").expect("a value").runs_until_signal());
+        for line in ["portolan-proxy proxy", "portolan-proxy --nope", "portolan-proxy --source-vip=1"] {
+            assert!(error(line).contains("Usage: portolan-proxy [OPTIONS]"), "{line}: {}", error(line));
+        }
+    }
+
+    #[test]
+    fn the_subcommand_has_its_own_flags() {
+        let parsed = parse("portolan-proxy cleanup --only_ours --config a_b").expect("a subcommand");
+        assert!(matches!(parsed.action, Some(Action::Cleanup(_))) && !parsed.runs_until_signal());
+        let help = error("portolan-proxy cleanup --help");
+        assert!(help.contains("Usage: portolan-proxy cleanup [OPTIONS]"), "{help}");
+        assert!(error("portolan-proxy --v=2 cleanup").contains("cannot be used with"));
+    }
+
+    #[test]
+    fn called_kube_proxy_it_has_no_subcommand() {
+        assert!(parse("/usr/local/bin/kube-proxy --bind_address ::1").expect("flags").runs_until_signal());
+        assert!(error("kube-proxy cleanup").contains("unexpected argument 'cleanup'"));
+        let help = error("kube-proxy --help");
+        assert!(help.contains("Usage: kube-proxy [OPTIONS]") && help.starts_with("The node agent"), "{help}");
+    }
+}

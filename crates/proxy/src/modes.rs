@@ -1,0 +1,210 @@
+//! Modes: which one runs, whether this node can run it, and how its data planes are created.
+//!
+//! Each mode is a [`ModeDriver`] in a module of its own, and [`MODES`] is the table of them. The rest of the agent asks the
+//! driver of the configured mode and does not know which modes there are.
+//!
+//! - `choice`: which mode runs, and why
+//! - `blueprint`: the options of data planes, and what data planes are created with
+//! - `nftables`, `iptables`, `ipvs`, `userspace`: the drivers
+//!
+//! The input is the configuration and the node. The output is data planes for the engine. What runs programs of the node
+//! and waits for them says so: it belongs on a thread for blocking work.
+
+mod blueprint;
+mod choice;
+mod iptables;
+mod ipvs;
+mod nftables;
+mod userspace;
+
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_engine::Claims;
+use portolan_engine::{Boxed, Step};
+use portolan_leftovers::Keep;
+use portolan_model::Family;
+use portolan_model::catalog::UdpService;
+use portolan_node::config::{Configuration, Mode};
+use portolan_node::metrics::ProxyMetrics;
+
+use super::checks::Finding;
+use super::settings;
+pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, Shared, find_programs};
+pub(super) use choice::{Choice, log, settle};
+pub(super) use iptables::{are_loopback_addresses_routed, route_localnet};
+pub(super) use ipvs::put_back as put_back_ipvs;
+pub(super) use userspace::{RelayCounters, Relays};
+
+/// A data plane of any mode.
+type Plane = Boxed;
+
+/// What a mode is to the node agent.
+pub(super) trait ModeDriver: Sync {
+    /// Returns the mode.
+    fn mode(&self) -> Mode;
+
+    /// Returns true if a configuration asks for this mode.
+    fn is_configured(&self, configuration: &Configuration) -> bool {
+        configuration.mode_or_default() == self.mode()
+    }
+
+    /// Returns why this node cannot run the mode as configured in a family. Leaves nothing in the kernel. Runs programs.
+    fn trial(&self, configuration: &Configuration, family: Family) -> Option<Finding>;
+
+    /// Returns true if the mode serves one family if this node cannot run it in the other one.
+    fn may_leave_out_a_family(&self) -> bool {
+        false
+    }
+
+    /// Returns the blueprint of a family's data plane.
+    fn blueprint(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> Blueprint;
+
+    /// Returns `masqueradeAll` and `masqueradeBit`. Modes without fields of their own have those of the iptables mode.
+    fn masquerade(&self, configuration: &Configuration) -> (bool, u8) {
+        (configuration.iptables.masquerade_all, configuration.iptables.masquerade_bit)
+    }
+
+    /// Returns true if the mode adds the addresses of Services to this node, so that packets to them stay here.
+    fn adds_addresses(&self) -> bool {
+        false
+    }
+
+    /// Returns the addresses on this node to which datagrams of Services are redirected.
+    fn listeners(&self, _: &Configuration, _node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    /// Writes the kernel settings of the mode for `--init-only`, before the Node object is known.
+    fn initialise(&self, _: &Configuration, _: &settings::Node<'_>) {}
+
+    /// Returns a data plane for what an earlier run may have left and the configuration does not use. The engine removes
+    /// its rules. `programs` are those of the family. Runs programs, unless they are given.
+    fn former(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        programs: Option<FoundPrograms>,
+    ) -> Option<Plane>;
+
+    /// Returns true if [`ModeDriver::former`] needs programs of iptables.
+    fn former_calls_programs(&self, _: &Configuration, _: Family) -> bool {
+        false
+    }
+
+    /// Adds the metrics that are measured when they are read.
+    fn with_measures(&self, metrics: ProxyMetrics, _: &Meters) -> ProxyMetrics {
+        metrics
+    }
+
+    /// Updates the metrics of a family after a commit. `is_active` tells whether a data plane of this mode made it.
+    fn update_metrics(&self, _: &ProxyMetrics, _: &Meters, _: Family, _is_active: bool) {}
+
+    /// Counts a failed step of a data plane of this mode.
+    fn count_failure(&self, _: &ProxyMetrics, _: Family, _: Step) {}
+}
+
+/// All modes, in the order in which their former data planes are removed.
+pub(super) const MODES: [&dyn ModeDriver; 4] =
+    [&userspace::Driver, &nftables::Driver, &iptables::Driver, &ipvs::Driver];
+
+/// Returns the driver of a mode.
+fn driver(mode: Mode) -> &'static dyn ModeDriver {
+    match mode {
+        Mode::Nftables => &nftables::Driver,
+        Mode::Iptables => &iptables::Driver,
+        Mode::Ipvs => &ipvs::Driver,
+        Mode::Userspace => &userspace::Driver,
+    }
+}
+
+/// Returns the driver of the mode that a configuration asks for.
+pub(super) fn configured(configuration: &Configuration) -> &'static dyn ModeDriver {
+    driver(configuration.mode_or_default())
+}
+
+/// Returns the driver of the mode that a data plane names.
+pub(super) fn named(mode: &str) -> Option<&'static dyn ModeDriver> {
+    MODES.into_iter().find(|driver| driver.mode().name() == mode)
+}
+
+/// Adds the metrics of all modes that are measured when they are read.
+pub(super) fn with_measures(metrics: ProxyMetrics, meters: &Meters) -> ProxyMetrics {
+    MODES.into_iter().fold(metrics, |metrics, driver| driver.with_measures(metrics, meters))
+}
+
+/// Adds the relay's listeners to the serving endpoints of UDP Services, so that flows to the relay do not count as
+/// stale.
+pub(super) fn serve_by_relay(
+    configuration: &Configuration,
+    node_ip: Option<IpAddr>,
+    services: &mut [UdpService],
+) {
+    let listeners = configured(configuration).listeners(configuration, node_ip);
+    for service in services.iter_mut().filter(|service| !service.serving.is_empty()) {
+        service.serving.extend(&listeners);
+    }
+}
+
+/// Returns data planes whose rules an earlier run may have left. The iptables mode has none: its rules have kube-proxy's
+/// names and are removed with kube-proxy's leftovers. `programs` are those of the family.
+pub(super) fn former(
+    configuration: &Configuration,
+    family: Family,
+    mut programs: Option<FoundPrograms>,
+) -> Vec<Plane> {
+    let former = |driver: &dyn ModeDriver| {
+        let calls_programs = driver.former_calls_programs(configuration, family);
+        driver.former(configuration, family, programs.take_if(|_| calls_programs))
+    };
+    MODES.into_iter().filter_map(former).collect()
+}
+
+/// Returns true if [`former`] needs programs of iptables.
+pub(super) fn former_calls_programs(configuration: &Configuration, families: &[Family]) -> bool {
+    let calls = |family| MODES.iter().any(|driver| driver.former_calls_programs(configuration, family));
+    families.iter().copied().any(calls)
+}
+
+/// What the data planes use when every family has its first commit.
+#[derive(Debug)]
+pub(super) struct InUse {
+    pub(super) configuration: Configuration,
+    pub(super) families: Vec<Family>,
+    pub(super) chains: Vec<Claims>,
+}
+
+impl InUse {
+    /// Returns what the mode, or draining connections of a former mode, use of kube-proxy's leftovers. Runs programs.
+    pub(super) fn keep(self) -> Keep {
+        let Self { configuration, families, chains } = self;
+        let drains = || families.iter().any(|&family| ipvs::former(&configuration, family, None).is_some());
+        let ipvs = configured(&configuration).adds_addresses() || drains();
+        Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_the_driver_of_each_mode() {
+        for mode in [Mode::Nftables, Mode::Iptables, Mode::Ipvs, Mode::Userspace] {
+            let configuration = Configuration { mode: Some(mode), ..Configuration::default() };
+            assert_eq!(driver(mode).mode(), mode);
+            assert_eq!(named(mode.name()).map(ModeDriver::mode), Some(mode));
+            let configured: Vec<Mode> = MODES
+                .iter()
+                .filter(|driver| driver.is_configured(&configuration))
+                .map(|driver| driver.mode())
+                .collect();
+            assert_eq!(configured, [mode], "only one driver is that of a configuration");
+        }
+        assert!(named("fast").is_none());
+    }
+}

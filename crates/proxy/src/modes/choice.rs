@@ -1,0 +1,125 @@
+//! Which mode runs, and why.
+
+use std::fmt;
+
+use portolan_model::{Capture, Family};
+use portolan_node::config::{Configuration, FieldErrors, Mode};
+
+use super::{iptables, ipvs, userspace};
+
+/// The mode that runs, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// The mode that the configuration names, if any.
+    pub(crate) wanted: Option<Mode>,
+    pub(crate) mode: Mode,
+    pub(crate) reason: Reason,
+    /// In the userspace mode: how packets are captured, and why.
+    pub(crate) capture: Option<(Capture, String)>,
+}
+
+/// Why a mode was chosen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The configuration names it.
+    Configured,
+    /// The configuration names no mode. This is kube-proxy's default.
+    Default,
+    /// The configuration names no mode, and iptables cannot be used.
+    NoIptables(String),
+    /// The configuration names IPVS, and this node lacks something for it.
+    NoIpvs(String),
+}
+
+impl Reason {
+    /// Returns the value of a metric label.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Configured => "configured",
+            Self::Default => "default",
+            Self::NoIptables(_) => "no_iptables",
+            Self::NoIpvs(_) => "no_ipvs",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Configured => f.write_str("the configuration says so"),
+            Self::Default => f.write_str("the configuration names no mode, and kube-proxy takes this one"),
+            Self::NoIptables(why) => {
+                write!(f, "the configuration names no mode, and iptables cannot be used: {why}")
+            }
+            Self::NoIpvs(missing) => {
+                write!(f, "the configuration says ipvs, for which this node lacks something: {missing}")
+            }
+        }
+    }
+}
+
+/// Chooses the mode and writes it into the configuration. If none is named, the mode is iptables, or nftables if
+/// iptables cannot be used. If IPVS is named, the node lacks something for it and `falls_back` is set, the mode is
+/// iptables. In the userspace mode, also chooses how packets are captured, unless `capture` says so. Runs programs.
+///
+/// # Errors
+/// The configuration is invalid in that mode.
+pub(crate) fn settle(
+    configuration: &mut Configuration,
+    families: &[Family],
+    falls_back: bool,
+    capture: Option<Capture>,
+) -> Result<Choice, FieldErrors> {
+    let wanted = configuration.mode;
+    let (mode, reason) = match wanted {
+        Some(Mode::Ipvs) if falls_back => match ipvs::missing(configuration, families) {
+            Some(missing) => (Mode::Iptables, Reason::NoIpvs(missing)),
+            None => (Mode::Ipvs, Reason::Configured),
+        },
+        Some(mode) => (mode, Reason::Configured),
+        None => {
+            let failures: Vec<String> =
+                families.iter().filter_map(|&family| iptables::attempt(family).err()).collect();
+            if failures.len() < families.len() {
+                (Mode::Iptables, Reason::Default)
+            } else {
+                (Mode::Nftables, Reason::NoIptables(failures.join("; ")))
+            }
+        }
+    };
+    if wanted != Some(mode) {
+        configuration.mode = Some(mode);
+        configuration.validate()?;
+    }
+    let capture =
+        (mode == Mode::Userspace).then(|| userspace::choose_capture(configuration, families, capture));
+    configuration.capture = capture.as_ref().map_or_else(Capture::default, |(capture, _)| *capture);
+    Ok(Choice { wanted, mode, reason, capture })
+}
+
+/// Logs which mode runs.
+pub(crate) fn log(choice: &Choice) {
+    let (mode, reason) = (choice.mode.name(), &choice.reason);
+    if choice.fallback().is_some() {
+        tracing::warn!(mode, %reason, "mode chosen; --ipvs-fallback=false makes this an error");
+    } else {
+        tracing::info!(mode, %reason, "mode chosen");
+    }
+    if let Some((capture, reason)) = &choice.capture {
+        tracing::info!(capture = capture.name(), %reason, "way to capture chosen");
+    }
+}
+
+impl Choice {
+    /// Returns the text to report if another mode runs than the configured one.
+    pub(crate) fn fallback(&self) -> Option<String> {
+        let wanted = self.wanted.filter(|wanted| *wanted != self.mode)?;
+        let mode = self.mode.name();
+        Some(format!("mode {mode} runs in place of {}: {}", wanted.name(), self.reason))
+    }
+
+    /// Returns the configured mode as the value of a metric label. Empty if none is named.
+    pub(crate) fn wanted(&self) -> &'static str {
+        self.wanted.map_or("", Mode::name)
+    }
+}

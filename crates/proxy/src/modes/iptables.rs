@@ -1,0 +1,180 @@
+//! The iptables mode: finds its programs, and derives the options of its data plane from the node and the
+//! configuration.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use portolan_engine::Error;
+use portolan_iptables::{Counted, Iptables, Measures, Options, Programs, Rules};
+use portolan_model::{Family, Settings};
+use portolan_node::address::NodePortMatch;
+use portolan_node::config::{Configuration, Mode};
+use portolan_node::metrics::{IptablesMeasures, PacketCounters, ProxyMetrics};
+use portolan_node::sysctl::{Host, PutBack, Wanted};
+
+use super::blueprint::{PlaneOptions, required};
+use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, settings};
+use crate::checks::{self, Finding};
+
+/// Kernel setting that allows packets to loopback addresses to be routed to other hosts. Node ports on loopback
+/// addresses need it.
+const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
+/// Whether conntrack accepts TCP packets outside the window as valid.
+const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+
+/// The driver of this mode.
+pub(super) struct Driver;
+
+impl ModeDriver for Driver {
+    fn mode(&self) -> Mode {
+        Mode::Iptables
+    }
+
+    fn trial(&self, _: &Configuration, family: Family) -> Option<Finding> {
+        attempt(family).err().map(|reason| Finding::Iptables { family, reason })
+    }
+
+    /// The same as in kube-proxy.
+    fn may_leave_out_a_family(&self) -> bool {
+        true
+    }
+
+    fn blueprint(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> Blueprint {
+        Blueprint::Iptables(options(configuration, family, node))
+    }
+
+    fn initialise(&self, configuration: &Configuration, node: &settings::Node<'_>) {
+        let ports = settings::node_ports(configuration, node.ips, Family::Ipv4);
+        if wants_localhost(configuration, &ports, Family::Ipv4) {
+            routes_localnet();
+        }
+    }
+
+    /// The rules have kube-proxy's names and are removed with kube-proxy's leftovers.
+    fn former(&self, _: &Configuration, _: Family, _: Option<FoundPrograms>) -> Option<Plane> {
+        None
+    }
+
+    fn with_measures(&self, metrics: ProxyMetrics, _: &Meters) -> ProxyMetrics {
+        metrics.with_packet_counters(packet_counters)
+    }
+
+    fn update_metrics(&self, metrics: &ProxyMetrics, meters: &Meters, family: Family, is_active: bool) {
+        let measured = meters.iptables.get(family).read();
+        // After a change of the mode, the metrics keep their last values.
+        if is_active || measured != Measures::default() {
+            metrics.iptables(family, &measures(&measured));
+        }
+    }
+}
+
+fn measures(measures: &Measures) -> IptablesMeasures {
+    let tables = |rules: Rules| [rules.filter, rules.nat];
+    IptablesMeasures {
+        rules: tables(measures.rules),
+        written: tables(measures.written),
+        restore_failures: measures.restore_failures,
+        partial_restore_failures: measures.partial_restore_failures,
+        lock_wait: measures.lock_wait,
+        lock_timeouts: measures.lock_timeouts,
+    }
+}
+
+/// Returns the kernel's packet counters of this mode.
+fn packet_counters() -> PacketCounters {
+    let counted = portolan_iptables::counted().unwrap_or_else(|error| {
+        tracing::debug!(%error, "the kernel's counters cannot be read");
+        Counted::default()
+    });
+    PacketCounters { invalid: counted.invalid, localhost: counted.localhost }
+}
+
+/// Returns why the iptables mode cannot serve a family. Leaves no rules. Runs programs.
+pub(super) fn attempt(family: Family) -> Result<(), String> {
+    match Programs::find(family).and_then(|programs| programs.probe()) {
+        // A lock that another program holds is temporary and says nothing about what the node supports.
+        Err(portolan_iptables::Error::Locked { .. }) => Ok(()),
+        tried => tried.map_err(|error| error.to_string()),
+    }
+}
+
+impl PlaneOptions for Options {
+    fn calls_programs(&self) -> bool {
+        true
+    }
+
+    fn loads_each_endpoint(&self) -> bool {
+        true
+    }
+
+    /// Writes the kernel setting that node ports on loopback addresses need.
+    fn make(
+        &self,
+        settings: Settings,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Result<Made, Error> {
+        let mut options = self.clone();
+        if options.localhost_node_ports {
+            options.localhost_node_ports = routes_localnet();
+        }
+        let family = settings.family;
+        let programs = required(programs, family)?;
+        let meter = Arc::clone(shared.meters.iptables.get(family));
+        let dataplane = Iptables::new(programs, settings, options).with_meter(meter);
+        let own = dataplane.own();
+        Ok(Made { dataplane: Box::new(dataplane), own })
+    }
+}
+
+/// Returns the options of a family's data plane.
+pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
+    let ports = settings::node_ports(configuration, node.ips, family);
+    let loopback_addresses = match &ports {
+        NodePortMatch::MatchAll => Vec::new(),
+        NodePortMatch::Cidrs(_) => {
+            let matching = ports.matching(family, node.addresses.iter().copied());
+            matching.into_iter().filter(IpAddr::is_loopback).collect()
+        }
+    };
+    let liberal = Host::default().read(TCP_BE_LIBERAL);
+    Options {
+        localhost_node_ports: wants_localhost(configuration, &ports, family),
+        loopback_addresses,
+        drop_invalid: liberal.is_none_or(|liberal| liberal == "0"),
+        ..Options::default()
+    }
+}
+
+fn wants_localhost(configuration: &Configuration, ports: &NodePortMatch, family: Family) -> bool {
+    configuration.iptables.localhost_node_ports && ports.covers_ipv4_loopback(family)
+}
+
+/// Returns the setting that makes the kernel route packets to loopback addresses, and its default.
+pub(crate) const fn route_localnet() -> PutBack {
+    PutBack { written: Wanted::exactly(ROUTE_LOCALNET, 1), default: 0 }
+}
+
+/// Returns true if the kernel routes packets to loopback addresses.
+pub(crate) fn are_loopback_addresses_routed() -> bool {
+    Host::default().read(ROUTE_LOCALNET).as_deref() == Some("1")
+}
+
+/// Makes the kernel route packets to loopback addresses. If that fails, logs the command that does it and returns
+/// false.
+fn routes_localnet() -> bool {
+    let outcome = Host::default().apply(&[Wanted::exactly(ROUTE_LOCALNET, 1)]);
+    for setting in outcome.written {
+        tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
+    }
+    let refused: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
+    if !refused.is_empty() {
+        checks::log(&[Finding::NoLocalhostNodePorts { settings: refused.join("; ") }]);
+    }
+    outcome.refused.is_empty()
+}

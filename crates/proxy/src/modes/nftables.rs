@@ -1,0 +1,73 @@
+//! The nftables mode.
+
+use portolan_engine::Error;
+use portolan_engine::Step;
+use portolan_model::{Family, Settings};
+use portolan_nftables::Nftables;
+use portolan_node::config::{Configuration, Mode};
+use portolan_node::metrics::ProxyMetrics;
+
+use super::blueprint::PlaneOptions;
+use super::{Blueprint, FoundPrograms, Made, ModeDriver, Plane, Shared};
+use crate::checks::Finding;
+use crate::settings;
+
+/// The driver of this mode.
+pub(super) struct Driver;
+
+impl ModeDriver for Driver {
+    fn mode(&self) -> Mode {
+        Mode::Nftables
+    }
+
+    fn trial(&self, _: &Configuration, family: Family) -> Option<Finding> {
+        let tried = Nftables::open(settings::neutral(family)).and_then(|mut dataplane| dataplane.probe());
+        tried.err().map(|error| Finding::Kernel { family, reason: error.to_string() })
+    }
+
+    fn blueprint(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> Blueprint {
+        Blueprint::Nftables(Options)
+    }
+
+    fn masquerade(&self, configuration: &Configuration) -> (bool, u8) {
+        (configuration.nftables.masquerade_all, configuration.nftables.masquerade_bit)
+    }
+
+    fn former(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        _: Option<FoundPrograms>,
+    ) -> Option<Plane> {
+        if self.is_configured(configuration) {
+            return None;
+        }
+        match Nftables::open(settings::neutral(family)) {
+            Ok(dataplane) => Some(Box::new(dataplane)),
+            Err(error) => {
+                tracing::warn!(%family, %error, "rules of the nftables mode, if there are any, stay");
+                None
+            }
+        }
+    }
+
+    fn count_failure(&self, metrics: &ProxyMetrics, family: Family, step: Step) {
+        if step == Step::Collection {
+            metrics.nftables_cleanup_failed(family);
+        } else {
+            metrics.nftables_sync_failed(family);
+        }
+    }
+}
+
+/// A data plane of this mode has no options besides its [`Settings`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options;
+
+impl PlaneOptions for Options {
+    fn make(&self, settings: Settings, _: Option<FoundPrograms>, _: &mut Shared) -> Result<Made, Error> {
+        let dataplane = Nftables::open(settings)?;
+        let own = Some(dataplane.own());
+        Ok(Made { dataplane: Box::new(dataplane), own })
+    }
+}

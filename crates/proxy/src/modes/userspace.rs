@@ -1,0 +1,364 @@
+//! The userspace mode: the relay of both families, from its start to the end of its last connection.
+//!
+//! One relay serves the captured packets. When its options or the mode change, the next data plane gets the new
+//! connections. The former relay closes its listeners when the next data plane is active in every family. It ends
+//! with its last connection or at its deadline.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use portolan_engine::Error;
+use portolan_model::{Capture, Family, Settings};
+use portolan_nftables::{Listeners, Nftables};
+use portolan_node::config::{Configuration, Mode};
+use portolan_node::metrics::{ProxyMetrics, RelayMeasures};
+use portolan_relay::{Counters, Handle, Ports};
+use portolan_userspace::{Remains, Userspace, spawn_translated};
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use super::blueprint::{PlaneOptions, required};
+use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, settings};
+use crate::checks::Finding;
+
+/// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
+/// time.
+const GRACE: Duration = Duration::from_secs(1);
+/// How long the drain waits for capturing to end. It ends a moment after the next data plane has taken over.
+const CAPTURE_ENDS: Duration = Duration::from_secs(5);
+/// Poll interval of that wait.
+const LOOK: Duration = Duration::from_millis(50);
+/// Upper limit of the file descriptors that the relay uses.
+const DESCRIPTORS_MAX: u64 = 1 << 20;
+
+/// The driver of this mode.
+pub(super) struct Driver;
+
+impl ModeDriver for Driver {
+    fn mode(&self) -> Mode {
+        Mode::Userspace
+    }
+
+    fn trial(&self, configuration: &Configuration, family: Family) -> Option<Finding> {
+        match configuration.capture {
+            Capture::Tproxy => {
+                let tried = attempt(configuration, family);
+                tried.err().map(|error| Finding::Userspace { family, reason: error.to_string() })
+            }
+            Capture::Redirect => {
+                super::iptables::attempt(family).err().map(|reason| Finding::Iptables { family, reason })
+            }
+        }
+    }
+
+    fn blueprint(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> Blueprint {
+        Blueprint::Userspace(options(configuration, family, node))
+    }
+
+    fn listeners(&self, configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
+        listeners(configuration, node_ip)
+    }
+
+    /// What was captured by `tproxy`. Rules that redirect have kube-proxy's names.
+    fn former(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        _: Option<FoundPrograms>,
+    ) -> Option<Plane> {
+        let is_used = self.is_configured(configuration) && configuration.capture == Capture::Tproxy;
+        (!is_used).then(|| Box::new(Remains::new(family)) as Plane)
+    }
+
+    fn with_measures(&self, metrics: ProxyMetrics, meters: &Meters) -> ProxyMetrics {
+        let counters = meters.relays.clone();
+        metrics.with_relays(move || counters.read())
+    }
+}
+
+/// The options from which a data plane of this mode is created.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Options {
+    relay: portolan_relay::Options,
+    /// Options of the redirecting rules, if packets are redirected. `None` for TPROXY.
+    redirect: Option<portolan_iptables::Options>,
+}
+
+impl Options {
+    /// Returns the blueprint that serves the same addresses without a relay.
+    pub(super) fn without_relay(self) -> Blueprint {
+        match self.redirect {
+            Some(options) => Blueprint::Iptables(options),
+            None => Blueprint::Nftables(super::nftables::Options),
+        }
+    }
+}
+
+impl PlaneOptions for Options {
+    fn calls_programs(&self) -> bool {
+        self.redirect.is_some()
+    }
+
+    fn captures(&self) -> bool {
+        true
+    }
+
+    /// The data plane captures packets for a relay with these options.
+    fn make(
+        &self,
+        settings: Settings,
+        programs: Option<FoundPrograms>,
+        shared: &mut Shared,
+    ) -> Result<Made, Error> {
+        let relay = shared.relays.get(&self.relay)?;
+        let dataplane = match &self.redirect {
+            None => Userspace::open(settings, relay)?,
+            Some(options) => {
+                let programs = required(programs, settings.family)?;
+                Userspace::open_redirect(programs, settings, options.clone(), relay)
+            }
+        };
+        let own = dataplane.own();
+        Ok(Made { dataplane: Box::new(dataplane), own })
+    }
+}
+
+/// Returns the options of a family's data plane.
+fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
+    let redirect = (configuration.capture == Capture::Redirect).then(|| portolan_iptables::Options {
+        // Node ports are served on the same addresses as with TPROXY.
+        localhost_node_ports: false,
+        ..super::iptables::options(configuration, family, node)
+    });
+    Options { relay: relay_options(configuration), redirect }
+}
+
+/// Returns the ports, limits and timeouts of the relay. A timeout of zero means the relay's default.
+fn relay_options(configuration: &Configuration) -> portolan_relay::Options {
+    let default = portolan_relay::Options::default();
+    let or = |period: Duration, default| if period.is_zero() { default } else { period };
+    // An invalid range has been refused.
+    let range = configuration.proxy_ports().ok().flatten();
+    let ports = range.and_then(|(first, last)| Ports::from_range(first, last)).unwrap_or_default();
+    let options = portolan_relay::Options {
+        ports,
+        capture: configuration.capture,
+        idle: or(configuration.conntrack.tcp_established_timeout, default.idle),
+        half_closed_idle: or(configuration.conntrack.tcp_close_wait_timeout, default.half_closed_idle),
+        udp_idle: or(configuration.udp_idle_timeout, default.udp_idle),
+        ..default
+    };
+    options.within_descriptors(descriptors())
+}
+
+/// Returns how many file descriptors this process may have after [`raise_descriptors`].
+fn descriptors() -> usize {
+    let limit = getrlimit(Resource::Nofile).maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+fn raise_descriptors() {
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return;
+    }
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is: connections beyond it will wait");
+    }
+}
+
+/// Returns the addresses of the relay's listeners on this node to which datagrams are redirected. Empty if packets
+/// are not redirected.
+fn listeners(configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
+    let is_redirected = configuration.capture == Capture::Redirect;
+    let Ports { cluster, local } = relay_options(configuration).ports;
+    let at = |ip| [cluster, local].map(|port| SocketAddr::new(ip, port));
+    node_ip.filter(|_| is_redirected).into_iter().flat_map(at).collect()
+}
+
+/// Returns how packets are captured on this node, and why. Leaves nothing in the kernel. Runs programs.
+pub(super) fn choose_capture(
+    configuration: &Configuration,
+    families: &[Family],
+    wanted: Option<Capture>,
+) -> (Capture, String) {
+    let fault = |&family: &Family| attempt(configuration, family).err();
+    let no_tproxy = || families.iter().find_map(fault).map(|error| error.to_string());
+    let no_iptables = || families.iter().find_map(|&family| super::iptables::attempt(family).err());
+    choose(wanted, no_tproxy, no_iptables)
+}
+
+/// Returns the wanted way of capturing, or else the first one that works. If neither works, returns TPROXY.
+fn choose(
+    wanted: Option<Capture>,
+    no_tproxy: impl FnOnce() -> Option<String>,
+    no_iptables: impl FnOnce() -> Option<String>,
+) -> (Capture, String) {
+    if let Some(capture) = wanted {
+        return (capture, "--userspace-capture says so".to_owned());
+    }
+    let Some(lacks) = no_tproxy() else {
+        return (Capture::Tproxy, "the kernel has what it takes".to_owned());
+    };
+    match no_iptables() {
+        None => (Capture::Redirect, format!("tproxy cannot be used: {lacks}")),
+        Some(why) => (Capture::Tproxy, format!("packets cannot be redirected, either: {why}")),
+    }
+}
+
+/// Returns why TPROXY cannot capture packets of a family for a relay. Leaves nothing in the kernel.
+fn attempt(configuration: &Configuration, family: Family) -> Result<(), Error> {
+    let Ports { cluster, local } = relay_options(configuration).ports;
+    let at = |port| match family {
+        Family::Ipv4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port),
+        Family::Ipv6 => SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), port),
+    };
+    let capture = Listeners { cluster: at(cluster), local: at(local) };
+    Nftables::open_capture(settings::neutral(family), capture)?.probe()
+}
+
+/// The current relay, and the former ones that drain.
+#[derive(Debug)]
+pub(crate) struct Relays {
+    families: Vec<Family>,
+    current: Option<Handle>,
+    /// Relays that are replaced. They drain once nothing is captured for them.
+    former: Vec<Handle>,
+    /// Relays that drain.
+    draining: Vec<Handle>,
+    counters: RelayCounters,
+}
+
+impl Relays {
+    /// Creates the set without relays.
+    pub(crate) fn new(families: Vec<Family>, counters: RelayCounters) -> Self {
+        Self { families, current: None, former: Vec::new(), draining: Vec::new(), counters }
+    }
+
+    /// Returns true if a relay may have connections.
+    pub(crate) fn may_have_connections(&self) -> bool {
+        self.current.is_some() || !self.former.is_empty() || !self.draining.is_empty()
+    }
+
+    /// Returns the name of a relay's thread that has ended although traffic is captured for it.
+    pub(crate) fn ended_thread(&self) -> Option<&'static str> {
+        let mut relays = self.current.iter().chain(&self.former);
+        relays.any(|relay| relay.is_captured_for() && !relay.is_running()).then_some("relay")
+    }
+
+    fn get(&mut self, options: &portolan_relay::Options) -> Result<Handle, Error> {
+        if let Some(current) = self.current.as_ref().filter(|current| current.options() == options) {
+            return Ok(current.clone());
+        }
+        raise_descriptors();
+        let relay = match options.capture {
+            Capture::Tproxy => {
+                portolan_relay::spawn(&self.families, options.clone()).map_err(Error::of_mode)?
+            }
+            Capture::Redirect => spawn_translated(&self.families, options.clone())?,
+        };
+        let is_redirected = options.capture == Capture::Redirect;
+        self.counters.add(relay.shared_counters(), is_redirected);
+        self.former.extend(self.current.replace(relay.clone()));
+        relay.follow(self.former.iter().chain(&self.draining).cloned());
+        Ok(relay)
+    }
+
+    /// Drains the former relays: they accept nothing new and end with their last connection, or after `at_most`.
+    /// Called when every family has its wanted data plane. If `current_stays` is false, the current relay drains too.
+    pub(crate) fn part(&mut self, current_stays: bool, at_most: Option<Duration>) {
+        if !current_stays {
+            self.former.extend(self.current.take());
+        }
+        for relay in self.former.drain(..) {
+            let at_most = at_most.unwrap_or(relay.options().drain);
+            tracing::info!(?at_most, "the relay takes no new connections; those that it has go on");
+            let draining = relay.clone();
+            let drain = move || {
+                let told = Instant::now();
+                while draining.is_captured_for() && told.elapsed() < CAPTURE_ENDS {
+                    std::thread::sleep(LOOK);
+                }
+                std::thread::sleep(GRACE);
+                draining.drain(at_most.saturating_sub(told.elapsed()));
+            };
+            if let Err(error) = std::thread::Builder::new().name("relay-drain".into()).spawn(drain) {
+                tracing::error!(%error, "connections of the relay end now");
+            } else {
+                self.draining.push(relay);
+            }
+        }
+    }
+
+    /// Removes relays that have ended. Returns true if the last one has.
+    pub(crate) fn remove_ended(&mut self) -> bool {
+        let before = self.draining.len();
+        self.draining.retain(|relay| !relay.is_over());
+        self.draining.len() < before && !self.may_have_connections()
+    }
+}
+
+/// The counters of all relays of this process.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RelayCounters {
+    relays: Arc<Mutex<Vec<Arc<Counters>>>>,
+    /// Whether the newest relay gets redirected packets.
+    is_redirected: Arc<AtomicBool>,
+}
+
+impl RelayCounters {
+    fn add(&self, counters: Arc<Counters>, is_redirected: bool) {
+        self.is_redirected.store(is_redirected, Ordering::Relaxed);
+        self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(counters);
+    }
+
+    /// Returns the sums over all relays, or `None` if there never was one.
+    pub(crate) fn read(&self) -> Option<RelayMeasures> {
+        let relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = |which: fn(&Counters) -> &std::sync::atomic::AtomicU64| {
+            relays.iter().map(|counters| which(counters).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+        };
+        (!relays.is_empty()).then(|| RelayMeasures {
+            open: sum(|counters| &counters.open),
+            accepted: sum(|counters| &counters.accepted),
+            no_room: sum(|counters| &counters.no_room),
+            unknown: sum(|counters| &counters.unknown),
+            attempts_failed: sum(|counters| &counters.attempts_failed),
+            all_failed: sum(|counters| &counters.all_failed),
+            expired: sum(|counters| &counters.expired),
+            flows: sum(|counters| &counters.flows),
+            flows_open: sum(|counters| &counters.flows_open),
+            datagrams_lost: sum(|counters| &counters.datagrams_lost),
+            bytes_to_endpoints: sum(|counters| &counters.bytes_to_backends),
+            bytes_to_clients: sum(|counters| &counters.bytes_to_clients),
+            failing: sum(|counters| &counters.failing),
+            is_redirected: self.is_redirected.load(Ordering::Relaxed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
+        let chosen = |wanted, tproxy: Option<&str>, iptables: Option<&str>| {
+            choose(wanted, || tproxy.map(str::to_owned), || iptables.map(str::to_owned))
+        };
+        assert_eq!(chosen(None, None, None).0, Capture::Tproxy);
+        let (capture, reason) = chosen(None, Some("no nft_tproxy"), None);
+        assert!(capture == Capture::Redirect && reason.contains("no nft_tproxy"), "{reason}");
+        let (capture, reason) = chosen(None, Some("no nft_tproxy"), Some("no iptables"));
+        assert!(capture == Capture::Tproxy && reason.contains("no iptables"), "{reason}");
+        assert_eq!(chosen(Some(Capture::Redirect), None, Some("no iptables")).0, Capture::Redirect);
+        assert_eq!(chosen(Some(Capture::Tproxy), Some("no nft_tproxy"), None).0, Capture::Tproxy);
+    }
+}

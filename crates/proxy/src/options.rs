@@ -1,0 +1,249 @@
+//! The flags of the node agent, which are those of kube-proxy, and the configuration that results from it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use portolan_model::Capture;
+use portolan_node::config::{self, ConfigError, Configuration, FieldError, FieldErrors};
+use portolan_node::gates::{FeatureGates, Stage};
+
+use self::given::Given;
+use self::value::{KUBERNETES, VersionFlag};
+
+mod apply;
+mod arguments;
+mod flags;
+mod given;
+#[cfg(test)]
+mod tests;
+mod value;
+
+pub(crate) use self::arguments::normalise_flags;
+pub use self::arguments::{is_kube_proxy, normalise};
+
+/// The configuration of a file, with the errors that only deserve a warning.
+type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
+
+/// The flags of the node agent.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
+pub struct Options {
+    given: Given,
+    /// Remove the rules of all modes and exit. Takes precedence over `init_only`.
+    pub(crate) cleanup: bool,
+    /// With `cleanup`, keep what kube-proxy uses.
+    pub(crate) only_ours: bool,
+    /// Do only what needs privileges, and exit.
+    pub(crate) init_only: bool,
+    /// Apply changes of the configuration file.
+    pub(crate) config_reload: bool,
+    /// Run the iptables mode if the node lacks something for the IPVS mode.
+    pub(crate) ipvs_fallback: bool,
+    /// How long an empty list of Services or EndpointSlices is held until another list confirms it.
+    pub(crate) empty_list_hold: Duration,
+    /// How packets are captured in the userspace mode. `None`: the proxy chooses.
+    pub(crate) capture: Option<Capture>,
+}
+
+/// The command line and the configuration file together.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    /// The effective configuration, validated.
+    pub(crate) configuration: Configuration,
+    /// URL of the API server, overriding the kubeconfig's.
+    pub(crate) master: Option<String>,
+    /// Path of the configuration file, if any.
+    pub(crate) file: Option<PathBuf>,
+    /// Every flag with its effective text, for `/flagz`.
+    pub(crate) flags: Vec<(String, String)>,
+    /// Every feature gate.
+    pub(crate) gates: FeatureGates,
+    /// The version to report.
+    pub(crate) version: String,
+    /// Warnings for the operator.
+    notes: Vec<String>,
+}
+
+impl Loaded {
+    /// Logs the warnings and the flags. Call it after the log has started.
+    pub(crate) fn log(&self) {
+        tracing::debug!(version = self.version, file = ?self.file, "loaded");
+        self.log_notes();
+        for (flag, value) in &self.flags {
+            tracing::debug!(flag, value, "flag");
+        }
+    }
+
+    /// Logs the warnings.
+    pub(crate) fn log_notes(&self) {
+        for note in &self.notes {
+            tracing::warn!("{note}");
+        }
+    }
+}
+
+impl Options {
+    /// Handles `--version` and `--write-config-to`, after which the process exits. Returns true if one was given.
+    pub(crate) fn act(&self) -> anyhow::Result<bool> {
+        match self.given.version("version") {
+            VersionFlag::Short => println!("Kubernetes {}", own_version()),
+            VersionFlag::Raw => println!("{}", raw_version()),
+            VersionFlag::No | VersionFlag::Report(_) => {
+                let Some(path) = self.given.non_empty("write-config-to") else { return Ok(false) };
+                let written = self.load()?.configuration.to_yaml();
+                std::fs::write(&path, written)
+                    .with_context(|| format!("--write-config-to: cannot write {path}"))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns true if these options run the proxy, and not an action that ends by itself.
+    pub fn runs_until_signal(&self) -> bool {
+        let acts = matches!(self.given.version("version"), VersionFlag::Short | VersionFlag::Raw)
+            || self.given.non_empty("write-config-to").is_some();
+        !acts && !self.cleanup && !self.init_only
+    }
+
+    /// Reads the file, if any, and applies the flags that have precedence over it.
+    ///
+    /// # Errors
+    /// All errors of the file and the flags together.
+    pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
+        self.load_with(config::load_with_notes)
+    }
+
+    /// Does the same as [`Options::load`] for a file with this content.
+    ///
+    /// # Errors
+    /// All errors of the file and the flags together.
+    pub(crate) fn load_content(&self, content: &[u8]) -> anyhow::Result<Loaded> {
+        self.load_with(|path| config::parse_content(path, content.to_vec()))
+    }
+
+    fn load_with(&self, read: impl FnOnce(&Path) -> ReadOutcome) -> anyhow::Result<Loaded> {
+        let given = &self.given;
+        let file = given.non_empty("config").map(PathBuf::from);
+        let mut notes = self.notes(file.as_deref());
+        let (mut configuration, mut errors) = match &file {
+            Some(path) => {
+                let (configuration, found) = read(path)?;
+                notes.extend(found.iter().map(|note| format!("{}: {note}", path.display())));
+                (configuration, Vec::new())
+            }
+            None => apply::configuration(given),
+        };
+        apply::logging(given, &mut configuration.logging, &mut errors);
+        if let Some(name) = given.non_empty("hostname-override")
+            && let Err(error) = configuration.set_hostname_override(&name)
+        {
+            errors.push(error);
+        }
+        if let Err(found) = configuration.validate() {
+            errors.extend(found.iter().cloned());
+        }
+        let errors = errors.into_iter().map(|error| apply::name_flag(given, error));
+        FieldErrors::from_list(errors.collect())?;
+        let gates = configuration.gates();
+        notes.extend(gates.needless().map(needless));
+        let version = match given.version("version") {
+            VersionFlag::Report(version) => version,
+            _ => own_version(),
+        };
+        let (master, flags) = (given.non_empty("master"), given.texts());
+        Ok(Loaded { configuration, master, file, flags, gates, version, notes })
+    }
+
+    fn notes(&self, file: Option<&Path>) -> Vec<String> {
+        let mut notes = Vec::new();
+        let ignored = self.given.flags().filter(|flag| !flag.with_config);
+        let ignored: Vec<String> = ignored.map(|flag| format!("--{}", flag.name)).collect();
+        if file.is_some() && !ignored.is_empty() {
+            notes.push(format!(
+                "the configuration file replaces these flags, which are ignored: {}",
+                ignored.join(", ")
+            ));
+        }
+        for flag in self.given.flags() {
+            if let Some(instead) = flag.deprecated {
+                notes.push(format!("--{} is deprecated: {instead}", flag.name));
+            }
+        }
+        notes
+    }
+}
+
+fn needless((gate, stage): (&str, Stage)) -> String {
+    match stage {
+        Stage::Deprecated => format!("feature gate {gate} is deprecated and will go: leave it out"),
+        _ => format!("feature gate {gate} is here to stay and will go as a gate: leave it out"),
+    }
+}
+
+/// Returns the kube-proxy version that this program follows, and its own.
+fn own_version() -> String {
+    format!("v{KUBERNETES}+portolan-{}", env!("CARGO_PKG_VERSION"))
+}
+
+fn raw_version() -> String {
+    let mut numbers = KUBERNETES.split('.');
+    let mut next = || numbers.next().unwrap_or_default();
+    let (major, minor, version) = (next(), next(), own_version());
+    let platform = match std::env::consts::ARCH {
+        "x86_64" => "linux/amd64".to_owned(),
+        "aarch64" => "linux/arm64".to_owned(),
+        other => format!("linux/{other}"),
+    };
+    format!("version.Info{{Major:{major:?}, Minor:{minor:?}, GitVersion:{version:?}, Platform:{platform:?}}}")
+}
+
+impl Args for Options {
+    fn augment_args(command: Command) -> Command {
+        command
+            .args(flags::FLAGS.iter().map(given::argument))
+            .args_override_self(true)
+            .disable_version_flag(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for Options {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let given = Given(matches.clone());
+        let [cleanup, only_ours, init_only, config_reload, ipvs_fallback] =
+            ["cleanup", "only-ours", "init-only", "config-reload", "ipvs-fallback"]
+                .map(|name| given.boolean(name));
+        let capture = given.text("userspace-capture");
+        let named = |way: &Capture| way.name() == capture;
+        let capture = match Capture::ALL.into_iter().find(named) {
+            None if capture != "auto" => {
+                let error = format!(
+                    "--userspace-capture: `{capture}` is not supported; write one of: auto, tproxy, redirect\n"
+                );
+                return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, error));
+            }
+            found => found,
+        };
+        let empty_list_hold = given.duration("empty-list-hold");
+        Ok(Self {
+            given,
+            cleanup,
+            only_ours,
+            init_only,
+            config_reload,
+            ipvs_fallback,
+            empty_list_hold,
+            capture,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}

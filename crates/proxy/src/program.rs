@@ -1,0 +1,55 @@
+//! What each binary does around its commands: signals, memory, errors and the exit code.
+//!
+//! A binary implements [`Program`] for its command line and calls [`main`]. Nothing here knows which commands there are.
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// The command line of a binary.
+pub trait Program: Sized {
+    /// Parses the arguments. The first one is the name by which the program was called.
+    ///
+    /// # Errors
+    /// The command line is wrong, or asks for the help or the version, which is the text of the error.
+    fn from_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error>;
+
+    /// Returns true if the command runs until a signal stops it and has nothing to finish: it may exit with status 0
+    /// at any time.
+    fn runs_until_signal(&self) -> bool;
+
+    /// Runs the command. Returns the exit code.
+    ///
+    /// # Errors
+    /// The reason for which the process ends with status 1.
+    fn run(self) -> anyhow::Result<ExitCode>;
+}
+
+/// The `main` of a binary. Must be called first, before any other thread is started.
+pub fn main<P: Program>() -> ExitCode {
+    let signals = portolan_sock::signals::hold();
+    portolan_sock::memory::configure();
+    let program = match P::from_arguments(std::env::args_os().collect()) {
+        Ok(program) => program,
+        Err(error) => {
+            // A failure to print cannot be reported.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
+    if program.runs_until_signal() {
+        signals.end_with_success();
+    } else {
+        drop(signals);
+    }
+    match program.run() {
+        Ok(code) => code,
+        Err(error) if tracing::dispatcher::has_been_set() => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Passes the engine's reports to health, metrics, the log and the flow clean-up. Runs on the engine's thread.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use portolan_conntrack::{Cleaned, Requests};
+use portolan_engine::Refusal;
+use portolan_engine::{ObjectChanges, Report, Step};
+use portolan_model::catalog::PerFamily;
+use portolan_model::{Family, ServicePortName};
+use portolan_node::health::{Health, Now};
+use portolan_node::metrics::ProxyMetrics;
+use tokio::sync::Notify;
+
+use super::modes::{self, MODES, Meters};
+
+/// A report that a family's commits are in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Synced {
+    pub(super) family: Family,
+    /// The object changes of the commits.
+    pub(super) objects: ObjectChanges,
+    /// Whether another data plane has become the active one.
+    pub(super) replaced: bool,
+    /// Service ports that could not be programmed.
+    pub(super) refused: Vec<Refusal>,
+    /// Whether everything was compared with the kernel.
+    pub(super) full: bool,
+    /// The Service ports of the commits, if not everything was compared.
+    pub(super) changed: BTreeSet<Arc<ServicePortName>>,
+}
+
+impl Synced {
+    /// Adds a later commit of the family.
+    fn add(&mut self, later: Self) {
+        self.objects += later.objects;
+        self.replaced |= later.replaced;
+        if later.full {
+            (self.full, self.refused, self.changed) = (true, later.refused, BTreeSet::new());
+            return;
+        }
+        // A Service port that the later commit covers and does not refuse is programmed.
+        self.refused.retain(|Refusal { name, .. }| {
+            !later.changed.contains(name) && !later.refused.iter().any(|new| new.name == *name)
+        });
+        self.refused.extend(later.refused);
+        if !self.full {
+            self.changed.extend(later.changed);
+        }
+    }
+}
+
+/// The reports that wait for the agent, merged by family: they take memory for each Service port, however long the agent
+/// is busy.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    of_family: Mutex<PerFamily<Option<Synced>>>,
+    arrived: Notify,
+}
+
+impl Waiting {
+    fn add(&self, step: Synced) {
+        let mut all = self.of_family.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get_mut(step.family) {
+            Some(waiting) => waiting.add(step),
+            none @ None => *none = Some(step),
+        }
+        drop(all);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for reports, and takes them.
+    pub(super) async fn take(&self) -> impl Iterator<Item = Synced> {
+        loop {
+            let PerFamily { ipv4, ipv6 } =
+                std::mem::take(&mut *self.of_family.lock().unwrap_or_else(PoisonError::into_inner));
+            if ipv4.is_some() || ipv6.is_some() {
+                return ipv4.into_iter().chain(ipv6);
+            }
+            // A report that came after the look has left its notification.
+            self.arrived.notified().await;
+        }
+    }
+}
+
+/// Receives the engine's reports.
+pub(super) struct Reporter {
+    pub(super) health: Arc<Health>,
+    pub(super) metrics: Arc<ProxyMetrics>,
+    pub(super) done: Arc<Waiting>,
+    /// Receives the UDP Service ports whose stale flows are to be removed.
+    pub(super) flows: Requests,
+    pub(super) meters: Meters,
+}
+
+impl Reporter {
+    pub(super) fn take(&self, mut report: Report) {
+        let (family, mode) = (report.family, report.mode);
+        let now = Now::read();
+        if report.step != Step::Collection {
+            let is_ok = report.outcome.is_ok();
+            self.metrics.sync_finished(family, report.full, report.duration, is_ok, now.wall);
+        }
+        for driver in MODES {
+            driver.update_metrics(&self.metrics, &self.meters, family, driver.mode().name() == mode);
+        }
+        if report.outcome.is_err()
+            && let Some(driver) = modes::named(mode)
+        {
+            driver.count_failure(&self.metrics, family, report.step);
+        }
+        match &report.outcome {
+            Ok(commit) => {
+                if commit.full {
+                    tracing::info!(
+                        %family, mode, elements = commit.elements, objects = commit.objects, bytes = commit.bytes,
+                        duration = ?report.duration, kernel = ?commit.kernel, "compared with the kernel and in step"
+                    );
+                }
+                if report.step == Step::Replacement {
+                    tracing::info!(%family, mode, "this mode's rules are complete and do the work from now on");
+                }
+                if report.repaired {
+                    self.metrics.drift_repaired();
+                    tracing::warn!(%family, mode, elements = commit.elements, objects = commit.objects,
+                        "another program had changed our table; mended");
+                }
+                if commit.bytes > 0 {
+                    self.metrics.committed(family, commit.kernel);
+                }
+                self.health.updated(family, now);
+                let udp = std::mem::take(&mut report.udp);
+                if !udp.is_empty() {
+                    self.flows.request(family, udp);
+                }
+                report.triggers.iter().for_each(|&trigger| self.programmed(family, trigger, now.wall));
+                self.done.add(Synced {
+                    family,
+                    objects: report.objects,
+                    replaced: report.step == Step::Replacement,
+                    refused: commit.refused.clone(),
+                    full: commit.full,
+                    changed: report.changed.into_iter().collect(),
+                });
+            }
+            Err(error) if report.step == Step::Collection => {
+                tracing::warn!(%family, mode, %error, "unused chains could not be removed; comparing everything");
+            }
+            Err(error) => {
+                if report.step == Step::Replacement {
+                    tracing::error!(%family, mode, %error, "the rules before stay in force and are kept up; trying again");
+                    return;
+                }
+                self.health.queued(family, now);
+                tracing::error!(%family, mode, %error, "the commit failed; what was programmed stays, trying again");
+            }
+        }
+    }
+
+    fn programmed(&self, family: Family, trigger: i64, now: SystemTime) {
+        let Ok(trigger) = u64::try_from(trigger) else { return };
+        let latency = now.duration_since(UNIX_EPOCH + Duration::from_nanos(trigger));
+        self.metrics.network_programmed(family, latency.unwrap_or_default());
+    }
+}
+
+/// Records a clean-up of stale UDP flows. Runs on the clean-up's thread.
+pub(super) fn flows_cleaned(metrics: &ProxyMetrics, cleaned: &Cleaned) {
+    let (family, duration) = (cleaned.family, cleaned.duration);
+    match &cleaned.outcome {
+        Ok(report) => {
+            metrics.conntrack_reconciled(family, duration, report.deleted as u64);
+            tracing::debug!(%family, listed = report.listed, deleted = report.deleted, ?duration, "stale UDP flows removed");
+        }
+        Err(error) => tracing::error!(%family, %error, "stale UDP flows could not be removed; trying again"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_engine::Extent;
+    use portolan_model::Protocol;
+
+    use super::*;
+
+    fn name(service: &str) -> Arc<ServicePortName> {
+        let (namespace, service, port) = ("n".into(), service.into(), "".into());
+        Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp })
+    }
+
+    fn step(full: bool, changed: &[&str], refused: &[&str]) -> Synced {
+        let refusal = |service: &&str| Refusal { name: name(service), reason: "full", extent: Extent::Whole };
+        Synced {
+            family: Family::Ipv6,
+            objects: ObjectChanges { services: 1, endpoint_slices: 0 },
+            replaced: false,
+            refused: refused.iter().map(refusal).collect(),
+            full,
+            changed: changed.iter().map(|service| name(service)).collect(),
+        }
+    }
+
+    /// Returns what the agent gets of several reports.
+    async fn merged(steps: impl IntoIterator<Item = Synced>) -> Synced {
+        let waiting = Waiting::default();
+        steps.into_iter().for_each(|step| waiting.add(step));
+        let taken: Vec<Synced> = waiting.take().await.collect();
+        assert!(waiting.of_family.lock().expect("not poisoned").ipv6.is_none());
+        let [one] = <[Synced; 1]>::try_from(taken).expect("one for each family");
+        one
+    }
+
+    #[tokio::test]
+    async fn reports_that_wait_are_merged() {
+        let two = ObjectChanges { services: 2, endpoint_slices: 0 };
+        let first = step(false, &["a", "b", "c"], &["a", "b"]);
+        let both = merged([first.clone(), step(false, &["b", "d"], &["d"])]).await;
+        assert_eq!(both, Synced { objects: two, ..step(false, &["a", "b", "c", "d"], &["a", "d"]) });
+        let full = merged([first.clone(), step(true, &[], &["c"])]).await;
+        assert_eq!(full, Synced { objects: two, ..step(true, &[], &["c"]) });
+        let then = merged([step(true, &[], &["a", "b"]), step(false, &["b", "c"], &["c"])]).await;
+        assert_eq!(then, Synced { objects: two, ..step(true, &[], &["a", "c"]) });
+        let replaced = merged([Synced { replaced: true, ..first.clone() }, first]).await;
+        assert!(replaced.replaced);
+    }
+}

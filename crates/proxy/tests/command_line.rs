@@ -1,0 +1,64 @@
+//! The binary `portolan-proxy`: exit codes, stdout and stderr, and the name by which it is called.
+#![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::path::Path;
+use std::process::Command;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_portolan-proxy");
+
+/// Runs the program. Returns exit code, stdout and stderr.
+fn run(program: &Path, arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("config.yaml");
+    let write = format!("--write-config-to={}", file.display());
+    let table: [(&[&str], &str); 6] = [
+        (&["--help"], "Usage: portolan-proxy [OPTIONS]"),
+        (&["-h", "--cleanup"], "Usage: portolan-proxy [OPTIONS]"),
+        (&["--version"], "Kubernetes v1.36.2+portolan-"),
+        (&["--version=raw"], "version.Info{Major:\"1\""),
+        (&[&write, "--masquerade_all=t"], ""),
+        (&["cleanup", "--help"], "Usage: portolan-proxy cleanup [OPTIONS]"),
+    ];
+    for (arguments, start) in table {
+        let (code, stdout, stderr) = run(PROGRAM.as_ref(), arguments);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{arguments:?}");
+        assert!(stdout.contains(start), "{arguments:?}: {stdout}");
+    }
+    assert!(std::fs::read_to_string(file).unwrap().contains("masqueradeAll: true"));
+}
+
+#[test]
+fn a_mistake_goes_to_stderr_and_ends_with_1() {
+    let table: [(&[&str], &str); 5] = [
+        (&["proxy"], "unrecognized subcommand 'proxy'"),
+        (&["--no-such-flag"], "Usage: portolan-proxy [OPTIONS]"),
+        (&["--proxy-mode=fast"], "Error: the configuration is invalid:\n  --proxy-mode"),
+        (&["--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
+        (&["cleanup", "--config=/nonexistent"], "cannot read configuration file /nonexistent"),
+    ];
+    for (arguments, part) in table {
+        let (code, stdout, stderr) = run(PROGRAM.as_ref(), arguments);
+        assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn called_kube_proxy_it_has_no_subcommand() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = folder.path().join("kube-proxy");
+    std::os::unix::fs::symlink(PROGRAM, &name).unwrap();
+    let (code, stdout, _) = run(&name, &["--version"]);
+    assert_eq!(code, 0);
+    assert!(stdout.starts_with("Kubernetes v1.36.2"), "{stdout}");
+    let (code, _, stderr) = run(&name, &["cleanup"]);
+    assert_eq!(code, 1, "kube-proxy takes no arguments");
+    assert!(stderr.contains("unexpected argument 'cleanup'"), "{stderr}");
+}

@@ -1,0 +1,42 @@
+//! Changes of the node's addresses are reported, except for those of an ignored device.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "a test program")]
+
+use std::process::Command;
+
+use portolan_sock::addresses::{self, Addresses};
+use portolan_sock::namespace::in_new_network_namespace;
+
+const IGNORED: &str = "kube-ipvs0";
+
+fn run(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2 is installed");
+    assert!(status.success(), "ip {arguments}");
+}
+
+#[test]
+fn addresses_of_the_ignored_device_are_no_change() {
+    in_new_network_namespace(|| {
+        run("link add other type veth peer name peer");
+        let mut addresses = Addresses::open(IGNORED).unwrap();
+        // The device is created after that, as when the mode changes. It is recognized by its name; here it is no
+        // dummy device, because not every kernel has those.
+        run("link add kube-ipvs0 type veth peer name unused");
+        run("addr add 10.96.0.1/32 dev kube-ipvs0");
+        assert!(!addresses.changed().unwrap(), "the first");
+        for last in 2..100 {
+            run(&format!("addr add 10.96.0.{last}/32 dev kube-ipvs0"));
+        }
+        run("addr add fd00:10:96::1/128 dev kube-ipvs0");
+        run("addr del 10.96.0.1/32 dev kube-ipvs0");
+        assert!(!addresses.changed().unwrap());
+        run("addr add 192.0.2.1/32 dev other");
+        assert!(addresses.changed().unwrap());
+        assert!(!addresses::list_except(IGNORED).unwrap().contains(&"10.96.0.2".parse().unwrap()));
+        run("link del kube-ipvs0");
+        assert!(!addresses.changed().unwrap(), "all of its addresses went");
+        run("addr del 192.0.2.1/32 dev other");
+        assert!(addresses.changed().unwrap());
+    })
+    .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace");
+}

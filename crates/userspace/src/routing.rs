@@ -1,0 +1,78 @@
+//! Policy routing: the kernel delivers marked packets to this node, whatever their destination is.
+
+use portolan_model::{Family, Settings};
+use portolan_sock::{Errno, Protocol, Socket, SocketError};
+use portolan_wire::Request;
+use portolan_wire::route::policy::{
+    MarkRule, add_local_route, add_rule, delete_local_route, delete_rule, rules,
+};
+use portolan_wire::route::{AF_INET, AF_INET6};
+
+use portolan_nftables::capture_mark;
+use portolan_sock::retry_on_change;
+
+/// The routing table of the userspace mode. The number is unlikely to be used by other programs ("po" in ASCII).
+pub const TABLE: u32 = 28_783;
+/// The priority of the policy rule: before the main table (32766) and the rules that network plug-ins usually add, after
+/// the local table (0).
+pub const RULE_PRIORITY: u32 = 500;
+
+/// Adds the policy rule and the route if they are missing, and removes a policy rule with another mark. Returns how many
+/// objects were written or removed.
+pub(super) fn ensure(settings: &Settings) -> Result<usize, SocketError> {
+    let mut socket = Socket::open(Protocol::Route)?;
+    let family = number(settings.family);
+    let wanted = rule(settings);
+    let mut written = 0;
+    for stale in ours(&mut socket, family)?.into_iter().filter(|found| *found != wanted) {
+        written += request(&mut socket, delete_rule(&stale), &[Errno::ENOENT])?;
+    }
+    written += request(&mut socket, add_local_route(family, TABLE), &[Errno::EEXIST])?;
+    written += request(&mut socket, add_rule(&wanted), &[Errno::EEXIST])?;
+    Ok(written)
+}
+
+/// Removes the policy rule and the route.
+pub(super) fn remove(family: Family) -> Result<(), SocketError> {
+    let mut socket = Socket::open(Protocol::Route)?;
+    let family = number(family);
+    for found in ours(&mut socket, family)? {
+        request(&mut socket, delete_rule(&found), &[Errno::ENOENT])?;
+    }
+    // The kernel has no object for the table itself: it is gone with its last route.
+    request(&mut socket, delete_local_route(family, TABLE), &[Errno::ENOENT, Errno::ESRCH])?;
+    Ok(())
+}
+
+fn ours(socket: &mut Socket, family: u8) -> Result<Vec<MarkRule>, SocketError> {
+    retry_on_change(|| {
+        let mut found = Vec::new();
+        socket.dump(&mut rules(family), |frame| {
+            let ours = MarkRule::decode(frame)?.filter(|rule| rule.table == TABLE && rule.family == family);
+            found.extend(ours);
+            Ok(())
+        })?;
+        Ok(found)
+    })
+}
+
+fn rule(settings: &Settings) -> MarkRule {
+    let mark = capture_mark(settings);
+    MarkRule { family: number(settings.family), priority: RULE_PRIORITY, mark, mask: mark, table: TABLE }
+}
+
+const fn number(family: Family) -> u8 {
+    match family {
+        Family::Ipv4 => AF_INET,
+        Family::Ipv6 => AF_INET6,
+    }
+}
+
+/// Sends a request. Returns 1 if the kernel executed it, and 0 if it returned one of the errors in `nothing`.
+fn request(socket: &mut Socket, mut request: Request, nothing: &[Errno]) -> Result<usize, SocketError> {
+    match socket.query(&mut request, |_| Ok(())) {
+        Ok(()) => Ok(1),
+        Err(error) if error.errno().is_some_and(|errno| nothing.contains(&errno)) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
