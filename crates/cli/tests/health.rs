@@ -280,8 +280,9 @@ fn a_proxy_is_ready_when_everything_is_programmed() {
         answers(&cluster, at(HEALTH), "/readyz", 200);
         let healthz = answers(&cluster, at(HEALTH), "/healthz", 200);
         assert!(healthz.body.contains("\"nodeEligible\":true"), "{}", healthz.body);
-        // A ready proxy has programmed everything.
-        assert_eq!(proxy.output().matches(common::IN_STEP).count(), 2, "{mode}: {}", proxy.output());
+        // A ready proxy has programmed everything, and has logged it; the log may arrive here later than the answer.
+        let logged = eventually(PATIENCE, mode, || proxy.output().matches(common::IN_STEP).count() == 2);
+        assert!(logged.is_ok(), "{mode}: {}", proxy.output());
         let from = cluster.world.client().namespace();
         let probe = portolan_testkit::Probe::new(Protocol::Tcp, at("10.96.0.10:80"));
         assert!(from.probe(probe).unwrap().backend().is_some(), "{mode}");
