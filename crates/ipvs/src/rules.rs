@@ -369,8 +369,8 @@ impl Writer<'_> {
                 self.add(table, SOURCE_RANGES, format!("{allowed} -j RETURN"));
             }
             self.add(table, SOURCE_RANGES, "-j DROP".to_owned());
-            let nobody = self.bare(Set::Drop, "dst,dst");
-            self.add(table, chain, format!("{nobody} -m conntrack --ctstate NEW -j DROP"));
+            let no_endpoint = self.bare(Set::Drop, "dst,dst");
+            self.add(table, chain, format!("{no_endpoint} -m conntrack --ctstate NEW -j DROP"));
         }
         self.refuse();
         let elsewhere = self.bare(Set::DropExternal, "dst,dst");

@@ -38,10 +38,10 @@ fn source_ranges_guard_load_balancer_ips_and_nothing_else(mode: Mode) {
     let others = [At::ClusterIp, At::ExternalIp, At::NodePort];
     cluster.expect(&others[..1], "pod l1 r1, client l1* r1*", "cluster IP");
     cluster.expect(&others[1..], "pod l1* r1*, node l1* r1*, client l1* r1*", "external IP and node port");
-    let nobody = "client reject because no-endpoints, \
+    let refused = "client reject because no-endpoints, \
                   pod drop [iptables/redirect: reject] because source-outside-ranges \
                   [iptables/redirect: source-ranges-not-checked], node drop [iptables/redirect: ignored]";
-    cluster.check(at, &guarded, "", nobody);
+    cluster.check(at, &guarded, "", refused);
     let local = guarded.external_local();
     cluster.check(at, &local, "Rl1 Rr1", "client l1, pod drop, node drop");
     cluster.check(at, &local, "Rr1", "client drop, pod drop, node drop");

@@ -47,9 +47,9 @@ fn with_a_cluster_cidr(mode: Mode) {
 fn without_a_detector(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.configure(|settings| settings.local_detector = LocalDetector::None);
-    let nobody = "pod l1 r1 because source-kept-no-detector [userspace/redirect: masquerade-by-relay], \
+    let reached = "pod l1 r1 because source-kept-no-detector [userspace/redirect: masquerade-by-relay], \
                   node l1 r1, gateway l1 r1, remote l1 r1, client l1 r1";
-    cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", nobody);
+    cluster.check(&[At::ClusterIp], &service().external(), "Rl1 Rr1", reached);
     cluster.expect(&At::EXTERNAL, "pod l1* r1*, node l1* r1*, client l1* r1*", "external Cluster");
     let local = service().external_local();
     let expected = "pod l1, node l1* r1* [ipvs: l1*], gateway l1* r1* [ipvs: l1*], remote l1, client l1";

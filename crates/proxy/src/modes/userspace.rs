@@ -282,12 +282,12 @@ impl Relays {
             tracing::info!(?at_most, "the relay takes no new connections; those that it has go on");
             let draining = relay.clone();
             let drain = move || {
-                let told = Instant::now();
-                while draining.is_captured_for() && told.elapsed() < CAPTURE_ENDS {
+                let begun = Instant::now();
+                while draining.is_captured_for() && begun.elapsed() < CAPTURE_ENDS {
                     std::thread::sleep(LOOK);
                 }
                 std::thread::sleep(GRACE);
-                draining.drain(at_most.saturating_sub(told.elapsed()));
+                draining.drain(at_most.saturating_sub(begun.elapsed()));
             };
             if let Err(error) = std::thread::Builder::new().name("relay-drain".into()).spawn(drain) {
                 tracing::error!(%error, "connections of the relay end now");
