@@ -82,6 +82,9 @@ pub use state::{Reason, State};
 pub use table::{Changes, HealthCheckChange, HealthCheckPort, Table};
 pub use work::{ObjectChanges, Work};
 
+/// How many requests for a snapshot wait at most during a commit. A further one replaces the oldest.
+const SNAPSHOTS_MAX: usize = 16;
+
 /// A data plane of any mode.
 pub type Boxed = Box<dyn Dataplane + Send>;
 
@@ -211,9 +214,15 @@ impl Handle {
     }
 
     /// Asks for a snapshot of every family. `reply` gets it on the engine's thread, after its current commit, with the
-    /// requests before this one applied. It must be short. If the engine ends before that, `reply` is dropped.
+    /// requests before this one applied. It must be short. If the engine ends before that, or many others ask
+    /// during a long commit, `reply` is dropped.
     pub fn snapshot(&self, reply: impl FnOnce(Vec<FamilySnapshot>) + Send + 'static) {
-        self.sender.put(|pending| pending.snapshots.push(Box::new(reply)));
+        drop(self.sender.put(|pending| {
+            let is_full = pending.snapshots.len() >= SNAPSHOTS_MAX;
+            let oldest = is_full.then(|| pending.snapshots.remove(0));
+            pending.snapshots.push(Box::new(reply));
+            oldest
+        }));
     }
 
     /// Ends the thread after its current commit.

@@ -153,6 +153,19 @@ fn compared(names: &[&str]) -> Call {
 }
 
 #[test]
+fn requests_for_a_snapshot_are_bounded() {
+    let bench = Bench::new(&Recorder::at("test"), timing());
+    let (sender, receiver) = mpsc::channel();
+    for number in 0..=SNAPSHOTS_MAX {
+        let sender = sender.clone();
+        bench.handle.snapshot(move |_| sender.send(number).unwrap());
+    }
+    let mut bench = bench;
+    bench.settle();
+    assert_eq!(receiver.try_iter().collect::<Vec<_>>(), (1..=SNAPSHOTS_MAX).collect::<Vec<_>>());
+}
+
+#[test]
 fn changes_that_cancel_each_other_out_are_reported() {
     let recorder = Recorder::at("test");
     let mut bench = Bench::new(&recorder, timing());
