@@ -82,19 +82,18 @@ const fn listening(family: Family, capture: Capture) -> IpAddr {
 /// Opens the listeners of the families, in the network namespace of this thread. Another relay may have the same
 /// listeners open: the kernel distributes new connections between the two until one closes its listeners.
 pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listener>, Error> {
-    let Options { ports, stalled, .. } = *options;
+    let ports = options.ports;
     let mut listeners = Vec::with_capacity(LISTENERS);
     for &family in families {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             for (scope, port) in [(Scope::Cluster, ports.cluster), (Scope::Local, ports.local)] {
                 let address = SocketAddr::new(listening(family, options.capture), port);
-                let fd =
-                    open_one(family, protocol, address, stalled).map_err(|source| match source.errno() {
-                        Some(portolan_sock::Errno(errno)) if errno == Errno::ADDRINUSE.raw_os_error() => {
-                            Error::InUse { protocol, address }
-                        }
-                        _ => Error::Listen { protocol, address, source },
-                    })?;
+                let fd = open_one(protocol, address, options).map_err(|source| match source.errno() {
+                    Some(portolan_sock::Errno(errno)) if errno == Errno::ADDRINUSE.raw_os_error() => {
+                        Error::InUse { protocol, address }
+                    }
+                    _ => Error::Listen { protocol, address, source },
+                })?;
                 listeners.push(Listener { fd, protocol, scope, address });
             }
         }
@@ -102,19 +101,20 @@ pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listene
     Ok(listeners)
 }
 
-fn open_one(
-    family: Family,
-    protocol: Protocol,
-    address: SocketAddr,
-    stalled: Duration,
-) -> Result<OwnedFd, SocketError> {
+fn open_one(protocol: Protocol, address: SocketAddr, options: &Options) -> Result<OwnedFd, SocketError> {
+    let family = Family::of(address.ip());
     let fd = socket(family, protocol).map_err(system("socket"))?;
     if family == Family::Ipv6 {
         sockopt::set_ipv6_v6only(&fd, true).map_err(system("setsockopt(IPV6_V6ONLY)"))?;
     }
     sockopt::set_socket_reuseaddr(&fd, true).map_err(system("setsockopt(SO_REUSEADDR)"))?;
     sockopt::set_socket_reuseport(&fd, true).map_err(system("setsockopt(SO_REUSEPORT)"))?;
-    original::set_transparent(&fd, family == Family::Ipv6)?;
+    // With redirect, packets have an address of this node. On a transparent socket they would be lost if the kernel
+    // translates their source port, too: it would pass them to the connection that they seemed to belong to before
+    // (`nf_nat_ipv4_local_in`).
+    if options.capture == Capture::Tproxy {
+        original::set_transparent(&fd, family == Family::Ipv6)?;
+    }
     if protocol == Protocol::Udp {
         original::set_receive_original_destination(&fd, family == Family::Ipv6)?;
         sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER)
@@ -123,7 +123,7 @@ fn open_one(
     } else {
         // Accepted sockets inherit this.
         sockopt::set_tcp_nodelay(&fd, true).map_err(system("setsockopt(TCP_NODELAY)"))?;
-        limit_stall(&fd, stalled).map_err(system("setsockopt(TCP_USER_TIMEOUT)"))?;
+        limit_stall(&fd, options.stalled).map_err(system("setsockopt(TCP_USER_TIMEOUT)"))?;
     }
     bind(&fd, &address).map_err(system("bind"))?;
     if protocol == Protocol::Tcp {

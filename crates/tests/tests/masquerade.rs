@@ -1,8 +1,14 @@
 //! The source addresses that endpoints see: one line for each cell of the masquerading tables, for every local
 //! detector.
 
-use portolan_model::LocalDetector;
-use portolan_tests::{At, Cluster, Mode, in_every_mode, service};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use portolan_model::world::Edit;
+use portolan_model::{Family, LocalDetector, Protocol};
+use portolan_testkit::Site;
+use portolan_tests::{At, Cluster, Endpoint, Mode, TARGET_PORTS, in_every_mode, service, slices};
+use serde_json::json;
 
 in_every_mode! {
     with_a_cluster_cidr,
@@ -12,6 +18,7 @@ in_every_mode! {
     masquerade_all_is_for_cluster_ips,
     every_mark_bit_will_do,
     pods_that_draw_themselves,
+    a_client_uses_one_port_for_two_frontends,
 }
 
 fn with_a_cluster_cidr(mode: Mode) {
@@ -125,5 +132,48 @@ fn pods_that_draw_themselves(mode: Mode) {
     for detector in [LocalDetector::None, LocalDetector::InterfacePrefix("pod".into())] {
         cluster.configure(|settings| settings.local_detector = detector.clone());
         cluster.check(&[At::ClusterIp], &everywhere, "Rl1 Rl2", "l1 l1* l2, pod l1 l2");
+    }
+}
+
+/// Without another source port for the second connection, the replies of both would look alike.
+fn a_client_uses_one_port_for_two_frontends(mode: Mode) {
+    // A SYN is repeated several times within it.
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let mut cluster = Cluster::new(mode);
+    let (pod, outside) = (cluster.world().pods()[4].namespace(), cluster.world().client().namespace());
+    let (pod, outside, node) = (pod.clone(), outside.clone(), cluster.world().node().namespace().clone());
+    for family in Family::BOTH {
+        let at = SocketAddr::new(Site::Local.node().of(family), TARGET_PORTS[0]);
+        cluster.world().echo().listen_many(&node, &[(Protocol::Tcp, at)]).unwrap();
+    }
+    let mut ports = 45_000..;
+    for is_on_node in [false, true] {
+        cluster.put(&service().external(), "Rl1");
+        if is_on_node {
+            let mut edits = slices(&Endpoint::parse_all("Rl1"), u64::MAX);
+            for (edit, family) in edits.iter_mut().zip(Family::BOTH) {
+                let Edit::Upsert(_, slice) = edit else { panic!("not a slice") };
+                slice["endpoints"][0]["addresses"] = json!([Site::Local.node().of(family)]);
+            }
+            cluster.apply(&edits);
+        }
+        for client in [&pod, &outside] {
+            for family in Family::BOTH {
+                let port = ports.next().unwrap();
+                let only_port = format!("net.ipv4.ip_local_port_range={port} {port}");
+                client.output("sysctl", &["-q", "-w", &only_port]).unwrap();
+                let connect = |at: At| {
+                    let to = at.socket(family);
+                    client.run(|| TcpStream::connect_timeout(&to, PATIENCE)).unwrap()
+                };
+                let held = [At::ClusterIp, At::ExternalIp, At::NodePort].map(connect);
+                let is_reached = held.iter().all(Result::is_ok);
+                assert!(
+                    is_reached,
+                    "{family}, endpoint on the node: {is_on_node}: {held:?} {}",
+                    cluster.ruleset()
+                );
+            }
+        }
     }
 }

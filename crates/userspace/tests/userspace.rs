@@ -33,6 +33,8 @@ const PORT: u16 = 8080;
 /// How long the traffic runs in each mode.
 const WHILE: Duration = Duration::from_millis(1500);
 const PATIENCE: Duration = Duration::from_secs(120);
+/// A SYN that is repeated arrives within this time, but not one of a connection that the kernel refuses to track.
+const SHORT: Duration = Duration::from_secs(20);
 
 fn vip() -> SocketAddr {
     SocketAddr::from(([10, 96, 0, 1], 80))
@@ -457,6 +459,29 @@ fn redirected_datagrams_of_one_client_find_their_services() {
         }
     }
     drop(plane);
+}
+
+/// Both connections have the same tuple of replies once they are translated to the relay's listener.
+#[test]
+fn a_client_uses_one_port_for_two_services() {
+    for open in [Bed::userspace, Bed::redirect] {
+        let mut bed = Bed::new();
+        let other = SocketAddr::from(([10, 96, 0, 2], 80));
+        let tcp = bed.changes[0].clone();
+        let mut forwarding = Forwarding::clone(tcp.new.as_ref().unwrap());
+        forwarding.frontends = Box::new([Frontend::ClusterIp(other.ip(), other.port())]);
+        let name = Arc::new(ServicePortName { service: Arc::from("other"), ..(*tcp.name).clone() });
+        bed.changes.push(Change { name, new: Some(Arc::new(forwarding)), ..tcp });
+        let _plane = open(&bed);
+        let clients = [bed.world.client().namespace(), bed.world.pods()[2].namespace(), bed.node()];
+        for (number, client) in clients.into_iter().enumerate() {
+            client.output("sysctl", &["-q", "-w", "net.ipv4.ip_local_port_range=45000 45000"]).unwrap();
+            let connect = |to| client.run(|| TcpStream::connect_timeout(&to, SHORT)).unwrap();
+            let _first = connect(vip()).unwrap();
+            let second = connect(other);
+            assert!(second.is_ok(), "client {number}: {second:?}");
+        }
+    }
 }
 
 #[test]
