@@ -1,5 +1,6 @@
 //! The source addresses that endpoints see: one line for each cell of the masquerading tables, for every local
 //! detector.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test program")]
 
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
