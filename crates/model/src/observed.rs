@@ -40,7 +40,8 @@ pub struct Observed {
     /// it programs a node port for all addresses together.
     pub node_port_addresses: Option<Vec<IpAddr>>,
     /// The Service ports, in any order. Several entries may have the same name: their frontends and endpoints are those
-    /// of one Service port.
+    /// of one Service port. An entry with endpoints, but without frontends, has endpoints that no frontend leads to:
+    /// they can be extra, but none is missing there.
     pub ports: Vec<ObservedPort>,
 }
 
@@ -59,7 +60,8 @@ pub struct ObservedPort {
     /// The timeout of session affinity in seconds; `None` if there is no affinity.
     pub affinity: Fact<Option<u32>>,
     /// The source ranges of the load-balancer IPs, without the addresses that a mode adds to them; empty if all sources
-    /// are allowed.
+    /// are allowed. Ranges that are a load-balancer IP of the Service port itself are not compared, because a mode may
+    /// add them.
     pub source_ranges: Fact<Vec<IpNet>>,
 }
 

@@ -147,8 +147,8 @@ impl Comparison<'_> {
         match &part.endpoints {
             ObservedEndpoints::Unknown => Vec::new(),
             ObservedEndpoints::Lists { cluster, local } => {
-                let mut deviations = self.list(EndpointList::Cluster, cluster);
-                deviations.extend(self.list(EndpointList::Local, local));
+                let mut deviations = self.list(part, EndpointList::Cluster, cluster);
+                deviations.extend(self.list(part, EndpointList::Local, local));
                 deviations
             }
             ObservedEndpoints::Shared(found) => {
@@ -163,15 +163,21 @@ impl Comparison<'_> {
         }
     }
 
-    /// Compares one of the lists of endpoints. The mode need not write a list that no frontend leads to.
-    fn list(&self, list: EndpointList, found: &Fact<Vec<ObservedEndpoint>>) -> Vec<Deviation> {
+    /// Compares one of the lists of endpoints. The mode need not write a list that no frontend leads to, and an entry
+    /// without frontends has only what is beside the lists of the others.
+    fn list(
+        &self,
+        part: &ObservedPort,
+        list: EndpointList,
+        found: &Fact<Vec<ObservedEndpoint>>,
+    ) -> Vec<Deviation> {
         let Fact::Known(found) = found else { return Vec::new() };
         let backends = match list {
             EndpointList::Cluster => &self.forwarding.cluster,
             EndpointList::Local => &self.forwarding.local,
         };
         let mut deviations = endpoint_deviations(backends, found, Behind::List(list));
-        if !self.uses(list) {
+        if part.frontends.is_empty() || !self.uses(list) {
             deviations.retain(|deviation| matches!(deviation, Deviation::EndpointExtra { .. }));
         }
         deviations
@@ -206,10 +212,23 @@ impl Comparison<'_> {
         if found.is_empty() && !ranges.is_empty() {
             return vec![Deviation::SourcesUnrestricted];
         }
-        let set = |ranges: &Vec<IpNet>| IpNet::aggregate(ranges).into_iter().collect::<BTreeSet<_>>();
-        let (wanted, found) = (set(&ranges.to_vec()), set(found));
+        let set = |ranges: &[IpNet]| {
+            let compared: Vec<IpNet> =
+                ranges.iter().filter(|range| !self.is_own_ip(range)).copied().collect();
+            IpNet::aggregate(&compared).into_iter().collect::<BTreeSet<_>>()
+        };
+        let (wanted, found) = (set(ranges), set(found));
         let missing = wanted.difference(&found).copied().map(Deviation::SourceRangeMissing);
         missing.chain(found.difference(&wanted).copied().map(Deviation::SourceRangeExtra)).collect()
+    }
+
+    /// Returns true for a source range that is one of the Service port's load-balancer IPs. A mode allows these IPs
+    /// if the ranges contain the node's address, so the kernel does not hold whether the Service asks for it.
+    fn is_own_ip(&self, range: &IpNet) -> bool {
+        range.prefix_len() == range.max_prefix_len()
+            && self.forwarding.frontends.iter().any(
+                |frontend| matches!(frontend, Frontend::LoadBalancerIp(address, _) if *address == range.addr()),
+            )
     }
 }
 

@@ -215,6 +215,41 @@ fn affinity_and_source_ranges() {
     );
 }
 
+fn ranges(texts: &[&str]) -> Fact<Vec<IpNet>> {
+    Fact::Known(texts.iter().map(|text| net(text)).collect())
+}
+
+#[test]
+fn load_balancer_ips_as_sources_are_not_compared() {
+    let after = |change: fn(&mut Observed)| after(precise(&[web()]), change);
+    assert_eq!(after(|o| o.ports[0].source_ranges = ranges(&["203.0.113.0/24", "192.0.2.20/32"])), [""; 0]);
+    assert_eq!(
+        after(|o| o.ports[0].source_ranges = ranges(&["203.0.113.0/24", "192.0.2.21/32"])),
+        ["default/web:http (TCP): extra source range 192.0.2.21/32"]
+    );
+    let (name, forwarding) = web();
+    let own = Forwarding { source_ranges: Box::new([net("192.0.2.20/32")]), ..(*forwarding).clone() };
+    let table = [(name, Arc::new(own))];
+    let mut observed = precise(&table);
+    assert_eq!(observed.difference(&table), []);
+    observed.ports[0].source_ranges = Fact::Known(Vec::new());
+    assert_eq!(observed.difference(&table).len(), 1, "all sources are allowed");
+}
+
+#[test]
+fn endpoints_that_no_frontend_leads_to_can_only_be_extra() {
+    let (mut observed, table) = (precise(&[web()]), [web()]);
+    let mut beside = observed.ports[0].clone();
+    beside.frontends.clear();
+    beside.source_ranges = Fact::Unknown;
+    cluster_of(&mut beside).truncate(1);
+    observed.ports.push(beside);
+    assert_eq!(observed.difference(&table), []);
+    cluster_of(&mut observed.ports[1]).push(ObservedEndpoint::at(at("10.0.0.9:8080")));
+    let texts: Vec<String> = observed.difference(&table).iter().map(ToString::to_string).collect();
+    assert_eq!(texts, ["default/web:http (TCP): extra endpoint 10.0.0.9:8080 in the cluster list"]);
+}
+
 #[test]
 fn what_a_mode_does_not_hold_is_no_difference() {
     let unknown = |o: &mut Observed| {
