@@ -1,12 +1,14 @@
 //! The handle of a running relay.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use portolan_model::catalog::PerFamily;
+use portolan_model::table::Entry;
 use portolan_model::{Change, Coalesced, Family};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -14,6 +16,9 @@ use crate::destination::{Destinations, Translations};
 use crate::listener::{self, Error};
 use crate::options::{Counters, Options};
 use crate::relay::Relay;
+
+/// How many requests for a snapshot wait at most. A further one replaces the oldest.
+const SNAPSHOTS_MAX: usize = 16;
 
 /// What the relay has to do. Commands are merged until its thread takes them, so that they take memory for each Service port
 /// and not for each change.
@@ -27,6 +32,16 @@ pub(crate) struct Commands {
     pub(crate) drain: Option<Instant>,
     /// End at once.
     pub(crate) stop: bool,
+    /// Requests for the Service ports of a family.
+    pub(crate) snapshots: VecDeque<SnapshotRequest>,
+}
+
+/// A request for the Service ports of a family. Dropped if the relay ends before it answers.
+#[derive(Debug)]
+pub(crate) struct SnapshotRequest {
+    pub(crate) family: Family,
+    /// Has room for the answer, so that the relay does not wait.
+    pub(crate) reply: mpsc::SyncSender<Vec<Entry>>,
 }
 
 /// A handle of a relay. The relay ends when its last handle is dropped.
@@ -57,12 +72,15 @@ pub struct Capturing {
 struct End {
     over: Arc<AtomicBool>,
     counters: Arc<Counters>,
+    commands: Arc<Mutex<Commands>>,
 }
 
 impl Drop for End {
     fn drop(&mut self) {
         self.counters.end();
         self.over.store(true, Ordering::Release);
+        // A request that is put after this finds that the relay is over.
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).snapshots.clear();
     }
 }
 
@@ -102,7 +120,7 @@ pub fn spawn_with(
     .map_err(start)?;
     let over = Arc::new(AtomicBool::new(false));
     let run = {
-        let end = End { over: over.clone(), counters: counters.clone() };
+        let end = End { over: over.clone(), counters: counters.clone(), commands: commands.clone() };
         move || {
             relay.run();
             drop(end);
@@ -141,6 +159,22 @@ impl Handle {
     /// captured for this relay, so changes are sent to them as well.
     pub fn follow(&self, predecessors: impl IntoIterator<Item = Self>) {
         self.inner.predecessors.lock().unwrap_or_else(PoisonError::into_inner).extend(predecessors);
+    }
+
+    /// Returns the Service ports of a family that the relay has, in any order, with all changes applied that were sent
+    /// before. Waits for the relay's thread, which does not wait for anything. `None` if the relay has ended, or if too
+    /// many others ask at the same time.
+    pub fn snapshot(&self, family: Family) -> Option<Vec<Entry>> {
+        let (reply, answer) = mpsc::sync_channel(1);
+        self.inner.command(|commands| {
+            if !self.is_over() {
+                if commands.snapshots.len() >= SNAPSHOTS_MAX {
+                    commands.snapshots.pop_front();
+                }
+                commands.snapshots.push_back(SnapshotRequest { family, reply });
+            }
+        });
+        answer.recv().ok()
     }
 
     /// Returns the counters.

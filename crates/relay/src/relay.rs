@@ -16,7 +16,7 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 
 use crate::deadlines::Deadlines;
 use crate::destination::Destinations;
-use crate::handle::Commands;
+use crate::handle::{Commands, SnapshotRequest};
 use crate::listener::{BACKLOG, Listener};
 use crate::options::{Counters, Options};
 use crate::poll::{Poller, Readiness, Token};
@@ -146,7 +146,11 @@ impl Relay {
         self.apply_changes(now);
         let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
         let (drain, stop, has_table) = (commands.drain.take(), commands.stop, commands.has_table);
+        let snapshots = std::mem::take(&mut commands.snapshots);
         drop(commands);
+        if !snapshots.is_empty() {
+            self.answer(snapshots, now);
+        }
         for family in Family::BOTH {
             if *has_table.get(family) && !std::mem::replace(self.has_table.get_mut(family), true) {
                 self.open(family, now);
@@ -158,6 +162,15 @@ impl Relay {
             self.drain_until = Some(until);
         }
         !stop
+    }
+
+    /// Answers requests for Service ports. Changes that were put before a request are applied first.
+    fn answer(&mut self, requests: VecDeque<SnapshotRequest>, now: Instant) {
+        self.apply_changes(now);
+        for SnapshotRequest { family, reply } in requests {
+            // An error means that the requester has gone.
+            let _ = reply.try_send(self.table.entries(family));
+        }
     }
 
     /// Applies the changes of the table that have been put.

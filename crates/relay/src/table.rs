@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use portolan_model::table::Entry;
 use portolan_model::{Backend, Change, Family, Forwarding, Frontend, Protocol, ServicePortName};
 
 use crate::affinity::Affinity;
@@ -175,6 +176,15 @@ impl Table {
         };
         let is_here = || find_any(forwarding, backend).is_some_and(|backend| backend.may_hairpin);
         client != backend.ip() && (is_here() || is_internal())
+    }
+
+    /// Returns the Service ports of a family with their current forwardings, in any order. The cost is that of two
+    /// references for each.
+    pub fn entries(&self, family: Family) -> Vec<Entry> {
+        let of_family = self.names.iter().filter(|((of, _), _)| *of == family);
+        of_family
+            .filter_map(|((_, name), id)| Some((name.clone(), self.services.get(id.0)?.forwarding.clone()?)))
+            .collect()
     }
 
     /// Returns the number of connections and flows of a Service port.

@@ -11,6 +11,8 @@
 mod failing;
 #[path = "tcp/limits.rs"]
 mod limits;
+#[path = "tcp/snapshot.rs"]
+mod snapshot;
 #[path = "tcp/streams.rs"]
 mod streams;
 mod support;
