@@ -83,6 +83,9 @@ pub(super) fn leads_in(chain: &str) -> bool {
     chain == OUTPUT_CHAIN
 }
 
+/// The chain that captures packets that this node receives.
+pub(super) const PREROUTING_CHAIN: &str = "capture-prerouting";
+
 /// The chain that sends packets of this node back to it.
 const OUTPUT_CHAIN: &str = "capture-output";
 
@@ -97,7 +100,7 @@ pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     // output chain only the Service lookup tells them from replies.
     let answer = [&protocol_is(Transport::Tcp)[..], &direction_is_reply(), &[accept()]].concat();
     let prerouting =
-        vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump("services")])];
+        vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump(skeleton::SERVICES)])];
     let (key, _) = service_key(settings.family);
     // The value is not used, but nft cannot list a lookup whose result is not used.
     let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
@@ -105,7 +108,7 @@ pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     let own = [&key[..], &found, &reset_priority(0), &set_mark(mark), &set_connection_mark(mark)].concat();
     let output = vec![relayed(), translated(), commented(own, "traffic of this node comes back by loopback")];
     [
-        base("capture-prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
+        base(PREROUTING_CHAIN, ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
         base(OUTPUT_CHAIN, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
         // Without any chain of this type the kernel stops translating, also for connections that another mode has started.
         base("nat-output", ChainType::Nat, Hook::OUTPUT, NAT_PRIORITY, Vec::new()),

@@ -34,7 +34,7 @@ pub(crate) struct Operation<'a> {
 
 /// Length in bytes of the longest comment that nft accepts on an element (`NFTNL_UDATA_COMMENT_MAXLEN` less its final
 /// NUL).
-const COMMENT_MAX: usize = 127;
+pub(crate) const COMMENT_MAX: usize = 127;
 
 impl Changeset {
     pub(crate) fn is_empty(&self) -> bool {

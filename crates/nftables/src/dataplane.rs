@@ -1,9 +1,10 @@
 //! The data plane of the nftables mode, and of capturing in the userspace mode: one socket, one table in one family.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use portolan_model::Settings;
+use portolan_model::observed::Observed;
 use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Transaction};
 use portolan_wire::{Batch, Frame};
@@ -16,6 +17,7 @@ use super::drift::OwnTable;
 use super::element::Set;
 use super::encode;
 use super::load::Pieces;
+use super::observe;
 use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
@@ -27,10 +29,7 @@ use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table};
 
 /// The mode, as in configuration files.
-const MODE: &str = "nftables";
-
-/// Number of attempts at a comparison while other programs change the ruleset.
-const ATTEMPTS: u32 = 8;
+pub(super) const MODE: &str = "nftables";
 
 /// Sequence numbers reserved for one transaction: the most messages that it may have.
 const SEQUENCE_ROOM: u32 = 1 << 24;
@@ -98,6 +97,15 @@ impl Nftables {
             Err(CommitError::Refused(refusals)) => Err(unsupported(self.mode(), &batch, &refusals)),
             other => Ok(other?),
         }
+    }
+
+    /// Returns what the kernel has, in the terms of Services. Changes nothing.
+    ///
+    /// With listeners instead of endpoints, neither the endpoints nor the affinity are known.
+    pub fn observe(&mut self) -> Result<Observed, Error> {
+        let place = self.planner.layout().place();
+        let observed = observe::read_from(&mut self.socket, place)?;
+        Ok(observed.unwrap_or_else(|| observe::nothing(place.family)))
     }
 
     /// Returns our table, for [`DriftWatch`](portolan_engine::drift::DriftWatch).
@@ -281,16 +289,7 @@ impl Dataplane for Nftables {
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
         self.planner.settings.clone_from(table.settings());
         self.planner.follow(&changes.forwardings);
-        for attempt in 0..ATTEMPTS {
-            match self.compare_and_write(table) {
-                Err(
-                    Error::Commit(CommitError::GenerationMoved | CommitError::Interrupted)
-                    | Error::Socket(SocketError::Interrupted | SocketError::Overrun),
-                ) => std::thread::sleep(Duration::from_millis(2 << attempt)),
-                outcome => return outcome,
-            }
-        }
-        Err(Error::Contended { mode: self.mode(), attempts: ATTEMPTS })
+        readback::undisturbed(self.mode(), || self.compare_and_write(table))
     }
 
     fn collect(&mut self) -> Result<Collection, Error> {

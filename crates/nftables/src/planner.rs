@@ -306,4 +306,4 @@ impl Planner {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -5,9 +5,11 @@ mod rows;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use portolan_engine::dataplane::Error;
 use portolan_model::Family;
-use portolan_sock::{Socket, SocketError};
+use portolan_sock::{CommitError, Socket, SocketError};
 use portolan_wire::nftables::{
     self as wire, Chain, DataRef, ElementRef, Event, Rule, SetData, UserData, Verdict, request,
 };
@@ -35,6 +37,8 @@ pub(super) struct View {
     pub(super) classes: HashMap<u16, String>,
     /// Elements of our sets with a key or data that none of our elements has.
     pub(super) unexpected: Vec<(Set, KeyRange)>,
+    /// The comments of rows by their hash. `None` if they are not kept.
+    pub(super) comments: Option<HashMap<u64, Box<str>>>,
 }
 
 /// Returns the hash by which comments are compared.
@@ -74,21 +78,67 @@ pub(super) fn table(socket: &mut Socket, place: Place) -> Result<Option<wire::Ta
 /// Reads the whole table. Returns an empty view if it does not exist, and [`SocketError::Interrupted`] if it changed
 /// meanwhile.
 pub(super) fn read(socket: &mut Socket, place: Place) -> Result<View, SocketError> {
-    let mut view = View { table: table(socket, place)?, ..View::default() };
-    if view.table.is_none() {
-        return Ok(view);
-    }
-    view.read_chains(socket, place)?;
-    view.read_sets(socket, place)?;
-    for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
-        if view.sets.contains_key(set.name()) {
-            view.read_elements(socket, place, set)?;
+    View::default().filled(socket, place)
+}
+
+/// Does the same as [`read`], and keeps the comments of elements. The view is that of one generation of the ruleset.
+pub(super) fn read_with_comments(socket: &mut Socket, place: Place) -> Result<View, SocketError> {
+    let before = generation(socket)?;
+    let view = View::with_comments().filled(socket, place)?;
+    if generation(socket)? == before { Ok(view) } else { Err(SocketError::Interrupted) }
+}
+
+/// Number of attempts at reading while other programs change the ruleset.
+const ATTEMPTS: u32 = 8;
+
+/// Runs `work` again, after a pause, if other programs changed the ruleset meanwhile.
+pub(super) fn undisturbed<T>(
+    mode: &'static str,
+    mut work: impl FnMut() -> Result<T, Error>,
+) -> Result<T, Error> {
+    for attempt in 0..ATTEMPTS {
+        match work() {
+            Err(
+                Error::Commit(CommitError::GenerationMoved | CommitError::Interrupted)
+                | Error::Socket(SocketError::Interrupted | SocketError::Overrun),
+            ) => std::thread::sleep(Duration::from_millis(2 << attempt)),
+            outcome => return outcome,
         }
     }
-    Ok(view)
+    Err(Error::Contended { mode, attempts: ATTEMPTS })
 }
 
 impl View {
+    /// Creates an empty view that keeps the comments of elements.
+    pub(super) fn with_comments() -> Self {
+        Self { comments: Some(HashMap::new()), ..Self::default() }
+    }
+
+    /// Returns the comment with this hash; `None` if comments are not kept.
+    pub(super) fn comment(&self, hash: u64) -> Option<&str> {
+        self.comments.as_ref()?.get(&hash).map(|comment| &**comment)
+    }
+
+    fn filled(mut self, socket: &mut Socket, place: Place) -> Result<Self, SocketError> {
+        self.table = table(socket, place)?;
+        if self.table.is_none() {
+            return Ok(self);
+        }
+        self.read_chains(socket, place)?;
+        self.read_sets(socket, place)?;
+        for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
+            if self.sets.contains_key(set.name()) {
+                self.read_elements(socket, place, set)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Returns the rows of a set.
+    pub(super) fn rows_of(&self, set: Set) -> impl Iterator<Item = Row<'_>> {
+        self.rows.get(&set).into_iter().flat_map(Rows::iter)
+    }
+
     /// Returns the data of an element.
     pub(super) fn data(&self, set: Set, key: &Key) -> Option<&[u8]> {
         self.rows.get(&set)?.get(key).map(|row| row.data)
@@ -169,6 +219,28 @@ impl View {
         Ok(())
     }
 
+    /// Adds the elements of a set as if they had been read.
+    #[cfg(test)]
+    pub(super) fn add_elements(&mut self, place: Place, set: Set, elements: &[ElementRef<'_>]) {
+        let mut rows = rows_of(place, set);
+        for element in elements {
+            self.take(set, &mut rows, element);
+        }
+        rows.settle();
+        self.rows.insert(set, rows);
+    }
+
+    /// Returns the hash of an element's comment. Keeps the comment if comments are kept.
+    fn keep_comment(&mut self, element: &ElementRef<'_>) -> u64 {
+        let userdata = UserData::from_bytes(element.userdata);
+        let comment = userdata.comment_text().unwrap_or_default();
+        let hash = comment_hash(comment);
+        if let Some(comments) = &mut self.comments {
+            comments.entry(hash).or_insert_with(|| comment.into());
+        }
+        hash
+    }
+
     /// Returns the number of elements that are not rows.
     fn others(&self) -> usize {
         self.ranges.len() + self.classes.len() + self.unexpected.len()
@@ -191,7 +263,7 @@ impl View {
             (Set::SourceRanges, None) => drop(self.ranges.insert(range)),
             (_, None | Some(DataRef::Value(_))) => {
                 let data = if let Some(DataRef::Value(data)) = element.data { data } else { &[] };
-                let comment = has_comment(set).then(|| hash_of(element));
+                let comment = has_comment(set).then(|| self.keep_comment(element));
                 if !rows.push(&Row { key: element.key, data, comment }) {
                     self.unexpected.push((set, range));
                 }
@@ -216,11 +288,8 @@ pub(super) fn choice_key(id: u32, index: u32) -> Key {
     Key::EMPTY.number(super::value::Value::new(id, 0).0).number(index)
 }
 
-fn hash_of(element: &ElementRef<'_>) -> u64 {
-    comment_hash(UserData::from_bytes(element.userdata).comment_text().unwrap_or_default())
-}
-
-fn read_socket(family: Family, data: &[u8]) -> Option<SocketAddr> {
+/// Reads an endpoint from the data of an element.
+pub(super) fn read_socket(family: Family, data: &[u8]) -> Option<SocketAddr> {
     let address = read_address(family, data)?;
     let length = super::element::address_length(family) as usize;
     let port = data.get(length..)?.first_chunk::<2>()?;

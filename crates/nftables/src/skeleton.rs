@@ -39,6 +39,11 @@ impl Place {
     pub(crate) const fn wire(self) -> wire::Family {
         wire_family(self.family)
     }
+
+    /// Returns true if the table leads packets to the relay instead of translating them.
+    pub(crate) fn is_capture(self) -> bool {
+        self.table == capture::TABLE
+    }
 }
 
 impl Layout<'_> {
@@ -101,7 +106,7 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
     let settings = layout.settings;
     let mut chains = vec![
         ChainBody::regular(REFUSAL, refusal_rules(settings.family)),
-        ChainBody::regular("services", services_rules(settings)),
+        ChainBody::regular(SERVICES, services_rules(settings)),
     ];
     if layout.capture.is_none() {
         chains.push(ChainBody::regular("masquerading", masquerading_rules(settings)));
@@ -287,6 +292,17 @@ pub(super) fn leads_in(chain: &str) -> bool {
     chain != MASQUERADES
 }
 
+/// The chain with the first lookup of a packet.
+pub(super) const SERVICES: &str = "services";
+
+/// The base chain that translates packets that this node receives.
+const PREROUTING_CHAIN: &str = "nat-prerouting";
+
+/// Returns the name of the base chain that leads packets that this node receives to [`SERVICES`].
+pub(super) fn first_base_chain(place: Place) -> &'static str {
+    if place.is_capture() { capture::PREROUTING_CHAIN } else { PREROUTING_CHAIN }
+}
+
 /// The base chain that masquerades translated packets.
 const MASQUERADES: &str = "nat-postrouting";
 
@@ -295,8 +311,8 @@ fn nat_chains() -> [ChainBody; 3] {
         base(name, ChainType::Nat, hook, priority, vec![rule(vec![jump(chain)])])
     };
     [
-        nat("nat-prerouting", Hook::PREROUTING, -100, "services"),
-        nat("nat-output", Hook::OUTPUT, -100, "services"),
+        nat(PREROUTING_CHAIN, Hook::PREROUTING, -100, SERVICES),
+        nat("nat-output", Hook::OUTPUT, -100, SERVICES),
         nat(MASQUERADES, Hook::POSTROUTING, 100, "masquerading"),
     ]
 }

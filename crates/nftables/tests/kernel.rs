@@ -18,6 +18,8 @@ mod faults;
 mod limits;
 #[path = "kernel/listing.rs"]
 mod listing;
+#[path = "kernel/observe.rs"]
+mod observe;
 #[path = "kernel/priority.rs"]
 mod priority;
 #[path = "kernel/restart.rs"]

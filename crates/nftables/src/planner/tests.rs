@@ -23,7 +23,7 @@ type Model = BTreeMap<Place, Content>;
 type Place = (Set, Vec<u8>, Vec<u8>);
 type Content = (Vec<u8>, String);
 
-fn settings(family: Family) -> Settings {
+pub(crate) fn settings(family: Family) -> Settings {
     Settings {
         family,
         local_detector: LocalDetector::None,
@@ -148,7 +148,7 @@ fn from_scratch(settings: Settings, state: &[Change]) -> (Planned, Model) {
     (Planned { planner, table }, model)
 }
 
-struct Edited {
+pub(crate) struct Edited {
     rng: Rng,
     ranges: Ranges,
     world: World,
@@ -156,7 +156,7 @@ struct Edited {
 }
 
 impl Edited {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
         let world = World::random(&mut rng, 10, &ranges);
         let mut edited = Self { rng, ranges, world, catalog: Catalog::new("n1") };
@@ -165,7 +165,7 @@ impl Edited {
         edited
     }
 
-    fn edit(&mut self, family: Family) -> Vec<Change> {
+    pub(crate) fn edit(&mut self, family: Family) -> Vec<Change> {
         let count = 1 + self.rng.below(5);
         let edits: Vec<Edit> =
             (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
@@ -181,7 +181,7 @@ impl Edited {
         changes
     }
 
-    fn now(&self, family: Family) -> Vec<Change> {
+    pub(crate) fn now(&self, family: Family) -> Vec<Change> {
         let change = |(name, new)| Change { name, family, old: None, new: Some(new) };
         self.catalog.forwardings(family).map(change).collect()
     }

@@ -71,6 +71,11 @@ impl Rows {
         self.bytes.len() / self.row_length()
     }
 
+    /// Returns the rows in the order of their keys.
+    pub(in super::super) fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+        (0..self.len()).filter_map(|place| self.row(place))
+    }
+
     /// Returns the row with a key.
     pub(in super::super) fn get(&self, key: &Key) -> Option<Row<'_>> {
         self.row(self.place(key)?)

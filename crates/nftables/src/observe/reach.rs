@@ -1,0 +1,167 @@
+//! Which endpoints the chain of a class leads to.
+
+use std::collections::HashMap;
+
+use portolan_model::Settings;
+use portolan_wire::nftables::expr::Immediate;
+use portolan_wire::nftables::{Data, Expr, Verdict};
+
+use super::super::class::{Balance, Class};
+use super::super::readback::View;
+use super::super::resync::same_rules;
+use super::super::skeleton::{self, Layout, Place};
+
+/// Where the packets of a class go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reach {
+    /// To no endpoint: the class has no chain, or a chain without rules.
+    Nowhere,
+    /// Not known: the chain has rules that this mode does not write.
+    Unknown,
+    /// To endpoints.
+    Lists(Lists),
+}
+
+/// The lists of endpoints that packets go to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Lists {
+    /// The number of indexes that are drawn from the cluster's endpoints. `None` if no packet goes to them.
+    pub(super) cluster: Option<u16>,
+    /// The same for this node's endpoints.
+    pub(super) local: Option<u16>,
+    /// Timeout of session affinity in seconds.
+    pub(super) affinity: Option<u32>,
+}
+
+impl Lists {
+    /// Returns the lists that packets of a class go to.
+    pub(super) fn of(class: Class) -> Self {
+        let mut lists = Self { cluster: None, local: None, affinity: class.affinity() };
+        match class {
+            Class::Internal(Balance { local: true, backends, .. }) => lists.local = Some(backends),
+            Class::Internal(balance) | Class::External(balance) => lists.cluster = Some(balance.backends),
+            Class::ExternalLocal(balance, local) => {
+                lists.cluster = Some(balance.backends);
+                lists.local = Some(local);
+            }
+        }
+        lists
+    }
+
+    /// Returns the lists of two classes of one Service port. `None` if the classes contradict each other.
+    pub(super) fn and(self, other: Self) -> Option<Self> {
+        let agree = |one: Option<u16>, two: Option<u16>| one.is_none() || two.is_none() || one == two;
+        let is_same = agree(self.cluster, other.cluster)
+            && agree(self.local, other.local)
+            && self.affinity == other.affinity;
+        is_same.then(|| Self {
+            cluster: self.cluster.or(other.cluster),
+            local: self.local.or(other.local),
+            ..self
+        })
+    }
+
+    /// Returns true if packets that may not leave this node have no endpoint. Another rule must drop them.
+    pub(super) fn drops(self) -> bool {
+        self.local == Some(0)
+    }
+}
+
+/// Returns where the packets of each class number go.
+pub(super) fn reaches(view: &View, place: Place) -> HashMap<u16, Reach> {
+    let chains = Chains { view, place, settings: Settings::plain(place.family) };
+    view.classes.iter().map(|(&number, chain)| (number, chains.class(chain))).collect()
+}
+
+/// Returns true if packets come to the table's first lookup: the table is awake, and the base chain leads there.
+pub(super) fn is_in_effect(view: &View, place: Place) -> bool {
+    let first = skeleton::first_base_chain(place);
+    let is_awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
+    let has_hook = view.chains.get(first).is_some_and(|chain| chain.base.is_some());
+    let is_jump = |verdict: &Verdict| matches!(verdict, Verdict::Jump(chain) if chain == skeleton::SERVICES);
+    is_awake
+        && has_hook
+        && verdicts(view, first).any(is_jump)
+        && view.rules.get(skeleton::SERVICES).is_some_and(|rules| !rules.is_empty())
+}
+
+struct Chains<'a> {
+    view: &'a View,
+    place: Place,
+    /// The rules that choose an endpoint depend on the family only.
+    settings: Settings,
+}
+
+impl Chains<'_> {
+    fn class(&self, chain: &str) -> Reach {
+        if !self.has_rules(chain) {
+            return Reach::Nowhere;
+        }
+        let Ok(class) = chain.parse::<Class>() else { return Reach::Unknown };
+        let leads_to = |balance: Balance| {
+            let name = balance.to_string();
+            verdicts(self.view, chain)
+                .any(|verdict| matches!(verdict, Verdict::Goto(target) if *target == name))
+        };
+        if !class.balances().all(leads_to) {
+            return Reach::Unknown;
+        }
+        let worst = class.balances().map(|balance| self.balance(balance)).max();
+        match worst {
+            Some(Rules::Ours) => Reach::Lists(Lists::of(class)),
+            Some(Rules::None) => Reach::Nowhere,
+            Some(Rules::Foreign) | None => Reach::Unknown,
+        }
+    }
+
+    fn balance(&self, balance: Balance) -> Rules {
+        if !self.has_rules(&balance.to_string()) {
+            return Rules::None;
+        }
+        // The rules that capture name the relay's listeners, which the reader does not know.
+        let layout = Layout { settings: &self.settings, capture: None };
+        let is_ours =
+            self.place.is_capture() || same_rules(self.view, &skeleton::balance_chain(layout, balance));
+        if is_ours { Rules::Ours } else { Rules::Foreign }
+    }
+
+    fn has_rules(&self, chain: &str) -> bool {
+        self.view.rules.get(chain).is_some_and(|rules| !rules.is_empty())
+    }
+}
+
+/// The rules of a chain, from the best to the worst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rules {
+    Ours,
+    Foreign,
+    None,
+}
+
+/// Returns the verdicts of a chain's rules.
+fn verdicts<'a>(view: &'a View, chain: &str) -> impl Iterator<Item = &'a Verdict> {
+    let rules = view.rules.get(chain).map(Vec::as_slice).unwrap_or_default();
+    rules.iter().flat_map(|rule| &rule.expressions).filter_map(|expression| match expression {
+        Expr::Immediate(Immediate { data: Data::Verdict(verdict), .. }) => Some(verdict),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lists(class: &str) -> Lists {
+        Lists::of(class.parse().unwrap())
+    }
+
+    #[test]
+    fn classes_of_one_service_port_agree() {
+        let both = Lists { cluster: Some(3), local: Some(1), affinity: None };
+        assert_eq!(lists("internal-3").and(lists("external-local-3-1")), Some(both));
+        assert_eq!(lists("internal-local-1").and(lists("external-3")), Some(both));
+        assert_eq!(lists("internal-3").and(lists("external-2")), None);
+        assert_eq!(lists("internal-3").and(lists("external-3-affinity-60")), None);
+        assert!(lists("external-local-3-0").drops() && !lists("internal-3").drops());
+    }
+}
