@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_model::catalog::UdpService;
+use portolan_model::observed::Observed;
 use portolan_model::{Backend, Capture, Family, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::{Capturing, Handle};
 
 use super::kernel::{self, Kernel};
+use super::observe;
 use super::seen;
 use portolan_conntrack::{Check, Cleaner, Translations};
 use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Error, Refusal, Removal, Takeover};
@@ -89,6 +91,16 @@ impl Userspace {
             Kernel::Tproxy { rules, .. } => Some(rules.own()),
             Kernel::Redirect(rules) => rules.own(),
         }
+    }
+
+    /// Returns what the kernel and the relay have, in the terms of Services. Changes nothing. Endpoints and affinity are
+    /// not known if the relay has ended.
+    pub fn observe(&mut self) -> Result<Observed, Error> {
+        let rules = observe::without_refused(self.kernel.observe()?);
+        Ok(match self.relay.snapshot(self.family) {
+            Some(entries) => observe::with_relay(rules, &entries),
+            None => rules,
+        })
     }
 
     /// Returns the relay.

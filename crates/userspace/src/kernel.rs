@@ -1,7 +1,9 @@
 //! The kernel's part: the rules that bring packets of Services to the relay, by `tproxy` or by translation.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use portolan_model::observed::Observed;
 use portolan_model::{Capture, Family, Settings};
 use portolan_relay::{OWN_MARK, Ports};
 
@@ -51,6 +53,16 @@ impl Kernel {
         match self {
             Self::Tproxy { rules, .. } => &**rules,
             Self::Redirect(rules) => &**rules,
+        }
+    }
+
+    /// Returns what the rules are, in the terms of Services.
+    pub(super) fn observe(&mut self) -> Result<Observed, Error> {
+        match self {
+            Self::Tproxy { rules, .. } => rules.observe(),
+            Self::Redirect(_) => {
+                Err(Error::of_mode(io::Error::other("rules that capture by redirect cannot be read")))
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 //! carries their payload to endpoints.
 //!
 //! Owns what kernel and relay must do for one change ([`Userspace`]), the view of a Service port that the kernel's rules
-//! implement (`seen`), the two ways of capture (`kernel`), and the policy routing that one of them needs (`routing`).
+//! implement (`seen`), what kernel and relay have in the terms of Services (`observe`), the two ways of capture (`kernel`), and the policy routing that one of them needs (`routing`).
 //! Which packets are captured, dropped or refused is decided by the nftables mode (`portolan_nftables::Listeners`) or the iptables mode
 //! (`portolan_iptables::Redirect`). This module must not know how the relay works.
 //!
@@ -66,10 +66,12 @@
 
 mod dataplane;
 mod kernel;
+mod observe;
 mod remains;
 mod routing;
 mod seen;
 
 pub use dataplane::{Userspace, spawn_translated};
+pub use observe::read;
 pub use remains::Remains;
 pub use routing::{RULE_PRIORITY, TABLE};

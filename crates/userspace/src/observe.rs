@@ -1,0 +1,237 @@
+//! What the kernel and the relay have, in the terms of Services ([`Observed`]).
+//!
+//! The rules have the frontends, the names and the source ranges; the relay has the endpoints and the affinity. As for
+//! packets, both are joined by the frontend: the relay finds a Service port by the destination, whatever name the rules
+//! have for it. Pure, except for [`read`].
+//!
+//! - The rules reject or drop what comes to a frontend without endpoints. It never reaches the relay.
+//! - A frontend that the relay does not know has no endpoints.
+//! - A Service port that only the relay has is an entry without frontends.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+
+use portolan_engine::dataplane::Error;
+use portolan_model::observed::{
+    Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace, ObservedPort,
+};
+use portolan_model::table::Entry;
+use portolan_model::{Backend, Family, Frontend, Protocol};
+
+/// Returns what the kernel has of the rules that capture by `tproxy`, in the network namespace of this thread. Endpoints
+/// and affinity are in the relay's process, so they are not known. `None` if the rules do not exist.
+pub fn read(family: Family) -> Result<Option<Observed>, Error> {
+    Ok(portolan_nftables::read_capture(family)?.map(without_refused))
+}
+
+/// Leaves out SCTP Service ports that the rules reject or drop. This mode refuses all SCTP Service ports.
+pub(super) fn without_refused(mut rules: Observed) -> Observed {
+    rules.ports.retain(|port| port.protocol != Protocol::Sctp || !has_no_endpoints(port));
+    rules
+}
+
+/// Adds what the relay has to what the rules have.
+pub(super) fn with_relay(rules: Observed, relay: &[Entry]) -> Observed {
+    let owners = Owners::of(relay);
+    let mut reached = BTreeSet::new();
+    let mut ports = Vec::new();
+    for port in rules.ports {
+        if has_no_endpoints(&port) {
+            reached
+                .extend(port.frontends.iter().filter_map(|frontend| owners.find(port.protocol, *frontend)));
+            ports.push(port);
+            continue;
+        }
+        let mut groups: BTreeMap<Option<usize>, Vec<ObservedFrontend>> = BTreeMap::new();
+        for frontend in &port.frontends {
+            groups.entry(owners.find(port.protocol, *frontend)).or_default().push(*frontend);
+        }
+        if groups.is_empty() {
+            ports.push(port);
+            continue;
+        }
+        for (index, frontends) in groups {
+            reached.extend(index);
+            let part = ObservedPort { frontends, ..port.clone() };
+            ports.push(part_with(part, index.and_then(|index| relay.get(index))));
+        }
+    }
+    let unreached = relay.iter().enumerate().filter(|(index, _)| !reached.contains(index));
+    ports.extend(unreached.map(|(_, entry)| without_frontends(entry)));
+    Observed { ports, ..rules }
+}
+
+/// Returns true if the rules reject or drop everything that comes to the frontends.
+fn has_no_endpoints(port: &ObservedPort) -> bool {
+    matches!(&port.endpoints, ObservedEndpoints::Shared(endpoints) if endpoints.is_empty())
+}
+
+/// The relay's Service ports by frontend.
+struct Owners {
+    addresses: HashMap<(Protocol, SocketAddr), usize>,
+    node_ports: HashMap<(Protocol, u16), usize>,
+}
+
+impl Owners {
+    fn of(relay: &[Entry]) -> Self {
+        let mut owners = Self { addresses: HashMap::new(), node_ports: HashMap::new() };
+        for (index, (name, forwarding)) in relay.iter().enumerate() {
+            for frontend in &forwarding.frontends {
+                match (frontend.socket(), frontend) {
+                    (Some(socket), _) => drop(owners.addresses.insert((name.protocol, socket), index)),
+                    (None, Frontend::NodePort(port)) => {
+                        owners.node_ports.insert((name.protocol, *port), index);
+                    }
+                    (None, _) => {}
+                }
+            }
+        }
+        owners
+    }
+
+    fn find(&self, protocol: Protocol, frontend: ObservedFrontend) -> Option<usize> {
+        let address = |socket| self.addresses.get(&(protocol, socket)).copied();
+        let node_port = |port| self.node_ports.get(&(protocol, port)).copied();
+        match frontend.place {
+            ObservedPlace::Frontend(Frontend::NodePort(port)) => node_port(port),
+            ObservedPlace::Frontend(frontend) => address(frontend.socket()?),
+            ObservedPlace::Address(socket) => address(socket),
+            ObservedPlace::NodePortAt(socket) => address(socket).or_else(|| node_port(socket.port())),
+        }
+    }
+}
+
+fn part_with(part: ObservedPort, entry: Option<&Entry>) -> ObservedPort {
+    match entry {
+        Some((_, forwarding)) => ObservedPort {
+            endpoints: lists(&forwarding.cluster, &forwarding.local),
+            affinity: Fact::Known(forwarding.affinity),
+            ..part
+        },
+        None => ObservedPort { endpoints: ObservedEndpoints::Shared(Vec::new()), ..part },
+    }
+}
+
+fn without_frontends((name, forwarding): &Entry) -> ObservedPort {
+    ObservedPort {
+        name: Some(name.clone()),
+        protocol: name.protocol,
+        frontends: Vec::new(),
+        endpoints: lists(&forwarding.cluster, &forwarding.local),
+        affinity: Fact::Known(forwarding.affinity),
+        source_ranges: Fact::Unknown,
+    }
+}
+
+fn lists(cluster: &[Backend], local: &[Backend]) -> ObservedEndpoints {
+    let list = |backends: &[Backend]| {
+        Fact::Known(backends.iter().map(|backend| ObservedEndpoint::at(backend.socket())).collect())
+    };
+    ObservedEndpoints::Lists { cluster: list(cluster), local: list(local) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use portolan_model::{Forwarding, ServicePortName};
+
+    use super::*;
+
+    fn socket(net: u8, host: u8, port: u16) -> SocketAddr {
+        SocketAddr::from(([10, net, 0, host], port))
+    }
+
+    /// Returns a Service port with a cluster IP, a node port and two endpoints.
+    fn entry(service: &str, host: u8, affinity: Option<u32>) -> Entry {
+        let [namespace, service, port] = ["demo", service, ""].map(Arc::from);
+        let name = ServicePortName { namespace, service, port, protocol: Protocol::Tcp };
+        let backend = |last| Backend { address: socket(244, last, 0).ip(), port: 8080, may_hairpin: false };
+        let cluster = [host, host + 1].map(backend).into();
+        let plain = Forwarding::plain(socket(96, host, 80), Protocol::Tcp, cluster);
+        let node_port = Frontend::NodePort(30_000 + u16::from(host));
+        let frontends = plain.frontends.iter().copied().chain([node_port]).collect();
+        (Arc::new(name), Arc::new(Forwarding { frontends, affinity, ..plain }))
+    }
+
+    /// Returns what the rules have of Service ports.
+    fn rules(entries: &[Entry]) -> Observed {
+        let place = |frontend: &Frontend| {
+            ObservedFrontend::at(
+                frontend.socket().map_or(ObservedPlace::Frontend(*frontend), ObservedPlace::Address),
+            )
+        };
+        let port = |(name, forwarding): &Entry| ObservedPort {
+            frontends: forwarding.frontends.iter().map(place).collect(),
+            endpoints: ObservedEndpoints::Unknown,
+            affinity: Fact::Unknown,
+            source_ranges: Fact::Known(Vec::new()),
+            ..without_frontends(&(name.clone(), forwarding.clone()))
+        };
+        Observed {
+            family: Family::Ipv4,
+            node_port_addresses: None,
+            ports: entries.iter().map(port).collect(),
+        }
+    }
+
+    fn texts(observed: &Observed, wanted: &[Entry]) -> Vec<String> {
+        observed.difference(wanted).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn rules_and_relay_together_have_everything() {
+        let wanted = [entry("a", 1, None), entry("b", 11, Some(60))];
+        assert_eq!(texts(&with_relay(rules(&wanted), &wanted), &wanted), [""; 0]);
+        let other = [entry("a", 1, None), entry("b", 11, None)];
+        assert_eq!(
+            texts(&with_relay(rules(&wanted), &other), &wanted),
+            ["demo/b (TCP): session affinity is none instead of 60 s"]
+        );
+    }
+
+    #[test]
+    fn endpoints_are_those_of_the_frontend_in_the_relay() {
+        let wanted = [entry("a", 1, None), entry("b", 11, None)];
+        let mut renamed = rules(&wanted);
+        renamed.ports[0].name = None;
+        assert_eq!(texts(&with_relay(renamed, &wanted), &wanted), [""; 0], "found by its frontends");
+        let mut relay = wanted.clone();
+        let cluster = relay[0].1.cluster[..1].into();
+        relay[0].1 = Arc::new(Forwarding { cluster, ..(*relay[0].1).clone() });
+        assert_eq!(
+            texts(&with_relay(rules(&wanted), &relay), &wanted),
+            ["demo/a (TCP): endpoint 10.244.0.2:8080 is missing in the cluster list"]
+        );
+    }
+
+    #[test]
+    fn what_only_one_of_them_has() {
+        let both = [entry("a", 1, None), entry("b", 11, None)];
+        let [a, _] = both.clone();
+        assert_eq!(
+            texts(&with_relay(rules(&both), std::slice::from_ref(&a)), &both)[0],
+            "demo/b (TCP): endpoint 10.244.0.11:8080 is missing behind node port 30011"
+        );
+        let only_relay = with_relay(rules(std::slice::from_ref(&a)), &both);
+        assert_eq!(
+            texts(&only_relay, &both),
+            [
+                "demo/b (TCP): cluster IP 10.96.0.11:80 is not programmed",
+                "demo/b (TCP): node port 30011 is not programmed",
+            ]
+        );
+        assert_eq!(texts(&only_relay, &[a]), ["demo/b (TCP): extra Service port"]);
+    }
+
+    #[test]
+    fn what_the_rules_reject_never_reaches_the_relay() {
+        let wanted = [entry("a", 1, None)];
+        let mut rejected = rules(&wanted);
+        rejected.ports[0].endpoints = ObservedEndpoints::Shared(Vec::new());
+        let texts = texts(&with_relay(rejected.clone(), &wanted), &wanted);
+        assert_eq!(texts[0], "demo/a (TCP): endpoint 10.244.0.1:8080 is missing behind node port 30001");
+        rejected.ports[0].protocol = Protocol::Sctp;
+        assert_eq!(without_refused(rejected).ports, []);
+    }
+}
