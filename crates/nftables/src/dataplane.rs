@@ -9,27 +9,23 @@ use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Transaction};
 use portolan_wire::{Batch, Frame};
 
-use super::capture::{self, Listeners};
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
 use super::departure::{self, TableRemoval};
 use super::drift::OwnTable;
 use super::element::Set;
 use super::encode;
+use super::layout::{Kind, Layout, Listeners, Target};
 use super::load::Pieces;
 use super::observe;
 use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
-use super::skeleton::{self, Layout};
 use portolan_engine::dataplane::{
     About, Collection, Commit, Dataplane, Error, Removal, TRANSIT_TIME, Takeover,
 };
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table};
-
-/// The mode, as in configuration files.
-pub(super) const MODE: &str = "nftables";
 
 /// Sequence numbers reserved for one transaction: the most messages that it may have.
 const SEQUENCE_ROOM: u32 = 1 << 24;
@@ -64,7 +60,7 @@ impl Nftables {
     /// Does the same as [`Self::open`] for a table that sends packets to listeners instead of translating them.
     pub fn open_capture(settings: Settings, capture: Listeners) -> Result<Self, Error> {
         let mut this = Self::open(settings)?;
-        this.planner.capture = Some(capture);
+        this.planner.target = Target::Relay(capture);
         Ok(this)
     }
 
@@ -86,15 +82,15 @@ impl Nftables {
             class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
             encode::class(&mut transaction, layout, 1 + u16::from(affinity.is_some()), class);
         }
-        if self.planner.capture.is_some() {
-            for body in capture::connections(&self.planner.settings) {
-                encode::chain(&mut transaction, place, &body);
-            }
+        for body in layout.chains_elsewhere() {
+            encode::chain(&mut transaction, place, &body);
         }
         transaction.delete_table(place.wire(), place.table);
         let batch = transaction.finish().map_err(SocketError::from)?;
         match self.socket.commit(&batch) {
-            Err(CommitError::Refused(refusals)) => Err(unsupported(self.mode(), &batch, &refusals)),
+            Err(CommitError::Refused(refusals)) => {
+                Err(unsupported(self.planner.target.kind(), &batch, &refusals))
+            }
             other => Ok(other?),
         }
     }
@@ -103,9 +99,9 @@ impl Nftables {
     ///
     /// With listeners instead of endpoints, neither the endpoints nor the affinity are known.
     pub fn observe(&mut self) -> Result<Observed, Error> {
-        let place = self.planner.layout().place();
-        let observed = observe::read_from(&mut self.socket, place)?;
-        Ok(observed.unwrap_or_else(|| observe::nothing(place.family)))
+        let (kind, family) = (self.planner.target.kind(), self.planner.settings.family);
+        let observed = observe::read_from(&mut self.socket, kind, family)?;
+        Ok(observed.unwrap_or_else(|| observe::nothing(family)))
     }
 
     /// Returns our table, for [`DriftWatch`](portolan_engine::drift::DriftWatch).
@@ -115,7 +111,7 @@ impl Nftables {
     }
 
     const fn mode(&self) -> &'static str {
-        if self.planner.capture.is_some() { capture::MODE } else { MODE }
+        self.planner.target.kind().mode
     }
 
     fn begin(&mut self, generation: Option<u32>) -> Transaction {
@@ -124,7 +120,7 @@ impl Nftables {
 
     fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
         let settings = self.planner.settings.clone();
-        let layout = Layout { settings: &settings, capture: self.planner.capture };
+        let layout = Layout { settings: &settings, target: self.planner.target };
         let mut objects = plan.classes.len();
         let mut transaction = self.begin(None);
         if self.planner.classes.needs_affinity() && !self.affinity_map {
@@ -307,9 +303,7 @@ impl Dataplane for Nftables {
 
     fn remove_part(&mut self, _takeover: &Takeover<'_>) -> Result<Removal, Error> {
         let place = self.planner.layout().place();
-        let captures = self.planner.capture.is_some();
-        let leads_in =
-            |chain: &str| if captures { capture::leads_in(chain) } else { skeleton::leads_in(chain) };
+        let leads_in = self.planner.target.kind().leads_in;
         if !self.departure.advance(&mut self.socket, place, leads_in)? {
             return Ok(Removal::Continues(TRANSIT_TIME));
         }
@@ -327,27 +321,16 @@ fn log_refusals(batch: &Batch, error: &CommitError) {
     }
 }
 
-/// Returns the kernel modules that a mode needs besides `nf_tables`.
-fn modules(mode: &str) -> &'static str {
-    if mode == capture::MODE {
-        "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_reject_ipv4, nft_reject_ipv6, nft_socket and nft_tproxy"
-    } else {
-        "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_masq, nft_nat, nft_numgen, nft_reject_ipv4 and \
-         nft_reject_ipv6"
-    }
-}
-
-fn unsupported(mode: &'static str, batch: &Batch, refusals: &[portolan_sock::Refusal]) -> Error {
+fn unsupported(kind: &Kind, batch: &Batch, refusals: &[portolan_sock::Refusal]) -> Error {
     let Some(first) = refusals.first() else {
-        return Error::Unsupported { mode, missing: "nf_tables".into() };
+        return Error::Unsupported { mode: kind.mode, missing: "nf_tables".into() };
     };
     let message = batch.frame(first.sequence).map(|frame| describe(&frame)).unwrap_or_default();
     let missing = format!(
         "it refused {message} ({}). Kernel 5.13 or newer is needed, with the modules nf_tables, {}",
-        first.errno,
-        modules(mode)
+        first.errno, kind.modules
     );
-    Error::Unsupported { mode, missing }
+    Error::Unsupported { mode: kind.mode, missing }
 }
 
 /// Returns a message in words, for the log.
@@ -371,6 +354,7 @@ fn describe(frame: &Frame<'_>) -> String {
 mod tests {
     use portolan_sock::Errno;
 
+    use super::super::layout::{CAPTURE, TRANSLATE};
     use super::*;
 
     #[test]
@@ -385,8 +369,8 @@ mod tests {
             offset: None,
             missing: None,
         };
-        let text = |mode| unsupported(mode, &batch, std::slice::from_ref(&refusal)).to_string();
-        let (capture, plain) = (text(capture::MODE), text(MODE));
+        let text = |kind| unsupported(kind, &batch, std::slice::from_ref(&refusal)).to_string();
+        let (capture, plain) = (text(CAPTURE), text(TRANSLATE));
         assert!(
             capture.contains("the userspace mode") && capture.contains("nft_socket and nft_tproxy"),
             "{capture}"

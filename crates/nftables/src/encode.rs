@@ -7,7 +7,8 @@ use portolan_wire::nftables::{
 use super::changeset::{Changeset, Operation};
 use super::class::{Balance, Class};
 use super::element::Set;
-use super::skeleton::{self, ChainBody, Layout, Place};
+use super::layout::Layout;
+use super::skeleton::{self, ChainBody, Place};
 use super::value::Value;
 
 /// Bytes that an element takes in a message besides key, data and comment.

@@ -55,10 +55,14 @@
 //!
 //! A class chain without Services is collected later, in two transactions a second apart: kernels before 6.2 keep a
 //! chain referenced for a moment after the element that points to it is deleted.
+//!
+//! # Reading back
+//!
+//! [`read`] and [`Nftables::observe`] return what the kernel has in the terms of Services, without the wanted table.
 
-mod capture;
 mod changeset;
 mod class;
+mod connections;
 mod content;
 mod counted;
 mod dataplane;
@@ -67,6 +71,7 @@ mod drift;
 mod element;
 mod encode;
 mod expression;
+mod layout;
 mod load;
 mod observe;
 mod placement;
@@ -76,9 +81,8 @@ mod resync;
 mod skeleton;
 mod value;
 
-pub use capture::{CONNECTIONS_TABLE, Listeners, TABLE as CAPTURE_TABLE};
-pub use capture::{Connections, MODE as CAPTURE_MODE, capture_mark};
+pub use connections::{Connections, TABLE as CONNECTIONS_TABLE};
 pub use dataplane::Nftables;
 pub use departure::{TableRemoval, remove as remove_table};
+pub use layout::{CAPTURE_MODE, CAPTURE_TABLE, Listeners, TABLE, capture_mark};
 pub use observe::{read, read_capture};
-pub use skeleton::TABLE;

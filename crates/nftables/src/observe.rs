@@ -34,10 +34,10 @@ use portolan_model::observed::{
 use portolan_model::{Family, Protocol, ServicePortName};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 
-use super::capture;
 use super::element::{Key, Set, read_number};
+use super::layout::{CAPTURE, Kind, TRANSLATE};
 use super::readback::{self, View, choice_key, read_socket};
-use super::skeleton::{Place, TABLE};
+use super::skeleton::Place;
 use super::value::{LOCAL_OFFSET, Value};
 use decode::At;
 use reach::{Lists, Reach};
@@ -45,24 +45,24 @@ use reach::{Lists, Reach};
 /// Returns what the kernel has of the nftables mode in the network namespace of this thread. `None` if the table does not
 /// exist.
 pub fn read(family: Family) -> Result<Option<Observed>, Error> {
-    read_once(Place { family, table: TABLE })
+    read_once(TRANSLATE, family)
 }
 
 /// Returns what the kernel has of the rules that capture packets for the relay, in the network namespace of this thread.
 /// They hold neither endpoints nor affinity. `None` if the table does not exist.
 pub fn read_capture(family: Family) -> Result<Option<Observed>, Error> {
-    read_once(Place { family, table: capture::TABLE })
+    read_once(CAPTURE, family)
 }
 
-fn read_once(place: Place) -> Result<Option<Observed>, Error> {
-    read_from(&mut Socket::open(NetlinkProtocol::Netfilter)?, place)
+fn read_once(kind: &Kind, family: Family) -> Result<Option<Observed>, Error> {
+    read_from(&mut Socket::open(NetlinkProtocol::Netfilter)?, kind, family)
 }
 
 /// Reads a table. Returns `None` if it does not exist.
-pub(super) fn read_from(socket: &mut Socket, place: Place) -> Result<Option<Observed>, Error> {
-    let mode = if place.is_capture() { capture::MODE } else { super::dataplane::MODE };
-    let view = readback::undisturbed(mode, || Ok(readback::read_with_comments(socket, place)?))?;
-    Ok(view.table.is_some().then(|| observed(view, place)))
+pub(super) fn read_from(socket: &mut Socket, kind: &Kind, family: Family) -> Result<Option<Observed>, Error> {
+    let place = kind.place(family);
+    let view = readback::undisturbed(kind.mode, || Ok(readback::read_with_comments(socket, place)?))?;
+    Ok(view.table.is_some().then(|| observed(view, kind, place)))
 }
 
 /// Returns an entry for a table without Service ports.
@@ -71,14 +71,14 @@ pub(super) const fn nothing(family: Family) -> Observed {
 }
 
 /// Returns what a table means. The view must have the comments of elements.
-fn observed(view: View, place: Place) -> Observed {
-    if !reach::is_in_effect(&view, place) {
+fn observed(view: View, kind: &Kind, place: Place) -> Observed {
+    if !reach::is_in_effect(&view, kind) {
         return nothing(place.family);
     }
     let mut reader = Reader {
         family: place.family,
-        is_capture: place.is_capture(),
-        reaches: reach::reaches(&view, place),
+        holds_endpoints: kind.holds_endpoints,
+        reaches: reach::reaches(&view, kind, place),
         view,
         ranges: HashMap::new(),
         guarded: BTreeMap::new(),
@@ -96,7 +96,7 @@ fn observed(view: View, place: Place) -> Observed {
     for (owner, frontends) in &owners {
         reader.add_ports(owner, frontends);
     }
-    if !place.is_capture() {
+    if kind.holds_endpoints {
         reader.add_endpoints_without_frontend(&owners);
     }
     if reader.has_unreadable {
@@ -146,7 +146,7 @@ impl Found {
 
 struct Reader {
     family: Family,
-    is_capture: bool,
+    holds_endpoints: bool,
     view: View,
     reaches: HashMap<u16, Reach>,
     /// The source ranges of load-balancer IPs.
@@ -236,7 +236,7 @@ impl Reader {
         }
         for ((protocol, name, reach, source_ranges), frontends) in entries {
             let affinity = match reach {
-                Reach::Lists(lists) if !self.is_capture => Fact::Known(lists.affinity),
+                Reach::Lists(lists) if self.holds_endpoints => Fact::Known(lists.affinity),
                 _ => Fact::Unknown,
             };
             let endpoints = self.endpoints(owner, reach, together.is_some());
@@ -271,7 +271,7 @@ impl Reader {
     /// has the list that no frontend leads to.
     fn endpoints(&mut self, owner: &Owner, reach: Reach, is_whole: bool) -> ObservedEndpoints {
         match (reach, owner) {
-            (Reach::Lists(lists), Owner::Id(id)) if !self.is_capture => {
+            (Reach::Lists(lists), Owner::Id(id)) if self.holds_endpoints => {
                 let Lists { cluster, local, affinity } = lists;
                 let mut list = |of: List, count: Option<u16>| match count {
                     None if !is_whole => Fact::Unknown,

@@ -7,14 +7,13 @@ use std::sync::Arc;
 
 use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
 
-use super::capture::Listeners;
 use super::changeset::Changeset;
 use super::class::{Class, Classes};
 use super::content::{self, ClassPair, Values};
 use super::counted::{Counted, CountedAddresses};
 use super::element::{Element, Set};
+use super::layout::{Layout, Target};
 use super::placement::{self, Before, Placement};
-use super::skeleton::Layout;
 use super::value::{Ids, Value};
 use portolan_engine::dataplane::{Extent, Refusal};
 use portolan_engine::table::Table;
@@ -70,8 +69,8 @@ impl Side<'_> {
 #[derive(Debug)]
 pub(crate) struct Planner {
     pub(crate) settings: Settings,
-    /// The listeners to send packets to. `None` if packets are translated.
-    pub(crate) capture: Option<Listeners>,
+    /// Where packets are led.
+    pub(crate) target: Target,
     pub(crate) ids: Ids,
     pub(crate) classes: Classes,
     /// The Service ports with elements. Those that were refused are missing.
@@ -84,7 +83,7 @@ impl Planner {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             settings,
-            capture: None,
+            target: Target::Endpoints,
             ids: Ids::default(),
             classes: Classes::default(),
             placed: HashMap::new(),
@@ -94,7 +93,7 @@ impl Planner {
     }
 
     pub(crate) fn layout(&self) -> Layout<'_> {
-        Layout { settings: &self.settings, capture: self.capture }
+        Layout { settings: &self.settings, target: self.target }
     }
 
     /// Plans the transaction that applies the changes.
@@ -154,7 +153,7 @@ impl Planner {
         let values = self.values(forwarding, placed);
         let node_ip = self.settings.node_ip;
         let mut elements = content::elements(forwarding, &placed.placement(), placed.id, values, node_ip);
-        if self.capture.is_some() {
+        if !self.target.kind().holds_endpoints {
             // The rules name the listeners.
             elements.retain(|element| element.set != Set::Endpoints);
         }
@@ -223,7 +222,7 @@ impl Planner {
     /// Returns a refusal if a Service port has more endpoints than it can use. With listeners instead of endpoints
     /// there is no such limit.
     fn left_out(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Option<Refusal> {
-        let reason = placement::too_many(forwarding).filter(|_| self.capture.is_none())?;
+        let reason = placement::too_many(forwarding).filter(|_| self.target.kind().holds_endpoints)?;
         Some(Refusal { name: name.clone(), reason, extent: Extent::Endpoints })
     }
 

@@ -1,7 +1,7 @@
 //! The fixed part of a table: its sets, and its chains with their rules.
 //!
-//! The base chains have kube-proxy's types, hooks and priorities, because CNI plug-ins and policy engines rely on
-//! them.
+//! Owns what both [layouts](super::layout) have: the sets, the first lookup, and the chains that drop and reject. The
+//! base chains have kube-proxy's types, hooks and priorities, because CNI plug-ins and policy engines rely on them.
 
 use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
 use portolan_wire::nftables::expr::MetaKey;
@@ -10,19 +10,15 @@ use portolan_wire::nftables::{
     SetFlags, Table, UserData, concatenated,
 };
 
-use super::capture::{self, Listeners};
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::expression::{
-    Side, accept, address, address_is_local, address_words, delete, dnat, drop, goto, in_cidr, is_marked,
-    jump, local_pod, map, mark_for_masquerade, masquerade, member, meta, not_member, not_to_loopback,
-    not_zero, priority, protocol_and_port, protocol_is, random, reject, reset_connection, reset_priority,
-    service_key, set_meta, state_new, status_dnat, take_mark, update, verdict_map, wire_family,
+    Side, accept, address, address_is_local, drop, goto, in_cidr, jump, map, member, meta, not_member,
+    not_to_loopback, not_zero, priority, protocol_and_port, protocol_is, reject, reset_connection,
+    reset_priority, service_key, set_meta, state_new, verdict_map, wire_family,
 };
-use super::value::{CLASS_MASK, ID_MASK, LOCAL_OFFSET};
-
-/// The name of the nftables mode's table, in either family.
-pub const TABLE: &str = "portolan";
+use super::layout::Layout;
+use super::value::CLASS_MASK;
 
 /// Number of bindings that the affinity map can hold, for all Services of a family together.
 const AFFINITY_SIZE: u32 = 262_144;
@@ -39,25 +35,6 @@ impl Place {
     pub(crate) const fn wire(self) -> wire::Family {
         wire_family(self.family)
     }
-
-    /// Returns true if the table leads packets to the relay instead of translating them.
-    pub(crate) fn is_capture(self) -> bool {
-        self.table == capture::TABLE
-    }
-}
-
-impl Layout<'_> {
-    pub(crate) const fn place(&self) -> Place {
-        let table = if self.capture.is_some() { capture::TABLE } else { TABLE };
-        Place { family: self.settings.family, table }
-    }
-}
-
-/// The inputs that determine the fixed part.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Layout<'a> {
-    pub(crate) settings: &'a Settings,
-    pub(crate) capture: Option<Listeners>,
 }
 
 /// One rule: its expressions and its comment.
@@ -91,7 +68,7 @@ impl ChainBody {
         })
     }
 
-    fn regular(name: impl Into<String>, rules: Vec<RuleBody>) -> Self {
+    pub(super) fn regular(name: impl Into<String>, rules: Vec<RuleBody>) -> Self {
         Self { name: name.into(), base: None, rules }
     }
 }
@@ -108,9 +85,7 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         ChainBody::regular(REFUSAL, refusal_rules(settings.family)),
         ChainBody::regular(SERVICES, services_rules(settings)),
     ];
-    if layout.capture.is_none() {
-        chains.push(ChainBody::regular("masquerading", masquerading_rules(settings)));
-    }
+    chains.extend(layout.own_chain());
     chains.extend([
         ChainBody::regular("firewall-check", vec![firewall_rule(settings.family)]),
         ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
@@ -119,53 +94,19 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         all_of("input-check", &["node-port-endpoints-check", "service-endpoints-check"]),
         all_of("forward-check", &["service-endpoints-check", "cluster-ips-check"]),
     ]);
-    if layout.capture.is_some() {
-        chains.extend(check_chains(&is_marked(capture::capture_mark(settings))));
-        chains.extend(capture::base_chains(settings));
-    } else {
-        chains.extend(check_chains(&status_dnat()));
-        chains.extend(nat_chains());
-    }
+    chains.extend(check_chains(&layout.is_taken()));
+    chains.extend(layout.base_chains());
     chains
 }
 
-/// Returns the chain of a class. It marks packets to be masqueraded and goes to an endpoint chain.
+/// Returns the chain of a class, which goes to an endpoint chain.
 pub(crate) fn class_chain(layout: Layout<'_>, class: Class) -> ChainBody {
-    let settings = layout.settings;
-    // Captured packets need no mark: the relay chooses the source address when it connects to the endpoint.
-    let mark = || if layout.capture.is_some() { Vec::new() } else { mark_for_masquerade(settings).to_vec() };
-    let to = |balance: Balance| rule(vec![goto(balance.to_string())]);
-    let rules = match class {
-        Class::Internal(balance) | Class::External(balance) if layout.capture.is_some() => vec![to(balance)],
-        Class::Internal(balance) => internal_masquerade(settings).into_iter().chain([to(balance)]).collect(),
-        Class::External(balance) => vec![commented(mark(), "masquerade"), to(balance)],
-        Class::ExternalLocal(cluster, local) => {
-            let short_cut = |expressions: Vec<Expr>| [expressions, vec![goto(cluster.to_string())]].concat();
-            let mut rules = Vec::new();
-            if let Some(is_local) = local_pod(settings, true) {
-                rules.push(commented(short_cut(is_local), "short-circuit pod traffic"));
-            }
-            let from_node = [address_is_local(Side::Source).to_vec(), mark()].concat();
-            rules.push(commented(short_cut(from_node), "short-circuit and masquerade local traffic"));
-            rules.push(match local {
-                0 => commented(reset_priority(0).to_vec(), "no local endpoint: dropped later"),
-                backends => to(Balance { local: true, backends, ..cluster }),
-            });
-            rules
-        }
-    };
-    ChainBody::regular(class.to_string(), rules)
+    ChainBody::regular(class.to_string(), layout.class_rules(class))
 }
 
-/// Returns the chain that chooses one of N endpoints and translates the destination.
+/// Returns the chain that leads packets of a class to one of N endpoints.
 pub(crate) fn balance_chain(layout: Layout<'_>, balance: Balance) -> ChainBody {
-    let family = layout.settings.family;
-    let rules = match balance.affinity {
-        _ if let Some(capture) = layout.capture => capture.rules(layout.settings, balance.local),
-        None => plain_balance_rules(family, balance),
-        Some(seconds) => affinity_rules(family, balance, seconds),
-    };
-    ChainBody::regular(balance.to_string(), rules)
+    ChainBody::regular(balance.to_string(), layout.balance_rules(balance))
 }
 
 /// Returns the definition of a set. [`Set::Affinity`] is created only when a Service needs it, because the kernel
@@ -287,35 +228,8 @@ fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
     ]
 }
 
-/// Returns true for a base chain that translates, drops or rejects packets, and false for the one that masquerades.
-pub(super) fn leads_in(chain: &str) -> bool {
-    chain != MASQUERADES
-}
-
 /// The chain with the first lookup of a packet.
 pub(super) const SERVICES: &str = "services";
-
-/// The base chain that translates packets that this node receives.
-const PREROUTING_CHAIN: &str = "nat-prerouting";
-
-/// Returns the name of the base chain that leads packets that this node receives to [`SERVICES`].
-pub(super) fn first_base_chain(place: Place) -> &'static str {
-    if place.is_capture() { capture::PREROUTING_CHAIN } else { PREROUTING_CHAIN }
-}
-
-/// The base chain that masquerades translated packets.
-const MASQUERADES: &str = "nat-postrouting";
-
-fn nat_chains() -> [ChainBody; 3] {
-    let nat = |name, hook, priority, chain| {
-        base(name, ChainType::Nat, hook, priority, vec![rule(vec![jump(chain)])])
-    };
-    [
-        nat(PREROUTING_CHAIN, Hook::PREROUTING, -100, SERVICES),
-        nat("nat-output", Hook::OUTPUT, -100, SERVICES),
-        nat(MASQUERADES, Hook::POSTROUTING, 100, "masquerading"),
-    ]
-}
 
 /// The chain that rejects packets. The name is kube-proxy's.
 const REFUSAL: &str = "reject-chain";
@@ -364,18 +278,6 @@ fn accepts_node_ports(settings: &Settings) -> Vec<Expr> {
     }
 }
 
-fn masquerading_rules(settings: &Settings) -> Vec<RuleBody> {
-    let family = settings.family;
-    let words = address_words(family);
-    let hairpin = [
-        status_dnat(),
-        vec![address(family, Side::Source, 0), address(family, Side::Destination, words)],
-        protocol_and_port(words * 2).to_vec(),
-        vec![member(Set::HairpinConnections, 0), masquerade()],
-    ];
-    vec![rule([&take_mark(settings)[..], &[masquerade()]].concat()), commented(hairpin.concat(), "hairpin")]
-}
-
 /// `<key> @firewall-ips <key> . ip saddr != @source-ranges drop`
 fn firewall_rule(family: Family) -> RuleBody {
     let (key, words) = service_key(family);
@@ -409,76 +311,4 @@ fn cluster_ips_rules(settings: &Settings) -> Vec<RuleBody> {
         commented(unallocated, "Drop traffic to unallocated ClusterIPs")
     }));
     rules
-}
-
-fn internal_masquerade(settings: &Settings) -> Option<RuleBody> {
-    let mark = mark_for_masquerade(settings).to_vec();
-    if settings.masquerade_all {
-        return Some(commented(mark, "masquerade all clusterIP traffic"));
-    }
-    let from_outside = local_pod(settings, false)?;
-    Some(commented([from_outside, mark].concat(), "masquerade clusterIP traffic from outside cluster"))
-}
-
-/// Returns the index of the first endpoint of the set.
-const fn offset(balance: Balance) -> u32 {
-    if balance.local { LOCAL_OFFSET } else { 0 }
-}
-
-/// `dnat to meta priority & ID . numgen random mod N map @endpoints`
-///
-/// The second rule serves a packet that drew the last index just when that index was removed. It takes the first
-/// index.
-fn plain_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
-    let choose = |modulus: u16| {
-        let mut expressions = priority(ID_MASK, 0).to_vec();
-        expressions.extend([random(modulus, offset(balance), 1), map(Set::Endpoints, 0, 0)]);
-        expressions.push(dnat(family, 0));
-        rule(expressions)
-    };
-    let mut rules = vec![choose(balance.backends)];
-    if balance.backends > 1 {
-        rules.push(choose(1));
-    }
-    rules.push(rule(reset_priority(0).to_vec()));
-    rules
-}
-
-/// Draws a slot, then creates or refreshes the client's binding, reads it, and translates to its endpoint. If that
-/// endpoint is gone, the binding is deleted and the rules do the same once more.
-fn affinity_rules(family: Family, balance: Balance, seconds: u32) -> Vec<RuleBody> {
-    let id_and_client = || [&priority(ID_MASK, 0)[..], &[address(family, Side::Source, 1)]].concat();
-    let after_client = 1 + address_words(family);
-    let choose = |modulus: u16| {
-        let mut expressions = priority(ID_MASK, 0).to_vec();
-        let draw = random(modulus, offset(balance), 1);
-        expressions.extend([draw, map(Set::AffinityChoices, 0, 0), set_meta(MetaKey::PRIORITY, 0)]);
-        rule(expressions)
-    };
-    let remember = || {
-        let value = [meta(MetaKey::PRIORITY, after_client), update(Set::Affinity, 0, after_client, seconds)];
-        rule([id_and_client(), value.to_vec()].concat())
-    };
-    let recall = || {
-        let value = [map(Set::Affinity, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
-        rule([id_and_client(), value.to_vec()].concat())
-    };
-    let follow = || {
-        let slots = if balance.local { Set::AffinityLocalEndpoints } else { Set::AffinityEndpoints };
-        rule(vec![meta(MetaKey::PRIORITY, 0), map(slots, 0, 0), dnat(family, 0)])
-    };
-    let forget = rule([id_and_client(), vec![delete(Set::Affinity, 0, 0)]].concat());
-    vec![
-        choose(balance.backends),
-        remember(),
-        recall(),
-        follow(),
-        forget,
-        choose(1),
-        choose(balance.backends),
-        remember(),
-        recall(),
-        follow(),
-        rule(reset_priority(0).to_vec()),
-    ]
 }

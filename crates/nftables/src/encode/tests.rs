@@ -8,7 +8,7 @@ use super::super::element::{Data, Element, Key};
 use portolan_model::Family;
 
 use super::*;
-use crate::skeleton::TABLE;
+use crate::layout::TABLE;
 
 const PLACE: Place = Place { family: Family::Ipv4, table: TABLE };
 

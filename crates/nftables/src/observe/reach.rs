@@ -7,9 +7,10 @@ use portolan_wire::nftables::expr::Immediate;
 use portolan_wire::nftables::{Data, Expr, Verdict};
 
 use super::super::class::{Balance, Class};
+use super::super::layout::{Kind, Layout, Target};
 use super::super::readback::View;
 use super::super::resync::same_rules;
-use super::super::skeleton::{self, Layout, Place};
+use super::super::skeleton::{self, Place};
 
 /// Where the packets of a class go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,14 +69,15 @@ impl Lists {
 }
 
 /// Returns where the packets of each class number go.
-pub(super) fn reaches(view: &View, place: Place) -> HashMap<u16, Reach> {
-    let chains = Chains { view, place, settings: Settings::plain(place.family) };
+pub(super) fn reaches(view: &View, kind: &Kind, place: Place) -> HashMap<u16, Reach> {
+    let chains =
+        Chains { view, holds_endpoints: kind.holds_endpoints, settings: Settings::plain(place.family) };
     view.classes.iter().map(|(&number, chain)| (number, chains.class(chain))).collect()
 }
 
 /// Returns true if packets come to the table's first lookup: the table is awake, and the base chain leads there.
-pub(super) fn is_in_effect(view: &View, place: Place) -> bool {
-    let first = skeleton::first_base_chain(place);
+pub(super) fn is_in_effect(view: &View, kind: &Kind) -> bool {
+    let first = kind.first_chain;
     let is_awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
     let has_hook = view.chains.get(first).is_some_and(|chain| chain.base.is_some());
     let is_jump = |verdict: &Verdict| matches!(verdict, Verdict::Jump(chain) if chain == skeleton::SERVICES);
@@ -87,7 +89,7 @@ pub(super) fn is_in_effect(view: &View, place: Place) -> bool {
 
 struct Chains<'a> {
     view: &'a View,
-    place: Place,
+    holds_endpoints: bool,
     /// The rules that choose an endpoint depend on the family only.
     settings: Settings,
 }
@@ -119,9 +121,9 @@ impl Chains<'_> {
             return Rules::None;
         }
         // The rules that capture name the relay's listeners, which the reader does not know.
-        let layout = Layout { settings: &self.settings, capture: None };
+        let layout = Layout { settings: &self.settings, target: Target::Endpoints };
         let is_ours =
-            self.place.is_capture() || same_rules(self.view, &skeleton::balance_chain(layout, balance));
+            !self.holds_endpoints || same_rules(self.view, &skeleton::balance_chain(layout, balance));
         if is_ours { Rules::Ours } else { Rules::Foreign }
     }
 

@@ -10,13 +10,13 @@ use portolan_model::{Backend, Change, ExternalPolicy, Forwarding, Frontend, Sett
 use portolan_wire::nftables::{Data, Element, ElementRef, Expr, UserData, Verdict};
 use proptest::prelude::*;
 
-use super::super::capture::Listeners;
+use super::super::layout::{Listeners, Target};
 use super::super::planner::tests::{Edited, settings};
 use super::*;
 use memory::{ElementPlace, Written};
 
-fn listeners() -> Listeners {
-    Listeners { cluster: ([127, 0, 0, 1], 1).into(), local: ([127, 0, 0, 1], 2).into() }
+fn relay() -> Target {
+    Target::Relay(Listeners { cluster: ([127, 0, 0, 1], 1).into(), local: ([127, 0, 0, 1], 2).into() })
 }
 
 fn family(v6: bool) -> Family {
@@ -40,7 +40,7 @@ proptest! {
     fn what_is_written_is_read_back(seed: u64, v6: bool) {
         let family = family(v6);
         let mut edited = Edited::new(seed);
-        let mut written = Written::new(random_settings(seed, family), None, &edited.now(family));
+        let mut written = Written::new(random_settings(seed, family), Target::Endpoints, &edited.now(family));
         prop_assert_eq!(written.differences(), [""; 0], "at the start");
         for step in 0..12 {
             written.apply(&edited.edit(family));
@@ -55,9 +55,9 @@ proptest! {
         let family = family(v6);
         let edited = Edited::new(seed);
         let state = edited.now(family);
-        let written = Written::new(random_settings(seed, family), Some(listeners()), &state);
+        let written = Written::new(random_settings(seed, family), relay(), &state);
         prop_assert_eq!(written.differences(), [""; 0]);
-        let observed = written.memory.observed(written.place());
+        let observed = written.observed();
         let known = |port: &ObservedPort| {
             matches!(port.endpoints, ObservedEndpoints::Lists { .. }) || port.affinity != Fact::Unknown
         };
@@ -69,7 +69,7 @@ proptest! {
     fn a_missing_element_is_a_difference_of_its_service_port(seed: u64, v6: bool) {
         let family = family(v6);
         let edited = Edited::new(seed);
-        let mut written = Written::new(random_settings(seed, family), None, &edited.now(family));
+        let mut written = Written::new(random_settings(seed, family), Target::Endpoints, &edited.now(family));
         let names = names_of_ids(&written);
         for (place, element) in written.memory.elements.clone() {
             let Some(name) = owner(&names, &place, &element) else { continue };
@@ -87,8 +87,8 @@ proptest! {
     fn anything_can_be_read(seed: u64, v6: bool, capture: bool, size in 1..60_usize) {
         let family = family(v6);
         let edited = Edited::new(seed);
-        let capture = capture.then(listeners);
-        let mut written = Written::new(random_settings(seed, family), capture, &edited.now(family));
+        let target = if capture { relay() } else { Target::Endpoints };
+        let mut written = Written::new(random_settings(seed, family), target, &edited.now(family));
         let mut rng = Rng::new(seed);
         let mut bytes = |length: usize| -> Vec<u8> {
             (0..length).map(|_| u8::try_from(rng.below(256)).unwrap_or_default()).collect()
@@ -179,7 +179,7 @@ fn change(service: &str, forwarding: Forwarding) -> Change {
 
 fn written(forwarding: Forwarding) -> Written {
     let settings = Settings { node_ip: Some(socket(0, 9, 0).ip()), ..settings(Family::Ipv4) };
-    let written = Written::new(settings, None, &[change("web", forwarding)]);
+    let written = Written::new(settings, Target::Endpoints, &[change("web", forwarding)]);
     assert_eq!(written.differences(), [""; 0]);
     written
 }
@@ -342,7 +342,7 @@ fn endpoints_behind_the_rules_of_others_are_not_known() {
     let mut written = written(web());
     let rules = written.memory.rules.get_mut("endpoints-3").unwrap();
     rules[0].expressions = vec![Expr::verdict(Verdict::Accept)];
-    let observed = written.memory.observed(written.place());
+    let observed = written.observed();
     assert!(observed.ports.iter().all(|port| port.endpoints == ObservedEndpoints::Unknown), "{observed:#?}");
     assert_eq!(written.differences(), [""; 0]);
 }

@@ -7,10 +7,10 @@ use portolan_wire::nftables::{
     Chain, Data, DataRef, Element, ElementRef, Event, Rule, Table as WireTable, Transaction, Verdict,
 };
 
-use super::super::super::capture::Listeners;
 use super::super::super::changeset::Changeset;
 use super::super::super::element::Set;
 use super::super::super::encode;
+use super::super::super::layout::{Kind, Target};
 use super::super::super::planner::Planner;
 use super::super::super::readback::View;
 use super::super::super::resync::Difference;
@@ -83,8 +83,8 @@ impl Memory {
     }
 
     /// Returns what the table means.
-    pub(super) fn observed(&self, place: Place) -> Observed {
-        observed(self.view(place), place)
+    pub(super) fn observed(&self, kind: &Kind, place: Place) -> Observed {
+        observed(self.view(place), kind, place)
     }
 }
 
@@ -116,9 +116,9 @@ pub(super) struct Written {
 
 impl Written {
     /// Writes a table from scratch.
-    pub(super) fn new(settings: Settings, capture: Option<Listeners>, state: &[Change]) -> Self {
+    pub(super) fn new(settings: Settings, target: Target, state: &[Change]) -> Self {
         let mut planner = Planner::new(settings.clone());
-        planner.capture = capture;
+        planner.target = target;
         let mut table = Table::new(settings);
         table.take(state.iter().cloned(), []);
         let mut this = Self { planner, table, memory: Memory::default() };
@@ -173,9 +173,13 @@ impl Written {
         self.table.iter().map(|(name, forwarding)| (name.clone(), forwarding)).collect()
     }
 
+    /// Returns what is read back.
+    pub(super) fn observed(&self) -> Observed {
+        self.memory.observed(self.planner.target.kind(), self.place())
+    }
+
     /// Returns the differences that are read back, as texts.
     pub(super) fn differences(&self) -> Vec<String> {
-        let observed = self.memory.observed(self.place());
-        observed.difference(&self.wanted()).iter().map(ToString::to_string).collect()
+        self.observed().difference(&self.wanted()).iter().map(ToString::to_string).collect()
     }
 }

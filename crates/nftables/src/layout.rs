@@ -1,0 +1,147 @@
+//! The two layouts of a table: packets of Services are translated to endpoints, or captured for the relay.
+//!
+//! Sets, ids, classes and checks are the same in both ([`skeleton`](super::skeleton)), so that both modes interpret a
+//! Service port in the same way. A layout owns the rest: the names, the base chains, how a packet is recognized that a
+//! Service has taken, and the rules of classes and of endpoints. It must not know Service ports.
+
+mod capture;
+mod translate;
+
+use portolan_model::{Family, Settings};
+use portolan_wire::nftables::Expr;
+
+use super::class::{Balance, Class};
+use super::connections;
+use super::expression::{Side, address_is_local, goto, is_marked, local_pod, reset_priority, status_dnat};
+use super::skeleton::{ChainBody, Place, RuleBody, commented, rule};
+pub use capture::{Listeners, MODE as CAPTURE_MODE, TABLE as CAPTURE_TABLE, capture_mark};
+pub use translate::TABLE;
+
+/// `NF_IP_PRI_NAT_DST` (`netfilter_ipv4.h`).
+pub(super) const NAT_PRIORITY: i32 = -100;
+
+/// The layout that translates packets.
+pub(crate) const TRANSLATE: &Kind = &translate::KIND;
+/// The layout that captures packets.
+pub(crate) const CAPTURE: &Kind = &capture::KIND;
+
+/// What of a layout is the same for all settings.
+#[derive(Debug)]
+pub(crate) struct Kind {
+    /// The mode, as in configuration files.
+    pub(crate) mode: &'static str,
+    /// The name of the table, in either family.
+    pub(crate) table: &'static str,
+    /// The base chain that leads packets that this node receives to the first lookup.
+    pub(crate) first_chain: &'static str,
+    /// True if the table has the endpoints. Otherwise the relay has them.
+    pub(crate) holds_endpoints: bool,
+    /// The kernel modules that the rules need besides `nf_tables`.
+    pub(crate) modules: &'static str,
+    /// Returns true for a base chain that is emptied first when the table is removed.
+    pub(crate) leads_in: fn(&str) -> bool,
+}
+
+impl Kind {
+    /// Returns the table in a family.
+    pub(crate) const fn place(&self, family: Family) -> Place {
+        Place { family, table: self.table }
+    }
+}
+
+/// Where packets of Services are led.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// To endpoints.
+    Endpoints,
+    /// To the relay.
+    Relay(Listeners),
+}
+
+impl Target {
+    /// Returns the kind of the layout.
+    pub(crate) const fn kind(self) -> &'static Kind {
+        match self {
+            Self::Endpoints => TRANSLATE,
+            Self::Relay(_) => CAPTURE,
+        }
+    }
+}
+
+/// The inputs that determine the fixed part of a table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) target: Target,
+}
+
+impl Layout<'_> {
+    pub(crate) const fn place(&self) -> Place {
+        self.target.kind().place(self.settings.family)
+    }
+
+    /// Returns the chain that only this layout has and that its base chains jump to.
+    pub(super) fn own_chain(&self) -> Option<ChainBody> {
+        match self.target {
+            Target::Endpoints => Some(translate::own_chain(self.settings)),
+            Target::Relay(_) => None,
+        }
+    }
+
+    /// Returns what matches packets that a Service has translated or captured.
+    pub(super) fn is_taken(&self) -> Vec<Expr> {
+        match self.target {
+            Target::Endpoints => status_dnat(),
+            Target::Relay(_) => is_marked(capture_mark(self.settings)).to_vec(),
+        }
+    }
+
+    /// Returns the base chains that lead to the first lookup, and those that belong to them.
+    pub(super) fn base_chains(&self) -> [ChainBody; 3] {
+        match self.target {
+            Target::Endpoints => translate::base_chains(),
+            Target::Relay(_) => capture::base_chains(self.settings),
+        }
+    }
+
+    /// Returns the rules of the chain of a class.
+    pub(super) fn class_rules(&self, class: Class) -> Vec<RuleBody> {
+        match self.target {
+            Target::Endpoints => translate::class_rules(self.settings, class),
+            Target::Relay(_) => capture::class_rules(self.settings, class),
+        }
+    }
+
+    /// Returns the rules of the chain of a set of endpoints.
+    pub(super) fn balance_rules(&self, balance: Balance) -> Vec<RuleBody> {
+        match self.target {
+            Target::Endpoints => translate::balance_rules(self.settings.family, balance),
+            Target::Relay(listeners) => listeners.rules(self.settings, balance.local),
+        }
+    }
+
+    /// Returns the chains of other tables that the mode needs.
+    pub(super) fn chains_elsewhere(&self) -> Vec<ChainBody> {
+        match self.target {
+            Target::Endpoints => Vec::new(),
+            Target::Relay(_) => connections::chains(self.settings).into(),
+        }
+    }
+}
+
+/// Returns the rules for external traffic with policy Local: pods and this node use the cluster's endpoints, all other
+/// clients those of this node. `mark` is what is done to packets of this node.
+fn external_local_rules(settings: &Settings, mark: &[Expr], cluster: Balance, local: u16) -> Vec<RuleBody> {
+    let short_cut = |expressions: Vec<Expr>| [expressions, vec![goto(cluster.to_string())]].concat();
+    let mut rules = Vec::new();
+    if let Some(is_local) = local_pod(settings, true) {
+        rules.push(commented(short_cut(is_local), "short-circuit pod traffic"));
+    }
+    let from_node = [&address_is_local(Side::Source)[..], mark].concat();
+    rules.push(commented(short_cut(from_node), "short-circuit and masquerade local traffic"));
+    rules.push(match local {
+        0 => commented(reset_priority(0).to_vec(), "no local endpoint: dropped later"),
+        backends => rule(vec![goto(Balance { local: true, backends, ..cluster }.to_string())]),
+    });
+    rules
+}

@@ -1,0 +1,127 @@
+//! The layout that sends packets to listeners on this node (`tproxy`) instead of translating them, for the userspace
+//! mode.
+//!
+//! Each set of endpoints (cluster, local) is one listener. A packet mark makes the kernel deliver captured packets to
+//! this node. Packets of this node itself are marked when they leave, so that they come back by the loopback interface.
+
+use std::net::SocketAddr;
+
+use portolan_model::{Protocol as Transport, RELAY_PRIORITY, Settings};
+use portolan_wire::nftables::expr::MetaKey;
+use portolan_wire::nftables::{ChainType, Hook};
+
+use super::super::class::Class;
+use super::super::connections;
+use super::super::element::Set;
+use super::super::expression::{
+    accept, direction_is_reply, goto, has_priority, jump, map, protocol_is, reset_priority, service_key,
+    set_connection_mark, set_mark, set_meta, status_dnat, tproxy,
+};
+use super::super::skeleton::{self, ChainBody, RuleBody, base, commented, rule};
+use super::{Kind, NAT_PRIORITY, external_local_rules};
+
+/// The mode that captures packets, as in configuration files.
+pub const MODE: &str = "userspace";
+
+/// The name of the table, in either family.
+pub const TABLE: &str = "portolan-userspace";
+
+/// After the chains of the table [`connections::TABLE`], which mark packets of the relay's connections.
+const PRIORITY: i32 = connections::PRIORITY + 1;
+
+pub(super) const KIND: Kind = Kind {
+    mode: MODE,
+    table: TABLE,
+    first_chain: PREROUTING_CHAIN,
+    holds_endpoints: false,
+    modules: "nft_chain_nat, nft_ct, nft_fib_ipv4, nft_fib_ipv6, nft_reject_ipv4, nft_reject_ipv6, nft_socket and \
+              nft_tproxy",
+    leads_in,
+};
+
+/// The bit of the packet mark for captured packets, and the bit to use if the first one is `masqueradeBit`.
+/// Kubernetes and its common network plug-ins use other bits: 7, 8 to 11, 13 to 15, and above.
+const MARK_BITS: [u8; 2] = [12, 6];
+
+/// The relay's listeners of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listeners {
+    /// Receives traffic for the cluster's endpoints.
+    pub cluster: SocketAddr,
+    /// Receives traffic for this node's endpoints.
+    pub local: SocketAddr,
+}
+
+impl Listeners {
+    /// Returns the listener for local endpoints or for those of the cluster.
+    pub const fn listener(&self, local: bool) -> SocketAddr {
+        if local { self.local } else { self.cluster }
+    }
+
+    /// `tproxy to LISTENER mark set mark or MARK accept`
+    ///
+    /// If there is no listener, as after a crash, the next rule rejects the packet. Its TCP reset also ends
+    /// connections of a relay that has crashed.
+    pub(super) fn rules(self, settings: &Settings, local: bool) -> Vec<RuleBody> {
+        let mut expressions = reset_priority(0).to_vec();
+        expressions.extend(tproxy(settings.family, self.listener(local)));
+        expressions.extend(set_mark(capture_mark(settings)));
+        expressions.push(accept());
+        vec![rule(expressions), commented(vec![skeleton::refuse()], "no listener")]
+    }
+}
+
+/// Returns the mark of captured packets: a single bit.
+pub fn capture_mark(settings: &Settings) -> u32 {
+    let [usual, other] = MARK_BITS;
+    1 << if settings.masquerade_bit == usual { other } else { usual }
+}
+
+/// Returns true for the base chain that sends this node's packets back by loopback. Such packets need the prerouting
+/// chain afterwards to reach a listener.
+fn leads_in(chain: &str) -> bool {
+    chain == OUTPUT_CHAIN
+}
+
+/// The chain that captures packets that this node receives.
+const PREROUTING_CHAIN: &str = "capture-prerouting";
+
+/// The chain that sends packets of this node back to it.
+const OUTPUT_CHAIN: &str = "capture-output";
+
+/// Returns the base chains that capture. Packets of the relay's connections leave by the first rule, because they are
+/// more than all others.
+pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
+    let own_packets = has_priority(RELAY_PRIORITY);
+    let relayed = || commented([&own_packets[..], &[accept()]].concat(), "of connections of the relay");
+    let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
+    // Only in prerouting. If conntrack forgets a connection, the relay's next reply starts a new entry, in which a
+    // client on this node sends in the reply direction. The client's packets must still be captured, and in the
+    // output chain only the Service lookup tells them from replies.
+    let answer = [&protocol_is(Transport::Tcp)[..], &direction_is_reply(), &[accept()]].concat();
+    let prerouting =
+        vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump(skeleton::SERVICES)])];
+    let (key, _) = service_key(settings.family);
+    // The value is not used, but nft cannot list a lookup whose result is not used.
+    let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
+    let mark = capture_mark(settings);
+    let own = [&key[..], &found, &reset_priority(0), &set_mark(mark), &set_connection_mark(mark)].concat();
+    let output = vec![relayed(), translated(), commented(own, "traffic of this node comes back by loopback")];
+    [
+        base(PREROUTING_CHAIN, ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
+        base(OUTPUT_CHAIN, ChainType::Route, Hook::OUTPUT, PRIORITY, output),
+        // Without any chain of this type the kernel stops translating, also for connections that another mode has started.
+        base("nat-output", ChainType::Nat, Hook::OUTPUT, NAT_PRIORITY, Vec::new()),
+    ]
+}
+
+/// Returns the rules of a class. Captured packets need no mark for masquerading: the relay chooses the source address
+/// when it connects to the endpoint.
+pub(super) fn class_rules(settings: &Settings, class: Class) -> Vec<RuleBody> {
+    match class {
+        Class::Internal(balance) | Class::External(balance) => {
+            vec![rule(vec![goto(balance.to_string())])]
+        }
+        Class::ExternalLocal(cluster, local) => external_local_rules(settings, &[], cluster, local),
+    }
+}
