@@ -198,9 +198,10 @@ impl Comparison<'_> {
     /// Compares the source ranges of an entry. They are those of its load-balancer IPs.
     fn source_ranges(&self, part: &ObservedPort, wanted: &[(Frontend, ObservedPlace)]) -> Vec<Deviation> {
         let Fact::Known(found) = &part.source_ranges else { return Vec::new() };
-        let mut load_balancer_ips =
+        let load_balancer_ips =
             wanted.iter().filter(|(frontend, _)| matches!(frontend, Frontend::LoadBalancerIp(..)));
         let is_guarded = load_balancer_ips
+            .clone()
             .any(|(_, place)| part.frontends.iter().any(|frontend| is_same(&frontend.place, place)));
         let ranges: &[IpNet] = if is_guarded { &self.forwarding.source_ranges } else { &[] };
         if found.is_empty() && !ranges.is_empty() {
@@ -208,7 +209,14 @@ impl Comparison<'_> {
         }
         let set = |ranges: &Vec<IpNet>| IpNet::aggregate(ranges).into_iter().collect::<BTreeSet<_>>();
         let (wanted, found) = (set(&ranges.to_vec()), set(found));
-        let missing = wanted.difference(&found).copied().map(Deviation::SourceRangeMissing);
+        // A mode may add the load-balancer IPs themselves, and a reader cannot tell these from ranges.
+        let is_own = |range: &&IpNet| {
+            let address = (range.prefix_len() == range.max_prefix_len()).then_some(range.addr());
+            let mut own = load_balancer_ips.clone().filter_map(|(frontend, _)| frontend.socket());
+            own.any(|own| Some(own.ip()) == address)
+        };
+        let missing = wanted.difference(&found).filter(|range| !is_own(range));
+        let missing = missing.copied().map(Deviation::SourceRangeMissing);
         missing.chain(found.difference(&wanted).copied().map(Deviation::SourceRangeExtra)).collect()
     }
 }
