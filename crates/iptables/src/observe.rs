@@ -10,7 +10,7 @@
 //! # What identifies a Service port
 //!
 //! The chains of a Service port have one hash in their names. The name is that of a comment, if it has this hash; so a
-//! comment that someone changed gives no wrong name. A Service port without such a comment has no name here, and belongs to
+//! changed comment gives no wrong name. A Service port without such a comment has no name here, and belongs to
 //! the Service port of the table that has its frontends. Rules that refuse or drop packets name no chain: for these the
 //! comment is all there is.
 //!

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_model::catalog::UdpService;
+use portolan_model::observed::Observed;
 use portolan_model::{Backend, Capture, Family, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::{Capturing, Handle};
 
 use super::kernel::{self, Kernel};
+use super::observe::{RelayTable, joined};
 use super::seen;
 use portolan_conntrack::{Check, Cleaner, Translations};
 use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Error, Refusal, Removal, Takeover};
@@ -88,6 +90,18 @@ impl Userspace {
         match &self.kernel {
             Kernel::Tproxy { rules, .. } => Some(rules.own()),
             Kernel::Redirect(rules) => rules.own(),
+        }
+    }
+
+    /// Reads what the rules of a redirect capture, and adds what the relay's table has. Returns `None` if this data plane
+    /// captures by `tproxy`.
+    ///
+    /// # Errors
+    /// The program failed, or cannot print a table.
+    pub fn observe_redirect(&mut self, relay: Option<&RelayTable<'_>>) -> Result<Option<Observed>, Error> {
+        match &mut self.kernel {
+            Kernel::Tproxy { .. } => Ok(None),
+            Kernel::Redirect(rules) => Ok(Some(joined(rules.observe()?, relay))),
         }
     }
 
