@@ -1,6 +1,7 @@
 //! A small model of `iptables-restore --noflush`, for tests.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use portolan_model::Family;
 
@@ -74,7 +75,8 @@ impl Tables {
         let mut add = |is_rule: bool, line: &str| {
             number += u32::from(is_rule);
             let counters = if is_rule { format!("[{number}:{number}0] ") } else { String::new() };
-            text.push_str(&format!("{counters}{line}\n"));
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{counters}{line}");
         };
         match variant {
             Variant::Nft => Self::lines(family, self.0.iter(), &mut add),

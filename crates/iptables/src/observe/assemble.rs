@@ -24,14 +24,15 @@ use crate::rule::Table;
 /// Returns the Service ports that chains and rules make.
 pub(super) fn observed(chains: &Chains) -> Observed {
     let assembly = Assembly::of(chains);
-    let (mut services, mut ports) = assembly.frontends();
+    let mut services = assembly.matched();
+    let mut ports = assembly.add_refused(&mut services);
     for (hash, port) in &chains.ports {
         let found = services.remove(hash).unwrap_or_default();
-        ports.extend(assembly.service_port(port, port.name.clone().or_else(|| found.name.clone()), &found));
+        ports.extend(assembly.service_port(port, port.name.as_ref().or(found.name.as_ref()), &found));
     }
     // What is left has no chains: every frontend is refused.
     for found in services.into_values() {
-        ports.extend(assembly.service_port(&Port::default(), found.name.clone(), &found));
+        ports.extend(assembly.service_port(&Port::default(), found.name.as_ref(), &found));
     }
     Observed { family: chains.family, node_port_addresses: None, ports }
 }
@@ -102,45 +103,48 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Returns the frontends of each Service port, by the hash of its chains, and those of which the Service port is not
-    /// known.
-    fn frontends(&self) -> (BTreeMap<Hash, Found>, Vec<ObservedPort>) {
-        let (mut services, mut others) = (BTreeMap::<Hash, Found>::new(), Vec::new());
+    /// Returns the frontends that rules of the nat table match, by the hash of the chains of their Service port.
+    fn matched(&self) -> BTreeMap<Hash, Found> {
+        let mut services = BTreeMap::<Hash, Found>::new();
         // A rule for loopback addresses only adds to what the rule for all addresses counts.
         let (on_loopback, all): (Vec<_>, Vec<_>) =
             self.chains.dispatches.iter().partition(|dispatch| dispatch.is_on_loopback);
         for dispatch in all.into_iter().chain(on_loopback) {
             let found = services.entry(dispatch.to.hash()).or_default();
-            let same = found
-                .frontends
-                .iter_mut()
-                .find(|frontend| (frontend.place, frontend.protocol) == (dispatch.place, dispatch.protocol));
-            match same {
+            let is_same = |frontend: &&mut FoundFrontend| {
+                (frontend.place, frontend.protocol) == (dispatch.place, dispatch.protocol)
+            };
+            match found.frontends.iter_mut().find(is_same) {
                 Some(frontend) => frontend.counters = sum(frontend.counters, dispatch.counters),
                 None => found.frontends.extend(self.frontend(dispatch)),
             }
         }
-        let dispatches = self.chains.dispatches.iter();
-        let dispatched: HashSet<_> =
-            dispatches.filter_map(|dispatch| Some((dispatch.protocol, place(dispatch.place)?))).collect();
+        services
+    }
+
+    /// Adds the frontends for which there is only a rule that refuses or drops packets. Returns those whose rule does not
+    /// name the Service port.
+    fn add_refused(&self, services: &mut BTreeMap<Hash, Found>) -> Vec<ObservedPort> {
+        let place_of = |dispatch: &Dispatch| Some((dispatch.protocol, place(dispatch.place)?));
+        let matched: HashSet<_> = self.chains.dispatches.iter().filter_map(place_of).collect();
+        let mut others = Vec::new();
         for verdict in &self.chains.verdicts {
-            let is_second =
-                place(verdict.place).is_some_and(|at| dispatched.contains(&(verdict.protocol, at)));
+            let Verdict { place: at, protocol, counters, .. } = *verdict;
             // A packet that a rule of the nat table translates does not come here.
+            let is_second = place(at).is_some_and(|at| matched.contains(&(protocol, at)));
             if is_second || !self.is_whole(verdict) {
                 continue;
             }
-            let frontend = ObservedFrontend { place: verdict.place, counters: verdict.counters };
-            let Some(name) = &verdict.name else {
-                others.push(of_unknown(verdict.protocol, frontend, no_endpoints()));
-                continue;
-            };
-            let found = services.entry(hash_of(&name.to_string(), verdict.protocol)).or_default();
-            found.name = Some(Arc::clone(name));
-            let (place, protocol, counters) = (verdict.place, verdict.protocol, verdict.counters);
-            found.frontends.push(FoundFrontend { place, protocol, counters, ranges: None });
+            if let Some(name) = &verdict.name {
+                let found = services.entry(hash_of(&name.to_string(), protocol)).or_default();
+                found.name = Some(Arc::clone(name));
+                found.frontends.push(FoundFrontend { place: at, protocol, counters, ranges: None });
+            } else {
+                let frontend = ObservedFrontend { place: at, counters };
+                others.push(of_unknown(protocol, frontend, no_endpoints()));
+            }
         }
-        (services, others)
+        others
     }
 
     /// Returns the frontend of a rule of the nat table. `None` if packets to it need rules that are missing.
@@ -236,19 +240,19 @@ impl<'a> Assembly<'a> {
     fn service_port(
         &self,
         port: &Port,
-        name: Option<Arc<ServicePortName>>,
+        name: Option<&Arc<ServicePortName>>,
         found: &Found,
     ) -> Vec<ObservedPort> {
         let first = found.frontends.first().map(|frontend| frontend.protocol);
         // Chains without a name that no rule leads to are stale.
-        let Some(protocol) = name.as_ref().map(|name| name.protocol).or(first) else { return Vec::new() };
+        let Some(protocol) = name.map(|name| name.protocol).or(first) else { return Vec::new() };
         let (cluster, local) = (self.list(&port.cluster), self.list(&port.local));
         let mut affinities =
             cluster.affinities.iter().chain(&local.affinities).copied().collect::<BTreeSet<_>>();
         let is_relayed = self.chains.listeners.is_some();
         let affinity = affinities.pop_first().filter(|_| !is_relayed);
         let mut entry = ObservedPort {
-            name: name.clone(),
+            name: name.cloned(),
             protocol,
             frontends: Vec::new(),
             endpoints: ObservedEndpoints::Unknown,

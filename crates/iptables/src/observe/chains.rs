@@ -193,20 +193,19 @@ impl Chains {
         if !self.ended.is_empty() && self.ended.contains(&(table, chain.to_owned())) {
             return;
         }
-        let is_understood = match (table, chain) {
-            (Table::Nat, SERVICES) => self.dispatch(rule),
-            (Table::Nat, NODE_PORTS) => self.node_port(rule),
-            (Table::Filter, SERVICES) => self.verdict(rule, false),
-            (Table::Filter, EXTERNAL_SERVICES) => self.verdict(rule, true),
-            (Table::Filter, PROXY_FIREWALL) => self.guard(rule),
-            (Table::Filter, NODE_PORTS) => self.open_port(rule),
-            _ => match ChainName::parse(chain).filter(|_| table == Table::Nat) {
-                Some(name) => self.of_service(name, rule),
-                None => {
-                    self.jump(table, rule);
-                    true
-                }
-            },
+        let of_service = ChainName::parse(chain).filter(|_| table == Table::Nat);
+        let is_understood = match (table, chain, of_service) {
+            (Table::Nat, SERVICES, _) => self.dispatch(rule),
+            (Table::Nat, NODE_PORTS, _) => self.node_port(rule),
+            (Table::Filter, SERVICES, _) => self.verdict(rule, false),
+            (Table::Filter, EXTERNAL_SERVICES, _) => self.verdict(rule, true),
+            (Table::Filter, PROXY_FIREWALL, _) => self.guard(rule),
+            (Table::Filter, NODE_PORTS, _) => self.open_port(rule),
+            (_, _, Some(name)) => self.of_service(name, rule),
+            _ => {
+                self.jump(table, rule);
+                true
+            }
         };
         if !is_understood {
             self.unknown.add(table, line);

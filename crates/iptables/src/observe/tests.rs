@@ -276,7 +276,7 @@ fn what_the_table_does_not_have_is_extra() {
     assert_eq!(
         with("-A KUBE-SERVICES -d 172.30.10.1/32 -p tcp", "-A KUBE-SERVICES -d 172.30.10.1/32 -p udp"),
         [
-            "no Service (UDP): extra frontend 172.30.10.1:80",
+            "no Service (UDP): extra cluster IP 172.30.10.1:80",
             "demo/web:http (TCP): cluster IP 172.30.10.1:80 is not programmed",
         ]
     );

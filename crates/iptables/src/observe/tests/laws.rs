@@ -120,12 +120,14 @@ impl ServiceRule {
             (Table::Filter, ..) | (Table::Nat, SERVICES | NODE_PORTS, _) => {
                 only(no_frontend) && deviations.len() == 1
             }
-            (_, _, Some(Kind::Endpoint)) => only(no_endpoint) || !(self.uses(true) && self.uses(false)),
+            (_, _, Some(Kind::Endpoint)) => {
+                only(no_endpoint) || (deviations.is_empty() && !(self.uses(true) && self.uses(false)))
+            }
             (_, _, Some(Kind::Cluster | Kind::Local)) if has("--rcheck") => {
                 only(|own| matches!(own, Deviation::Affinity { found: None, .. }))
             }
-            (_, _, Some(Kind::Cluster)) => only(no_endpoint) || !self.uses(false),
-            (_, _, Some(Kind::Local)) => only(no_endpoint) || !self.uses(true),
+            (_, _, Some(Kind::Cluster)) => only(no_endpoint) || (deviations.is_empty() && !self.uses(false)),
+            (_, _, Some(Kind::Local)) => only(no_endpoint) || (deviations.is_empty() && !self.uses(true)),
             (_, _, Some(Kind::External)) => only(no_frontend),
             (_, _, Some(Kind::Firewall)) => {
                 let is_range = |own: &Deviation| {
@@ -194,7 +196,9 @@ proptest! {
         counts in prop::collection::vec(1_usize..6, 0..4)
     ) {
         let mut written = Written::new(seed, family);
-        counts.into_iter().for_each(|count| written.edit(count));
+        for count in counts {
+            written.edit(count);
+        }
         let reading = written.reading(variant);
         prop_assert_eq!(texts(&reading.observed.difference(&written.table())), [""; 0]);
         prop_assert_eq!(reading.unknown, UnknownRules::default());

@@ -1,5 +1,6 @@
 //! The rules that kube-proxy v1.36 writes.
 
+use portolan_model::observed::ObservedEndpoint;
 use portolan_model::{ExternalPolicy, Forwarding, InternalPolicy, Protocol};
 
 use super::*;
@@ -44,10 +45,32 @@ fn table() -> Vec<Entry> {
     ])
 }
 
+/// Returns one line for each Service port, frontend and endpoint, with the packets that passed.
+fn described(observed: &Observed) -> String {
+    let packets =
+        |counters: Option<Counters>| counters.map_or("none".to_owned(), |own| own.packets.to_string());
+    let mut lines = Vec::new();
+    for port in &observed.ports {
+        let name = port.name.as_ref().map(ToString::to_string).unwrap_or_default();
+        lines.push(format!("{name} ({})", port.protocol));
+        lines.push(format!("  affinity {:?}, source ranges {:?}", port.affinity, port.source_ranges));
+        for frontend in &port.frontends {
+            lines.push(format!("  {}: {}", frontend.place, packets(frontend.counters)));
+        }
+        let ObservedEndpoints::Lists { cluster, local } = &port.endpoints else { panic!("{port:?}") };
+        for (list, endpoints) in [("cluster", cluster), ("local", local)] {
+            let Fact::Known(endpoints) = endpoints else { panic!("{port:?}") };
+            let line = |own: &ObservedEndpoint| format!("  {list} {}: {}", own.at, packets(own.counters));
+            lines.extend(endpoints.iter().map(line));
+        }
+    }
+    lines.join("\n")
+}
+
 #[test]
 fn what_kube_proxy_wrote_does_not_differ() {
     let reading = reading(Family::Ipv4, SAVE).unwrap();
     assert_eq!(texts(&reading.observed.difference(&table())), [""; 0]);
     assert_eq!(reading.unknown, UnknownRules::default());
-    insta::assert_debug_snapshot!(reading.observed);
+    insta::assert_snapshot!(described(&reading.observed));
 }
