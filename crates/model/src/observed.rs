@@ -14,7 +14,7 @@
 //! | cluster and local list | each by itself | each by itself | one list for each frontend | the relay's table |
 //! | affinity timeout | the chain of the class | a rule of each endpoint | the virtual server | the relay's table |
 //! | source ranges | by load-balancer IP | rules, unless there are no endpoints | by load-balancer IP | as its rules |
-//! | counters | not held | rules of frontends and endpoints | virtual servers and real servers | not held |
+//! | counters | not held | rules of frontends and endpoints | virtual servers and real servers | frontends, as its rules |
 //!
 //! An endpoint that drains, which the IPVS mode keeps with weight 0, is not an endpoint here.
 
