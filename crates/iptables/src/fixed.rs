@@ -21,6 +21,10 @@ pub(super) const CANARY: &str = "KUBE-PROXY-CANARY";
 
 pub(super) const LOOPBACK: &str = "127.0.0.0/8";
 
+/// The comment of the rules that guard the relay's listeners. Rules with it show that the chains are those of the
+/// userspace mode.
+pub(super) const RELAY: &str = "relay of the userspace mode, by Services only";
+
 /// The chains that exist independently of Services, except for the one that kubelet shares. A clean-up removes them.
 pub(super) const OWN: [(Table, &str); 12] = [
     (Table::Mangle, CANARY),
@@ -81,7 +85,7 @@ pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
 /// Returns rules that refuse packets to the listeners that take the place of endpoints, unless a Service translated
 /// them.
 fn listeners(redirect: Redirect) -> [Rule; 2] {
-    let comment = Comment("relay of the userspace mode, by Services only");
+    let comment = Comment(RELAY);
     let (first, last) = redirect.ports;
     ["tcp", "udp"].map(|protocol| {
         let to = format_args!("-m {protocol} -p {protocol} --dport {first}:{last}");

@@ -60,6 +60,11 @@
 //!   The data plane recognizes the processes that it has run ([`Writers`]). The older iptables has no notifications:
 //!   the data plane checks periodically for the canaries, the jumps, and rules of each shared chain.
 //!
+//! # Reading back
+//!
+//! `observe` reads the rules of a save in the terms of the forwarding table, one line at a time. [`read`] works without a
+//! running agent, and also for the rules of kube-proxy.
+//!
 //! # Removal
 //!
 //! With the front end of nftables, a removal runs over netlink: `iptables-restore` would list the rules of every
@@ -92,6 +97,7 @@ mod memory;
 mod meter;
 mod name;
 pub mod netlink;
+mod observe;
 mod options;
 mod partial;
 mod planner;
@@ -110,6 +116,7 @@ pub use counters::{Counted, counted, remove_counters};
 pub use dataplane::Iptables;
 pub use memory::{Memory, Size};
 pub use meter::{Measures, Meter, Rules};
+pub use observe::{Reading, UnknownRule, UnknownRules, read};
 pub use options::{Options, Redirect};
 pub use planner::{Pieces, Planner};
 pub use present::Present;

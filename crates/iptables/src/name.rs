@@ -69,6 +69,12 @@ impl Hash {
         Self(std::array::from_fn(character))
     }
 
+    /// Parses the end of a chain's name. Returns `None` if it is not as long as a hash, or has other characters.
+    fn parse(text: &str) -> Option<Self> {
+        let characters: [u8; LENGTH] = text.as_bytes().try_into().ok()?;
+        characters.iter().all(|character| ALPHABET.contains(character)).then_some(Self(characters))
+    }
+
     /// Returns the name of the chain of this kind.
     pub(super) const fn chain(self, kind: Kind) -> ChainName {
         ChainName { kind, hash: self }
@@ -94,6 +100,24 @@ pub(super) struct ChainName {
     hash: Hash,
 }
 
+impl ChainName {
+    /// Parses a name. Returns `None` if no Service port can have a chain of this name.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        Kind::ALL.into_iter().find_map(|kind| {
+            let hash = Hash::parse(name.strip_prefix(kind.prefix())?)?;
+            Some(hash.chain(kind))
+        })
+    }
+
+    pub(super) const fn kind(self) -> Kind {
+        self.kind
+    }
+
+    pub(super) const fn hash(self) -> Hash {
+        self.hash
+    }
+}
+
 impl fmt::Display for ChainName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.kind.prefix(), self.hash)
@@ -116,14 +140,20 @@ mod tests {
             (&["demo/web:http", "tcp", "10.180.0.11:8080"], Kind::Endpoint, "KUBE-SEP-6IU6CSKRWDLZL5LZ"),
             (&["demo/dual", "sctp", "[fd00:10:180::62]:9099"], Kind::Endpoint, "KUBE-SEP-QGVBNXXCLYOXPCXV"),
         ] {
-            let chain = Hash::of(texts).chain(kind).to_string();
+            let name = Hash::of(texts).chain(kind);
+            let chain = name.to_string();
             assert_eq!(chain, expected);
+            assert_eq!(ChainName::parse(&chain), Some(name));
             assert!(is_of_service(&chain));
         }
         for other in
             ["KUBE-SERVICES", "KUBE-FIREWALL", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "PREROUTING"]
         {
             assert!(!is_of_service(other), "{other}");
+            assert_eq!(ChainName::parse(other), None);
+        }
+        for other in ["KUBE-SVC-OLD", "KUBE-SVC-XRY76EGRC3BSCII1", "KUBE-SVC-XRY76EGRC3BSCIIJJ"] {
+            assert!(is_of_service(other) && ChainName::parse(other).is_none(), "{other}");
         }
     }
 }

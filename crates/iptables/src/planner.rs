@@ -51,7 +51,7 @@ pub struct Planner {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub(super) forwarding: Arc<Forwarding>,
-    health_check: Option<u16>,
+    pub(super) health_check: Option<u16>,
 }
 
 /// Service ports that changes touch, with their forwardings before; `None` for new ones.
@@ -341,11 +341,11 @@ impl Planner {
         }
     }
 
-    fn dispatch(&self, name: &ServicePortName, entry: &Entry) -> Vec<Rule> {
+    pub(super) fn dispatch(&self, name: &ServicePortName, entry: &Entry) -> Vec<Rule> {
         dispatch::rules(&Service::new(self.context(), name, &entry.forwarding), entry.health_check)
     }
 
-    fn chains(&self, name: &ServicePortName, entry: &Entry) -> Vec<Chain> {
+    pub(super) fn chains(&self, name: &ServicePortName, entry: &Entry) -> Vec<Chain> {
         chains::chains(&Service::new(self.context(), name, &entry.forwarding))
     }
 }
@@ -437,6 +437,6 @@ fn jumps(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Res
 }
 
 #[cfg(test)]
-mod meaning;
+pub(crate) mod meaning;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -29,9 +29,7 @@ impl Present {
     /// Adds one line of a save.
     pub fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix('*') {
-            self.table = [Table::Mangle, Table::Filter, Table::Nat]
-                .into_iter()
-                .find(|table| table.to_string() == name.trim_end());
+            self.table = Table::named(name.trim_end());
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
                 self.chain(table, chain.split(' ').next().unwrap_or_default());

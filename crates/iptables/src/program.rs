@@ -106,6 +106,17 @@ pub enum Error {
         /// one line too many.
         lines: Vec<(usize, String)>,
     },
+    /// A table has rules that the program cannot print, so its chains cannot be read.
+    #[error(
+        "{program} cannot print the {table} table, because another program has written rules into it that iptables does \
+         not have; find them with `nft list ruleset` and remove them"
+    )]
+    Unreadable {
+        /// The program.
+        program: String,
+        /// The table.
+        table: String,
+    },
     /// The program is older than 1.6.2: its restore cannot wait for the lock, nor masquerade to random ports.
     #[error("{program} is too old ({output}); install iptables 1.6.2 or newer, or choose another proxy mode")]
     TooOld {
@@ -282,6 +293,11 @@ impl Programs {
         }
         written.map_err(|source| Error::Pipe { program, source })?;
         Ok(started.elapsed())
+    }
+
+    /// Returns the error for a table that a save left out.
+    pub(super) fn unreadable(&self, table: String) -> Error {
+        Error::Unreadable { program: format!("{}-save", self.name), table }
     }
 
     /// Returns true if the rule exists.

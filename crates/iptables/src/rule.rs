@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Display};
 
+use portolan_model::Protocol;
+
 /// A table that this mode writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Table {
@@ -11,6 +13,13 @@ pub(super) enum Table {
     Filter,
     /// Translates packets.
     Nat,
+}
+
+impl Table {
+    /// Returns the table of this name; `None` if this mode does not write to it.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        [Self::Mangle, Self::Filter, Self::Nat].into_iter().find(|table| table.to_string() == name)
+    }
 }
 
 impl Display for Table {
@@ -94,6 +103,15 @@ pub(super) fn commit(out: &mut impl fmt::Write) -> fmt::Result {
 /// only.
 pub(super) fn refusal(protocol: &str) -> &'static str {
     if protocol == "tcp" { "REJECT --reject-with tcp-reset" } else { "REJECT" }
+}
+
+/// Returns the name of a protocol as iptables spells it.
+pub(super) const fn lower_case(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Sctp => "sctp",
+    }
 }
 
 /// Splits a rule into words. A quoted text is one word.

@@ -1,10 +1,11 @@
 //! One Service port, with the texts that its rules have in common.
 
 use portolan_model::table::Outcome;
-use portolan_model::{Backend, Forwarding, Protocol, ServicePortName, Settings};
+use portolan_model::{Backend, Forwarding, ServicePortName, Settings};
 
 use super::Options;
 use super::name::{ChainName, Hash, Kind};
+use super::rule;
 
 /// What rules depend on, besides the Service port.
 #[derive(Debug, Clone, Copy)]
@@ -30,11 +31,7 @@ pub(super) struct Service<'a> {
 impl<'a> Service<'a> {
     pub(super) fn new(context: Context<'a>, name: &ServicePortName, forwarding: &'a Forwarding) -> Self {
         let name = name.to_string();
-        let protocol = match forwarding.protocol {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        };
+        let protocol = rule::lower_case(forwarding.protocol);
         let hash = Hash::of(&[&name, protocol]);
         Self { context, forwarding, name, protocol, hash }
     }

@@ -20,5 +20,7 @@ mod kernel;
 mod load;
 #[path = "iptables/memory.rs"]
 mod memory;
+#[path = "iptables/observe.rs"]
+mod observe;
 #[path = "iptables/takeover.rs"]
 mod takeover;

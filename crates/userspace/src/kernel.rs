@@ -1,6 +1,5 @@
 //! The kernel's part: the rules that bring packets of Services to the relay, by `tproxy` or by translation.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use portolan_model::observed::Observed;
@@ -60,9 +59,7 @@ impl Kernel {
     pub(super) fn observe(&mut self) -> Result<Observed, Error> {
         match self {
             Self::Tproxy { rules, .. } => rules.observe(),
-            Self::Redirect(_) => {
-                Err(Error::of_mode(io::Error::other("rules that capture by redirect cannot be read")))
-            }
+            Self::Redirect(rules) => rules.observe(),
         }
     }
 

@@ -55,6 +55,8 @@
 //!   rules are gone.
 //! - **The relay's own packets** carry mark 0x4, and return from the chain.
 //! - **The client's address** cannot be kept.
+//! - **Reading back** (`observe`): frontends and source ranges are those of the rules, endpoints and session affinity those of
+//!   the relay's table.
 //!
 //! # Takeover by another mode
 //!
@@ -72,6 +74,6 @@ mod routing;
 mod seen;
 
 pub use dataplane::{Userspace, spawn_translated};
-pub use observe::read;
+pub use observe::{read, read_redirect};
 pub use remains::Remains;
 pub use routing::{RULE_PRIORITY, TABLE};

@@ -2,7 +2,7 @@
 //!
 //! The rules have the frontends, the names and the source ranges; the relay has the endpoints and the affinity. As for
 //! packets, both are joined by the frontend: the relay finds a Service port by the destination, whatever name the rules
-//! have for it. Pure, except for [`read`].
+//! have for it. Pure, except for [`read`] and [`read_redirect`].
 //!
 //! - The rules reject or drop what comes to a frontend without endpoints. It never reaches the relay.
 //! - A frontend that the relay does not know has no endpoints.
@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
 use portolan_engine::dataplane::Error;
+use portolan_iptables::{Programs, Reading};
 use portolan_model::observed::{
     Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace, ObservedPort,
 };
@@ -22,6 +23,19 @@ use portolan_model::{Backend, Family, Frontend, Protocol};
 /// and affinity are in the relay's process, so they are not known. `None` if the rules do not exist.
 pub fn read(family: Family) -> Result<Option<Observed>, Error> {
     Ok(portolan_nftables::read_capture(family)?.map(without_refused))
+}
+
+/// Returns what the kernel has of the rules that capture by redirect, in the network namespace of this thread. Endpoints
+/// and affinity are in the relay's process, so they are not known. `None` if no rules lead to a relay.
+///
+/// # Errors
+/// The program failed, or cannot print a table.
+pub fn read_redirect(
+    programs: &Programs,
+    family: Family,
+) -> Result<Option<Observed>, portolan_iptables::Error> {
+    let reading = Reading::read(programs, family)?.filter(|reading| reading.listeners.is_some());
+    Ok(reading.map(|reading| without_refused(reading.observed)))
 }
 
 /// Leaves out SCTP Service ports that the rules reject or drop. This mode refuses all SCTP Service ports.

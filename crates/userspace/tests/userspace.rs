@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use portolan_engine::Driven;
 use portolan_iptables::{Programs, Variant};
+use portolan_model::observed::Observed;
 use portolan_model::{
     Backend, Capture, Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
     ServicePortName, Settings,
@@ -25,7 +26,7 @@ use portolan_sock::{Protocol as SocketProtocol, Socket};
 use portolan_testkit::{
     Namespace, Probe, ProbeResult, Traffic, TrafficPlan, TrafficReport, World, eventually, probe_many,
 };
-use portolan_userspace::{Remains, Userspace, spawn_translated};
+use portolan_userspace::{Remains, Userspace, read_redirect, spawn_translated};
 use portolan_wire::nftables::{Family as WireFamily, IfExists, Table, Transaction};
 
 const FAMILY: Family = Family::Ipv4;
@@ -552,4 +553,38 @@ fn sctp_is_refused_with_a_reason() {
     let probe = Probe::new(Protocol::Sctp, vip());
     let outcome = probe_many(&[(bed.world.client().namespace(), probe)]).unwrap();
     assert!(matches!(outcome[..], [ProbeResult::Refused]), "{outcome:?}");
+}
+
+/// The rules hold the frontends; the relay's table has the endpoints.
+#[test]
+fn the_rules_of_a_redirect_read_back_with_and_without_the_relays_table() {
+    let bed = Bed::new();
+    let mut plane = bed.redirect();
+    let table: Vec<_> =
+        bed.changes.iter().filter_map(|change| Some((change.name.clone(), change.new.clone()?))).collect();
+    let texts = |observed: &Observed| -> Vec<String> {
+        observed.difference(&table).iter().map(ToString::to_string).collect()
+    };
+    bed.at_node(|| {
+        let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
+        assert_eq!(texts(&read_redirect(&programs, FAMILY).unwrap().unwrap()), [""; 0]);
+        assert_eq!(texts(&plane.observe().unwrap()), [""; 0]);
+        let without = |change: &Change| {
+            let new =
+                Forwarding { cluster: Box::default(), ..Forwarding::clone(change.new.as_ref().unwrap()) };
+            Change { new: Some(Arc::new(new)), ..change.clone() }
+        };
+        plane.relay().apply(FAMILY, bed.changes.iter().map(without).collect());
+        assert_eq!(texts(&plane.observe().unwrap()).len(), 4, "two endpoints of two protocols");
+        plane.relay().apply(FAMILY, bed.changes.clone());
+        assert_eq!(portolan_iptables::read(&programs, FAMILY).unwrap(), None, "it is not the iptables mode");
+        let flush = "*nat\n-F KUBE-SERVICES\nCOMMIT\n";
+        programs.restore(|out| out.write_str(flush)).unwrap();
+        let missing = [
+            "default/web (TCP): cluster IP 10.96.0.1:80 is not programmed",
+            "default/web (UDP): cluster IP 10.96.0.1:80 is not programmed",
+        ];
+        assert_eq!(texts(&read_redirect(&programs, FAMILY).unwrap().unwrap()), missing);
+        assert_eq!(texts(&plane.observe().unwrap()), missing);
+    });
 }

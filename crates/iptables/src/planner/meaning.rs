@@ -38,7 +38,7 @@ fn local_addresses(family: Family) -> [IpAddr; 2] {
     [text("192.168.0.2", "fd00:192:168::2", family), text("192.168.1.2", "fd00:192:168:1::2", family)]
 }
 
-fn random_settings(rng: &mut Rng, family: Family) -> Settings {
+pub(crate) fn random_settings(rng: &mut Rng, family: Family) -> Settings {
     let pods = if family == Family::Ipv4 { "10.244.0.0/29" } else { "2001:db8:244::/125" };
     let detectors = [
         LocalDetector::None,
@@ -60,7 +60,7 @@ fn random_settings(rng: &mut Rng, family: Family) -> Settings {
     }
 }
 
-fn random_options(rng: &mut Rng, settings: &Settings) -> Options {
+pub(crate) fn random_options(rng: &mut Rng, settings: &Settings) -> Options {
     let lists_loopback = settings.node_port_addresses != NodePortAddresses::MatchAll && rng.chance(50);
     let loopback_addresses = if lists_loopback { vec![LOOPBACK.into()] } else { Vec::new() };
     Options { localhost_node_ports: rng.chance(50), loopback_addresses, ..Options::default() }

@@ -12,15 +12,15 @@ use crate::interpreter::Tables;
 use portolan_engine::HealthCheckPort;
 
 #[path = "../../tests/iptables/example.rs"]
-mod example;
+pub(crate) mod example;
 #[path = "../../tests/iptables/planned.rs"]
 mod planned;
 
-pub(super) use example::settings;
+pub(crate) use example::settings;
 use example::{cluster_ip, ip, ipv4 as demo, ipv6, put};
-pub(super) use planned::Planned;
+pub(crate) use planned::Planned;
 
-fn counting() -> Options {
+pub(crate) fn counting() -> Options {
     Options { count_invalid: true, count_localhost: true, ..Options::default() }
 }
 
@@ -28,7 +28,7 @@ fn gone(change: &Change) -> Change {
     Change { old: change.new.clone(), new: None, ..change.clone() }
 }
 
-fn planner(family: Family, changes: &[Change]) -> Planned {
+pub(crate) fn planner(family: Family, changes: &[Change]) -> Planned {
     let mut planner = Planned::new(settings(family), counting());
     planner.remember(changes, &[]);
     planner
@@ -38,7 +38,7 @@ fn full(planner: &mut Planned, present: &Present, pieces: Pieces) -> String {
     planner.full(present, pieces)
 }
 
-fn load(planner: &mut Planned) -> String {
+pub(crate) fn load(planner: &mut Planned) -> String {
     full(planner, &Present::default(), Pieces::One)
 }
 
@@ -264,14 +264,14 @@ fn a_shared_chain_that_changes_much_is_written_anew() {
 }
 
 /// Returns empty tables after a full load.
-pub(super) fn loaded(planner: &mut Planned) -> Tables {
+pub(crate) fn loaded(planner: &mut Planned) -> Tables {
     let mut tables = Tables::empty();
     tables.restore(&load(planner), |_| {}).unwrap();
     tables
 }
 
 /// A random world, and a Catalog that its edits are applied to.
-pub(super) struct Edited {
+pub(crate) struct Edited {
     rng: Rng,
     ranges: Ranges,
     world: World,
@@ -279,24 +279,24 @@ pub(super) struct Edited {
 }
 
 impl Edited {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let ranges = Ranges::example();
         let world = World::random(&mut rng, 6, &ranges);
         Self { rng, ranges, world, catalog: Catalog::new("n1") }
     }
 
-    pub(super) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+    pub(crate) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
         let edits = self.world.edits();
         self.changes(&edits)
     }
 
     /// Returns the forwardings of a family as the Catalog has them.
-    pub(super) fn entries(&self, family: Family) -> Vec<portolan_model::table::Entry> {
+    pub(crate) fn entries(&self, family: Family) -> Vec<portolan_model::table::Entry> {
         self.catalog.forwardings(family).collect()
     }
 
-    fn edit(&mut self, count: usize) -> (Vec<Change>, Vec<HealthCheckPort>) {
+    pub(crate) fn edit(&mut self, count: usize) -> (Vec<Change>, Vec<HealthCheckPort>) {
         let edits: Vec<Edit> =
             (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
         self.changes(&edits)
@@ -317,7 +317,7 @@ impl Edited {
     }
 }
 
-fn family() -> impl Strategy<Value = Family> {
+pub(crate) fn family() -> impl Strategy<Value = Family> {
     prop_oneof![Just(Family::Ipv4), Just(Family::Ipv6)]
 }
 

@@ -8,6 +8,7 @@ use portolan_engine::{Commit, HealthCheckPort, Table as Wanted};
 use portolan_iptables::{
     Counted, Error, Options, Pieces, Planner, Present, Programs, Rules, Variant, counted,
 };
+use portolan_model::table::Entry;
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family};
 use portolan_sock::namespace::in_new_network_namespace;
@@ -149,7 +150,7 @@ fn an_example_in_ipv6() {
 }
 
 /// A random world, and a Catalog that its edits are applied to.
-struct Edited {
+pub(crate) struct Edited {
     rng: Rng,
     ranges: Ranges,
     world: World,
@@ -157,22 +158,27 @@ struct Edited {
 }
 
 impl Edited {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let ranges = Ranges::example();
         let world = World::random(&mut rng, 8, &ranges);
         Self { rng, ranges, world, catalog: Catalog::new("n1") }
     }
 
-    fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+    pub(crate) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
         let edits = self.world.edits();
         self.changes(&edits)
     }
 
-    fn edit(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
+    pub(crate) fn edit(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
         let edits: Vec<Edit> =
             (0..4).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
         self.changes(&edits)
+    }
+
+    /// Returns the forwarding table of a family as the Catalog has it.
+    pub(crate) fn table(&self, family: Family) -> Vec<Entry> {
+        self.catalog.forwardings(family).collect()
     }
 
     fn changes(&mut self, edits: &[Edit]) -> (Vec<Change>, Vec<HealthCheckPort>) {

@@ -128,6 +128,10 @@ fn holds(variant: Variant) {
         again.apply(&web).unwrap();
         let second = again.resync().unwrap();
         assert!(second.full && second.elements == 0, "{second:?}");
+        let wanted: Vec<_> = services().into_iter().chain(web).collect();
+        let table: Vec<_> =
+            wanted.into_iter().filter_map(|change| Some((change.name, change.new?))).collect();
+        assert_eq!(again.observe().unwrap().difference(&table), []);
     })
     .unwrap();
     let Some(cgroup) = cgroup else {

@@ -8,7 +8,7 @@ use super::load::{assert_lossless, data_plane, in_use, programs, start, world};
 
 /// The tables of a kube-proxy that serves `demo/web` and a Service that is gone, with kubelet's chains: without
 /// counters for node ports on loopback, and with the Services in another order.
-const KUBE_PROXY: &str = r#"*mangle
+pub(crate) const KUBE_PROXY: &str = r#"*mangle
 :KUBE-IPTABLES-HINT - [0:0]
 :KUBE-KUBELET-CANARY - [0:0]
 :KUBE-PROXY-CANARY - [0:0]

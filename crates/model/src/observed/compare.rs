@@ -204,9 +204,10 @@ impl Comparison<'_> {
     /// Compares the source ranges of an entry. They are those of its load-balancer IPs.
     fn source_ranges(&self, part: &ObservedPort, wanted: &[(Frontend, ObservedPlace)]) -> Vec<Deviation> {
         let Fact::Known(found) = &part.source_ranges else { return Vec::new() };
-        let mut load_balancer_ips =
+        let load_balancer_ips =
             wanted.iter().filter(|(frontend, _)| matches!(frontend, Frontend::LoadBalancerIp(..)));
         let is_guarded = load_balancer_ips
+            .clone()
             .any(|(_, place)| part.frontends.iter().any(|frontend| is_same(&frontend.place, place)));
         let ranges: &[IpNet] = if is_guarded { &self.forwarding.source_ranges } else { &[] };
         if found.is_empty() && !ranges.is_empty() {

@@ -250,6 +250,19 @@ fn endpoints_that_no_frontend_leads_to_can_only_be_extra() {
     assert_eq!(texts, ["default/web:http (TCP): extra endpoint 10.0.0.9:8080 in the cluster list"]);
 }
 
+/// A mode may add the load-balancer IP to the sources, and its reader leaves it out.
+#[test]
+fn a_source_range_that_is_the_load_balancer_ip_may_be_missing() {
+    let (name, forwarding) = web();
+    let ranges: Box<[IpNet]> = Box::new([net("192.0.2.20/32"), net("192.0.2.30/32"), net("203.0.113.0/24")]);
+    let table = [(name, Arc::new(Forwarding { source_ranges: ranges, ..(*forwarding).clone() }))];
+    let mut observed = precise(&table);
+    assert_eq!(observed.difference(&table), []);
+    observed.ports[0].source_ranges = Fact::Known(vec![net("203.0.113.0/24")]);
+    let left: Vec<String> = observed.difference(&table).iter().map(ToString::to_string).collect();
+    assert_eq!(left, ["default/web:http (TCP): source range 192.0.2.30/32 is missing"]);
+}
+
 #[test]
 fn what_a_mode_does_not_hold_is_no_difference() {
     let unknown = |o: &mut Observed| {
