@@ -223,6 +223,10 @@ impl Dataplane for Iptables {
     }
 
     /// Compares all chains and writes those that differ.
+    fn read(&mut self) -> Result<Option<Observed>, Error> {
+        self.observe().map(Some)
+    }
+
     fn compare(&mut self, table: &Wanted, changes: &Changes) -> Result<Commit, Error> {
         self.planner.follow(changes);
         let options = self.planner.options().clone();

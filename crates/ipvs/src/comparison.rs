@@ -11,7 +11,7 @@ use super::dataplane::Ipvs;
 use super::difference::{Difference, Operation, WriteSettings};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
-use super::kernel::Owners;
+use super::owners::Owners;
 use super::refusal::{self, Refused};
 use super::set::Set;
 use portolan_engine::dataplane::Commit;

@@ -82,6 +82,16 @@ impl Key {
         Some(Self { address, port, protocol })
     }
 
+    /// Returns the key of a member of a set of addresses with ports; `None` for other members.
+    pub(super) fn of_member(member: &Member) -> Option<Self> {
+        let Member::IpPort(address, protocol, port) = *member else { return None };
+        Self::of(&Identity::Address { protocol: protocol.into(), address, port })
+    }
+
+    pub(super) const fn socket(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+
     pub(super) const fn member(&self) -> Member {
         Member::IpPort(self.address, self.protocol.number(), self.port)
     }

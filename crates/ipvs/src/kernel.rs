@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use portolan_model::{Family, IpvsScheduler, Protocol as Transport};
+use portolan_model::{Family, IpvsScheduler};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Member};
 use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
@@ -18,8 +18,9 @@ use portolan_wire::{Batch, generic};
 use super::difference::{Operation, Present, Real, WEIGHT};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
+use super::owners::{Evidence, Owners};
 use super::refusal::{Item, Refused};
-use super::set::Set;
+use super::set::{Set, Sets};
 use super::{Error, probe};
 use portolan_sock::retry_on_change;
 use send::{Sent, encode, on_device, send};
@@ -42,23 +43,12 @@ pub struct Kernel {
 }
 
 /// The addresses of this node in the family.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Addresses {
     /// The addresses of our network device.
     pub device: BTreeSet<IpAddr>,
     /// The addresses of other devices, without loopback addresses and those of link scope.
     pub(super) node: BTreeSet<IpAddr>,
-}
-
-/// The owners of virtual servers.
-#[derive(Debug, Default)]
-pub struct Owners {
-    /// Virtual servers of ours, or of kube-proxy.
-    pub own: BTreeSet<Key>,
-    /// Virtual servers in `excludeCIDRs` that certainly belong to other programs.
-    pub(super) foreign: BTreeSet<Key>,
-    /// The addresses of the virtual servers that are noted as ours.
-    pub noted: BTreeSet<IpAddr>,
 }
 
 impl Kernel {
@@ -80,6 +70,10 @@ impl Kernel {
             events,
             bytes: 0,
         }))
+    }
+
+    pub(super) const fn family(&self) -> Family {
+        self.family
     }
 
     /// Returns the number of bytes sent since the last call.
@@ -166,8 +160,17 @@ impl Kernel {
         }
     }
 
-    /// Lists the virtual servers of the family that could be ours, including those of other programs.
+    /// Lists the virtual servers of the family that could be ours, including those of other programs, with their
+    /// settings.
     pub(super) fn virtual_servers(&mut self) -> Result<BTreeMap<Key, Option<Config>>, Error> {
+        self.list_virtual_servers(|server| config(&server))
+    }
+
+    /// Lists those virtual servers, each with what `what` takes from it.
+    pub(super) fn list_virtual_servers<T>(
+        &mut self,
+        what: impl Fn(VirtualServer) -> T,
+    ) -> Result<BTreeMap<Key, T>, Error> {
         let (number, family) = (self.number, self.family);
         let listed = retry_on_change(|| {
             let mut servers = BTreeMap::new();
@@ -176,7 +179,7 @@ impl Kernel {
                     && let Some(key) = Key::of(&server.identity)
                     && Family::of(key.address) == family
                 {
-                    servers.insert(key, config(&server));
+                    servers.insert(key, what(server));
                 }
                 Ok(())
             })?;
@@ -185,41 +188,16 @@ impl Kernel {
         listed.map_err(Error::socket("listing virtual servers"))
     }
 
-    /// Returns the owners of the virtual servers of the family. Ours are those that the set `Set::Own` names and,
-    /// outside `exclude`, those at an address of our device. If that set is missing, kube-proxy may have made them:
-    /// its node ports are at an address of this node, and their port is in one of its sets. In `exclude`, virtual
-    /// servers that look like ours but whose address is not noted belong to no owner in the result: those of
-    /// kube-proxy, and ours that were written when `exclude` had another value.
+    /// Returns the owners of the virtual servers of the family.
     pub fn owners(&mut self, exclude: &[IpNet]) -> Result<Owners, Error> {
         let device = self.device()?;
         let addresses = device.map(|device| self.addresses(device)).transpose()?.unwrap_or_default();
-        let mut owners = Owners::default();
-        let noted = self.members(Set::Own)?;
-        owners.noted = noted.iter().flatten().filter_map(Member::address).collect();
-        let node_ports = if noted.is_none() { self.node_ports()? } else { BTreeSet::new() };
-        for key in self.virtual_servers()?.into_keys() {
-            let is_node_port = addresses.node.contains(&key.address)
-                && (node_ports.contains(&(key.protocol, Member::Port(key.port)))
-                    || node_ports.contains(&(key.protocol, key.member())));
-            let is_excluded = exclude.iter().any(|cidr| cidr.contains(&key.address));
-            let looks_ours = is_node_port || addresses.device.contains(&key.address);
-            let is_noted = noted.as_ref().is_some_and(|noted| noted.contains(&key.member()));
-            if is_noted || (!is_excluded && looks_ours) {
-                owners.own.insert(key);
-            } else if is_excluded && (!looks_ours || owners.noted.contains(&key.address)) {
-                owners.foreign.insert(key);
-            }
+        let mut sets = self.sets(&[Set::Own])?;
+        if sets.is_empty() {
+            sets = self.sets(&Set::NODE_PORTS)?;
         }
-        Ok(owners)
-    }
-
-    fn node_ports(&mut self) -> Result<BTreeSet<(Transport, Member)>, Error> {
-        let mut ports = BTreeSet::new();
-        for protocol in [Transport::Tcp, Transport::Udp, Transport::Sctp] {
-            let members = self.members(Set::NodePort(protocol))?.unwrap_or_default();
-            ports.extend(members.into_iter().map(|member| (protocol, member)));
-        }
-        Ok(ports)
+        let keys: BTreeSet<Key> = self.virtual_servers()?.into_keys().collect();
+        Ok(Evidence { addresses: &addresses, sets: &sets, exclude }.owners(&keys))
     }
 
     /// Removes virtual servers, with their connections.
@@ -306,6 +284,17 @@ impl Kernel {
                 _ => Ok(Some(members)),
             },
         }
+    }
+
+    /// Lists the members of those of the sets that exist.
+    pub(super) fn sets(&mut self, wanted: &[Set]) -> Result<Sets, Error> {
+        let mut sets = Sets::new();
+        for set in wanted {
+            if let Some(members) = self.members(*set)? {
+                sets.insert(*set, members);
+            }
+        }
+        Ok(sets)
     }
 
     /// Returns true if the set exists in a family.

@@ -72,6 +72,12 @@
 //!   has that set, because virtual servers are looked for only where the device exists.
 //!
 //! `leftovers` decides whose the objects of this mode are when kube-proxy may be active.
+//!
+//! # Reading in terms of Services
+//!
+//! [`read`] and [`Ipvs::observe`] describe what the kernel has, whether this mode or kube-proxy's IPVS mode wrote it, as
+//! a [`portolan_model::observed::Observed`]. `read` fetches rows, and `observe` translates them; neither needs the
+//! forwarding table.
 
 mod comparison;
 mod dataplane;
@@ -81,9 +87,14 @@ mod draining;
 mod error;
 mod frontend;
 mod kernel;
+#[cfg(test)]
+mod memory;
 mod meter;
+mod observe;
 mod options;
+mod owners;
 mod probe;
+mod read;
 mod refusal;
 mod retire;
 mod rules;
@@ -98,6 +109,7 @@ pub use meter::Meter;
 pub use options::Options;
 pub use portolan_wire::ipvs::Timeouts;
 pub use probe::available;
+pub use read::read;
 pub use retire::{has_virtual_servers, is_left};
 pub use rules::{Jump, own_jumps, uses};
 pub use settings::{KernelVersion, kernel_default, kernel_settings};

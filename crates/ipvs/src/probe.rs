@@ -6,7 +6,7 @@ use std::path::Path;
 use portolan_model::{Family, IpvsScheduler, Protocol as Transport};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Type};
-use portolan_wire::ipvs::{self, VirtualServer};
+use portolan_wire::ipvs::{self, Counters, VirtualServer};
 use portolan_wire::nfnetlink::Family as SetFamily;
 use portolan_wire::{Batch, route};
 
@@ -81,7 +81,13 @@ pub(super) fn trial(
     let Ok(address) = address.parse::<IpAddr>() else { return Ok(None) };
     for port in TRIAL_PORTS {
         let identity = Key { address, port, protocol: Transport::Tcp }.identity();
-        let server = VirtualServer { identity, scheduler: scheduler.name().to_owned(), flags: 0, timeout: 0 };
+        let server = VirtualServer {
+            identity,
+            scheduler: scheduler.name().to_owned(),
+            flags: 0,
+            timeout: 0,
+            counters: Counters::default(),
+        };
         match alone(socket, |batch| ipvs::new_virtual_server(batch, number, &server))? {
             None => {
                 alone(socket, |batch| ipvs::delete_virtual_server(batch, number, &identity))?;

@@ -3,6 +3,8 @@
 //! The rules refer to ipsets and do not depend on Services, so they are written once. Each is written as a save
 //! prints it, so that rules in the kernel can be compared by their text.
 
+mod in_force;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -11,6 +13,7 @@ use portolan_model::{Family, LocalDetector, Protocol, Settings};
 use portolan_wire::ipset::Type;
 
 use super::set::Set;
+pub(super) use in_force::InForce;
 
 /// A table of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

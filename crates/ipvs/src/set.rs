@@ -1,7 +1,12 @@
 //! The ipsets of this mode: those of kube-proxy, with its names, and some of our own.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use portolan_model::{Family, Protocol};
-use portolan_wire::ipset::{NAME_MAX, Type};
+use portolan_wire::ipset::{Member, NAME_MAX, Type};
+
+/// The members of sets in the kernel. A set that is missing there is missing here.
+pub(super) type Sets = BTreeMap<Set, BTreeSet<Member>>;
 
 /// One of the sets, in either family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -68,6 +73,10 @@ impl Set {
         Self::Drop,
         Self::DropExternal,
     ];
+
+    /// The sets of node ports of each protocol.
+    pub(super) const NODE_PORTS: [Self; 3] =
+        [Self::NodePort(Protocol::Tcp), Self::NodePort(Protocol::Udp), Self::NodePort(Protocol::Sctp)];
 
     /// Returns the name in a family. A name of IPv6 that gets too long is cut, as kube-proxy does.
     pub(super) fn name(self, family: Family) -> String {
@@ -163,7 +172,7 @@ mod tests {
     #[test]
     fn names_fit_and_differ() {
         let names = |family| Set::ALL.map(|set| set.name(family));
-        let all: std::collections::BTreeSet<String> = Family::BOTH
+        let all: BTreeSet<String> = Family::BOTH
             .into_iter()
             .flat_map(names)
             .inspect(|name| assert!(name.len() <= NAME_MAX))

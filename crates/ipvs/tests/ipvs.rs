@@ -23,6 +23,8 @@ mod listing;
     reason = "the load of the iptables mode's tests is more than an emulated machine can carry"
 )]
 mod load;
+#[path = "ipvs/observed.rs"]
+mod observed;
 #[path = "ipvs/only_ours.rs"]
 mod only_ours;
 #[path = "ipvs/only_ours_by_variant.rs"]

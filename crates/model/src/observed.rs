@@ -9,12 +9,12 @@
 //! | fact | nftables | iptables | IPVS | userspace |
 //! |---|---|---|---|---|
 //! | name of the Service port | a comment | a comment | not held: one entry for each frontend | as its rules |
-//! | kind of a frontend | not held | a comment, if there are endpoints | not held | as its rules |
+//! | kind of a frontend | not held | a comment, if there are endpoints | the ipset that has it | as its rules |
 //! | address of a node port | all of them together | all of them together | each by itself | as its rules |
 //! | cluster and local list | each by itself | each by itself | one list for each frontend | the relay's table |
 //! | affinity timeout | the chain of the class | a rule of each endpoint | the virtual server | the relay's table |
 //! | source ranges | by load-balancer IP | rules, unless there are no endpoints | by load-balancer IP | as its rules |
-//! | counters | not held | rules of frontends and endpoints | virtual servers and real servers | frontends, as its rules |
+//! | counters | not held | rules of frontends and endpoints | virtual servers and real servers, added up every 2 s | frontends, as its rules |
 //!
 //! An endpoint that drains, which the IPVS mode keeps with weight 0, is not an endpoint here.
 

@@ -282,6 +282,10 @@ impl Dataplane for Nftables {
         self.commit_plan(plan)
     }
 
+    fn read(&mut self) -> Result<Option<Observed>, Error> {
+        self.observe().map(Some)
+    }
+
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
         self.planner.settings.clone_from(table.settings());
         self.planner.follow(&changes.forwardings);

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_engine::Commit;
-use portolan_engine::{Boxed, Driven};
+use portolan_engine::{Boxed, Commit, Dataplane as _, Driven};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::oracle::ModeDifferences;
@@ -178,6 +177,18 @@ impl Cluster {
             *self.planes.get_mut(family) = plane;
         }
         self.resync()
+    }
+
+    /// Returns the differences between the forwarding table and what the mode reads back from the kernel.
+    pub fn read_back(&mut self) -> Vec<String> {
+        let mut differences = Vec::new();
+        for family in Family::BOTH {
+            let observed = self.at(family, |plane| plane.read()).unwrap().unwrap();
+            let mut carried = self.table(family);
+            carried.retain(|(name, _)| self.mode.carries(name.protocol));
+            differences.extend(observed.difference(&carried).iter().map(|found| format!("{family} {found}")));
+        }
+        differences
     }
 
     /// Reads the kernel's state back and writes the differences.

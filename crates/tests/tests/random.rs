@@ -155,7 +155,8 @@ impl<'a> Round<'a> {
         Family::BOTH.into_iter().flat_map(table).collect()
     }
 
-    /// Sends packets from all senders to every frontend of these, and packets from random senders to other places.
+    /// Sends packets from all senders to every frontend of these, and packets from random senders to other places. Also
+    /// reads the rules back.
     fn probe(&mut self, changed: &[(Family, Forwarding)]) {
         let mut targets = BTreeSet::new();
         for (family, forwarding) in changed {
@@ -176,10 +177,16 @@ impl<'a> Round<'a> {
             attempts.extend(targets.iter().filter_map(to));
         }
         attempts.extend((0..STRAYS).map(|_| self.stray()));
-        let faults = self.cluster.faults(&attempts);
+        let mut faults = self.cluster.faults(&attempts);
+        faults.extend(self.cluster.read_back());
         if !faults.is_empty() {
             let history = self.history.join("\n");
-            panic!("{history}\n{} of {} packets:\n{}", faults.len(), attempts.len(), faults.join("\n"));
+            panic!(
+                "{history}\n{} faults with {} packets:\n{}",
+                faults.len(),
+                attempts.len(),
+                faults.join("\n")
+            );
         }
     }
 

@@ -186,6 +186,10 @@ impl Dataplane for Userspace {
         Ok(commit)
     }
 
+    fn read(&mut self) -> Result<Option<Observed>, Error> {
+        self.observe().map(Some)
+    }
+
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
         let options = self.relay.options();
         self.listeners = kernel::listeners(options.capture, options.ports, table.settings());

@@ -54,6 +54,8 @@ const IPVS_SVC_ATTR_SCHED_NAME: u16 = 6;
 const IPVS_SVC_ATTR_FLAGS: u16 = 7;
 const IPVS_SVC_ATTR_TIMEOUT: u16 = 8;
 const IPVS_SVC_ATTR_NETMASK: u16 = 9;
+const IPVS_SVC_ATTR_STATS: u16 = 10;
+const IPVS_SVC_ATTR_STATS64: u16 = 12;
 
 const IPVS_DEST_ATTR_ADDR: u16 = 1;
 const IPVS_DEST_ATTR_PORT: u16 = 2;
@@ -63,11 +65,17 @@ const IPVS_DEST_ATTR_U_THRESH: u16 = 5;
 const IPVS_DEST_ATTR_L_THRESH: u16 = 6;
 const IPVS_DEST_ATTR_ACTIVE_CONNS: u16 = 7;
 const IPVS_DEST_ATTR_INACT_CONNS: u16 = 8;
+const IPVS_DEST_ATTR_STATS: u16 = 10;
 const IPVS_DEST_ATTR_ADDR_FAMILY: u16 = 11;
+const IPVS_DEST_ATTR_STATS64: u16 = 12;
+
+const IPVS_STATS_ATTR_INPKTS: u16 = 2;
+const IPVS_STATS_ATTR_INBYTES: u16 = 4;
 
 const VIRTUAL: &str = "IPVS virtual server";
 const REAL: &str = "IPVS real server";
 const TIMEOUTS: &str = "IPVS timeouts";
+const COUNTERS: &str = "IPVS counters";
 
 /// The packets that a virtual server accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,6 +109,8 @@ pub struct VirtualServer {
     pub flags: u32,
     /// Duration of persistence in seconds; used with [`FLAG_PERSISTENT`].
     pub timeout: u32,
+    /// The packets that came in. Read only.
+    pub counters: Counters,
 }
 
 /// A real server behind a virtual server.
@@ -118,6 +128,18 @@ pub struct RealServer {
     pub active: u32,
     /// Number of other connections that the kernel keeps. Read only.
     pub inactive: u32,
+    /// The packets that came in. Read only.
+    pub counters: Counters,
+}
+
+/// The packets from clients since a server was added. Packets of the same connections to clients do not count. The
+/// kernel adds up the packets of its processors every two seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Number of packets. Kernels before 4.1 count to 2^32 only, and begin anew then.
+    pub packets: u64,
+    /// Number of bytes in these packets.
+    pub bytes: u64,
 }
 
 /// Timeouts of idle connections in seconds; 0 leaves a timeout unchanged.
@@ -274,7 +296,7 @@ impl Identity {
         }
     }
 
-    fn decode(map: &AttributeMap<'_, 11>) -> Result<Self, DecodeError> {
+    fn decode(map: &AttributeMap<'_, 13>) -> Result<Self, DecodeError> {
         let family = map.required(IPVS_SVC_ATTR_AF)?.u16_ne()?;
         if let Some(mark) = map.get(IPVS_SVC_ATTR_FWMARK) {
             return Ok(Self::Mark { ipv6: family == AF_INET6, mark: mark.u32_ne()? });
@@ -301,7 +323,7 @@ impl VirtualServer {
         });
     }
 
-    fn decode(map: &AttributeMap<'_, 11>) -> Result<Self, DecodeError> {
+    fn decode(map: &AttributeMap<'_, 13>) -> Result<Self, DecodeError> {
         let flags: [u8; 8] = map.required(IPVS_SVC_ATTR_FLAGS)?.array()?;
         let [f0, f1, f2, f3, ..] = flags;
         Ok(Self {
@@ -309,6 +331,7 @@ impl VirtualServer {
             scheduler: map.string(IPVS_SVC_ATTR_SCHED_NAME)?.unwrap_or_default(),
             flags: u32::from_ne_bytes([f0, f1, f2, f3]),
             timeout: map.required(IPVS_SVC_ATTR_TIMEOUT)?.u32_ne()?,
+            counters: Counters::decode(map.get(IPVS_SVC_ATTR_STATS64), map.get(IPVS_SVC_ATTR_STATS))?,
         })
     }
 }
@@ -316,7 +339,15 @@ impl VirtualServer {
 impl RealServer {
     /// Creates a real server without limits, reached by masquerading.
     pub const fn new(place: SocketAddr, weight: u32) -> Self {
-        Self { place, forward: FORWARD_MASQUERADE, weight, upper_threshold: 0, active: 0, inactive: 0 }
+        Self {
+            place,
+            forward: FORWARD_MASQUERADE,
+            weight,
+            upper_threshold: 0,
+            active: 0,
+            inactive: 0,
+            counters: Counters { packets: 0, bytes: 0 },
+        }
     }
 
     fn encode(&self, message: &mut Message<'_>, of: &Identity) {
@@ -330,7 +361,7 @@ impl RealServer {
         });
     }
 
-    fn decode(map: &AttributeMap<'_, 12>) -> Result<Self, DecodeError> {
+    fn decode(map: &AttributeMap<'_, 13>) -> Result<Self, DecodeError> {
         let number = |kind| map.required(kind)?.u32_ne();
         let family = map.required(IPVS_DEST_ATTR_ADDR_FAMILY)?.u16_ne()?;
         let address = decode_address(&map.required(IPVS_DEST_ATTR_ADDR)?, family)?;
@@ -343,7 +374,22 @@ impl RealServer {
             upper_threshold: count(IPVS_DEST_ATTR_U_THRESH)?,
             active: count(IPVS_DEST_ATTR_ACTIVE_CONNS)?,
             inactive: count(IPVS_DEST_ATTR_INACT_CONNS)?,
+            counters: Counters::decode(map.get(IPVS_DEST_ATTR_STATS64), map.get(IPVS_DEST_ATTR_STATS))?,
         })
+    }
+}
+
+impl Counters {
+    /// Reads the counters: `wide` if the kernel has it, else `narrow`, whose number of packets has 32 bits. Both are
+    /// missing in requests.
+    fn decode(wide: Option<Attribute<'_>>, narrow: Option<Attribute<'_>>) -> Result<Self, DecodeError> {
+        let is_wide = wide.is_some();
+        let Some(attribute) = wide.or(narrow) else { return Ok(Self::default()) };
+        let map = attribute.nested(COUNTERS).by_kind::<5>()?;
+        let long = |kind| map.get(kind).map_or(Ok(0), |number| number.array().map(u64::from_ne_bytes));
+        let short = |kind| map.get(kind).map_or(Ok(0), |number| number.u32_ne().map(u64::from));
+        let packets = if is_wide { long(IPVS_STATS_ATTR_INPKTS)? } else { short(IPVS_STATS_ATTR_INPKTS)? };
+        Ok(Self { packets, bytes: long(IPVS_STATS_ATTR_INBYTES)? })
     }
 }
 

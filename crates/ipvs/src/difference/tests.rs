@@ -2,81 +2,8 @@ use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Family, Settings};
 
 use super::*;
+use crate::memory::{Kernel, manner};
 use portolan_engine::table::Table;
-
-fn manner() -> WriteSettings<'static> {
-    let drained_by = UptimeSecs::now().after(std::time::Duration::from_secs(9));
-    WriteSettings { default: IpvsScheduler::Rr, missing: &[], drained_by }
-}
-
-/// A model of the kernel that refuses what the real one refuses.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Kernel {
-    members: BTreeSet<(Set, Member)>,
-    addresses: BTreeSet<IpAddr>,
-    servers: BTreeMap<Key, Present>,
-}
-
-impl Kernel {
-    fn take(&mut self, difference: &Difference) {
-        self.members.extend(difference.add.iter().copied());
-        difference.servers.iter().for_each(|operation| self.operate(operation));
-        for address in &difference.bind {
-            assert!(self.addresses.insert(*address), "{address} is there");
-        }
-        difference.gone.iter().for_each(|operation| self.operate(operation));
-        for address in &difference.unbind {
-            assert!(self.addresses.remove(address), "{address} is not there");
-        }
-        for member in &difference.remove {
-            assert!(self.members.remove(member), "{member:?} is not there");
-        }
-    }
-
-    fn operate(&mut self, operation: &Operation) {
-        match *operation {
-            Operation::New(key, config) => {
-                let server = Present { config: Some(config), real: BTreeMap::new() };
-                assert_eq!(self.servers.insert(key, server), None, "{operation}");
-            }
-            Operation::Set(key, config) => self.server(key).config = Some(config),
-            Operation::Delete(key) => assert!(self.servers.remove(&key).is_some(), "{operation}"),
-            Operation::NewReal(key, place) => {
-                assert_eq!(self.server(key).real.insert(place, Real::Serving), None, "{operation}");
-            }
-            Operation::Restore(key, place) => {
-                assert!(self.server(key).real.insert(place, Real::Serving).is_some(), "{operation}");
-            }
-            Operation::Drain(key, place, until) => {
-                let drains = Real::Draining(Some(until));
-                assert!(self.server(key).real.insert(place, drains).is_some(), "{operation}");
-            }
-            Operation::DeleteReal(key, place) => {
-                assert!(self.server(key).real.remove(&place).is_some(), "{operation}");
-            }
-        }
-    }
-
-    fn server(&mut self, key: Key) -> &mut Present {
-        self.servers.get_mut(&key).unwrap_or_else(|| panic!("{key} is not there"))
-    }
-
-    /// Returns what a comparison with this kernel would write.
-    fn compared(&self, desired: &Desired) -> Difference {
-        let mut difference = Difference::default();
-        for set in Set::ALL {
-            let of_set = self.members.iter().filter(|(of, _)| *of == set);
-            difference.members(set, &of_set.map(|(_, member)| *member).collect(), desired);
-        }
-        difference.addresses(&self.addresses, desired);
-        let keys: BTreeSet<Key> =
-            desired.servers().map(|(key, _)| *key).chain(self.servers.keys().copied()).collect();
-        for key in keys {
-            difference.server(key, self.servers.get(&key), desired.server(&key), manner());
-        }
-        difference
-    }
-}
 
 fn settings(family: Family) -> Settings {
     Settings::plain(family)

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use portolan_sock::{Errno, Socket};
 use portolan_wire::Batch;
-use portolan_wire::ipvs::{self, RealServer, VirtualServer};
+use portolan_wire::ipvs::{self, Counters, RealServer, VirtualServer};
 use portolan_wire::route::{self, Scope};
 
 use crate::Error;
@@ -62,6 +62,7 @@ pub(super) fn encode(batch: &mut Batch, number: u16, operation: &Operation) {
         scheduler: config.scheduler.name().to_owned(),
         flags: config.flags,
         timeout: config.timeout,
+        counters: Counters::default(),
     };
     match operation {
         Operation::New(key, config) => ipvs::new_virtual_server(batch, number, &server(key, config)),

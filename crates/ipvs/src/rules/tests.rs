@@ -100,3 +100,55 @@ fn jumps_to_a_kept_chain_stay_only_if_both_modes_have_them() {
         assert!(!removal.contains(stays), "{stays}: {removal}");
     }
 }
+
+/// Returns what a save prints of the rules for these settings.
+fn all_saved(family: Family) -> String {
+    let rules = Rules::new(&settings(family));
+    saved(&rules.restore(&Present::default(), Part::Before), "")
+}
+
+#[test]
+fn rules_restrict_and_refuse_only_if_packets_enter_them() {
+    let full = InForce { restrict_sources: true, refuse_what_is_in_no_set: true };
+    for family in Family::BOTH {
+        let saved = all_saved(family);
+        assert_eq!(present(&saved).in_force(family), full);
+        let without = |text: &str| {
+            let lines: Vec<&str> = saved.lines().filter(|line| !line.contains(text)).collect();
+            assert!(lines.len() < saved.lines().count(), "{text}");
+            present(&lines.join("\n")).in_force(family)
+        };
+        let unrestricted = InForce { restrict_sources: false, ..full };
+        assert_eq!(without("-A INPUT -m comment --comment \"kube-proxy firewall rules\""), unrestricted);
+        assert_eq!(without(&format!("{} dst,dst -j", Set::LoadBalancerFirewall.name(family))), unrestricted);
+        assert_eq!(without("-A KUBE-SOURCE-RANGES-FIREWALL -j DROP"), unrestricted);
+        let unrefused = InForce { refuse_what_is_in_no_set: false, ..full };
+        assert_eq!(without("-j KUBE-IPVS-FILTER"), unrefused);
+        assert_eq!(without("-A KUBE-IPVS-FILTER"), unrefused);
+    }
+    assert_eq!(Present::default().in_force(Family::Ipv4), InForce::default());
+    // The rules of one family do not refer to the sets of the other.
+    assert_eq!(present(&all_saved(Family::Ipv4)).in_force(Family::Ipv6), InForce::default());
+}
+
+/// A save of kube-proxy 1.36 in IPVS mode.
+#[test]
+fn rules_of_kube_proxy_do_the_same() {
+    let saved = "*filter
+:KUBE-IPVS-FILTER - [0:0]
+-A INPUT -m comment --comment \"kubernetes ipvs access filter\" -j KUBE-IPVS-FILTER
+-A INPUT -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL
+-A KUBE-IPVS-FILTER -m set --match-set KUBE-CLUSTER-IP dst,dst -j RETURN
+-A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE-IPVS-IPS dst -j REJECT --reject-with icmp-port-unreachable
+-A KUBE-PROXY-FIREWALL -m comment --comment \"Kubernetes service load balancer ip + port for load balancer with sourceRange\" -m set --match-set KUBE-LOAD-BALANCER-FW dst,dst -j KUBE-SOURCE-RANGES-FIREWALL
+-A KUBE-SOURCE-RANGES-FIREWALL -m comment --comment \"Kubernetes service load balancer ip + port + source cidr for packet filter purpose\" -m set --match-set KUBE-LOAD-BALANCER-SOURCE-CIDR dst,dst,src -j RETURN
+-A KUBE-SOURCE-RANGES-FIREWALL -j DROP
+COMMIT
+";
+    let full = InForce { restrict_sources: true, refuse_what_is_in_no_set: true };
+    assert_eq!(present(saved).in_force(Family::Ipv4), full);
+    // Without a Service with source ranges, the rule that leads there is missing.
+    let lines: Vec<&str> = saved.lines().filter(|line| !line.contains("KUBE-LOAD-BALANCER-FW")).collect();
+    let unrestricted = InForce { restrict_sources: false, ..full };
+    assert_eq!(present(&lines.join("\n")).in_force(Family::Ipv4), unrestricted);
+}

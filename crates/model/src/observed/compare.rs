@@ -31,7 +31,7 @@ impl Observed {
             }
         }
         for ((name, forwarding), parts) in table.iter().zip(&parts) {
-            let comparison = Comparison { observed: self, forwarding, parts };
+            let comparison = Comparison { observed: self, owners: &owners, forwarding, parts };
             differences.extend(comparison.deviations().into_iter().map(|deviation| Difference {
                 name: Some(Arc::clone(name)),
                 protocol: forwarding.protocol,
@@ -77,6 +77,11 @@ impl<'a> Owners<'a> {
         owners
     }
 
+    /// Returns true if a Service port of the table has this address and port as a frontend.
+    fn has_address(&self, protocol: Protocol, socket: SocketAddr) -> bool {
+        self.addresses.contains_key(&(protocol, socket))
+    }
+
     /// Returns the Service port of an entry: by its name, or by the first of its frontends that the table has.
     fn find(&self, observed: &Observed, port: &ObservedPort) -> Option<usize> {
         if let Some(name) = &port.name {
@@ -99,6 +104,7 @@ impl<'a> Owners<'a> {
 /// A Service port of the table, and the entries of the kernel that belong to it.
 struct Comparison<'a> {
     observed: &'a Observed,
+    owners: &'a Owners<'a>,
     forwarding: &'a Forwarding,
     parts: &'a [&'a ObservedPort],
 }
@@ -118,14 +124,17 @@ impl Comparison<'_> {
         deviations
     }
 
-    /// Returns the frontends with the places at which the mode programs them.
+    /// Returns the frontends with the places at which the mode programs them. Where a Service has the address and port
+    /// itself, packets to it are not those of a node port.
     fn wanted_places(&self) -> Vec<(Frontend, ObservedPlace)> {
         let mut places = Vec::new();
         for frontend in self.forwarding.frontends.iter().copied() {
             match (frontend, &self.observed.node_port_addresses) {
                 (Frontend::NodePort(port), Some(addresses)) => {
-                    let at = |address| ObservedPlace::NodePortAt(SocketAddr::new(address, port));
-                    places.extend(addresses.iter().copied().map(|address| (frontend, at(address))));
+                    let sockets = addresses.iter().map(|address| SocketAddr::new(*address, port));
+                    let free =
+                        sockets.filter(|socket| !self.owners.has_address(self.forwarding.protocol, *socket));
+                    places.extend(free.map(|socket| (frontend, ObservedPlace::NodePortAt(socket))));
                 }
                 _ => places.push((frontend, ObservedPlace::Frontend(frontend))),
             }

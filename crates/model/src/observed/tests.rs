@@ -315,6 +315,25 @@ fn entries_without_names() {
     );
 }
 
+/// A node port at an address that is also a Service's own address and port.
+#[test]
+fn an_address_of_a_service_goes_before_a_node_port_there() {
+    let (name, forwarding) = web();
+    let owner = ServicePortName { service: "owner".into(), ..(*name).clone() };
+    let external = Forwarding {
+        frontends: Box::new([Frontend::ExternalIp(ip("172.16.0.1"), 30080)]),
+        ..Forwarding::plain(at("10.96.0.2:80"), Protocol::Tcp, backends(&["10.0.0.4:8080"]))
+    };
+    let table = [(name, forwarding), (Arc::new(owner), Arc::new(external))];
+    let shared = at("172.16.0.1:30080");
+    let mut observed = by_address(&table, &[ip("172.16.0.1"), ip("172.17.0.1")]);
+    observed.ports.retain(|port| port.frontends[0].place != ObservedPlace::NodePortAt(shared));
+    assert_eq!(observed.difference(&table), []);
+    observed.ports.retain(|port| port.frontends[0].place != ObservedPlace::Address(shared));
+    let found: Vec<String> = observed.difference(&table).iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["default/owner:http (TCP): nothing is programmed"]);
+}
+
 #[test]
 fn without_local_endpoints_external_traffic_shares_those_of_the_cluster() {
     let (name, forwarding) = web();

@@ -60,7 +60,9 @@ fn written() -> impl Strategy<Value = Vec<u8>> {
 fn others() -> Batch {
     let address = "10.96.0.1".parse().unwrap();
     let identity = ipvs::Identity::Address { protocol: 6, address, port: 80 };
-    let server = ipvs::VirtualServer { identity, scheduler: "rr".to_owned(), flags: 1, timeout: 600 };
+    let counters = ipvs::Counters::default();
+    let server =
+        ipvs::VirtualServer { identity, scheduler: "rr".to_owned(), flags: 1, timeout: 600, counters };
     let mut batch = Batch::new(9);
     ipvs::new_virtual_server(&mut batch, 0x20, &server);
     let real = ipvs::RealServer::new("10.244.0.1:8080".parse().unwrap(), 1);

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_wire::ipset::{self, Member};
-use portolan_wire::ipvs::{self, Identity, RealServer, Timeouts, VirtualServer};
-use portolan_wire::netlink::Header;
+use portolan_wire::ipvs::{self, Counters, Identity, RealServer, Timeouts, VirtualServer};
+use portolan_wire::netlink::{Header, Message};
 use portolan_wire::{Batch, Frame, Frames, Request, route};
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ proptest! {
         flags in any::<u32>(),
         timeout in any::<u32>(),
     ) {
-        let server = VirtualServer { identity, scheduler, flags, timeout };
+        let server = VirtualServer { identity, scheduler, flags, timeout, counters: Counters::default() };
         for write in [ipvs::new_virtual_server, ipvs::set_virtual_server] {
             let mut batch = Batch::new(1);
             write(&mut batch, FAMILY, &server);
@@ -146,11 +146,48 @@ fn an_ipv4_address_in_sixteen_bytes() {
         message.attr_bytes(7, &[[3, 0, 0, 0].map(u8::to_le), [255; 4]].concat());
         message.attr_u32_ne(8, 600);
         message.attr_u32_ne(9, u32::MAX);
-        message.nest(10, |message| message.attr_u32_ne(1, 7));
+        counters_of_32_bits(message, 10);
     });
     drop(message);
     let ipvs::Event::VirtualServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
     let address = "10.96.0.1".parse().unwrap();
     assert_eq!(server.identity, Identity::Address { protocol: 6, address, port: 80 });
     assert_eq!((server.scheduler.as_str(), server.timeout), ("rr", 600));
+    assert_eq!(server.counters, Counters { packets: 5, bytes: 700 });
+}
+
+/// Writes connections, packets in, packets out, bytes in and bytes out.
+fn counters_of_32_bits(message: &mut Message<'_>, kind: u16) {
+    message.nest(kind, |counters| {
+        for (kind, number) in [(1, 3), (2, 5), (3, 6)] {
+            counters.attr_u32_ne(kind, number);
+        }
+        for (kind, number) in [(4, 700_u64), (5, 800)] {
+            counters.attr_bytes(kind, &number.to_ne_bytes());
+        }
+    });
+}
+
+/// A real server with the counters of 64 bits, which Linux sends besides the older ones since 4.1.
+#[test]
+fn counters_of_64_bits_go_before_those_of_32() {
+    let mut batch = Batch::new(1);
+    let mut message = batch.message(FAMILY, 0, &[5, 1, 0, 0]);
+    message.nest(2, |message| {
+        message.attr_bytes(1, &[10, 0, 0, 7]);
+        message.attr_u16_be(2, 8080);
+        message.attr_u32_ne(3, 0);
+        message.attr_u32_ne(4, 1);
+        counters_of_32_bits(message, 10);
+        message.attr_bytes(11, &2_u16.to_ne_bytes());
+        message.nest(12, |counters| {
+            for (kind, number) in [(1, 3_u64), (2, 5_000_000_000), (3, 6), (4, 7_000_000_000), (5, 8)] {
+                counters.attr_bytes(kind, &number.to_ne_bytes());
+            }
+        });
+    });
+    drop(message);
+    let ipvs::Event::RealServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
+    assert_eq!(server.place, "10.0.0.7:8080".parse().unwrap());
+    assert_eq!(server.counters, Counters { packets: 5_000_000_000, bytes: 7_000_000_000 });
 }
