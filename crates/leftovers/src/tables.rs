@@ -4,9 +4,11 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Verdict, request};
 
-use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, plan};
+use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, keep_firewall, plan};
 use super::firewall;
+use super::found::{Found, Kind, Object};
 use portolan_engine::Error;
+use portolan_iptables::Variant;
 use portolan_iptables::netlink::{commit, jump, retry_on_change, wire_family};
 use portolan_ipvs::Jump as Entry;
 
@@ -40,6 +42,36 @@ pub(super) fn remove_chains(
         outcome.add(plan);
     }
     Ok(outcome)
+}
+
+/// Lists what [`remove_chains`] would remove.
+pub(super) fn find_chains(
+    family: Family,
+    keep: impl Fn(&str, &str) -> bool,
+    entries: Entries,
+    found: &mut Found,
+) -> Result<(), Error> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    for table in TABLES {
+        let plan = retry_on_change(|| read(&mut socket, family, table, &keep, &entries(table)))?;
+        plan.list(Variant::Nft, family, table, found);
+    }
+    Ok(())
+}
+
+/// Returns the table of the nftables mode, if it exists.
+pub(super) fn find_table(family: Family) -> Result<Option<Object>, Error> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    retry_on_change(|| {
+        let mut exists = false;
+        socket.dump(&mut request::tables(wire_family(family)), |frame| {
+            if let Event::NewTable(table) = Event::decode(frame)? {
+                exists |= table.name == KUBE_PROXY && table.family == wire_family(family);
+            }
+            Ok(())
+        })?;
+        Ok(exists.then(|| Object::new(Kind::Table, Some(family), KUBE_PROXY)))
+    })
 }
 
 /// Returns true if a rule leads from one chain of a table to another.
@@ -125,9 +157,11 @@ fn read(
     })?;
     let has_entered = |chain: &String| entries.iter().any(|entry| entry.to == chain);
     let has_entered = chains.iter().any(has_entered);
+    let is_kept = keep(table, FIREWALL);
+    let kept = keep_firewall(&mut chains, table, is_kept, false);
     chains.retain(|chain| !keep(table, chain));
     if !has_entered && !chains.iter().any(|chain| chain.starts_with("KUBE-")) {
-        return Ok(plan(table, std::iter::empty(), jumps));
+        return Ok(Plan { firewall: kept, ..plan(table, std::iter::empty(), jumps) });
     }
     socket.dump(&mut request::rules(family, table, None), |frame| {
         match Event::decode(frame)? {
@@ -142,8 +176,8 @@ fn read(
         }
         Ok(())
     })?;
-    chains.retain(|chain| chain != FIREWALL || !is_shared);
-    Ok(plan(table, chains.into_iter(), jumps).and(unused))
+    let firewall = kept.or_else(|| keep_firewall(&mut chains, table, false, is_shared));
+    Ok(Plan { firewall, ..plan(table, chains.into_iter(), jumps).and(unused) })
 }
 
 /// Returns true if the rule is what iptables makes of `entry`: a comment, a counter and the jump, and nothing more.

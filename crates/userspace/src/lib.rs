@@ -72,4 +72,4 @@ mod seen;
 
 pub use dataplane::{Userspace, spawn_translated};
 pub use remains::Remains;
-pub use routing::{RULE_PRIORITY, TABLE};
+pub use routing::{RULE_PRIORITY, Routing, TABLE, find as find_routing};
