@@ -99,6 +99,6 @@ pub use meter::Meter;
 pub use options::Options;
 pub use portolan_wire::ipvs::Timeouts;
 pub use probe::available;
-pub use retire::{has_virtual_servers, is_left};
+pub use retire::{count_virtual_servers, is_left};
 pub use rules::{Jump, own_jumps, uses};
 pub use settings::{KernelVersion, kernel_default, kernel_settings};

@@ -100,7 +100,10 @@ impl<R> Plan<R> {
         let jump = |jump: &Jump<R>| Object { to: Some(jump.to.clone()), ..object(Kind::Jump, &jump.from) };
         found.objects.extend(self.rules.iter().map(jump));
         found.objects.extend(self.chains.iter().map(|chain| object(Kind::Chain, chain)));
-        let held = |(chain, by): (&String, &String)| Held { object: object(Kind::Chain, chain), by: by.clone() };
+        let held = |(chain, by): (&String, &String)| Held {
+            object: object(Kind::Chain, chain),
+            reason: format!("a rule in chain {by} leads to it"),
+        };
         found.held.extend(self.held.iter().map(held));
         found.kept.extend(self.firewall.map(|reason| Kept { object: object(Kind::Chain, FIREWALL), reason }));
     }

@@ -100,13 +100,13 @@ const fn in_nft(family: Family) -> &'static str {
     }
 }
 
-/// A chain that cannot be removed, because a rule of another program leads to it.
+/// An object that cannot be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Held {
-    /// The chain.
+    /// The object.
     pub object: Object,
-    /// The chain that has the rule.
-    pub by: String,
+    /// Who holds it, and how.
+    pub reason: String,
 }
 
 /// An object that stays because others use it.

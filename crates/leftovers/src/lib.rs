@@ -266,6 +266,11 @@ pub fn find(keep: &Keep) -> (Found, Vec<Error>) {
     (found, errors)
 }
 
+/// Adds the tables of nftables with these names to what was found. Changes nothing.
+pub fn find_tables(family: Family, names: &[&str], found: &mut Found) -> Result<(), portolan_engine::Error> {
+    tables::find_tables(family, names, found)
+}
+
 /// Returns what is kept in each family. In IPv4, kubelet needs the chain that it shares.
 fn in_families(keep: &Keep) -> [(Family, Keep); 2] {
     let kubelet = keep.firewall || has_chains_of_kubelet();
@@ -284,10 +289,8 @@ fn has_chains_of_kubelet() -> bool {
 
 fn find_rules(family: Family, keep: &Keep, found: &mut Found, errors: &mut Vec<Error>) {
     let failed = |what| move |source| Error::Nftables { what, family, source };
-    match tables::find_table(family).map_err(failed("table of the nftables mode")) {
-        Ok(table) => found.objects.extend(table),
-        Err(error) => errors.push(error),
-    }
+    let tables = tables::find_tables(family, &[tables::KUBE_PROXY], found);
+    errors.extend(tables.map_err(failed("table of the nftables mode")).err());
     let no_more: Entries = |_| Vec::new();
     let is_kept = |variant| move |table: &str, chain: &str| keep.chain(variant, family, table, chain);
     let of_nft = tables::find_chains(family, is_kept(Variant::Nft), no_more, found);

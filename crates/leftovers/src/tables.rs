@@ -6,7 +6,7 @@ use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Ver
 
 use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, keep_firewall, plan};
 use super::firewall;
-use super::found::{Found, Kind, Object};
+use super::found::{Found, Held, Kind, Object};
 use portolan_engine::Error;
 use portolan_iptables::Variant;
 use portolan_iptables::netlink::{commit, jump, retry_on_change, wire_family};
@@ -14,6 +14,8 @@ use portolan_ipvs::Jump as Entry;
 
 /// The table of kube-proxy's nftables mode.
 pub(super) const KUBE_PROXY: &str = "kube-proxy";
+/// `NFT_TABLE_F_OWNER`: only the process that made the table may change it.
+const OWNED: u32 = 2;
 /// Chains in one transaction: few enough for any socket buffer.
 const CHAINS: usize = 512;
 
@@ -59,19 +61,34 @@ pub(super) fn find_chains(
     Ok(())
 }
 
-/// Returns the table of the nftables mode, if it exists.
-pub(super) fn find_table(family: Family) -> Result<Option<Object>, Error> {
+/// Lists the tables with these names. A table that a process owns cannot be removed by others.
+pub(super) fn find_tables(family: Family, names: &[&str], found: &mut Found) -> Result<(), Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
-    retry_on_change(|| {
-        let mut exists = false;
+    let tables = retry_on_change(|| {
+        let mut tables = Vec::new();
         socket.dump(&mut request::tables(wire_family(family)), |frame| {
-            if let Event::NewTable(table) = Event::decode(frame)? {
-                exists |= table.name == KUBE_PROXY && table.family == wire_family(family);
+            match Event::decode(frame)? {
+                Event::NewTable(table)
+                    if table.family == wire_family(family) && names.contains(&&*table.name) =>
+                {
+                    tables.push(table);
+                }
+                _ => {}
             }
             Ok(())
         })?;
-        Ok(exists.then(|| Object::new(Kind::Table, Some(family), KUBE_PROXY)))
-    })
+        Ok(tables)
+    })?;
+    for table in tables {
+        let object = Object::new(Kind::Table, Some(family), table.name);
+        if table.flags & OWNED == 0 {
+            found.objects.push(object);
+        } else {
+            let reason = "a running process owns it (flag owner): end that process".to_owned();
+            found.held.push(Held { object, reason });
+        }
+    }
+    Ok(())
 }
 
 /// Returns true if a rule leads from one chain of a table to another.

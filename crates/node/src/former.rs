@@ -239,6 +239,8 @@ pub struct Unrestored {
     pub present: String,
     /// Why it stays.
     pub reason: String,
+    /// True if a later clean-up can put it back. False if another program changed it.
+    pub is_held: bool,
 }
 
 /// What a clean-up does with the changed settings.
@@ -266,14 +268,15 @@ pub fn plan(
         if present == change.former.to_string() {
             continue;
         }
-        let reason = if present == change.written.to_string() {
+        let is_held = present == change.written.to_string();
+        let reason = if is_held {
             hold(&wanted)
         } else {
             Some(format!("another program changed it after the agent had written {}", change.written))
         };
         match reason {
             None => plan.restored.push(Restored { wanted, written: change.written }),
-            Some(reason) => plan.unrestored.push(Unrestored { wanted, present, reason }),
+            Some(reason) => plan.unrestored.push(Unrestored { wanted, present, reason, is_held }),
         }
     }
     plan

@@ -107,7 +107,7 @@ fn one_folder_is_enough_and_none_is_an_error() {
     assert_eq!(error, format!("{}: No such file or directory (os error 2)", missing.display()));
     assert_eq!(with(Vec::new()).add(Vec::new()).expect_err("no folder").to_string(), "no folder is given");
     let nameless = Former::new(node.folders(), &node.host(), None);
-    assert!(nameless.add(Vec::new()).is_err(), "of which namespace, nobody could say");
+    assert!(nameless.add(Vec::new()).is_err(), "a file without a namespace could be used in another one");
 }
 
 #[test]
