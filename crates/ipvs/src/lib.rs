@@ -92,8 +92,8 @@ mod settings;
 
 pub use dataplane::Ipvs;
 pub use error::Error;
-pub use kernel::DEVICE;
 pub use frontend::Key;
+pub use kernel::DEVICE;
 pub use kernel::{Kernel, Owners, device};
 pub use meter::Meter;
 pub use options::Options;

@@ -118,7 +118,9 @@ pub(super) fn keep_firewall(
 ) -> Option<&'static str> {
     let place = chains.iter().position(|chain| (table, chain.as_str()) == ("filter", FIREWALL))?;
     let reason = match (is_kept, is_shared) {
-        (true, _) => "it keeps packets from the network away from loopback addresses, for kubelet or while route_localnet is 1",
+        (true, _) => {
+            "it keeps packets from the network away from loopback addresses, for kubelet or while route_localnet is 1"
+        }
         (false, true) => "it has rules of other programs",
         (false, false) => return None,
     };

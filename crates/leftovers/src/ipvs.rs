@@ -62,9 +62,8 @@ pub(super) fn find(exclude: &[IpNet]) -> Result<Vec<Object>, Error> {
         let (own, others) = split(&mut kernel, index, &owners, exclude).map_err(servers)?;
         let server = |key| Object::new(Kind::VirtualServer, Some(family), format!("{key}"));
         found.extend(owners.own.iter().map(server));
-        let address = |address: &IpAddr| {
-            Object::new(Kind::Address, Some(family), format!("{address} on {DEVICE}"))
-        };
+        let address =
+            |address: &IpAddr| Object::new(Kind::Address, Some(family), format!("{address} on {DEVICE}"));
         found.extend(own.iter().map(address));
         stays |= !others.is_empty();
     }

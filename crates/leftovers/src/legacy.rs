@@ -188,12 +188,12 @@ fn removal(
 }
 
 /// Returns the removals from each table of a save.
-fn plans<'a>(
+fn plans(
     family: Family,
-    saved: &'a str,
+    saved: &str,
     keep: impl Fn(&str, &str) -> bool,
     entries: Entries,
-) -> Vec<(&'a str, Plan<&'a str>)> {
+) -> Vec<(&str, Plan<&str>)> {
     let (mut plans, mut lines) = (Vec::new(), saved.lines());
     while let Some(line) = lines.next() {
         let Some(table) = line.strip_prefix('*') else { continue };

@@ -50,9 +50,8 @@ pub fn find_own(exclude: &[IpNet]) -> (Found, Vec<Error>) {
                 .map_err(failed)
                 .err(),
         );
-        errors.extend(
-            legacy::find_chains(family, keep(rules.legacy), entries(rules.legacy), &mut found).err(),
-        );
+        errors
+            .extend(legacy::find_chains(family, keep(rules.legacy), entries(rules.legacy), &mut found).err());
     }
     // kube-proxy uses what stays, whatever else the reason is.
     found.kept.clear();

@@ -184,7 +184,11 @@ mod tests {
         let found: Vec<_> =
             start_values(&all).iter().map(|start| (start.written.value, start.default)).collect();
         assert_eq!(found, [(86_400, 432_000), (3_600, 60), (1, 0), (10, 30), (40, 120)]);
-        assert_eq!(start_values(&Conntrack::default()).len(), 2, "without what the configuration leaves alone");
+        assert_eq!(
+            start_values(&Conntrack::default()).len(),
+            2,
+            "without what the configuration leaves alone"
+        );
     }
 
     #[test]

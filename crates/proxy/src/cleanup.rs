@@ -205,9 +205,8 @@ fn remove_all(configuration: &Configuration) -> Vec<String> {
     let mut errors: Vec<String> =
         errors.iter().map(|error| format!("what kube-proxy left cannot be removed: {error}")).collect();
     if let Err(error) = portolan_iptables::remove_counters() {
-        errors.push(format!(
-            "the kernel's counters of the iptables mode (nfacct) cannot be removed: {error}"
-        ));
+        errors
+            .push(format!("the kernel's counters of the iptables mode (nfacct) cannot be removed: {error}"));
     }
     errors
 }
@@ -233,4 +232,23 @@ fn remove_leftovers(keep: &Keep) -> (Removed, Vec<Error>) {
         tracing::info!(tables, chains, virtual_servers, devices, sets, "removed what kube-proxy left");
     }
     (removed, errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command};
+
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_option() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cleanup.md");
+        let page = std::fs::read_to_string(path).expect("docs/cleanup.md");
+        let command = Options::augment_args(Command::new("cleanup"));
+        for option in command.get_arguments() {
+            let name = format!("--{}", option.get_long().expect("a name"));
+            let row = page.lines().find(|line| line.starts_with('|') && line.contains(&name));
+            assert!(row.is_some(), "{name} is not on the page");
+        }
+    }
 }

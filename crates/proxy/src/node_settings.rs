@@ -39,9 +39,11 @@ impl KernelSettings {
     /// Writes the settings that differ. Returns those that cannot be written.
     pub(super) fn apply(&self, wanted: &[Wanted]) -> Vec<Refused> {
         let former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
-        let change = |wanted: &Wanted, former, written| Change { path: wanted.path.to_owned(), former, written };
+        let change =
+            |wanted: &Wanted, former, written| Change { path: wanted.path.to_owned(), former, written };
         let pending = self.host.pending(wanted);
-        let changes = pending.iter().map(|(wanted, present)| change(wanted, *present, wanted.value)).collect();
+        let changes =
+            pending.iter().map(|(wanted, present)| change(wanted, *present, wanted.value)).collect();
         if let Err(error) = former.add(changes) {
             self.not_remembered.call_once(|| {
                 tracing::info!(%error, "former values of kernel settings are not remembered: a clean-up cannot put them back");
@@ -50,7 +52,8 @@ impl KernelSettings {
         let outcome = self.host.apply(wanted);
         // The kernel rounds some values.
         let rounded = |wanted: &Wanted| {
-            let present = self.host.read(wanted.path)?.parse().ok().filter(|present| *present != wanted.value)?;
+            let present =
+                self.host.read(wanted.path)?.parse().ok().filter(|present| *present != wanted.value)?;
             Some(change(wanted, present, present))
         };
         let rounded: Vec<Change> = outcome.written.iter().filter_map(rounded).collect();
@@ -156,7 +159,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let settings = settings_below(folder.path(), &[(MINE, "0\n")]);
         assert!(settings.apply(&[Wanted::exactly(MINE, 1)]).is_empty());
-        assert_eq!(settings.host.read(MINE).as_deref(), Some("1"), "a host that does not say which boot this is");
+        assert_eq!(
+            settings.host.read(MINE).as_deref(),
+            Some("1"),
+            "a host that does not say which boot this is"
+        );
     }
 
     #[test]

@@ -39,42 +39,47 @@ const TABLES: &str = "add table inet firewalld\nadd chain inet firewalld input {
 
 /// Adds rules of other programs.
 fn add_others(node: &Namespace, variant: &str) {
-    for (program, rules) in
-        [("iptables", [OTHERS, KUBELETS].concat()), ("ip6tables", OTHERS.to_owned())]
-    {
+    // Kubelet has its chain in IPv4 only.
+    let of_ipv6: String =
+        OTHERS.split_inclusive('\n').filter(|line| !line.contains("KUBE-FIREWALL")).collect();
+    for (program, rules) in [("iptables", [OTHERS, KUBELETS].concat()), ("ip6tables", of_ipv6)] {
         let restore = format!("{program}-{variant}-restore");
         node.output_with_input(&restore, &["--noflush"], &rules).unwrap();
     }
     node.output_with_input("nft", &["-f", "-"], TABLES).unwrap();
-    node.output_with_input("ipset", &["restore"], "create KUBE-ROUTER-PODS hash:ip\nadd KUBE-ROUTER-PODS 192.0.2.1\n")
-        .unwrap();
-    node.ip("rule add priority 700 fwmark 0x100/0x100 table 100\nroute add local 192.0.2.7 dev lo table 100\n").unwrap();
+    node.output_with_input(
+        "ipset",
+        &["restore"],
+        "create KUBE-ROUTER-PODS hash:ip\nadd KUBE-ROUTER-PODS 192.0.2.1\n",
+    )
+    .unwrap();
+    node.ip(
+        "rule add priority 700 fwmark 0x100/0x100 table 100\nroute add local 192.0.2.7 dev lo table 100\n",
+    )
+    .unwrap();
 }
 
 /// Returns everything of a node.
 fn state(node: &Namespace) -> String {
     let counters = node.run(|| counted().unwrap()).unwrap();
-    format!("{}{counters:?}\n", node.output("bash", &["-c", DUMP]).unwrap())
+    format!("{}== counters\n{counters:?}\n", node.output("bash", &["-c", DUMP]).unwrap())
 }
 
-/// Returns the lines of `after` that `before` does not have.
-fn added<'a>(before: &str, after: &'a str) -> BTreeSet<&'a str> {
-    let before: BTreeSet<&str> = before.lines().collect();
-    after.lines().filter(|line| !before.contains(line)).collect()
+/// Returns the lines of `after` that `before` does not have in the same section.
+fn added(before: &str, after: &str) -> BTreeSet<(String, String)> {
+    let before: BTreeSet<_> = in_sections(before).collect();
+    in_sections(after).filter(|line| !before.contains(line)).collect()
 }
 
 /// Returns a line of the report for each object and setting of a dump that a mode has added.
 fn named(before: &str, running: &str) -> Vec<String> {
-    let (mut lines, mut section, mut table) = (Vec::new(), "", "");
-    let before: BTreeSet<(String, String)> = in_sections(before).collect();
-    for line in running.lines() {
-        if let Some(title) = line.strip_prefix("== ") {
-            section = title;
-        }
+    let (mut lines, mut table) = (Vec::new(), String::new());
+    let before: BTreeSet<_> = in_sections(before).collect();
+    for (section, line) in in_sections(running) {
         if let Some(name) = line.strip_prefix('*') {
-            table = name;
+            name.clone_into(&mut table);
         }
-        if before.contains(&(section.to_owned(), line.to_owned())) {
+        if before.contains(&(section.clone(), line.clone())) {
             continue;
         }
         let first = line.split(' ').next().unwrap();
@@ -87,7 +92,7 @@ fn named(before: &str, running: &str) -> Vec<String> {
         } else if section == "ipset save" && first == "create" {
             lines.push(format!("ipset {}", line.split(' ').nth(1).unwrap()));
         } else if section == "sysctl" {
-            lines.push(format!("{} = ", first));
+            lines.push(format!("{first} = "));
         }
     }
     lines
@@ -147,7 +152,7 @@ fn is_as_before(cluster: &Cluster, mode: &str, variant: &str, arguments: &[&str]
     assert_eq!(missing, Vec::<String>::new(), "{mode}: not in {listed}");
     let output = cleanup(&[]);
     let after = state(node);
-    assert_eq!((added(&before, &after), added(&after, &before)), Default::default(), "{mode}: {output}");
+    assert_eq!((added(&before, &after), added(&after, &before)), <_>::default(), "{mode}: {output}");
     assert_eq!(after, before, "{mode}: the order differs: {output}");
     // What is announced is done.
     let would: Vec<&str> = listed.lines().filter_map(|line| line.strip_prefix("would remove ")).collect();

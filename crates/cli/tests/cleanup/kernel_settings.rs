@@ -85,7 +85,10 @@ fn without_former_values_the_report_says_so_and_the_settings_stay() {
         ("net.netfilter.nf_conntrack_tcp_timeout_established", 86_400, 432_000),
         ("net.netfilter.nf_conntrack_tcp_timeout_close_wait", 3_600, 60),
     ] {
-        let line = format!("kept setting {name} = {value}: its former value is not known: {}", node.state().display());
+        let line = format!(
+            "kept setting {name} = {value}: its former value is not known: {}",
+            node.state().display()
+        );
         assert!(output.contains(&line), "{output}");
         assert!(output.contains(&format!("`sysctl -w {name}={default}`")), "{output}");
     }

@@ -170,7 +170,10 @@ fn the_chain_stays_while_loopback_addresses_are_routed_or_others_have_rules_in_i
         ended(&node, "unshare", &["--mount", "--propagation", "private", "sh", "-c", &script]);
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("sysctl -w net.ipv4.conf.all.route_localnet=0"), "{output}");
-    assert!(output.contains("kept chain ip filter KUBE-FIREWALL (iptables-nft): it keeps packets"), "{output}");
+    assert!(
+        output.contains("kept chain ip filter KUBE-FIREWALL (iptables-nft): it keeps packets"),
+        "{output}"
+    );
     assert_eq!(firewall(&node, "iptables-nft-save").0, 3, "{output}");
     node.output("iptables-nft", &["-A", "KUBE-FIREWALL", "-d", "203.0.113.1/32", "-j", "DROP"]).unwrap();
     let (code, output) = ended(&node, BINARY, &["cleanup"]);

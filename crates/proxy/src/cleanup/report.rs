@@ -136,7 +136,8 @@ impl Report {
 
     fn add_settings(&mut self, settings: Settings) {
         let Settings { restored, unrestored, failed, faults } = settings;
-        let set = |Restored { wanted, written }| Setting { name: wanted.name(), value: wanted.value, was: written };
+        let set =
+            |Restored { wanted, written }| Setting { name: wanted.name(), value: wanted.value, was: written };
         self.set.extend(restored.into_iter().map(set));
         let kept = |Unrestored { wanted, present, reason, .. }| Reason {
             what: format!("setting {} = {present}", wanted.name()),
@@ -209,7 +210,9 @@ impl Report {
         let is_empty = self.remove.is_empty() && self.set.is_empty();
         match (self.dry_run, self.failures()) {
             (true, 0) if is_empty => "nothing to remove".to_owned(),
-            (true, 0) => format!("would remove {} and set {}; nothing was changed", self.remove.len(), self.set.len()),
+            (true, 0) => {
+                format!("would remove {} and set {}; nothing was changed", self.remove.len(), self.set.len())
+            }
             (true, failures) => format!("{failures} could not be read; nothing was changed"),
             (false, 0) => {
                 format!("removed {}, set {}; read again: nothing is left", self.remove.len(), self.set.len())
@@ -254,8 +257,12 @@ mod tests {
     }
 
     fn survey(objects: &[Object]) -> Survey {
-        let held = Held { object: object(Kind::Chain, "KUBE-MARK-MASQ"), reason: "a rule in chain MINE leads to it".to_owned() };
-        let kept = Kept { object: object(Kind::Chain, "KUBE-FIREWALL"), reason: "it has rules of other programs" };
+        let held = Held {
+            object: object(Kind::Chain, "KUBE-MARK-MASQ"),
+            reason: "a rule in chain MINE leads to it".to_owned(),
+        };
+        let kept =
+            Kept { object: object(Kind::Chain, "KUBE-FIREWALL"), reason: "it has rules of other programs" };
         let found = Found { objects: objects.to_vec(), held: vec![held], kept: vec![kept] };
         Survey { found, errors: Vec::new() }
     }
@@ -319,6 +326,28 @@ mod tests {
         let yaml = report.rendered(Output::Yaml).expect("YAML");
         let yaml: serde_json::Value = serde_saphyr::from_str(&yaml).expect("YAML");
         assert_eq!(json, yaml);
-        insta::assert_snapshot!(report.rendered(Output::Yaml).expect("YAML"), @"");
+        insta::assert_snapshot!(report.rendered(Output::Yaml).expect("YAML"), @r"
+        dryRun: true
+        remove:
+        - kind: table
+          family: IPv4
+          name: portolan
+        - kind: chain
+          family: IPv4
+          name: KUBE-SERVICES
+        set:
+        - name: net.ipv4.conf.all.route_localnet
+          value: 0
+          was: 1
+        keep:
+        - what: chain ip KUBE-FIREWALL
+          reason: it has rules of other programs
+        - what: setting net.netfilter.nf_conntrack_max = 4096
+          reason: another program changed it after the agent had written 131072
+        left:
+        - what: chain ip KUBE-MARK-MASQ
+          reason: a rule in chain MINE leads to it
+        errors: []
+        ");
     }
 }

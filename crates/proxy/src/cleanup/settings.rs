@@ -5,8 +5,8 @@
 
 use portolan_leftovers::Kind;
 use portolan_model::Family;
-use portolan_node::conntrack;
 use portolan_node::config::Configuration;
+use portolan_node::conntrack;
 use portolan_node::former::{self, Former, Plan, Remembered, Restored, Unrestored};
 use portolan_node::sysctl::{Host, Wanted};
 
@@ -73,7 +73,10 @@ impl Memory {
     /// Returns true if packets to loopback addresses are not routed after the settings are put back.
     pub(super) fn ends_routing_of_loopback_addresses(&self) -> bool {
         let path = modes::route_localnet().written.path;
-        self.general().restored.iter().any(|restored| restored.wanted.path == path && restored.wanted.value == 0)
+        self.general()
+            .restored
+            .iter()
+            .any(|restored| restored.wanted.path == path && restored.wanted.value == 0)
     }
 
     /// Returns what [`Memory::put_back_general`] and [`Memory::put_back_ipvs`] would do, after everything in `survey` is
@@ -175,7 +178,8 @@ impl Memory {
         let folders: Vec<String> =
             self.former.folders().iter().map(|folder| folder.display().to_string()).collect();
         let folders = if folders.is_empty() { "any folder".to_owned() } else { folders.join(" or ") };
-        let written = start.iter().filter(|(written, default)| written.value != *default && self.host.has(written));
+        let written =
+            start.iter().filter(|(written, default)| written.value != *default && self.host.has(written));
         let unknown = |(written, default): &(Wanted, u64)| {
             let wanted = Wanted::exactly(written.path, *default);
             let reason = format!(
@@ -217,7 +221,10 @@ pub(super) fn are_loopback_addresses_routed() -> bool {
 /// Returns the setting of the IPVS mode at a path.
 fn modes_setting(path: &str, value: u64) -> Option<Wanted> {
     let settings = modes::ipvs_start_values(true).into_iter();
-    settings.map(|(known, _)| known.path).find(|known| *known == path).map(|path| Wanted::exactly(path, value))
+    settings
+        .map(|(known, _)| known.path)
+        .find(|known| *known == path)
+        .map(|path| Wanted::exactly(path, value))
 }
 
 /// Returns true if kube-proxy runs in IPVS mode, and its settings therefore stay.

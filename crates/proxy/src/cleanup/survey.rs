@@ -22,7 +22,8 @@ pub(super) struct Survey {
 impl Survey {
     /// Returns what there is before anything is removed. Assumes that the kernel settings are put back.
     pub(super) fn before(scope: Scope<'_>, memory: &Memory) -> Self {
-        let firewall = settings::are_loopback_addresses_routed() && !memory.ends_routing_of_loopback_addresses();
+        let firewall =
+            settings::are_loopback_addresses_routed() && !memory.ends_routing_of_loopback_addresses();
         Self::of(scope, firewall)
     }
 
@@ -61,7 +62,8 @@ impl Survey {
             Ok(routing) => {
                 let table = portolan_userspace::TABLE;
                 for rule in routing.rules {
-                    let name = format!("{}: mark {:#x}/{:#x} to table {table}", rule.priority, rule.mark, rule.mask);
+                    let name =
+                        format!("{}: mark {:#x}/{:#x} to table {table}", rule.priority, rule.mark, rule.mask);
                     self.found.objects.push(Object::new(Kind::Rule, Some(family), name));
                 }
                 if routing.has_route {
@@ -69,7 +71,9 @@ impl Survey {
                     self.found.objects.push(Object::new(Kind::Route, Some(family), name));
                 }
             }
-            Err(error) => self.errors.push(format!("policy routing of the userspace mode ({family}): {error}")),
+            Err(error) => {
+                self.errors.push(format!("policy routing of the userspace mode ({family}): {error}"))
+            }
         }
     }
 
@@ -93,7 +97,9 @@ pub(super) fn keep(configuration: &Configuration, firewall: bool) -> Keep {
 pub(super) fn why_left(object: Object) -> Held {
     let reason = match object.kind {
         Kind::Set | Kind::Counter => "a rule of another program refers to it",
-        _ => "it was not removed, or is there again: stop the agent or the kube-proxy that writes it, then run this again",
+        _ => {
+            "it was not removed, or is there again: stop the agent or the kube-proxy that writes it, then run this again"
+        }
     };
     Held { object, reason: reason.to_owned() }
 }

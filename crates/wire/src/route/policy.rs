@@ -94,13 +94,10 @@ pub fn is_local_route(frame: &Frame<'_>, table: u32) -> Result<bool, DecodeError
     }
     let map = frame.attributes(ROUTE, HEADER)?.by_kind::<31>()?;
     let have = frame.payload.len();
-    let (&[_, destination, _, _, of_header, _, _, kind], _) =
-        frame.payload.split_first_chunk().ok_or(DecodeError::Truncated {
-            object: ROUTE,
-            offset: 0,
-            needed: HEADER,
-            have,
-        })?;
+    let (&[_, destination, _, _, of_header, _, _, kind], _) = frame
+        .payload
+        .split_first_chunk()
+        .ok_or(DecodeError::Truncated { object: ROUTE, offset: 0, needed: HEADER, have })?;
     let of = map.get(RTA_TABLE).map(|attribute| attribute.u32_ne()).transpose()?;
     Ok((destination, kind, of.unwrap_or(u32::from(of_header))) == (0, LOCAL, table))
 }
