@@ -71,31 +71,58 @@ fn added(before: &str, after: &str) -> BTreeSet<(String, String)> {
     in_sections(after).filter(|line| !before.contains(line)).collect()
 }
 
-/// Returns a line of the report for each object and setting of a dump that a mode has added.
+/// Returns how the report names each object and setting of a dump that a mode has added.
 fn named(before: &str, running: &str) -> Vec<String> {
-    let (mut lines, mut table) = (Vec::new(), String::new());
+    let (mut names, mut table) = (Vec::new(), String::new());
     let before: BTreeSet<_> = in_sections(before).collect();
     for (section, line) in in_sections(running) {
         if let Some(name) = line.strip_prefix('*') {
             name.clone_into(&mut table);
         }
-        if before.contains(&(section.clone(), line.clone())) {
-            continue;
-        }
-        let first = line.split(' ').next().unwrap();
-        if let Some(chain) = first.strip_prefix(':') {
-            let family = if section.starts_with("ip6") { "ip6" } else { "ip" };
-            let variant = if section.contains("legacy") { "iptables-legacy" } else { "iptables-nft" };
-            lines.push(format!("chain {family} {table} {chain} ({variant})"));
-        } else if section == "nft list ruleset" && first == "table" && line.contains("portolan") {
-            lines.push(line.trim_end_matches(" {").to_owned());
-        } else if section == "ipset save" && first == "create" {
-            lines.push(format!("ipset {}", line.split(' ').nth(1).unwrap()));
-        } else if section == "sysctl" {
-            lines.push(format!("{first} = "));
+        if !before.contains(&(section.clone(), line.clone())) {
+            names.extend(name(&section, &table, &line));
         }
     }
-    lines
+    names
+}
+
+/// Returns how the report names what a line of a section shows; `None` if it shows a part of an object.
+fn name(section: &str, table: &str, line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let is_ipv6 = section.starts_with("ip6") || section.starts_with("ip -6") || words.contains(&"inet6");
+    let family = if is_ipv6 { "ip6" } else { "ip" };
+    let variant = if section.contains("legacy") { "iptables-legacy" } else { "iptables-nft" };
+    let has = |word: &str| line.contains(word);
+    match section {
+        "nft list ruleset" if has("table ip") && has("portolan") => {
+            Some(line.trim_end_matches(" {").to_owned())
+        }
+        "ipset save" if words[0] == "create" => Some(format!("ipset {}", words[1])),
+        "ipvsadm --save --numeric" if words.len() == 5 => {
+            let protocol = if words[1] == "-t" { "TCP" } else { "UDP" };
+            Some(format!("{}/{protocol}", words[2]))
+        }
+        "ip -oneline address" => {
+            Some(format!("address {family} {} on {}", words[3].split('/').next()?, words[1]))
+        }
+        "ip -oneline link" => Some(format!("device {}", words[1].trim_end_matches(':'))),
+        "sysctl" => Some(format!("would set {} = ", words[0])),
+        "counters" => Some("would remove counter ".to_owned()),
+        _ if section.ends_with(" rule") => Some(format!("rule {family} {}", words[0])),
+        _ if section.ends_with(" table all") => {
+            has("table 28783").then(|| format!("route {family} local default in table 28783"))
+        }
+        _ if section.ends_with("-save") => {
+            if let Some(chain) = words[0].strip_prefix(':') {
+                return Some(format!("chain {family} {table} {chain} ({variant})"));
+            }
+            let is_jump = words[0] == "-A" && !words[1].contains('-');
+            is_jump.then(|| {
+                format!("jump {family} {table} {} to {} ({variant})", words[1], words[words.len() - 1])
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Returns each line of a dump with its section.

@@ -7,7 +7,9 @@ use std::fmt::Write as _;
 
 use anyhow::Context as _;
 use clap::ValueEnum;
+use portolan_iptables::Variant;
 use portolan_leftovers::{Found, Held, Object};
+use portolan_model::Family;
 use portolan_node::former::{Restored, Unrestored};
 use serde::Serialize;
 
@@ -226,8 +228,8 @@ impl From<&Object> for Item {
     fn from(object: &Object) -> Self {
         Self {
             kind: object.kind.name(),
-            family: object.family.map(|family| family.name()),
-            iptables: object.variant.map(|variant| variant.place()),
+            family: object.family.map(Family::name),
+            iptables: object.variant.map(Variant::place),
             table: object.table.clone(),
             name: object.name.clone(),
             to: object.to.clone(),
@@ -245,7 +247,6 @@ impl From<Held> for Reason {
 #[cfg(test)]
 mod tests {
     use portolan_leftovers::{Kept, Kind};
-    use portolan_model::Family;
     use portolan_node::sysctl::Wanted;
 
     use super::*;

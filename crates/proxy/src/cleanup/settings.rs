@@ -177,18 +177,22 @@ impl Memory {
         }
         let folders: Vec<String> =
             self.former.folders().iter().map(|folder| folder.display().to_string()).collect();
-        let folders = if folders.is_empty() { "any folder".to_owned() } else { folders.join(" or ") };
+        let unknown = if folders.is_empty() {
+            "no folder is given".to_owned()
+        } else {
+            format!("{} has no file of this boot", folders.join(" or "))
+        };
         let written =
             start.iter().filter(|(written, default)| written.value != *default && self.host.has(written));
-        let unknown = |(written, default): &(Wanted, u64)| {
+        let stays = |(written, default): &(Wanted, u64)| {
             let wanted = Wanted::exactly(written.path, *default);
             let reason = format!(
-                "its former value is not known: {folders} has no file of this boot. The kernel's default is {default}: `{}`",
+                "its former value is not known: {unknown}. The kernel's default is {default}: `{}`",
                 wanted.command()
             );
             Unrestored { wanted, present: written.value.to_string(), reason, is_held: false }
         };
-        written.map(unknown).collect()
+        written.map(stays).collect()
     }
 
     /// Writes the settings, and reads them back.

@@ -72,7 +72,7 @@ impl Survey {
                 }
             }
             Err(error) => {
-                self.errors.push(format!("policy routing of the userspace mode ({family}): {error}"))
+                self.errors.push(format!("policy routing of the userspace mode ({family}): {error}"));
             }
         }
     }
