@@ -9,7 +9,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use portolan_node::config::Configuration;
 use portolan_node::former::{Change, Former};
-use portolan_node::sysctl::{Host, Refused, Wanted};
+use portolan_node::sysctl::{Host, Outcome, Refused, Wanted};
 use portolan_node::{conntrack, oom};
 
 use super::checks::{self, Finding};
@@ -39,32 +39,45 @@ impl KernelSettings {
     /// Writes the settings that differ. Returns those that cannot be written.
     pub(super) fn apply(&self, wanted: &[Wanted]) -> Vec<Refused> {
         let former = self.former.lock().unwrap_or_else(PoisonError::into_inner);
-        let change =
-            |wanted: &Wanted, former, written| Change { path: wanted.path.to_owned(), former, written };
-        let pending = self.host.pending(wanted);
-        let changes =
-            pending.iter().map(|(wanted, present)| change(wanted, *present, wanted.value)).collect();
-        if let Err(error) = former.add(changes) {
-            self.not_remembered.call_once(|| {
-                tracing::info!(%error, "former values of kernel settings are not remembered: a clean-up cannot put them back");
-            });
-        }
-        let outcome = self.host.apply(wanted);
-        // The kernel rounds some values.
-        let rounded = |wanted: &Wanted| {
-            let present =
-                self.host.read(wanted.path)?.parse().ok().filter(|present| *present != wanted.value)?;
-            Some(change(wanted, present, present))
+        let known = former.read().changes;
+        let change = |(wanted, present): (Wanted, u64)| Change {
+            path: wanted.path.to_owned(),
+            former: present,
+            written: wanted.value,
         };
-        let rounded: Vec<Change> = outcome.written.iter().filter_map(rounded).collect();
-        if !rounded.is_empty() {
-            // A failure has been reported.
-            let _ = former.add(rounded);
+        let remembered = former.add(self.host.pending(wanted).into_iter().map(change).collect());
+        let outcome = self.host.apply(wanted);
+        self.correct(&former, &known, &outcome);
+        if let Err(error) = &remembered
+            && !outcome.written.is_empty()
+        {
+            self.not_remembered.call_once(|| {
+                let consequence = "a clean-up cannot put them back";
+                tracing::info!(%error, consequence, "former values of kernel settings are not remembered");
+            });
         }
         for setting in outcome.written {
             tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
         }
         outcome.refused
+    }
+
+    /// Corrects what was noted before the settings were written: the kernel rounds some values, and some settings could
+    /// not be written. `known` is what was noted earlier.
+    fn correct(&self, former: &Former, known: &[Change], outcome: &Outcome) {
+        let noted = former.read().changes;
+        let is_refused = |change: &Change| outcome.refused.iter().any(|it| it.wanted.path == change.path);
+        let is_written = |change: &Change| outcome.written.iter().any(|it| it.path == change.path);
+        let mut changes: Vec<Change> = noted.iter().filter(|change| !is_refused(change)).cloned().collect();
+        for change in changes.iter_mut().filter(|change| is_written(change)) {
+            let present = self.host.read(&change.path).and_then(|present| present.parse().ok());
+            change.written = present.unwrap_or(change.written);
+        }
+        changes.extend(known.iter().filter(|change| is_refused(change)).cloned());
+        if changes != noted {
+            // The caller reports a failure.
+            let _ = former.write(changes);
+        }
     }
 
     /// Writes the connection tracking settings that differ. Warns of those that cannot be written, with the commands that
@@ -152,6 +165,32 @@ mod tests {
         assert_eq!(former().changes, [Change { path: MINE.to_owned(), former: 0, written: 1 }]);
         assert!(settings.apply(&[Wanted::exactly(MINE, 2)]).is_empty());
         assert_eq!(former().changes, [Change { path: MINE.to_owned(), former: 0, written: 2 }]);
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_written_is_not_remembered() {
+        /// A number that not even root can write.
+        const READ_ONLY: &str = "/proc/sys/kernel/ngroups_max";
+        const OTHER: &str = "/proc/sys/net/other";
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let boot = ("/proc/sys/kernel/random/boot_id", "boot\n");
+        let settings = settings_below(folder.path(), &[boot, (MINE, "0\n")]);
+        let file = folder.path().join(OTHER.trim_start_matches('/'));
+        std::os::unix::fs::symlink(READ_ONLY, file).expect("a link");
+        let former = || settings.former.lock().expect("one thread").read();
+        assert_eq!(settings.apply(&[Wanted::exactly(OTHER, 1), Wanted::exactly(MINE, 1)]).len(), 1);
+        let mine = Change { path: MINE.to_owned(), former: 0, written: 1 };
+        assert_eq!(former().changes, std::slice::from_ref(&mine));
+        // An earlier start could write it.
+        let known = Change { path: OTHER.to_owned(), former: 5, written: 6 };
+        settings
+            .former
+            .lock()
+            .expect("one thread")
+            .write(vec![known.clone(), mine.clone()])
+            .expect("a folder");
+        assert_eq!(settings.apply(&[Wanted::exactly(OTHER, 1)]).len(), 1);
+        assert_eq!(former().changes, [mine, known]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use portolan_testkit::{Namespace, PortolanProcess};
 
 use crate::common::kernel::hint_at_legacy;
 use crate::common::load::busy_services;
-use crate::common::{BINARY, Cluster, PATIENCE, in_step, ipvs};
+use crate::common::{BINARY, Cluster, in_step, ipvs};
 use crate::ended;
 use crate::nothing_left::{CONNTRACK, wrapper};
 
@@ -106,6 +106,8 @@ fn name(section: &str, table: &str, line: &str) -> Option<String> {
             Some(format!("address {family} {} on {}", words[3].split('/').next()?, words[1]))
         }
         "ip -oneline link" => Some(format!("device {}", words[1].trim_end_matches(':'))),
+        // These go with the device.
+        "sysctl" if has(".kube-ipvs0.") => None,
         "sysctl" => Some(format!("would set {} = ", words[0])),
         "counters" => Some("would remove counter ".to_owned()),
         _ if section.ends_with(" rule") => Some(format!("rule {family} {}", words[0])),
@@ -159,7 +161,7 @@ fn is_as_before(cluster: &Cluster, mode: &str, variant: &str, arguments: &[&str]
     busy_services(cluster);
     let before = state(node);
     let mut proxy = start(cluster, variant, &format!("mode: {mode}\n{CONNTRACK}"), arguments);
-    assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+    proxy.kill().unwrap();
     let running = state(node);
     assert_ne!(running, before, "{mode}");
     let file = cluster.configuration_file();
