@@ -10,6 +10,6 @@ fuzz_target!(|bytes: &[u8]| {
     Frames::new(bytes).map_while(Result::ok).for_each(|frame| {
         let _ = Event::decode(&frame);
         let _ = MarkRule::decode(&frame);
-        let _ = is_local_route(&frame, 28_783);
+        let _ = is_local_route(&frame, 2, 28_783);
     });
 });

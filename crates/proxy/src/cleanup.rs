@@ -130,9 +130,6 @@ fn clean(scope: Scope<'_>) -> anyhow::Result<Report> {
         Err(error) => errors.push(error),
     }
     errors.extend(memory.forget(scope, &settings));
-    for error in &errors {
-        tracing::error!("{error}");
-    }
     Ok(Report::done(before, Survey::after(scope), settings, errors))
 }
 

@@ -63,7 +63,7 @@ pub fn find(of: Family) -> Result<Routing, SocketError> {
     let listed = retry_on_change(|| {
         let mut found = false;
         socket.dump(&mut routes(family, TABLE), |frame| {
-            found |= is_local_route(frame, TABLE)?;
+            found |= is_local_route(frame, family, TABLE)?;
             Ok(())
         })?;
         Ok(found)

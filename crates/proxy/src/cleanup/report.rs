@@ -163,8 +163,11 @@ impl Report {
         self.held
     }
 
-    /// Logs what is left and what stays. What was removed and what failed has been logged.
+    /// Logs what failed, what is left and what stays. What was removed has been logged.
     pub(super) fn log(&self) {
+        for error in &self.errors {
+            tracing::error!("{error}");
+        }
         for Reason { what, reason } in &self.left {
             tracing::warn!(what, reason, "left");
         }

@@ -87,19 +87,20 @@ pub fn routes(family: u8, table: u32) -> Request {
     })
 }
 
-/// Returns true for a route that [`add_local_route`] adds: one of this table, to this host, for every destination.
-pub fn is_local_route(frame: &Frame<'_>, table: u32) -> Result<bool, DecodeError> {
+/// Returns true for a route that [`add_local_route`] adds: one of this family and table, to this host, for every
+/// destination.
+pub fn is_local_route(frame: &Frame<'_>, family: u8, table: u32) -> Result<bool, DecodeError> {
     if frame.header.kind != RTM_NEWROUTE {
         return Ok(false);
     }
     let map = frame.attributes(ROUTE, HEADER)?.by_kind::<31>()?;
     let have = frame.payload.len();
-    let (&[_, destination, _, _, of_header, _, _, kind], _) = frame
+    let (&[found, destination, _, _, of_header, _, _, kind], _) = frame
         .payload
         .split_first_chunk()
         .ok_or(DecodeError::Truncated { object: ROUTE, offset: 0, needed: HEADER, have })?;
     let of = map.get(RTA_TABLE).map(|attribute| attribute.u32_ne()).transpose()?;
-    Ok((destination, kind, of.unwrap_or(u32::from(of_header))) == (0, LOCAL, table))
+    Ok((found, destination, kind, of.unwrap_or(u32::from(of_header))) == (family, 0, LOCAL, table))
 }
 
 impl MarkRule {

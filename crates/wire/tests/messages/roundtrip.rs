@@ -160,11 +160,12 @@ proptest! {
     fn routes_to_this_host((family, table) in any::<(u8, u32)>()) {
         let mut request: Request = add_local_route(family, table);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
-        prop_assert_eq!(is_local_route(&frame, table), Ok(true));
-        prop_assert_eq!(is_local_route(&frame, table ^ 1), Ok(false));
+        prop_assert_eq!(is_local_route(&frame, family, table), Ok(true));
+        prop_assert_eq!(is_local_route(&frame, family, table ^ 1), Ok(false));
+        prop_assert_eq!(is_local_route(&frame, family ^ 1, table), Ok(false));
         let mut request: Request = delete_local_route(family, table);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
-        prop_assert_eq!(is_local_route(&frame, table), Ok(false), "that is no route that is there");
+        prop_assert_eq!(is_local_route(&frame, family, table), Ok(false), "that is no route that is there");
     }
 
     #[test]
