@@ -78,7 +78,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     std::io::stdout().write_all(rendered.as_bytes()).context("the report cannot be written")?;
     let failures = report.failures();
     if failures > 0 {
-        bail!("{failures} things are in the way of a complete clean-up; see the report");
+        bail!("the clean-up is not complete (left or failed: {failures}); see the report");
     }
     Ok(())
 }

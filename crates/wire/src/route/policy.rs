@@ -95,12 +95,13 @@ pub fn is_local_route(frame: &Frame<'_>, family: u8, table: u32) -> Result<bool,
     }
     let map = frame.attributes(ROUTE, HEADER)?.by_kind::<31>()?;
     let have = frame.payload.len();
-    let (&[found, destination, _, _, of_header, _, _, kind], _) = frame
+    let (&[found, destination, _, _, of_header, protocol, _, kind], _) = frame
         .payload
         .split_first_chunk()
         .ok_or(DecodeError::Truncated { object: ROUTE, offset: 0, needed: HEADER, have })?;
     let of = map.get(RTA_TABLE).map(|attribute| attribute.u32_ne()).transpose()?;
-    Ok((found, destination, kind, of.unwrap_or(u32::from(of_header))) == (family, 0, LOCAL, table))
+    let of = of.unwrap_or(u32::from(of_header));
+    Ok((found, destination, protocol, kind, of) == (family, 0, MADE_BY_HAND, LOCAL, table))
 }
 
 impl MarkRule {
