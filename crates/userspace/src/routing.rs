@@ -53,7 +53,7 @@ pub struct Routing {
     pub has_route: bool,
 }
 
-/// Reads what [`remove`] would remove, in the network namespace of this thread.
+/// Reads what a removal would remove, in the network namespace of this thread.
 pub fn find(of: Family) -> Result<Routing, SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
     let family = number(of);
