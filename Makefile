@@ -45,7 +45,7 @@ unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(
 unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
 unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
-	$(TESTS)
+	tests/unchanged $(TESTS)
 
 ## Run tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu, except for the slowest:
 ## everything in the guest is emulated.

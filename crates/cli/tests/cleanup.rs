@@ -8,9 +8,15 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "cleanup/as_before.rs"]
+mod as_before;
 mod common;
+#[path = "cleanup/kernel_settings.rs"]
+mod kernel_settings;
 #[path = "cleanup/nothing_left.rs"]
 mod nothing_left;
+#[path = "cleanup/report.rs"]
+mod report;
 #[path = "cleanup/way_back.rs"]
 mod way_back;
 #[path = "cleanup/way_back_ipvs.rs"]
@@ -247,8 +253,8 @@ fn cleanup_reports_what_stays_because_other_programs_use_it() {
     node.output_with_input("iptables-nft-restore", &["--noflush"], rules).unwrap();
     let (code, output) = ended(&node, BINARY, &["proxy", "--cleanup"]);
     assert_eq!(code, Some(0), "{output}");
-    let output = "rules of other programs lead to them\" chains=\"KUBE-MARK-MASQ\"";
-    assert!(output.contains(output), "{output}");
+    let line = "rules of other programs lead to them\" chains=\"KUBE-MARK-MASQ\"";
+    assert!(output.contains(line), "{output}");
     assert_eq!(kube_chains(&node, "iptables-nft-save"), ["MARK-MASQ"]);
 }
 

@@ -41,6 +41,13 @@ pub fn counted() -> Result<Counted, SocketError> {
     })
 }
 
+/// Returns the names of the counters that exist in the network namespace of this thread.
+pub fn counter_names() -> Result<Vec<&'static str>, SocketError> {
+    let Counted { invalid, localhost } = counted()?;
+    let names = [invalid.map(|_| COUNTER_INVALID), localhost.map(|_| COUNTER_LOCALHOST)];
+    Ok(names.into_iter().flatten().collect())
+}
+
 fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>, SocketError> {
     let mut packets = None;
     let asked = socket.query(&mut nfacct::get(name), |frame| {

@@ -112,7 +112,7 @@ mod service;
 mod walk;
 mod writers;
 
-pub use counters::{Counted, counted, remove_counters};
+pub use counters::{Counted, counted, counter_names, remove_counters};
 pub use dataplane::Iptables;
 pub use memory::{Memory, Size};
 pub use meter::{Measures, Meter, Rules};

@@ -103,13 +103,14 @@ mod settings;
 
 pub use dataplane::Ipvs;
 pub use error::Error;
+pub use frontend::Key;
 pub use kernel::DEVICE;
-pub use kernel::{Kernel, device};
+pub use kernel::{Kernel, Owners, device};
 pub use meter::Meter;
 pub use options::Options;
 pub use portolan_wire::ipvs::Timeouts;
 pub use probe::available;
 pub use read::read;
-pub use retire::{has_virtual_servers, is_left};
+pub use retire::{count_virtual_servers, is_left};
 pub use rules::{Jump, own_jumps, uses};
 pub use settings::{KernelVersion, kernel_default, kernel_settings};

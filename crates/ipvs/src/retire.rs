@@ -41,11 +41,11 @@ impl Default for Retiring {
     }
 }
 
-/// Returns true if the network namespace of this thread has virtual servers of a family, including those of other
+/// Returns the number of virtual servers of a family in the network namespace of this thread, including those of other
 /// programs. The kernel loads its module.
-pub fn has_virtual_servers(family: Family) -> Result<bool, portolan_engine::Error> {
-    let Some(mut kernel) = Kernel::open(family)? else { return Ok(false) };
-    Ok(!kernel.virtual_servers()?.is_empty())
+pub fn count_virtual_servers(family: Family) -> Result<usize, portolan_engine::Error> {
+    let Some(mut kernel) = Kernel::open(family)? else { return Ok(0) };
+    Ok(kernel.virtual_servers()?.len())
 }
 
 /// Returns true if an earlier run of this mode left virtual servers in the network namespace of this thread. Those of

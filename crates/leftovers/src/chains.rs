@@ -1,8 +1,12 @@
 //! Decides which chains of an iptables table are kube-proxy's and may be removed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use portolan_iptables::Variant;
 use portolan_iptables::netlink::Jump;
+use portolan_model::Family;
+
+use super::found::{Found, Held, Kept, Kind, Object};
 
 /// Returns the rules of a table's built-in chains that are removed even if the chains that they lead to stay.
 pub(super) type Entries = fn(&str) -> Vec<&'static portolan_ipvs::Jump>;
@@ -50,8 +54,10 @@ pub(super) struct Plan<R> {
     pub(super) chains: BTreeSet<String>,
     /// Rules of built-in chains that lead to them, or that are unused otherwise.
     pub(super) rules: Vec<Jump<R>>,
-    /// Chains that stay, because rules of other programs lead to them.
-    pub(super) held: BTreeSet<String>,
+    /// Chains that stay, each with the chain that has a rule of another program that leads to it.
+    pub(super) held: BTreeMap<String, String>,
+    /// Why [`FIREWALL`] stays, if it exists and is not removed.
+    pub(super) firewall: Option<&'static str>,
 }
 
 /// The removals from the tables of a family.
@@ -61,7 +67,7 @@ pub(super) struct Outcome {
     pub(super) chains: usize,
     /// The number of rules that led to chains that stay.
     pub(super) rules: usize,
-    /// See [`Plan::held`].
+    /// Chains that stay, because rules of other programs lead to them.
     pub(super) held: BTreeSet<String>,
 }
 
@@ -69,7 +75,7 @@ impl Outcome {
     pub(super) fn add<R>(&mut self, plan: Plan<R>) {
         self.chains += plan.chains.len();
         self.rules += plan.rules.iter().filter(|jump| !plan.chains.contains(&jump.to)).count();
-        self.held.extend(plan.held);
+        self.held.extend(plan.held.into_keys());
     }
 }
 
@@ -83,24 +89,61 @@ impl<R> Plan<R> {
     pub(super) fn is_empty(&self) -> bool {
         self.chains.is_empty() && self.rules.is_empty()
     }
+
+    /// Adds the removals of this table to what was found.
+    pub(super) fn list(&self, variant: Variant, family: Family, table: &str, found: &mut Found) {
+        let object = |kind, name: &str| Object {
+            variant: Some(variant),
+            table: Some(table.to_owned()),
+            ..Object::new(kind, Some(family), name)
+        };
+        let jump = |jump: &Jump<R>| Object { to: Some(jump.to.clone()), ..object(Kind::Jump, &jump.from) };
+        found.objects.extend(self.rules.iter().map(jump));
+        found.objects.extend(self.chains.iter().map(|chain| object(Kind::Chain, chain)));
+        let held = |(chain, by): (&String, &String)| Held {
+            object: object(Kind::Chain, chain),
+            reason: format!("a rule in chain {by} leads to it"),
+        };
+        found.held.extend(self.held.iter().map(held));
+        found.kept.extend(self.firewall.map(|reason| Kept { object: object(Kind::Chain, FIREWALL), reason }));
+    }
+}
+
+/// Removes [`FIREWALL`] from `chains` if it stays. Returns why it stays.
+pub(super) fn keep_firewall(
+    chains: &mut Vec<String>,
+    table: &str,
+    is_kept: bool,
+    is_shared: bool,
+) -> Option<&'static str> {
+    let place = chains.iter().position(|chain| (table, chain.as_str()) == ("filter", FIREWALL))?;
+    let reason = match (is_kept, is_shared) {
+        (true, _) => {
+            "it keeps packets from the network away from loopback addresses, for kubelet or while route_localnet is 1"
+        }
+        (false, true) => "it has rules of other programs",
+        (false, false) => return None,
+    };
+    chains.remove(place);
+    Some(reason)
 }
 
 /// Chooses the chains to remove. A chain stays if a rule of a chain that stays leads to it, unless kube-proxy enters
 /// its chains by that rule.
 pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: Vec<Jump<R>>) -> Plan<R> {
     let mut chains: BTreeSet<String> = chains.filter(|chain| is_kube_proxys(table, chain)).collect();
-    let mut held = BTreeSet::new();
+    let mut held = BTreeMap::new();
     loop {
         let holds = |jump: &&Jump<R>| {
             !chains.contains(&jump.from) && !is_entry(table, jump) && chains.contains(&jump.to)
         };
-        let Some(chain) = jumps.iter().find(holds).map(|jump| jump.to.clone()) else { break };
-        chains.remove(&chain);
-        held.insert(chain);
+        let Some(jump) = jumps.iter().find(holds) else { break };
+        chains.remove(&jump.to);
+        held.insert(jump.to.clone(), jump.from.clone());
     }
     let leads = |jump: &Jump<R>| is_entry(table, jump) && chains.contains(&jump.to);
     let rules = jumps.into_iter().filter(leads).collect();
-    Plan { chains, rules, held }
+    Plan { chains, rules, held, firewall: None }
 }
 
 /// Returns true if kube-proxy enters its chains by this rule: it leads from a built-in chain to a fixed one.
@@ -169,7 +212,8 @@ mod tests {
         let plan = plan("nat", chains.iter().map(ToString::to_string), jumps.into());
         assert_eq!(plan.chains, BTreeSet::from(["KUBE-SERVICES".to_owned()]));
         assert!(plan.rules.is_empty(), "{plan:?}");
-        assert_eq!(plan.held, ["KUBE-MARK-MASQ", "KUBE-SEP-A", "KUBE-SVC-A"].map(str::to_owned).into());
+        let held = [("KUBE-MARK-MASQ", "OTHERS"), ("KUBE-SEP-A", "KUBE-SVC-A"), ("KUBE-SVC-A", "PREROUTING")];
+        assert_eq!(plan.held, held.map(|(chain, by)| (chain.to_owned(), by.to_owned())).into());
     }
 
     #[test]

@@ -8,8 +8,9 @@ use portolan_sock::{Protocol, Socket};
 use portolan_wire::route;
 
 use super::Error;
+use super::found::{Kind, Object};
 pub use portolan_ipvs::DEVICE;
-use portolan_ipvs::{Kernel, device};
+use portolan_ipvs::{Kernel, Owners, device};
 
 /// What has been removed.
 pub(super) struct Gone {
@@ -47,6 +48,44 @@ pub(super) fn remove(exclude: &[IpNet]) -> Result<Option<Gone>, Error> {
     Ok(Some(Gone { virtual_servers, device: !stays }))
 }
 
+/// Lists what [`remove`] would remove.
+pub(super) fn find(exclude: &[IpNet]) -> Result<Vec<Object>, Error> {
+    let failed = |source| Error::Device { source };
+    let mut links = Socket::open(Protocol::Route).map_err(failed)?;
+    let Some(index) = device(&mut links).map_err(failed)? else { return Ok(Vec::new()) };
+    let (mut found, mut stays) = (Vec::new(), false);
+    for family in Family::BOTH {
+        let Some(mut kernel) = Kernel::open(family).map_err(servers)? else {
+            continue;
+        };
+        let owners = kernel.owners(exclude).map_err(servers)?;
+        let (own, others) = split(&mut kernel, index, &owners, exclude).map_err(servers)?;
+        let server = |key| Object::new(Kind::VirtualServer, Some(family), format!("{key}"));
+        found.extend(owners.own.iter().map(server));
+        let address =
+            |address: &IpAddr| Object::new(Kind::Address, Some(family), format!("{address} on {DEVICE}"));
+        found.extend(own.iter().map(address));
+        stays |= !others.is_empty();
+    }
+    if !stays {
+        found.push(Object::new(Kind::Device, None, DEVICE));
+    }
+    Ok(found)
+}
+
+/// Returns the addresses of the device that are removed, and those that stay because they belong to other programs.
+fn split(
+    kernel: &mut Kernel,
+    index: u32,
+    owners: &Owners,
+    exclude: &[IpNet],
+) -> Result<(Vec<IpAddr>, Vec<IpAddr>), portolan_ipvs::Error> {
+    let is_own = |address: &IpAddr| {
+        owners.noted.contains(address) || !exclude.iter().any(|cidr| cidr.contains(address))
+    };
+    Ok(kernel.addresses(index)?.device.into_iter().partition(is_own))
+}
+
 const fn servers(source: portolan_ipvs::Error) -> Error {
     Error::VirtualServers { source }
 }
@@ -60,11 +99,7 @@ fn remove_of(
 ) -> Result<(usize, bool), portolan_ipvs::Error> {
     let owners = kernel.owners(exclude)?;
     kernel.remove_virtual_servers(&owners.own)?;
-    let is_others = |address: &IpAddr| {
-        !owners.noted.contains(address) && exclude.iter().any(|cidr| cidr.contains(address))
-    };
-    let (others, own): (Vec<IpAddr>, Vec<IpAddr>) =
-        kernel.addresses(index)?.device.into_iter().partition(is_others);
+    let (own, others) = split(kernel, index, &owners, exclude)?;
     if !exclude.is_empty() {
         kernel.remove_addresses(index, &own)?;
     }

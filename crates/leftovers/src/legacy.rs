@@ -7,8 +7,10 @@ use std::process::{Command, Output, Stdio};
 use portolan_model::Family;
 
 use super::Error;
-use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, TABLES, plan};
+use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, keep_firewall, plan};
 use super::firewall;
+use super::found::Found;
+use portolan_iptables::Variant;
 use portolan_iptables::netlink::Jump;
 use portolan_ipvs::Jump as Entry;
 
@@ -40,6 +42,21 @@ pub(super) fn remove_chains(
     Ok(outcome)
 }
 
+/// Lists what [`remove_chains`] would remove.
+pub(super) fn find_chains(
+    family: Family,
+    keep: impl Fn(&str, &str) -> bool,
+    entries: Entries,
+    found: &mut Found,
+) -> Result<(), Error> {
+    let Some(programs) = programs(family)? else { return Ok(()) };
+    let saved = run(programs.save, &[], "")?;
+    for (table, plan) in plans(family, &String::from_utf8_lossy(&saved.stdout), keep, entries) {
+        plan.list(Variant::Legacy, family, table, found);
+    }
+    Ok(())
+}
+
 /// Returns true if kubelet has left its chains in the tables of a family.
 pub(super) fn has_chains_of_kubelet(family: Family) -> Result<bool, Error> {
     let Some(programs) = programs(family)? else { return Ok(false) };
@@ -59,7 +76,7 @@ pub(super) fn has_rules(family: Family, (table, chain): (&str, &str)) -> Result<
 
 /// What a save shows about the IPVS mode.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Traces {
     /// A rule jumps from the one chain to the other.
     pub(super) leads: bool,
     /// The number of rules that refer to the set.
@@ -67,14 +84,14 @@ pub(super) struct Found {
 }
 
 /// Looks for a jump (`way`: a table, and the chains from and to which it leads), and for rules that refer to a set.
-pub(super) fn find(family: Family, way: (&str, &str, &str), set: &str) -> Result<Found, Error> {
-    let Some(programs) = programs(family)? else { return Ok(Found::default()) };
+pub(super) fn find(family: Family, way: (&str, &str, &str), set: &str) -> Result<Traces, Error> {
+    let Some(programs) = programs(family)? else { return Ok(Traces::default()) };
     let saved = run(programs.save, &[], "")?;
     Ok(found(&String::from_utf8_lossy(&saved.stdout), way, set))
 }
 
-fn found(saved: &str, (table, from, to): (&str, &str, &str), set: &str) -> Found {
-    let (mut found, mut is_there) = (Found::default(), false);
+fn found(saved: &str, (table, from, to): (&str, &str, &str), set: &str) -> Traces {
+    let (mut found, mut is_there) = (Traces::default(), false);
     let reference = format!(" --match-set {set} ");
     for line in saved.lines() {
         if let Some(name) = line.strip_prefix('*') {
@@ -150,7 +167,34 @@ fn removal(
     entries: Entries,
 ) -> (String, Outcome) {
     let (mut text, mut outcome) = (String::new(), Outcome::default());
-    let mut lines = saved.lines();
+    for (table, plan) in plans(family, saved, keep, entries) {
+        if !plan.is_empty() {
+            let _ = writeln!(text, "*{table}");
+            for jump in &plan.rules {
+                let _ = writeln!(text, "-D {}", jump.rule);
+            }
+            // A declaration empties the chain.
+            for chain in &plan.chains {
+                let _ = writeln!(text, ":{chain} - [0:0]");
+            }
+            for chain in &plan.chains {
+                let _ = writeln!(text, "-X {chain}");
+            }
+            text.push_str("COMMIT\n");
+        }
+        outcome.add(plan);
+    }
+    (text, outcome)
+}
+
+/// Returns the removals from each table of a save.
+fn plans(
+    family: Family,
+    saved: &str,
+    keep: impl Fn(&str, &str) -> bool,
+    entries: Entries,
+) -> Vec<(&str, Plan<&str>)> {
+    let (mut plans, mut lines) = (Vec::new(), saved.lines());
     while let Some(line) = lines.next() {
         let Some(table) = line.strip_prefix('*') else { continue };
         let (mut chains, mut jumps, mut has_others) = (Vec::new(), Vec::new(), false);
@@ -167,28 +211,12 @@ fn removal(
             unused.extend(jump.as_ref().filter(is_unused).cloned());
             jumps.extend(jump);
         }
-        let is_shared = |chain: &str| chain == FIREWALL && has_others;
-        chains.retain(|chain| !keep(table, chain) && !is_shared(chain));
-        let plan = plan(table, chains.into_iter(), jumps).and(unused);
-        if plan.is_empty() {
-            outcome.add(plan);
-            continue;
-        }
-        let _ = writeln!(text, "*{table}");
-        for jump in &plan.rules {
-            let _ = writeln!(text, "-D {}", jump.rule);
-        }
-        // A declaration empties the chain.
-        for chain in &plan.chains {
-            let _ = writeln!(text, ":{chain} - [0:0]");
-        }
-        for chain in &plan.chains {
-            let _ = writeln!(text, "-X {chain}");
-        }
-        text.push_str("COMMIT\n");
-        outcome.add(plan);
+        let is_kept = keep(table, FIREWALL);
+        let firewall = keep_firewall(&mut chains, table, is_kept, has_others);
+        chains.retain(|chain| !keep(table, chain));
+        plans.push((table, Plan { firewall, ..plan(table, chains.into_iter(), jumps).and(unused) }));
     }
-    (text, outcome)
+    plans
 }
 
 /// Returns where a rule of a save leads, with the rule without its `-A`.
@@ -228,9 +256,9 @@ COMMIT
 COMMIT
 ";
         let find = |table, to, set| found(saved, (table, "KUBE-SERVICES", to), set);
-        let both = Found { leads: true, references: 2 };
+        let both = Traces { leads: true, references: 2 };
         assert_eq!(find("nat", "KUBE-NODE-PORT", "PORTOLAN-REJECT"), both);
-        assert_eq!(find("nat", "KUBE-OTHER", "PORTOLAN-6-REJECT"), Found::default());
+        assert_eq!(find("nat", "KUBE-OTHER", "PORTOLAN-6-REJECT"), Traces::default());
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! What kube-proxy, and our own IPVS mode, left in the kernel: finds it, and removes it when it is no longer needed.
 //!
+//! [`find`] and [`find_own`] list what [`remove`] and [`remove_own`] remove. They make the same choices and change
+//! nothing. A clean-up lists before, to say what it removes, and after, to prove that nothing is left.
+//!
 //! The module looks in these places:
 //!
 //! - the `kube-proxy` tables of kube-proxy's nftables mode, over netlink;
@@ -35,6 +38,7 @@
 
 mod chains;
 mod firewall;
+mod found;
 mod ipvs;
 mod legacy;
 mod own;
@@ -52,8 +56,9 @@ use chains::{Entries, FIREWALL, Outcome};
 use portolan_engine::dataplane::Claims;
 use portolan_iptables::Variant;
 
+pub use found::{Found, Held, Kept, Kind, Object};
 pub use ipvs::DEVICE as IPVS_DEVICE;
-pub use own::remove_own;
+pub use own::{find_own, remove_own};
 pub use successor::{runs_ipvs, unserved};
 
 /// What has been removed.
@@ -222,10 +227,7 @@ impl Keep {
 /// Connections through the virtual servers end.
 pub fn remove(keep: &Keep) -> (Removed, Vec<Error>) {
     let (mut removed, mut errors) = (Removed::default(), Vec::new());
-    let kubelet = keep.firewall || has_chains_of_kubelet();
-    for family in Family::BOTH {
-        let firewall = keep.firewall || (kubelet && family == Family::Ipv4);
-        let keep = Keep { firewall, ..keep.clone() };
+    for (family, keep) in in_families(keep) {
         remove_rules(family, &keep, &mut removed, &mut errors);
     }
     if keep.ipvs {
@@ -246,11 +248,54 @@ pub fn remove(keep: &Keep) -> (Removed, Vec<Error>) {
     (removed, errors)
 }
 
+/// Lists what [`remove`] would remove, and what stays. Changes nothing. Goes on after an error.
+pub fn find(keep: &Keep) -> (Found, Vec<Error>) {
+    let (mut found, mut errors) = (Found::default(), Vec::new());
+    for (family, keep) in in_families(keep) {
+        find_rules(family, &keep, &mut found, &mut errors);
+    }
+    if keep.ipvs {
+        return (found, errors);
+    }
+    for objects in [ipvs::find(&keep.exclude), sets::find()] {
+        match objects {
+            Ok(objects) => found.objects.extend(objects),
+            Err(error) => errors.push(error),
+        }
+    }
+    (found, errors)
+}
+
+/// Adds the tables of nftables with these names to what was found. Changes nothing.
+pub fn find_tables(family: Family, names: &[&str], found: &mut Found) -> Result<(), portolan_engine::Error> {
+    tables::find_tables(family, names, found)
+}
+
+/// Returns what is kept in each family. In IPv4, kubelet needs the chain that it shares.
+fn in_families(keep: &Keep) -> [(Family, Keep); 2] {
+    let kubelet = keep.firewall || has_chains_of_kubelet();
+    Family::BOTH.map(|family| {
+        let firewall = keep.firewall || (kubelet && family == Family::Ipv4);
+        (family, Keep { firewall, ..keep.clone() })
+    })
+}
+
 /// Returns true if kubelet uses iptables on this node: it needs the chain that it shares. Also true if that cannot be
 /// read.
 fn has_chains_of_kubelet() -> bool {
     let in_older = |family| legacy::has_chains_of_kubelet(family).unwrap_or(true);
     tables::has_chains_of_kubelet().unwrap_or(true) || Family::BOTH.into_iter().any(in_older)
+}
+
+fn find_rules(family: Family, keep: &Keep, found: &mut Found, errors: &mut Vec<Error>) {
+    let failed = |what| move |source| Error::Nftables { what, family, source };
+    let tables = tables::find_tables(family, &[tables::KUBE_PROXY], found);
+    errors.extend(tables.map_err(failed("table of the nftables mode")).err());
+    let no_more: Entries = |_| Vec::new();
+    let is_kept = |variant| move |table: &str, chain: &str| keep.chain(variant, family, table, chain);
+    let of_nft = tables::find_chains(family, is_kept(Variant::Nft), no_more, found);
+    errors.extend(of_nft.map_err(failed("chains of the iptables mode")).err());
+    errors.extend(legacy::find_chains(family, is_kept(Variant::Legacy), no_more, found).err());
 }
 
 fn remove_rules(family: Family, keep: &Keep, removed: &mut Removed, errors: &mut Vec<Error>) {

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use portolan_model::Family;
 
 use super::chains::{CANARY, Entries};
+use super::found::{Found, Object};
 use super::successor::{IpvsRules, Variants, ipvs_rules};
 use super::{Error, Removed, ipvs, legacy, sets, tables};
 use portolan_ipvs as mode;
@@ -32,6 +33,43 @@ pub fn remove_own(exclude: &[IpNet]) -> (Removed, Vec<Error>) {
         errors.push(error);
     }
     (removed, errors)
+}
+
+/// Lists what [`remove_own`] would remove.
+pub fn find_own(exclude: &[IpNet]) -> (Found, Vec<Error>) {
+    let (mut found, mut errors) = (Found::default(), Vec::new());
+    let rules = match families() {
+        Ok(rules) => rules,
+        Err(error) => return (found, vec![error]),
+    };
+    for (family, rules) in rules {
+        let failed = |source| Error::Nftables { what: "chains of the ipvs mode", family, source };
+        let keep = |rules| move |table: &str, chain: &str| !is_unused(rules, table, chain);
+        errors.extend(
+            tables::find_chains(family, keep(rules.nft), entries(rules.nft), &mut found)
+                .map_err(failed)
+                .err(),
+        );
+        errors
+            .extend(legacy::find_chains(family, keep(rules.legacy), entries(rules.legacy), &mut found).err());
+    }
+    // kube-proxy uses what stays, whatever else the reason is.
+    found.kept.clear();
+    let is_kube_proxys = rules.iter().any(|(_, rules)| rules.any(IpvsRules::KubeProxys));
+    match find_objects(exclude, is_kube_proxys) {
+        Ok(objects) => found.objects.extend(objects),
+        Err(error) => errors.push(error),
+    }
+    (found, errors)
+}
+
+fn find_objects(exclude: &[IpNet], is_kube_proxys: bool) -> Result<Vec<Object>, Error> {
+    if is_kube_proxys || !sets::has_marker()? {
+        return sets::find_own();
+    }
+    let mut objects = ipvs::find(exclude)?;
+    objects.extend(sets::find()?);
+    Ok(objects)
 }
 
 fn families() -> Result<[(Family, Variants); 2], Error> {

@@ -10,6 +10,7 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Event};
 
 use super::Error;
+use super::found::{Kind, Object};
 use portolan_sock::retry_on_change;
 
 /// The sets of kube-proxy, with their IPv4 names (`pkg/proxy/ipvs/ipset.go`).
@@ -58,6 +59,16 @@ pub(super) fn remove_own() -> Result<usize, Error> {
     remove_those(&names(OWN_NAMES.iter()))
 }
 
+/// Lists what [`remove`] would remove.
+pub(super) fn find() -> Result<Vec<Object>, Error> {
+    find_those(&names(NAMES.iter().chain(&OWN_NAMES)))
+}
+
+/// Lists what [`remove_own`] would remove.
+pub(super) fn find_own() -> Result<Vec<Object>, Error> {
+    find_those(&names(OWN_NAMES.iter()))
+}
+
 /// Returns true if our IPVS mode has virtual servers in either family, or its clean-up is incomplete.
 pub(super) fn has_marker() -> Result<bool, Error> {
     is_any(&names([MARKER].iter()))
@@ -79,12 +90,18 @@ pub(super) fn are_there(family: Family) -> Result<bool, Error> {
 }
 
 fn is_any(known: &BTreeSet<String>) -> Result<bool, Error> {
+    Ok(!find_those(known)?.is_empty())
+}
+
+fn find_those(known: &BTreeSet<String>) -> Result<Vec<Object>, Error> {
+    // A request would make the kernel load the module.
     if is_missing(Path::new(MODULE)) {
-        return Ok(false);
+        return Ok(Vec::new());
     }
     let failed = |source| Error::Sets { source };
     let mut socket = Socket::open(Protocol::Netfilter).map_err(failed)?;
-    Ok(!present(&mut socket, known).map_err(failed)?.is_empty())
+    let found = present(&mut socket, known).map_err(failed)?;
+    Ok(found.into_iter().map(|name| Object::new(Kind::Set, None, name)).collect())
 }
 
 /// Returns the number of rules of our IPVS mode, in both variants of iptables, that refer to [`refused`]. The kernel

@@ -4,14 +4,18 @@ use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Verdict, request};
 
-use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, plan};
+use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, keep_firewall, plan};
 use super::firewall;
+use super::found::{Found, Held, Kind, Object};
 use portolan_engine::Error;
+use portolan_iptables::Variant;
 use portolan_iptables::netlink::{commit, jump, retry_on_change, wire_family};
 use portolan_ipvs::Jump as Entry;
 
 /// The table of kube-proxy's nftables mode.
 pub(super) const KUBE_PROXY: &str = "kube-proxy";
+/// `NFT_TABLE_F_OWNER`: only the process that made the table may change it.
+const OWNED: u32 = 2;
 /// Chains in one transaction: few enough for any socket buffer.
 const CHAINS: usize = 512;
 
@@ -40,6 +44,51 @@ pub(super) fn remove_chains(
         outcome.add(plan);
     }
     Ok(outcome)
+}
+
+/// Lists what [`remove_chains`] would remove.
+pub(super) fn find_chains(
+    family: Family,
+    keep: impl Fn(&str, &str) -> bool,
+    entries: Entries,
+    found: &mut Found,
+) -> Result<(), Error> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    for table in TABLES {
+        let plan = retry_on_change(|| read(&mut socket, family, table, &keep, &entries(table)))?;
+        plan.list(Variant::Nft, family, table, found);
+    }
+    Ok(())
+}
+
+/// Lists the tables with these names. A table that a process owns cannot be removed by others.
+pub(super) fn find_tables(family: Family, names: &[&str], found: &mut Found) -> Result<(), Error> {
+    let mut socket = Socket::open(Protocol::Netfilter)?;
+    let tables = retry_on_change(|| {
+        let mut tables = Vec::new();
+        socket.dump(&mut request::tables(wire_family(family)), |frame| {
+            match Event::decode(frame)? {
+                Event::NewTable(table)
+                    if table.family == wire_family(family) && names.contains(&&*table.name) =>
+                {
+                    tables.push(table);
+                }
+                _ => {}
+            }
+            Ok(())
+        })?;
+        Ok(tables)
+    })?;
+    for table in tables {
+        let object = Object::new(Kind::Table, Some(family), table.name);
+        if table.flags & OWNED == 0 {
+            found.objects.push(object);
+        } else {
+            let reason = "a running process owns it (flag owner): end that process".to_owned();
+            found.held.push(Held { object, reason });
+        }
+    }
+    Ok(())
 }
 
 /// Returns true if a rule leads from one chain of a table to another.
@@ -125,9 +174,11 @@ fn read(
     })?;
     let has_entered = |chain: &String| entries.iter().any(|entry| entry.to == chain);
     let has_entered = chains.iter().any(has_entered);
+    let is_kept = keep(table, FIREWALL);
+    let kept = keep_firewall(&mut chains, table, is_kept, false);
     chains.retain(|chain| !keep(table, chain));
     if !has_entered && !chains.iter().any(|chain| chain.starts_with("KUBE-")) {
-        return Ok(plan(table, std::iter::empty(), jumps));
+        return Ok(Plan { firewall: kept, ..plan(table, std::iter::empty(), jumps) });
     }
     socket.dump(&mut request::rules(family, table, None), |frame| {
         match Event::decode(frame)? {
@@ -142,8 +193,8 @@ fn read(
         }
         Ok(())
     })?;
-    chains.retain(|chain| chain != FIREWALL || !is_shared);
-    Ok(plan(table, chains.into_iter(), jumps).and(unused))
+    let firewall = kept.or_else(|| keep_firewall(&mut chains, table, false, is_shared));
+    Ok(Plan { firewall, ..plan(table, chains.into_iter(), jumps).and(unused) })
 }
 
 /// Returns true if the rule is what iptables makes of `entry`: a comment, a counter and the jump, and nothing more.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::config::Conntrack;
-use crate::sysctl::{Bound, Host, PutBack, Wanted};
+use crate::sysctl::{Bound, Host, StartValue, Wanted};
 
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 /// Every process can read it. In the host's network namespace, a process with `CAP_NET_ADMIN` there can write it; in any
@@ -20,6 +20,9 @@ const TCP_CLOSE_WAIT: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_c
 const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 const UDP: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
 const UDP_STREAM: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
+
+/// The number of entries of the network namespace.
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 
 /// The maximum number of entries, whatever the number of processors.
 const MOST_ENTRIES: u64 = 1_048_576;
@@ -49,11 +52,28 @@ pub fn settings(conntrack: &Conntrack, processors: usize) -> Vec<Wanted> {
     settings
 }
 
-/// Returns the settings that undo what a start with this configuration writes. The size of the table is left out: the
-/// kernel's default depends on version and memory, and a smaller table drops connections.
-pub fn put_back(conntrack: &Conntrack) -> Vec<PutBack> {
+/// All settings of this module.
+const ALL: [&str; 7] = [MAX, BUCKETS, TCP_ESTABLISHED, TCP_CLOSE_WAIT, TCP_BE_LIBERAL, UDP, UDP_STREAM];
+
+/// Returns the setting at a path with a value, if it is one of this module.
+pub fn setting(path: &str, value: u64) -> Option<Wanted> {
+    let path = ALL.into_iter().find(|known| *known == path)?;
+    Some(Wanted { instead: (path == BUCKETS).then_some(HASHSIZE), ..Wanted::exactly(path, value) })
+}
+
+/// Returns why a setting must not get this value, if it must not: the kernel drops new connections while the table has
+/// more entries than its maximum.
+pub fn too_small(host: &Host, wanted: &Wanted) -> Option<String> {
+    let count: u64 = host.read(COUNT)?.parse().ok()?;
+    (wanted.path == MAX && count > wanted.value)
+        .then(|| format!("the table has {count} entries, more than the former maximum {}", wanted.value))
+}
+
+/// Returns the settings that a start with this configuration writes, with the kernel's defaults. The size of the table
+/// is left out: its default depends on version and memory.
+pub fn start_values(conntrack: &Conntrack) -> Vec<StartValue> {
     let written = settings(conntrack, 0).into_iter();
-    written.filter_map(|written| Some(PutBack { written, default: default(written.path)? })).collect()
+    written.filter_map(|written| Some(StartValue { written, default: default(written.path)? })).collect()
 }
 
 /// Returns the kernel's default (`nf_conntrack_proto_tcp.c` and `nf_conntrack_proto_udp.c`), in seconds for timeouts.
@@ -154,16 +174,53 @@ mod tests {
     }
 
     #[test]
-    fn everything_but_the_table_size_is_put_back() {
+    fn every_setting_but_the_table_size_has_a_default() {
         let all = Conntrack {
             tcp_be_liberal: true,
             udp_timeout: Duration::from_secs(10),
             udp_stream_timeout: Duration::from_secs(40),
             ..Conntrack::default()
         };
-        let found: Vec<_> = put_back(&all).iter().map(|back| (back.written.value, back.default)).collect();
+        let found: Vec<_> =
+            start_values(&all).iter().map(|start| (start.written.value, start.default)).collect();
         assert_eq!(found, [(86_400, 432_000), (3_600, 60), (1, 0), (10, 30), (40, 120)]);
-        assert_eq!(put_back(&Conntrack::default()).len(), 2, "what the configuration leaves alone stays");
+        assert_eq!(
+            start_values(&Conntrack::default()).len(),
+            2,
+            "without what the configuration leaves alone"
+        );
+    }
+
+    #[test]
+    fn every_setting_that_is_written_is_known() {
+        let all = Conntrack {
+            tcp_be_liberal: true,
+            udp_timeout: Duration::from_secs(10),
+            udp_stream_timeout: Duration::from_secs(40),
+            ..Conntrack::default()
+        };
+        let written = settings(&all, 2);
+        assert_eq!(written.len(), ALL.len());
+        for wanted in written {
+            let known = setting(wanted.path, wanted.value);
+            assert_eq!(known, Some(Wanted { bound: Bound::Exactly, ..wanted }));
+        }
+        assert_eq!(setting("/proc/sys/kernel/core_pattern", 1), None);
+    }
+
+    #[test]
+    fn a_table_does_not_get_smaller_than_its_content() {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let host = Host::below(folder.path());
+        let max = |value| Wanted::exactly(MAX, value);
+        assert_eq!(too_small(&host, &max(5)), None, "a kernel without conntrack");
+        let file = folder.path().join(COUNT.trim_start_matches('/'));
+        std::fs::create_dir_all(file.parent().expect("not the root")).expect("a folder");
+        std::fs::write(file, "6\n").expect("a file");
+        let reason = too_small(&host, &max(5));
+        assert_eq!(reason.as_deref(), Some("the table has 6 entries, more than the former maximum 5"));
+        assert_eq!(too_small(&host, &max(6)), None);
+        assert_eq!(too_small(&host, &Wanted::exactly(UDP, 5)), None);
     }
 
     #[test]

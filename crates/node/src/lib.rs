@@ -1,4 +1,5 @@
-//! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls, the memory limit.
+//! The node around the data plane: configuration, feature gates, health, metrics, addresses, sysctls and their
+//! former values, the memory limit.
 //!
 //! Owns the operator's configuration (`KubeProxyConfiguration` and its defaults), the pages that operators and
 //! load balancers query (health, metrics), and the choice of a node's own addresses. Input: plain values, such as
@@ -12,6 +13,7 @@ pub mod address;
 pub mod cgroup;
 pub mod config;
 pub mod conntrack;
+pub mod former;
 pub mod gates;
 pub mod health;
 pub mod metrics;

@@ -41,10 +41,15 @@ impl Wanted {
         Self { path, value, bound: Bound::Exactly, instead: None }
     }
 
+    /// Returns the name of the setting, as sysctl has it.
+    pub fn name(&self) -> String {
+        self.path.strip_prefix(PROC_SYS).map_or_else(|| self.path.to_owned(), |name| name.replace('/', "."))
+    }
+
     /// Returns the command that sets the value on the node.
     pub fn command(&self) -> String {
         match self.path.strip_prefix(PROC_SYS) {
-            Some(name) => format!("sysctl -w {}={}", name.replace('/', "."), self.value),
+            Some(_) => format!("sysctl -w {}={}", self.name(), self.value),
             None => format!("echo {} > {}", self.value, self.path),
         }
     }
@@ -60,10 +65,10 @@ impl Wanted {
     }
 }
 
-/// A setting that a start of the proxy may have written, and its default.
+/// A setting that a start of the proxy writes, and the kernel's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PutBack {
-    /// The setting that a start writes.
+pub struct StartValue {
+    /// The setting, with the value that a start writes.
     pub written: Wanted,
     /// The kernel's default in a new network namespace.
     pub default: u64,
@@ -130,18 +135,19 @@ impl Host {
         outcome
     }
 
-    /// Writes the kernel's default to settings that have the value that a start writes. Another value was written by
-    /// another program, and stays. A setting that cannot be read does not exist.
-    pub fn put_back(&self, settings: &[PutBack]) -> Outcome {
-        let is_ours = |back: &&PutBack| {
-            self.read(back.written.path).is_some_and(|value| value == back.written.value.to_string())
+    /// Returns the settings that [`Host::apply`] would write, each with its present value. Leaves out those that cannot
+    /// be read, and those whose value is no number.
+    pub fn pending(&self, settings: &[Wanted]) -> Vec<(Wanted, u64)> {
+        let pending = |&wanted: &Wanted| {
+            let present = self.read(wanted.path)?;
+            (!wanted.is_right(Some(&present))).then_some((wanted, present.parse().ok()?))
         };
-        let wanted: Vec<Wanted> = settings
-            .iter()
-            .filter(is_ours)
-            .map(|back| Wanted::exactly(back.written.path, back.default))
-            .collect();
-        self.apply(&wanted)
+        settings.iter().filter_map(pending).collect()
+    }
+
+    /// Returns true if a setting has exactly this value.
+    pub fn has(&self, wanted: &Wanted) -> bool {
+        self.read(wanted.path).is_some_and(|value| value == wanted.value.to_string())
     }
 
     /// Returns the settings that differ and that this process may not write. Changes nothing.

@@ -37,6 +37,7 @@ use tokio::sync::{oneshot, watch};
 use super::checks::Finding;
 use super::events::Notes;
 use super::modes::{self, Blueprint, InUse, Meters, Relays, Shared};
+use super::node_settings::KernelSettings;
 use super::reports::{self, Synced};
 use backlog::Backlog;
 use health_checks::HealthChecks;
@@ -144,6 +145,7 @@ pub(super) struct Surroundings {
     pub(super) done: Arc<reports::Waiting>,
     pub(super) relays: Relays,
     pub(super) meters: Meters,
+    pub(super) kernel_settings: Arc<KernelSettings>,
 }
 
 impl Running {
@@ -176,6 +178,7 @@ impl Agent {
             done,
             relays,
             meters,
+            kernel_settings,
         } = surroundings;
         health.set_timeout(health_timeout(&configuration));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -202,7 +205,7 @@ impl Agent {
             error: None,
             addresses_unknown: false,
             lacks_dataplane: false,
-            shared: Shared { meters, relays },
+            shared: Shared { meters, relays, kernel_settings },
             search: Search::default(),
             on_relays_drained: None,
             refused: PerFamily::default(),

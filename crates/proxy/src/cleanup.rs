@@ -2,7 +2,16 @@
 //!
 //! A proxy that takes over from kube-proxy removes kube-proxy's rules only when its own rules of every family are in
 //! the kernel, so no packet meets a gap ([`take_over`]). Rules that the running mode uses stay.
+//!
+//! A clean-up has these steps: `survey` lists what there is, the functions here remove it, and a second survey proves
+//! that nothing is left. `settings` puts the kernel settings back. `report` compares the two surveys. With `--dry-run`,
+//! there is only the first survey.
 
+mod report;
+mod settings;
+mod survey;
+
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -16,7 +25,10 @@ use portolan_nftables::Nftables;
 use portolan_node::config::{self, Configuration, Logging};
 use portolan_userspace::Remains;
 
-use super::{node_settings, settings};
+use self::report::{Output, Report};
+use self::settings::{Memory, Settings};
+use self::survey::Survey;
+use super::settings::neutral;
 
 /// Shortest wait between two parts of a removal.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -24,20 +36,35 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Options of the subcommand `cleanup`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// The configuration file of the proxy: what is in its ipvs.excludeCIDRs stays, and its conntrack timeouts are those
-    /// that are put back.
+    /// The configuration file of the proxy: what is in its ipvs.excludeCIDRs stays.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Leave what kube-proxy uses, for when it does the work: its rules, kernel settings, and in IPVS mode its virtual servers.
     /// Refused before that.
     #[arg(long)]
     only_ours: bool,
+    /// Only list what would be removed and which kernel settings would be put back. Changes nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
 }
 
-/// Runs the subcommand `cleanup`, which does the same as the flag `--cleanup`.
+/// What a clean-up is to remove.
+#[derive(Debug, Clone, Copy)]
+struct Scope<'a> {
+    configuration: &'a Configuration,
+    /// Leave what kube-proxy uses.
+    only_ours: bool,
+}
+
+/// Runs the subcommand `cleanup`: removes what this program and kube-proxy left on this node, or with `--only-ours` only
+/// what kube-proxy does not use, and prints the report. Needs no API server.
 ///
 /// # Errors
-/// The configuration file is wrong, or some things could not be removed.
+/// The configuration file is wrong, something could not be read or removed, or it is there again. With `--only-ours`:
+/// kube-proxy has no rules for Services, and nothing was removed.
 pub fn run(options: &Options) -> anyhow::Result<()> {
     crate::privilege::raise();
     portolan_logging::start(&Logging::default())?;
@@ -45,39 +72,72 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         Some(path) => config::load(path).context(WHY)?,
         None => Configuration::default(),
     };
-    let strict_arp = options.config.is_some().then_some(configuration.ipvs.strict_arp);
-    remove(&configuration, strict_arp, options.only_ours)
+    let scope = Scope { configuration: &configuration, only_ours: options.only_ours };
+    let report = if options.dry_run { plan(scope)? } else { clean(scope)? };
+    let rendered = report.rendered(options.output)?;
+    std::io::stdout().write_all(rendered.as_bytes()).context("the report cannot be written")?;
+    let failures = report.failures();
+    if failures > 0 {
+        bail!("the clean-up is not complete (left or failed: {failures}); see the report");
+    }
+    Ok(())
 }
 
-/// The reason for which a clean-up reads a configuration, for error messages.
-pub(super) const WHY: &str =
-    "--cleanup leaves alone what is in ipvs.excludeCIDRs; without --config, nothing is excluded";
-
-/// Removes what this program and kube-proxy left on this node, or with `only_ours` only what carries Portolan's own
-/// names. Needs no API server. `strict_arp` is `ipvs.strictARP` of the former start, if known.
+/// Does the same for the flag `--cleanup`, and logs. Chains to which rules of other programs lead are no error there, as
+/// in kube-proxy.
 ///
 /// # Errors
-/// Some things could not be removed. With `only_ours`: no other program has rules for Services, and nothing was
-/// removed.
-pub(super) fn remove(
-    configuration: &Configuration,
-    strict_arp: Option<bool>,
-    only_ours: bool,
-) -> anyhow::Result<()> {
-    if only_ours {
-        check_successor()?;
-    }
-    let mut failures = remove_tables();
-    failures +=
-        if only_ours { remove_own(configuration, strict_arp) } else { remove_all(configuration, strict_arp) };
+/// See [`run`].
+pub(super) fn run_as_flag(configuration: &Configuration, only_ours: bool) -> anyhow::Result<()> {
+    let report = clean(Scope { configuration, only_ours })?;
+    report.log();
+    let failures = report.failures().saturating_sub(report.held());
     if failures > 0 {
         bail!("encountered {failures} errors while tearing down rules; see above");
     }
     Ok(())
 }
 
-/// Fails if this program's rules are the only ones that lead to Services.
-fn check_successor() -> anyhow::Result<()> {
+/// The reason for which a clean-up reads a configuration, for error messages.
+pub(super) const WHY: &str =
+    "--cleanup leaves alone what is in ipvs.excludeCIDRs; without --config, nothing is excluded";
+
+/// Lists what [`clean`] would do. Changes nothing.
+fn plan(scope: Scope<'_>) -> anyhow::Result<Report> {
+    check(scope)?;
+    let memory = Memory::read(scope.configuration);
+    let survey = Survey::before(scope, &memory);
+    let settings = memory.plan(scope, &survey);
+    Ok(Report::planned(survey, settings))
+}
+
+/// Removes what is in `scope`, puts kernel settings back, reads everything again, and returns the report.
+fn clean(scope: Scope<'_>) -> anyhow::Result<Report> {
+    check(scope)?;
+    let memory = Memory::read(scope.configuration);
+    let before = Survey::before(scope, &memory);
+    let mut settings = Settings::default();
+    let mut errors = remove_tables();
+    if scope.only_ours {
+        errors.extend(remove_own(scope.configuration));
+    } else {
+        // `KUBE-FIREWALL` is needed while loopback addresses are routed, so settings go first.
+        settings.add(memory.put_back_general());
+        errors.extend(remove_all(scope.configuration));
+    }
+    match memory.put_back_ipvs(scope) {
+        Ok(more) => settings.add(more),
+        Err(error) => errors.push(error),
+    }
+    errors.extend(memory.forget(scope, &settings));
+    Ok(Report::done(before, Survey::after(scope), settings, errors))
+}
+
+/// Fails with `only_ours` if this program's rules are the only ones that lead to Services.
+fn check(scope: Scope<'_>) -> anyhow::Result<()> {
+    if !scope.only_ours {
+        return Ok(());
+    }
     let unserved =
         portolan_leftovers::unserved().context("cannot tell whether kube-proxy's rules are there")?;
     if unserved.is_empty() {
@@ -92,31 +152,27 @@ fn check_successor() -> anyhow::Result<()> {
 }
 
 /// Removes this program's nftables tables of both families without refusing packets that are on their way. Returns
-/// how many could not be removed.
-fn remove_tables() -> usize {
-    let mut failures = 0;
+/// what failed.
+fn remove_tables() -> Vec<String> {
+    let mut errors = Vec::new();
     for family in Family::BOTH {
-        match Nftables::open(settings::neutral(family))
-            .and_then(|mut dataplane| retire(&mut dataplane, family))
-        {
+        match Nftables::open(neutral(family)).and_then(|mut dataplane| retire(&mut dataplane, family)) {
             Ok(()) => tracing::info!(%family, "our nftables table is gone"),
             Err(error) => {
-                failures += 1;
-                tracing::error!(%family, %error, "our nftables table cannot be removed");
+                errors.push(format!("our nftables table ({family}) cannot be removed: {error}"));
             }
         }
         if let Err(error) = retire(&mut Remains::new(family), family) {
-            failures += 1;
-            tracing::error!(%family, %error, "what the userspace mode left cannot be removed");
+            errors.push(format!("what the userspace mode left ({family}) cannot be removed: {error}"));
         }
     }
-    failures
+    errors
 }
 
 /// Removes the rules of a data plane: first those by which packets enter, then the rest when those packets are
 /// through.
 fn retire(dataplane: &mut impl Dataplane, family: Family) -> Result<(), portolan_engine::Error> {
-    let (begun, table) = (Instant::now(), Table::new(settings::neutral(family)));
+    let (begun, table) = (Instant::now(), Table::new(neutral(family)));
     loop {
         match dataplane.remove_part(&Takeover { table: &table, kept: None, elapsed: begun.elapsed() })? {
             Removal::Done => return Ok(()),
@@ -125,49 +181,31 @@ fn retire(dataplane: &mut impl Dataplane, family: Family) -> Result<(), portolan
     }
 }
 
-/// Removes what this program's IPVS mode left and kube-proxy does not use. Sets the kernel settings of the IPVS mode
-/// back if kube-proxy does not run in that mode. Returns the number of failures.
-fn remove_own(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
+/// Removes what this program's IPVS mode left and kube-proxy does not use. Returns what failed.
+fn remove_own(configuration: &Configuration) -> Vec<String> {
     let (removed, errors) = portolan_leftovers::remove_own(&configuration.ipvs.exclude_cidrs);
     if !removed.is_empty() {
         let &Removed { chains, rules, virtual_servers, devices, sets, .. } = &removed;
         tracing::info!(chains, rules, virtual_servers, devices, sets, "removed what our ipvs mode left");
     }
-    for error in &errors {
-        tracing::error!(%error, "what our ipvs mode left cannot be removed");
-    }
-    let settings = match portolan_leftovers::runs_ipvs() {
-        Ok(true) => 0,
-        Ok(false) => super::modes::put_back_ipvs(strict_arp),
-        Err(error) => {
-            tracing::error!(%error, "kernel settings of the ipvs mode stay, because kube-proxy may use them");
-            1
-        }
-    };
     tracing::info!(
         "rules with kube-proxy's names, KUBE-FIREWALL and the other kernel settings stay, because kube-proxy uses them"
     );
-    errors.len().saturating_add(settings)
+    errors.iter().map(|error| format!("what our ipvs mode left cannot be removed: {error}")).collect()
 }
 
-/// Removes what kube-proxy left and the rules of this program's other modes, which have kube-proxy's names. Sets the
-/// kernel settings back. Returns the number of failures.
-fn remove_all(configuration: &Configuration, strict_arp: Option<bool>) -> usize {
-    let mut failures = node_settings::put_back(configuration);
-    let exclude = configuration.ipvs.exclude_cidrs.clone();
-    // `KUBE-FIREWALL` keeps packets from the network away from loopback addresses. It is needed while these are
-    // routed.
-    let firewall = super::modes::are_loopback_addresses_routed();
-    let (_, errors) = remove_leftovers(&Keep { exclude, firewall, ..Keep::default() });
-    for error in &errors {
-        tracing::error!(%error, "what kube-proxy left cannot be removed");
-    }
-    failures += errors.len();
+/// Removes what kube-proxy left and the rules of this program's other modes, which have kube-proxy's names. Returns
+/// what failed.
+fn remove_all(configuration: &Configuration) -> Vec<String> {
+    let firewall = settings::are_loopback_addresses_routed();
+    let (_, errors) = remove_leftovers(&survey::keep(configuration, firewall));
+    let mut errors: Vec<String> =
+        errors.iter().map(|error| format!("what kube-proxy left cannot be removed: {error}")).collect();
     if let Err(error) = portolan_iptables::remove_counters() {
-        failures += 1;
-        tracing::error!(%error, "the kernel's counters of the iptables mode (nfacct) cannot be removed");
+        errors
+            .push(format!("the kernel's counters of the iptables mode (nfacct) cannot be removed: {error}"));
     }
-    failures + super::modes::put_back_ipvs(strict_arp)
+    errors
 }
 
 /// Removes what kube-proxy left, apart from what the running mode uses. Failures are only logged.
@@ -191,4 +229,23 @@ fn remove_leftovers(keep: &Keep) -> (Removed, Vec<Error>) {
         tracing::info!(tables, chains, virtual_servers, devices, sets, "removed what kube-proxy left");
     }
     (removed, errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args as _, Command};
+
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_option() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cleanup.md");
+        let page = std::fs::read_to_string(path).expect("docs/cleanup.md");
+        let command = Options::augment_args(Command::new("cleanup"));
+        for option in command.get_arguments() {
+            let name = format!("--{}", option.get_long().expect("a name"));
+            let row = page.lines().find(|line| line.starts_with('|') && line.contains(&name));
+            assert!(row.is_some(), "{name} is not on the page");
+        }
+    }
 }

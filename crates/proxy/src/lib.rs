@@ -6,7 +6,7 @@
 //!
 //! 1. `options` reads and validates the whole configuration. `modes` chooses a mode if none is named, and `checks`
 //!    checks the node. Nothing on the node is changed before all problems are reported.
-//! 2. `node_settings` writes the kernel settings that differ.
+//! 2. `node_settings` writes the kernel settings that differ, and remembers what they were.
 //! 3. The watches, the health server and the metrics server start. `agent` applies watch events to the Catalog. Once
 //!    Services, EndpointSlices, ServiceCIDRs and the Node are known, the data planes compare everything with the
 //!    kernel.
@@ -60,6 +60,7 @@ pub use cleanup::{Options as CleanupOptions, run as clean_up};
 pub use command_line::CommandLine;
 use events::Notes;
 use modes::{Choice, Meters, Relays};
+use node_settings::KernelSettings;
 use options::Loaded;
 pub use options::{Options, is_kube_proxy, normalise};
 use portolan_web::BindError;
@@ -74,6 +75,7 @@ struct Start {
     families: Vec<Family>,
     findings: Vec<Finding>,
     choice: Choice,
+    kernel_settings: Arc<KernelSettings>,
 }
 
 /// Runs the node agent until a signal stops it, or does what the options ask for instead. The rules stay in the
@@ -89,9 +91,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.cleanup {
         portolan_logging::start(&Logging::default())?;
         let loaded = options.load().context(cleanup::WHY)?;
-        let strict_arp = loaded.configuration.ipvs.strict_arp;
-        let strict_arp = (loaded.file.is_some() || strict_arp).then_some(strict_arp);
-        return cleanup::remove(&loaded.configuration, strict_arp, options.only_ours);
+        return cleanup::run_as_flag(&loaded.configuration, options.only_ours);
     }
     ensure!(!options.only_ours, "--only-ours says what --cleanup removes: write both");
     let mut loaded = options.load()?;
@@ -106,16 +106,17 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let findings = checks::before_the_start(configuration, &mut families);
     checks::log(&findings);
     checks::judge(&findings)?;
-    node_settings::apply_conntrack(configuration, &findings);
+    let kernel_settings = Arc::new(KernelSettings::of_this_node());
+    kernel_settings.apply_conntrack(configuration, &findings);
     if options.init_only {
         let ips = settings::node_addresses(&[], configuration.bind_address);
         let node = settings::Node { ips: &ips, pod_cidrs: &[], addresses: &[] };
-        modes::configured(configuration).initialise(configuration, &node);
+        modes::configured(configuration).initialise(configuration, &node, &kernel_settings);
         return Ok(());
     }
     node_settings::apply_oom_score(configuration);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let start = Start { loaded, host_name, node_name, families, findings, choice };
+    let start = Start { loaded, host_name, node_name, families, findings, choice, kernel_settings };
     let agent = AgentSlot::default();
     let outcome = runtime.block_on(run_until_signal(&agent, follow(options, start, &agent)));
     // The engine's thread may be in a commit. Commits are atomic, and the kernel keeps what it has.
@@ -154,7 +155,7 @@ async fn run_until_signal(
 type AgentSlot = RefCell<Option<Rc<RefCell<Agent>>>>;
 
 async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Result<()> {
-    let Start { loaded, host_name, node_name, families, findings, choice } = start;
+    let Start { loaded, host_name, node_name, families, findings, choice, kernel_settings } = start;
     let Loaded { configuration, file, .. } = &loaded;
     let metrics = ProxyMetrics::new(BuildInfo::of_version(&loaded.version)).with_process();
     let meters = Meters::default();
@@ -182,6 +183,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         notes: notes.clone(),
         peers: peers.clone(),
         done: Arc::clone(&done),
+        kernel_settings: Arc::clone(&kernel_settings),
     };
     let agent = Agent::new(configuration.clone(), surroundings);
     let agent = Rc::new(RefCell::new(agent));
@@ -202,6 +204,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         notes: notes.clone(),
         metrics,
         peers: peers.clone(),
+        kernel_settings,
     };
     tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
     notes.starting();

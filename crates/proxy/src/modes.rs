@@ -28,11 +28,12 @@ use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
 use super::checks::Finding;
+use super::node_settings::KernelSettings;
 use super::settings;
 pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, Shared, find_programs};
 pub(super) use choice::{Choice, log, settle};
-pub(super) use iptables::{are_loopback_addresses_routed, route_localnet};
-pub(super) use ipvs::put_back as put_back_ipvs;
+pub(super) use iptables::route_localnet;
+pub(super) use ipvs::start_values as ipvs_start_values;
 pub(super) use userspace::{RelayCounters, Relays};
 
 /// A data plane of any mode.
@@ -80,7 +81,7 @@ pub(super) trait ModeDriver: Sync {
     }
 
     /// Writes the kernel settings of the mode for `--init-only`, before the Node object is known.
-    fn initialise(&self, _: &Configuration, _: &settings::Node<'_>) {}
+    fn initialise(&self, _: &Configuration, _: &settings::Node<'_>, _: &KernelSettings) {}
 
     /// Returns a data plane for what an earlier run may have left and the configuration does not use. The engine removes
     /// its rules. `programs` are those of the family. Runs programs, unless they are given.

@@ -22,6 +22,7 @@ use super::agent::Agent;
 use super::events::Notes;
 use super::file::FileWatch;
 use super::modes::{self, Choice};
+use super::node_settings::KernelSettings;
 use super::options::{Loaded, Options};
 use super::servers::{Prepared, Servers};
 use super::{blocking, checks, client_settings, node_settings, watcher};
@@ -41,6 +42,7 @@ pub(super) struct Reload<'a> {
     pub(super) notes: Notes,
     pub(super) metrics: Arc<ProxyMetrics>,
     pub(super) peers: Peers,
+    pub(super) kernel_settings: Arc<KernelSettings>,
 }
 
 impl Reload<'_> {
@@ -164,7 +166,8 @@ impl Reload<'_> {
         if old.conntrack != new.conntrack {
             // A larger table takes the kernel a while. The outcome is logged there.
             let new = new.clone();
-            let _ = blocking::run(move || node_settings::apply_conntrack(&new, &[])).await;
+            let kernel_settings = Arc::clone(&self.kernel_settings);
+            let _ = blocking::run(move || kernel_settings.apply_conntrack(&new, &[])).await;
         }
         if old.oom_score_adj != new.oom_score_adj {
             node_settings::apply_oom_score(&new);

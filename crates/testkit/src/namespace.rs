@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::panic::resume_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -31,6 +31,15 @@ struct Inner {
     id: u64,
     /// The thread that starts child processes. The kernel kills them when it ends.
     keeper: mpsc::Sender<Job>,
+    /// The folder in which an agent notes the former values of the namespace's kernel settings. The agent creates it.
+    state: PathBuf,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Most namespaces have no agent, and no folder.
+        let _ = fs::remove_dir_all(&self.state);
+    }
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -58,7 +67,8 @@ impl Namespace {
         let fail = |source| creation_error(name, source);
         let fd = result.recv().unwrap_or(Err(io::ErrorKind::BrokenPipe.into())).map_err(fail)?;
         let id = fd.metadata().map_err(fail)?.ino();
-        Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), fd: fd.into(), id, keeper }) })
+        let state = std::env::temp_dir().join(format!("portolan-state-{}-{id}", std::process::id()));
+        Ok(Self { inner: Arc::new(Inner { name: name.to_owned(), fd: fd.into(), id, keeper, state }) })
     }
 
     /// Returns the name given at creation.
@@ -74,6 +84,12 @@ impl Namespace {
     /// Returns a path with which any program of the same user can open the namespace while this value lives.
     pub fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.inner.fd.as_raw_fd())
+    }
+
+    /// Returns the folder in which an agent notes the former values of the namespace's kernel settings, in the place of
+    /// the host's. It exists once an agent has started.
+    pub fn state(&self) -> &Path {
+        &self.inner.state
     }
 
     /// Runs `work` on a thread of its own inside the namespace and returns its result.
@@ -105,7 +121,7 @@ impl Namespace {
     pub fn command(&self, program: impl AsRef<OsStr>) -> NamespaceCommand {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "sh", "-c", START, &std::process::id().to_string()]);
-        command.arg(program.as_ref());
+        command.arg(program.as_ref()).env("PORTOLAN_STATE_DIRS", self.state());
         let program = program.as_ref().to_string_lossy().into_owned();
         NamespaceCommand { namespace: self.clone(), program, command }
     }

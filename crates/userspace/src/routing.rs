@@ -4,7 +4,7 @@ use portolan_model::{Family, Settings};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::Request;
 use portolan_wire::route::policy::{
-    MarkRule, add_local_route, add_rule, delete_local_route, delete_rule, rules,
+    MarkRule, add_local_route, add_rule, delete_local_route, delete_rule, is_local_route, routes, rules,
 };
 use portolan_wire::route::{AF_INET, AF_INET6};
 
@@ -42,6 +42,37 @@ pub(super) fn remove(family: Family) -> Result<(), SocketError> {
     // The kernel has no object for the table itself: it is gone with its last route.
     request(&mut socket, delete_local_route(family, TABLE), &[Errno::ENOENT, Errno::ESRCH])?;
     Ok(())
+}
+
+/// What exists of the policy routing of a family.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Routing {
+    /// The policy rules that lead to [`TABLE`].
+    pub rules: Vec<MarkRule>,
+    /// True if [`TABLE`] has the route that delivers packets to this node.
+    pub has_route: bool,
+}
+
+/// Reads what a removal would remove, in the network namespace of this thread.
+pub fn find(of: Family) -> Result<Routing, SocketError> {
+    let mut socket = Socket::open(Protocol::Route)?;
+    let family = number(of);
+    let rules = ours(&mut socket, family)?;
+    // Without this, the kernel lists the routes of all tables.
+    socket.set_strict_checking()?;
+    let listed = retry_on_change(|| {
+        let mut found = false;
+        socket.dump(&mut routes(family, TABLE), |frame| {
+            found |= is_local_route(frame, family, TABLE)?;
+            Ok(())
+        })?;
+        Ok(found)
+    });
+    match listed {
+        // The kernel has no such table.
+        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(Routing { rules, has_route: false }),
+        listed => listed.map(|has_route| Routing { rules, has_route }),
+    }
 }
 
 fn ours(socket: &mut Socket, family: u8) -> Result<Vec<MarkRule>, SocketError> {

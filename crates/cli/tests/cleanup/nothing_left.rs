@@ -20,7 +20,7 @@ const SETTINGS: [&str; 6] = [
     "net/netfilter/nf_conntrack_udp_timeout",
     "net/netfilter/nf_conntrack_udp_timeout_stream",
 ];
-const CONNTRACK: &str =
+pub(crate) const CONNTRACK: &str =
     "conntrack: {tcpEstablishedTimeout: 1h, tcpBeLiberal: true, udpTimeout: 10s, udpStreamTimeout: 40s}\n";
 
 /// The state of a node that a start may change. Empty tables of iptables are ignored.
@@ -100,7 +100,7 @@ fn leaves_nothing(mode: &str, arguments: &[&str], variants: &[&str]) {
 }
 
 /// Creates a folder in which the programs without a suffix are those of the older iptables.
-fn wrapper(variants: &[&str]) -> Option<tempfile::TempDir> {
+pub(crate) fn wrapper(variants: &[&str]) -> Option<tempfile::TempDir> {
     variants.contains(&"legacy").then(|| {
         let folder = tempfile::tempdir().unwrap();
         for program in ["iptables", "ip6tables"] {
@@ -160,7 +160,9 @@ fn the_chain_stays_while_loopback_addresses_are_routed_or_others_have_rules_in_i
     let node = Namespace::new("firewall").unwrap();
     let rules = "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\n-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 -j DROP\nCOMMIT\n";
     node.output_with_input("iptables-nft-restore", &["--noflush"], rules).unwrap();
-    node.output("sh", &["-c", "echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet"]).unwrap();
+    let (code, output) = ended(&node, BINARY, &["proxy", "--proxy-mode=iptables", "--init-only"]);
+    assert_eq!(code, Some(0), "{output}");
+    assert_eq!(firewall(&node, "iptables-nft-save"), (3, "1\n".to_owned()), "{output}");
     let script = format!(
         "mount -o bind /proc/sys /proc/sys && mount -o remount,ro,bind /proc/sys && exec {BINARY} cleanup"
     );
@@ -168,10 +170,15 @@ fn the_chain_stays_while_loopback_addresses_are_routed_or_others_have_rules_in_i
         ended(&node, "unshare", &["--mount", "--propagation", "private", "sh", "-c", &script]);
     assert_eq!(code, Some(1), "{output}");
     assert!(output.contains("sysctl -w net.ipv4.conf.all.route_localnet=0"), "{output}");
+    assert!(
+        output.contains("kept chain ip filter KUBE-FIREWALL (iptables-nft): it keeps packets"),
+        "{output}"
+    );
     assert_eq!(firewall(&node, "iptables-nft-save").0, 3, "{output}");
     node.output("iptables-nft", &["-A", "KUBE-FIREWALL", "-d", "203.0.113.1/32", "-j", "DROP"]).unwrap();
     let (code, output) = ended(&node, BINARY, &["cleanup"]);
     assert_eq!(code, Some(0), "{output}");
+    assert!(output.contains("KUBE-FIREWALL (iptables-nft): it has rules of other programs"), "{output}");
     assert_eq!(firewall(&node, "iptables-nft-save"), (4, "0\n".to_owned()), "{output}");
     // Only the rule of another program is left.
     let ours = ["!", "-s", "127.0.0.0/8", "-d", "127.0.0.0/8", "-j", "DROP"];

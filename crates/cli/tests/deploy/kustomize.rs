@@ -152,7 +152,10 @@ fn the_overlay_is_the_daemon_set_of_kubeadm() {
     assert_eq!(template["metadata"]["labels"]["k8s-app"], "kube-proxy");
     assert_eq!(pod["serviceAccountName"], "kube-proxy");
     assert_eq!(pod["containers"][0]["name"], "kube-proxy");
-    assert_eq!(pod["volumes"], json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}]));
+    let state = json!({"name": "state", "hostPath": {"path": "/run/portolan", "type": "DirectoryOrCreate"}});
+    assert_eq!(pod["volumes"], json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}, state]));
+    let mounts = |list: &str| pod[list][0]["volumeMounts"].as_array().unwrap().len();
+    assert_eq!((mounts("initContainers"), mounts("containers")), (2, 1), "the agent has no path of the host");
     let base = one_yaml(&format!("{BASE}/daemonset.yaml"));
     let security = |set: &Value| set["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
     assert_eq!(security(&set), security(&base));
@@ -201,7 +204,7 @@ fn host_paths(set: &Value) -> usize {
 /// a strategic merge patch, which keeps every volume.
 #[test]
 fn kubeadm_s_daemon_set_has_to_be_replaced() {
-    assert_eq!(host_paths(&overlay()), 0);
+    assert_eq!(host_paths(&overlay()), 1);
     if let Some(mut kubectl) = tool("kubectl") {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("kubeadm.json");
@@ -215,7 +218,7 @@ fn kubeadm_s_daemon_set_has_to_be_replaced() {
             applied["spec"]["template"]["spec"]["containers"][0]["securityContext"]["privileged"],
             false
         );
-        assert_eq!(host_paths(&applied), 2);
+        assert_eq!(host_paths(&applied), 3);
     }
     let page = read("docs/migrate.md");
     assert!(page.contains(&format!("kubectl kustomize {OVERLAY} | kubectl replace --save-config -f -")));

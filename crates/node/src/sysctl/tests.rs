@@ -77,15 +77,15 @@ fn refusals_are_found_without_a_write() {
 }
 
 #[test]
-fn values_of_a_start_are_reset_to_the_kernels_defaults() {
+fn what_is_pending_is_what_is_written() {
     const MINE: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait";
-    const OTHERS: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
-    let (_folder, host) = host(&[(MINE, "90\n"), (OTHERS, "45\n")]);
-    let back = |path, value, default| PutBack { written: Wanted::exactly(path, value), default };
-    let settings = [back(MINE, 90, 60), back(OTHERS, 10, 30), back(FORWARD, 1, 0)];
-    assert_eq!(host.put_back(&settings).written, [Wanted::exactly(MINE, 60)]);
-    assert_eq!(host.read(MINE).as_deref(), Some("60"));
-    assert_eq!(host.read(OTHERS).as_deref(), Some("45"), "not the value of a start");
-    let again = host.put_back(&settings);
-    assert!(again.written.is_empty() && again.refused.is_empty(), "{again:?}");
+    let (_folder, host) = host(&[(FORWARD, "0\n"), (MINE, "90\n"), (HASHSIZE, "no number\n")]);
+    let missing = Wanted::exactly("/proc/sys/net/netfilter/nf_conntrack_max", 5);
+    let wanted =
+        [Wanted::exactly(FORWARD, 1), Wanted::exactly(MINE, 90), Wanted::exactly(HASHSIZE, 1), missing];
+    assert_eq!(host.pending(&wanted), [(Wanted::exactly(FORWARD, 1), 0)]);
+    host.apply(&wanted);
+    assert!(host.pending(&wanted).is_empty());
+    assert!(host.has(&Wanted::exactly(FORWARD, 1)) && !host.has(&Wanted::exactly(FORWARD, 0)));
+    assert!(!host.has(&missing));
 }

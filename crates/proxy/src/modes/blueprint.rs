@@ -11,6 +11,7 @@ use portolan_model::{Family, Settings};
 use portolan_node::config::Configuration;
 
 use super::{RelayCounters, Relays, ipvs, nftables, userspace};
+use crate::node_settings::KernelSettings;
 use crate::settings;
 
 /// The options from which a mode creates a family's data plane.
@@ -117,6 +118,7 @@ pub(crate) struct Meters {
 pub(crate) struct Shared {
     pub(crate) meters: Meters,
     pub(crate) relays: Relays,
+    pub(crate) kernel_settings: Arc<KernelSettings>,
 }
 
 /// A new data plane. It has not changed any rule yet.

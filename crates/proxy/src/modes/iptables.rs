@@ -10,11 +10,12 @@ use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::{IptablesMeasures, PacketCounters, ProxyMetrics};
-use portolan_node::sysctl::{Host, PutBack, Wanted};
+use portolan_node::sysctl::{Host, StartValue, Wanted};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, settings};
 use crate::checks::{self, Finding};
+use crate::node_settings::KernelSettings;
 
 /// Kernel setting that allows packets to loopback addresses to be routed to other hosts. Node ports on loopback
 /// addresses need it.
@@ -48,10 +49,15 @@ impl ModeDriver for Driver {
         Blueprint::Iptables(options(configuration, family, node))
     }
 
-    fn initialise(&self, configuration: &Configuration, node: &settings::Node<'_>) {
+    fn initialise(
+        &self,
+        configuration: &Configuration,
+        node: &settings::Node<'_>,
+        kernel_settings: &KernelSettings,
+    ) {
         let ports = settings::node_ports(configuration, node.ips, Family::Ipv4);
         if wants_localhost(configuration, &ports, Family::Ipv4) {
-            routes_localnet();
+            routes_localnet(kernel_settings);
         }
     }
 
@@ -121,7 +127,7 @@ impl PlaneOptions for Options {
     ) -> Result<Made, Error> {
         let mut options = self.clone();
         if options.localhost_node_ports {
-            options.localhost_node_ports = routes_localnet();
+            options.localhost_node_ports = routes_localnet(&shared.kernel_settings);
         }
         let family = settings.family;
         let programs = required(programs, family)?;
@@ -156,25 +162,17 @@ fn wants_localhost(configuration: &Configuration, ports: &NodePortMatch, family:
 }
 
 /// Returns the setting that makes the kernel route packets to loopback addresses, and its default.
-pub(crate) const fn route_localnet() -> PutBack {
-    PutBack { written: Wanted::exactly(ROUTE_LOCALNET, 1), default: 0 }
-}
-
-/// Returns true if the kernel routes packets to loopback addresses.
-pub(crate) fn are_loopback_addresses_routed() -> bool {
-    Host::default().read(ROUTE_LOCALNET).as_deref() == Some("1")
+pub(crate) const fn route_localnet() -> StartValue {
+    StartValue { written: Wanted::exactly(ROUTE_LOCALNET, 1), default: 0 }
 }
 
 /// Makes the kernel route packets to loopback addresses. If that fails, logs the command that does it and returns
 /// false.
-fn routes_localnet() -> bool {
-    let outcome = Host::default().apply(&[Wanted::exactly(ROUTE_LOCALNET, 1)]);
-    for setting in outcome.written {
-        tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
-    }
-    let refused: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
+fn routes_localnet(kernel_settings: &KernelSettings) -> bool {
+    let refused = kernel_settings.apply(&[route_localnet().written]);
+    let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
     if !refused.is_empty() {
         checks::log(&[Finding::NoLocalhostNodePorts { settings: refused.join("; ") }]);
     }
-    outcome.refused.is_empty()
+    refused.is_empty()
 }

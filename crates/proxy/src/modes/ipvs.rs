@@ -8,13 +8,14 @@ use portolan_ipvs::{Ipvs, KernelVersion};
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
-use portolan_node::sysctl::{Host, PutBack, Wanted};
+use portolan_node::sysctl::Wanted;
 use portolan_wire::ipvs::Timeouts;
 
 use super::blueprint::{PlaneOptions, required};
 use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, iptables};
 use crate::checks::{self, Finding};
-use crate::{node_settings, settings};
+use crate::node_settings::KernelSettings;
+use crate::settings;
 
 /// The driver of this mode.
 pub(super) struct Driver;
@@ -37,8 +38,13 @@ impl ModeDriver for Driver {
         true
     }
 
-    fn initialise(&self, configuration: &Configuration, _: &settings::Node<'_>) {
-        write_settings(configuration.ipvs.strict_arp);
+    fn initialise(
+        &self,
+        configuration: &Configuration,
+        _: &settings::Node<'_>,
+        kernel_settings: &KernelSettings,
+    ) {
+        write_settings(configuration.ipvs.strict_arp, kernel_settings);
     }
 
     fn former(
@@ -122,7 +128,7 @@ impl PlaneOptions for Options {
         programs: Option<FoundPrograms>,
         shared: &mut Shared,
     ) -> Result<Made, Error> {
-        write_settings(self.strict_arp);
+        write_settings(self.strict_arp, &shared.kernel_settings);
         let family = settings.family;
         let meter = Arc::clone(shared.meters.ipvs.get(family));
         let programs = required(programs, family)?;
@@ -151,53 +157,11 @@ pub(super) fn former(
     })
 }
 
-/// This file exists if the kernel has IPVS in this network namespace.
-const PRESENT: &str = "/proc/sys/net/ipv4/vs/conntrack";
-
-/// Sets the kernel settings of this mode back to the kernel's defaults, unless virtual servers of other programs need
-/// them. `strict_arp` is `ipvs.strictARP`, if known. Returns how many could not be written.
-pub(crate) fn put_back(strict_arp: Option<bool>) -> usize {
-    // A request for virtual servers would make the kernel load IPVS.
-    if Host::default().read(PRESENT).is_none() {
-        return 0;
-    }
-    let is_used = |family| match portolan_ipvs::has_virtual_servers(family) {
-        Ok(used) => used,
-        Err(error) => {
-            tracing::warn!(%family, %error, "virtual servers cannot be listed: kernel settings of the ipvs mode stay");
-            true
-        }
-    };
-    if Family::BOTH.into_iter().any(is_used) {
-        return 0;
-    }
-    let (arp, own) = written(&Host::default(), strict_arp);
-    // The settings of IPVS are the evidence that this mode wrote those of ARP, so they are put back last.
-    match node_settings::put_all_back(&arp) {
-        0 => node_settings::put_all_back(&own),
-        failures => failures,
-    }
-}
-
-/// Returns the settings that a start of this mode may have written: those of ARP and those of IPVS. If `strict_arp`
-/// is unknown, the ARP settings count only if all settings of both kinds have this mode's values.
-fn written(host: &Host, strict_arp: Option<bool>) -> (Vec<PutBack>, Vec<PutBack>) {
-    let back = |wanted: Vec<Wanted>| -> Vec<PutBack> {
-        let back = wanted.into_iter().filter_map(|written| {
-            Some(PutBack { written, default: portolan_ipvs::kernel_default(written.path)? })
-        });
-        back.collect()
-    };
-    let own = back(wanted(false));
-    let mut arp = back(wanted(true));
-    arp.retain(|setting| !own.contains(setting));
-    let has = |back: &PutBack| {
-        host.read(back.written.path).is_some_and(|value| value == back.written.value.to_string())
-    };
-    if !strict_arp.unwrap_or_else(|| own.iter().chain(&arp).all(has)) {
-        arp.clear();
-    }
-    (arp, own)
+/// Returns the settings that a start of this mode writes, with the kernel's defaults; with `strict_arp`, those of ARP,
+/// too. Forwarding has none: it stays on.
+pub(crate) fn start_values(strict_arp: bool) -> Vec<(Wanted, Option<u64>)> {
+    let with_default = |written: Wanted| (written, portolan_ipvs::kernel_default(written.path));
+    wanted(strict_arp).into_iter().map(with_default).collect()
 }
 
 fn wanted(strict_arp: bool) -> Vec<Wanted> {
@@ -207,48 +171,10 @@ fn wanted(strict_arp: bool) -> Vec<Wanted> {
 }
 
 /// Writes the kernel settings that differ. Logs those that cannot be written with the commands that set them.
-fn write_settings(strict_arp: bool) {
-    let outcome = Host::default().apply(&wanted(strict_arp));
-    for setting in outcome.written {
-        tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
-    }
-    let settings: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
+fn write_settings(strict_arp: bool, kernel_settings: &KernelSettings) {
+    let refused = kernel_settings.apply(&wanted(strict_arp));
+    let settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
     if !settings.is_empty() {
         checks::log(&[Finding::IpvsSettings { settings: settings.join("; ") }]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    const IPVS: [&str; 3] = ["vs/conntrack", "vs/expire_nodest_conn", "vs/expire_quiescent_template"];
-    const ARP: [(&str, &str); 2] = [("conf/all/arp_ignore", "1\n"), ("conf/all/arp_announce", "2\n")];
-
-    /// Returns how many settings of ARP and of IPVS would be put back.
-    fn count(settings: &[(&str, &str)], strict_arp: Option<bool>) -> (usize, usize) {
-        let folder = tempfile::tempdir().expect("a scratch folder");
-        for (path, value) in settings {
-            let file = folder.path().join("proc/sys/net/ipv4").join(path);
-            fs::create_dir_all(file.parent().expect("not the root")).expect("a folder");
-            fs::write(file, value).expect("a file");
-        }
-        let (arp, own) = written(&Host::below(folder.path()), strict_arp);
-        (arp.len(), own.len())
-    }
-
-    #[test]
-    fn strict_arp_is_known_by_the_configuration_or_by_what_the_mode_wrote() {
-        let ipvs = IPVS.map(|path| (path, "1\n"));
-        let own = count(&[], Some(false)).1;
-        assert!(own >= ipvs.len());
-        let all = [&ipvs[..], &ARP[..]].concat();
-        assert_eq!(count(&all, None), (2, own));
-        assert_eq!(count(&all, Some(true)), (2, own));
-        assert_eq!(count(&all, Some(false)), (0, own), "another program's");
-        assert_eq!(count(&ARP, None), (0, own), "without this mode they are another program's");
-        assert_eq!(count(&[&ipvs[..], &ARP[..1]].concat(), None), (0, own));
     }
 }

@@ -5,11 +5,13 @@ use crate::{DecodeError, Frame, Request};
 
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
+const RTM_GETROUTE: u16 = 26;
 const RTM_NEWRULE: u16 = 32;
 const RTM_DELRULE: u16 = 33;
 const RTM_GETRULE: u16 = 34;
 
 const RULE: &str = "rtnetlink rule";
+const ROUTE: &str = "rtnetlink route";
 /// Length of `struct fib_rule_hdr`, and of `struct rtmsg`.
 const HEADER: usize = 12;
 const FRA_PRIORITY: u16 = 6;
@@ -72,6 +74,34 @@ pub fn add_local_route(family: u8, table: u32) -> Request {
 /// Removes that route. ESRCH means that it does not exist.
 pub fn delete_local_route(family: u8, table: u32) -> Request {
     local_route(RTM_DELROUTE, NLM_F_ACK, family, table)
+}
+
+/// Requests the routes of one table, to be read by [`is_local_route`]. The kernel answers ENOENT if it has no such
+/// table. The socket must have strict checks, or the kernel lists the routes of all tables.
+pub fn routes(family: u8, table: u32) -> Request {
+    let mut header = [0; HEADER];
+    let [first, ..] = &mut header;
+    *first = family;
+    Request::new(RTM_GETROUTE, NLM_F_DUMP, &header, |message| {
+        message.attr_u32_ne(RTA_TABLE, table);
+    })
+}
+
+/// Returns true for a route that [`add_local_route`] adds: one of this family and table, to this host, for every
+/// destination.
+pub fn is_local_route(frame: &Frame<'_>, family: u8, table: u32) -> Result<bool, DecodeError> {
+    if frame.header.kind != RTM_NEWROUTE {
+        return Ok(false);
+    }
+    let map = frame.attributes(ROUTE, HEADER)?.by_kind::<31>()?;
+    let have = frame.payload.len();
+    let (&[found, destination, _, _, of_header, protocol, _, kind], _) = frame
+        .payload
+        .split_first_chunk()
+        .ok_or(DecodeError::Truncated { object: ROUTE, offset: 0, needed: HEADER, have })?;
+    let of = map.get(RTA_TABLE).map(|attribute| attribute.u32_ne()).transpose()?;
+    let of = of.unwrap_or(u32::from(of_header));
+    Ok((found, destination, protocol, kind, of) == (family, 0, MADE_BY_HAND, LOCAL, table))
 }
 
 impl MarkRule {

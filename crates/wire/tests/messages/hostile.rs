@@ -18,6 +18,7 @@ fn decode_everything(frame: &Frame<'_>) {
     let _ = conntrack::Event::decode(frame);
     drop(route::Event::decode(frame));
     let _ = route::policy::MarkRule::decode(frame);
+    let _ = route::policy::is_local_route(frame, 2, 28_783);
     drop(ipset::Event::decode(frame));
     drop(nfacct::Event::decode(frame));
     drop(generic::Event::decode(frame));

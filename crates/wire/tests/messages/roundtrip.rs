@@ -6,7 +6,9 @@ use super::worlds::{
 use portolan_wire::conntrack::{self, Tuple};
 use portolan_wire::netlink::Header;
 use portolan_wire::nftables::*;
-use portolan_wire::route::policy::{MarkRule, add_rule, delete_rule};
+use portolan_wire::route::policy::{
+    MarkRule, add_local_route, add_rule, delete_local_route, delete_rule, is_local_route,
+};
 use portolan_wire::{
     Attributes, Batch, EncodeError, Frame, Frames, Request, generic, ipset, ipvs, nfacct, route,
 };
@@ -152,6 +154,18 @@ proptest! {
         let mut request: Request = delete_rule(&rule);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         prop_assert_eq!(MarkRule::decode(&frame), Ok(None), "that is no rule that is there");
+    }
+
+    #[test]
+    fn routes_to_this_host((family, table) in any::<(u8, u32)>()) {
+        let mut request: Request = add_local_route(family, table);
+        let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!(is_local_route(&frame, family, table), Ok(true));
+        prop_assert_eq!(is_local_route(&frame, family, table ^ 1), Ok(false));
+        prop_assert_eq!(is_local_route(&frame, family ^ 1, table), Ok(false));
+        let mut request: Request = delete_local_route(family, table);
+        let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!(is_local_route(&frame, family, table), Ok(false), "that is no route that is there");
     }
 
     #[test]

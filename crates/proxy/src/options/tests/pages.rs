@@ -74,4 +74,6 @@ programs are only the proxy. This page is made from the code: `UPDATE=1 cargo te
 - With `--config`, the file replaces all flags but those marked; the log names the ones that are ignored.
 - `portolan-proxy` ends with 0 after `--help`, `--version`, `--cleanup`, `--init-only` and `--write-config-to`, and with
   1 after any mistake.
+- The variable `PORTOLAN_STATE_DIRS` names the folders for [former values of kernel settings](../cleanup.md#kernel-settings),
+  separated by colons: `/run/portolan:/var/lib/portolan`.
 ";
