@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use common::faulty::{Fault, FaultyServer};
 use common::kernel::generation;
 use common::{
-    BINARY, Cluster, IN_STEP, PATIENCE, Proxy, all_work, at, in_step, listen, objects, reaches, start_proxy,
+    BINARY, Cluster, IN_SYNC, PATIENCE, Proxy, all_work, at, in_sync, listen, objects, reaches, start_proxy,
 };
 
 const STAYS: &str = "10.96.0.10:80";
@@ -126,7 +126,7 @@ fn an_api_server_that_was_killed_comes_back_with_other_content() {
     let mut server = serve(&world, port, manifests.path());
     let master = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let mut proxy = start_proxy(&world, folder.path(), &Proxy { yaml: "", master });
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     works_as_before(&world);
     let traffic = steady(&world);
     let before = generation(world.node().namespace());
@@ -164,7 +164,7 @@ fn survives(fault: Fault, requests: usize) {
     assert!(asked.is_ok(), "{fault:?}: {} requests {}", faulty.requests(), proxy.output());
     works_as_before(&cluster.world);
     assert_eq!(generation(cluster.world.node().namespace()), before, "{fault:?}: nothing is written");
-    assert!(newcomer.ended().is_none() && !newcomer.output().contains(IN_STEP), "{}", newcomer.output());
+    assert!(newcomer.ended().is_none() && !newcomer.output().contains(IN_SYNC), "{}", newcomer.output());
     newcomer.terminate(PATIENCE).unwrap();
     drop(faulty);
     cluster.delete(Resource::Service, "goes");

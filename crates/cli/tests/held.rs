@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 use common::kernel::nft;
 use common::{
-    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, http, in_step, logged, objects, page, reaches,
+    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, http, in_sync, logged, objects, page, reaches,
 };
 
 const HEALTH: &str = "127.0.0.1:10256";
@@ -106,7 +106,7 @@ fn start(cluster: &Cluster, programs: &Programs) -> PortolanProcess {
     let (node, environment) = (cluster.world.node().namespace(), [("PATH", path.as_str())]);
     let started = PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &environment);
     let mut proxy = started.unwrap();
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     proxy
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
-use common::{Cluster, PATIENCE, at, ends_as, in_step, objects, reaches};
+use common::{Cluster, PATIENCE, at, ends_as, in_sync, objects, reaches};
 
 const WEB: &str = "10.96.0.10:80";
 const WEB_V6: &str = "[fd00:96::10]:80";
@@ -139,7 +139,7 @@ fn a_read_only_proc_is_reported_and_everything_else_works() {
     let arguments = [&["--mount", "--", "sh", "-c", read_only][..], &portolan].concat();
     let node = cluster.world.node().namespace();
     let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at(WEB), &[backend]);
     let log = proxy.output();
     let setting =
@@ -291,7 +291,7 @@ fn min_sync_period_is_the_least_time_between_two_commits() {
     assert!(took >= 3 * period, "four changes took {took:?}");
     drop(proxy);
     let mut proxy = cluster.start_proxy("nftables: {minSyncPeriod: 0s}\n");
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     let took = changes(10);
     assert!(took < 19 * period, "no period of a second was kept between twenty changes: {took:?}");
 }

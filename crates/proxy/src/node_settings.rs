@@ -26,7 +26,7 @@ pub(super) fn apply_conntrack(configuration: &Configuration, reported: &[Finding
         tracing::info!(setting = setting.path, value = setting.value, "kernel setting written");
     }
     let mut settings: Vec<String> = outcome.refused.iter().map(ToString::to_string).collect();
-    settings.retain(|setting| !reported.iter().any(|finding| finding.tells_of_setting(setting)));
+    settings.retain(|setting| !reported.iter().any(|finding| finding.reports_setting(setting)));
     if !settings.is_empty() {
         checks::log(&[Finding::KernelSettings { settings }]);
     }

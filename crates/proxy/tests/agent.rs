@@ -2,7 +2,7 @@
 //! and fails without.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test stops at the first surprise")]
 
-use portolan_testcluster::{Agent, Cluster, PATIENCE, at, http, in_step, objects, reaches};
+use portolan_testcluster::{Agent, Cluster, PATIENCE, at, http, in_sync, objects, reaches};
 use portolan_testkit::{Protocol, eventually};
 
 struct PortolanProxy;
@@ -30,7 +30,7 @@ fn it_serves_a_service_until_sigterm_and_leaves_its_rules() {
     let client = cluster.world.client().namespace();
     cluster.service(objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7"), &[pod]);
     let mut proxy = cluster.start_proxy("");
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     for to in ["10.96.0.10:80", "192.168.100.1:30080", "198.51.100.7:80"] {
         reaches(client, Protocol::Tcp, at(to), &[pod]);
     }

@@ -50,9 +50,9 @@ pub const NODE: &str = "node1";
 /// Deadline of every wait: longer than anything takes on a busy machine. Promised times are measured separately.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 /// The proxy's log message for each family when the kernel has its whole state.
-pub const IN_STEP: &str = "compared with the kernel and in step";
+pub const IN_SYNC: &str = "compared with the kernel and in sync";
 /// The proxy's log message for each family when another mode has replaced one.
-pub const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
+pub const COMPLETE: &str = "the rules of this mode are complete and have taken over";
 /// The port of every backend.
 pub const BACKEND_PORT: u16 = 8080;
 
@@ -121,7 +121,7 @@ impl<A: Agent> Cluster<A> {
     /// Does the same with further lines of configuration.
     pub fn proxy_with(&self, yaml: &str) -> PortolanProcess {
         let mut proxy = self.start_proxy(yaml);
-        in_step(&mut proxy);
+        in_sync(&mut proxy);
         proxy
     }
 
@@ -136,7 +136,7 @@ impl<A: Agent> Cluster<A> {
         let (file, master) = (self.configuration_file(), self.master());
         let all = ["--config", file.to_str().unwrap(), "--master", &master];
         let mut proxy = self.run(&[A::SUBCOMMAND, &all, arguments].concat());
-        in_step(&mut proxy);
+        in_sync(&mut proxy);
         proxy
     }
 
@@ -289,8 +289,8 @@ pub fn page<A>(cluster: &Cluster<A>, path: &str) -> String {
 }
 
 /// Waits until both families are in sync with the kernel.
-pub fn in_step(proxy: &mut PortolanProcess) {
-    logged(proxy, IN_STEP, 2);
+pub fn in_sync(proxy: &mut PortolanProcess) {
+    logged(proxy, IN_SYNC, 2);
 }
 
 /// Waits until the log has a text at least this many times.

@@ -12,8 +12,8 @@ use std::path::Path;
 use portolan_testkit::{PortolanProcess, World};
 
 pub(crate) use portolan_testcluster::{
-    BACKEND_PORT, COMPLETE, IN_STEP, NODE, PATIENCE, Proxy, all_work, at, backend, backends, configuration,
-    ends_as, http, in_step, listen, logged, objects, page, reaches, world,
+    BACKEND_PORT, COMPLETE, IN_SYNC, NODE, PATIENCE, Proxy, all_work, at, backend, backends, configuration,
+    ends_as, http, in_sync, listen, logged, objects, page, reaches, world,
 };
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");

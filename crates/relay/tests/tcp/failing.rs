@@ -131,7 +131,7 @@ fn a_backend_that_ends_an_idle_connection_has_not_failed() {
         })
         .collect();
     served.sort_unstable();
-    assert_eq!(served, *b"aaii", "nobody is set aside");
+    assert_eq!(served, *b"aaii", "no endpoint is set aside");
 }
 
 #[test]
