@@ -20,7 +20,9 @@ use portolan_testkit::{Pod, PortolanProcess, Probe, Protocol, World, eventually}
 use serde_json::{Value, json};
 
 use common::cutter::Cutter;
-use common::{BINARY, Cluster, PATIENCE, Proxy, at, http, in_sync, listen, objects, start_proxy};
+use common::{
+    BINARY, Cluster, PATIENCE, Proxy, at, http, in_sync, listen, objects, start_proxy, watch_restarts,
+};
 
 const SERVICE: &str = "10.96.0.11:80";
 
@@ -134,11 +136,7 @@ fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready
     followed(&world, 0, Instant::now());
     let mut took = Vec::new();
     for round in 1..=6 {
-        let failures = || {
-            let page = http::get(world.node().namespace(), at("127.0.0.1:10249"), "/metrics").unwrap().body;
-            let restarts = page.lines().filter_map(|line| line.strip_prefix("portolan_watch_restarts_total"));
-            restarts.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum::<usize>()
-        };
+        let failures = || watch_restarts(world.node().namespace());
         let before = failures();
         if round % 2 == 0 {
             server.kill().unwrap();

@@ -9,7 +9,7 @@ pub(crate) mod load;
 
 use std::path::Path;
 
-use portolan_testkit::{PortolanProcess, World};
+use portolan_testkit::{Namespace, PortolanProcess, World};
 
 pub(crate) use portolan_testcluster::{
     BACKEND_PORT, COMPLETE, IN_SYNC, NODE, PATIENCE, Proxy, all_work, at, backend, backends, configuration,
@@ -31,4 +31,11 @@ impl portolan_testcluster::Agent for Portolan {
 /// Starts the proxy on the node, without a minimum interval between commits unless the configuration says otherwise.
 pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> PortolanProcess {
     portolan_testcluster::start_proxy::<Portolan>(world, folder, proxy)
+}
+
+/// Returns how often the proxy's watches have been interrupted or could not be opened.
+pub(crate) fn watch_restarts(node: &Namespace) -> usize {
+    let page = http::get(node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
+    let restarts = page.lines().filter_map(|line| line.strip_prefix("portolan_watch_restarts_total"));
+    restarts.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
 }
