@@ -27,7 +27,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check test-nftables test-iptables test-ipvs test-userspace bench lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
+.PHONY: demo test check root test-nftables test-iptables test-ipvs test-userspace bench lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -43,9 +43,11 @@ test: packages-base lint deny doc vm-test unit
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that needs one of these programs fails without it. Without this variable the test would be skipped.
 unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
-unit: packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
-	@test "$$(id -u)" = 0 || { echo "make test needs root: packet tests make network namespaces" >&2; exit 1; }
+unit: root packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 	tests/unchanged $(TESTS)
+
+root:
+	@test "$$(id -u)" = 0 || { echo "this needs root: packet tests make network namespaces" >&2; exit 1; }
 
 ## Run tests of the kernel, a random world and the proxy on Debian 12's kernel (6.1) under qemu, except for the slowest:
 ## everything in the guest is emulated.
@@ -58,12 +60,14 @@ VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: r
 	_legacy::the_kernel_agrees redirect_nft::the_kernel_agrees restart_hands_over after_a_kill
 # One test program for each aspect. Each has a module for each way to run a mode.
 PACKETS := --test affinity --test decisions --test frontends --test masquerade --test refusals --test random
+# A random world takes minutes in an emulated guest.
+GUEST_IPVS_PACKETS := PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS) -- ipvs::
 vm-test: packages-base packages-vm
 	@rm -f target/vm/again
 	$(CARGO) build --quiet --locked --workspace --all-features
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test conntrack --test iptables --test ipvs \
 		--test random -- $(addprefix --skip ,$(VM_SKIP))
-	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS) -- ipvs::
+	$(GUEST_IPVS_PACKETS)
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
 	$(GUEST) --test cleanup -- --test-threads 1 way_back_ipvs::
 	VM_WITHOUT=nft_tproxy PORTOLAN_TEST_WITHOUT=nft_tproxy $(GUEST) --test userspace -- has_no_tproxy
@@ -82,20 +86,21 @@ check:
 	$(CARGO) clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings
 	$(TESTS) --lib --bins
 
-## Run the tests of one mode, with real packets. Needs root; test-ipvs runs in a guest.
-test-nftables: packages-base
+## Run the tests of one mode, with real packets. Needs root; test-ipvs runs in a guest, without the slowest tests.
+test-nftables: root packages-base
 	$(TESTS) --test kernel
 	$(TESTS) $(PACKETS) -- nftables::
 
-test-iptables: packages-base packages-test
+test-iptables: root packages-base
 	$(TESTS) --test iptables
 	$(TESTS) $(PACKETS) -- iptables_
 
-test-ipvs: packages-base packages-vm
-	$(GUEST) --test ipvs --test ipvs_mode
-	$(GUEST) $(PACKETS) -- ipvs::
+test-ipvs: root packages-base packages-vm
+	$(GUEST) --test ipvs -- $(addprefix --skip ,$(VM_SKIP))
+	$(GUEST) --test ipvs_mode -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
+	$(GUEST_IPVS_PACKETS)
 
-test-userspace: packages-base
+test-userspace: root packages-base
 	$(TESTS) --test tcp --test udp --test userspace
 	$(TESTS) $(PACKETS) -- userspace:: redirect_
 

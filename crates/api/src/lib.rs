@@ -27,6 +27,8 @@ pub mod metadata;
 mod names;
 mod selector;
 pub mod service_cidr;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use self::{
     allocate::{AllocationScope, AllocatorMetrics, address_draft, port_draft},

@@ -18,7 +18,7 @@ use crate::stage::Stage;
 use crate::workload::NODE;
 
 /// The proxy's log message for each family when the kernel is in sync.
-const IN_STEP: &str = "compared with the kernel and in step";
+const IN_SYNC: &str = "compared with the kernel and in sync";
 /// The families that the proxy programs in this benchmark.
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 /// Maximum time of a start.
@@ -130,11 +130,11 @@ impl Proxy {
         while !waiting.is_empty() {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok((at, line)) = lines.recv_timeout(left) else {
-                bail!("the proxy is not in step with the kernel; its log:\n{log}");
+                bail!("the proxy is not in sync with the kernel; its log:\n{log}");
             };
             log.push_str(&line);
             log.push('\n');
-            if !line.contains(IN_STEP) {
+            if !line.contains(IN_SYNC) {
                 continue;
             }
             let fields = fields(&line);

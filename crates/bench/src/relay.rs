@@ -286,7 +286,7 @@ fn wait_for(client: &Namespace, address: IpAddr) -> anyhow::Result<()> {
     for port in PORTS {
         let to = SocketAddr::new(address, port);
         let up = || client.run(|| load::answers(to)).is_ok_and(|answers| answers);
-        let waited = eventually(PATIENCE, "whoever is measured", up);
+        let waited = eventually(PATIENCE, "the proxy under test", up);
         ensure!(waited.is_ok(), "{to} does not answer");
     }
     Ok(())

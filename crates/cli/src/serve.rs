@@ -64,7 +64,7 @@ pub(crate) struct Options {
     /// listened on, unless that is loopback or all.
     #[arg(long, value_name = "IP")]
     advertise_address: Option<IpAddr>,
-    /// Folder of YAML or JSON manifests to keep the objects in step with.
+    /// Folder of YAML or JSON manifests to keep the objects in sync with.
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,
     /// `ignore` stores objects that no API server would: for testing clients.

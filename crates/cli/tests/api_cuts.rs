@@ -20,7 +20,9 @@ use portolan_testkit::{Pod, PortolanProcess, Probe, Protocol, World, eventually}
 use serde_json::{Value, json};
 
 use common::cutter::Cutter;
-use common::{BINARY, Cluster, PATIENCE, Proxy, at, http, in_step, listen, objects, start_proxy};
+use common::{
+    BINARY, Cluster, PATIENCE, Proxy, at, http, in_sync, listen, objects, start_proxy, watch_restarts,
+};
 
 const SERVICE: &str = "10.96.0.11:80";
 
@@ -58,7 +60,7 @@ fn each_watch_that_is_cut_is_opened_again_where_it_was_and_none_lists_again() {
     let cutter = Cutter::start(world.node().namespace(), cluster.address);
     let folder = tempfile::tempdir().unwrap();
     let mut proxy = start_proxy(world, folder.path(), &Proxy { yaml: "", master: cutter.address() });
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     followed(world, 0, Instant::now());
     let requests = |collection| cutter.requests(collection).len();
     let (mut round, mut ages) = (0, Vec::new());
@@ -130,15 +132,11 @@ fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready
     write_manifests(&world, folder.path(), 0);
     let mut server = serve(&world, port, folder.path());
     let mut proxy = start_proxy(&world, folder.path(), &Proxy { yaml: "", master });
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     followed(&world, 0, Instant::now());
     let mut took = Vec::new();
     for round in 1..=6 {
-        let failures = || {
-            let page = http::get(world.node().namespace(), at("127.0.0.1:10249"), "/metrics").unwrap().body;
-            let restarts = page.lines().filter_map(|line| line.strip_prefix("portolan_watch_restarts_total"));
-            restarts.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum::<usize>()
-        };
+        let failures = || watch_restarts(world.node().namespace());
         let before = failures();
         if round % 2 == 0 {
             server.kill().unwrap();

@@ -17,7 +17,7 @@ use portolan_testkit::{Family, Namespace, Probe, Protocol, Traffic, TrafficPlan,
 use serde_json::{Value, json};
 
 use common::kernel::{frontends, nft};
-use common::{Cluster, PATIENCE, at, http, in_step, logged, objects, reaches};
+use common::{Cluster, PATIENCE, at, http, in_sync, logged, objects, reaches};
 
 const GOOD: &str = "10.96.0.10:80";
 const BAD: &str = "10.96.0.20:80";
@@ -281,6 +281,6 @@ fn odd_names_are_names_like_others() {
     assert!(!output.contains(['\u{1b}', '\0']), "{output}");
     drop(proxy);
     let mut proxy = cluster.start_proxy("");
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     assert_eq!(listing, nft(cluster.world.node().namespace(), "list table ip portolan"));
 }

@@ -231,7 +231,7 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
     kube_proxy_table(node, &pod_address(&cluster.world));
     let rules = iptables_rules(&pod_address(&cluster.world));
     node.output_with_input("iptables-nft-restore", &["--noflush"], &rules).unwrap();
-    nft(node, "add table ip somebody");
+    nft(node, "add table ip foreign");
     // The second run has nothing to remove and must not complain. `--cleanup` takes precedence over other actions.
     for arguments in [&["proxy", "--cleanup"][..], &["proxy", "--cleanup", "--init-only"]] {
         let mut cleanup = cluster.run(arguments);
@@ -239,7 +239,7 @@ fn cleanup_leaves_nothing_of_ours_or_kube_proxys_and_needs_no_api_server() {
         assert_eq!(status.code(), Some(0), "{}", cleanup.output());
         let tables = nft(node, "list tables");
         assert!(!tables.contains("portolan") && !tables.contains("kube-proxy"), "{tables}");
-        assert!(tables.contains("table ip somebody"), "{tables}");
+        assert!(tables.contains("table ip foreign"), "{tables}");
         assert_eq!(kube_chains(node, "iptables-nft-save"), ["FIREWALL", "IPTABLES-HINT"]);
     }
 }
@@ -467,7 +467,7 @@ fn settings_that_cannot_be_written_are_reported_once_with_the_command_and_servic
     assert!(output.contains("no scheduler is called") && output.contains(setting), "{output}");
     cluster.configure(lines);
     let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
-    common::in_step(&mut proxy);
+    common::in_sync(&mut proxy);
     let output = proxy.output();
     assert_eq!(output.matches("kernel settings cannot be written").count(), 1, "{output}");
     assert!(output.contains(setting), "{output}");
@@ -489,7 +489,7 @@ fn the_first_process_of_a_container_ends_on_a_signal() {
             ["--pid", "--fork", "--kill-child", BINARY, "proxy", "--config", file.to_str().unwrap()];
         let arguments = [&arguments[..], &["--master", &master]].concat();
         let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
-        common::in_step(&mut proxy);
+        common::in_sync(&mut proxy);
         // The only child of unshare, which exits with the status of its child.
         let parent = proxy.id().to_string();
         let children = node.output("pgrep", &["--parent", &parent]).unwrap();

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Environment variable of the demo and of all its child processes.
 const MARK: &str = "PORTOLAN_TEST_OF_DEMO";
 const GONE_WITHIN: Duration = Duration::from_secs(60);
-const NOBODY: [&str; 6] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
+const UNPRIVILEGED: [&str; 6] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
 
 #[test]
 fn as_root() {
@@ -112,6 +112,6 @@ fn contains(bytes: &[u8], needle: &[u8]) -> bool {
 
 fn as_nobody(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(NOBODY).arg(program);
+    command.args(UNPRIVILEGED).arg(program);
     command
 }

@@ -15,7 +15,7 @@ use portolan_serve::{Draft, Resource, Transaction};
 use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
-use common::{BINARY, Cluster, IN_STEP, NODE, PATIENCE, at, ends_as, http, objects, reaches};
+use common::{BINARY, Cluster, IN_SYNC, NODE, PATIENCE, at, ends_as, http, objects, reaches};
 
 /// Returns the Events of the API server.
 fn events(cluster: &Cluster) -> Vec<Value> {
@@ -258,7 +258,7 @@ fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
         let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
         let node = cluster.world.node().namespace();
         let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
-        common::in_step(&mut proxy);
+        common::in_sync(&mut proxy);
         proxy
     };
     let telling = "the memory limit of this process is too low";
@@ -267,8 +267,8 @@ fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
     drop(proxy);
     let proxy = start("mode: iptables\n");
     let output = proxy.output();
-    let (at, in_step) = (output.find(telling), output.find(IN_STEP));
-    assert!(at.is_some() && at < in_step, "{output}");
+    let (at, in_sync) = (output.find(telling), output.find(IN_SYNC));
+    assert!(at.is_some() && at < in_sync, "{output}");
     assert_eq!(output.matches(telling).count(), 1, "{output}");
     let event = event_with(&cluster, "MemoryLimitTooLow");
     assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Node")));

@@ -233,7 +233,7 @@ fn exchange(cluster: &Cluster, to: SocketAddr, bytes: &[u8]) -> String {
 
 #[test]
 fn the_verbosity_of_the_log_can_be_raised_while_the_proxy_runs() {
-    const TOLD: &str = "a connection ended early";
+    const ENDED_EARLY: &str = "a connection ended early";
     let cluster = Cluster::new();
     objects::node(&cluster.world);
     let mut proxy = cluster.start_proxy("enableProfiling: true\n");
@@ -242,9 +242,9 @@ fn the_verbosity_of_the_log_can_be_raised_while_the_proxy_runs() {
     let put = b"PUT /debug/flags/v HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\n4";
     let answer = exchange(&cluster, at(METRICS), put);
     assert!(answer.ends_with("successfully set klog.logging.verbosity to 4\n"), "{answer}");
-    assert!(!proxy.output().contains(TOLD), "{}", proxy.output());
+    assert!(!proxy.output().contains(ENDED_EARLY), "{}", proxy.output());
     exchange(&cluster, at(HEALTH), b"rubbish\r\n\r\n");
-    logged(&mut proxy, TOLD, 1);
+    logged(&mut proxy, ENDED_EARLY, 1);
     assert_eq!(answers(&cluster, at(METRICS), "/debug/pprof/heap", 501).status, 501);
 }
 
@@ -275,13 +275,13 @@ fn a_proxy_is_ready_when_everything_is_programmed() {
             proxy.output()
         );
         answers(&cluster, at(HEALTH), "/livez", 200);
-        assert_eq!(proxy.output().matches(common::IN_STEP).count(), 0, "{mode}: nothing is programmed yet");
+        assert_eq!(proxy.output().matches(common::IN_SYNC).count(), 0, "{mode}: nothing is programmed yet");
         cluster.apply(objects::node(&cluster.world));
         answers(&cluster, at(HEALTH), "/readyz", 200);
         let healthz = answers(&cluster, at(HEALTH), "/healthz", 200);
         assert!(healthz.body.contains("\"nodeEligible\":true"), "{}", healthz.body);
         // A ready proxy has programmed everything, and has logged it; the log may arrive here later than the answer.
-        let logged = eventually(PATIENCE, mode, || proxy.output().matches(common::IN_STEP).count() == 2);
+        let logged = eventually(PATIENCE, mode, || proxy.output().matches(common::IN_SYNC).count() == 2);
         assert!(logged.is_ok(), "{mode}: {}", proxy.output());
         let from = cluster.world.client().namespace();
         let probe = portolan_testkit::Probe::new(Protocol::Tcp, at("10.96.0.10:80"));

@@ -1,5 +1,5 @@
-//! Health and metrics are answered while the proxy waits for a program of iptables. Needs root, nft and iptables, and
-//! fails without.
+//! Health and metrics are answered, and settings are applied, while the proxy waits for a program of iptables. Needs root,
+//! nft and iptables, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -14,30 +14,43 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
-use portolan_testkit::{PortolanProcess, Protocol, eventually};
+use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, in_step, logged, objects, page, reaches};
+use common::kernel::nft;
+use common::{
+    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, http, in_sync, logged, objects, page, reaches,
+};
 
 const HEALTH: &str = "127.0.0.1:10256";
 const METRICS: &str = "127.0.0.1:10249";
 
-/// Programs that restore rules, in front of those of the node. While there is a gate, each waits at it before it runs.
+/// Programs in front of those of the node. While there is a gate, each waits at it before it runs.
 struct Programs {
     folder: TempDir,
 }
 
 impl Programs {
-    /// Creates a program for each one of the node.
-    fn new() -> Self {
+    /// Creates a program for each one of the node that restores rules.
+    fn restoring() -> Self {
+        Self::new(&["-restore", "-nft-restore", "-legacy-restore"])
+    }
+
+    /// Creates a program for each one of the node that only a search for programs calls, if kubelet has left no hint.
+    fn searched() -> Self {
+        Self::new(&["-nft", "-legacy"])
+    }
+
+    /// Creates a program for each one of the node with one of these endings.
+    fn new(endings: &[&str]) -> Self {
         let programs = Self { folder: tempfile::tempdir().unwrap() };
         let path = std::env::var("PATH").unwrap();
         let gate = programs.gate();
         for program in ["iptables", "ip6tables"] {
-            for variant in ["", "-nft", "-legacy"] {
-                let name = format!("{program}{variant}-restore");
+            for ending in endings {
+                let name = format!("{program}{ending}");
                 let files = path.split(':').map(|folder| PathBuf::from(folder).join(&name));
                 let Some(own) = files.into_iter().find(|file| file.exists()) else { continue };
                 let (gate, own) = (gate.display(), own.display());
@@ -86,6 +99,17 @@ impl Programs {
     }
 }
 
+/// Starts the proxy with these programs, and waits until both families are in sync.
+fn start(cluster: &Cluster, programs: &Programs) -> PortolanProcess {
+    let (file, master, path) = (cluster.configuration_file(), cluster.master(), programs.path());
+    let arguments = ["proxy", "--config", file.to_str().unwrap(), "--master", &master];
+    let (node, environment) = (cluster.world.node().namespace(), [("PATH", path.as_str())]);
+    let started = PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &environment);
+    let mut proxy = started.unwrap();
+    in_sync(&mut proxy);
+    proxy
+}
+
 /// Returns the metrics page. Asserts that health and metrics are answered with status 200.
 fn answers(cluster: &Cluster) -> String {
     let get = |to, path| http::get(cluster.world.node().namespace(), at(to), path).expect("an answer");
@@ -107,18 +131,12 @@ fn configured(cluster: &Cluster, field: &str) -> Value {
 #[test]
 fn health_and_metrics_are_answered_while_a_program_waits() {
     const REFUSED: &str = "the changed configuration is refused";
-    let (cluster, programs) = (Cluster::new(), Programs::new());
+    let (cluster, programs) = (Cluster::new(), Programs::restoring());
     let [pod, other] = cluster.world.pods() else { panic!("two pods") };
     let client = cluster.world.client().namespace();
     cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[pod]);
     cluster.configure("");
-    let (file, master, path) = (cluster.configuration_file(), cluster.master(), programs.path());
-    let arguments = ["proxy", "--config", file.to_str().unwrap(), "--master", &master];
-    let node = cluster.world.node().namespace();
-    let environment = [("PATH", path.as_str())];
-    let mut proxy =
-        PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &environment).unwrap();
-    in_step(&mut proxy);
+    let mut proxy = start(&cluster, &programs);
 
     programs.hold();
     cluster.configure("mode: iptables\n");
@@ -143,4 +161,40 @@ fn health_and_metrics_are_answered_while_a_program_waits() {
     for (to, pod) in [("10.96.0.10:80", pod), ("10.96.0.11:80", other)] {
         reaches(client, Protocol::Tcp, at(to), &[pod]);
     }
+}
+
+#[test]
+fn settings_are_applied_while_a_new_data_plane_waits_for_the_search_for_programs() {
+    const REPLACES: &str = "another data plane takes over: writing its rules";
+    const NODE_PORTS: [&str; 2] = ["192.168.100.1:30080", "[fd00:192:168:100::1]:30081"];
+    let (cluster, programs) = (Cluster::new(), Programs::searched());
+    let [pod, other] = cluster.world.pods() else { panic!("two pods") };
+    let client = cluster.world.client().namespace();
+    cluster.service(objects::load_balancer("v4", "10.96.0.10", 30080, "198.51.100.7"), &[pod]);
+    cluster.service(objects::load_balancer("v6", "fd00:96::10", 30081, "2001:db8:100::7"), &[pod]);
+    // Its removal is logged. After that, no other search is under way.
+    nft(cluster.world.node().namespace(), "add table ip kube-proxy");
+    cluster.configure("mode: iptables\n");
+    let mut proxy = start(&cluster, &programs);
+    logged(&mut proxy, "removed what kube-proxy left", 1);
+    for to in NODE_PORTS {
+        reaches(client, Protocol::Tcp, at(to), &[pod]);
+    }
+
+    programs.hold();
+    // Node ports of IPv4 work on loopback no longer. This takes another data plane, and that one the programs.
+    cluster.configure("mode: iptables\nnodePortAddresses: [10.244.0.0/16, 'fd00:10:244::/48']\n");
+    let held = programs.held(&proxy);
+    for to in NODE_PORTS {
+        ends_as(client, Protocol::Tcp, at(to), ProbeResult::Refused);
+    }
+    answers(&cluster);
+    cluster.service(objects::cluster_ip("db", "10.96.0.11"), &[other]);
+    reaches(client, Protocol::Tcp, at("10.96.0.11:80"), &[other]);
+    assert!(!proxy.output().contains(REPLACES), "{}", proxy.output());
+
+    programs.release(held);
+    logged(&mut proxy, REPLACES, 1);
+    reaches(client, Protocol::Tcp, at("10.244.1.1:30080"), &[pod]);
+    ends_as(client, Protocol::Tcp, at(NODE_PORTS[0]), ProbeResult::Refused);
 }

@@ -19,7 +19,7 @@ use portolan_testkit::{Namespace, PortolanProcess, Protocol, eventually};
 use common::kernel::{hint_at_legacy, nft};
 use common::load::{assert_lossless, busy_services};
 use common::{
-    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, in_step, load, logged, objects, page, reaches,
+    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, in_sync, load, logged, objects, page, reaches,
 };
 
 const IPTABLES: &str = "mode: iptables\n";
@@ -154,7 +154,7 @@ fn a_mode_that_cannot_be_written_leaves_the_former_one_active() {
     nft(node, "add chain ip nat KUBE-POSTROUTING { type nat hook postrouting priority 300 ; }");
     // The sync period is the longest back-off between two attempts.
     cluster.configure(&format!("{IPTABLES}iptables: {{syncPeriod: 1s}}\n"));
-    logged(&mut proxy, "the rules before stay in force and are kept up", 2);
+    logged(&mut proxy, "the former rules stay and are updated", 2);
     cluster.apply(objects::slice("web", &[&pods[1]], &[("tcp".to_owned(), portolan_testkit::Family::Ipv4)]));
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[&pods[1]]);
     assert!(nftables_rules(node)[0], "{}", proxy.output());
@@ -211,7 +211,7 @@ fn where_no_mode_is_named_it_is_iptables_or_else_nftables() {
 
     let folder = tempfile::tempdir().unwrap();
     let mut proxy = with_path(&cluster, folder.path());
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     logged(&mut proxy, "cannot run iptables", 1);
     only(node, "nftables", &proxy);
     assert_eq!(page(&cluster, "/proxyMode"), "nftables");
@@ -262,7 +262,7 @@ fn without_the_fall_back_what_ipvs_lacks_is_an_error() {
     // A reload is refused, and the current mode stays.
     cluster.configure("");
     let mut proxy = cluster.run(&arguments);
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     cluster.configure(NO_SCHEDULER);
     logged(&mut proxy, "the changed configuration is refused", 1);
     only(cluster.world.node().namespace(), "nftables", &proxy);
@@ -281,7 +281,7 @@ fn a_mode_that_the_node_cannot_run_is_refused() {
     // The current mode is not given up for it.
     cluster.configure("");
     let mut proxy = with_path(&cluster, folder.path());
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     cluster.configure(IPTABLES);
     logged(&mut proxy, "the changed configuration is refused", 1);
     assert_eq!(page(&cluster, "/proxyMode"), "nftables");
@@ -321,7 +321,7 @@ fn a_lock_held_by_another_program_only_delays_the_start() {
         PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &environment).unwrap();
     logged(&mut proxy, "which another program holds", 1);
     lock.unlock().unwrap();
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     only_in(node, "legacy", "iptables", &proxy);
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[backend]);
 }

@@ -172,9 +172,9 @@ fn the_start_waits_for_a_missing_node_object() {
     cluster.apply(with_pod_cidrs(&cluster, &[]));
     let outcome = eventually(PATIENCE, "a node", || healthz().is_some_and(|got| got.status == 200));
     assert!(outcome.is_ok(), "{}", proxy.output());
-    assert!(!proxy.output().contains(common::IN_STEP), "there are no pod CIDRs yet");
+    assert!(!proxy.output().contains(common::IN_SYNC), "there are no pod CIDRs yet");
     cluster.apply(objects::node(&cluster.world));
-    common::in_step(&mut proxy);
+    common::in_sync(&mut proxy);
 }
 
 #[test]

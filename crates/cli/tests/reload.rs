@@ -85,7 +85,7 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
     for (round, yaml) in good.iter().enumerate() {
         reconfigure(&cluster, &mut proxy, yaml);
         let compared = 2 + proxy.output().matches("settings changed: comparing everything").count();
-        logged(&mut proxy, common::IN_STEP, compared);
+        logged(&mut proxy, common::IN_SYNC, compared);
         let shown = configz(&cluster, "127.0.0.1:10249").unwrap();
         let Some((yaml, reason)) = bad.get(round) else { continue };
         let generation = generation(cluster.world.node().namespace());
@@ -160,7 +160,7 @@ fn move_health(cluster: &Cluster, proxy: &mut PortolanProcess, yaml: &str, from:
     });
     let output = proxy.output();
     let opened = output.rfind(&format!("\"listening\" server=\"health\" address=\"{to}\"")).expect(&output);
-    let closed = output.rfind(&format!("\"not listening any more\" address=\"{from}\"")).expect(&output);
+    let closed = output.rfind(&format!("\"stopped listening\" address=\"{from}\"")).expect(&output);
     assert!(opened < closed, "from {from} to {to}: {output}");
     assert_eq!(answers(cluster, from, "/livez"), None);
 }
@@ -283,7 +283,7 @@ fn another_kubeconfig_is_followed_without_a_gap() {
     cluster.configure(&first);
     let file = cluster.configuration_file();
     let mut proxy = cluster.run(&["proxy", "--config", file.to_str().unwrap()]);
-    common::in_step(&mut proxy);
+    common::in_sync(&mut proxy);
     let client = cluster.world.client().namespace();
     reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[one]);
     let traffic = load::plan("10.96.0.10:80");
@@ -309,7 +309,7 @@ fn an_empty_list_of_another_api_server_is_not_believed_alone() {
     cluster.configure(&yaml("first", &cluster.master()));
     let file = cluster.configuration_file();
     let mut proxy = cluster.run(&["proxy", "--config", file.to_str().unwrap()]);
-    common::in_step(&mut proxy);
+    common::in_sync(&mut proxy);
     let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
     reaches(client, Protocol::Tcp, at("10.96.0.10:80"), &[one]);
     reaches(client, Protocol::Tcp, at("10.96.0.11:80"), &[other]);
@@ -342,7 +342,7 @@ fn a_mounted_config_map_is_followed() {
     let config = at_name("config.conf");
     let arguments = ["proxy", "--config", config.to_str().unwrap(), "--master", &cluster.master()];
     let mut proxy = cluster.run(&arguments);
-    common::in_step(&mut proxy);
+    common::in_sync(&mut proxy);
     let mut before = "..1".to_owned();
     for version in 2..5 {
         let name = format!("..{version}");
@@ -358,7 +358,7 @@ fn a_mounted_config_map_is_followed() {
     // With `--config-reload=false`, the proxy ends like kube-proxy, also after a swapped symlink.
     proxy.terminate(PATIENCE).unwrap();
     let mut proxy = cluster.run(&[&arguments[..], &["--config-reload=false"]].concat());
-    common::in_step(&mut proxy);
+    common::in_sync(&mut proxy);
     publish("..5", "oomScoreAdj: 5\n");
     let status = proxy.wait_for_end(PATIENCE).unwrap();
     assert_eq!(status.code(), Some(1), "{}", proxy.output());

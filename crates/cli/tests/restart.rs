@@ -122,7 +122,7 @@ fn after_kills_during_changes_the_table_matches_the_api() {
         stop.store(true, Ordering::Relaxed);
         churning.join().unwrap()
     });
-    common::in_step(&mut proxy);
+    common::in_sync(&mut proxy);
     let node = cluster.world.node().namespace();
     let read = || {
         let all = Family::BOTH.into_iter().flat_map(|family| frontends(node, family));

@@ -17,7 +17,7 @@ use std::process::Command;
 use portolan_testkit::{PortolanProcess, World};
 use tempfile::tempdir;
 
-use common::{BINARY, PATIENCE, configuration, in_step, objects};
+use common::{BINARY, PATIENCE, configuration, in_sync, objects};
 
 /// Runs the binary. Returns exit code, stdout and stderr.
 fn portolan(arguments: &[&str]) -> (i32, String, String) {
@@ -60,7 +60,7 @@ fn a_proxy_connects_with_a_kubeconfig_from_before_the_first_start() {
     let arguments = ["proxy", "--config", text(&at("config.yaml"))].map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let mut proxy = PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap();
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
 
     for name in ["ca.crt", "ca.key", "server.crt", "server.key"] {
         assert_eq!(mode(&data.join("pki").join(name)), 0o600, "{name}");

@@ -10,13 +10,13 @@
 
 mod common;
 
-use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::net::IpAddr;
 
-use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, eventually};
+use portolan_testkit::{Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
-use common::{Cluster, PATIENCE, at, ends_as, in_step, objects, reaches};
+use common::kernel::generation;
+use common::{Cluster, PATIENCE, at, ends_as, in_sync, objects, reaches};
 
 const WEB: &str = "10.96.0.10:80";
 const WEB_V6: &str = "[fd00:96::10]:80";
@@ -139,7 +139,7 @@ fn a_read_only_proc_is_reported_and_everything_else_works() {
     let arguments = [&["--mount", "--", "sh", "-c", read_only][..], &portolan].concat();
     let node = cluster.world.node().namespace();
     let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at(WEB), &[backend]);
     let log = proxy.output();
     let setting =
@@ -260,38 +260,42 @@ fn a_configuration_that_makes_no_sense_ends_the_start_and_names_the_field() {
     }
 }
 
-/// Changes the backend of `web` and waits until a new connection reaches it.
-fn change(cluster: &Cluster, pod: &Pod) {
-    let service = objects::cluster_ip("web", "10.96.0.10");
-    cluster.apply(objects::slice("web", &[pod], &objects::ports(&service)));
-    let wanted = SocketAddr::new(pod.address(Family::Ipv4), common::BACKEND_PORT);
-    let from = cluster.world.client().namespace();
-    let probe = Probe::new(Protocol::Tcp, at(WEB)).expecting_silence();
-    let outcome = eventually(PATIENCE, "the change", || from.probe(probe).unwrap().backend() == Some(wanted));
-    assert!(outcome.is_ok());
+/// Waits until the proxy knows this many changes of EndpointSlices.
+fn known(cluster: &Cluster, changes: usize) {
+    let line = format!("kubeproxy_sync_proxy_rules_endpoint_changes_total {changes}");
+    let known = || common::page(cluster, "/metrics").lines().any(|other| other == line);
+    assert!(eventually(PATIENCE, &line, known).is_ok());
 }
 
 #[test]
-fn min_sync_period_is_the_least_time_between_two_commits() {
+fn min_sync_period_merges_changes_into_one_commit() {
+    const CHANGES: usize = 20;
     let cluster = Cluster::new();
     let [one, other] = cluster.world.pods() else { panic!("two pods") };
-    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[one]);
-    let period = Duration::from_secs(1);
-    // Makes a number of changes, each when the former one is active. Returns how long that took.
-    let changes = |pairs: u32| {
-        let started = Instant::now();
-        for _ in 0..pairs {
-            change(&cluster, other);
-            change(&cluster, one);
-        }
-        started.elapsed()
-    };
-    let proxy = cluster.proxy_with("nftables: {minSyncPeriod: 1s}\n");
-    let took = changes(2);
-    assert!(took >= 3 * period, "four changes took {took:?}");
-    drop(proxy);
-    let mut proxy = cluster.start_proxy("nftables: {minSyncPeriod: 0s}\n");
-    in_step(&mut proxy);
-    let took = changes(10);
-    assert!(took < 19 * period, "no period of a second was kept between twenty changes: {took:?}");
+    let service = objects::cluster_ip("web", "10.96.0.10");
+    let slice = |pods: &[&Pod]| objects::slice("web", pods, &objects::ports(&service));
+    cluster.service(service.clone(), &[one]);
+    let node = cluster.world.node().namespace();
+    let client = cluster.world.client().namespace();
+    let _proxy = cluster.proxy_with("nftables: {minSyncPeriod: 1h, syncPeriod: 1h}\n");
+    let before = generation(node);
+    for number in 0..CHANGES {
+        let pod = if number.is_multiple_of(2) { other } else { one };
+        cluster.apply(slice(&[pod]));
+        // Without the period, this change is committed before the next one.
+        known(&cluster, number + 2);
+    }
+    cluster.apply(slice(&[other]));
+    known(&cluster, CHANGES + 2);
+    assert_eq!(generation(node), before, "the period has not ended");
+    reaches(client, Protocol::Tcp, at(WEB), &[one]);
+    cluster.configure("nftables: {minSyncPeriod: 0s, syncPeriod: 1h}\n");
+    reaches(client, Protocol::Tcp, at(WEB), &[other]);
+    assert_eq!(generation(node), before + 1, "one commit has all changes");
+    // Without a period, each change has a commit of its own.
+    for (number, pod) in [one, other, one, other].into_iter().enumerate() {
+        cluster.apply(slice(&[pod]));
+        reaches(client, Protocol::Tcp, at(WEB), &[pod]);
+        assert_eq!(generation(node), before + 2 + u32::try_from(number).unwrap());
+    }
 }

@@ -65,17 +65,19 @@ impl CleanerThread {
         node_ports: PerFamily<NodePortAddresses>,
         report: impl FnMut(Cleaned) + Send + 'static,
     ) -> std::io::Result<Self> {
-        Self::spawn_with(Netlink, node_ports, report)
+        Self::spawn_with(Netlink, Monotonic, node_ports, report)
     }
 
     fn spawn_with(
         kernel: impl Kernel + Send + 'static,
+        clock: impl Clock + Send + 'static,
         node_ports: PerFamily<NodePortAddresses>,
         report: impl FnMut(Cleaned) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = mailbox();
-        let inbox = Inbox { receiver, lanes: lanes(node_ports), stopped: false };
-        let worker = Worker { kernel, inbox, report };
+        let lanes = lanes(node_ports, clock.now());
+        let inbox = Inbox { receiver, lanes, stopped: false };
+        let worker = Worker { kernel, clock, inbox, report };
         let thread = std::thread::Builder::new().name("conntrack".into()).spawn(move || worker.run())?;
         Ok(Self { requests: Requests { sender }, thread: Some(thread) })
     }
@@ -137,8 +139,30 @@ impl Kernel for Netlink {
     }
 }
 
-struct Worker<K, R> {
+/// The time by which the thread keeps its deadlines.
+trait Clock {
+    /// Returns the current time.
+    fn now(&self) -> Instant;
+    /// See [`Receiver::take_before`].
+    fn take_before(&self, receiver: &Receiver<Mail>, due: Option<Instant>) -> Received<Mail>;
+}
+
+/// The time of this machine.
+struct Monotonic;
+
+impl Clock for Monotonic {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn take_before(&self, receiver: &Receiver<Mail>, due: Option<Instant>) -> Received<Mail> {
+        receiver.take_before(due)
+    }
+}
+
+struct Worker<K, C, R> {
     kernel: K,
+    clock: C,
     inbox: Inbox,
     report: R,
 }
@@ -162,12 +186,12 @@ struct Lane {
     addresses: Vec<IpAddr>,
 }
 
-impl<K: Kernel, R: FnMut(Cleaned)> Worker<K, R> {
+impl<K: Kernel, C: Clock, R: FnMut(Cleaned)> Worker<K, C, R> {
     fn run(mut self) {
-        while self.inbox.wait() {
+        while self.inbox.wait(&self.clock) {
             for family in Family::BOTH {
                 let due = self.inbox.lanes.get(family).due();
-                if !self.inbox.stopped && due.is_some_and(|due| due <= Instant::now()) {
+                if !self.inbox.stopped && due.is_some_and(|due| due <= self.clock.now()) {
                     self.clean(family);
                 }
             }
@@ -175,18 +199,19 @@ impl<K: Kernel, R: FnMut(Cleaned)> Worker<K, R> {
     }
 
     fn clean(&mut self, family: Family) {
-        let start = Instant::now();
+        let start = self.clock.now();
         let services = self.inbox.lanes.get_mut(family).pending.take();
         let outcome = self.attempt(family, &services);
-        let duration = start.elapsed();
+        let end = self.clock.now();
+        let duration = end.duration_since(start);
         let again = !matches!(&outcome, Ok(report) if report.refused == 0);
         let lane = self.inbox.lanes.get_mut(family);
         lane.finish();
         if again {
-            let wait = lane.fail(services);
+            let wait = lane.fail(services, end);
             warn(family, wait, &outcome);
         } else {
-            lane.succeed(duration);
+            lane.succeed(duration, end);
         }
         (self.report)(Cleaned { family, duration, outcome });
     }
@@ -206,9 +231,9 @@ impl<K: Kernel, R: FnMut(Cleaned)> Worker<K, R> {
 
 impl Inbox {
     /// Waits until there is something to do. Returns false if the thread is to end.
-    fn wait(&mut self) -> bool {
+    fn wait(&mut self, clock: &impl Clock) -> bool {
         let due = Family::BOTH.into_iter().filter_map(|family| self.lanes.get(family).due()).min();
-        match self.receiver.take_before(due) {
+        match clock.take_before(&self.receiver, due) {
             Received::Value(mail) => self.open(mail),
             Received::Late => {}
             Received::Closed => self.stopped = true,
@@ -262,27 +287,28 @@ impl Lane {
         (self.newer, self.addresses) = (None, Vec::new());
     }
 
-    fn succeed(&mut self, duration: Duration) {
+    /// Sets the rest after a clean-up of this duration that ended at `end`.
+    fn succeed(&mut self, duration: Duration, end: Instant) {
         self.failures = 0;
-        self.not_before = Instant::now() + duration.saturating_mul(REST).min(LONGEST_RETRY);
+        self.not_before = end + duration.saturating_mul(REST).min(LONGEST_RETRY);
     }
 
-    /// Queues the requests again. Returns the wait before the next attempt.
-    fn fail(&mut self, services: Vec<UdpService>) -> Duration {
+    /// Queues the requests of an attempt that ended at `end` again. Returns the wait before the next attempt.
+    fn fail(&mut self, services: Vec<UdpService>, end: Instant) -> Duration {
         let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_RETRY);
         self.failures = self.failures.saturating_add(1);
-        self.not_before = Instant::now() + wait;
+        self.not_before = end + wait;
         self.pending.put_back(services);
         wait
     }
 }
 
-fn lanes(node_ports: PerFamily<NodePortAddresses>) -> PerFamily<Lane> {
+fn lanes(node_ports: PerFamily<NodePortAddresses>, now: Instant) -> PerFamily<Lane> {
     let lane = |family, node_ports| Lane {
         family,
         node_ports,
         pending: Pending::default(),
-        not_before: Instant::now(),
+        not_before: now,
         failures: 0,
         newer: None,
         addresses: Vec::new(),

@@ -1,13 +1,13 @@
 //! The changes of some resources, starting with their present state, without gaps.
 
-use std::sync::Arc;
+use std::{hash::Hash, sync::Arc};
 
 use futures::{FutureExt, future::select_all};
 use portolan_schema::Resource;
 use portolan_store::{Change, Scope, Store, StoredObject};
 use tokio::sync::watch;
 
-use super::BATCH;
+use super::{BATCH, queue::Queue};
 
 /// Follows some resources. Starts with their whole state.
 #[derive(Debug)]
@@ -54,6 +54,14 @@ impl Feed {
     /// Returns the revision up to which everything has been returned, for all resources.
     pub(crate) fn through(&self) -> u64 {
         self.sources.iter().map(|source| source.through.unwrap_or(0)).min().unwrap_or(u64::MAX)
+    }
+
+    /// Waits until there may be new observations, or a delayed item of a queue is due.
+    pub(crate) async fn changed_or_due<T: Clone + Eq + Hash>(&mut self, queue: &Queue<T>) {
+        tokio::select! {
+            () = self.changed() => {}
+            () = queue.due() => {}
+        }
     }
 
     /// Waits until there may be new observations.

@@ -76,10 +76,7 @@ impl Collector {
                 self.collect(batch).await;
                 tokio::task::yield_now().await;
             } else if !self.feed.has_more() {
-                tokio::select! {
-                    () = self.feed.changed() => {}
-                    () = self.queue.due() => {}
-                }
+                self.feed.changed_or_due(&self.queue).await;
             }
         }
     }

@@ -56,10 +56,7 @@ impl Mirror {
             let batch = self.queue.take(BATCH);
             if batch.is_empty() {
                 if !self.feed.has_more() {
-                    tokio::select! {
-                        () = self.feed.changed() => {}
-                        () = self.queue.due() => {}
-                    }
+                    self.feed.changed_or_due(&self.queue).await;
                 }
                 continue;
             }

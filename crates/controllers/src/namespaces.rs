@@ -72,10 +72,7 @@ impl Namespaces {
                 }
             }
             if batch.is_empty() && !self.feed.has_more() {
-                tokio::select! {
-                    () = self.feed.changed() => {}
-                    () = self.queue.due() => {}
-                }
+                self.feed.changed_or_due(&self.queue).await;
             }
         }
     }

@@ -1,39 +1,20 @@
 use futures::executor::block_on;
-use portolan_api::{Api, ApiConfig, ApiError, Outcome, Preconditions, Target, WriteOptions};
+use portolan_api::testing::{self, delete, get, list, service};
+use portolan_api::{Api, ApiError, Outcome};
 use portolan_schema::{
     Resource,
     json::{Value, json},
 };
-use portolan_store::{Draft, Scope, Transaction};
+use portolan_store::{Draft, Transaction};
 
 use super::{repair::Repair, repair_once};
 
 fn api() -> Api {
-    Api::new(&ApiConfig { service_ranges: "10.0.0.0/24".parse().unwrap(), ..ApiConfig::default() })
+    testing::api("10.0.0.0/24")
 }
 
 fn apply(api: &Api, object: Value) -> Result<Outcome, ApiError> {
     api.blocking().apply(object)
-}
-
-fn service(name: &str, address: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
-        "spec": {"clusterIP": address, "ports": [{"port": 80}]}})
-}
-
-fn delete(api: &Api, resource: Resource, name: &str) {
-    let namespace = if resource.info().namespaced { "default" } else { "" };
-    let target = Target { resource, namespace, name };
-    api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
-}
-
-fn get(api: &Api, resource: Resource, key: &str) -> Option<Value> {
-    api.store().get(resource, key).map(|object| object.decode().into())
-}
-
-fn list(api: &Api, resource: Resource) -> Vec<Value> {
-    let snapshot = api.store().snapshot(resource, &Scope::default(), None).unwrap();
-    snapshot.objects.iter().map(|object| object.decode().into()).collect()
 }
 
 /// Writes an object without any checks, like imported data.

@@ -17,7 +17,7 @@ use super::objects::{self, Service};
 /// Address of the API server on the node.
 pub(super) const API_SERVER: &str = "127.0.0.1:8001";
 /// The proxy logs this once for each family.
-const IN_STEP: &str = "compared with the kernel and in step";
+const IN_SYNC: &str = "compared with the kernel and in sync";
 const START_WITHIN: Duration = Duration::from_secs(20);
 /// With `minSyncPeriod`, changes within a second after another change wait. The demo measures changes after a pause,
 /// as most are.
@@ -82,7 +82,7 @@ impl Cluster {
         let node = self.world.node().namespace();
         let proxy = self.proxy.insert(PortolanProcess::start(node, &program, &arguments)?);
         for family in Family::BOTH {
-            proxy.wait_for_output(START_WITHIN, &format!("\"{IN_STEP}\" family=\"{family}\""))?;
+            proxy.wait_for_output(START_WITHIN, &format!("\"{IN_SYNC}\" family=\"{family}\""))?;
         }
         self.last_write = Instant::now();
         Ok(started.elapsed())

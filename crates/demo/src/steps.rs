@@ -37,7 +37,7 @@ pub(super) fn set_up(screen: &mut Screen) -> anyhow::Result<Cluster> {
     screen.columns([first, second, spare, third].map(Backend::of).into());
     screen.step("portolan proxy: the node agent, in mode nftables", || {
         let took = cluster.start_proxy()?;
-        Ok(((), found(format!("in step with the kernel after {}", milliseconds(took)))))
+        Ok(((), found(format!("in sync with the kernel after {}", milliseconds(took)))))
     })?;
     Ok(cluster)
 }
@@ -217,7 +217,7 @@ fn crash(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result<()> {
         let took = cluster.start_proxy()?;
         cluster.pause();
         let more = cluster.commits()?.wrapping_sub(commits);
-        let result = format!("{more} commits, in step after {}", milliseconds(took));
+        let result = format!("{more} commits, in sync after {}", milliseconds(took));
         let faults = if more == 0 { vec![] } else { vec!["the kernel was written to".to_owned()] };
         Ok(((), Finding { result, faults }))
     })?;

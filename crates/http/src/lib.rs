@@ -276,8 +276,8 @@ fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> 
 
 /// Adds a header for each different warning, as long as the whole warning fits within the limits.
 fn warn(headers: &mut HeaderMap, warnings: &[String]) {
-    let (mut told, mut room) = (HashSet::new(), WARNINGS_LIMIT);
-    let once = warnings.iter().filter(|warning| told.insert(warning.as_str()));
+    let (mut seen, mut room) = (HashSet::new(), WARNINGS_LIMIT);
+    let once = warnings.iter().filter(|warning| seen.insert(warning.as_str()));
     for warning in once.take(MOST_WARNINGS) {
         let quoted = warning.replace('\\', "\\\\").replace('"', "\\\"");
         let Some(left) = room.checked_sub(quoted.len()) else { return };
@@ -314,8 +314,8 @@ mod tests {
         let mut headers = HeaderMap::new();
         let given = ["a \"b\"".to_owned(), "a \"b\"".to_owned(), "line\nbreak".to_owned(), "c".to_owned()];
         warn(&mut headers, &given);
-        let told: Vec<_> = headers.get_all(header::WARNING).iter().map(HeaderValue::as_bytes).collect();
-        assert_eq!(told, [&br#"299 - "a \"b\"""#[..], br#"299 - "c""#]);
+        let sent: Vec<_> = headers.get_all(header::WARNING).iter().map(HeaderValue::as_bytes).collect();
+        assert_eq!(sent, [&br#"299 - "a \"b\"""#[..], br#"299 - "c""#]);
         let mut headers = HeaderMap::new();
         warn(&mut headers, &(0..1000).map(|number| format!("number {number:06}")).collect::<Vec<_>>());
         assert_eq!(headers.get_all(header::WARNING).iter().count(), MOST_WARNINGS);

@@ -212,7 +212,7 @@ impl Programs {
         Ok(Self { variant, name, lock: None, writers: Writers::default() })
     }
 
-    /// Returns the same programs for another data plane. The restores of both are told apart by [`Programs::writers`].
+    /// Returns the same programs for another data plane. [`Programs::writers`] distinguishes the restores of both.
     #[must_use]
     pub fn for_another(&self) -> Self {
         Self { writers: Writers::default(), ..self.clone() }

@@ -20,8 +20,8 @@ pub(super) const SCHEDULER: &str = "the kernel does not have the scheduler of it
     portolan.dev/ipvs-scheduler, so it has the default one; load the module ip_vs_NAME, or choose another one";
 const FULL: &str = "an ipset that it needs is full, so it has no virtual servers (the log names the ipset); it is tried \
     again when members of the ipset go; use the nftables mode for a cluster of this size";
-const SHADOWED: &str = "at one of its addresses and ports is a virtual server of somebody else (ipvs.excludeCIDRs), which \
-    stays; give the Service another address, or take the network out of ipvs.excludeCIDRs";
+const SHADOWED: &str = "at one of its addresses and ports is a virtual server of another program, which stays \
+    (ipvs.excludeCIDRs); give the Service another address, or take the network out of ipvs.excludeCIDRs";
 const MEMBER: &str = "the kernel does not take one of its addresses, endpoints or source ranges into an ipset; the log \
     names it, and the rest of the Service works";
 const REAL_SERVER: &str = "the kernel does not take one of its endpoints as a real server, such as one at a broadcast \
@@ -92,7 +92,7 @@ impl Refusals {
         for Refused { error, .. } in refused {
             let text = error.to_string();
             if !former.contains(&text) && !self.logged.contains(&text) {
-                tracing::error!(%error, "the kernel takes everything of Services but this");
+                tracing::error!(%error, "the kernel refused a part of a Service; the other parts work");
             }
             self.logged.insert(text);
         }

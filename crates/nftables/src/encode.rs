@@ -11,10 +11,10 @@ use super::layout::Layout;
 use super::skeleton::{self, ChainBody, Place};
 use super::value::Value;
 
-/// Bytes that an element takes in a message besides key, data and comment.
+/// Bytes of an element in a message besides key, data and comment.
 const ELEMENT_OVERHEAD: usize = 48;
 
-/// Returns about how many bytes the element operations take in a transaction.
+/// Returns about how many bytes of a transaction the element operations need.
 pub(super) fn estimate(changes: &Changeset) -> usize {
     changes.len() * ELEMENT_OVERHEAD + changes.payload_bytes() + changes.len() / 500 * 100 + 4096
 }

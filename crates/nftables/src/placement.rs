@@ -286,19 +286,13 @@ mod tests {
     }
 
     fn forwarding(cluster: Vec<Backend>, local: Vec<Backend>, affinity: Option<u32>) -> Forwarding {
+        let frontend = ([10, 96, 0, 1], 80).into();
         Forwarding {
-            family: portolan_model::Family::Ipv4,
-            protocol: portolan_model::Protocol::Tcp,
             frontends: Box::default(),
-            has_endpoints: true,
-            cluster: cluster.into(),
             local: local.into(),
-            internal_policy: portolan_model::InternalPolicy::Cluster,
             external_policy: portolan_model::ExternalPolicy::Local,
             affinity,
-            source_ranges: Box::default(),
-            ipvs_scheduler: None,
-            keep_client_address: false,
+            ..Forwarding::plain(frontend, portolan_model::Protocol::Tcp, cluster.into())
         }
     }
 

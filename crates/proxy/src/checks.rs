@@ -104,8 +104,8 @@ pub(super) enum Finding {
     OtherFamily { field: &'static str, values: String, primary: Family, fatal: bool },
     /// Local traffic is to be detected by pod CIDRs, and the Node has none.
     #[error(
-        "detectLocalMode is NodeCIDR and the Node has no spec.podCIDRs, so that nothing would be told from local \
-         traffic: let the cluster allocate them, or choose another mode"
+        "detectLocalMode is NodeCIDR and the Node has no spec.podCIDRs, so traffic of \
+         its pods cannot be recognised: let the cluster allocate them, or choose another mode"
     )]
     NoPodCidrs,
     /// A server's address is of a family that the node does not have.
@@ -150,7 +150,7 @@ impl Finding {
     }
 
     /// Returns true if this finding reports `setting` completely.
-    pub(super) fn tells_of_setting(&self, setting: &str) -> bool {
+    pub(super) fn reports_setting(&self, setting: &str) -> bool {
         matches!(self, Self::KernelSettings { settings } if settings.iter().any(|reports| reports == setting))
     }
 }
@@ -176,8 +176,8 @@ pub(super) fn before_the_start(configuration: &Configuration, families: &mut Vec
     findings
 }
 
-/// Leaves out the families in which the mode cannot run, if it can in the other one. A later check tells whether the
-/// primary family is missing.
+/// Leaves out the families in which the mode cannot run, if it can in the other one. A later check reports a missing
+/// primary family.
 fn leave_out(findings: &mut Vec<Finding>, families: &mut Vec<Family>) {
     let broken: Vec<Family> = findings.iter().filter_map(Finding::family).collect();
     if families.iter().all(|family| broken.contains(family)) {

@@ -56,7 +56,7 @@ impl FileWatch {
     pub(super) async fn changed(&mut self) {
         loop {
             if let Err(error) = self.watch.relevant().await {
-                tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; watching anew");
+                tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; starting another watch");
             }
             self.set_up_again().await;
             match std::fs::read(&self.path) {

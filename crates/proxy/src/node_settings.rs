@@ -86,7 +86,7 @@ impl KernelSettings {
     pub(super) fn apply_conntrack(&self, configuration: &Configuration, reported: &[Finding]) {
         let refused = self.apply(&wanted(configuration, &self.host));
         let mut settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
-        settings.retain(|setting| !reported.iter().any(|finding| finding.tells_of_setting(setting)));
+        settings.retain(|setting| !reported.iter().any(|finding| finding.reports_setting(setting)));
         if !settings.is_empty() {
             checks::log(&[Finding::KernelSettings { settings }]);
         }

@@ -115,11 +115,11 @@ impl Reporter {
                 if commit.full {
                     tracing::info!(
                         %family, mode, elements = commit.elements, objects = commit.objects, bytes = commit.bytes,
-                        duration = ?report.duration, kernel = ?commit.kernel, "compared with the kernel and in step"
+                        duration = ?report.duration, kernel = ?commit.kernel, "compared with the kernel and in sync"
                     );
                 }
                 if report.step == Step::Replacement {
-                    tracing::info!(%family, mode, "this mode's rules are complete and do the work from now on");
+                    tracing::info!(%family, mode, "the rules of this mode are complete and have taken over");
                 }
                 if report.repaired {
                     self.metrics.drift_repaired();
@@ -149,7 +149,7 @@ impl Reporter {
             }
             Err(error) => {
                 if report.step == Step::Replacement {
-                    tracing::error!(%family, mode, %error, "the rules before stay in force and are kept up; trying again");
+                    tracing::error!(%family, mode, %error, "the former rules stay and are updated; trying again");
                     return;
                 }
                 self.health.queued(family, now);

@@ -223,7 +223,7 @@ impl Slot {
         // The result is the cancellation that was requested.
         let _ = (&mut running.task).await;
         if let Some(address) = *running.bound.borrow() {
-            tracing::info!(%address, "not listening any more");
+            tracing::info!(%address, "stopped listening");
         }
     }
 }

@@ -142,7 +142,7 @@ fn every_way_of_being_unreachable_ends_a_flow() {
             bed.backends(&[hidden, echo(&bed, b'a')]);
             assert_eq!(ask(&client, b"x"), b"ax", "{way}: the one that cannot be reached is set aside");
             bed.backends(&[]);
-            client.send(b"nobody").unwrap();
+            client.send(b"unanswered").unwrap();
             bed.wait_for(way, |counters| &counters.flows_open, 0);
         }
     }

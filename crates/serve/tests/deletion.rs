@@ -187,7 +187,7 @@ fn owners_in_another_namespace_are_none() {
         );
         kinds
     };
-    until("both are told of", || reports() == ["EndpointSlice", "Node"]);
+    until("both are reported", || reports() == ["EndpointSlice", "Node"]);
     assert!(exists(address, "/api/v1/nodes/n"), "where nothing can be owned, nothing is collected");
 }
 

@@ -3,22 +3,13 @@
 
 mod common;
 
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use common::*;
-use futures::{executor::block_on, future::BoxFuture};
-use portolan_serve::{
-    Api, ApiConfig, Changes, CommitError, Committed, Config, ControllersConfig, Expired, History,
-    MemoryStore, Resource, Scope, Server, Snapshot, Store, StoredObject, Transaction,
-};
+use futures::executor::block_on;
+use portolan_serve::{Api, ApiConfig, Config, ControllersConfig, History, Server, Store};
+use portolan_store::faulty::FaultyStore;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 
 fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().unwrap();
@@ -160,75 +151,9 @@ fn a_large_list_arrives_whole() {
     assert_eq!(list["items"][299]["endpoints"].as_array().unwrap().len(), 100);
 }
 
-/// A store that several servers share: it learns of the other servers' writes when it is refreshed.
-#[derive(Debug)]
-struct Lagging {
-    inner: MemoryStore,
-    lags: AtomicBool,
-    /// True if the server subscribed while it lagged behind: the signal for changes already made would not come.
-    waited_in_vain: AtomicBool,
-}
-
-impl Lagging {
-    /// Returns an error for a revision that is not published.
-    fn known(&self, revision: u64) -> Result<(), Expired> {
-        if revision > self.revision() { Err(Expired { requested: revision, oldest: 1 }) } else { Ok(()) }
-    }
-}
-
-impl Store for Lagging {
-    fn revision(&self) -> u64 {
-        self.inner.revision() - u64::from(self.lags.load(Relaxed))
-    }
-
-    fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        self.inner.get(resource, key)
-    }
-
-    fn count(&self, resource: Resource) -> usize {
-        self.inner.count(resource)
-    }
-
-    fn snapshot(&self, resource: Resource, scope: &Scope<'_>, at: Option<u64>) -> Result<Snapshot, Expired> {
-        self.known(at.unwrap_or(0))?;
-        self.inner.snapshot(resource, scope, at)
-    }
-
-    fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        self.inner.latest(resource, key)
-    }
-
-    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
-        self.inner.commit(transaction)
-    }
-
-    fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
-        self.lags.store(false, Relaxed);
-        self.inner.refresh()
-    }
-
-    fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired> {
-        self.known(after)?;
-        self.inner.changes(resource, after, limit)
-    }
-
-    fn subscribe(&self, resource: Resource) -> watch::Receiver<u64> {
-        self.waited_in_vain.fetch_or(self.lags.load(Relaxed), Relaxed);
-        self.inner.subscribe(resource)
-    }
-
-    fn metrics(&self) -> portolan_store::Metrics {
-        self.inner.metrics()
-    }
-}
-
 #[test]
 fn writes_of_another_server_are_visible_after_a_refresh() {
-    let store = Arc::new(Lagging {
-        inner: MemoryStore::new(History::default()),
-        lags: AtomicBool::new(false),
-        waited_in_vain: AtomicBool::new(false),
-    });
+    let store = Arc::new(FaultyStore::new(History::default()));
     let api = block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &ApiConfig::default())).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let config = Config {
@@ -245,9 +170,9 @@ fn writes_of_another_server_are_visible_after_a_refresh() {
     let (token, at) = (first["metadata"]["continue"].as_str().unwrap(), revision(&first));
     // The last change was one of another resource.
     let query = |query: String| {
-        store.lags.store(true, Relaxed);
+        store.fall_behind();
         let list = get(address, &format!("{SERVICES}?{query}")).expect(200);
-        assert!(!store.waited_in_vain.load(Relaxed), "{query}: waits for a signal of a change of Services");
+        assert!(!store.was_subscribed_to_behind(), "{query}: waits for a signal of a change of Services");
         names(&list)
     };
     assert_eq!(query(format!("limit=1&continue={token}")), ["b"]);

@@ -109,7 +109,7 @@ fn addresses_that_cannot_be_mirrored_are_reported_in_events() {
     send_json(address, "POST", ENDPOINTS, &endpoints("web", &many)).expect(201);
     until("a thousand are mirrored", || addresses(address, "web").len() == 1000);
     let events = || get(address, EVENTS).expect(200)["items"].as_array().unwrap().clone();
-    until("the rest is told of", || events().iter().any(|it| it["reason"] == "TooManyAddressesToMirror"));
+    until("the rest is reported", || events().iter().any(|it| it["reason"] == "TooManyAddressesToMirror"));
     let event = events().remove(0);
     assert_eq!((&event["regarding"]["kind"], &event["type"]), (&json!("Endpoints"), &json!("Warning")));
 }

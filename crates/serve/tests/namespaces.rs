@@ -98,7 +98,7 @@ fn objects_with_finalizers_keep_their_namespace() {
         let conditions = namespace["status"]["conditions"].as_array().cloned().unwrap_or_default();
         conditions.into_iter().find(|it| it["type"] == kind).unwrap_or_default()
     };
-    until("what is left is told", || condition("NamespaceContentRemaining")["status"] == "True");
+    until("what is left is reported", || condition("NamespaceContentRemaining")["status"] == "True");
     let message = condition("NamespaceContentRemaining")["message"].to_string();
     assert!(message.contains("services. has 1 resource instances"), "{message}");
     let message = condition("NamespaceFinalizersRemaining")["message"].to_string();

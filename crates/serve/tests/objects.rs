@@ -378,8 +378,8 @@ fn a_duplicate_field_in_a_patch_is_reported() {
         assert!(why.contains(&format!("duplicate field \"{field}\"")), "{media_type}: {why}");
         let warned = ask("Warn");
         assert_eq!(warned.expect(200)["metadata"]["labels"]["a"], "2", "{media_type}");
-        let told = format!("299 - \"duplicate field \\\"{field}\\\"\"");
-        assert_eq!(warned.header("warning"), Some(told.as_str()));
+        let expected = format!("299 - \"duplicate field \\\"{field}\\\"\"");
+        assert_eq!(warned.header("warning"), Some(expected.as_str()));
         assert_eq!(ask("Ignore").header("warning"), None);
     }
 }

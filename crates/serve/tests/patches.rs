@@ -219,15 +219,15 @@ fn ordinary_writes_record_their_writers() {
     assert_eq!(managers(&created), ["maker Update"]);
     let fields = &created["metadata"]["managedFields"][0]["fieldsV1"];
     assert!(fields["f:spec"]["f:sessionAffinity"].is_object(), "defaults are the creator's: {fields}");
-    assert!(fields["f:spec"]["f:clusterIP"].is_null(), "what is allocated is nobody's: {fields}");
-    assert!(fields["f:metadata"].is_null(), "identity is nobody's: {fields}");
+    assert!(fields["f:spec"]["f:clusterIP"].is_null(), "what is allocated has no manager: {fields}");
+    assert!(fields["f:metadata"].is_null(), "identity has no manager: {fields}");
 
     let patched = patch(address, &web(), MERGE, &json!({"spec": {"type": "NodePort"}})).expect(200);
     assert_eq!(managers(&patched), ["maker Update", "tester Update"]);
     let fields = json!({"f:spec": {"f:externalTrafficPolicy": {}, "f:type": {}}});
     assert_eq!(
         patched["metadata"]["managedFields"][1]["fieldsV1"], fields,
-        "the default is the writer's, the node port nobody's"
+        "the default is the writer's, the node port has no manager"
     );
 
     let condition = |kind: &str, status: &str| json!({"type": kind, "status": status, "lastTransitionTime": "2030-01-01T00:00:00Z", "reason": "R", "message": ""});

@@ -7,98 +7,29 @@
     reason = "a test stops at the first surprise"
 )]
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering::Relaxed},
-};
+use std::sync::Arc;
 
-use futures::{
-    FutureExt as _,
-    executor::block_on,
-    future::{BoxFuture, ready},
-};
+use futures::executor::block_on;
+use portolan_api::testing::{get, list};
 use portolan_serve::{
-    Api, ApiConfig, Changes, CommitError, Committed, Config, ControllersConfig, Expired, History,
-    MemoryStore, Resource, Scope, Server, Snapshot, Store, StoredObject, Target, Transaction,
+    Api, ApiConfig, Config, ControllersConfig, History, Resource, Server, Store, Target,
     json::{Value, json},
 };
-use tokio::sync::watch;
-
-/// A store that can be switched to refuse all writes.
-#[derive(Debug)]
-struct Full {
-    inner: MemoryStore,
-    cannot_write: AtomicBool,
-}
-
-impl Store for Full {
-    fn revision(&self) -> u64 {
-        self.inner.revision()
-    }
-
-    fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        self.inner.get(resource, key)
-    }
-
-    fn count(&self, resource: Resource) -> usize {
-        self.inner.count(resource)
-    }
-
-    fn snapshot(&self, resource: Resource, scope: &Scope<'_>, at: Option<u64>) -> Result<Snapshot, Expired> {
-        self.inner.snapshot(resource, scope, at)
-    }
-
-    fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        self.inner.latest(resource, key)
-    }
-
-    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
-        if self.cannot_write.load(Relaxed) {
-            return ready(Err(CommitError::Unavailable("a full disk".to_owned()))).boxed();
-        }
-        self.inner.commit(transaction)
-    }
-
-    fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
-        self.inner.refresh()
-    }
-
-    fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired> {
-        self.inner.changes(resource, after, limit)
-    }
-
-    fn subscribe(&self, resource: Resource) -> watch::Receiver<u64> {
-        self.inner.subscribe(resource)
-    }
-
-    fn metrics(&self) -> portolan_store::Metrics {
-        self.inner.metrics()
-    }
-}
-
-fn get(api: &Api, resource: Resource, key: &str) -> Option<Value> {
-    api.store().get(resource, key).map(|object| object.decode().into())
-}
-
-fn list(api: &Api, resource: Resource) -> Vec<Value> {
-    let snapshot = api.store().snapshot(resource, &Scope::default(), None).unwrap();
-    snapshot.objects.iter().map(|object| object.decode().into()).collect()
-}
+use portolan_store::faulty::{FaultyStore, REFUSAL};
 
 #[test]
 fn a_start_fails_where_the_first_objects_cannot_be_written() {
-    let store =
-        Arc::new(Full { inner: MemoryStore::new(History::default()), cannot_write: AtomicBool::new(false) });
+    let store = Arc::new(FaultyStore::new(History::default()));
     let controllers = ControllersConfig { kubernetes_service: true, ..ControllersConfig::default() };
     let config = Config { controllers, ..Config::default() };
     let api = block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &config.api)).unwrap();
     // The store opens, but the Service with the first address does not exist yet.
-    store.cannot_write.store(true, Relaxed);
+    store.refuse_writes(true);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let server = Server::start_with(Arc::new(api), config, listener).unwrap();
     // A server that serves would only end when stopped, and without an error.
     let ended = server.stop().unwrap_err().to_string();
-    assert!(ended.contains("default/kubernetes") && ended.contains("a full disk"), "{ended}");
+    assert!(ended.contains("default/kubernetes") && ended.contains(REFUSAL), "{ended}");
 }
 
 #[test]

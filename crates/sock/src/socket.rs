@@ -90,7 +90,7 @@ impl Socket {
         self.port
     }
 
-    /// Returns the number of bytes that the send buffer takes in one datagram.
+    /// Returns the maximum number of bytes of a datagram in the send buffer.
     pub fn send_capacity(&self) -> Result<usize, SocketError> {
         let size = sockopt::socket_send_buffer_size(&self.fd);
         let size = size.map_err(SocketError::system("getsockopt(SO_SNDBUF)"))?;

@@ -14,6 +14,8 @@
 mod durable;
 mod error;
 mod etcd;
+#[cfg(feature = "faulty")]
+pub mod faulty;
 mod memory;
 mod metrics;
 mod names;

@@ -21,7 +21,7 @@ in_every_mode! {
 
 const CLIENT: [&str; 2] = ["203.0.113.0/24", "2001:db8:113::/64"];
 /// The fate of packets to an address of a service CIDR that no Service has.
-const NOBODY: &str = "pod drop [iptables/redirect/ipvs: ignored], node drop [iptables/redirect/ipvs: ignored], client drop [iptables/redirect/ipvs: ignored]";
+const IGNORED_OR_DROPPED: &str = "pod drop [iptables/redirect/ipvs: ignored], node drop [iptables/redirect/ipvs: ignored], client drop [iptables/redirect/ipvs: ignored]";
 const NODES: [&str; 2] = ["192.168.100.0/24", "fd00:192:168:100::/64"];
 
 fn source_ranges_guard_load_balancer_ips_and_nothing_else(mode: Mode) {
@@ -171,7 +171,7 @@ fn services_that_are_not_for_a_proxy(mode: Mode) {
     let foreign = usual.clone().with(label, json!(""));
     for skipped in [headless, external_name, foreign] {
         assert_taken(&mut cluster, &usual);
-        cluster.check(&[At::ClusterIp], &skipped, "Rl1", NOBODY);
+        cluster.check(&[At::ClusterIp], &skipped, "Rl1", IGNORED_OR_DROPPED);
         cluster.expect(&At::EXTERNAL, "pod ignored, node ignored, client ignored", "skipped");
     }
     assert_taken(&mut cluster, &usual);
@@ -192,6 +192,6 @@ fn a_service_of_one_family_says_nothing_in_the_other(mode: Mode) {
     cluster.put(&single, "Rl1");
     cluster.expect_in(&[Family::Ipv6], &[At::ClusterIp], "pod l1, client l1*", "its family");
     cluster.expect_in(&[Family::Ipv6], &At::EXTERNAL, "pod l1*, client l1*", "its family");
-    cluster.expect_in(&[Family::Ipv4], &[At::ClusterIp], NOBODY, "the other");
+    cluster.expect_in(&[Family::Ipv4], &[At::ClusterIp], IGNORED_OR_DROPPED, "the other");
     cluster.expect_in(&[Family::Ipv4], &At::EXTERNAL, "pod ignored, client ignored", "the other");
 }

@@ -43,7 +43,7 @@ pub(super) fn forwarding(forwarding: &Forwarding, listeners: Listeners) -> Forwa
 
 #[cfg(test)]
 mod tests {
-    use portolan_model::{ExternalPolicy, Family, Frontend, InternalPolicy, ServicePortName};
+    use portolan_model::{Family, ServicePortName};
 
     use super::*;
 
@@ -53,19 +53,11 @@ mod tests {
 
     fn with(hosts: &[u8], protocol: Protocol) -> Arc<Forwarding> {
         let backend = |&host| Backend { address: [10, 244, 0, host].into(), port: 80, may_hairpin: true };
+        let cluster = hosts.iter().map(backend).collect();
         Arc::new(Forwarding {
-            family: Family::Ipv4,
-            protocol,
-            frontends: Box::new([Frontend::ClusterIp([10, 96, 0, 1].into(), 80)]),
-            cluster: hosts.iter().map(backend).collect(),
-            local: Box::default(),
             has_endpoints: !hosts.is_empty(),
-            internal_policy: InternalPolicy::Cluster,
-            external_policy: ExternalPolicy::Cluster,
             affinity: Some(60),
-            source_ranges: Box::default(),
-            ipvs_scheduler: None,
-            keep_client_address: false,
+            ..Forwarding::plain(([10, 96, 0, 1], 80).into(), protocol, cluster)
         })
     }
 

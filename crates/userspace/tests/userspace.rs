@@ -548,7 +548,7 @@ fn sctp_is_refused_with_a_reason() {
     let commit = bed.at_node(|| plane.apply(&sctp)).unwrap();
     let [refusal] = &commit.refused[..] else { panic!("{commit:?}") };
     assert!(refusal.name == sctp[0].name && refusal.reason.contains("SCTP"), "{refusal:?}");
-    assert!(bed.at_node(|| plane.apply(&bed.changes)).unwrap().refused.is_empty(), "told once");
+    assert!(bed.at_node(|| plane.apply(&bed.changes)).unwrap().refused.is_empty(), "reported once");
     assert_eq!(bed.at_node(|| plane.resync()).unwrap().refused.len(), 1);
     let probe = Probe::new(Protocol::Sctp, vip());
     let outcome = probe_many(&[(bed.world.client().namespace(), probe)]).unwrap();

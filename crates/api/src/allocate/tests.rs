@@ -9,16 +9,13 @@ use portolan_store::Scope;
 
 use crate::{
     ApiError, Effect,
-    api::{Api, Part, Preconditions, Target, WriteOptions},
+    api::{Api, Part, Preconditions, WriteOptions},
     config::ApiConfig,
+    testing::{api, delete, target},
 };
 
 mod concurrent;
 mod landing;
-
-pub(super) fn api(ranges: &str) -> Api {
-    Api::new(&ApiConfig { service_ranges: ranges.parse().unwrap(), ..ApiConfig::default() })
-}
 
 pub(super) fn service(name: &str, spec: &Value) -> Value {
     let mut spec = spec.clone();
@@ -39,17 +36,6 @@ fn create(api: &Api, name: &str, spec: &Value) -> Result<Value, ApiError> {
 fn refusal(api: &Api, name: &str, spec: &Value) -> (u16, String) {
     let error = create(api, name, spec).unwrap_err();
     (error.code(), error.to_string())
-}
-
-fn target(resource: Resource, name: &str) -> Target<'_> {
-    let namespace = if resource.info().namespaced { "default" } else { "" };
-    Target { resource, namespace, name }
-}
-
-pub(super) fn delete(api: &Api, resource: Resource, name: &str) {
-    let gone =
-        api.blocking().delete(target(resource, name), &Preconditions::default(), WriteOptions::default());
-    gone.unwrap();
 }
 
 fn patch(api: &Api, name: &str, spec: &Value) -> Result<Value, ApiError> {

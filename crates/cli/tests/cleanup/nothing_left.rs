@@ -81,7 +81,7 @@ fn leaves_nothing(mode: &str, arguments: &[&str], variants: &[&str]) {
             [&format!("PATH={}", path.path().display()), BINARY, "proxy", "--config", file.to_str().unwrap()];
         let all = [&program[..], &["--master", &master]].concat();
         let mut proxy = portolan_testkit::PortolanProcess::start(node, "env".as_ref(), &all).unwrap();
-        crate::common::in_step(&mut proxy);
+        crate::common::in_sync(&mut proxy);
         proxy
     } else {
         cluster.proxy_with_arguments(&yaml, arguments)

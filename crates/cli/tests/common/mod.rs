@@ -1,317 +1,41 @@
-//! A cluster of one node with the real binary: a [`World`], an API server inside the node's namespace, and `portolan
-//! proxy`. Everything stops when the values are dropped, even if a test fails.
-#![allow(dead_code, reason = "each test program uses its part")]
+//! The cluster of `portolan-testcluster`, whose node agent is `portolan proxy`, and faults of its API server.
+#![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
 pub(crate) mod cutter;
 pub(crate) mod faulty;
-pub(crate) mod http;
 pub(crate) mod ipvs;
 pub(crate) mod kernel;
 pub(crate) mod load;
-pub(crate) mod objects;
 
-use std::collections::BTreeSet;
-use std::fs;
-use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::path::Path;
 
-use portolan_serve::{
-    Api, ApiConfig, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction,
-    WriteOptions, json,
+use portolan_testkit::{Namespace, PortolanProcess, World};
+
+pub(crate) use portolan_testcluster::{
+    BACKEND_PORT, COMPLETE, IN_SYNC, NODE, PATIENCE, Proxy, all_work, at, backend, backends, configuration,
+    ends_as, http, in_sync, listen, logged, objects, page, reaches, world,
 };
-use portolan_testkit::{
-    Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually, probe_many,
-};
-use serde_json::Value;
-use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
-pub(crate) const NODE: &str = "node1";
-/// Deadline of every wait: longer than anything takes on a busy machine. Promised times are measured separately.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
-/// The proxy's log message for each family when the kernel has its whole state.
-pub(crate) const IN_STEP: &str = "compared with the kernel and in step";
-/// The proxy's log message for each family when another mode has replaced one.
-pub(crate) const COMPLETE: &str = "this mode's rules are complete and do the work from now on";
-/// The port of every backend.
-pub(crate) const BACKEND_PORT: u16 = 8080;
+/// The cluster of these tests.
+pub(crate) type Cluster = portolan_testcluster::Cluster<Portolan>;
 
-/// Differences from the default configuration: fields of a `KubeProxyConfiguration` as lines of YAML.
-pub(crate) struct Proxy<'a> {
-    pub(crate) yaml: &'a str,
-    pub(crate) master: SocketAddr,
+/// The binary `portolan`, whose subcommand `proxy` is the node agent.
+pub(crate) struct Portolan;
+
+impl portolan_testcluster::Agent for Portolan {
+    const BINARY: &'static str = BINARY;
+    const SUBCOMMAND: &'static [&'static str] = &["proxy"];
 }
 
-/// A world with an API server in its node.
-pub(crate) struct Cluster {
-    pub(crate) world: World,
-    pub(crate) api: Arc<Api>,
-    pub(crate) address: SocketAddr,
-    server: Option<RunningServer>,
-    config: Config,
-    folder: TempDir,
-}
-
-impl Cluster {
-    /// Creates two pods on the node and one on another, each a backend in both families. The API has the Node object.
-    pub(crate) fn new() -> Self {
-        Self::with(true)
-    }
-
-    /// Does the same as [`Cluster::new`]. The API stores objects without validation.
-    pub(crate) fn without_validation() -> Self {
-        Self::with(false)
-    }
-
-    fn with(validate: bool) -> Self {
-        let world = world();
-        let listener = listen(world.node().namespace(), 0);
-        let address = listener.local_addr().unwrap();
-        let service_ranges = "10.96.0.0/16,fd00:96::/112".parse().unwrap();
-        let config = Config {
-            api: ApiConfig { service_ranges, validate, ..ApiConfig::default() },
-            ..Config::default()
-        };
-        let server = Server::start_on(config.clone(), listener).unwrap();
-        let api = Arc::clone(server.api());
-        let folder = TempDir::new().unwrap();
-        let cluster = Self { world, api, address, server: Some(server), config, folder };
-        cluster.apply(objects::node(&cluster.world));
-        cluster
-    }
-
-    /// Starts the proxy and waits until the kernel is in sync with the API.
-    pub(crate) fn proxy(&self) -> PortolanProcess {
-        self.proxy_with("")
-    }
-
-    /// Does the same with further lines of configuration.
-    pub(crate) fn proxy_with(&self, yaml: &str) -> PortolanProcess {
-        let mut proxy = self.start_proxy(yaml);
-        in_step(&mut proxy);
-        proxy
-    }
-
-    /// Starts the proxy.
-    pub(crate) fn start_proxy(&self, yaml: &str) -> PortolanProcess {
-        start_proxy(&self.world, self.folder.path(), &Proxy { yaml, master: self.address })
-    }
-
-    /// Starts the proxy with further arguments, and waits until both families are in sync.
-    pub(crate) fn proxy_with_arguments(&self, yaml: &str, arguments: &[&str]) -> PortolanProcess {
-        self.configure(yaml);
-        let (file, master) = (self.configuration_file(), self.master());
-        let all = ["proxy", "--config", file.to_str().unwrap(), "--master", &master];
-        let mut proxy = self.run(&[&all, arguments].concat());
-        in_step(&mut proxy);
-        proxy
-    }
-
-    /// Returns the path of the proxy's configuration file.
-    pub(crate) fn configuration_file(&self) -> PathBuf {
-        self.folder.path().join("config.yaml")
-    }
-
-    /// Writes the configuration file in place, as [`Cluster::start_proxy`] does.
-    pub(crate) fn configure(&self, yaml: &str) {
-        fs::write(self.configuration_file(), configuration(yaml)).unwrap();
-    }
-
-    /// Runs the proxy with only these arguments.
-    pub(crate) fn run(&self, arguments: &[&str]) -> PortolanProcess {
-        PortolanProcess::start(self.world.node().namespace(), BINARY.as_ref(), arguments).unwrap()
-    }
-
-    /// Returns the URL of the API server.
-    pub(crate) fn master(&self) -> String {
-        format!("http://{}", self.address)
-    }
-
-    /// Stops the API server. Its objects stay and can be changed.
-    pub(crate) fn stop_server(&mut self) {
-        drop(self.server.take());
-    }
-
-    /// Starts the API server again on the same port.
-    pub(crate) fn restart_server(&mut self) {
-        let listener = listen(self.world.node().namespace(), self.address.port());
-        let (api, config) = (Arc::clone(&self.api), self.config.clone());
-        self.server = Some(Server::start_with(api, config, listener).unwrap());
-    }
-
-    /// Creates or replaces an object.
-    pub(crate) fn apply(&self, object: Value) {
-        self.api.blocking().apply(object).unwrap();
-    }
-
-    /// Replaces the Node object, including its pod CIDRs, which an API server does not let clients change.
-    pub(crate) fn overwrite_node(&self, node: Value) {
-        let json::Value::Object(mut node) = node.into() else { panic!("an object") };
-        let stored =
-            self.api.store().get(Resource::Node, node["metadata"]["name"].as_str().unwrap()).unwrap();
-        node["metadata"]["uid"] = stored.decode()["metadata"]["uid"].clone();
-        let put =
-            Transaction::put(Resource::Node, Draft::new(Resource::Node, &node), Some(stored.revision()));
-        self.api.blocking().commit(put).unwrap();
-    }
-
-    /// Creates or replaces objects.
-    pub(crate) fn apply_all(&self, objects: Vec<Value>) {
-        for object in objects {
-            self.apply(object);
-        }
-    }
-
-    /// Deletes an object of namespace `default`, or a cluster-scoped one.
-    pub(crate) fn delete(&self, resource: Resource, name: &str) {
-        let cluster_scoped = matches!(resource, Resource::Node | Resource::ServiceCidr);
-        let namespace = if cluster_scoped { "" } else { "default" };
-        let target = Target { resource, namespace, name };
-        self.api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
-    }
-
-    /// Waits for an Event with this reason.
-    pub(crate) fn event(&self, reason: &str) -> Value {
-        let mut found = None;
-        let outcome = eventually(PATIENCE, reason, || {
-            let path = "/apis/events.k8s.io/v1/events";
-            let answer = http::get(self.world.node().namespace(), self.address, path).unwrap();
-            let list: Value = serde_json::from_str(&answer.body).unwrap();
-            let mut events = list["items"].as_array().unwrap().iter();
-            found = events.find(|event| event["reason"] == reason).cloned();
-            found.is_some()
-        });
-        assert!(outcome.is_ok(), "no Event {reason}");
-        found.unwrap()
-    }
-
-    /// Returns all pods, those of this node first.
-    pub(crate) fn all_pods(&self) -> Vec<&Pod> {
-        self.world.pods().iter().chain(self.world.remote_pods()).collect()
-    }
-
-    /// Creates a Service with one EndpointSlice of these pods.
-    pub(crate) fn service(&self, service: Value, pods: &[&Pod]) {
-        let (name, ports) = (objects::name(&service).to_owned(), objects::ports(&service));
-        self.apply(service);
-        self.apply(objects::slice(&name, pods, &ports));
-    }
-}
-
-/// Creates two pods on the node and one on another, each serving both families over TCP and UDP.
-pub(crate) fn world() -> World {
-    let world = World::builder().pods(2).remote_pods(1).build().unwrap();
-    for pod in world.pods().iter().chain(world.remote_pods()) {
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            world.serve(pod, protocol, BACKEND_PORT).unwrap();
-        }
-    }
-    world
-}
-
-/// Listens on loopback in a namespace. Port 0 selects a free one. A process that another test is starting may hold a copy of
-/// the former listener for a moment.
-pub(crate) fn listen(namespace: &Namespace, port: u16) -> TcpListener {
-    let mut listener = None;
-    let bound = eventually(PATIENCE, "the port is free", || {
-        listener = namespace.run(|| TcpListener::bind(("127.0.0.1", port))).unwrap().ok();
-        listener.is_some()
-    });
-    bound.unwrap();
-    listener.unwrap()
-}
-
-/// Starts the proxy on the node, without a minimum interval between commits unless `yaml` says otherwise.
+/// Starts the proxy on the node, without a minimum interval between commits unless the configuration says otherwise.
 pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> PortolanProcess {
-    let path = folder.join("config.yaml");
-    fs::write(&path, configuration(proxy.yaml)).unwrap();
-    let master = format!("http://{}", proxy.master);
-    let arguments = ["proxy", "--config", path.to_str().unwrap(), "--master", &master];
-    PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
+    portolan_testcluster::start_proxy::<Portolan>(world, folder, proxy)
 }
 
-/// Returns a complete configuration with these fields.
-pub(crate) fn configuration(yaml: &str) -> String {
-    let mut text = format!(
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nhostnameOverride: {NODE}\n"
-    );
-    let defaults = [
-        ("mode:", "mode: nftables"),
-        ("clusterCIDR:", "clusterCIDR: 10.244.0.0/16,fd00:10:244::/48"),
-        ("nftables:", "nftables: {minSyncPeriod: 0s}"),
-        ("iptables:", "iptables: {minSyncPeriod: 0s}"),
-    ];
-    for (key, line) in defaults {
-        if !yaml.lines().any(|line| line.starts_with(key)) {
-            text.extend([line, "\n"]);
-        }
-    }
-    text + yaml
-}
-
-/// Returns a page of the metrics server, which also shows the mode and the configuration.
-pub(crate) fn page(cluster: &Cluster, path: &str) -> String {
-    http::get(cluster.world.node().namespace(), at("127.0.0.1:10249"), path).unwrap().body
-}
-
-/// Waits until both families are in sync with the kernel.
-pub(crate) fn in_step(proxy: &mut PortolanProcess) {
-    logged(proxy, IN_STEP, 2);
-}
-
-/// Waits until the log has a text at least this many times.
-pub(crate) fn logged(proxy: &mut PortolanProcess, text: &str, times: usize) {
-    let outcome = eventually(PATIENCE, text, || {
-        let ended = proxy.ended();
-        assert!(ended.is_none(), "the proxy ended before {text:?}: {}", proxy.output());
-        proxy.output().matches(text).count() >= times
-    });
-    assert!(outcome.is_ok(), "{times} times {text:?} in: {}", proxy.output());
-}
-
-/// Waits until a batch of probes from one namespace to one address reaches exactly these backends.
-pub(crate) fn reaches(from: &Namespace, protocol: Protocol, to: SocketAddr, pods: &[&Pod]) {
-    let wanted: BTreeSet<SocketAddr> = pods.iter().map(|pod| backend(pod, to.ip())).collect();
-    let mut seen = BTreeSet::new();
-    let outcome = eventually(PATIENCE, "exactly the right backends", || {
-        seen = backends(from, protocol, to);
-        seen == wanted
-    });
-    assert!(outcome.is_ok(), "{to} from {}: wanted {wanted:?}, saw {seen:?}", from.name());
-}
-
-/// Returns the backends that a batch of probes reaches.
-pub(crate) fn backends(from: &Namespace, protocol: Protocol, to: SocketAddr) -> BTreeSet<SocketAddr> {
-    let probe = Probe::new(protocol, to).timeout(Duration::from_millis(250));
-    let results = from.probe_many(&[probe; 24]).unwrap();
-    results.iter().filter_map(ProbeResult::backend).collect()
-}
-
-/// Waits until a probe has this result.
-pub(crate) fn ends_as(from: &Namespace, protocol: Protocol, to: SocketAddr, wanted: ProbeResult) {
-    let mut seen = None;
-    let outcome = eventually(PATIENCE, "the right result", || {
-        seen = Some(from.probe(Probe::new(protocol, to).expecting_silence()).unwrap());
-        seen == Some(wanted)
-    });
-    assert!(outcome.is_ok(), "{to} from {}: wanted {wanted:?}, saw {seen:?}", from.name());
-}
-
-/// Asserts that each of these probes reaches a backend.
-pub(crate) fn all_work(probes: &[(&Namespace, Probe)]) {
-    for ((from, probe), result) in probes.iter().zip(probe_many(probes).unwrap()) {
-        assert!(result.backend().is_some(), "{probe:?} from {}: {result:?}", from.name());
-    }
-}
-
-/// Returns the address and port of a pod's backend, in the family of `like`.
-pub(crate) fn backend(pod: &Pod, like: IpAddr) -> SocketAddr {
-    SocketAddr::new(pod.address(portolan_testkit::Family::of(like)), BACKEND_PORT)
-}
-
-/// Parses `address:port`.
-pub(crate) fn at(text: &str) -> SocketAddr {
-    text.parse().unwrap()
+/// Returns how often the proxy's watches have been interrupted or could not be opened.
+pub(crate) fn watch_restarts(node: &Namespace) -> usize {
+    let page = http::get(node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
+    let restarts = page.lines().filter_map(|line| line.strip_prefix("portolan_watch_restarts_total"));
+    restarts.filter_map(|line| line.rsplit(' ').next()?.parse::<usize>().ok()).sum()
 }

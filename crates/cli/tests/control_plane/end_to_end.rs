@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::common::{self, BINARY, PATIENCE, backends, configuration, in_step, objects, reaches};
+use crate::common::{self, BINARY, PATIENCE, backends, configuration, in_sync, objects, reaches};
 
 struct Cluster {
     folder: TempDir,
@@ -75,7 +75,7 @@ impl Cluster {
         let yaml = format!("clientConnection: {{kubeconfig: {}}}\n", self.kubeconfig("proxy").display());
         std::fs::write(&file, configuration(&yaml)).unwrap();
         let mut proxy = self.start(&["proxy", "--config", file.to_str().unwrap()]);
-        in_step(&mut proxy);
+        in_sync(&mut proxy);
         proxy
     }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use portolan_testkit::{Namespace, PortolanProcess, Protocol};
 
 use crate::common::kernel::{hint_at_legacy, nft};
-use crate::common::{Cluster, at, configuration, http, in_step, objects, reaches};
+use crate::common::{Cluster, at, configuration, http, in_sync, objects, reaches};
 use crate::files::{BINARY, run};
 use crate::image::Unpacked;
 
@@ -92,7 +92,7 @@ fn programs_a_service(variant: &str) {
     cluster.service(objects::cluster_ip("web6", "fd00:96::10"), &[&pods[1]]);
     let folder = tempfile::tempdir().unwrap();
     let mut proxy = start(&image(folder.path()), &cluster);
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     let client = cluster.world.client().namespace();
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         reaches(client, protocol, at("10.96.0.10:80"), &[&pods[0], &pods[1]]);

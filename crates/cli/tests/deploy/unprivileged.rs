@@ -73,8 +73,8 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         &config,
     ];
     let mut proxy = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
-    let outcome = eventually(PATIENCE, "both families in step", || {
-        proxy.ended().is_some() || proxy.output().matches("compared with the kernel and in step").count() == 2
+    let outcome = eventually(PATIENCE, "both families in sync", || {
+        proxy.ended().is_some() || proxy.output().matches("compared with the kernel and in sync").count() == 2
     });
     assert!(outcome.is_ok() && proxy.ended().is_none(), "{}", proxy.output());
     let output = proxy.output();

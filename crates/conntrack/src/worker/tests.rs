@@ -30,6 +30,32 @@ impl Kernel for Fake {
     }
 }
 
+/// A time that stands still while the thread works, and jumps to the deadline when the thread waits for one.
+#[derive(Clone)]
+struct Paused(Arc<Mutex<Instant>>);
+
+impl Paused {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(Instant::now())))
+    }
+}
+
+impl Clock for Paused {
+    fn now(&self) -> Instant {
+        *self.0.lock().unwrap()
+    }
+
+    fn take_before(&self, receiver: &Receiver<Mail>, due: Option<Instant>) -> Received<Mail> {
+        let Some(due) = due else { return receiver.take_before(None) };
+        if let Some(mail) = receiver.take() {
+            return Received::Value(mail);
+        }
+        let mut now = self.0.lock().unwrap();
+        *now = due.max(*now);
+        Received::Late
+    }
+}
+
 fn no_node_ports() -> PerFamily<NodePortAddresses> {
     let none = NodePortAddresses::Addresses(Vec::new());
     PerFamily { ipv4: none.clone(), ipv6: none }
@@ -38,10 +64,18 @@ fn no_node_ports() -> PerFamily<NodePortAddresses> {
 fn start(
     script: impl FnMut(&Check, &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> + Send + 'static,
 ) -> (CleanerThread, mpsc::Receiver<Cleaned>) {
+    start_at(Paused::new(), script)
+}
+
+fn start_at(
+    clock: Paused,
+    script: impl FnMut(&Check, &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> + Send + 'static,
+) -> (CleanerThread, mpsc::Receiver<Cleaned>) {
     let (sender, reports) = channel();
     let kernel = Fake { addresses: Vec::new(), script: Box::new(script) };
-    let report = move |cleaned| sender.send(cleaned).unwrap();
-    (CleanerThread::spawn_with(kernel, no_node_ports(), report).unwrap(), reports)
+    // A test that ends before the thread does not read the last reports.
+    let report = move |cleaned| drop(sender.send(cleaned));
+    (CleanerThread::spawn_with(kernel, clock, no_node_ports(), report).unwrap(), reports)
 }
 
 fn service(name: &str, frontend: Frontend, endpoint: &str) -> UdpService {
@@ -125,24 +159,24 @@ fn requests_that_wait_become_one_with_the_latest_of_each_service_port() {
 
 #[test]
 fn a_failure_and_a_refusal_are_tried_again_with_the_same_request() {
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let seen_inside = Arc::clone(&seen);
-    let (thread, reports) = start(move |check, _| {
+    let (clock, seen) = (Paused::new(), Arc::new(Mutex::new(Vec::new())));
+    let (begin, read, seen_inside) = (clock.now(), clock.clone(), Arc::clone(&seen));
+    let (thread, reports) = start_at(clock, move |check, _| {
         let mut seen = seen_inside.lock().unwrap();
-        seen.push(valid(check));
+        seen.push((valid(check), read.now().duration_since(begin)));
         match seen.len() {
             1 => Err(Error::List(SocketError::Timeout)),
             2 => Ok(refused()),
             _ => Ok(Report::default()),
         }
     });
-    let begin = Instant::now();
     thread.requests().request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
     let outcomes: Vec<_> = (0..3).map(|_| reports.recv_timeout(WITHIN).unwrap().outcome).collect();
     assert!(matches!(&outcomes[..], [Err(Error::List(_)), Ok(again), Ok(_)] if again.refused == 1));
-    assert!(begin.elapsed() >= FIRST_RETRY * 3, "the second wait is twice as long");
     drop(thread);
-    assert_eq!(*seen.lock().unwrap(), [["10.1.0.4:53"]; 3]);
+    // The second wait is twice as long.
+    let attempts = [0, 1, 3].map(|waits| (vec!["10.1.0.4:53"], FIRST_RETRY * waits));
+    assert_eq!(*seen.lock().unwrap(), attempts);
 }
 
 #[test]
@@ -243,7 +277,8 @@ fn node_ports_count_at_the_addresses_that_accept_them() {
         Ok(Report::default())
     });
     let addresses = ["192.0.2.2", "127.0.0.1"].map(|text| text.parse().unwrap()).to_vec();
-    let thread = CleanerThread::spawn_with(Fake { addresses, script }, no_node_ports(), |_| {}).unwrap();
+    let kernel = Fake { addresses, script };
+    let thread = CleanerThread::spawn_with(kernel, Paused::new(), no_node_ports(), |_| {}).unwrap();
     let requests = thread.requests();
     let first = NodePortAddresses::Addresses(vec!["192.0.2.1".parse().unwrap()]);
     let cases = [
@@ -262,24 +297,28 @@ fn node_ports_count_at_the_addresses_that_accept_them() {
 
 #[test]
 fn waits_after_failures_double_up_to_half_a_minute() {
-    let mut lane = lanes(no_node_ports()).ipv4;
-    let waits: Vec<_> = (0..12).map(|_| lane.fail(vec![dns("10.1.0.4:53")]).as_millis()).collect();
+    let now = Instant::now();
+    let mut lane = lanes(no_node_ports(), now).ipv4;
+    let waits: Vec<_> = (0..12).map(|_| lane.fail(vec![dns("10.1.0.4:53")], now).as_millis()).collect();
     assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000]);
+    assert_eq!(lane.due(), Some(now + LONGEST_RETRY));
     lane.failures = u32::MAX;
-    assert_eq!(lane.fail(Vec::new()), LONGEST_RETRY);
-    lane.succeed(Duration::ZERO);
-    assert_eq!(lane.fail(Vec::new()), FIRST_RETRY);
+    assert_eq!(lane.fail(Vec::new(), now), LONGEST_RETRY);
+    lane.succeed(Duration::ZERO, now);
+    assert_eq!(lane.fail(Vec::new(), now), FIRST_RETRY);
 }
 
 #[test]
 fn a_clean_up_is_followed_by_nine_times_as_much_rest() {
-    let mut lane = lanes(no_node_ports()).ipv4;
+    let now = Instant::now();
+    let mut lane = lanes(no_node_ports(), now).ipv4;
     assert_eq!(lane.due(), None);
     lane.pending.add(vec![dns("10.1.0.4:53")]);
-    let before = Instant::now();
-    lane.succeed(Duration::from_secs(2));
-    let rest = lane.due().unwrap().duration_since(before);
-    assert!(rest >= Duration::from_secs(18) && rest < Duration::from_secs(19), "{rest:?}");
+    assert_eq!(lane.due(), Some(now));
+    lane.succeed(Duration::from_secs(2), now);
+    assert_eq!(lane.due(), Some(now + Duration::from_secs(18)));
+    lane.succeed(Duration::from_secs(4), now);
+    assert_eq!(lane.due(), Some(now + LONGEST_RETRY), "at most");
 }
 
 #[test]

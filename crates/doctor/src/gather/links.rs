@@ -2,11 +2,10 @@
 
 use ipnet::IpNet;
 use portolan_node::sysctl::Host;
-use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_sock::{Protocol, Socket, SocketError, retry_on_change};
 use portolan_wire::netlink::AttributeMap;
 use portolan_wire::{DecodeError, Frame, route};
 
-use super::rules::retry_on_change;
 use crate::facts::Link;
 
 /// Attributes of an interface (`linux/if_link.h`) that `portolan_wire::route::Link` leaves out.

@@ -3,14 +3,12 @@
 
 use std::collections::hash_map::Entry;
 
-use portolan_sock::{Protocol, Socket, SocketError};
+use portolan_sock::{Protocol, Socket, SocketError, retry_on_change};
 use portolan_wire::nftables::expr::Expr;
 use portolan_wire::nftables::{Chain, Element, Event, Family, Rule, RuleName, request};
 
 use crate::rules::native::{self, Sets};
 
-/// Number of attempts at a list while other programs change its objects.
-const ATTEMPTS: u32 = 8;
 /// `NFT_TABLE_F_DORMANT`: the kernel does not call the chains of the table.
 const DORMANT: u32 = 1;
 /// Tables of proxies. They have as many rules as the cluster has Services, and these rules are not judged.
@@ -130,15 +128,4 @@ fn unreadable(RuleName { family, table, chain, handle }: RuleName) -> Rule {
 
 fn is_of_a_service(chain: &str) -> bool {
     OF_SERVICES.iter().any(|start| chain.starts_with(start))
-}
-
-/// Reads again if the objects of a list changed meanwhile.
-pub(super) fn retry_on_change<T>(mut read: impl FnMut() -> Result<T, SocketError>) -> Result<T, SocketError> {
-    for _ in 1..ATTEMPTS {
-        match read() {
-            Err(SocketError::Interrupted | SocketError::Overrun) => {}
-            outcome => return outcome,
-        }
-    }
-    read()
 }

@@ -37,19 +37,10 @@ pub(crate) fn backends(places: &[&str]) -> Box<[Backend]> {
 }
 
 pub(crate) fn cluster_ip(address: &str, port: u16, places: &[&str]) -> Forwarding {
+    let frontend = SocketAddr::new(ip(address), port);
     Forwarding {
-        family: Family::of(ip(address)),
-        protocol: Protocol::Tcp,
-        frontends: Box::new([Frontend::ClusterIp(ip(address), port)]),
-        cluster: backends(places),
-        local: Box::default(),
         has_endpoints: !places.is_empty(),
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        ipvs_scheduler: None,
-        keep_client_address: false,
-        source_ranges: Box::default(),
+        ..Forwarding::plain(frontend, Protocol::Tcp, backends(places))
     }
 }
 

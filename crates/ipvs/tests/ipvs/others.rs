@@ -34,7 +34,7 @@ fn virtual_servers_and_addresses_of_others_stay() {
             run("ipvsadm", arguments);
         }
         run("ip", "address add 172.30.99.1/32 dev eth0");
-        run("ipset", "create somebody hash:ip");
+        run("ipset", "create foreign hash:ip");
         let before = run("ipvsadm", "--save --numeric");
         let changes = example(Family::Ipv4);
         let mut ipvs = loaded(Family::Ipv4, &changes);
@@ -54,7 +54,7 @@ fn virtual_servers_and_addresses_of_others_stay() {
         ipvs.remove().unwrap();
         assert_eq!(sorted(run("ipvsadm", "--save --numeric")), sorted(before));
         assert!(run("ip", "address show dev eth0").contains("172.30.99.1/32"));
-        assert!(run("ipset", "list -n").contains("somebody"));
+        assert!(run("ipset", "list -n").contains("foreign"));
     });
 }
 

@@ -4,6 +4,7 @@ mod established;
 mod laws;
 mod reasons;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::*;
@@ -47,24 +48,15 @@ fn settings() -> Settings {
 }
 
 fn forwarding() -> Forwarding {
+    let cluster = Box::new([backend(HERE, true), backend(THERE, false)]);
     Forwarding {
-        family: Family::Ipv4,
-        protocol: Protocol::Tcp,
         frontends: Box::new([
             Frontend::ClusterIp(ip(CLUSTER_IP), 80),
             Frontend::ExternalIp(ip(EXTERNAL_IP), 80),
             Frontend::LoadBalancerIp(ip(LOAD_BALANCER_IP), 80),
             Frontend::NodePort(30080),
         ]),
-        cluster: Box::new([backend(HERE, true), backend(THERE, false)]),
-        local: Box::default(),
-        has_endpoints: true,
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        ipvs_scheduler: None,
-        keep_client_address: false,
-        source_ranges: Box::default(),
+        ..Forwarding::plain(SocketAddr::new(ip(CLUSTER_IP), 80), Protocol::Tcp, cluster)
     }
 }
 

@@ -1,13 +1,11 @@
 //! Plans replayed on a model of the kernel's sets.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
-use portolan_model::{
-    Backend, Catalog, ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses,
-};
+use portolan_model::{Backend, Catalog, Family, LocalDetector, NodePortAddresses};
 
 use super::super::class::Balance;
 use super::super::element::{Set, read_number};
@@ -226,19 +224,10 @@ fn web(number: u16, backends: u16) -> Change {
         IpAddr::from([10, net, high, low])
     };
     let backend = |port| Backend { address: ip(244), port, may_hairpin: false };
+    let cluster = (1..=backends).map(backend).collect();
     let forwarding = Forwarding {
-        family: Family::Ipv4,
-        protocol: Protocol::Tcp,
-        frontends: Box::new([Frontend::ClusterIp(ip(96), 80)]),
-        cluster: (1..=backends).map(backend).collect(),
-        local: Box::default(),
         has_endpoints: backends > 0,
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        source_ranges: Box::default(),
-        ipvs_scheduler: None,
-        keep_client_address: false,
+        ..Forwarding::plain(SocketAddr::new(ip(96), 80), Protocol::Tcp, cluster)
     };
     let name = ServicePortName {
         namespace: "demo".into(),

@@ -1,6 +1,6 @@
 //! Helpers: Service ports, namespaces, nft.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -66,20 +66,8 @@ pub(crate) fn backends(family: Family, hosts: impl IntoIterator<Item = u16>) -> 
 /// Returns TCP port 80 of `10.96.0.NUMBER` with these endpoints.
 pub(crate) fn cluster_ip(family: Family, number: u16, hosts: impl IntoIterator<Item = u16>) -> Forwarding {
     let cluster = backends(family, hosts);
-    Forwarding {
-        family,
-        protocol: Protocol::Tcp,
-        frontends: Box::new([Frontend::ClusterIp(ip(family, 96, number), 80)]),
-        has_endpoints: !cluster.is_empty(),
-        cluster,
-        local: Box::default(),
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
-        affinity: None,
-        ipvs_scheduler: None,
-        keep_client_address: false,
-        source_ranges: Box::default(),
-    }
+    let frontend = SocketAddr::new(ip(family, 96, number), 80);
+    Forwarding { has_endpoints: !cluster.is_empty(), ..Forwarding::plain(frontend, Protocol::Tcp, cluster) }
 }
 
 pub(crate) fn name(service: &str, protocol: Protocol) -> Arc<ServicePortName> {

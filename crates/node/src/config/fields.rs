@@ -292,7 +292,7 @@ const FIELDS: &[Field] = &[
         "text",
         "ClusterCIDR",
         "`ClusterCIDR`, `NodeCIDR`, `BridgeInterface`, `InterfaceNamePrefix`; empty means `ClusterCIDR`",
-        "How traffic of this node's pods is told from other traffic.",
+        "How traffic of this node's pods is recognised.",
     ),
     field(
         "detectLocal.bridgeInterface",

@@ -12,7 +12,7 @@ use crate::metrics::BuildInfo;
 const TIMEOUT: Duration = Duration::from_secs(60);
 const GOOD_NODE: NodeState = NodeState { deleting: false, tainted: false };
 
-/// A clock that only moves when it is told to. It starts at 2026-03-01T10:00:00Z.
+/// A clock that a test sets. It starts at 2026-03-01T10:00:00Z.
 struct Clock(Now);
 
 impl Clock {

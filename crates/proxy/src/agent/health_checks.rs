@@ -59,12 +59,13 @@ impl Agent {
         self.families.iter().map(new).collect()
     }
 
-    /// Moves the health-check servers at once if the addresses of node ports changed.
-    pub(super) fn move_health_checks(&mut self, addresses: &[IpAddr]) {
+    /// Moves the health-check servers at once if the addresses of node ports changed. Those of the families in `stay` keep
+    /// their addresses: their data planes are not of the configured mode yet.
+    pub(super) fn move_health_checks(&mut self, addresses: &[IpAddr], stay: &[Family]) {
         let node_ips = self.node_ips();
         let Some(running) = &mut self.running else { return };
         let mut moved = Vec::new();
-        for checks in &mut running.health_checks {
+        for checks in running.health_checks.iter_mut().filter(|checks| !stay.contains(&checks.family)) {
             let listen = listen_addresses(&self.configuration, &node_ips, checks.family, addresses);
             if listen != checks.listen {
                 checks.listen = listen.clone();

@@ -134,7 +134,7 @@ mod tests {
         let limit = || Some(mebibytes(256));
         let (needed, _) = need.too_much_for(limit).expect("more than that");
         assert!((600 << 20..700 << 20).contains(&needed), "{needed}");
-        assert_eq!(need.too_much_for(limit), None, "told");
+        assert_eq!(need.too_much_for(limit), None, "reported");
         *need.sizes.get_mut(Family::Ipv4) = size(13_000);
         assert_eq!(need.too_much_for(limit), None, "nearly the same");
         *need.sizes.get_mut(Family::Ipv4) = size(14_000);

@@ -10,11 +10,11 @@ use portolan_engine::Dataplane;
 use portolan_model::object::Node;
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodeAddresses;
-use portolan_node::config::Configuration;
+use portolan_node::config::{Configuration, Mode};
 use portolan_node::health::NodeState;
 use portolan_sock::addresses;
 
-use super::{Agent, Found, Next, Running};
+use super::{Agent, Next, Running};
 use crate::modes::{self, Blueprint, FoundPrograms, Shared};
 use crate::{checks, settings};
 
@@ -80,7 +80,7 @@ impl Agent {
         let new = self.new_family_findings();
         checks::log(&new);
         if let Err(error) = checks::judge(&new) {
-            tracing::error!("{error:#}; it goes on as well as it can");
+            tracing::error!("{error:#}; the running proxy does not end");
         }
     }
 
@@ -102,13 +102,27 @@ impl Agent {
     }
 
     pub(super) fn settings(&self, addresses: &[IpAddr]) -> Vec<Settings> {
-        let node_ips = self.node_ips();
+        let of_family = |&family: &Family| self.settings_of(&self.configuration, family, addresses);
+        self.families.iter().map(of_family).collect()
+    }
+
+    /// Returns the settings that the configuration would have for the mode of each family's data plane. Some fields belong
+    /// to a mode, and defaults of others depend on it.
+    fn settings_of_current_modes(&self, addresses: &[IpAddr]) -> Vec<Settings> {
+        let planes = self.running.as_ref().map(|running| running.planes.as_slice()).unwrap_or_default();
         let of_family = |&family: &Family| {
-            let cidrs = self.catalog.service_cidrs(family);
-            let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
-            settings::settings(&self.configuration, family, &node, cidrs)
+            let plane = planes.iter().find(|plane| plane.family == family);
+            let mode = plane.map(|plane| plane.blueprint.mode()).or(self.configuration.mode);
+            let configuration = Configuration { mode, ..self.configuration.clone() };
+            self.settings_of(&configuration, family, addresses)
         };
         self.families.iter().map(of_family).collect()
+    }
+
+    fn settings_of(&self, configuration: &Configuration, family: Family, addresses: &[IpAddr]) -> Settings {
+        let node_ips = self.node_ips();
+        let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
+        settings::settings(configuration, family, &node, self.catalog.service_cidrs(family))
     }
 
     /// Returns the blueprints of the wanted data planes, in the order of the settings.
@@ -125,41 +139,47 @@ impl Agent {
     }
 
     /// Derives the settings and data planes again from the configuration, the node and its addresses. Hands over what
-    /// differs.
+    /// differs. A data plane that calls programs waits for the search for them, and this function is called again then.
+    /// Meanwhile the current data plane of its family gets the new settings of its own mode.
     pub(super) fn reconfigure(&mut self) {
         if self.running.is_none() {
             return;
         }
         let Some(addresses) = self.interface_addresses() else { return };
-        let (new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
+        let (mut new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
+        let of_current_modes = self.settings_of_current_modes(&addresses);
         let Some(running) = &mut self.running else { return };
         self.lacks_dataplane = false;
-        let mut programs = match running.needs_programs(&new, &blueprints).then(|| self.search.take()) {
-            Some(Some(found)) => found,
-            // The end of the search continues here.
-            Some(None) => return,
-            None => Found::default(),
-        };
-        let mut replacements = Vec::new();
-        for (settings, blueprint) in new.iter().zip(blueprints) {
-            let is_new = !running.settings.contains(settings);
-            if is_new {
-                running.flows.requests().configure(settings.family, settings.node_port_addresses.clone());
-            }
-            let replaced = if running.is_held_back(&blueprint) {
-                Replaced::Unchanged
+        let searched = running.needs_programs(&new, &blueprints).then(|| self.search.take());
+        let is_searching = matches!(searched, Some(None));
+        let mut programs = searched.flatten().unwrap_or_default();
+        let (mut replacements, mut of_other_mode) = (Vec::new(), Vec::new());
+        for ((settings, of_current_mode), blueprint) in new.iter_mut().zip(of_current_modes).zip(blueprints) {
+            let (family, wanted) = (settings.family, blueprint.mode());
+            let step = if running.has_plane_of(family, &blueprint) {
+                Step::Keep
+            } else if running.is_held_back(&blueprint) || (is_searching && blueprint.calls_programs()) {
+                Step::Wait
             } else {
-                let programs = programs.get_mut(settings.family).take();
+                let programs = programs.get_mut(family).take();
                 running.successor(settings, blueprint, programs, &mut self.shared)
             };
-            match replaced {
-                Replaced::Unchanged if is_new => {
-                    tracing::info!(family = %settings.family, "settings changed: comparing everything");
+            self.lacks_dataplane |= matches!(step, Step::Retry);
+            if matches!(step, Step::Wait | Step::Retry) {
+                *settings = of_current_mode;
+                of_other_mode.extend(running.has_other_mode(family, wanted).then_some(family));
+            }
+            let is_new = !running.settings.contains(settings);
+            if is_new {
+                running.flows.requests().configure(family, settings.node_port_addresses.clone());
+            }
+            match step {
+                Step::Replace(dataplane) => replacements.push((settings.clone(), dataplane)),
+                Step::Keep | Step::Wait | Step::Retry if is_new => {
+                    tracing::info!(%family, "settings changed: comparing everything");
                     running.engine.configure(settings.clone());
                 }
-                Replaced::Unchanged => {}
-                Replaced::By(dataplane) => replacements.push((settings.clone(), dataplane)),
-                Replaced::Failed => self.lacks_dataplane = true,
+                Step::Keep | Step::Wait | Step::Retry => {}
             }
         }
         running.settings = new;
@@ -168,25 +188,37 @@ impl Agent {
         if let Some(running) = &self.running {
             for (settings, dataplane) in replacements {
                 let family = settings.family;
-                tracing::info!(%family, mode = dataplane.about().mode, "another data plane is to do the work: writing its rules");
+                tracing::info!(%family, mode = dataplane.about().mode, "another data plane takes over: writing its rules");
                 running.engine.replace_with(settings, dataplane);
             }
         }
-        self.move_health_checks(&addresses);
+        self.move_health_checks(&addresses, &of_other_mode);
     }
 }
 
-/// The result of comparing a family's data plane with the wanted one.
-enum Replaced {
-    /// The current data plane is the wanted one.
-    Unchanged,
-    /// The data plane that is to replace the current one.
-    By(Box<dyn Dataplane + Send>),
-    /// The wanted data plane could not be created.
-    Failed,
+/// What happens to a family's current data plane.
+enum Step {
+    /// It is the wanted one.
+    Keep,
+    /// This one replaces it.
+    Replace(Box<dyn Dataplane + Send>),
+    /// It stays until the wanted one can be created.
+    Wait,
+    /// It stays, because the wanted one could not be created. The creation is retried.
+    Retry,
 }
 
 impl Running {
+    /// Returns true if a family's data plane has this blueprint.
+    fn has_plane_of(&self, family: Family, blueprint: &Blueprint) -> bool {
+        self.planes.iter().any(|plane| plane.family == family && plane.blueprint == *blueprint)
+    }
+
+    /// Returns true if a family's data plane is of another mode.
+    fn has_other_mode(&self, family: Family, mode: Mode) -> bool {
+        self.planes.iter().any(|plane| plane.family == family && plane.blueprint.mode() != mode)
+    }
+
     /// Returns true if a data plane has to wait for the removal of kube-proxy's leftovers, which would also remove its
     /// rules.
     fn is_held_back(&self, blueprint: &Blueprint) -> bool {
@@ -195,37 +227,35 @@ impl Running {
 
     /// Returns true if one of the data planes that are to be created calls programs of iptables.
     fn needs_programs(&self, settings: &[Settings], blueprints: &[Blueprint]) -> bool {
-        let differs = |family, blueprint: &Blueprint| {
-            self.planes.iter().any(|plane| plane.family == family && plane.blueprint != *blueprint)
-        };
         let mut wanted = settings.iter().zip(blueprints);
         wanted.any(|(settings, blueprint)| {
-            blueprint.calls_programs() && !self.is_held_back(blueprint) && differs(settings.family, blueprint)
+            blueprint.calls_programs()
+                && !self.is_held_back(blueprint)
+                && !self.has_plane_of(settings.family, blueprint)
         })
     }
 
-    /// Creates the data plane that replaces a family's current one, if another one is wanted.
+    /// Creates the data plane that replaces a family's current one.
     fn successor(
         &mut self,
         settings: &Settings,
         blueprint: Blueprint,
         programs: Option<FoundPrograms>,
         shared: &mut Shared,
-    ) -> Replaced {
+    ) -> Step {
         let family = settings.family;
-        let plane = self.planes.iter_mut().find(|plane| plane.family == family);
-        let Some(plane) = plane.filter(|plane| plane.blueprint != blueprint) else {
-            return Replaced::Unchanged;
+        let Some(plane) = self.planes.iter_mut().find(|plane| plane.family == family) else {
+            return Step::Keep;
         };
         match blueprint.make(settings.clone(), programs, shared) {
             Ok(modes::Made { dataplane, own }) => {
                 let claims = dataplane.about().claims;
                 (plane.blueprint, plane.claims, plane.next) = (blueprint, claims, Some(Next { own }));
-                Replaced::By(dataplane)
+                Step::Replace(dataplane)
             }
             Err(error) => {
                 tracing::error!(%family, %error, "the data plane stays as it is; trying again every second");
-                Replaced::Failed
+                Step::Retry
             }
         }
     }

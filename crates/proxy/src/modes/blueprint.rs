@@ -8,7 +8,7 @@ use portolan_engine::drift::Own;
 use portolan_iptables::{Meter, Programs};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, Settings};
-use portolan_node::config::Configuration;
+use portolan_node::config::{Configuration, Mode};
 
 use super::{RelayCounters, Relays, ipvs, nftables, userspace};
 use crate::node_settings::KernelSettings;
@@ -62,6 +62,16 @@ impl Blueprint {
             Self::Iptables(options) => options,
             Self::Ipvs(options) => options,
             Self::Userspace(options) => options,
+        }
+    }
+
+    /// Returns the mode of the data plane.
+    pub(crate) const fn mode(&self) -> Mode {
+        match self {
+            Self::Nftables(_) => Mode::Nftables,
+            Self::Iptables(_) => Mode::Iptables,
+            Self::Ipvs(_) => Mode::Ipvs,
+            Self::Userspace(_) => Mode::Userspace,
         }
     }
 

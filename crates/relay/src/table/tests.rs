@@ -1,5 +1,3 @@
-use portolan_model::{ExternalPolicy, InternalPolicy};
-
 use super::*;
 
 const LIMITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_millis(500)];
@@ -19,18 +17,10 @@ fn backends(ports: &[u16]) -> Box<[Backend]> {
 
 fn forwarding(frontends: &[Frontend], cluster: &[u16], local: &[u16], affinity: Option<u32>) -> Forwarding {
     Forwarding {
-        family: Family::Ipv4,
-        protocol: Protocol::Tcp,
         frontends: frontends.into(),
-        cluster: backends(cluster),
         local: backends(local),
-        has_endpoints: true,
-        internal_policy: InternalPolicy::Cluster,
-        external_policy: ExternalPolicy::Cluster,
         affinity,
-        source_ranges: Box::default(),
-        ipvs_scheduler: None,
-        keep_client_address: false,
+        ..Forwarding::plain(socket("10.96.0.1:80"), Protocol::Tcp, backends(cluster))
     }
 }
 
@@ -108,7 +98,7 @@ fn affinity_holds_and_moves_with_a_failure() {
 
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[], Some(60)))));
     assert_ne!(choose(&mut table, id, Scope::Cluster, 1, now), Some(3), "its endpoint is gone");
-    assert_eq!(choose(&mut table, id, Scope::Cluster, 2, now), Some(2), "nobody else moves");
+    assert_eq!(choose(&mut table, id, Scope::Cluster, 2, now), Some(2), "other clients stay");
 }
 
 #[test]

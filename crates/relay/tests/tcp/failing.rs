@@ -44,11 +44,11 @@ fn the_next_backend_gets_a_refused_connection() {
 fn a_silent_backend_costs_the_first_time_limit() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     bed.backends(&[NOWHERE, echo(bed.listen(), b'a')]);
-    let started = Instant::now();
     for _ in 0..20 {
         assert_eq!(name(&mut bed.connect()).unwrap(), b'a');
     }
-    assert!(started.elapsed() >= Duration::from_millis(50), "nobody was tried in vain");
+    let failed = bed.counters().attempts_failed.load(Ordering::Relaxed);
+    assert!((1..=10).contains(&failed), "the silent backend is set aside: {failed} attempts");
 }
 
 #[test]
@@ -89,10 +89,9 @@ fn a_backend_that_resets_after_client_data_is_set_aside() {
         stream.write_all(b"x").unwrap();
         name(&mut stream).is_err()
     };
-    // One connection may be lost for each second for which the backend is set aside.
-    let started = Instant::now();
-    let count = (0..100).filter(|_| lost(&bed)).count() as u64;
-    assert!((1..=started.elapsed().as_secs() + 1).contains(&count), "{count} of 100");
+    // One connection is lost each time the backend is tried again. Each time it is set aside for twice as long.
+    let count = (0..100).filter(|_| lost(&bed)).count();
+    assert!((1..=10).contains(&count), "{count} of 100");
 }
 
 #[test]
@@ -131,7 +130,7 @@ fn a_backend_that_ends_an_idle_connection_has_not_failed() {
         })
         .collect();
     served.sort_unstable();
-    assert_eq!(served, *b"aaii", "nobody is set aside");
+    assert_eq!(served, *b"aaii", "no endpoint is set aside");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portolan_model::Protocol;
 use portolan_relay::{Options, raise_descriptors};
@@ -96,7 +96,8 @@ fn at_the_limit_new_ones_are_refused_and_old_ones_go_on() {
 /// Clients of one Service hold its whole share by sending a byte now and then, while others try to connect all the time.
 #[test]
 fn slow_clients_at_the_limit_starve_no_other_service() {
-    const WHILE: Duration = Duration::from_secs(4);
+    const SERVED: u32 = 320;
+    const REFUSED: u64 = 200;
     let mut bed = Bed::new(Protocol::Tcp, Options { connections_max: 100, ..Options::default() });
     bed.backends(&[echo(bed.listen(), b'a')]);
     let other = bed.other_service(&[echo(bed.listen(), b'b')]);
@@ -111,9 +112,8 @@ fn slow_clients_at_the_limit_starve_no_other_service() {
                 }
             });
         }
-        let started = Instant::now();
         let mut served = 0;
-        while started.elapsed() < WHILE {
+        while served < SERVED {
             // Sixteen connections: with 20 free places, the other Service may hold up to four times what remains free.
             let mut streams: Vec<TcpStream> = (0..16).map(|_| bed.connect_to(other)).collect();
             for stream in &mut streams {
@@ -127,10 +127,10 @@ fn slow_clients_at_the_limit_starve_no_other_service() {
             drop(streams);
             bed.wait_for("the others have closed", |counters| &counters.open, 80);
         }
+        let refused = || bed.counters().no_room.load(Ordering::Relaxed) >= REFUSED;
+        eventually(PATIENCE, "refused connections", refused).unwrap();
         over.store(true, Ordering::Relaxed);
-        assert!(served >= 160, "{served}");
     });
-    assert!(bed.counters().no_room.load(Ordering::Relaxed) > 100);
 }
 
 /// Connects and waits for the backend's first byte. A reset may come during the handshake or later.
@@ -150,7 +150,7 @@ fn slow_clients_delay_no_other_client() {
         stream.set_nonblocking(true).unwrap();
         while stream.write(&data).is_ok() {}
     }
-    let started = Instant::now();
+    // A relay that waited for a slow client would let these reads time out.
     for _ in 0..200 {
         let mut stream = bed.connect();
         assert_eq!(name(&mut stream).unwrap(), b'a');
@@ -158,7 +158,6 @@ fn slow_clients_delay_no_other_client() {
         let mut answer = [0; 4];
         stream.read_exact(&mut answer).unwrap();
     }
-    assert!(started.elapsed() < PATIENCE, "{:?}", started.elapsed());
     for stream in &mut slow {
         stream.set_nonblocking(false).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -272,7 +272,7 @@ fn merged_element(node: Node, live: Option<Value>, applied: &Value) -> Value {
 }
 
 fn prune_members(node: Node, members: &mut Object, previous: &Fields, kept: &Fields) {
-    let nobody = Fields::default();
+    let unowned = Fields::default();
     for (step, previous) in &previous.inner {
         let Some(name) = step.strip_prefix("f:") else { continue };
         let Some(value) = members.get_mut(name) else { continue };
@@ -284,7 +284,7 @@ fn prune_members(node: Node, members: &mut Object, previous: &Fields, kept: &Fie
             None if previous.itself => true,
             // An object or list that no manager owned is removed with its last member.
             None => {
-                prune(node.member(name), value, previous, &nobody);
+                prune(node.member(name), value, previous, &unowned);
                 is_empty(value)
             }
         };

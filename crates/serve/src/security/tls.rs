@@ -142,9 +142,11 @@ impl Security {
         match Current::load(&self.settings, &self.pki, now) {
             Ok(current) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
-                tracing::info!("certificates, authorities and tokens were read anew");
+                tracing::info!("certificates, authorities and tokens were read again");
             }
-            Err(error) => tracing::error!(%error, "changed files cannot be used; those before stay in use"),
+            Err(error) => {
+                tracing::error!(%error, "changed files cannot be used; the former ones stay in use");
+            }
         }
         *seen = Seen { stamps: stamps(&self.settings, &self.pki), at: now };
     }
@@ -327,7 +329,7 @@ mod tests {
         let now = SystemTime::now();
         security.refresh(now + Duration::from_secs(200 * 24 * 60 * 60));
         assert_eq!(security.certificate_end().unwrap(), first);
-        assert!(Arc::ptr_eq(&config, &security.server_config()), "nothing was read anew");
+        assert!(Arc::ptr_eq(&config, &security.server_config()), "nothing was read again");
         security.refresh(now + Duration::from_secs(300 * 24 * 60 * 60));
         assert!(security.certificate_end().unwrap() > first);
         assert!(!Arc::ptr_eq(&config, &security.server_config()));

@@ -88,7 +88,7 @@ fn scopes(page: &mut Page, name: &str, help: &str, counts: &BTreeMap<AllocationS
 }
 
 /// Converts a count for Prometheus, whose samples are floating-point numbers.
-#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and nobody reads more digits of more")]
+#[expect(clippy::cast_precision_loss, reason = "exact up to 2^53, and larger counts need no more digits")]
 fn number(count: u64) -> f64 {
     count as f64
 }

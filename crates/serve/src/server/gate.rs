@@ -38,7 +38,7 @@ pub(super) struct Gate {
     metrics: Sources,
     pub(super) requests: Arc<Requests>,
     freed: Freed,
-    /// Becomes true when the server is told to stop, before it ends any connection.
+    /// Becomes true when the server begins to stop, before it ends any connection.
     stopping: watch::Receiver<bool>,
     folder: Loading,
     /// True if only this host can connect.

@@ -55,7 +55,7 @@ fn a_given_certificate_is_changed_under_open_connections() {
 
     // Files that cannot be used change nothing.
     fs::write(secure.path("given.key"), "nothing").unwrap();
-    fs::write(secure.path("tokens-that-nobody-reads"), "").unwrap();
+    fs::write(secure.path("tokens-that-are-not-read"), "").unwrap();
     assert_eq!(before.create("one").code, 201);
 
     second.write(secure.folder.path());

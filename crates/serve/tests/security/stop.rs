@@ -30,7 +30,7 @@ fn watches_end_cleanly_and_writes_are_finished() {
     let server = secure.server;
     let stopping = std::thread::spawn(move || server.stop().unwrap());
     assert!(read_chunk(&mut watch).is_none());
-    until("nobody listens", || std::net::TcpStream::connect(address).is_err());
+    until("the listener is closed", || std::net::TcpStream::connect(address).is_err());
     assert!(!stopping.is_finished(), "the write is waited for");
     write.get_mut().write_all(rest.as_bytes()).unwrap();
     assert_eq!(read_answer(&mut write).code, 201);

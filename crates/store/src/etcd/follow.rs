@@ -168,7 +168,7 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
                     Ok(Loaded { tables, position: new }) => {
                         shared.published.replace(tables);
                         position = new;
-                        info!("everything in etcd was read anew");
+                        info!("everything in etcd was read again");
                     }
                     Err(reason) => error!(%reason, "etcd cannot be read; trying again"),
                 }

@@ -401,12 +401,10 @@ async fn an_endpoint_that_hangs_is_left() {
     let store = EtcdStore::connect(several, history()).await.unwrap();
     insist(&store, "n/a").await;
     proxy.stall();
-    let begin = Instant::now();
     // A read is retried at another server. A write that the watch does not deliver makes the watch move to another
-    // server.
+    // server. A call that stays at the server that hangs fails after `timeout`.
     store.refresh().await.unwrap();
     let done = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
-    assert!(begin.elapsed() < timeout, "only when the connection was given up");
     assert_eq!(store.get(SERVICE, "n/b").unwrap().revision(), done.revision);
     assert_eq!(store.metrics().loads, 1);
 }

@@ -53,7 +53,9 @@ pub enum ExecError {
         version: String,
     },
     /// The plug-in needs a terminal.
-    #[error("exec plug-in {0:?} has interactiveMode Always, but nobody is there to ask")]
+    #[error(
+        "exec plug-in {0:?} has interactiveMode Always, but the proxy has no terminal; set it to IfAvailable or Never"
+    )]
     Interactive(String),
     /// The plug-in could not be started.
     #[error("exec plug-in {command:?} cannot be started: {source}{hint}")]

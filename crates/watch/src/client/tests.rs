@@ -69,7 +69,7 @@ async fn unusable_settings_fail_at_connect() {
         (
             http,
             "exec: {command: c, apiVersion: client.authentication.k8s.io/v1, interactiveMode: Always}",
-            "nobody is there",
+            "has no terminal",
         ),
         ("server: 'http://127.0.0.1:1', proxy-url: 'ftp://p'", "", "is no proxy"),
         ("server: 'https://h', certificate-authority: /nonexistent/ca", "", "/nonexistent/ca"),

@@ -78,7 +78,7 @@ impl Transport {
                     *held = Held { http, material, useless: None };
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "changed certificates are no use yet: using those before");
+                    tracing::warn!(%error, "changed certificates cannot be used yet: the former ones stay in use");
                     held.useless = Some(material);
                 }
             }

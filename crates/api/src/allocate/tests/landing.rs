@@ -1,123 +1,29 @@
 //! Addresses and ports of writes that are dropped before the store returns their result.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-};
+use std::sync::Arc;
 
-use futures::{
-    FutureExt,
-    executor::block_on,
-    future::{BoxFuture, pending, ready},
-};
+use futures::{FutureExt, executor::block_on};
 use portolan_schema::{Resource, json::json};
-use portolan_store::{
-    Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Scope, Snapshot, Step, Store,
-    StoredObject, Transaction,
-};
-use tokio::sync::watch;
+use portolan_store::{Draft, History, Step, Store, Transaction, faulty::FaultyStore};
 
-use super::{Target, create, delete, keys, refusal, service};
+use super::{create, delete, keys, refusal, service};
 use crate::{
-    api::{Api, Preconditions, WriteOptions},
+    api::{Api, WriteOptions},
     config::ApiConfig,
 };
 
-type Accepted = HashMap<(Resource, String), Arc<StoredObject>>;
-
-/// A store that can be switched to accept writes without completing them.
-#[derive(Debug)]
-struct Slow {
-    inner: MemoryStore,
-    /// The accepted objects while writes do not complete; `None` otherwise.
-    accepted: Mutex<Option<Accepted>>,
-    last: Mutex<Transaction>,
-    cannot_write: AtomicBool,
+fn faulty(history: History) -> Arc<FaultyStore> {
+    Arc::new(FaultyStore::new(history))
 }
 
-impl Slow {
-    fn new(history: History) -> Arc<Self> {
-        let (accepted, last, cannot_write) = <_>::default();
-        Arc::new(Self { inner: MemoryStore::new(history), accepted, last, cannot_write })
-    }
-
-    fn hang(&self) {
-        *self.accepted.lock().unwrap() = Some(HashMap::new());
-    }
-
-    /// Drops all accepted objects, like a disk that fails.
-    fn fail(&self) {
-        *self.accepted.lock().unwrap() = None;
-    }
-}
-
-impl Store for Slow {
-    fn revision(&self) -> u64 {
-        self.inner.revision()
-    }
-
-    fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        self.inner.get(resource, key)
-    }
-
-    fn count(&self, resource: Resource) -> usize {
-        self.inner.count(resource)
-    }
-
-    fn snapshot(&self, resource: Resource, scope: &Scope<'_>, at: Option<u64>) -> Result<Snapshot, Expired> {
-        self.inner.snapshot(resource, scope, at)
-    }
-
-    fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        let accepted = self.accepted.lock().unwrap();
-        let accepted = accepted.as_ref().and_then(|accepted| accepted.get(&(resource, key.to_owned())));
-        accepted.cloned().or_else(|| self.inner.get(resource, key))
-    }
-
-    fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
-        *self.last.lock().unwrap() = transaction.clone();
-        if self.cannot_write.load(Relaxed) {
-            return ready(Err(CommitError::Unavailable("a full disk".to_owned()))).boxed();
-        }
-        let Some(accepted) = &mut *self.accepted.lock().unwrap() else {
-            return self.inner.commit(transaction);
-        };
-        for step in transaction.steps {
-            if let Step::Put { resource, draft, .. } = step {
-                accepted.insert((resource, draft.key().to_owned()), Arc::new(draft.at(u64::MAX)));
-            }
-        }
-        pending().boxed()
-    }
-
-    fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
-        self.inner.refresh()
-    }
-
-    fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired> {
-        self.inner.changes(resource, after, limit)
-    }
-
-    fn subscribe(&self, resource: Resource) -> watch::Receiver<u64> {
-        self.inner.subscribe(resource)
-    }
-
-    fn metrics(&self) -> portolan_store::Metrics {
-        self.inner.metrics()
-    }
-}
-
-fn open(store: &Arc<Slow>) -> Api {
+fn open(store: &Arc<FaultyStore>) -> Api {
     let config = ApiConfig { service_ranges: "10.0.0.0/28".parse().unwrap(), ..ApiConfig::default() };
     block_on(Api::open(Arc::clone(store) as Arc<dyn Store>, &config)).unwrap()
 }
 
 #[test]
 fn accepted_claims_stay_taken_until_the_write_fails() {
-    let store = Slow::new(History::default());
+    let store = faulty(History::default());
     let api = open(&store);
     store.hang();
     let spec =
@@ -132,7 +38,7 @@ fn accepted_claims_stay_taken_until_the_write_fails() {
     };
     assert_eq!(taken(&api), (1, 1));
     assert_eq!(taken(&api), (1, 1), "it may still be stored");
-    store.fail();
+    store.drop_accepted();
     assert_eq!(taken(&api), (0, 0));
     assert_eq!(create(&api, "next", &spec).unwrap()["clusterIP"], "10.0.0.7");
     assert_eq!(taken(&api), (1, 1));
@@ -140,7 +46,7 @@ fn accepted_claims_stay_taken_until_the_write_fails() {
 
 #[test]
 fn an_address_whose_object_was_deleted_by_hand_outlives_the_history() {
-    let store = Slow::new(History { max_changes: 2, ..History::default() });
+    let store = faulty(History { max_changes: 2, ..History::default() });
     let api = open(&store);
     create(&api, "a", &json!({"clusterIP": "10.0.0.7"})).unwrap();
     delete(&api, Resource::IpAddress, "10.0.0.7");
@@ -155,34 +61,33 @@ fn an_address_whose_object_was_deleted_by_hand_outlives_the_history() {
 
 #[test]
 fn an_address_that_is_found_recorded_must_stay_recorded() {
-    let store = Slow::new(History::default());
+    let store = faulty(History::default());
     let api = open(&store);
     let by_hand = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": "10.0.0.7"},
         "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": "a"}}});
     api.blocking().apply(by_hand).unwrap();
     let recorded = store.get(Resource::IpAddress, "10.0.0.7").unwrap();
     create(&api, "a", &json!({"clusterIP": "10.0.0.7"})).unwrap();
-    let steps = store.last.lock().unwrap().steps.clone();
+    let steps = store.last_steps();
     let required = steps.iter().find(|step| step.resource() == Resource::IpAddress).unwrap();
     assert!(matches!(required, Step::Require { .. }));
     assert_eq!(required.expected(), Some(recorded.revision()));
     assert_eq!(keys(&api, Resource::IpAddress), ["10.0.0.7"]);
     // The IPAddress of a listed address is not required by later writes: the repair loop restores it.
-    let target = Target { resource: Resource::IpAddress, namespace: "", name: "10.0.0.7" };
-    api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
+    delete(&api, Resource::IpAddress, "10.0.0.7");
     super::patch(&api, "a", &json!({"sessionAffinity": "ClientIP"})).unwrap();
-    assert_eq!(store.last.lock().unwrap().steps.len(), 1);
+    assert_eq!(store.last_steps().len(), 1);
 }
 
 #[test]
 fn an_api_does_not_open_where_the_first_objects_cannot_be_written() {
-    let store = Slow::new(History::default());
+    let store = faulty(History::default());
     let open = || block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &ApiConfig::default()));
-    store.cannot_write.store(true, Relaxed);
+    store.refuse_writes(true);
     assert_eq!(open().unwrap_err().code(), 503);
-    store.cannot_write.store(false, Relaxed);
+    store.refuse_writes(false);
     assert!(open().is_ok());
     // An existing store has these objects.
-    store.cannot_write.store(true, Relaxed);
+    store.refuse_writes(true);
     assert!(open().is_ok());
 }

@@ -97,13 +97,13 @@ fn every_change_was_asked_for(writes: &[Write], services: &Replay) {
                 || writes.iter().any(|it| it.is_unknown() && it.marker.is_none() && it.key == change.key);
             assert!(
                 deletions.contains_key(&(change.key.as_str(), *at)) || unknown(),
-                "{} was deleted at {at} by nobody",
+                "{} was deleted at {at} by no client",
                 change.key
             );
             continue;
         }
         let marker = change.object["metadata"]["annotations"][MARKER].as_str().unwrap();
-        let write = by_marker.get(marker).unwrap_or_else(|| panic!("{change:?} by nobody"));
+        let write = by_marker.get(marker).unwrap_or_else(|| panic!("{change:?} by no client"));
         match &write.outcome {
             Outcome::Done(object) => {
                 assert_eq!(revision(object), *at, "{marker} was written twice: {change:?}");

@@ -32,7 +32,7 @@ fn an_unusable_object_is_reported_once_and_counted_while_it_exists() {
         (reported, catalog.faulty_objects(Kind::EndpointSlice))
     };
     assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (1, 1));
-    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (0, 1), "no news");
+    assert_eq!(list(&mut catalog, Some(left_out("FQDN"))), (0, 1), "unchanged faults are not reported again");
     assert_eq!(list(&mut catalog, Some(left_out("other"))), (1, 1));
     assert_eq!(catalog.faulty_objects(Kind::Service), 0);
     assert_eq!(list(&mut catalog, None), (0, 0), "the list did not show it");
@@ -60,7 +60,7 @@ fn new_faults_of_an_unchanged_node_are_reported() {
         (changed, faults.len(), catalog.faulty_objects(Kind::Node))
     };
     assert_eq!(tell(node_at("10.0.0.300")), (false, 1, 1));
-    assert_eq!(tell(node_at("10.0.0.300")), (false, 0, 1), "no news");
+    assert_eq!(tell(node_at("10.0.0.300")), (false, 0, 1), "unchanged faults are not reported again");
     assert_eq!(tell(node_at("here")), (false, 1, 1), "another fault, the same meaning");
     assert_eq!(tell(node("")), (false, 0, 0), "mended");
 }

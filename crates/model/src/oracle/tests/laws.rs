@@ -95,8 +95,8 @@ fn random_catalog(rng: &mut Rng, ranges: &Ranges) -> Catalog {
     catalog
 }
 
-/// Returns the fate that the reasons alone tell, with `*` for each masqueraded backend.
-fn told(verdict: &Verdict, backends: &[Backend]) -> String {
+/// Returns the fate that follows from the reasons alone, with `*` for each masqueraded backend.
+fn fate_of_reasons(verdict: &Verdict, backends: &[Backend]) -> String {
     let has = |code: &str| verdict.codes().any(|own| own == code);
     let any = |codes: &[&str]| codes.iter().any(|code| has(code));
     if any(&["own-traffic-leaves", "strays-ignored", "left-to-node", "no-frontend", "other-family"]) {
@@ -168,87 +168,91 @@ fn owners<'a>(table: &'a [Entry], packet: &Packet<'_>) -> (Option<&'a Entry>, Op
     (by_address, by_node_port)
 }
 
+/// A packet in a random world and mode.
+struct Case<'a> {
+    catalog: &'a Catalog,
+    family: Family,
+    table: &'a [Entry],
+    packet: Packet<'static>,
+    verdict: Verdict,
+}
+
+/// Checks a law for random packets of one random world, in every mode.
+fn check(
+    seed: u64,
+    v6: bool,
+    law: impl Fn(&Case<'_>) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let family = if v6 { Family::Ipv6 } else { Family::Ipv4 };
+    let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
+    let catalog = random_catalog(&mut rng, &ranges);
+    let table: Vec<Entry> = catalog.forwardings(family).collect();
+    let settings = random_settings(&mut rng, family);
+    let local_addresses = &node_addresses(family);
+    for differences in &modes() {
+        let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
+        for _ in 0..PACKETS {
+            let packet = random_packet(&mut rng, family, &ranges);
+            let verdict = oracle.verdict(&packet);
+            law(&Case { catalog: &catalog, family, table: &table, packet, verdict })?;
+        }
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
     fn reasons_determine_the_fate(seed in any::<u64>(), v6 in any::<bool>()) {
-        let family = if v6 { Family::Ipv6 } else { Family::Ipv4 };
-        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
-        let catalog = random_catalog(&mut rng, &ranges);
-        let table: Vec<Entry> = catalog.forwardings(family).collect();
-        let settings = random_settings(&mut rng, family);
-        let local_addresses = &node_addresses(family);
-        for differences in &modes() {
-            let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
-            for _ in 0..PACKETS {
-                let packet = random_packet(&mut rng, family, &ranges);
-                let verdict = oracle.verdict(&packet);
-                let backends = match (&verdict.decided_by, verdict.endpoints) {
-                    (Some(Decision { name, .. }), Some(list)) => {
-                        let explained = catalog.explain(name, family).expect("is in the table");
-                        match list {
-                            EndpointList::Cluster => explained.forwarding.cluster.to_vec(),
-                            EndpointList::Local => explained.forwarding.local.to_vec(),
-                        }
+        check(seed, v6, |Case { catalog, family, packet, verdict, .. }| {
+            let backends = match (&verdict.decided_by, verdict.endpoints) {
+                (Some(Decision { name, .. }), Some(list)) => {
+                    let explained = catalog.explain(name, *family).expect("is in the table");
+                    match list {
+                        EndpointList::Cluster => explained.forwarding.cluster.to_vec(),
+                        EndpointList::Local => explained.forwarding.local.to_vec(),
                     }
-                    _ => Vec::new(),
-                };
-                prop_assert!(!verdict.reasons.is_empty());
-                prop_assert_eq!(told(&verdict, &backends), in_words(&verdict.fate), "{:?}: {:?}", packet, verdict);
-            }
-        }
+                }
+                _ => Vec::new(),
+            };
+            prop_assert!(!verdict.reasons.is_empty());
+            let fate = fate_of_reasons(verdict, &backends);
+            prop_assert_eq!(fate, in_words(&verdict.fate), "{:?}: {:?}", packet, verdict);
+            Ok(())
+        })?;
     }
 
     #[test]
     fn the_service_port_that_decides_has_the_frontend(seed in any::<u64>(), v6 in any::<bool>()) {
-        let family = if v6 { Family::Ipv6 } else { Family::Ipv4 };
-        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
-        let catalog = random_catalog(&mut rng, &ranges);
-        let table: Vec<Entry> = catalog.forwardings(family).collect();
-        let settings = random_settings(&mut rng, family);
-        let local_addresses = &node_addresses(family);
-        for differences in &modes() {
-            let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
-            for _ in 0..PACKETS {
-                let packet = random_packet(&mut rng, family, &ranges);
-                let verdict = oracle.verdict(&packet);
-                let decided_by = verdict.decided_by.as_ref().map(|decision| &decision.name);
-                match owners(&table, &packet) {
-                    (Some((name, _)), _) => prop_assert_eq!(decided_by, Some(name)),
-                    (None, Some((name, _))) => {
-                        prop_assert!(decided_by.is_none_or(|by| by == name));
-                        let translated = matches!(verdict.fate, Fate::Backends { .. });
-                        prop_assert!(decided_by.is_some() || !translated);
-                    }
-                    (None, None) => prop_assert_eq!(decided_by, None),
+        check(seed, v6, |Case { table, packet, verdict, .. }| {
+            let decided_by = verdict.decided_by.as_ref().map(|decision| &decision.name);
+            match owners(table, packet) {
+                (Some((name, _)), _) => prop_assert_eq!(decided_by, Some(name)),
+                (None, Some((name, _))) => {
+                    prop_assert!(decided_by.is_none_or(|by| by == name));
+                    let translated = matches!(verdict.fate, Fate::Backends { .. });
+                    prop_assert!(decided_by.is_some() || !translated);
                 }
+                (None, None) => prop_assert_eq!(decided_by, None),
             }
-        }
+            Ok(())
+        })?;
     }
 
     #[test]
     fn explained_endpoints_are_those_of_the_fate(seed in any::<u64>(), v6 in any::<bool>()) {
-        let family = if v6 { Family::Ipv6 } else { Family::Ipv4 };
-        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
-        let catalog = random_catalog(&mut rng, &ranges);
-        let table: Vec<Entry> = catalog.forwardings(family).collect();
-        let settings = random_settings(&mut rng, family);
-        let local_addresses = &node_addresses(family);
-        for differences in &modes() {
-            let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
-            for _ in 0..PACKETS {
-                let verdict = oracle.verdict(&random_packet(&mut rng, family, &ranges));
-                let Some(Decision { name, .. }) = &verdict.decided_by else { continue };
-                let explained = catalog.explain(name, family).expect("is in the table");
-                let Fate::Backends { set, .. } = verdict.fate.clone() else { continue };
-                let reasons = verdict.with_endpoints(&explained.selection).reasons;
-                let used = reasons.iter().filter_map(|reason| match reason {
-                    Reason::Endpoint { endpoint, choice } if choice.is_used() => Some(*endpoint),
-                    _ => None,
-                });
-                prop_assert_eq!(used.collect::<Vec<_>>(), set.iter().map(Backend::socket).collect::<Vec<_>>());
-            }
-        }
+        check(seed, v6, |Case { catalog, family, verdict, .. }| {
+            let Some(Decision { name, .. }) = &verdict.decided_by else { return Ok(()) };
+            let explained = catalog.explain(name, *family).expect("is in the table");
+            let Fate::Backends { set, .. } = verdict.fate.clone() else { return Ok(()) };
+            let reasons = verdict.clone().with_endpoints(&explained.selection).reasons;
+            let used = reasons.iter().filter_map(|reason| match reason {
+                Reason::Endpoint { endpoint, choice } if choice.is_used() => Some(*endpoint),
+                _ => None,
+            });
+            prop_assert_eq!(used.collect::<Vec<_>>(), set.iter().map(Backend::socket).collect::<Vec<_>>());
+            Ok(())
+        })?;
     }
 }

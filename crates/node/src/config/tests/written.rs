@@ -159,7 +159,7 @@ const PAGE_HEAD: &str = "\
 `portolan-proxy --config FILE` reads a `KubeProxyConfiguration` of version `kubeproxy.config.k8s.io/v1alpha1`,
 in YAML or JSON. This page is made from the code: `UPDATE=1 cargo test -p portolan-node reference_page`.
 
-- A field that is left out, or `null`, has its default. Every mistake is told at once, with the path of the field and
+- A field that is left out, or `null`, has its default. All mistakes are reported together, each with the path of the field and
   its line and column. Unknown fields and fields that are written twice are mistakes; fields that earlier versions of
   v1alpha1 had are ignored with a warning.
 - Durations are Go's: `30s`, `1h30m`, `250ms`, `0`. Addresses may have leading zeros, CIDRs host bits.

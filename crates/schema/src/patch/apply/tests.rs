@@ -346,7 +346,7 @@ proptest! {
             let mut present = scope.named(&new);
             // Objects and lists that are only present are not owned.
             present.subtract(&union);
-            prop_assert!(present.paths().is_empty(), "owned by nobody: {:?}", present.paths());
+            prop_assert!(present.paths().is_empty(), "without an owner: {:?}", present.paths());
             live = Some(new);
         }
     }

@@ -93,7 +93,9 @@ pub(crate) static ENDPOINT_CONDITIONS: Struct = structure(
     "The state of an endpoint.",
     &[
         field("ready", 1, Bool).pointer().doc("Whether it takes new traffic; absent means yes."),
-        field("serving", 2, Bool).pointer().doc("Like ready, but also told while terminating."),
+        field("serving", 2, Bool)
+            .pointer()
+            .doc("Like ready, but not false because the endpoint is terminating."),
         field("terminating", 3, Bool).pointer().doc("Whether it is about to go; absent means no."),
     ],
 );

@@ -86,17 +86,17 @@ fn a_proxy_may_read_its_objects_and_write_events() {
 
 #[test]
 fn others_may_only_discover() {
-    let nobody = member("portolan:unknown");
-    assert_eq!(table(&nobody), [""; 0]);
+    let outsider = member("portolan:unknown");
+    assert_eq!(table(&outsider), [""; 0]);
     // A group's name as a user's name gives no role.
     assert_eq!(table(&Identity { user: "system:masters".to_owned(), groups: Vec::new() }), [""; 0]);
     for allowed in ["/api", "/api/v1", "/apis/discovery.k8s.io/v1", "/openapi/v3", "/version", "/readyz/ping"]
     {
-        assert!(nobody.may(&path("get", allowed)), "{allowed}");
-        assert!(!nobody.may(&path("post", allowed)), "{allowed}");
+        assert!(outsider.may(&path("get", allowed)), "{allowed}");
+        assert!(!outsider.may(&path("post", allowed)), "{allowed}");
     }
     for refused in ["/", "/metrics", "/apiary", "/versions", "/openapis"] {
-        assert!(!nobody.may(&path("get", refused)), "{refused}");
+        assert!(!outsider.may(&path("get", refused)), "{refused}");
     }
 }
 

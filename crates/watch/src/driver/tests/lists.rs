@@ -133,7 +133,7 @@ async fn an_empty_list_where_services_were_known_is_held_until_another_one() {
     let log = services(answers.into_iter().chain((0..9).map(|_| empty()))).await;
     let believed = log.events.iter().rposition(|event| event == "end").unwrap();
     assert!(log.events[..believed].iter().filter(|event| *event == doubt).count() >= 3, "{:?}", log.events);
-    assert_eq!(log.events.iter().filter(|event| event.starts_with("held")).count(), 1, "told once");
+    assert_eq!(log.events.iter().filter(|event| event.starts_with("held")).count(), 1, "reported once");
     let watched = log.queries().iter().position(|query| query == "resourceVersion=20").unwrap();
     let held = log.times[watched].checked_sub(log.times[2]).unwrap().as_secs();
     assert!((30..=40).contains(&held), "{held} s");

@@ -7,15 +7,18 @@ use std::time::Duration;
 use portolan_testkit::Namespace;
 
 /// An HTTP response.
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
     /// Status line and headers, in lower case.
-    pub(crate) head: String,
-    pub(crate) body: String,
+    pub head: String,
+    /// The body.
+    pub body: String,
 }
 
 /// Sends a GET request from inside a namespace. Returns `None` if there is no response.
-pub(crate) fn get(namespace: &Namespace, at: SocketAddr, path: &str) -> Option<Answer> {
+pub fn get(namespace: &Namespace, at: SocketAddr, path: &str) -> Option<Answer> {
     namespace.run(|| get_here(at, path)).unwrap()
 }
 

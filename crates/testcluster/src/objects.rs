@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{BACKEND_PORT, NODE};
 
 /// Returns the Node object of this node, in zone `a`.
-pub(crate) fn node(world: &World) -> Value {
+pub fn node(world: &World) -> Value {
     let address = |family| json!({"type": "InternalIP", "address": world.node().address(family)});
     json!({
         "apiVersion": "v1", "kind": "Node",
@@ -17,7 +17,7 @@ pub(crate) fn node(world: &World) -> Value {
 }
 
 /// Returns a Service with port 80 of TCP and UDP at a cluster IP.
-pub(crate) fn cluster_ip(name: &str, address: &str) -> Value {
+pub fn cluster_ip(name: &str, address: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
         "spec": {
@@ -32,7 +32,7 @@ pub(crate) fn cluster_ip(name: &str, address: &str) -> Value {
 }
 
 /// Returns the same Service with a node port, shared by TCP and UDP, and an address of a load balancer.
-pub(crate) fn load_balancer(name: &str, address: &str, node_port: u16, ingress: &str) -> Value {
+pub fn load_balancer(name: &str, address: &str, node_port: u16, ingress: &str) -> Value {
     let mut service = cluster_ip(name, address);
     service["spec"]["type"] = "LoadBalancer".into();
     for port in service["spec"]["ports"].as_array_mut().unwrap() {
@@ -43,7 +43,7 @@ pub(crate) fn load_balancer(name: &str, address: &str, node_port: u16, ingress: 
 }
 
 /// Returns an EndpointSlice of a Service with these pods, in the family of the Service's address.
-pub(crate) fn slice(service: &str, pods: &[&Pod], ports: &[(String, Family)]) -> Value {
+pub fn slice(service: &str, pods: &[&Pod], ports: &[(String, Family)]) -> Value {
     let family = ports.first().map_or(Family::Ipv4, |(_, family)| *family);
     let ports: Vec<Value> = ports
         .iter()
@@ -66,12 +66,12 @@ pub(crate) fn slice(service: &str, pods: &[&Pod], ports: &[(String, Family)]) ->
 }
 
 /// Returns the name of an object.
-pub(crate) fn name(object: &Value) -> &str {
+pub fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
 
 /// Returns the ports of a Service by name, each with the family of the Service.
-pub(crate) fn ports(service: &Value) -> Vec<(String, Family)> {
+pub fn ports(service: &Value) -> Vec<(String, Family)> {
     let family = match service["spec"]["clusterIP"].as_str() {
         Some(address) if address.contains(':') => Family::Ipv6,
         _ => Family::Ipv4,
