@@ -30,6 +30,7 @@ fn label_values_have_distinct_members() {
     check::<Resource>();
     check::<ObjectKind>();
     check::<Reload>();
+    check::<NodeWrite>();
 }
 
 #[test]
@@ -135,6 +136,10 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.request_delayed("GET", "10.0.0.1:443", quick);
     metrics.config_reload(Reload::Ok);
     metrics.config_reload(Reload::Refused);
+    metrics.guarded_addresses([(["warn", "nodeAddresses"], 2)].into_iter());
+    metrics.node_written(NodeWrite::Ok);
+    metrics.node_written(NodeWrite::Failed);
+    metrics.verified();
     metrics.mode("nftables", "configured", "nftables");
     metrics.mode("iptables", "no_ipvs", "ipvs");
     let measures = IptablesMeasures {
