@@ -85,6 +85,9 @@ fn nothing_is_shown_before_its_first_use() {
     # HELP portolan_dataplane_drift_repairs_total Repairs of what another program changed in the kernel
     # TYPE portolan_dataplane_drift_repairs_total counter
     portolan_dataplane_drift_repairs_total 0
+    # HELP portolan_programmed_and_verified 1 once everything was programmed and read back without a difference; only with readiness
+    # TYPE portolan_programmed_and_verified gauge
+    portolan_programmed_and_verified 0
     # HELP registered_metrics_total [BETA] Registered metrics by stability level and the version that deprecates them
     # TYPE registered_metrics_total counter
     registered_metrics_total{deprecated_version="",stability_level="ALPHA"} 25
