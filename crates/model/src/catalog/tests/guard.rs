@@ -33,12 +33,14 @@ fn node_at(addresses: &[&str], pod_cidrs: &[&str]) -> Event {
     Event::Node(decode_node(object.to_string().as_bytes()).expect("decodes"))
 }
 
-/// A Service with the cluster IP 10.96.0.9, these external IPs and these load-balancer IPs, and port 80.
+/// A Service with these external IPs and load-balancer IPs, and port 80. The cluster IP of `web` is 10.96.0.9; that of
+/// others is 10.96.0.10.
 fn external(name: &str, ips: &[&str], load_balancer_ips: &[&str]) -> Event {
     let ingress: Vec<Value> = load_balancer_ips.iter().map(|ip| json!({ "ip": ip })).collect();
+    let own = if name == "web" { "10.96.0.9" } else { "10.96.0.10" };
     let object = json!({
         "metadata": { "namespace": "ns", "name": name },
-        "spec": { "type": "LoadBalancer", "clusterIP": "10.96.0.9", "externalIPs": ips, "ports": [{ "port": 80 }] },
+        "spec": { "type": "LoadBalancer", "clusterIP": own, "externalIPs": ips, "ports": [{ "port": 80 }] },
         "status": { "loadBalancer": { "ingress": ingress } },
     });
     Event::Service(decode_service(object.to_string().as_bytes()).expect("decodes"))
@@ -118,7 +120,11 @@ fn the_reports_name_the_address_the_reason_and_the_setting() {
     let web = || external("web", &["10.96.0.1", "192.0.2.1"], &["10.244.1.7"]);
     let faults = catalog.apply(web()).faults;
     let texts: Vec<String> = faults.iter().map(|fault| fault.fault.to_string()).collect();
-    insta::assert_snapshot!(texts.join("\n"), @"");
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    spec.externalIPs: 10.96.0.1 is left out on this node, because it is the cluster IP of another Service; choose another address, or permit this one in the configuration (addressGuard.clusterIPs, addressGuard.allowed)
+    status.loadBalancer.ingress: 10.244.1.7 is left out on this node, because it is in spec.podCIDRs of this node; choose another address, or permit this one in the configuration (addressGuard.podCIDRs, addressGuard.allowed)
+    spec.externalIPs: 192.0.2.1 is served, although it is an address of this node; choose another address, or permit this one in the configuration (addressGuard.nodeAddresses, addressGuard.allowed)
+    ");
     assert_eq!(catalog.apply(web()), Applied::default(), "a repeated event reports nothing");
 }
 
@@ -216,7 +222,7 @@ fn what_is_left_out_is_told_with_the_reason() {
         let left_out = catalog.left_out_at(text.parse().expect("a socket"), Protocol::Tcp);
         left_out.iter().map(|left| format!("{} {}: {}", left.name, left.frontend, left.why)).collect()
     };
-    insta::assert_snapshot!(at("10.96.0.1:80").join("\n"), @"");
-    insta::assert_snapshot!(at("203.0.113.1:80").join("\n"), @"");
+    insta::assert_snapshot!(at("10.96.0.1:80").join("\n"), @"ns/web external IP 10.96.0.1:80: it is the cluster IP of another Service (addressGuard.clusterIPs)");
+    insta::assert_snapshot!(at("203.0.113.1:80").join("\n"), @"ns/web2 external IP 203.0.113.1:80: it belongs to Service ns/web");
     assert_eq!(at("203.0.113.1:81"), [""; 0]);
 }
