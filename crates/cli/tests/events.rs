@@ -296,7 +296,7 @@ fn a_service_cannot_take_over_the_address_of_a_pod_or_of_another_service() {
     for mode in ["nftables", "iptables", "userspace"] {
         let cluster = Cluster::new();
         let [thief, victim] = cluster.world.pods() else { panic!("two pods") };
-        let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+        let (host, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
         let yaml = format!("mode: {mode}\n");
         let _proxy = cluster.proxy_with(&yaml);
         cluster.service(objects::cluster_ip("dns", "10.96.0.40"), &[victim]);
@@ -311,7 +311,7 @@ fn a_service_cannot_take_over_the_address_of_a_pod_or_of_another_service() {
         reaches(client, Protocol::Tcp, at("10.96.0.30:8080"), &[thief]);
         reaches(client, Protocol::Tcp, at("198.51.100.9:8080"), &[thief]);
         let to_pod = common::backend(victim, address);
-        reaches(node, Protocol::Tcp, to_pod, &[victim]);
+        reaches(host, Protocol::Tcp, to_pod, &[victim]);
         if mode == "nftables" {
             ends_as(client, Protocol::Tcp, at("10.96.0.40:8080"), ProbeResult::Refused);
         }
@@ -322,7 +322,7 @@ fn a_service_cannot_take_over_the_address_of_a_pod_or_of_another_service() {
         shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"clusterIPs\"} 1");
         // The setting allows both.
         cluster.configure(&format!("{yaml}addressGuard: {{allowed: [10.244.0.0/16], clusterIPs: Allow}}\n"));
-        reaches(node, Protocol::Tcp, to_pod, &[thief]);
+        reaches(host, Protocol::Tcp, to_pod, &[thief]);
         reaches(client, Protocol::Tcp, at("10.96.0.40:8080"), &[thief]);
         assert!(!metrics(&cluster).contains("action=\"refuse\""), "{mode}");
     }

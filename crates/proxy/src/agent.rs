@@ -13,6 +13,7 @@ mod programs;
 mod refusals;
 mod relays;
 mod start;
+mod verification;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -351,13 +352,9 @@ impl Agent {
         if step.replaced {
             self.replaced(family);
         }
+        self.note_verification(step);
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
-        running.unverified.retain(|waiting| *waiting != family || !step.verified);
-        if running.unverified.is_empty() && self.progress.needs_verification() {
-            self.metrics.verified();
-            self.progress.verified();
-        }
         let is_ready = running.unsynced.is_empty();
         if is_ready {
             self.health.ready();
@@ -373,16 +370,6 @@ impl Agent {
             self.look_for_drift();
         } else {
             self.update_readiness();
-        }
-    }
-
-    /// Asks the engine to compare until the kernel has everything, if the Node object is to show that.
-    fn verify(&mut self) {
-        let Some(running) = self.running.as_ref().filter(|_| self.progress.needs_verification()) else {
-            return;
-        };
-        for family in &running.unverified {
-            running.engine.verify(*family);
         }
     }
 

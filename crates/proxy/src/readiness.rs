@@ -114,12 +114,12 @@ pub(super) async fn follow(
     loop {
         let state = states.borrow_and_update().clone();
         let writer = Writer { node: OwnNode::new(state.client.clone(), node_name), notes, metrics };
-        let writes = async {
+        let everything = async {
             writer.write(&state).await;
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            () = writes => {}
+            () = everything => {}
             // `progress` has the sender, so this does not fail.
             _ = states.changed() => {}
         }

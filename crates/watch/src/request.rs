@@ -107,7 +107,9 @@ pub(crate) fn page_uri(path: &str, limit: usize, token: &str) -> String {
 /// Returns a name as one segment of a path.
 pub(crate) fn path_segment(name: &str) -> String {
     let mut uri = Uri(String::new());
-    name.bytes().for_each(|byte| uri.escape(byte));
+    for byte in name.bytes() {
+        uri.escape(byte);
+    }
     uri.0
 }
 

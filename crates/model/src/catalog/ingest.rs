@@ -69,7 +69,9 @@ impl Catalog {
         self.touch_rivals(id, &lost);
         self.touch_rivals(id, &gained);
         // They may name a cluster IP that this Service had or gets.
-        users.iter().for_each(|user| self.touch(*user));
+        for user in &users {
+            self.touch(*user);
+        }
         for (claim, _) in &lost {
             self.claims.remove(claim, id);
         }
@@ -81,7 +83,9 @@ impl Catalog {
         }
         applied.changed = true;
         self.review_service(id, applied);
-        users.into_iter().for_each(|user| self.review_service(user, applied));
+        for user in users {
+            self.review_service(user, applied);
+        }
         self.report_conflicts(id, &gained, applied);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A Service is judged again when it changes, when another Service gets or loses a cluster IP that it names, and when
 //! this node's addresses, the service CIDRs or the policy change. The last three are rare; then every Service is
-//! judged.
+//! judged. Whether an address is a cluster IP is looked up in the Services, because an index of cluster IPs would cost
+//! memory on every node. Only addresses between the lowest and the highest cluster IP need it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -62,7 +63,7 @@ impl Span {
 }
 
 impl Review {
-    /// Returns true if the frontends of a Service at an external address are left out.
+    /// Returns what an external address of a Service belongs to, if the Service's frontends there are left out.
     pub(super) fn refuses(&self, id: Id, address: IpAddr) -> Option<AddressOwner> {
         let mut findings = self.findings.get(&id)?.iter();
         let found = findings.find(|found| found.address == address && found.action == GuardAction::Refuse);

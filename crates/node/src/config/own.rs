@@ -182,19 +182,19 @@ fn is_key(text: &str) -> bool {
         None => (None, text),
     };
     let is_edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let is_name = |part: &str, inner: fn(u8) -> bool| {
+    let consists_of = |part: &str, allowed: fn(&u8) -> bool| {
         let bytes = part.as_bytes();
-        is_edge(bytes.first()) && is_edge(bytes.last()) && bytes.iter().all(|byte| inner(*byte))
+        is_edge(bytes.first()) && is_edge(bytes.last()) && bytes.iter().all(allowed)
     };
-    let in_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    let in_label = |byte: u8| byte.is_ascii_digit() || byte.is_ascii_lowercase() || byte == b'-';
-    let is_domain = |domain: &str| {
-        domain.len() <= PREFIX_MAX
-            && domain
-                .split('.')
-                .all(|label| is_name(label, in_label) && !label.bytes().any(|b| b.is_ascii_uppercase()))
+    let is_name = |name: &str| {
+        name.len() <= NAME_MAX
+            && consists_of(name, |byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
     };
-    name.len() <= NAME_MAX && is_name(name, in_name) && prefix.is_none_or(is_domain)
+    let is_label = |label: &str| {
+        consists_of(label, |byte| byte.is_ascii_digit() || byte.is_ascii_lowercase() || *byte == b'-')
+    };
+    let is_domain = |domain: &str| domain.len() <= PREFIX_MAX && domain.split('.').all(is_label);
+    is_name(name) && prefix.is_none_or(is_domain)
 }
 
 #[cfg(test)]

@@ -193,7 +193,9 @@ fn a_policy_can_allow_refuse_and_exempt() {
     catalog.set_address_guard(exempt, Vec::new());
     assert_eq!(served(&catalog, "web"), ["192.0.2.1"]);
     let mut off = AddressGuard::default();
-    AddressOwner::ALL.into_iter().for_each(|owner| off.set(owner, GuardAction::Allow));
+    for owner in AddressOwner::ALL {
+        off.set(owner, GuardAction::Allow);
+    }
     let applied = catalog.set_address_guard(off, Vec::new());
     assert_eq!((served(&catalog, "web").len(), applied.faults.len()), (2, 0));
     assert!(catalog.guarded_addresses().is_empty());
