@@ -242,3 +242,6 @@ impl OwnNode {
         body.map(Vec::from).ok_or(NodeError::Body)
     }
 }
+
+#[cfg(test)]
+mod tests;
