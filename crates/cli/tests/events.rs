@@ -280,3 +280,78 @@ fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
         "{note}"
     );
 }
+
+fn metrics(cluster: &Cluster) -> String {
+    common::page(cluster, "/metrics")
+}
+
+/// Waits until the metrics have this line.
+fn shows(cluster: &Cluster, line: &str) {
+    let outcome = eventually(PATIENCE, line, || metrics(cluster).lines().any(|found| found == line));
+    assert!(outcome.is_ok(), "{line} in {}", metrics(cluster));
+}
+
+#[test]
+fn a_service_cannot_take_over_the_address_of_a_pod_or_of_another_service() {
+    for mode in ["nftables", "iptables", "userspace"] {
+        let cluster = Cluster::new();
+        let [thief, victim] = cluster.world.pods() else { panic!("two pods") };
+        let (host, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+        let yaml = format!("mode: {mode}\n");
+        let _proxy = cluster.proxy_with(&yaml);
+        cluster.service(objects::cluster_ip("dns", "10.96.0.40"), &[victim]);
+        let mut service = objects::cluster_ip("greedy", "10.96.0.30");
+        let address = victim.address(portolan_testkit::Family::Ipv4);
+        service["spec"]["externalIPs"] = json!([address, "10.96.0.40", "198.51.100.9"]);
+        for port in service["spec"]["ports"].as_array_mut().unwrap() {
+            port["port"] = json!(common::BACKEND_PORT);
+        }
+        cluster.service(service, &[thief]);
+        // The rest of the Service works.
+        reaches(client, Protocol::Tcp, at("10.96.0.30:8080"), &[thief]);
+        reaches(client, Protocol::Tcp, at("198.51.100.9:8080"), &[thief]);
+        let to_pod = common::backend(victim, address);
+        reaches(host, Protocol::Tcp, to_pod, &[victim]);
+        if mode == "nftables" {
+            ends_as(client, Protocol::Tcp, at("10.96.0.40:8080"), ProbeResult::Refused);
+        }
+        let event = service_event(&cluster, "ExternalAddressLeftOut", "greedy");
+        let note = event["note"].as_str().unwrap();
+        assert!(note.starts_with("spec.externalIPs: ") && note.contains("addressGuard"), "{note}");
+        shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"podCIDRs\"} 1");
+        shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"clusterIPs\"} 1");
+        // The setting allows both.
+        cluster.configure(&format!("{yaml}addressGuard: {{allowed: [10.244.0.0/16], clusterIPs: Allow}}\n"));
+        reaches(host, Protocol::Tcp, to_pod, &[thief]);
+        reaches(client, Protocol::Tcp, at("10.96.0.40:8080"), &[thief]);
+        assert!(!metrics(&cluster).contains("action=\"refuse\""), "{mode}");
+    }
+}
+
+/// Load balancers of clusters without a cloud and operators use addresses of nodes as external addresses.
+#[test]
+fn addresses_of_the_node_are_served_unless_the_setting_refuses_them() {
+    let cluster = Cluster::new();
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    let client = cluster.world.client().namespace();
+    let node = cluster.world.node().address(portolan_testkit::Family::Ipv4).to_string();
+    let _proxy = cluster.proxy();
+    cluster.service(objects::load_balancer("balanced", "10.96.0.50", 30_085, &node), &[one]);
+    let mut service = objects::cluster_ip("external", "10.96.0.51");
+    service["spec"]["externalIPs"] = json!([node]);
+    service["spec"]["ports"][0]["port"] = json!(81);
+    service["spec"]["ports"][1]["port"] = json!(81);
+    cluster.service(service, &[other]);
+    reaches(client, Protocol::Tcp, at(&format!("{node}:80")), &[one]);
+    reaches(client, Protocol::Tcp, at(&format!("{node}:81")), &[other]);
+    let event = event_with(&cluster, "ExternalAddressShared");
+    assert_eq!((&event["regarding"]["name"], &event["type"]), (&json!("external"), &json!("Normal")));
+    shows(&cluster, "portolan_guarded_addresses{action=\"warn\",owner=\"nodeAddresses\"} 2");
+    assert_eq!(count(&cluster, "ExternalAddressShared"), 1, "a load balancer's address is only counted");
+    cluster.configure("addressGuard: {nodeAddresses: Refuse}\n");
+    for port in [80, 81] {
+        ends_as(client, Protocol::Tcp, at(&format!("{node}:{port}")), ProbeResult::Refused);
+    }
+    reaches(client, Protocol::Tcp, at("10.96.0.51:81"), &[other]);
+    shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"nodeAddresses\"} 2");
+}

@@ -220,3 +220,134 @@ fn a_primary_family_that_the_host_does_not_have_ends_the_start() {
     assert!(output.contains("no support for primary IP family"), "{output}");
     assert!(!common::kernel::nft(node, "list tables").contains("portolan"), "nothing is touched");
 }
+
+const TAINT: &str = "portolan.dev/agent-not-ready";
+const READINESS: &str =
+    "readiness: {taint: 'portolan.dev/agent-not-ready:NoSchedule', condition: ServicesUnavailable}\n";
+
+/// Returns the taints that the tests set: that of the agent, the same with another effect, and one of another owner.
+fn taints() -> Value {
+    json!([
+        {"key": "example.com/dedicated", "value": "gpu", "effect": "NoSchedule"},
+        {"key": TAINT, "effect": "NoSchedule"},
+        {"key": TAINT, "effect": "NoExecute"},
+    ])
+}
+
+/// Stores the Node object with the taints, and with a condition of another owner.
+fn overwrite_tainted(cluster: &Cluster, mut node: Value) {
+    node["spec"]["taints"] = taints();
+    node["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "reason": "KubeletReady"}]);
+    cluster.overwrite_node(node);
+}
+
+fn stored_node(cluster: &Cluster) -> Value {
+    let path = format!("/api/v1/nodes/{NODE}");
+    let answer = http::get(cluster.world.node().namespace(), cluster.address, &path).unwrap();
+    serde_json::from_str(&answer.body).unwrap()
+}
+
+/// Returns the condition `ServicesUnavailable` of the Node: status and reason.
+fn condition(node: &Value) -> Option<(String, String)> {
+    let conditions = node["status"]["conditions"].as_array()?;
+    let found = conditions.iter().find(|condition| condition["type"] == "ServicesUnavailable")?;
+    Some((found["status"].as_str()?.to_owned(), found["reason"].as_str()?.to_owned()))
+}
+
+fn is_programmed(node: &Value) -> bool {
+    condition(node) == Some(("False".to_owned(), "ServicesProgrammed".to_owned()))
+}
+
+/// Waits until the Node lacks the agent's taint and has the condition, and checks that nothing else of it changed.
+fn becomes_ready(cluster: &Cluster, proxy: &mut portolan_testkit::PortolanProcess) {
+    let others = json!([taints()[0], taints()[2]]);
+    let outcome = proxy.wait_until(PATIENCE, "the Node is ready", || {
+        let node = stored_node(cluster);
+        node["spec"]["taints"] == others && is_programmed(&node)
+    });
+    assert!(outcome.is_ok(), "{:#}", stored_node(cluster));
+    let node = stored_node(cluster);
+    let has_ready = |condition: &Value| condition["type"] == "Ready" && condition["reason"] == "KubeletReady";
+    assert!(node["status"]["conditions"].as_array().unwrap().iter().any(has_ready), "{node:#}");
+    assert_eq!(node["spec"]["podCIDRs"], objects::node(&cluster.world)["spec"]["podCIDRs"]);
+}
+
+#[test]
+fn the_taint_stays_until_everything_is_programmed_and_read_back() {
+    for mode in ["nftables", "iptables", "userspace"] {
+        let cluster = Cluster::new();
+        busy_services(&cluster);
+        overwrite_tainted(&cluster, with_pod_cidrs(&cluster, &[]));
+        let yaml = format!("mode: {mode}\ndetectLocalMode: NodeCIDR\n{READINESS}");
+        let mut proxy = cluster.start_proxy(&yaml);
+        // The start waits for pod CIDRs.
+        let not_yet = Some(("True".to_owned(), "ServicesNotProgrammed".to_owned()));
+        let outcome =
+            proxy.wait_until(PATIENCE, "the condition", || condition(&stored_node(&cluster)) == not_yet);
+        assert!(outcome.is_ok(), "{mode}: {}", proxy.output());
+        assert_eq!(stored_node(&cluster)["spec"]["taints"], taints(), "{mode}");
+        assert!(common::page(&cluster, "/metrics").contains("portolan_programmed_and_verified 0\n"));
+        overwrite_tainted(&cluster, objects::node(&cluster.world));
+        common::in_step(&mut proxy);
+        becomes_ready(&cluster, &mut proxy);
+        let page = common::page(&cluster, "/metrics");
+        assert!(page.contains("portolan_programmed_and_verified 1\n"), "{page}");
+        // The taint comes back, as with a Node that is registered again.
+        overwrite_tainted(&cluster, objects::node(&cluster.world));
+        let outcome = proxy.wait_until(PATIENCE, "the taint is removed again", || {
+            stored_node(&cluster)["spec"]["taints"] == json!([taints()[0], taints()[2]])
+        });
+        assert!(outcome.is_ok(), "{mode}: {:#}", stored_node(&cluster));
+    }
+}
+
+#[test]
+fn a_restart_writes_nothing_to_a_node_that_is_ready() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    overwrite_tainted(&cluster, objects::node(&cluster.world));
+    let mut proxy = cluster.proxy_with(READINESS);
+    becomes_ready(&cluster, &mut proxy);
+    drop(proxy);
+    let before = stored_node(&cluster)["metadata"]["resourceVersion"].clone();
+    let mut proxy = cluster.proxy_with(READINESS);
+    let outcome = proxy.wait_until(PATIENCE, "the verification", || {
+        let page = common::page(&cluster, "/metrics");
+        page.contains("portolan_programmed_and_verified 1\n")
+            && page.lines().any(|line| line.starts_with("portolan_node_writes_total{result=\"ok\"} "))
+    });
+    assert!(outcome.is_ok(), "{}", proxy.output());
+    assert_eq!(stored_node(&cluster)["metadata"]["resourceVersion"], before, "{}", proxy.output());
+}
+
+#[test]
+fn a_node_that_cannot_be_written_is_reported_and_services_work() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    cluster.delete(Resource::Node, NODE);
+    let mut proxy = cluster.proxy_with(&format!("bindAddress: {INSIDE}\n{READINESS}"));
+    let event = cluster.event("NodeNotUpdated");
+    assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Node")));
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("the Node object does not exist"), "{note}");
+    let page = common::page(&cluster, "/metrics");
+    assert!(page.contains("portolan_node_writes_total{result=\"failed\"} "), "{page}");
+    let pod = &cluster.world.pods()[0];
+    cluster.service(objects::cluster_ip("later", "10.96.0.12"), &[pod]);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.12:80"), &[pod]);
+    // The write is tried again.
+    cluster.apply(objects::node(&cluster.world));
+    overwrite_tainted(&cluster, objects::node(&cluster.world));
+    becomes_ready(&cluster, &mut proxy);
+}
+
+#[test]
+fn readiness_can_be_switched_on_while_the_proxy_runs() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    overwrite_tainted(&cluster, objects::node(&cluster.world));
+    let mut proxy = cluster.proxy();
+    assert_eq!(stored_node(&cluster)["spec"]["taints"], taints(), "without the setting nothing is written");
+    cluster.configure(READINESS);
+    becomes_ready(&cluster, &mut proxy);
+}

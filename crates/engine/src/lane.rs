@@ -39,6 +39,8 @@ pub(super) struct Lane {
     collect_at: Option<Instant>,
     /// When to check that the rules are still there, for a mode that the kernel does not notify of changes.
     check_at: Option<Instant>,
+    /// When to compare everything because a verification is wanted. `None` if none is.
+    verify_at: Option<Instant>,
     retry: Retry,
     /// The last successful commits, and the last failures.
     commits: VecDeque<Attempt>,
@@ -58,6 +60,7 @@ impl Lane {
             full_at: None,
             collect_at: None,
             check_at: None,
+            verify_at: None,
             retry: Retry::default(),
             commits: VecDeque::new(),
             failures: VecDeque::new(),
@@ -142,6 +145,11 @@ impl Lane {
         }
     }
 
+    /// Wants a comparison that finds no difference.
+    pub(super) fn verify(&mut self) {
+        self.verify_at = Some(self.clock.now());
+    }
+
     /// Returns when to run next, or `None` if nothing is pending.
     pub(super) fn due(&self) -> Option<Instant> {
         if self.active.state.is_waiting() {
@@ -149,7 +157,9 @@ impl Lane {
         }
         let commit = self.has_work().then(|| self.not_before.unwrap_or_else(|| self.clock.now()));
         let succession = self.successor.as_ref().map(Successor::due);
-        [commit, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
+        // Otherwise a commit comes first, and this one follows it.
+        let verification = self.verify_at.filter(|_| !self.has_work());
+        [commit, verification, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
             .into_iter()
             .flatten()
             .min()
@@ -177,6 +187,9 @@ impl Lane {
         // The successor's back-off grows with its failures, so the active data plane still gets to commit.
         if passed(self.successor.as_ref().map(Successor::due)) {
             return self.commit_successor();
+        }
+        if passed(self.verify_at) && !self.has_work() && self.active.state.doubt(Reason::Verification, now) {
+            self.not_before = Some(now);
         }
         if self.has_work() && self.not_before.is_none_or(|at| at <= now) {
             return Some(self.commit());
@@ -232,10 +245,22 @@ impl Lane {
             }
             self.complete(&mut report);
             self.succeeded(full);
+            self.follow_verification(&mut report);
         } else {
             self.back_off();
         }
         report
+    }
+
+    /// Ends the verification if this commit was a comparison that found no difference. If it found one, compares again
+    /// after `min_interval`, so that another program which changes the rules all the time does not keep the thread busy.
+    fn follow_verification(&mut self, report: &mut Report) {
+        let Ok(commit) = &report.outcome else { return };
+        if self.verify_at.is_none() || !commit.full {
+            return;
+        }
+        report.verified = commit.elements == 0 && commit.objects == 0;
+        self.verify_at = (!report.verified).then(|| self.clock.now() + self.timing.min_interval);
     }
 
     /// Commits everything with the successor. If that succeeds, the successor becomes the active data plane.
@@ -283,6 +308,7 @@ impl Lane {
             duration,
             full,
             repaired: false,
+            verified: false,
             step,
             triggers: Vec::new(),
             udp: Vec::new(),

@@ -141,6 +141,8 @@ pub struct Report {
     pub full: bool,
     /// True if a change by another program was the reason for the commit, and something had to be repaired.
     pub repaired: bool,
+    /// True if [`Handle::verify`] asked for it and the kernel had everything: a comparison found no difference.
+    pub verified: bool,
     /// What was done.
     pub step: Step,
     /// What was written, or the error.
@@ -211,6 +213,12 @@ impl Handle {
     /// Reports that another program may have changed the table of a family.
     pub fn compare(&self, family: Family) {
         self.sender.put(|pending| pending.families.get_mut(family).drifted());
+    }
+
+    /// Compares everything of a family until a comparison finds that the kernel has it all ([`Report::verified`]). Changes
+    /// that wait are committed before a comparison, so that it ends in a cluster with many changes, too.
+    pub fn verify(&self, family: Family) {
+        self.sender.put(|pending| pending.families.get_mut(family).verify());
     }
 
     /// Asks for a snapshot of every family. `reply` gets it on the engine's thread, after its current commit, with the

@@ -39,6 +39,7 @@ pub(super) struct Requests {
     /// Data planes whose rules are to be removed. A process has one for each mode.
     retired: Vec<Boxed>,
     has_drifted: bool,
+    is_to_verify: bool,
 }
 
 /// A data plane that is to replace the family's.
@@ -88,6 +89,10 @@ impl Requests {
         self.has_drifted = true;
     }
 
+    pub(super) fn verify(&mut self) {
+        self.is_to_verify = true;
+    }
+
     /// Passes everything to the lane of the family, and starts it if `start` is true.
     pub(super) fn pass_to(mut self, lane: &mut Lane, start: bool) {
         if let Some(settings) = self.settings {
@@ -116,6 +121,9 @@ impl Requests {
         }
         if self.has_drifted {
             lane.drifted();
+        }
+        if self.is_to_verify {
+            lane.verify();
         }
     }
 

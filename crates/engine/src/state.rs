@@ -4,7 +4,7 @@
 //!  Waiting ──start──> Unknown ──comparison succeeds──> InSync
 //!                        ^                               │
 //!                        └─ failure, drift, settings, ───┘
-//!                           periodic comparison
+//!                           periodic comparison, verification
 //! ```
 
 use std::time::Instant;
@@ -41,6 +41,8 @@ pub enum Reason {
     Settings,
     /// It is time for the periodic comparison.
     Periodic,
+    /// The owner wants to know that the kernel has everything ([`Handle::verify`](crate::Handle::verify)).
+    Verification,
 }
 
 impl State {

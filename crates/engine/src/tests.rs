@@ -5,6 +5,7 @@ mod random;
 mod recorder;
 mod replace;
 mod thread;
+mod verify;
 
 use std::sync::mpsc::{self, Receiver};
 

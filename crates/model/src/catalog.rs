@@ -13,8 +13,12 @@ mod compile;
 mod event;
 mod explain;
 mod faults;
+mod guard;
+mod index;
 mod ingest;
+mod left_out;
 mod record;
+mod review;
 mod store;
 mod take;
 
@@ -24,6 +28,9 @@ pub use event::{
     UdpService,
 };
 pub use explain::{ExplainedPort, SliceOf};
+pub use guard::{AddressGuard, AddressOwner, GuardAction};
+pub use left_out::{LeftOut, WhyLeftOut};
+pub use review::GuardedAddresses;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,6 +43,7 @@ use claim::{Claims, claims_of, strength};
 use compile::{Compiled, Compiler};
 use faults::FaultyObjects;
 use record::{Interner, ServiceRecord, SliceRecord};
+use review::Review;
 use store::{Id, Store};
 
 /// The cached objects and the pending changes.
@@ -47,6 +55,7 @@ pub struct Catalog {
     slices: Store<SliceRecord>,
     claims: Claims,
     api_server: ApiServer,
+    review: Review,
     cidrs: HashMap<ObjectKey, CidrRecord>,
     /// Names of namespaces and of Service ports.
     names: Interner<str>,
@@ -102,6 +111,7 @@ impl Catalog {
             slices: Store::default(),
             claims: Claims::default(),
             api_server: ApiServer::default(),
+            review: Review::default(),
             cidrs: HashMap::new(),
             names: Interner::default(),
             service_ports: Interner::default(),
@@ -145,10 +155,14 @@ impl Catalog {
             Event::ServiceCidrDeleted(key) => {
                 self.faulty.forget(Kind::ServiceCidr, &key);
                 applied.changed = self.cidrs.remove(&key).is_some();
+                self.review_cidrs(&mut applied);
             }
             Event::ListStart(kind) => self.start_list(kind),
             Event::ListEnd(kind) => self.end_list(kind, &mut applied),
-            Event::ServiceCidrsUnavailable => self.lists.cidrs.complete = true,
+            Event::ServiceCidrsUnavailable => {
+                self.lists.cidrs.complete = true;
+                self.review_complete(&mut applied);
+            }
         }
         applied
     }
@@ -266,6 +280,7 @@ impl Catalog {
             slices: &self.slices,
             claims: &self.claims,
             api_server: &self.api_server,
+            review: &self.review,
             zone,
         }
     }

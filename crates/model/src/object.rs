@@ -9,7 +9,7 @@ mod parse;
 mod service;
 mod slice;
 
-pub use node::{Node, ServiceCidr};
+pub use node::{Node, ServiceCidr, Taint};
 pub use parse::{parse_address, parse_cidr, parse_time};
 pub use service::{
     DEFAULT_AFFINITY_SECONDS, External, MAX_AFFINITY_SECONDS, Service, ServicePort, UNKNOWN_AGE, no_source,
@@ -63,6 +63,10 @@ pub struct Fault {
 /// The effect of a fault on the clients of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notice {
+    /// An external address of the Service belongs to something else. The Service has no frontend there on this node.
+    AddressRefused,
+    /// An external address of the Service belongs to something else. The Service is served there nevertheless.
+    AddressShared,
     /// The Service claims an address or port at which this node reaches the API server. The frontend is omitted on
     /// this node.
     ApiServerAddress,

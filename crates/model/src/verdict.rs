@@ -7,6 +7,8 @@
 //! ```text
 //! Oracle::verdict ──> Verdict ──with_endpoints──> Verdict with the choice of each endpoint
 //!                    Catalog::explain ──┘
+//!         Verdict ──with_left_out──> Verdict with the Services that claim the destination and do not get it
+//! Catalog::left_out_at ──┘
 //! ```
 
 mod reason;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 
 pub use reason::{Reason, SourceKept, Traffic};
 
+use crate::catalog::LeftOut;
 use crate::selection::{Explanation, HintKind};
 use crate::{Backend, Frontend, ServicePortName};
 
@@ -93,6 +96,17 @@ impl Verdict {
         });
         let added: Vec<Reason> = hints.chain(endpoints).collect();
         self.reasons.splice(at..at, added);
+        self
+    }
+
+    /// Adds the Services that claim the destination and do not get it, before all other reasons. `left_out` must be that
+    /// of the packet's destination (see [`Catalog::left_out_at`](crate::Catalog::left_out_at)). Does nothing if the
+    /// destination was not looked up.
+    #[must_use]
+    pub fn with_left_out(mut self, left_out: impl IntoIterator<Item = LeftOut>) -> Self {
+        if !self.reasons.first().is_some_and(Reason::precedes_lookup) {
+            self.reasons.splice(0..0, left_out.into_iter().map(Reason::LeftOut));
+        }
         self
     }
 

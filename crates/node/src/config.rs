@@ -19,10 +19,12 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use portolan_model::Capture;
+use portolan_model::catalog::AddressGuard;
 
 pub use self::duration::{DurationError, format_duration, parse_duration};
 pub use self::error::{ConfigError, FieldError, FieldErrors, Place, Problem};
 pub use self::fields::{Field, fields};
+pub use self::own::{Readiness, Taint, TaintEffect, parse_condition, set_actions};
 pub use self::sections::{
     ClientConnection, Conntrack, DetectLocal, Iptables, Ipvs, LogFormat, Logging, Nftables, OutputOptions,
     VmoduleItem, Winkernel,
@@ -34,6 +36,7 @@ mod document;
 mod duration;
 mod error;
 mod fields;
+mod own;
 mod ports;
 mod quantity;
 mod reader;
@@ -197,6 +200,10 @@ pub struct Configuration {
     pub capture: Capture,
     /// Windows: accepted and ignored.
     pub windows_run_as_service: bool,
+    /// What happens to external addresses of Services that belong to something else.
+    pub address_guard: AddressGuard,
+    /// How the Node shows that Services do not work on it yet.
+    pub readiness: Readiness,
 }
 
 impl Default for Configuration {
@@ -228,6 +235,8 @@ impl Default for Configuration {
             udp_idle_timeout: Duration::ZERO,
             capture: Capture::default(),
             windows_run_as_service: false,
+            address_guard: AddressGuard::default(),
+            readiness: Readiness::default(),
         }
     }
 }

@@ -18,7 +18,7 @@ use portolan_web::metrics::{Collect, MetricKind, Page};
 
 pub use self::build::BuildInfo;
 pub use self::dynamic::DynamicVector;
-pub use self::labels::{ObjectKind, Reload, Resource, TrafficPolicy};
+pub use self::labels::{NodeWrite, ObjectKind, Reload, Resource, TrafficPolicy};
 pub use self::pages::{Pages, PagesSettings, SetVerbosity, server};
 pub use self::process::ProcessMetrics;
 pub use self::proxy::{IptablesMeasures, PacketCounters, ProxyMetrics, RelayMeasures};

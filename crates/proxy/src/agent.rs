@@ -8,15 +8,16 @@ mod backlog;
 mod health_checks;
 mod memory;
 mod node;
+mod objects;
 mod programs;
 mod refusals;
 mod relays;
 mod start;
+mod verification;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +26,7 @@ use portolan_conntrack::CleanerThread;
 use portolan_engine::Claims;
 use portolan_engine::drift::Own;
 use portolan_engine::{Handle, Timing, Work};
-use portolan_model::catalog::{Changes, ObjectFault, PerFamily};
+use portolan_model::catalog::{Changes, GuardedAddresses, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};
 use portolan_node::config::Configuration;
@@ -38,6 +39,7 @@ use super::checks::Finding;
 use super::events::Notes;
 use super::modes::{self, Blueprint, InUse, Meters, Relays, Shared};
 use super::node_settings::KernelSettings;
+use super::readiness::Progress;
 use super::reports::{self, Synced};
 use backlog::Backlog;
 use health_checks::HealthChecks;
@@ -74,6 +76,10 @@ pub(super) struct Agent {
     notes: Notes,
     /// The addresses to which this process's clients of the API server connect.
     peers: Peers,
+    /// What is shown on the Node object.
+    progress: Progress,
+    /// The counts of the address guard that the metrics show.
+    guarded: GuardedAddresses,
     /// The API servers behind the cluster IP, if `peers` has that cluster IP.
     api_servers: BTreeSet<IpAddr>,
     /// The findings about this node that have been reported.
@@ -110,6 +116,8 @@ struct Running {
     health_checks: Vec<HealthChecks>,
     /// Families whose first commit is not in the kernel.
     unsynced: Vec<Family>,
+    /// Families of which no comparison has shown that the kernel has everything.
+    unverified: Vec<Family>,
     planes: Vec<Plane>,
     /// Whether what kube-proxy left is being removed.
     removes_leftovers: bool,
@@ -142,6 +150,7 @@ pub(super) struct Surroundings {
     pub(super) health: Arc<Health>,
     pub(super) notes: Notes,
     pub(super) peers: Peers,
+    pub(super) progress: Progress,
     pub(super) done: Arc<reports::Waiting>,
     pub(super) relays: Relays,
     pub(super) meters: Meters,
@@ -175,6 +184,7 @@ impl Agent {
             health,
             notes,
             peers,
+            progress,
             done,
             relays,
             meters,
@@ -182,7 +192,7 @@ impl Agent {
         } = surroundings;
         health.set_timeout(health_timeout(&configuration));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let agent = Self {
+        let mut agent = Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
             backlog: Backlog::default(),
             node: OwnNode::default(),
@@ -196,6 +206,8 @@ impl Agent {
             started_at: Instant::now(),
             notes,
             peers,
+            progress,
+            guarded: GuardedAddresses::default(),
             api_servers: BTreeSet::new(),
             findings,
             done,
@@ -211,6 +223,7 @@ impl Agent {
             refused: PerFamily::default(),
             need: Need::default(),
         };
+        agent.review_address_guard();
         agent.update_readiness();
         agent
     }
@@ -261,8 +274,11 @@ impl Agent {
         if let Some(running) = &self.running {
             running.engine.set_timing(timing(&self.configuration));
         }
+        self.progress.configure(&self.configuration.readiness);
+        self.verify();
         self.review_families();
         self.review_api_server();
+        self.review_address_guard();
         self.reconfigure();
         self.hand_over();
     }
@@ -275,6 +291,7 @@ impl Agent {
                     self.apply(event);
                 }
                 self.count_bad_objects();
+                self.count_guarded_addresses();
                 self.follow_api_servers();
                 self.hand_over();
                 self.show_backlog();
@@ -338,6 +355,7 @@ impl Agent {
         if step.replaced {
             self.replaced(family);
         }
+        self.note_verification(step);
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
         let is_ready = running.unsynced.is_empty();
@@ -394,6 +412,11 @@ impl Agent {
 
     fn apply(&mut self, mut event: Event) {
         let kind = kind_of(&event);
+        if let Event::NodeDeleted(key) = &event
+            && *key.name == *self.catalog.node_name()
+        {
+            self.progress.node_deleted();
+        }
         if let Event::Service(service) = &mut event
             && !self.allows_external_ips
         {
@@ -416,16 +439,6 @@ impl Agent {
         }
     }
 
-    /// Logs a part of an object that cannot be used. If clients of a Service notice it, also posts an Event for the
-    /// Service.
-    fn report_fault(&self, fault: &ObjectFault) {
-        let (kind, key) = (fault.kind.name(), &fault.key);
-        tracing::warn!(kind, namespace = &*key.namespace, name = &*key.name, fault = %fault.fault, "left out");
-        if let (Some(notice), Kind::Service) = (fault.fault.notice, fault.kind) {
-            self.notes.service_fault(key, notice, &fault.fault);
-        }
-    }
-
     fn show_backlog(&self) {
         let waiting = self.backlog.waiting();
         self.metrics.changes_pending(waiting.services, waiting.endpoint_slices);
@@ -434,15 +447,6 @@ impl Agent {
     /// Uses the counters of another watcher.
     pub(super) fn watched_by(&mut self, counts: Arc<Counts>) {
         self.counts = counts;
-    }
-
-    fn count_bad_objects(&self) {
-        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::ServiceCidr] {
-            let unreadable = self.counts.of(kind).unreadable.load(Ordering::Relaxed);
-            let unreadable = usize::try_from(unreadable).unwrap_or(usize::MAX);
-            let bad = self.catalog.faulty_objects(kind).saturating_add(unreadable);
-            self.metrics.bad_objects(resource(kind), bad);
-        }
     }
 
     /// Hands the Catalog's changes over to the engine. Starts the engine when the first complete state is known.

@@ -103,11 +103,18 @@ impl Notes {
     /// Posts that a part of a Service is left out and that its clients notice.
     pub(super) fn service_fault(&self, key: &ObjectKey, notice: Notice, fault: &Fault) {
         let make = match notice {
+            Notice::AddressRefused => EventNote::external_address_left_out,
+            Notice::AddressShared => EventNote::external_address_shared,
             Notice::ApiServerAddress => EventNote::api_server_address_left_out,
             Notice::ClosedSourceRanges => EventNote::source_ranges_closed,
             Notice::Conflict => EventNote::frontend_in_use,
         };
         self.recorder.event(make((&key.namespace, &key.name), &fault.to_string()));
+    }
+
+    /// Posts that the Node object cannot be written.
+    pub(super) fn node_not_updated(&self, note: &str) {
+        self.recorder.event(EventNote::node_not_updated(&self.node, note));
     }
 
     /// Posts that a changed configuration file has been applied.

@@ -29,6 +29,7 @@ mod node_settings;
 mod options;
 pub mod privilege;
 pub mod program;
+mod readiness;
 mod reload;
 mod reports;
 mod servers;
@@ -64,6 +65,7 @@ use node_settings::KernelSettings;
 use options::Loaded;
 pub use options::{Options, is_kube_proxy, normalise};
 use portolan_web::BindError;
+use readiness::Progress;
 use reload::Reload;
 use servers::{Servers, Shown};
 
@@ -169,6 +171,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let peers = Peers::default();
     let settings = client_settings(configuration, loaded.master.clone(), &metrics, &peers);
     let client = portolan_watch::connect(&settings).await.context("API server")?;
+    let progress = Progress::new(client.clone(), configuration.readiness.clone());
     let (recorder, poster) = Recorder::new(client.clone(), &host_name);
     let notes = Notes::new(recorder, &node_name);
     let done = Arc::<reports::Waiting>::default();
@@ -182,6 +185,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         health: Arc::clone(&health),
         notes: notes.clone(),
         peers: peers.clone(),
+        progress: progress.clone(),
         done: Arc::clone(&done),
         kernel_settings: Arc::clone(&kernel_settings),
     };
@@ -202,9 +206,10 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         pages,
         watchers,
         notes: notes.clone(),
-        metrics,
+        metrics: Arc::clone(&metrics),
         peers: peers.clone(),
         kernel_settings,
+        progress: progress.clone(),
     };
     tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
     notes.starting();
@@ -218,6 +223,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         error = drift(&agent) => Err(error),
         error = address_changes(&agent) => Err(error),
         never = following_api_server(&agent, &peers) => match never {},
+        never = readiness::follow(progress, &node_name, &notes, &metrics) => match never {},
         never = take_over(&agent) => match never {},
         never = poster.run() => match never {},
         never = reporting(&agent, &done) => match never {},

@@ -24,6 +24,7 @@ use super::file::FileWatch;
 use super::modes::{self, Choice};
 use super::node_settings::KernelSettings;
 use super::options::{Loaded, Options};
+use super::readiness::Progress;
 use super::servers::{Prepared, Servers};
 use super::{blocking, checks, client_settings, node_settings, watcher};
 
@@ -43,6 +44,7 @@ pub(super) struct Reload<'a> {
     pub(super) metrics: Arc<ProxyMetrics>,
     pub(super) peers: Peers,
     pub(super) kernel_settings: Arc<KernelSettings>,
+    pub(super) progress: Progress,
 }
 
 impl Reload<'_> {
@@ -159,6 +161,7 @@ impl Reload<'_> {
         let settings = client_settings(&new.configuration, new.master.clone(), &self.metrics, &self.peers);
         let client = portolan_watch::connect(&settings).await.context("clientConnection")?;
         self.notes.use_client(client.clone());
+        self.progress.use_client(client.clone());
         Ok(Some(watcher(client, self.node_name, self.options)))
     }
 
@@ -214,6 +217,8 @@ fn changes(old: &Configuration, new: &Configuration) -> Vec<&'static str> {
         ("portRange", old.port_range == new.port_range),
         ("udpIdleTimeout", old.udp_idle_timeout == new.udp_idle_timeout),
         ("windowsRunAsService", old.windows_run_as_service == new.windows_run_as_service),
+        ("addressGuard", old.address_guard == new.address_guard),
+        ("readiness", old.readiness == new.readiness),
     ];
     table.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }
@@ -242,7 +247,7 @@ mod tests {
     }
 
     /// One changed value for each field of the file.
-    const FIELDS: [(&str, &str); 25] = [
+    const FIELDS: [(&str, &str); 27] = [
         ("featureGates", "featureGates: {AllowServiceExternalIPs: false}"),
         ("clientConnection", "clientConnection: {qps: 7}"),
         ("logging", "logging: {verbosity: 3}"),
@@ -268,6 +273,8 @@ mod tests {
         ("portRange", "portRange: '1-2'"),
         ("udpIdleTimeout", "udpIdleTimeout: 1s"),
         ("windowsRunAsService", "windowsRunAsService: true"),
+        ("addressGuard", "addressGuard: {nodeAddresses: Refuse}"),
+        ("readiness", "readiness: {taint: a}"),
     ];
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Synced {
     pub(super) refused: Vec<Refusal>,
     /// Whether everything was compared with the kernel.
     pub(super) full: bool,
+    /// Whether a comparison has shown that the kernel has everything.
+    pub(super) verified: bool,
     /// The Service ports of the commits, if not everything was compared.
     pub(super) changed: BTreeSet<Arc<ServicePortName>>,
 }
@@ -36,6 +38,7 @@ impl Synced {
     fn add(&mut self, later: Self) {
         self.objects += later.objects;
         self.replaced |= later.replaced;
+        self.verified |= later.verified;
         if later.full {
             (self.full, self.refused, self.changed) = (true, later.refused, BTreeSet::new());
             return;
@@ -141,6 +144,7 @@ impl Reporter {
                     replaced: report.step == Step::Replacement,
                     refused: commit.refused.clone(),
                     full: commit.full,
+                    verified: report.verified,
                     changed: report.changed.into_iter().collect(),
                 });
             }
@@ -197,6 +201,7 @@ mod tests {
             replaced: false,
             refused: refused.iter().map(refusal).collect(),
             full,
+            verified: false,
             changed: changed.iter().map(|service| name(service)).collect(),
         }
     }
@@ -223,5 +228,8 @@ mod tests {
         assert_eq!(then, Synced { objects: two, ..step(true, &[], &["a", "c"]) });
         let replaced = merged([Synced { replaced: true, ..first.clone() }, first]).await;
         assert!(replaced.replaced);
+        let verified =
+            merged([Synced { verified: true, ..step(true, &[], &[]) }, step(false, &["a"], &[])]).await;
+        assert!(verified.verified && verified.full);
     }
 }

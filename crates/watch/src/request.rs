@@ -104,6 +104,15 @@ pub(crate) fn page_uri(path: &str, limit: usize, token: &str) -> String {
     uri.0
 }
 
+/// Returns a name as one segment of a path.
+pub(crate) fn path_segment(name: &str) -> String {
+    let mut uri = Uri(String::new());
+    for byte in name.bytes() {
+        uri.escape(byte);
+    }
+    uri.0
+}
+
 /// A path and a query that is being built.
 struct Uri(String);
 

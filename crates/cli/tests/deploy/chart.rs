@@ -138,6 +138,20 @@ fn the_role_is_that_of_the_manifests() {
     assert_eq!(chart, permissions::given("base", &read("deploy/kustomize/base/rbac.yaml")));
 }
 
+/// Compared as text without the actions, like the other role.
+#[test]
+fn the_role_for_readiness_is_that_of_the_manifests() {
+    let text = read(&format!("{CHART}/templates/readiness.yaml"));
+    assert!(text.starts_with(
+        "{{- if and .Values.rbac.create (or .Values.configuration.readiness.taint \
+         .Values.configuration.readiness.condition) }}\n"
+    ));
+    let plain: Vec<String> =
+        text.lines().filter(|line| !line.trim_start().starts_with("{{")).map(without_actions).collect();
+    let chart = permissions::given("readiness.yaml", &plain.join("\n"));
+    assert_eq!(chart, permissions::given("manifests", &read("deploy/kustomize/readiness/rbac.yaml")));
+}
+
 fn without_actions(line: &str) -> String {
     let Some((before, rest)) = line.split_once("{{") else { return line.to_owned() };
     before.to_owned() + rest.split_once("}}").map_or("", |(_, after)| after)
@@ -247,6 +261,20 @@ fn helm_gives_iptables_what_it_needs_where_a_mode_calls_it() {
     for (mode, expected) in modes {
         let Some(chart) = rendered(&[&format!("configuration.mode={mode}")]) else { return };
         assert_eq!(pod(&chart), &expected["spec"]["template"]["spec"], "{mode:?}");
+    }
+}
+
+#[test]
+fn helm_adds_the_role_for_readiness_where_it_is_configured() {
+    for setting in ["taint=portolan.dev/agent-not-ready", "condition=ServicesUnavailable"] {
+        let Some(chart) = rendered(&[&format!("configuration.readiness.{setting}")]) else { return };
+        let base = yaml("rbac.yaml", &read("deploy/kustomize/readiness/rbac.yaml"));
+        for (kind, field) in [("ClusterRole", "rules"), ("ClusterRoleBinding", "roleRef")] {
+            let name = &of_kind(&base, kind)["metadata"]["name"];
+            let found =
+                chart.iter().find(|it| it["kind"] == kind && it["metadata"]["name"] == *name).unwrap();
+            assert_eq!(found[field], of_kind(&base, kind)[field], "{kind}");
+        }
     }
 }
 

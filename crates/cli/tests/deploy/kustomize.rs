@@ -12,6 +12,7 @@ use crate::files::{self, of_kind, one_yaml, read, run, tool, tools, yaml};
 
 const BASE: &str = "deploy/kustomize/base";
 const OVERLAY: &str = "deploy/kustomize/overlays/kubeadm";
+const READINESS: &str = "deploy/kustomize/readiness";
 const IPTABLES: &str = "deploy/kustomize/overlays/iptables";
 
 /// Returns the `DaemonSet` for modes that call iptables.
@@ -112,6 +113,12 @@ fn set_image(object: &mut Value, image: &Value) {
 fn the_base_is_its_files() {
     let kinds: Vec<Value> = build(BASE).iter().map(|object| object["kind"].clone()).collect();
     assert_eq!(kinds, ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]);
+}
+
+#[test]
+fn the_role_for_readiness_can_be_added_to_every_folder() {
+    let kinds: Vec<Value> = build(READINESS).iter().map(|object| object["kind"].clone()).collect();
+    assert_eq!(kinds, ["ClusterRole", "ClusterRoleBinding"]);
 }
 
 #[test]

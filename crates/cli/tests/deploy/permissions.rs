@@ -6,7 +6,7 @@ use std::time::Duration;
 use portolan_testkit::{Namespace, PortolanProcess};
 
 use crate::files::{BINARY, of_kind, read, yaml};
-use crate::recorder::Recorder;
+use crate::recorder::{Recorder, TAINT};
 
 /// API group, resource, verb.
 type Permission = (String, String, String);
@@ -37,10 +37,26 @@ fn events(verb: &str) -> Permission {
     ("events.k8s.io".to_owned(), "events".to_owned(), verb.to_owned())
 }
 
+const BASE: &str = "deploy/kustomize/base/rbac.yaml";
+const READINESS: &str = "deploy/kustomize/readiness/rbac.yaml";
+
 /// The requests include lists because the recorder refuses to stream them, as old API servers do.
 #[test]
 fn the_role_allows_what_is_asked_for_and_nothing_else() {
-    let given = given("rbac.yaml", &read("deploy/kustomize/base/rbac.yaml"));
+    asks_for(&given("rbac.yaml", &read(BASE)), &[]);
+}
+
+#[test]
+fn the_role_for_readiness_allows_what_it_asks_for_in_addition() {
+    let mut all = given("rbac.yaml", &read(BASE));
+    let more = given("readiness", &read(READINESS));
+    assert!(all.is_disjoint(&more));
+    all.extend(more);
+    asks_for(&all, &["--readiness-taint", TAINT, "--readiness-condition", "ServicesUnavailable"]);
+}
+
+/// Checks that a proxy with these options makes exactly the requests that these permissions allow.
+fn asks_for(given: &BTreeSet<Permission>, options: &[&str]) {
     // An Event is created at the start. A patch needs a repeated Event, which does not happen by itself.
     let expected: BTreeSet<Permission> =
         given.iter().filter(|permission| **permission != events("patch")).cloned().collect();
@@ -50,13 +66,14 @@ fn the_role_allows_what_is_asked_for_and_nothing_else() {
     let master = format!("http://{}", recorder.address());
     let arguments =
         ["proxy", "--master", &master, "--hostname-override", "node1", "--proxy-mode", "nftables"];
+    let arguments = [&arguments[..], options].concat();
     let mut proxy = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
     let outcome = proxy.wait_until(PATIENCE, "every permission is used", || {
         let asked = recorder.permissions();
-        asked.is_superset(&expected) || !asked.is_subset(&given)
+        asked.is_superset(&expected) || !asked.is_subset(given)
     });
     let asked = recorder.permissions();
-    let missing: Vec<_> = asked.difference(&given).collect();
+    let missing: Vec<_> = asked.difference(given).collect();
     let unused: Vec<_> = expected.difference(&asked).collect();
     assert!(missing.is_empty() && unused.is_empty(), "not given: {missing:?}, not used: {unused:?}");
     outcome.unwrap();

@@ -9,6 +9,9 @@ use std::thread;
 use portolan_testkit::Namespace;
 use serde_json::{Value, json};
 
+/// The key of the node's taint.
+pub(crate) const TAINT: &str = "portolan.dev/agent-not-ready";
+
 type Permissions = Arc<Mutex<BTreeSet<(String, String, String)>>>;
 
 /// A running recorder. Its threads wait for requests until the test process ends.
@@ -110,11 +113,15 @@ fn request(reader: &mut BufReader<&TcpStream>) -> Option<(String, String)> {
 fn group_and_resource(path: &str) -> (String, String) {
     let words: Vec<&str> = path.split('?').next().unwrap().trim_start_matches('/').split('/').collect();
     let (group, rest) = if words[0] == "api" { ("", &words[2..]) } else { (words[1], &words[3..]) };
-    let resource = if rest[0] == "namespaces" && rest.len() > 2 { rest[2] } else { rest[0] };
-    (group.to_owned(), resource.to_owned())
+    let resource = match rest {
+        ["namespaces", _, resource, ..] => (*resource).to_owned(),
+        [resource, _, part] => format!("{resource}/{part}"),
+        _ => rest[0].to_owned(),
+    };
+    (group.to_owned(), resource)
 }
 
-/// Returns a list with only the node.
+/// Returns a list with only the node, which has a taint.
 fn list(group: &str, resource: &str) -> Value {
     let (version, kind) = match resource {
         "services" => ("v1".to_owned(), "ServiceList"),
@@ -124,7 +131,7 @@ fn list(group: &str, resource: &str) -> Value {
     };
     let node = json!({
         "metadata": {"name": "node1", "uid": "1", "resourceVersion": "1"},
-        "spec": {"podCIDRs": ["10.244.0.0/24"]},
+        "spec": {"podCIDRs": ["10.244.0.0/24"], "taints": [{"key": TAINT, "effect": "NoSchedule"}]},
         "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]},
     });
     let items = if resource == "nodes" { vec![node] } else { Vec::new() };

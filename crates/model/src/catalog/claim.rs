@@ -7,14 +7,11 @@
 //! frontend when the winner is deleted.
 
 use std::collections::HashSet;
-use std::collections::hash_map::RandomState;
 use std::fmt;
-use std::hash::BuildHasher;
 use std::net::{IpAddr, SocketAddr};
 
-use hashbrown::HashTable;
-
 use super::api_server::ApiServer;
+use super::index::Index;
 use super::record::ServiceRecord;
 use super::store::{Id, Store};
 use crate::object::{Fault, Notice, Service, ServicePort, UNKNOWN_AGE};
@@ -51,6 +48,26 @@ impl Claim {
             Frontend::NodePort(port) => (None, port, Rank::NodePort),
         };
         (Self { address, family, protocol, port }, rank)
+    }
+
+    /// Returns the claim of an address and port.
+    pub(super) const fn of_socket(socket: SocketAddr, family: Family, protocol: Protocol) -> Self {
+        Self { address: Some(socket.ip()), family, protocol, port: socket.port() }
+    }
+
+    /// Returns the address, or `None` for a node port.
+    pub(super) const fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
+    /// Returns the frontend of a claim with this rank.
+    pub(super) const fn frontend(&self, rank: Rank) -> Frontend {
+        match (self.address, rank) {
+            (None, _) | (_, Rank::NodePort) => Frontend::NodePort(self.port),
+            (Some(ip), Rank::ClusterIp) => Frontend::ClusterIp(ip, self.port),
+            (Some(ip), Rank::LoadBalancerIp) => Frontend::LoadBalancerIp(ip, self.port),
+            (Some(ip), Rank::ExternalIp) => Frontend::ExternalIp(ip, self.port),
+        }
     }
 
     /// Returns the rank with which a Service makes this claim, if it makes it.
@@ -112,7 +129,7 @@ impl fmt::Display for Claim {
 
 impl Rank {
     /// Returns the field of a Service from which a claim of this rank comes.
-    const fn field(self) -> &'static str {
+    pub(super) const fn field(self) -> &'static str {
         match self {
             Self::ClusterIp => "spec.clusterIPs",
             Self::LoadBalancerIp => "status.loadBalancer.ingress",
@@ -155,34 +172,31 @@ pub(super) fn claims_of(service: Option<&Service>) -> Vec<RankedClaim> {
     claims
 }
 
-/// The claimants of each frontend. The index holds only ids; the claims are read from the Services.
+/// The claimants of each frontend. The claims are read from the Services.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Claims {
-    index: HashTable<Claimant>,
-    hasher: RandomState,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Claimant {
-    service: Id,
-    /// The upper half of the claim's hash, so that the table can grow without reading the Service.
-    hash: u32,
-}
+pub(super) struct Claims(Index);
 
 impl Claims {
     /// Adds a claim of a Service.
     pub(super) fn insert(&mut self, claim: &Claim, service: Id) {
-        let hash = self.hash(claim);
-        self.index.insert_unique(spread(hash), Claimant { service, hash }, |entry| spread(entry.hash));
+        self.0.insert(claim, service);
     }
 
     /// Removes a claim of a Service.
     pub(super) fn remove(&mut self, claim: &Claim, service: Id) {
-        let hash = self.hash(claim);
-        let is_it = |entry: &Claimant| entry.service == service && entry.hash == hash;
-        if let Ok(entry) = self.index.find_entry(spread(hash), is_it) {
-            entry.remove();
-        }
+        self.0.remove(claim, service);
+    }
+
+    /// Returns every claimant with its rank.
+    pub(super) fn claimants<'a>(
+        &self,
+        claim: &Claim,
+        services: &'a Store<ServiceRecord>,
+    ) -> impl Iterator<Item = (Rank, Id, &'a ServiceRecord)> {
+        self.0.candidates(claim).filter_map(|id| {
+            let record = services.get(id)?;
+            Some((claim.rank_in(record.service.as_ref()?)?, id, record))
+        })
     }
 
     /// Returns the strongest claimant other than the given Service, with its rank.
@@ -192,22 +206,13 @@ impl Claims {
         besides: Id,
         services: &'a Store<ServiceRecord>,
     ) -> Option<(Rank, Id, &'a ServiceRecord)> {
-        let hash = self.hash(claim);
-        let same = self.index.iter_hash(spread(hash)).filter(|e| e.hash == hash && e.service != besides);
-        let rivals = same.filter_map(|entry| {
-            let record = services.get(entry.service)?;
-            Some((claim.rank_in(record.service.as_ref()?)?, entry.service, record))
-        });
+        let rivals = self.claimants(claim, services).filter(|(_, id, _)| *id != besides);
         rivals.min_by(|a, b| strength(a.0, a.2).cmp(&strength(b.0, b.2)))
     }
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.index.len()
-    }
-
-    fn hash(&self, claim: &Claim) -> u32 {
-        (self.hasher.hash_one(claim) >> 32) as u32
+        self.0.len()
     }
 }
 
@@ -215,11 +220,6 @@ impl Claims {
 pub(super) fn strength(rank: Rank, record: &ServiceRecord) -> (Rank, u32, &str, &str) {
     let created = record.service.as_ref().map_or(UNKNOWN_AGE, |service| service.created);
     (rank, created, &record.namespace, &record.name)
-}
-
-/// Spreads 32 bits of hash over 64, because the table uses both ends.
-const fn spread(hash: u32) -> u64 {
-    (hash as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 /// The claims of the ports of one Service so far. A later port does not get a claim of an earlier one.

@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::api_server::ApiServer;
-use super::claim::{Claim, Claims, WithinService, frontends, strength};
+use super::claim::{Claim, Claims, Rank, RankedClaim, WithinService, frontends, strength};
 use super::explain::SliceOf;
+use super::guard::AddressOwner;
 use super::record::{ServiceRecord, SliceRecord};
+use super::review::Review;
 use super::store::{Id, Store};
 use super::{HealthCheck, PerFamily, UdpService};
 use crate::object::{Service, ServicePort};
@@ -20,6 +22,7 @@ pub(super) struct Compiler<'a> {
     pub(super) slices: &'a Store<SliceRecord>,
     pub(super) claims: &'a Claims,
     pub(super) api_server: &'a ApiServer,
+    pub(super) review: &'a Review,
     pub(super) zone: Option<&'a str>,
 }
 
@@ -145,8 +148,7 @@ impl<'a> Compiler<'a> {
         forwardings
     }
 
-    /// Returns the frontends of a port that neither a stronger Service nor an earlier port of this Service owns, and
-    /// that do not hide the API server from this node.
+    /// Returns the frontends of a port without those that are left out, or that an earlier port of this Service has.
     fn owned_frontends(
         self,
         id: Id,
@@ -156,23 +158,40 @@ impl<'a> Compiler<'a> {
         within: &mut WithinService,
     ) -> Vec<Frontend> {
         let mut frontends = frontends(service, port, family);
-        let leads_to_it = self.services.get(id).is_some_and(ApiServer::is_led_to_by);
         frontends.retain(|frontend| {
-            let (claim, rank) = Claim::of(*frontend, family, port.protocol);
-            if !leads_to_it && claim.hides(rank, self.api_server) {
-                return false;
-            }
-            let rival = self.claims.strongest_rival(&claim, id, self.services);
-            let lost = rival.is_some_and(|(rival_rank, _, rival)| {
-                self.services.get(id).is_some_and(|own| strength(rival_rank, rival) < strength(rank, own))
-            });
-            !lost && (service.ports.len() == 1 || within.first(claim))
+            let claim = Claim::of(*frontend, family, port.protocol);
+            self.obstacle(id, claim).is_none() && (service.ports.len() == 1 || within.first(claim.0))
         });
         frontends
     }
+
+    /// Returns why a Service does not get a frontend that it claims. `None` if it gets it.
+    pub(super) fn obstacle(self, id: Id, (claim, rank): RankedClaim) -> Option<Obstacle> {
+        let own = self.services.get(id)?;
+        if !ApiServer::is_led_to_by(own) && claim.hides(rank, self.api_server) {
+            return Some(Obstacle::ApiServer);
+        }
+        let external = claim.address().filter(|_| matches!(rank, Rank::LoadBalancerIp | Rank::ExternalIp));
+        if let Some(owner) = external.and_then(|address| self.review.refuses(id, address)) {
+            return Some(Obstacle::Guard(owner));
+        }
+        let (rival_rank, winner, rival) = self.claims.strongest_rival(&claim, id, self.services)?;
+        (strength(rival_rank, rival) < strength(rank, own)).then_some(Obstacle::Rival(winner))
+    }
 }
 
-fn port_name(record: &ServiceRecord, port: &ServicePort) -> ServicePortName {
+/// Why a Service does not get a frontend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// This node reaches the API server there.
+    ApiServer,
+    /// The address belongs to something else.
+    Guard(AddressOwner),
+    /// This Service has it.
+    Rival(Id),
+}
+
+pub(super) fn port_name(record: &ServiceRecord, port: &ServicePort) -> ServicePortName {
     ServicePortName {
         namespace: record.namespace.clone(),
         service: record.name.clone(),

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::api_server::ApiServer;
 use super::claim::{RankedClaim, claims_of, strength};
+use super::compile::Obstacle;
 use super::record::{ServiceRecord, SliceContent, SliceRecord, fault_digest};
+use super::review::cluster_ips;
 use super::store::Id;
 use super::{Applied, Catalog, CidrRecord, List, ObjectFault};
 use crate::object::{EndpointSlice, Fault, Kind, Node, Object, ObjectKey, Service, ServiceCidr, ServicePort};
@@ -59,9 +60,18 @@ impl Catalog {
         } else {
             (difference(&before, &after), difference(&after, &before))
         };
+        let replaced = self.services.get(id).and_then(|record| record.service.as_ref());
+        let mut addresses = cluster_ips(replaced);
+        self.review.replace(id, replaced, service.as_ref());
+        addresses.extend(cluster_ips(service.as_ref()));
+        let users = self.review.users_of(&addresses);
         self.touch(id);
         self.touch_rivals(id, &lost);
         self.touch_rivals(id, &gained);
+        // They may name a cluster IP that this Service had or gets.
+        for user in &users {
+            self.touch(*user);
+        }
         for (claim, _) in &lost {
             self.claims.remove(claim, id);
         }
@@ -72,6 +82,10 @@ impl Catalog {
             record.service = service;
         }
         applied.changed = true;
+        self.review_service(id, applied);
+        for user in users {
+            self.review_service(user, applied);
+        }
         self.report_conflicts(id, &gained, applied);
     }
 
@@ -88,12 +102,17 @@ impl Catalog {
     /// Reports the loser of each claim that a Service gained and another one has, too.
     fn report_conflicts(&self, id: Id, gained: &[RankedClaim], applied: &mut Applied) {
         let Some(own) = self.services.get(id) else { return };
-        let leads_to_api_server = ApiServer::is_led_to_by(own);
+        let compiler = self.compiler();
         for (claim, rank) in gained {
-            if !leads_to_api_server && claim.hides(*rank, &self.api_server) {
-                let fault = claim.of_api_server(*rank);
-                applied.faults.push(ObjectFault { kind: Kind::Service, key: own.key(), fault });
-                continue;
+            match compiler.obstacle(id, (*claim, *rank)) {
+                Some(Obstacle::ApiServer) => {
+                    let fault = claim.of_api_server(*rank);
+                    applied.faults.push(ObjectFault { kind: Kind::Service, key: own.key(), fault });
+                    continue;
+                }
+                // The guard reports the address.
+                Some(Obstacle::Guard(_)) => continue,
+                Some(Obstacle::Rival(_)) | None => {}
             }
             let strongest = self.claims.strongest_rival(claim, id, &self.services);
             let Some((rival_rank, _, rival)) = strongest else { continue };
@@ -223,6 +242,7 @@ impl Catalog {
         }
         self.node = Some(payload);
         applied.changed = true;
+        self.review_node(applied);
     }
 
     pub(super) fn upsert_cidr(&mut self, object: Object<ServiceCidr>, applied: &mut Applied) {
@@ -238,6 +258,7 @@ impl Catalog {
         report_if(true, applied, Kind::ServiceCidr, &key, faults);
         self.cidrs.insert(key, CidrRecord { cidrs, generation });
         applied.changed = true;
+        self.review_cidrs(applied);
     }
 
     pub(super) fn start_list(&mut self, kind: Kind) {
@@ -264,9 +285,11 @@ impl Catalog {
                 let before = self.cidrs.len();
                 self.cidrs.retain(|_, record| record.generation == current);
                 applied.changed |= self.cidrs.len() != before;
+                self.review_cidrs(applied);
             }
             Kind::Node => {}
         }
+        self.review_complete(applied);
     }
 
     fn end_service_list(&mut self, current: u32, applied: &mut Applied) {

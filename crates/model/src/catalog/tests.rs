@@ -10,6 +10,7 @@ mod api_server;
 mod contested;
 mod explain;
 mod faults;
+mod guard;
 mod random;
 
 type Table = BTreeMap<(Family, ServicePortName), Forwarding>;

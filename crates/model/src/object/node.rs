@@ -25,6 +25,17 @@ pub struct Node {
     pub deleting: bool,
     /// True if the node has the taint `ToBeDeletedByClusterAutoscaler`.
     pub to_be_deleted: bool,
+    /// `spec.taints`, in the given order. Taints without a key are left out.
+    pub taints: Vec<Taint>,
+}
+
+/// A taint of a node, by key and effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    /// The key.
+    pub key: Box<str>,
+    /// The effect; empty if it is missing.
+    pub effect: Box<str>,
 }
 
 impl Node {
@@ -58,6 +69,7 @@ record!(
 record!(
     RawTaint {
         key: "key" => Text<'de>,
+        effect: "effect" => Text<'de>,
     }
 );
 record!(
@@ -106,11 +118,10 @@ impl ObjectBody for Node {
             zone: metadata.labels.zone.text().filter(|zone| !zone.is_empty()).map(Into::into),
             pod_cidrs: parse::cidrs(spec.pod_cidrs, faults, "spec.podCIDRs").0,
             deleting: metadata.deleting,
-            to_be_deleted: taints
-                .iter()
-                .any(|taint| matches!(taint, Loose::Value(taint) if taint.key.text() == Some(TO_BE_DELETED))),
+            taints: taints.iter().filter_map(taint).collect(),
             ..Self::default()
         };
+        node.to_be_deleted = node.taints.iter().any(|taint| &*taint.key == TO_BE_DELETED);
         let list = status.addresses.or_empty(faults, "status.addresses", "a list of addresses");
         for (index, raw) in list.into_iter().enumerate() {
             let path = || format!("status.addresses[{index}]");
@@ -124,6 +135,12 @@ impl ObjectBody for Node {
         }
         node
     }
+}
+
+fn taint(raw: &Loose<RawTaint<'_>>) -> Option<Taint> {
+    let Loose::Value(raw) = raw else { return None };
+    let effect = raw.effect.text().unwrap_or_default();
+    Some(Taint { key: raw.key.text()?.into(), effect: effect.into() })
 }
 
 impl<'de> WithMetadata<'de> for RawServiceCidr<'de> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::catalog::{LeftOut, WhyLeftOut};
 use crate::selection::{Choice, HintKind, HintUse};
 use crate::{Family, Frontend, Protocol, ServicePortName};
 
@@ -28,6 +29,9 @@ pub enum Reason {
     /// A flow that conntrack knows without a translation.
     EstablishedNotTranslated,
 
+    /// A Service claims the destination and does not get it on this node. Added by
+    /// [`Verdict::with_left_out`](super::Verdict::with_left_out).
+    LeftOut(LeftOut),
     /// A frontend matches.
     Matched {
         /// The Service port.
@@ -216,12 +220,22 @@ impl Reason {
         )
     }
 
+    /// Returns true if no frontend was looked up, because the packet is of another family or of an established flow.
+    pub(super) const fn precedes_lookup(&self) -> bool {
+        matches!(self, Self::OtherFamily { .. } | Self::Established { .. } | Self::EstablishedNotTranslated)
+    }
+
     /// Returns the stable name for programs.
     pub const fn code(&self) -> &'static str {
         match self {
             Self::OtherFamily { .. } => "other-family",
             Self::Established { .. } => "established",
             Self::EstablishedNotTranslated => "established-not-translated",
+            Self::LeftOut(left_out) => match left_out.why {
+                WhyLeftOut::ApiServer => "left-out-api-server",
+                WhyLeftOut::Address(_) => "left-out-address",
+                WhyLeftOut::Conflict(_) => "left-out-conflict",
+            },
             Self::Matched { .. } => "matched",
             Self::OtherPort { .. } => "other-port",
             Self::UnusedAddress { .. } => "unused-address",
@@ -277,6 +291,9 @@ impl Reason {
             Self::EstablishedNotTranslated => f.write_str(
                 "the flow is established and conntrack does not translate it: Services do not affect it",
             ),
+            Self::LeftOut(LeftOut { name, frontend, why }) => {
+                write!(f, "{frontend} of {name} ({}) is left out on this node: {why}", name.protocol)
+            }
             Self::Matched { name, frontend } => {
                 write!(f, "the destination is {frontend} of {name} ({})", name.protocol)
             }

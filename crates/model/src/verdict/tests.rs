@@ -2,6 +2,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::*;
+use crate::catalog::{AddressOwner, WhyLeftOut};
+use crate::object::ObjectKey;
 use crate::selection::{Choice, Demand, Endpoint, Hint, HintUse, explain};
 use crate::{Family, Protocol};
 
@@ -63,6 +65,7 @@ fn all_reasons() -> Vec<Reason> {
         Reason::SourceKept(SourceKept::NoDetector),
         Reason::SourceKept(SourceKept::LocalPolicy),
     ];
+    reasons.extend(all_left_out().map(Reason::LeftOut));
     for traffic in [Traffic::Internal, Traffic::External] {
         reasons.extend([
             Reason::ClusterPolicy(traffic),
@@ -71,6 +74,14 @@ fn all_reasons() -> Vec<Reason> {
         ]);
     }
     reasons
+}
+
+/// A frontend that is left out, for every cause.
+fn all_left_out() -> impl Iterator<Item = LeftOut> {
+    let owners = AddressOwner::ALL.map(WhyLeftOut::Address);
+    let others = [WhyLeftOut::ApiServer, WhyLeftOut::Conflict(ObjectKey::new("other", "web"))];
+    let frontend = Frontend::ExternalIp(ip("192.0.2.1"), 80);
+    others.into_iter().chain(owners).map(move |why| LeftOut { name: name("http"), frontend, why })
 }
 
 fn selection_reasons() -> Vec<Reason> {
@@ -158,4 +169,16 @@ fn endpoints_are_added_after_the_policy() {
         "matched external-policy-local endpoint-ready endpoint-not-ready endpoint-on-other-node balanced"
     );
     assert_eq!(codes(None, Reason::SctpNotCarried), "matched sctp-not-carried balanced");
+}
+
+#[test]
+fn frontends_that_are_left_out_come_before_the_lookup() {
+    let verdict =
+        |reason| Verdict { fate: Fate::NotOurs, decided_by: None, endpoints: None, reasons: vec![reason] };
+    let destination = at("192.0.2.1:80");
+    let stray = verdict(Reason::NoFrontend { destination, protocol: Protocol::Tcp });
+    let codes: Vec<&str> = stray.with_left_out(all_left_out().take(3)).codes().collect();
+    assert_eq!(codes, ["left-out-api-server", "left-out-conflict", "left-out-address", "no-frontend"]);
+    let established = verdict(Reason::EstablishedNotTranslated);
+    assert_eq!(established.clone().with_left_out(all_left_out()), established);
 }

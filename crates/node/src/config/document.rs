@@ -11,7 +11,7 @@ use super::reader::{
 use super::{
     ClientConnection, Configuration, Conntrack, DetectLocalMode, HEALTHZ_PORT, Iptables, Ipvs, LogFormat,
     Logging, METRICS_PORT, Mode, Nftables, OutputOptions, VmoduleItem, Winkernel, default_healthz,
-    default_metrics, source, validate,
+    default_metrics, own, source, validate,
 };
 use crate::address::{self, NodePortAddresses};
 
@@ -85,6 +85,8 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
     root.read_unless_zero("configSyncPeriod", &mut c.config_sync_period, duration);
     root.read("portRange", &mut c.port_range, text);
     root.read("windowsRunAsService", &mut c.windows_run_as_service, boolean);
+    root.section("addressGuard", |s| own::read_guard(s, &mut c.address_guard));
+    root.section("readiness", |s| own::read_readiness(s, &mut c.readiness));
     root.read("udpIdleTimeout", &mut c.udp_idle_timeout, duration);
     // Files of upgraded clusters often still have these fields.
     if !c.udp_idle_timeout.is_zero() && c.mode != Some(Mode::Userspace) {

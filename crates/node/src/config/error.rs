@@ -208,6 +208,20 @@ pub enum Problem {
         /// The written value.
         value: String,
     },
+    /// The text is not a key of Kubernetes.
+    #[error(
+        "`{value}` is not a key of Kubernetes; write NAME or DOMAIN/NAME, such as portolan.dev/agent-not-ready"
+    )]
+    NotAKey {
+        /// The written value.
+        value: String,
+    },
+    /// The kubelet sets the condition.
+    #[error("`{value}` is a condition of the kubelet; choose another type")]
+    OfKubelet {
+        /// The written value.
+        value: String,
+    },
     /// The setting exists for the text log format only.
     #[error("only for logging.format text; leave it out")]
     TextFormatOnly,

@@ -30,6 +30,9 @@ const fn field(
     Field { path, kind, default, rule, doc }
 }
 
+/// The values of the fields of `addressGuard`.
+const GUARD_ACTIONS: &str = "Allow, Warn or Refuse";
+
 const FIELDS: &[Field] = &[
     field(
         "apiVersion",
@@ -400,4 +403,54 @@ const FIELDS: &[Field] = &[
         "How long the userspace mode keeps a UDP flow without datagrams.",
     ),
     field("windowsRunAsService", "boolean", "false", "Windows; not used", "Run as a Windows service."),
+    field(
+        "addressGuard.clusterIPs",
+        "text",
+        "Refuse",
+        GUARD_ACTIONS,
+        "What happens to an external IP or load-balancer IP that is the cluster IP of another Service.",
+    ),
+    field(
+        "addressGuard.podCIDRs",
+        "text",
+        "Refuse",
+        GUARD_ACTIONS,
+        "The same for one in `spec.podCIDRs` of this node.",
+    ),
+    field(
+        "addressGuard.nodeAddresses",
+        "text",
+        "Warn",
+        GUARD_ACTIONS,
+        "The same for one that is an address of this node's Node object.",
+    ),
+    field(
+        "addressGuard.serviceCIDRs",
+        "text",
+        "Warn",
+        GUARD_ACTIONS,
+        "The same for one in a service CIDR that no Service has as cluster IP.",
+    ),
+    field(
+        "addressGuard.clusterCIDR",
+        "text",
+        "Warn",
+        GUARD_ACTIONS,
+        "The same for one in `clusterCIDR`, unless that has an address of this node, too.",
+    ),
+    field("addressGuard.allowed", "list of CIDRs", "", "", "External addresses that are always served."),
+    field(
+        "readiness.taint",
+        "text",
+        "",
+        "KEY or KEY:EFFECT; empty means none",
+        "Taint that is removed from the Node when everything has been programmed and read back once.",
+    ),
+    field(
+        "readiness.condition",
+        "text",
+        "",
+        "empty means none; no condition of the kubelet",
+        "Type of a Node condition that is True until then and False afterwards.",
+    ),
 ];

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::document::{API_VERSION, KIND};
 use super::duration::format_duration;
-use super::{Configuration, LogFormat, Logging, Mode, OutputOptions};
+use super::{Configuration, LogFormat, Logging, Mode, OutputOptions, own};
 use crate::address::NodePortAddresses;
 
 pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
@@ -51,6 +51,8 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
             ("ipvs", ipvs(c)),
             ("nftables", nftables(c)),
             ("conntrack", conntrack(c)),
+            ("addressGuard", own::guard(&c.address_guard)),
+            ("readiness", own::readiness(&c.readiness)),
         ];
         fields.extend(sections.map(|(name, section)| (name.to_owned(), section)));
     }
@@ -66,6 +68,14 @@ pub(super) fn to_yaml(c: &Configuration) -> String {
         }
         if !c.windows_run_as_service {
             fields.remove("windowsRunAsService");
+        }
+        // kube-proxy does not know these sections.
+        let default = Configuration::default();
+        if c.address_guard == default.address_guard {
+            fields.remove("addressGuard");
+        }
+        if c.readiness == default.readiness {
+            fields.remove("readiness");
         }
         // kube-proxy rejects this field.
         if c.udp_idle_timeout.is_zero() {

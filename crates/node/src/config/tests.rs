@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use super::*;
 
 mod document;
+mod own;
 mod written;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -51,6 +52,7 @@ fn every_field_is_tested() {
     cidrs();
     node_port_addresses();
     the_alpha_options_of_logging();
+    own::the_sections_of_portolan();
     document::the_head_is_required();
     let known: BTreeSet<String> = fields().iter().map(|field| field.path.to_owned()).collect();
     assert_eq!(TESTED.take(), known);

@@ -67,6 +67,29 @@ impl Labels for Reload {
     }
 }
 
+/// The result of a write to the Node object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeWrite {
+    /// The Node has what was wanted.
+    Ok,
+    /// It will be tried again.
+    Failed,
+}
+
+impl Labels for NodeWrite {
+    fn all() -> Vec<Self> {
+        vec![Self::Ok, Self::Failed]
+    }
+
+    fn index(self) -> usize {
+        self as usize
+    }
+
+    fn text(self) -> String {
+        format!("result=\"{}\"", if self == Self::Ok { "ok" } else { "failed" })
+    }
+}
+
 impl Labels for Family {
     fn all() -> Vec<Self> {
         Self::BOTH.to_vec()

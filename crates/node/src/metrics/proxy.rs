@@ -10,7 +10,7 @@ use self::iptables::IptablesMetrics;
 pub use self::iptables::{IptablesMeasures, PacketCounters};
 pub use self::relay::RelayMeasures;
 use self::sync::{ChangeMetrics, SyncMetrics};
-use super::labels::{Code, ObjectKind, Reload, Resource, TrafficPolicy};
+use super::labels::{Code, NodeWrite, ObjectKind, Reload, Resource, TrafficPolicy};
 use super::{BuildInfo, Counter, DynamicVector, Gauge, ProcessMetrics, Registry, Vector, stability};
 use crate::address::Family;
 
@@ -42,6 +42,9 @@ pub struct ProxyMetrics {
     bad_objects: Arc<Vector<ObjectKind, Gauge>>,
     client: ClientMetrics,
     features: Arc<DynamicVector<2, Gauge>>,
+    guarded: Arc<DynamicVector<2, Gauge>>,
+    node_writes: Arc<Vector<NodeWrite, Counter>>,
+    verified: Arc<Gauge>,
     reloads: Arc<Vector<Reload, Counter>>,
     last_reload: Arc<Gauge>,
     version: String,
@@ -103,6 +106,21 @@ impl ProxyMetrics {
                 "kubernetes_feature_enabled",
                 "[BETA] Stage of a feature gate, and 1 where it is on",
                 DynamicVector::new(["name", "stage"], Gauge::default),
+            ),
+            guarded: registry.add(
+                "portolan_guarded_addresses",
+                "External IPs and load-balancer IPs of Services that belong to something else, served or refused",
+                DynamicVector::new(["action", "owner"], Gauge::default),
+            ),
+            node_writes: registry.add(
+                "portolan_node_writes_total",
+                "Attempts to remove the taint or to set the condition of the Node (readiness)",
+                Vector::new(Counter::default),
+            ),
+            verified: registry.add(
+                "portolan_programmed_and_verified",
+                "1 once everything was programmed and read back without a difference; only with readiness",
+                Gauge::default(),
             ),
             reloads: registry.add(
                 "portolan_config_reloads_total",
@@ -263,6 +281,24 @@ impl ProxyMetrics {
     /// Sets how many objects of a kind have parts that cannot be used.
     pub fn bad_objects(&self, resource: Resource, objects: usize) {
         self.bad_objects.with(ObjectKind(resource), |gauge| gauge.set(objects as f64));
+    }
+
+    /// Sets how many external addresses of Services belong to something else, by action and owner.
+    pub fn guarded_addresses<'a>(&self, counts: impl Iterator<Item = ([&'a str; 2], usize)>) {
+        self.guarded.clear();
+        for (labels, count) in counts {
+            self.guarded.with(labels, |gauge| gauge.set(count as f64));
+        }
+    }
+
+    /// Counts an attempt to write to the Node.
+    pub fn node_written(&self, result: NodeWrite) {
+        self.node_writes.with(result, Counter::increment);
+    }
+
+    /// Records that everything was programmed and read back without a difference.
+    pub fn verified(&self) {
+        self.verified.set(1.0);
     }
 
     /// Records a request of HTTP method `verb`, with the status `code` of the API server's response; `None` without a

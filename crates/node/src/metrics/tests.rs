@@ -30,6 +30,7 @@ fn label_values_have_distinct_members() {
     check::<Resource>();
     check::<ObjectKind>();
     check::<Reload>();
+    check::<NodeWrite>();
 }
 
 #[test]
@@ -84,6 +85,9 @@ fn nothing_is_shown_before_its_first_use() {
     # HELP portolan_dataplane_drift_repairs_total Repairs of what another program changed in the kernel
     # TYPE portolan_dataplane_drift_repairs_total counter
     portolan_dataplane_drift_repairs_total 0
+    # HELP portolan_programmed_and_verified 1 once everything was programmed and read back without a difference; only with readiness
+    # TYPE portolan_programmed_and_verified gauge
+    portolan_programmed_and_verified 0
     # HELP registered_metrics_total [BETA] Registered metrics by stability level and the version that deprecates them
     # TYPE registered_metrics_total counter
     registered_metrics_total{deprecated_version="",stability_level="ALPHA"} 25
@@ -135,6 +139,10 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.request_delayed("GET", "10.0.0.1:443", quick);
     metrics.config_reload(Reload::Ok);
     metrics.config_reload(Reload::Refused);
+    metrics.guarded_addresses([(["warn", "nodeAddresses"], 2)].into_iter());
+    metrics.node_written(NodeWrite::Ok);
+    metrics.node_written(NodeWrite::Failed);
+    metrics.verified();
     metrics.mode("nftables", "configured", "nftables");
     metrics.mode("iptables", "no_ipvs", "ipvs");
     let measures = IptablesMeasures {

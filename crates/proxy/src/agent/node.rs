@@ -59,6 +59,7 @@ impl Agent {
     pub(super) fn node_changed(&mut self) {
         let Some(node) = self.catalog.node() else { return };
         self.health.node(Some(NodeState { deleting: node.deleting, tainted: node.to_be_deleted }));
+        self.progress.node(node);
         let before = self.node.clone();
         if !self.node.take(node) {
             return;

@@ -122,7 +122,7 @@ impl Agent {
         }
         engine.start();
         let health_checks = self.new_health_checks(&addresses);
-        let unsynced = self.families.clone();
+        let (unsynced, unverified) = (self.families.clone(), self.families.clone());
         let removes_leftovers = false;
         self.running = Some(Running {
             engine,
@@ -131,9 +131,11 @@ impl Agent {
             settings,
             health_checks,
             unsynced,
+            unverified,
             planes,
             removes_leftovers,
         });
+        self.verify();
         Ok(())
     }
 

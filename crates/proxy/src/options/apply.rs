@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use portolan_node::address::{self, NodePortAddresses};
 use portolan_node::config::{
     Configuration, Conntrack, DetectLocalMode, FieldError, HEALTHZ_PORT, Ipvs, LogFormat, Logging,
-    METRICS_PORT, Mode, Problem,
+    METRICS_PORT, Mode, Problem, Taint, parse_condition, set_actions,
 };
 
 use super::flags::{FLAGS, Flag};
@@ -38,6 +38,8 @@ pub(super) fn configuration(given: &Given) -> (Configuration, Vec<FieldError>) {
     c.node_port_addresses = node_port_addresses(given, &mut errors);
     modes(given, &mut c, &mut errors);
     local(given, &mut c, &mut errors);
+    address_guard(given, &mut c, &mut errors);
+    readiness(given, &mut c, &mut errors);
     conntrack(given, &mut c.conntrack);
     (c, errors)
 }
@@ -195,6 +197,27 @@ fn local(given: &Given, c: &mut Configuration, errors: &mut Vec<FieldError>) {
     let written = given.non_empty("cluster-cidr");
     let elements = written.as_deref().into_iter().flat_map(|text| text.split(','));
     c.cluster_cidrs = parse_cidrs("cluster-cidr", elements, errors);
+}
+
+fn address_guard(given: &Given, c: &mut Configuration, errors: &mut Vec<FieldError>) {
+    let (flag, allowed) = ("address-guard", "address-guard-allowed");
+    let actions = given.list(flag);
+    if let Err(problem) = set_actions(&mut c.address_guard, actions.iter().map(String::as_str)) {
+        errors.push(wrong(flag, problem));
+    }
+    c.address_guard.allowed = parse_cidrs(allowed, given.list(allowed).iter().map(String::as_str), errors);
+}
+
+fn readiness(given: &Given, c: &mut Configuration, errors: &mut Vec<FieldError>) {
+    let (taint, condition) = ("readiness-taint", "readiness-condition");
+    match given.non_empty(taint).map(|text| Taint::parse(&text)).transpose() {
+        Ok(parsed) => c.readiness.taint = parsed,
+        Err(problem) => errors.push(wrong(taint, problem)),
+    }
+    match given.non_empty(condition).map(|text| parse_condition(&text)).transpose() {
+        Ok(parsed) => c.readiness.condition = parsed,
+        Err(problem) => errors.push(wrong(condition, problem)),
+    }
 }
 
 fn conntrack(given: &Given, c: &mut Conntrack) {

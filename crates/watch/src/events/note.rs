@@ -110,6 +110,22 @@ impl EventNote {
         Self::of_service(service, "EndpointsLeftOut", note)
     }
 
+    /// An external address of a Service belongs to something else and is refused. kube-proxy has no such event.
+    pub fn external_address_left_out(service: (&str, &str), note: &str) -> Self {
+        Self::of_service(service, "ExternalAddressLeftOut", note)
+    }
+
+    /// An external address of a Service belongs to something else and is served nevertheless, as in kube-proxy, which
+    /// has no such event.
+    pub fn external_address_shared(service: (&str, &str), note: &str) -> Self {
+        Self { event_type: EventType::Normal, ..Self::of_service(service, "ExternalAddressShared", note) }
+    }
+
+    /// The taint of the Node cannot be removed or its condition cannot be set. kube-proxy has no such event.
+    pub fn node_not_updated(node_name: &str, note: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "NodeNotUpdated", "ShowReadiness", note)
+    }
+
     /// A Service claims the address and port at which a node reaches the API server. kube-proxy has no such event.
     pub fn api_server_address_left_out(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "APIServerAddressLeftOut", note)

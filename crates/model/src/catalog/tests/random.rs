@@ -20,6 +20,13 @@ fn replay(mirror: &mut Table, changes: Vec<Change>) {
     }
 }
 
+/// Addresses and ports that Services of the random worlds claim and that the guard may refuse.
+const CONTESTED: [&str; 4] = ["10.96.0.2:80", "10.1.0.1:80", "10.1.0.2:443", "[2001:db8:1::1]:53"];
+
+fn socket(text: &str) -> std::net::SocketAddr {
+    text.parse().expect("a socket")
+}
+
 /// Returns the comparable state of a Catalog.
 fn portrait(catalog: &Catalog) -> impl PartialEq + std::fmt::Debug {
     let mut conflicts: Vec<String> = catalog.conflicts().map(|c| format!("{}: {}", c.key, c.fault)).collect();
@@ -29,7 +36,10 @@ fn portrait(catalog: &Catalog) -> impl PartialEq + std::fmt::Debug {
     udp.sort_by(|a, b| (&a.name, &a.frontends).cmp(&(&b.name, &b.frontends)));
     let counts = Family::BOTH.map(|family| catalog.no_local_endpoints(family));
     let cidrs = Family::BOTH.map(|family| catalog.service_cidrs(family));
-    (table(catalog), conflicts, udp, catalog.health_checks(), counts, cidrs)
+    let guarded = catalog.guarded_addresses().clone();
+    let left_out: Vec<Vec<LeftOut>> =
+        CONTESTED.map(|at| catalog.left_out_at(socket(at), Protocol::Tcp)).into();
+    (table(catalog), conflicts, udp, catalog.health_checks(), counts, cidrs, guarded, left_out)
 }
 
 /// A world, its zone and its CIDR, and the Catalog and mirror that follow it event by event.
@@ -40,6 +50,9 @@ struct Follower {
     zone: &'static str,
     cidrs: Option<&'static str>,
     api_server: ApiServer,
+    /// This node's addresses and pod CIDRs.
+    node: (Vec<&'static str>, Vec<&'static str>),
+    guard: (AddressGuard, Vec<IpNet>),
     catalog: Catalog,
     mirror: Table,
 }
@@ -61,6 +74,8 @@ impl Follower {
             zone: "",
             cidrs: None,
             api_server: ApiServer::default(),
+            node: Default::default(),
+            guard: Default::default(),
             catalog,
             mirror,
         };
@@ -75,15 +90,15 @@ impl Follower {
     }
 
     fn step(&mut self) {
-        match self.rng.below(13) {
+        match self.rng.below(15) {
             0 => self.relist(Kind::Service),
             1 => self.relist(Kind::EndpointSlice),
             2 => {
                 self.zone = ["", "z1", "z2"][self.rng.below(3)];
-                self.catalog.apply(node(self.zone));
+                self.catalog.apply(self.node());
             }
             3 => {
-                self.cidrs = [None, Some("10.96.0.0/12"), Some("2001:db8::/64")][self.rng.below(3)];
+                self.cidrs = [None, Some("10.96.0.0/12"), Some("2001:db8:1::/64")][self.rng.below(3)];
                 self.catalog.apply(match self.cidrs {
                     Some(text) => cidr("main", &[text]),
                     None => Event::ServiceCidrDeleted(ObjectKey::new("", "main")),
@@ -105,11 +120,43 @@ impl Follower {
                 };
                 self.catalog.set_api_server(self.api_server.clone());
             }
+            7 => {
+                let addresses = ["10.1.0.1", "10.2.0.1", "2001:db8:1::1"];
+                self.node = (
+                    self.rng.some(&addresses, 2).into_iter().copied().collect(),
+                    self.rng.some(&["10.1.0.0/31", "10.2.0.0/24"], 1).into_iter().copied().collect(),
+                );
+                self.catalog.apply(self.node());
+            }
+            8 => self.change_guard(),
             _ => {
                 let edit = random_edit(&mut self.rng, &mut self.world, &self.ranges);
                 self.tell(&edit);
             }
         }
+    }
+
+    /// Returns the current state of this node.
+    fn node(&self) -> Event {
+        let (addresses, pod_cidrs) = &self.node;
+        let list: Vec<_> =
+            addresses.iter().map(|address| json!({ "type": "InternalIP", "address": address })).collect();
+        let object = json!({
+            "metadata": { "name": "n1", "labels": { "topology.kubernetes.io/zone": self.zone } },
+            "spec": { "podCIDRs": pod_cidrs }, "status": { "addresses": list },
+        });
+        Event::Node(decode_node(object.to_string().as_bytes()).expect("decodes"))
+    }
+
+    fn change_guard(&mut self) {
+        let mut policy = AddressGuard::default();
+        for owner in AddressOwner::ALL {
+            policy.set(owner, GuardAction::ALL[self.rng.below(3)]);
+        }
+        let nets = |texts: Vec<&&str>| texts.into_iter().map(|text| text.parse().expect("a CIDR")).collect();
+        policy.allowed = nets(self.rng.some(&["10.1.0.2/32", "10.96.0.0/30"], 1));
+        self.guard = (policy, nets(self.rng.some(&["10.1.0.0/16", "10.0.0.0/8"], 1)));
+        self.catalog.set_address_guard(self.guard.0.clone(), self.guard.1.clone());
     }
 
     /// Lists a kind after a lost connection, during which objects were deleted.
@@ -141,8 +188,9 @@ impl Follower {
     /// Returns a new Catalog of the same world.
     fn rebuilt(&self) -> Catalog {
         let mut catalog = Catalog::new("n1");
-        catalog.apply(node(self.zone));
+        catalog.apply(self.node());
         catalog.set_api_server(self.api_server.clone());
+        catalog.set_address_guard(self.guard.0.clone(), self.guard.1.clone());
         if let Some(text) = self.cidrs {
             catalog.apply(cidr("main", &[text]));
         }
@@ -199,6 +247,7 @@ proptest! {
         let catalog = &follower.catalog;
         prop_assert_eq!((catalog.services.len(), catalog.slices.len()), (0, 0));
         prop_assert_eq!(catalog.claims.len(), 0);
+        prop_assert!(catalog.review.is_empty());
         prop_assert!(catalog.health_checks.is_empty() && catalog.pending.triggers.is_empty());
         prop_assert_eq!(Family::BOTH.map(|f| catalog.no_local_endpoints(f)), [NoLocalEndpoints::default(); 2]);
     }

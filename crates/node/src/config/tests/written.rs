@@ -36,6 +36,9 @@ configSyncPeriod: 7s
 portRange: 1-2
 udpIdleTimeout: 8s
 windowsRunAsService: true
+addressGuard: {clusterIPs: Warn, podCIDRs: Allow, nodeAddresses: Refuse, serviceCIDRs: Refuse, clusterCIDR: Allow,
+  allowed: [192.0.2.0/24]}
+readiness: {taint: 'portolan.dev/agent-not-ready:NoSchedule', condition: ServicesUnavailable}
 ";
 
 #[test]

@@ -136,6 +136,38 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
     )
     .field("nodePortAddresses"),
     flag(
+        NODE,
+        "address-guard",
+        List,
+        "",
+        "What happens to external addresses of Services that belong to something else: clusterIPs, podCIDRs, nodeAddresses, serviceCIDRs or clusterCIDR, each with =Allow, =Warn or =Refuse",
+    )
+    .field("addressGuard"),
+    flag(
+        NODE,
+        "address-guard-allowed",
+        List,
+        "",
+        "CIDRs in which external addresses of Services are always served",
+    )
+    .field("addressGuard.allowed"),
+    flag(
+        NODE,
+        "readiness-taint",
+        Text,
+        "",
+        "KEY or KEY:EFFECT: a taint that is removed from the Node when everything was programmed and read back once",
+    )
+    .field("readiness.taint"),
+    flag(
+        NODE,
+        "readiness-condition",
+        Text,
+        "",
+        "Type of a Node condition that is True until everything was programmed and read back once, and False afterwards",
+    )
+    .field("readiness.condition"),
+    flag(
         MODE,
         "proxy-mode",
         Text,

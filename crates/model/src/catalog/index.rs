@@ -1,0 +1,60 @@
+//! Services by a key that is not stored: the index holds ids and hashes, and the caller compares with the Services.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash};
+
+use hashbrown::HashTable;
+
+use super::store::Id;
+
+/// Ids of Services by the hash of a key. A Service may have several keys, and a key several Services.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Index {
+    table: HashTable<Entry>,
+    hasher: RandomState,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    service: Id,
+    /// The upper half of the key's hash, so that the table can grow without reading the Service.
+    hash: u32,
+}
+
+impl Index {
+    /// Adds a key of a Service.
+    pub(super) fn insert<K: Hash>(&mut self, key: &K, service: Id) {
+        let hash = self.hash(key);
+        self.table.insert_unique(spread(hash), Entry { service, hash }, |entry| spread(entry.hash));
+    }
+
+    /// Removes a key of a Service.
+    pub(super) fn remove<K: Hash>(&mut self, key: &K, service: Id) {
+        let hash = self.hash(key);
+        let is_it = |entry: &Entry| entry.service == service && entry.hash == hash;
+        if let Ok(entry) = self.table.find_entry(spread(hash), is_it) {
+            entry.remove();
+        }
+    }
+
+    /// Returns the Services with this key, and rarely another one whose key has the same hash.
+    pub(super) fn candidates<K: Hash>(&self, key: &K) -> impl Iterator<Item = Id> {
+        let hash = self.hash(key);
+        let entries = self.table.iter_hash(spread(hash));
+        entries.filter(move |entry| entry.hash == hash).map(|entry| entry.service)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    fn hash<K: Hash>(&self, key: &K) -> u32 {
+        (self.hasher.hash_one(key) >> 32) as u32
+    }
+}
+
+/// Spreads 32 bits of hash over 64, because the table uses both ends.
+const fn spread(hash: u32) -> u64 {
+    (hash as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
