@@ -96,7 +96,7 @@ impl Userspace {
     /// Returns what the kernel and the relay have, in the terms of Services. Changes nothing. Endpoints and affinity are
     /// not known if the relay has ended.
     pub fn observe(&mut self) -> Result<Observed, Error> {
-        let rules = observe::without_refused(self.kernel.observe()?);
+        let rules = self.kernel.observe()?;
         Ok(match self.relay.snapshot(self.family) {
             Some(entries) => observe::with_relay(rules, &entries),
             None => rules,

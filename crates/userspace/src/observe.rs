@@ -35,12 +35,19 @@ pub fn read_redirect(
     family: Family,
 ) -> Result<Option<Observed>, portolan_iptables::Error> {
     let reading = Reading::read(programs, family)?.filter(|reading| reading.listeners.is_some());
-    Ok(reading.map(|reading| without_refused(reading.observed)))
+    Ok(reading.map(|reading| without_sctp(reading.observed)))
 }
 
 /// Leaves out SCTP Service ports that the rules reject or drop. This mode refuses all SCTP Service ports.
 pub(super) fn without_refused(mut rules: Observed) -> Observed {
     rules.ports.retain(|port| port.protocol != Protocol::Sctp || !has_no_endpoints(port));
+    rules
+}
+
+/// Leaves out SCTP Service ports. The rules of a redirect refuse all of them, and their reader does not know whether a rule
+/// refuses packets or leads them to the relay.
+pub(super) fn without_sctp(mut rules: Observed) -> Observed {
+    rules.ports.retain(|port| port.protocol != Protocol::Sctp);
     rules
 }
 
