@@ -1,6 +1,6 @@
 //! Makes a report: the oracle's verdict, and what else was read.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::catalog::ExplainedPort;
 use portolan_model::oracle::{FlowState, Oracle, Translation};
@@ -9,7 +9,7 @@ use portolan_model::table::Entry;
 use portolan_model::verdict::{self, Decision, EndpointList, Reason, Verdict};
 use portolan_model::{Backend, Frontend, ServicePortName};
 
-use crate::facts::{Connection, Facts};
+use crate::facts::{Connection, Facts, Pod};
 use crate::nearest::nearest;
 use crate::obstacles::{obstacles, stops};
 use crate::programmed::programmed;
@@ -214,7 +214,7 @@ fn report_endpoints(
             EndpointList::Cluster => explained.cluster,
             EndpointList::Local => explained.local,
         };
-        let pod = facts.pods.iter().find(|pod| pod.addresses.contains(&backend.address));
+        let pod = pod_of(backend.address, facts.pods);
         EndpointReport {
             endpoint: backend.socket(),
             used: choice.is_used(),
@@ -222,12 +222,18 @@ fn report_endpoints(
             text: choice.to_string(),
             masqueraded: masqueraded(backend).filter(|_| choice.is_used()),
             slice: explained.from.slice.to_string(),
-            pod: pod.map(crate::facts::Pod::full_name),
+            pod: pod.map(Pod::full_name),
             node: explained.from.node.as_deref().map(str::to_owned),
             local: explained.endpoint.local,
         }
     };
     explained.selection.endpoints.iter().map(report).collect()
+}
+
+/// Returns the pod with an address. Pods in the network of a node share its addresses.
+fn pod_of(address: IpAddr, pods: &[Pod]) -> Option<&Pod> {
+    let mut found = pods.iter().filter(|pod| pod.addresses.contains(&address));
+    found.next().filter(|_| found.next().is_none())
 }
 
 fn decided_by(decision: &Decision) -> DecidedBy {
@@ -325,7 +331,7 @@ fn summary(outcome: Outcome, fate: &verdict::Fate, firewall: Option<&[Obstacle]>
     match outcome {
         Outcome::Reachable => {
             let certain = firewall.is_none_or(<[Obstacle]>::is_empty);
-            let rest = if certain { "" } else { ", unless a rule of another program stops it" };
+            let rest = if certain { "" } else { ", unless a rule of another program stops or redirects it" };
             match fate {
                 verdict::Fate::Backends { set, .. } if set.len() != 1 => {
                     format!("one of {} endpoints gets the packet{rest}", set.len())

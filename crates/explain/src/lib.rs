@@ -35,7 +35,7 @@ pub use report::{
     EndpointReport, Fate, FrontendKind, Masquerade, MasqueradeUse, Nearest, Note, Obstacle, ObstacleKind,
     Outcome, Programmed, Report, Stage, Step, VERSION, Wanted,
 };
-pub use resolve::Unanswerable;
+pub use resolve::{Unanswerable, destination};
 pub use text::Style;
 
 #[cfg(test)]

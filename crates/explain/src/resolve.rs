@@ -141,6 +141,15 @@ pub(crate) fn resolve<'a>(question: &Question, facts: &Facts<'a>) -> Result<Aske
     Ok(Asked { client, input, destination, protocol, family, view, notes })
 }
 
+/// Returns the address, port and protocol that a question names.
+///
+/// # Errors
+/// As [`answer`](crate::answer).
+pub fn destination(question: &Question, facts: &Facts<'_>) -> Result<(SocketAddr, Protocol), Unanswerable> {
+    let asked = resolve(question, facts)?;
+    Ok((asked.destination, asked.protocol))
+}
+
 impl Asked<'_> {
     /// Returns the packet for the oracle.
     pub(crate) fn packet(&self, flow: FlowState) -> Packet<'_> {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::report::{
     Client, ClientKind, ConnectionReport, Connections, EndpointReport, Obstacle, ObstacleKind, Outcome,
-    Programmed, Report, Stage,
+    Programmed, Report, Stage, Step,
 };
 
 /// How a report is printed.
@@ -18,6 +18,9 @@ pub enum Style {
 
 /// Width of the first column.
 const WIDTH: usize = 14;
+
+/// End of the codes of hints that no endpoint has. They are of no interest to people.
+const ABSENT_HINTS: &str = "-hints-absent";
 
 /// The colours, as parameters of SGR.
 const GREEN: &str = "32";
@@ -106,12 +109,13 @@ impl Page {
 
     fn wanted(&mut self, report: &Report) {
         let mut last = None;
-        for step in &report.wanted.steps {
+        let steps = report.wanted.steps.iter().filter(|step| !step.code.ends_with(ABSENT_HINTS));
+        for step in steps {
             if last == Some(Stage::Endpoints) && step.stage != Stage::Endpoints {
                 self.endpoints(&report.wanted.endpoints);
             }
             let label = if last == Some(step.stage) { "" } else { label(step.stage) };
-            self.row(label, &step.text);
+            self.row(label, &sentence(step));
             last = Some(step.stage);
         }
         if last == Some(Stage::Endpoints) {
@@ -176,6 +180,19 @@ impl Page {
             let text = if obstacle.certain { self.paint(RED, &text) } else { self.paint(YELLOW, &text) };
             self.row(if index == 0 { "firewall" } else { "" }, &text);
         }
+    }
+}
+
+/// Returns the text of a step. The label already names masquerading.
+fn sentence(step: &Step) -> String {
+    if let Some(rest) = step.text.strip_prefix("masquerading: ") {
+        format!("yes: {rest}")
+    } else if let Some(rest) = step.text.strip_prefix("no masquerading: ") {
+        format!("no: {rest}")
+    } else if let Some(rest) = step.text.strip_prefix("masquerading ") {
+        rest.to_owned()
+    } else {
+        step.text.clone()
     }
 }
 
