@@ -100,7 +100,11 @@ fn the_examples_of_the_page() {
     }
     assert!(count >= 4, "{count} examples");
     if std::env::var_os("UPDATE").is_some() {
-        fs::write(page_path(), &updated).unwrap();
+        // At once, because other tests read the page meanwhile.
+        let new = page_path().with_extension("new");
+        fs::write(&new, &updated).unwrap();
+        fs::rename(&new, page_path()).unwrap();
+        return;
     }
     assert_eq!(page, updated, "run with UPDATE=1");
 }

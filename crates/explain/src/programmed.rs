@@ -21,7 +21,7 @@ pub(crate) fn programmed(
     observed: &Observed,
 ) -> Programmed {
     let place =
-        Place { socket: asked.destination, accepts_node_ports: facts.node.has(asked.destination.ip()) };
+        Place { socket: asked.destination, is_this_node: facts.node.has(asked.destination.ip()) };
     let is_relevant = |difference: &Difference| {
         difference.protocol == asked.protocol
             && (is_of(difference, decided_by) || place.is_met_by(difference, observed))
@@ -54,7 +54,7 @@ fn report(difference: &Difference) -> DifferenceReport {
 /// The destination of the packet.
 struct Place {
     socket: SocketAddr,
-    accepts_node_ports: bool,
+    is_this_node: bool,
 }
 
 impl Place {
@@ -62,7 +62,7 @@ impl Place {
     fn is(&self, place: &ObservedPlace) -> bool {
         match place {
             ObservedPlace::Frontend(Frontend::NodePort(port)) => {
-                *port == self.socket.port() && self.accepts_node_ports
+                *port == self.socket.port() && self.is_this_node
             }
             ObservedPlace::Frontend(frontend) => frontend.socket() == Some(self.socket),
             ObservedPlace::Address(socket) | ObservedPlace::NodePortAt(socket) => *socket == self.socket,

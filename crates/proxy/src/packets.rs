@@ -130,3 +130,93 @@ fn with_loopback(own: &[IpAddr]) -> Vec<IpAddr> {
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     own.iter().copied().chain(loopback).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+    use clap::Parser;
+    use portolan_model::object::decode_node;
+    use portolan_model::oracle::ModeDifferences;
+    use portolan_model::{LocalDetector, NodePortAddresses};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn configured(flags: &[&str]) -> anyhow::Result<Configured> {
+        let line = Line::try_parse_from([&["portolan"], flags].concat())?;
+        Configured::load(&line.options)
+    }
+
+    /// Returns the node n1, which has two addresses and a pod CIDR, in IPv4.
+    fn view(flags: &[&str]) -> (String, FamilyView) {
+        let mut catalog = Catalog::new("n1");
+        let node = r#"{"metadata":{"name":"n1"},"spec":{"podCIDRs":["10.244.1.0/24"]},"status":{"addresses":[
+            {"type":"InternalIP","address":"192.0.2.1"},{"type":"ExternalIP","address":"198.51.100.7"}]}}"#;
+        catalog.apply(Event::Node(decode_node(node.as_bytes()).unwrap()));
+        let node = configured(flags).unwrap().node_view(&catalog, None);
+        assert_eq!(node.addresses.len(), 4, "with loopback");
+        (node.mode, node.families.ipv4.unwrap())
+    }
+
+    fn loopback_node_ports(flags: &[&str]) -> Vec<IpNet> {
+        view(flags).1.differences.loopback_node_ports
+    }
+
+    fn nets(texts: &[&str]) -> Vec<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn modes_have_their_differences() {
+        let differences = |flags: &[&str]| {
+            let (mode, view) = view(flags);
+            (mode, view.differences)
+        };
+        let named = |mode: &str, differences: ModeDifferences| (mode.to_owned(), differences);
+        let iptables = ModeDifferences::iptables(nets(&["127.0.0.0/8"]));
+        assert_eq!(differences(&[]), named("iptables", iptables));
+        assert_eq!(differences(&["--proxy-mode=nftables"]), named("nftables", ModeDifferences::default()));
+        assert_eq!(differences(&["--proxy-mode=ipvs"]), named("ipvs", ModeDifferences::ipvs()));
+        let userspace = ["--proxy-mode=userspace", "--userspace-capture=redirect"];
+        assert_eq!(differences(&userspace[..1]), named("userspace", ModeDifferences::userspace()));
+        assert_eq!(differences(&userspace), named("userspace", ModeDifferences::redirect()));
+    }
+
+    #[test]
+    fn node_ports_on_loopback_addresses_follow_the_configuration() {
+        assert_eq!(loopback_node_ports(&["--iptables-localhost-nodeports=false"]), nets(&[]));
+        assert_eq!(loopback_node_ports(&["--nodeport-addresses=192.0.2.0/24"]), nets(&[]));
+        assert_eq!(loopback_node_ports(&["--nodeport-addresses=127.0.0.0/8"]), nets(&["127.0.0.1/32"]));
+        assert_eq!(
+            loopback_node_ports(&["--proxy-mode=nftables", "--nodeport-addresses=127.0.0.0/8"]),
+            nets(&[])
+        );
+    }
+
+    #[test]
+    fn settings_are_those_of_the_agent() {
+        let settings = |flags: &[&str]| view(flags).1.settings;
+        assert_eq!(settings(&[]).node_port_addresses, NodePortAddresses::MatchAll);
+        let of_node = NodePortAddresses::Addresses(vec!["192.0.2.1".parse().unwrap()]);
+        assert_eq!(settings(&["--proxy-mode=nftables"]).node_port_addresses, of_node, "the primary address");
+        assert_eq!(settings(&[]).local_detector, LocalDetector::None);
+        let by_node = settings(&["--detect-local-mode=NodeCIDR"]).local_detector;
+        assert_eq!(by_node, LocalDetector::Cidr("10.244.1.0/24".parse().unwrap()));
+        assert_eq!(settings(&[]).node_ip, Some("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn actions_are_refused() {
+        for action in ["--cleanup", "--init-only", "--only-ours", "--write-config-to=x", "--version"] {
+            let error = configured(&[action]).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("are actions of the proxy"), "{action}: {error}");
+        }
+        assert!(configured(&["--config=/nonexistent"]).is_err());
+    }
+}
