@@ -47,13 +47,13 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ENDPOINT", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "the flag, and its value")]
     established: Option<Option<SocketAddr>>,
-    /// Name of the interface at which the packet arrives on this node. Only detectLocalMode by interface needs it.
+    /// Name of the interface at which the packet arrives on this node, for detectLocalMode by interface and for firewall rules.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     /// Form of the report.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
-    #[command(flatten, next_help_heading = "Flags of the proxy")]
+    #[command(flatten)]
     proxy: Box<portolan_proxy::Options>,
 }
 

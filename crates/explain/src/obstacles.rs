@@ -14,6 +14,9 @@ use crate::resolve::Asked;
 /// Most endpoints for which rules are evaluated.
 const MOST_ENDPOINTS: usize = 64;
 
+/// Name of the loopback interface.
+const LOOPBACK: &str = "lo";
+
 /// A part of the path: the packet before and after its destination is translated, and the hooks that it passes.
 struct Leg {
     before: Packet,
@@ -68,59 +71,85 @@ fn endpoints(fate: &Fate) -> impl Iterator<Item = SocketAddr> {
 }
 
 fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg> {
-    let from_node = asked.client.kind == ClientKind::Node;
+    let origin = Origin::of(asked);
     let before = describe(asked, asked.destination);
-    let to = |endpoint: Option<SocketAddr>, after: Packet, is_here: bool| Leg {
-        before: before.clone(),
-        after,
-        hooks: hooks(from_node, is_here),
-        endpoint,
-    };
     match fate {
         Fate::Reject | Fate::Drop => Vec::new(),
-        Fate::NotOurs => vec![to(None, before.clone(), facts.node.has(asked.destination.ip()))],
+        Fate::NotOurs => {
+            let is_here = facts.node.has(asked.destination.ip());
+            path(origin, is_here, &before, &before, None)
+        }
         Fate::Backends { .. } if asked.view.differences.hides_clients => {
             // The relay receives the packet, and connects to the endpoint itself.
-            let mut legs = vec![to(None, before.clone(), true)];
-            legs.extend(endpoints(fate).map(|endpoint| {
+            let to_endpoint = |endpoint: SocketAddr| {
                 let packet = Packet {
                     input: Some(Vec::new()),
                     source: asked.view.settings.node_ip.map(IpNet::from),
                     ..describe(asked, endpoint)
                 };
-                Leg {
-                    before: packet.clone(),
-                    after: packet,
-                    hooks: hooks(true, facts.node.has(endpoint.ip())),
-                    endpoint: Some(endpoint),
-                }
-            }));
-            legs
+                path(Origin::Node, facts.node.has(endpoint.ip()), &packet, &packet, Some(endpoint))
+            };
+            let to_relay = path(origin, true, &before, &before, None);
+            to_relay.into_iter().chain(endpoints(fate).flat_map(to_endpoint)).collect()
         }
-        Fate::Backends { .. } => endpoints(fate)
-            .map(|endpoint| {
+        Fate::Backends { .. } => {
+            let to_endpoint = |endpoint: SocketAddr| {
                 let after = Packet { translated: true, ..describe(asked, endpoint) };
-                to(Some(endpoint), after, facts.node.has(endpoint.ip()))
-            })
-            .collect(),
+                path(origin, facts.node.has(endpoint.ip()), &before, &after, Some(endpoint))
+            };
+            endpoints(fate).flat_map(to_endpoint).collect()
+        }
     }
 }
 
-const fn hooks(from_node: bool, to_node: bool) -> &'static [Hook] {
-    match (from_node, to_node) {
-        (true, true) => &[Hook::Output, Hook::Postrouting, Hook::Input],
-        (true, false) => &[Hook::Output, Hook::Postrouting],
-        (false, true) => &[Hook::Prerouting, Hook::Input],
-        (false, false) => &[Hook::Prerouting, Hook::Forward, Hook::Postrouting],
+/// Where a packet enters the hooks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Node,
+    Elsewhere,
+}
+
+impl Origin {
+    fn of(asked: &Asked<'_>) -> Self {
+        if asked.client.kind == ClientKind::Node { Self::Node } else { Self::Elsewhere }
+    }
+}
+
+/// Returns the hooks that a packet passes, to this node if `is_here`. What the node sends to itself leaves and arrives
+/// through the loopback interface.
+fn path(
+    origin: Origin,
+    is_here: bool,
+    before: &Packet,
+    after: &Packet,
+    endpoint: Option<SocketAddr>,
+) -> Vec<Leg> {
+    let leg = |before: Packet, after: Packet, hooks| Leg { before, after, hooks, endpoint };
+    let loopback = || Some(vec![LOOPBACK.to_owned()]);
+    match (origin, is_here) {
+        (Origin::Node, true) => {
+            let leaving = |packet: &Packet| Packet { output: loopback(), ..packet.clone() };
+            let arriving = Packet { input: loopback(), output: Some(Vec::new()), ..after.clone() };
+            vec![
+                leg(leaving(before), leaving(after), &[Hook::Output, Hook::Postrouting]),
+                leg(arriving.clone(), arriving, &[Hook::Prerouting, Hook::Input]),
+            ]
+        }
+        (Origin::Node, false) => vec![leg(before.clone(), after.clone(), &[Hook::Output, Hook::Postrouting])],
+        (Origin::Elsewhere, true) => {
+            vec![leg(before.clone(), after.clone(), &[Hook::Prerouting, Hook::Input])]
+        }
+        (Origin::Elsewhere, false) => {
+            vec![leg(before.clone(), after.clone(), &[Hook::Prerouting, Hook::Forward, Hook::Postrouting])]
+        }
     }
 }
 
 /// Describes the packet with this destination.
 fn describe(asked: &Asked<'_>, destination: SocketAddr) -> Packet {
-    let from_node = asked.client.kind == ClientKind::Node;
     let input = asked.input.clone().map(|name| vec![name]);
     Packet {
-        input: if from_node { Some(Vec::new()) } else { input },
+        input: if Origin::of(asked) == Origin::Node { Some(Vec::new()) } else { input },
         source: (!asked.client.example).then(|| host(asked.client.address)),
         destination: Some(host(destination.ip())),
         protocol: Some(asked.protocol.number()),

@@ -20,8 +20,7 @@ pub(crate) fn programmed(
     decided_by: Option<&Decision>,
     observed: &Observed,
 ) -> Programmed {
-    let place =
-        Place { socket: asked.destination, is_this_node: facts.node.has(asked.destination.ip()) };
+    let place = Place { socket: asked.destination, is_this_node: facts.node.has(asked.destination.ip()) };
     let is_relevant = |difference: &Difference| {
         difference.protocol == asked.protocol
             && (is_of(difference, decided_by) || place.is_met_by(difference, observed))

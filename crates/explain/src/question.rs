@@ -21,8 +21,8 @@ pub struct Question {
     /// The state of its flow.
     #[serde(default)]
     pub flow: Flow,
-    /// Name of the interface at which the packet arrives on this node. `None` if it is not known. Only detection of pods by
-    /// interface depends on it.
+    /// Name of the interface at which the packet arrives on this node. `None` if it is not known. Detection of pods by
+    /// interface and firewall rules depend on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }

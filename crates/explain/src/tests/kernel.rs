@@ -194,6 +194,38 @@ fn the_relay_sends_packets_of_the_node() {
     assert_eq!((report.outcome, report.firewall), (Outcome::Reachable, Some(Vec::new())));
 }
 
+/// The usual rules of a firewall for packets to this node.
+const INPUT: &str = "\
+*filter
+:INPUT DROP [0:0]
+:OUTPUT DROP [0:0]
+-A INPUT -i lo -j ACCEPT
+-A OUTPUT -o lo -j ACCEPT
+-A OUTPUT -o eth0 -j ACCEPT
+COMMIT
+";
+
+#[test]
+fn what_the_node_sends_to_itself_passes_the_loopback_interface() {
+    let world = World::new();
+    let rules = Ruleset::new(saved::chains(Family::Ipv4, INPUT));
+    let facts = Facts { rules: Some(&rules), ..world.facts() };
+    let obstacles = |from: &str, to: &str| {
+        let obstacles = crate::answer(&question(from, to), &facts).unwrap().firewall.unwrap();
+        obstacles.iter().map(|obstacle| (obstacle.chain.clone(), obstacle.certain)).collect::<Vec<_>>()
+    };
+    assert_eq!(obstacles("node", "192.0.2.1:22"), []);
+    let chain = |name: &str| format!("chain {name} of table ip filter (iptables-legacy)");
+    let input = obstacles("outside", "192.0.2.1:22");
+    assert_eq!(input, [(chain("INPUT"), false)], "the interface of the client is not known");
+    let mut asked = question("outside", "192.0.2.1:22");
+    asked.interface = Some("eth0".to_owned());
+    let firewall = crate::answer(&asked, &facts).unwrap().firewall.unwrap();
+    assert!(firewall.iter().all(|obstacle| obstacle.certain) && firewall.len() == 1, "{firewall:?}");
+    let away = obstacles("node", "svc/web");
+    assert_eq!(away, [(chain("OUTPUT"), false)], "the interface to the endpoint is not known");
+}
+
 fn connection(source: &str, destination: &str, endpoint: &str, seen: &str) -> Connection {
     Connection {
         protocol: Protocol::Udp,
