@@ -34,7 +34,7 @@ pub(crate) const NOT_AS_WANTED: u8 = 5;
 pub(crate) struct Options {
     /// Who sends the packet: an IP address, `node`, `outside` or `pod/NAME[.NAMESPACE]`.
     from: Sender,
-    /// Where it is sent to: ADDRESS:PORT[/PROTOCOL], or svc/NAME[.NAMESPACE][:PORT][/PROTOCOL].
+    /// Where it is sent to: `ADDRESS:PORT[/PROTOCOL]`, or `svc/NAME[.NAMESPACE][:PORT][/PROTOCOL]`.
     to: Target,
     /// File or folder of Services, EndpointSlices, Nodes, ServiceCIDRs and Pods in YAML or JSON; `-` is the standard input.
     /// May be repeated.

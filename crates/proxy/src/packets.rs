@@ -1,6 +1,6 @@
 //! What the configuration of the agent means for packets, without an agent: for `portolan explain`.
 //!
-//! The settings are derived by the same functions as those of a running agent ([`settings`]), and the differences of the
+//! The settings are derived by the same functions as those of a running agent, and the differences of the
 //! mode by its driver.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
