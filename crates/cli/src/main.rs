@@ -2,6 +2,7 @@
 
 mod check_ips;
 mod doctor;
+mod explain;
 mod reference;
 mod serve;
 
@@ -43,6 +44,7 @@ enum Command {
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
     Doctor(portolan_doctor::Options),
+    Explain(explain::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -93,6 +95,14 @@ impl Program for Cli {
             Command::Doctor(options) => {
                 privilege::raise();
                 return doctor::run(&options);
+            }
+            Command::Explain(options) => {
+                if options.reads_kernel() {
+                    privilege::raise();
+                } else {
+                    let _ = privilege::give_up();
+                }
+                return explain::run(&options);
             }
             Command::Completions(options) => {
                 // Completions are text on standard output and need no privilege, so a failure to give it up is

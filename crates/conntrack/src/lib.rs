@@ -5,17 +5,21 @@
 //! after the endpoints of a UDP Service port have changed. [`Check`] decides which flows are stale (a pure function),
 //! [`Cleaner`] deletes those from the kernel, and [`CleanerThread`] does so on its own thread on request.
 //!
+//! [`flows_to`] lists the flows to one destination, for diagnosis.
+//!
 //! Flows are checked while they are listed, and deleted in batches. The kernel's table is never held in memory, so
 //! memory does not depend on the number of flows. TCP and SCTP flows are left alone: their peers notice.
 
 mod check;
 mod cleaner;
+mod listing;
 mod pending;
 mod translations;
 mod worker;
 
 pub use check::{Check, Verdict};
 pub use cleaner::{Cleaner, Report};
+pub use listing::{Listed, flows_to};
 pub use translations::Translations;
 pub use worker::{Cleaned, CleanerThread, Requests};
 
@@ -31,6 +35,9 @@ pub enum Error {
     /// `nf_conntrack_netlink`.
     #[error("listing UDP flows: {0}; needs CAP_NET_ADMIN and the kernel module nf_conntrack_netlink")]
     List(SocketError),
+    /// The flows to a destination could not be listed.
+    #[error("listing flows: {0}; needs CAP_NET_ADMIN and the kernel module nf_conntrack_netlink")]
+    ListTo(SocketError),
     /// Stale flows could not be deleted.
     #[error("deleting stale UDP flows: {0}")]
     Delete(SocketError),

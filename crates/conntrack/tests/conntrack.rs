@@ -11,13 +11,14 @@
 #[path = "conntrack/net.rs"]
 mod net;
 
+use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use portolan_conntrack::{Check, Cleaner, CleanerThread, Report};
+use portolan_conntrack::{Check, Cleaner, CleanerThread, Report, flows_to};
 use portolan_model::catalog::PerFamily;
-use portolan_model::{Family, NodePortAddresses};
+use portolan_model::{Family, NodePortAddresses, Protocol};
 use portolan_testkit::eventually;
 
 use net::{
@@ -53,6 +54,32 @@ fn flows_of_every_kind(net: &Net) {
     net.send(1007, plan.gone, 5353);
     net.insert("tcp", 1008, plan.frontend, 53);
     net.insert("sctp", 1009, plan.frontend, 53);
+}
+
+fn the_flows_to_one_destination(plan: &'static Plan) {
+    in_net(plan, |net| {
+        flows_of_every_kind(net);
+        let destination = SocketAddr::new(plan.frontend, 53);
+        let listed = flows_to(destination, Protocol::Udp, 10).unwrap();
+        let mut ports: Vec<_> =
+            listed.flows.iter().map(|flow| flow.original.source_port().unwrap()).collect();
+        ports.sort_unstable();
+        assert_eq!((ports.as_slice(), listed.partial), ([1001, 1002, 1003].as_slice(), false));
+        let few = flows_to(destination, Protocol::Udp, 2).unwrap();
+        assert_eq!((few.flows.len(), few.partial), (2, true));
+        let other = flows_to(destination, Protocol::Sctp, 2).unwrap();
+        assert_eq!(other.flows.len(), 1);
+    });
+}
+
+#[test]
+fn the_flows_to_one_destination_ipv4() {
+    the_flows_to_one_destination(&V4);
+}
+
+#[test]
+fn the_flows_to_one_destination_ipv6() {
+    the_flows_to_one_destination(&V6);
 }
 
 fn exactly_the_stale_flows(plan: &'static Plan) {

@@ -13,6 +13,7 @@ mod documents;
 mod elsewhere;
 mod follow;
 mod marker;
+mod reading;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -30,6 +31,7 @@ use portolan_store::{Scope, StoredObject};
 
 pub use self::follow::Follower;
 pub(crate) use self::marker::MARKER;
+pub use self::reading::{Declared, Read, parse, read};
 use self::{
     contents::{Contents, Found},
     documents::Document,

@@ -30,19 +30,27 @@ pub fn facts(host: &Host) -> Facts {
         Ok(proxies) => facts.proxies = proxies,
         Err(error) => facts.unread.push(unread("processes", &error)),
     }
-    let mut chains = Vec::new();
+    let (rules, unread) = ruleset(host);
+    facts.rules = rules;
+    facts.unread.extend(unread);
+    facts
+}
+
+/// Returns the firewall rules of all programs, and what could not be read. Tables of proxies have no rules. Blocks while the
+/// programs of the older iptables run.
+pub fn ruleset(host: &Host) -> (Ruleset, Vec<Unread>) {
+    let (mut chains, mut failures) = (Vec::new(), Vec::new());
     match rules::read() {
         Ok(read) => chains.extend(read),
-        Err(error) => facts.unread.push(unread("nftables", &error)),
+        Err(error) => failures.push(unread("nftables", &error)),
     }
     for (family, read) in legacy::read(host) {
         match read {
             Ok(read) => chains.extend(read),
-            Err(error) => facts.unread.push(unread(&format!("the older iptables, {family}"), &error)),
+            Err(error) => failures.push(unread(&format!("the older iptables, {family}"), &error)),
         }
     }
-    facts.rules = Ruleset::new(chains);
-    facts
+    (Ruleset::new(chains), failures)
 }
 
 fn unread(what: &str, reason: &impl Display) -> Unread {

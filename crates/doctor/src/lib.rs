@@ -1,9 +1,8 @@
 //! Finds what on this node breaks Services, and says how to mend it: `portolan doctor`.
 //!
 //! The core is pure. [`facts`] are plain values. [`checks`] turns them into [`finding`]s: what is wrong, what it breaks,
-//! and the command that mends it. [`rules`] reads firewall rules of other programs and decides which packets they drop,
-//! translate or exempt from connection tracking; it can also be asked about a single packet. [`report`] prints the
-//! result.
+//! and the command that mends it. The crate `firewall` decides which packets firewall rules of other programs drop,
+//! translate or exempt from connection tracking. [`report`] prints the result.
 //!
 //! I/O is at the edge: [`gather`] reads the facts of this node (netlink, `/proc`, and the programs of the older iptables),
 //! [`fix`] executes the mends that are safe, and [`command`] is the command line. What only the API server knows
@@ -19,7 +18,7 @@ pub mod finding;
 pub mod fix;
 pub mod gather;
 pub mod report;
-pub mod rules;
 
 pub use command::{Options, run};
 pub use finding::{Code, Finding, Fix, Severity};
+use portolan_firewall as rules;

@@ -27,6 +27,7 @@ mod file;
 mod modes;
 mod node_settings;
 mod options;
+pub mod packets;
 pub mod privilege;
 pub mod program;
 mod readiness;

@@ -24,6 +24,7 @@ use portolan_engine::{Boxed, Step};
 use portolan_leftovers::Keep;
 use portolan_model::Family;
 use portolan_model::catalog::UdpService;
+use portolan_model::oracle::ModeDifferences;
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
@@ -64,6 +65,14 @@ pub(super) trait ModeDriver: Sync {
         family: Family,
         node: &settings::Node<'_>,
     ) -> Blueprint;
+
+    /// Returns what happens to packets of a family in another way than in nftables mode.
+    fn differences(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> ModeDifferences;
 
     /// Returns `masqueradeAll` and `masqueradeBit`. Modes without fields of their own have those of the iptables mode.
     fn masquerade(&self, configuration: &Configuration) -> (bool, u8) {

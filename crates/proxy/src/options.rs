@@ -76,6 +76,11 @@ impl Loaded {
         }
     }
 
+    /// Returns the warnings.
+    pub(crate) fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// Logs the warnings.
     pub(crate) fn log_notes(&self) {
         for note in &self.notes {

@@ -28,6 +28,7 @@ pub use portolan_api::{
     DeleteOptions, Effect, FieldError, FieldManager, NodePortRange, NodePortRangeError, Outcome, Part,
     Preconditions, Propagation, ServiceRanges, Target, WriteOptions, audit,
 };
+pub use portolan_controllers::manifests;
 pub use portolan_controllers::{ControllersConfig, RepairCounters, RepairMetrics, repair_once};
 pub use portolan_schema::{Info, Object, Resource, json, shape::FieldValidation};
 pub use portolan_store::{

@@ -55,7 +55,7 @@ pub(super) fn read(folder: &Path, unfinished: &HashSet<OsString>) -> io::Result<
     Ok(contents)
 }
 
-fn content(path: &Path) -> Found {
+pub(super) fn content(path: &Path) -> Found {
     read_regular(path).map_or_else(Found::Unreadable, Found::Content)
 }
 

@@ -1,11 +1,13 @@
 //! The iptables mode: finds its programs, and derives the options of its data plane from the node and the
 //! configuration.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use ipnet::{IpNet, Ipv4Net};
 use portolan_engine::Error;
 use portolan_iptables::{Counted, Iptables, Measures, Options, Programs, Rules};
+use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
 use portolan_node::config::{Configuration, Mode};
@@ -22,6 +24,9 @@ use crate::node_settings::KernelSettings;
 const ROUTE_LOCALNET: &str = "/proc/sys/net/ipv4/conf/all/route_localnet";
 /// Whether conntrack accepts TCP packets outside the window as valid.
 const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+
+/// All IPv4 loopback addresses (RFC 1122, 3.2.1.3).
+const IPV4_LOOPBACK: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8));
 
 /// The driver of this mode.
 pub(super) struct Driver;
@@ -47,6 +52,25 @@ impl ModeDriver for Driver {
         node: &settings::Node<'_>,
     ) -> Blueprint {
         Blueprint::Iptables(options(configuration, family, node))
+    }
+
+    /// Node ports on loopback addresses follow the configuration, even if the kernel setting for them cannot be written.
+    fn differences(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+    ) -> ModeDifferences {
+        let ports = settings::node_ports(configuration, node.ips, family);
+        if !wants_localhost(configuration, &ports, family) {
+            return ModeDifferences::iptables(Vec::new());
+        }
+        ModeDifferences::iptables(match &ports {
+            NodePortMatch::MatchAll => vec![IPV4_LOOPBACK],
+            NodePortMatch::Cidrs(_) => {
+                loopback_addresses(&ports, family, node).into_iter().map(IpNet::from).collect()
+            }
+        })
     }
 
     fn initialise(
@@ -141,19 +165,24 @@ impl PlaneOptions for Options {
 /// Returns the options of a family's data plane.
 pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
     let ports = settings::node_ports(configuration, node.ips, family);
-    let loopback_addresses = match &ports {
-        NodePortMatch::MatchAll => Vec::new(),
-        NodePortMatch::Cidrs(_) => {
-            let matching = ports.matching(family, node.addresses.iter().copied());
-            matching.into_iter().filter(IpAddr::is_loopback).collect()
-        }
-    };
+    let loopback_addresses = loopback_addresses(&ports, family, node);
     let liberal = Host::default().read(TCP_BE_LIBERAL);
     Options {
         localhost_node_ports: wants_localhost(configuration, &ports, family),
         loopback_addresses,
         drop_invalid: liberal.is_none_or(|liberal| liberal == "0"),
         ..Options::default()
+    }
+}
+
+/// Returns the loopback addresses that accept node ports, if not all addresses do.
+fn loopback_addresses(ports: &NodePortMatch, family: Family, node: &settings::Node<'_>) -> Vec<IpAddr> {
+    match ports {
+        NodePortMatch::MatchAll => Vec::new(),
+        NodePortMatch::Cidrs(_) => {
+            let matching = ports.matching(family, node.addresses.iter().copied());
+            matching.into_iter().filter(IpAddr::is_loopback).collect()
+        }
     }
 }
 

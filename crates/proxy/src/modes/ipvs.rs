@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use portolan_engine::Error;
 use portolan_ipvs::{Ipvs, KernelVersion};
+use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
@@ -31,6 +32,10 @@ impl ModeDriver for Driver {
 
     fn blueprint(&self, configuration: &Configuration, _: Family, _: &settings::Node<'_>) -> Blueprint {
         Blueprint::Ipvs(options(configuration))
+    }
+
+    fn differences(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> ModeDifferences {
+        ModeDifferences::ipvs()
     }
 
     /// To `kube-ipvs0`.

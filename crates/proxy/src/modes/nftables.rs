@@ -2,6 +2,7 @@
 
 use portolan_engine::Error;
 use portolan_engine::Step;
+use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
 use portolan_nftables::Nftables;
 use portolan_node::config::{Configuration, Mode};
@@ -27,6 +28,10 @@ impl ModeDriver for Driver {
 
     fn blueprint(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> Blueprint {
         Blueprint::Nftables(Options)
+    }
+
+    fn differences(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> ModeDifferences {
+        ModeDifferences::default()
     }
 
     fn masquerade(&self, configuration: &Configuration) -> (bool, u8) {

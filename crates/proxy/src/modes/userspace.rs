@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portolan_engine::Error;
+use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Capture, Family, Settings};
 use portolan_nftables::{Listeners, Nftables};
 use portolan_node::config::{Configuration, Mode};
@@ -59,6 +60,18 @@ impl ModeDriver for Driver {
         node: &settings::Node<'_>,
     ) -> Blueprint {
         Blueprint::Userspace(options(configuration, family, node))
+    }
+
+    fn differences(
+        &self,
+        configuration: &Configuration,
+        _: Family,
+        _: &settings::Node<'_>,
+    ) -> ModeDifferences {
+        match configuration.capture {
+            Capture::Tproxy => ModeDifferences::userspace(),
+            Capture::Redirect => ModeDifferences::redirect(),
+        }
     }
 
     fn listeners(&self, configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {

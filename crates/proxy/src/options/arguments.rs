@@ -9,6 +9,8 @@ use super::flags;
 const KUBE_PROXY: &str = "kube-proxy";
 /// The subcommand that is then inserted.
 const PROXY: &str = "proxy";
+/// The subcommands that have the flags of the proxy.
+const WITH_FLAGS: [&str; 2] = [PROXY, "explain"];
 
 /// Returns true if the program was called as `kube-proxy`.
 pub fn is_kube_proxy(arguments: &[OsString]) -> bool {
@@ -18,15 +20,15 @@ pub fn is_kube_proxy(arguments: &[OsString]) -> bool {
 }
 
 /// Rewrites the command line of `portolan`. Inserts the subcommand `proxy` if the program was called as `kube-proxy`.
-/// Rewrites the flags after `proxy` as `normalise_flags` does.
+/// Rewrites the flags after a subcommand that has those of the proxy as `normalise_flags` does.
 pub fn normalise(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_default();
     let command =
         if is_kube_proxy(std::slice::from_ref(&program)) { Some(PROXY.into()) } else { arguments.next() };
-    let is_proxy = command.as_ref().is_some_and(|command| command == PROXY);
+    let has_flags = command.as_ref().is_some_and(|command| WITH_FLAGS.iter().any(|with| command == with));
     let mut normal: Vec<OsString> = std::iter::once(program).chain(command).collect();
-    if is_proxy {
+    if has_flags {
         push_flags(&mut normal, arguments);
     } else {
         normal.extend(arguments);
@@ -96,6 +98,7 @@ mod tests {
             ("portolan proxy  --a_b  ", "portolan proxy --a-b"),
             ("portolan proxy --master  --a_b", "portolan proxy --master  --a-b"),
             ("portolan proxy -- ", "portolan proxy --"),
+            ("portolan explain --cluster_cidr=a_b a_b", "portolan explain --cluster-cidr=a_b a_b"),
             ("portolan serve --a_b ", "portolan serve --a_b "),
             ("portolan", "portolan"),
             ("kube-proxy-old --a_b", "kube-proxy-old --a_b"),

@@ -199,7 +199,7 @@ const fn sure(is: bool) -> Answer {
 }
 
 /// Returns true if an interface has this name, or this prefix.
-pub(crate) fn is_named(pattern: &str, name: &str) -> bool {
+pub fn is_named(pattern: &str, name: &str) -> bool {
     pattern.strip_suffix('*').map_or(pattern == name, |prefix| name.starts_with(prefix))
 }
 

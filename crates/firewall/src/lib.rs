@@ -6,7 +6,8 @@
 //! it or exempt it from connection tracking. What a rule tests may be unknown, and so may the packet be: each
 //! [`Hit`] says on which conditions it depends. [`along`] does this for one connection and all hooks that it passes.
 //!
-//! All of it is pure. [`owner`] says which program chains belong to, by their names.
+//! All of it is pure: `doctor` reads the rules of a node. [`owner`] says which program chains belong to, by their names.
+//! The crate must not know sockets, nor what is done about a rule that stops packets.
 
 pub mod compat;
 pub mod native;
@@ -21,8 +22,7 @@ use std::fmt;
 use portolan_model::Family;
 
 pub use owner::Owner;
-pub(crate) use test::is_named;
-pub use test::{Answer, Packet, State, Test};
+pub use test::{Answer, Packet, State, Test, is_named};
 pub use walk::{Hit, Kind, along, walk};
 
 /// The chains of all tables.

@@ -1,0 +1,168 @@
+//! `portolan explain`: reads the question, the objects and the configuration, and prints the answer of crate `explain`.
+
+mod kernel;
+mod objects;
+
+use std::fmt::Display;
+use std::io::{IsTerminal as _, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use portolan_explain::{Facts, Flow, NodeView, Outcome, Question, Report, Sender, Style, Target, answer};
+use portolan_model::Catalog;
+use portolan_proxy::packets::{self, Configured};
+
+use self::kernel::Kernel;
+use self::objects::Objects;
+
+/// Exit codes besides 0, reachable. An error has 1.
+pub(crate) const REFUSED: u8 = 2;
+pub(crate) const DROPPED: u8 = 3;
+pub(crate) const NOT_A_SERVICE: u8 = 4;
+pub(crate) const NOT_AS_WANTED: u8 = 5;
+
+/// Explains what happens to a packet: which Service port it meets, which endpoints may get it, and why.
+///
+/// Takes the flags of the proxy, too, so that the settings are those of an agent with these flags.
+///
+/// Exit codes: 0 reachable; 1 the question cannot be answered; 2 refused; 3 dropped; 4 not a Service's; 5 the kernel has
+/// something else than what is wanted.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Who sends the packet: an IP address, `node`, `outside` or `pod/NAME[.NAMESPACE]`.
+    from: Sender,
+    /// Where it is sent to: `ADDRESS:PORT[/PROTOCOL]`, or `svc/NAME[.NAMESPACE][:PORT][/PROTOCOL]`.
+    to: Target,
+    /// File or folder of Services, EndpointSlices, Nodes, ServiceCIDRs and Pods in YAML or JSON; `-` is the standard input.
+    /// May be repeated.
+    #[arg(long, value_name = "PATH", required = true, action = clap::ArgAction::Append)]
+    manifests: Vec<PathBuf>,
+    /// Also read this node's addresses, firewall rules and connections from the kernel. Needs root.
+    #[arg(long)]
+    kernel: bool,
+    /// The flow is known to conntrack; with the endpoint to which it goes, if the kernel is not read.
+    #[arg(long, value_name = "ENDPOINT", num_args = 0..=1, require_equals = true)]
+    #[expect(clippy::option_option, reason = "the flag, and its value")]
+    established: Option<Option<SocketAddr>>,
+    /// Name of the interface at which the packet arrives on this node, for detectLocalMode by interface and for firewall rules.
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+    #[command(flatten)]
+    proxy: Box<portolan_proxy::Options>,
+}
+
+/// Form of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// Lines for people, in colour on a terminal without `NO_COLOR`.
+    Text,
+    /// One JSON object.
+    Json,
+    /// One YAML document.
+    Yaml,
+}
+
+impl Options {
+    /// Returns true if the kernel is read, which needs privileges.
+    pub(crate) const fn reads_kernel(&self) -> bool {
+        self.kernel
+    }
+
+    fn question(&self) -> Question {
+        let flow = self.established.map_or(Flow::New, |endpoint| Flow::Established { endpoint });
+        Question { from: self.from.clone(), to: self.to.clone(), flow, interface: self.interface.clone() }
+    }
+}
+
+/// Answers the question and prints the report. Warnings go to the standard error.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let configured = Configured::load(&options.proxy)?;
+    let objects = Objects::read(&options.manifests)?;
+    configured.notes().iter().chain(&objects.faults).for_each(warn);
+    let node_name = node_name(&configured, &objects)?;
+    let (catalog, faults) = objects.catalog(&node_name, |event| configured.admit(event));
+    faults.iter().for_each(warn);
+    if catalog.node().is_none() {
+        warn(format!(
+            "there is no Node `{node_name}` in the manifests, so its addresses, pod CIDRs and zone are not known; name the \
+             node with --hostname-override"
+        ));
+    }
+    let addresses = options.kernel.then(packets::interface_addresses).transpose();
+    let addresses = addresses.context("--kernel: the addresses of this node cannot be listed")?;
+    let node = configured.node_view(&catalog, addresses);
+    let report = answer_from(options, &objects, &catalog, &node)?;
+    let mut out = std::io::stdout().lock();
+    out.write_all(rendered(&report, options.output)?.as_bytes()).context("cannot write the report")?;
+    Ok(status(report.outcome))
+}
+
+fn answer_from(
+    options: &Options,
+    objects: &Objects,
+    catalog: &Catalog,
+    node: &NodeView,
+) -> anyhow::Result<Report> {
+    let question = options.question();
+    let facts = Facts { pods: &objects.pods, slices: &objects.slices, ..Facts::new(node, catalog) };
+    if !options.kernel {
+        return Ok(answer(&question, &facts)?);
+    }
+    let kernel = Kernel::read(&question, &facts)?;
+    kernel.faults.iter().for_each(warn);
+    let facts = Facts { connections: kernel.connections.as_deref(), rules: kernel.rules.as_ref(), ..facts };
+    Ok(answer(&question, &facts)?)
+}
+
+/// Returns the name of the node whose packets are explained: that of the configuration, or that of the only Node in the
+/// manifests, or this host's.
+fn node_name(configured: &Configured, objects: &Objects) -> anyhow::Result<String> {
+    if let Some(name) = configured.node_name() {
+        return Ok(name.to_owned());
+    }
+    if let [only] = objects.nodes.as_slice() {
+        return Ok(only.clone());
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
+    anyhow::ensure!(!host.is_empty(), "this host has no name; name the node with --hostname-override");
+    Ok(host)
+}
+
+fn rendered(report: &Report, output: Output) -> anyhow::Result<String> {
+    Ok(match output {
+        Output::Text => report.text(style()),
+        Output::Json => serde_json::to_string_pretty(report).context("cannot write JSON")? + "\n",
+        Output::Yaml => serde_saphyr::to_string(report).context("cannot write YAML")?,
+    })
+}
+
+/// Returns whether to use colours: on a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
+fn style() -> Style {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    if std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
+        Style::Colour
+    } else {
+        Style::Plain
+    }
+}
+
+fn status(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Outcome::Reachable => ExitCode::SUCCESS,
+        Outcome::Refused => ExitCode::from(REFUSED),
+        Outcome::Dropped => ExitCode::from(DROPPED),
+        Outcome::NotAService => ExitCode::from(NOT_A_SERVICE),
+        Outcome::NotAsWanted => ExitCode::from(NOT_AS_WANTED),
+    }
+}
+
+fn warn(text: impl Display) {
+    eprintln!("Warning: {text}");
+}

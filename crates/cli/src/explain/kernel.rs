@@ -1,0 +1,60 @@
+//! What the kernel of this node has: firewall rules of other programs, and connections.
+
+use std::net::SocketAddr;
+
+use portolan_conntrack::flows_to;
+use portolan_doctor::gather;
+use portolan_explain::{Connection, Facts, Question, Unanswerable, destination};
+use portolan_firewall::Ruleset;
+use portolan_model::Protocol;
+use portolan_node::sysctl::Host;
+use portolan_wire::conntrack::{Flow, Tuple, status};
+
+/// Most connections that are read.
+const MOST: usize = 10_000;
+
+/// What was read. What could not be read is `None`, with a fault.
+pub(super) struct Kernel {
+    pub(super) rules: Option<Ruleset>,
+    pub(super) connections: Option<Vec<Connection>>,
+    pub(super) faults: Vec<String>,
+}
+
+impl Kernel {
+    /// Reads what concerns a question, in the network namespace of this thread.
+    pub(super) fn read(question: &Question, facts: &Facts<'_>) -> Result<Self, Unanswerable> {
+        let (socket, protocol) = destination(question, facts)?;
+        let (rules, unread) = gather::ruleset(&Host::default());
+        let mut faults: Vec<String> =
+            unread.iter().map(|unread| format!("cannot read {}: {}", unread.what, unread.reason)).collect();
+        // Without all rules, it is not known that none stops the packet.
+        let rules = faults.is_empty().then_some(rules);
+        let connections = match flows_to(socket, protocol, MOST) {
+            Ok(listed) => {
+                if listed.partial {
+                    faults.push("not all connections could be read".to_owned());
+                }
+                Some(listed.flows.iter().filter_map(|flow| connection(flow, protocol)).collect())
+            }
+            Err(error) => {
+                faults.push(error.to_string());
+                None
+            }
+        };
+        Ok(Self { rules, connections, faults })
+    }
+}
+
+fn connection(flow: &Flow, protocol: Protocol) -> Option<Connection> {
+    let source = |tuple: &Tuple| Some(SocketAddr::new(tuple.source, tuple.source_port()?));
+    let destination = |tuple: &Tuple| Some(SocketAddr::new(tuple.destination, tuple.destination_port()?));
+    Some(Connection {
+        protocol,
+        source: source(&flow.original)?,
+        destination: destination(&flow.original)?,
+        reply_source: source(&flow.reply)?,
+        reply_destination: destination(&flow.reply)?,
+        replied: flow.status & status::SEEN_REPLY != 0,
+        timeout: flow.timeout,
+    })
+}

@@ -1,0 +1,14 @@
+//! Reports of hand-written cases, and laws over random worlds.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
+
+mod cases;
+mod kernel;
+mod random;
+mod unanswerable;
+mod world;

@@ -1,0 +1,222 @@
+//! What the configuration of the agent means for packets, without an agent: for `portolan explain`.
+//!
+//! The settings are derived by the same functions as those of a running agent, and the differences of the
+//! mode by its driver.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use anyhow::ensure;
+use ipnet::IpNet;
+use portolan_explain::{FamilyView, NodeView};
+use portolan_model::catalog::PerFamily;
+use portolan_model::{Catalog, Event, Family};
+use portolan_node::config::Configuration;
+use portolan_sock::SocketError;
+use portolan_sock::addresses;
+
+use super::options::{Loaded, Options};
+use super::{modes, settings};
+
+/// The configuration of an agent that does not run.
+#[derive(Debug, Clone)]
+pub struct Configured {
+    loaded: Loaded,
+}
+
+impl Configured {
+    /// Reads the configuration from the flags and the file of an agent.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or the flags ask for an action.
+    pub fn load(options: &Options) -> anyhow::Result<Self> {
+        ensure!(
+            options.runs_until_signal() && !options.only_ours,
+            "--cleanup, --only-ours, --init-only, --version and --write-config-to are actions of the proxy; leave them out"
+        );
+        let mut loaded = options.load()?;
+        loaded.configuration.capture = options.capture.unwrap_or_default();
+        Ok(Self { loaded })
+    }
+
+    /// Returns the warnings about the flags and the file.
+    pub fn notes(&self) -> &[String] {
+        self.loaded.notes()
+    }
+
+    /// Returns the node name that the configuration sets (`hostnameOverride`).
+    pub fn node_name(&self) -> Option<&str> {
+        self.loaded.configuration.hostname_override.as_deref()
+    }
+
+    /// Removes from an event what the agent ignores: external IPs, if their feature gate is off.
+    pub fn admit(&self, event: &mut Event) {
+        let allows_external_ips = self.loaded.gates.enabled("AllowServiceExternalIPs");
+        if let Event::Service(service) = event
+            && !allows_external_ips
+        {
+            service.payload.ignore_external_ips();
+        }
+    }
+
+    /// Returns the node as packets meet it. The Catalog has this node's Node object, if there is one. `addresses` are those
+    /// of the node's interfaces; `None` if they are not known, so that only those of the Node object count. Without a named
+    /// mode it is kube-proxy's default, iptables: what an agent tries on its node is not tried.
+    pub fn node_view(&self, catalog: &Catalog, addresses: Option<Vec<IpAddr>>) -> NodeView {
+        let configuration = &self.loaded.configuration;
+        let (own, pod_cidrs) = match catalog.node() {
+            Some(node) => {
+                let own = node.internal_addresses.iter().chain(&node.external_addresses).copied().collect();
+                (own, node.pod_cidrs.clone())
+            }
+            None => (Vec::new(), Vec::new()),
+        };
+        let families = match addresses {
+            Some(_) => settings::supported_families(),
+            None => Family::BOTH.to_vec(),
+        };
+        let addresses = addresses.unwrap_or_else(|| with_loopback(&own));
+        let this = ThisNode { own: &own, pod_cidrs: &pod_cidrs, addresses };
+        node_view(configuration, &families, catalog, this)
+    }
+}
+
+/// Returns the addresses of this node's interfaces in the network namespace of this thread, without those that the IPVS mode
+/// adds for Services.
+///
+/// # Errors
+/// The kernel does not list them.
+pub fn interface_addresses() -> Result<Vec<IpAddr>, SocketError> {
+    addresses::list_except(portolan_ipvs::DEVICE)
+}
+
+/// What is known of this node.
+pub(crate) struct ThisNode<'a> {
+    /// The addresses of the Node object.
+    pub(crate) own: &'a [IpAddr],
+    /// Its `spec.podCIDRs`.
+    pub(crate) pod_cidrs: &'a [IpNet],
+    /// The addresses of its interfaces, as [`interface_addresses`] returns them.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// Returns the node as packets meet it, if the agent has this configuration and serves these families.
+pub(crate) fn node_view(
+    configuration: &Configuration,
+    families: &[Family],
+    catalog: &Catalog,
+    this: ThisNode<'_>,
+) -> NodeView {
+    let ThisNode { own, pod_cidrs, addresses } = this;
+    let ips = settings::node_addresses(own, configuration.bind_address);
+    let node = settings::Node { ips: &ips, pod_cidrs, addresses: &addresses };
+    let driver = modes::configured(configuration);
+    let mut of_families = PerFamily::default();
+    for &family in families {
+        let settings = settings::settings(configuration, family, &node, catalog.service_cidrs(family));
+        let differences = driver.differences(configuration, family, &node);
+        *of_families.get_mut(family) = Some(FamilyView { settings, differences });
+    }
+    NodeView {
+        name: catalog.node_name().to_owned(),
+        mode: driver.mode().name().to_owned(),
+        pod_cidrs: pod_cidrs.to_vec(),
+        families: of_families,
+        addresses,
+    }
+}
+
+/// Every node has loopback addresses, which a Node object does not list.
+fn with_loopback(own: &[IpAddr]) -> Vec<IpAddr> {
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    own.iter().copied().chain(loopback).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+    use clap::Parser;
+    use portolan_model::object::decode_node;
+    use portolan_model::oracle::ModeDifferences;
+    use portolan_model::{LocalDetector, NodePortAddresses};
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: Options,
+    }
+
+    fn configured(flags: &[&str]) -> anyhow::Result<Configured> {
+        let line = Line::try_parse_from([&["portolan"], flags].concat())?;
+        Configured::load(&line.options)
+    }
+
+    /// Returns the node n1, which has two addresses and a pod CIDR, in IPv4.
+    fn view(flags: &[&str]) -> (String, FamilyView) {
+        let mut catalog = Catalog::new("n1");
+        let node = r#"{"metadata":{"name":"n1"},"spec":{"podCIDRs":["10.244.1.0/24"]},"status":{"addresses":[
+            {"type":"InternalIP","address":"192.0.2.1"},{"type":"ExternalIP","address":"198.51.100.7"}]}}"#;
+        catalog.apply(Event::Node(decode_node(node.as_bytes()).unwrap()));
+        let node = configured(flags).unwrap().node_view(&catalog, None);
+        assert_eq!(node.addresses.len(), 4, "with loopback");
+        (node.mode, node.families.ipv4.unwrap())
+    }
+
+    fn loopback_node_ports(flags: &[&str]) -> Vec<IpNet> {
+        view(flags).1.differences.loopback_node_ports
+    }
+
+    fn nets(texts: &[&str]) -> Vec<IpNet> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn modes_have_their_differences() {
+        let differences = |flags: &[&str]| {
+            let (mode, view) = view(flags);
+            (mode, view.differences)
+        };
+        let named = |mode: &str, differences: ModeDifferences| (mode.to_owned(), differences);
+        let iptables = ModeDifferences::iptables(nets(&["127.0.0.0/8"]));
+        assert_eq!(differences(&[]), named("iptables", iptables));
+        assert_eq!(differences(&["--proxy-mode=nftables"]), named("nftables", ModeDifferences::default()));
+        assert_eq!(differences(&["--proxy-mode=ipvs"]), named("ipvs", ModeDifferences::ipvs()));
+        let userspace = ["--proxy-mode=userspace", "--userspace-capture=redirect"];
+        assert_eq!(differences(&userspace[..1]), named("userspace", ModeDifferences::userspace()));
+        assert_eq!(differences(&userspace), named("userspace", ModeDifferences::redirect()));
+    }
+
+    #[test]
+    fn node_ports_on_loopback_addresses_follow_the_configuration() {
+        assert_eq!(loopback_node_ports(&["--iptables-localhost-nodeports=false"]), nets(&[]));
+        assert_eq!(loopback_node_ports(&["--nodeport-addresses=192.0.2.0/24"]), nets(&[]));
+        assert_eq!(loopback_node_ports(&["--nodeport-addresses=127.0.0.0/8"]), nets(&["127.0.0.1/32"]));
+        assert_eq!(
+            loopback_node_ports(&["--proxy-mode=nftables", "--nodeport-addresses=127.0.0.0/8"]),
+            nets(&[])
+        );
+    }
+
+    #[test]
+    fn settings_are_those_of_the_agent() {
+        let settings = |flags: &[&str]| view(flags).1.settings;
+        assert_eq!(settings(&[]).node_port_addresses, NodePortAddresses::MatchAll);
+        let of_node = NodePortAddresses::Addresses(vec!["192.0.2.1".parse().unwrap()]);
+        assert_eq!(settings(&["--proxy-mode=nftables"]).node_port_addresses, of_node, "the primary address");
+        assert_eq!(settings(&[]).local_detector, LocalDetector::None);
+        let by_node = settings(&["--detect-local-mode=NodeCIDR"]).local_detector;
+        assert_eq!(by_node, LocalDetector::Cidr("10.244.1.0/24".parse().unwrap()));
+        assert_eq!(settings(&[]).node_ip, Some("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn actions_are_refused() {
+        for action in ["--cleanup", "--init-only", "--only-ours", "--write-config-to=x", "--version"] {
+            let error = configured(&[action]).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("are actions of the proxy"), "{action}: {error}");
+        }
+        assert!(configured(&["--config=/nonexistent"]).is_err());
+    }
+}
