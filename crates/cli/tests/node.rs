@@ -288,7 +288,7 @@ fn the_taint_stays_until_everything_is_programmed_and_read_back() {
         assert_eq!(stored_node(&cluster)["spec"]["taints"], taints(), "{mode}");
         assert!(common::page(&cluster, "/metrics").contains("portolan_programmed_and_verified 0\n"));
         overwrite_tainted(&cluster, objects::node(&cluster.world));
-        common::in_step(&mut proxy);
+        common::in_sync(&mut proxy);
         becomes_ready(&cluster, &mut proxy);
         let page = common::page(&cluster, "/metrics");
         assert!(page.contains("portolan_programmed_and_verified 1\n"), "{page}");

@@ -166,6 +166,7 @@ fn wanted(
         }
         verdict = verdict.with_endpoints(&explained.selection);
     }
+    verdict = verdict.with_left_out(facts.catalog.left_out_at(asked.destination, asked.protocol));
     let affinity = match verdict.fate {
         verdict::Fate::Backends { affinity, .. } => affinity.map(|seconds| Affinity { seconds }),
         _ => None,
@@ -263,6 +264,7 @@ const fn stage(reason: &Reason) -> Stage {
         | Reason::Matched { .. }
         | Reason::OtherPort { .. }
         | Reason::UnusedAddress { .. }
+        | Reason::LeftOut(_)
         | Reason::NoFrontend { .. }
         | Reason::NodePortNotAccepted { .. }
         | Reason::NodePortStopped

@@ -8,7 +8,7 @@ use portolan_testkit::{Namespace, PortolanProcess};
 
 use crate::common::kernel::hint_at_legacy;
 use crate::common::load::busy_services;
-use crate::common::{BINARY, Cluster, in_step, ipvs};
+use crate::common::{BINARY, Cluster, in_sync, ipvs};
 use crate::ended;
 use crate::nothing_left::{CONNTRACK, wrapper};
 
@@ -150,7 +150,7 @@ fn start(cluster: &Cluster, variant: &str, yaml: &str, arguments: &[&str]) -> Po
     let node = cluster.world.node().namespace();
     let mut proxy =
         PortolanProcess::start(node, "env".as_ref(), &[&program[..], arguments].concat()).unwrap();
-    in_step(&mut proxy);
+    in_sync(&mut proxy);
     proxy
 }
 

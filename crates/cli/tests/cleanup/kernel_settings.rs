@@ -4,7 +4,7 @@ use std::fs;
 
 use portolan_testkit::{Namespace, PortolanProcess};
 
-use crate::common::{BINARY, Cluster, PATIENCE, in_step};
+use crate::common::{BINARY, Cluster, PATIENCE, in_sync};
 use crate::ended;
 
 const ESTABLISHED: &str = "net/netfilter/nf_conntrack_tcp_timeout_established";
@@ -107,7 +107,7 @@ fn the_agent_works_without_a_folder_for_former_values() {
         let environment = [("PORTOLAN_STATE_DIRS", folders)];
         let start = PortolanProcess::start_with_environment;
         let mut proxy = start(node, BINARY.as_ref(), &arguments, &environment).unwrap();
-        in_step(&mut proxy);
+        in_sync(&mut proxy);
         assert_eq!(read(node, ESTABLISHED), 86_400);
         let line = "former values of kernel settings are not remembered";
         assert_eq!(proxy.output().matches(line).count(), 1, "{}", proxy.output());
