@@ -284,10 +284,10 @@ impl ProxyMetrics {
     }
 
     /// Sets how many external addresses of Services belong to something else, by action and owner.
-    pub fn guarded_addresses<'a>(&self, counts: impl Iterator<Item = ([&'a str; 2], usize)>) {
+    pub fn guarded_addresses(&self, counts: &[([&str; 2], usize)]) {
         self.guarded.clear();
         for (labels, count) in counts {
-            self.guarded.with(labels, |gauge| gauge.set(count as f64));
+            self.guarded.with(*labels, |gauge| gauge.set(*count as f64));
         }
     }
 

@@ -139,7 +139,7 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.request_delayed("GET", "10.0.0.1:443", quick);
     metrics.config_reload(Reload::Ok);
     metrics.config_reload(Reload::Refused);
-    metrics.guarded_addresses([(["warn", "nodeAddresses"], 2)].into_iter());
+    metrics.guarded_addresses(&[(["warn", "nodeAddresses"], 2)]);
     metrics.node_written(NodeWrite::Ok);
     metrics.node_written(NodeWrite::Failed);
     metrics.verified();

@@ -25,10 +25,11 @@ impl Agent {
             return;
         }
         self.guarded.clone_from(counts);
-        self.metrics.guarded_addresses(counts.iter().map(|((owner, action), count)| {
+        let shown = counts.iter().map(|((owner, action), count)| {
             let action = if *action == GuardAction::Refuse { "refuse" } else { "warn" };
             ([action, owner.name()], *count)
-        }));
+        });
+        self.metrics.guarded_addresses(&shown.collect::<Vec<_>>());
     }
 
     /// Logs a part of an object that cannot be used. If clients of a Service notice it, also posts an Event for the
