@@ -61,7 +61,7 @@ PACKETS := --test affinity --test decisions --test frontends --test masquerade -
 vm-test: packages-base packages-vm
 	@rm -f target/vm/again
 	$(CARGO) build --quiet --locked --workspace --all-features
-	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test addresses --test conntrack --test iptables --test ipvs \
+	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test conntrack --test iptables --test ipvs \
 		--test random -- $(addprefix --skip ,$(VM_SKIP))
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS) -- ipvs::
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))

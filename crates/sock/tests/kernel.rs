@@ -8,6 +8,8 @@
 
 #[path = "kernel/address.rs"]
 mod address;
+#[path = "kernel/addresses.rs"]
+mod addresses;
 #[path = "kernel/conntrack.rs"]
 mod conntrack;
 #[path = "kernel/expressions.rs"]

@@ -1,8 +1,7 @@
 //! Changes of the node's addresses are reported, except for those of an ignored device.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "a test program")]
-
-use std::process::Command;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 
 use portolan_sock::addresses::{self, Addresses};
 use portolan_sock::namespace::in_new_network_namespace;
@@ -12,6 +11,17 @@ const IGNORED: &str = "kube-ipvs0";
 fn run(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2 is installed");
     assert!(status.success(), "ip {arguments}");
+}
+
+/// Runs many commands of `ip` in one process.
+fn run_all(lines: impl Iterator<Item = String>) {
+    let mut ip = Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = ip.stdin.take().unwrap();
+    for line in lines {
+        writeln!(input, "{line}").unwrap();
+    }
+    drop(input);
+    assert!(ip.wait().unwrap().success());
 }
 
 #[test]
@@ -24,9 +34,7 @@ fn addresses_of_the_ignored_device_are_no_change() {
         run("link add kube-ipvs0 type veth peer name unused");
         run("addr add 10.96.0.1/32 dev kube-ipvs0");
         assert!(!addresses.changed().unwrap(), "the first");
-        for last in 2..100 {
-            run(&format!("addr add 10.96.0.{last}/32 dev kube-ipvs0"));
-        }
+        run_all((2..100).map(|last| format!("addr add 10.96.0.{last}/32 dev kube-ipvs0")));
         run("addr add fd00:10:96::1/128 dev kube-ipvs0");
         run("addr del 10.96.0.1/32 dev kube-ipvs0");
         assert!(!addresses.changed().unwrap());
