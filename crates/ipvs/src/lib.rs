@@ -75,9 +75,9 @@
 //!
 //! # Reading in terms of Services
 //!
-//! [`read`] and [`Ipvs::observe`] describe what the kernel has, whether this mode or kube-proxy's IPVS mode wrote it, as
-//! a [`portolan_model::observed::Observed`]. `read` fetches rows, and `observe` translates them; neither needs the
-//! forwarding table.
+//! [`read()`] and [`Ipvs::observe`] describe what the kernel has, whether this mode or kube-proxy's IPVS mode wrote it, as
+//! a [`portolan_model::observed::Observed`]. Module `read` fetches rows, and module `observe` translates them. Neither
+//! needs the forwarding table.
 
 mod comparison;
 mod dataplane;

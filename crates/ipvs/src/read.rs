@@ -24,8 +24,8 @@ use super::set::Set;
 /// Fails if the kernel refuses a listing, if another program has made a set of another type with one of our names, or if
 /// no iptables can be read.
 ///
-/// The kernel does not hold `ipvs.excludeCIDRs`. A virtual server there that another program has at an address of a
-/// Service is reported if a set has it with the port of a Service.
+/// The kernel does not hold `ipvs.excludeCIDRs`. So a virtual server that another program has in these networks, at an
+/// address of our device, counts as ours; the rules refuse it unless a set of Services has its address and port.
 pub fn read(family: Family) -> Result<Option<Observed>, Error> {
     let failed = Error::socket("listing network devices");
     let mut links = Socket::open(Protocol::Route).map_err(&failed)?;
@@ -43,7 +43,7 @@ pub fn read(family: Family) -> Result<Option<Observed>, Error> {
 
 impl Ipvs {
     /// Reads what the kernel has in terms of Services. What the data plane has written does not matter. The addresses of
-    /// node ports are those of its settings. Fails as [`read`] does.
+    /// node ports are those of its settings. Fails as [`read()`] does.
     pub fn observe(&mut self) -> Result<Observed, Error> {
         let rules = self.present_rules()?.in_force(self.desired.settings().family);
         let exclude = &self.options.exclude;

@@ -101,7 +101,7 @@ fn verdict(report: &Report, facts: &Facts<'_>) -> verdict::Verdict {
         table: &table,
         differences: &view.differences,
     };
-    oracle.verdict(&Packet {
+    let verdict = oracle.verdict(&Packet {
         origin: match report.from.kind {
             ClientKind::Node => Origin::Node,
             ClientKind::Pod => Origin::Pod { input_interface },
@@ -112,7 +112,8 @@ fn verdict(report: &Report, facts: &Facts<'_>) -> verdict::Verdict {
         protocol,
         port: socket.port(),
         flow: FlowState::New,
-    })
+    });
+    verdict.with_left_out(facts.catalog.left_out_at(socket, protocol))
 }
 
 fn check(report: &Report, facts: &Facts<'_>) {
