@@ -211,6 +211,7 @@ fn changes(old: &Configuration, new: &Configuration) -> Vec<&'static str> {
         ("portRange", old.port_range == new.port_range),
         ("udpIdleTimeout", old.udp_idle_timeout == new.udp_idle_timeout),
         ("windowsRunAsService", old.windows_run_as_service == new.windows_run_as_service),
+        ("portolan", old.portolan == new.portolan),
     ];
     table.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }
@@ -223,6 +224,11 @@ fn fixed(old: &Configuration, new: &Configuration) -> Vec<String> {
         ("hostnameOverride", old.hostname_override == new.hostname_override),
         ("featureGates", old.feature_gates == new.feature_gates),
         ("showHiddenMetricsForVersion", *hidden == new.show_hidden_metrics_for_version),
+        ("portolan.controlSocket", old.portolan.control_socket == new.portolan.control_socket),
+        (
+            "portolan.controlSocketGroup",
+            old.portolan.control_socket_group == new.portolan.control_socket_group,
+        ),
     ];
     let changed = table.into_iter().filter(|(_, same)| !same);
     changed.map(|(field, _)| format!("{field}: cannot change while running; restart the proxy")).collect()
@@ -239,7 +245,7 @@ mod tests {
     }
 
     /// One changed value for each field of the file.
-    const FIELDS: [(&str, &str); 25] = [
+    const FIELDS: [(&str, &str); 26] = [
         ("featureGates", "featureGates: {AllowServiceExternalIPs: false}"),
         ("clientConnection", "clientConnection: {qps: 7}"),
         ("logging", "logging: {verbosity: 3}"),
@@ -265,6 +271,7 @@ mod tests {
         ("portRange", "portRange: '1-2'"),
         ("udpIdleTimeout", "udpIdleTimeout: 1s"),
         ("windowsRunAsService", "windowsRunAsService: true"),
+        ("portolan", "portolan: {stateOnAnyAddress: true}"),
     ];
 
     #[test]
@@ -291,5 +298,6 @@ mod tests {
             assert_eq!(refused(line), usize::from(wanted), "{line}");
         }
         assert_eq!(refused("featureGates: {AllowServiceExternalIPs: false}\nhostnameOverride: other"), 2);
+        assert_eq!(refused("portolan: {controlSocket: '', controlSocketGroup: adm}"), 2);
     }
 }

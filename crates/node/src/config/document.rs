@@ -85,6 +85,11 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
     root.read_unless_zero("configSyncPeriod", &mut c.config_sync_period, duration);
     root.read("portRange", &mut c.port_range, text);
     root.read("windowsRunAsService", &mut c.windows_run_as_service, boolean);
+    root.section("portolan", |s| {
+        s.read("controlSocket", &mut c.portolan.control_socket, text);
+        s.read("controlSocketGroup", &mut c.portolan.control_socket_group, text);
+        s.read("stateOnAnyAddress", &mut c.portolan.state_on_any_address, boolean);
+    });
     root.read("udpIdleTimeout", &mut c.udp_idle_timeout, duration);
     // Files of upgraded clusters often still have these fields.
     if !c.udp_idle_timeout.is_zero() && c.mode != Some(Mode::Userspace) {

@@ -36,6 +36,7 @@ configSyncPeriod: 7s
 portRange: 1-2
 udpIdleTimeout: 8s
 windowsRunAsService: true
+portolan: {controlSocket: /run/p.sock, controlSocketGroup: operators, stateOnAnyAddress: true}
 ";
 
 #[test]
