@@ -119,9 +119,19 @@ impl Cluster {
         fs::write(self.configuration_file(), configuration(yaml)).unwrap();
     }
 
-    /// Runs the proxy with only these arguments.
+    /// Runs the proxy with only these arguments, and with a control socket of this test unless they name one.
     pub(crate) fn run(&self, arguments: &[&str]) -> PortolanProcess {
+        let socket = format!("--control-socket={}", self.control_socket().display());
+        let names_one = arguments.iter().any(|argument| argument.starts_with("--control-socket"));
+        let own = (arguments.first() == Some(&"proxy") && !names_one).then_some(socket.as_str());
+        let arguments: Vec<&str> = arguments.iter().copied().chain(own).collect();
+        let arguments = &arguments;
         PortolanProcess::start(self.world.node().namespace(), BINARY.as_ref(), arguments).unwrap()
+    }
+
+    /// Returns the path of the proxy's control socket.
+    pub(crate) fn control_socket(&self) -> PathBuf {
+        control_socket(self.folder.path())
     }
 
     /// Returns the URL of the API server.
@@ -228,8 +238,14 @@ pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> Po
     let path = folder.join("config.yaml");
     fs::write(&path, configuration(proxy.yaml)).unwrap();
     let master = format!("http://{}", proxy.master);
-    let arguments = ["proxy", "--config", path.to_str().unwrap(), "--master", &master];
+    let socket = format!("--control-socket={}", control_socket(folder).display());
+    let arguments = ["proxy", "--config", path.to_str().unwrap(), "--master", &master, &socket];
     PortolanProcess::start(world.node().namespace(), BINARY.as_ref(), &arguments).unwrap()
+}
+
+/// Returns the path of the control socket in a folder of a test: tests run at the same time and have one `/run`.
+pub(crate) fn control_socket(folder: &Path) -> PathBuf {
+    folder.join("proxy.sock")
 }
 
 /// Returns a complete configuration with these fields.

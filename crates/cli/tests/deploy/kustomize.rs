@@ -152,7 +152,9 @@ fn the_overlay_is_the_daemon_set_of_kubeadm() {
     assert_eq!(template["metadata"]["labels"]["k8s-app"], "kube-proxy");
     assert_eq!(pod["serviceAccountName"], "kube-proxy");
     assert_eq!(pod["containers"][0]["name"], "kube-proxy");
-    assert_eq!(pod["volumes"], json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}]));
+    let volumes =
+        json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}, {"name": "run", "emptyDir": {}}]);
+    assert_eq!(pod["volumes"], volumes);
     let base = one_yaml(&format!("{BASE}/daemonset.yaml"));
     let security = |set: &Value| set["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
     assert_eq!(security(&set), security(&base));
