@@ -154,8 +154,8 @@ fn one_service_and_pages_of_services() {
     assert_eq!(shown.code, 0, "{}", shown.stderr);
     for part in [
         "default/v4\n",
-        "cluster IP       10.96.0.10:80 (traffic policy Cluster)",
-        "node port        30080",
+        "cluster IP        10.96.0.10:80 (traffic policy Cluster)",
+        "node port         30080",
         "8080",
     ] {
         assert!(shown.stdout.contains(part), "{part}: {}", shown.stdout);

@@ -1,6 +1,6 @@
 //! What is wrong, derived from the other parts of a state document.
 
-use crate::text::{age, percent};
+use crate::text::{age, one_line, percent};
 use crate::{Family, Problem, State};
 
 /// The first complete state is not known, or not programmed.
@@ -129,7 +129,7 @@ fn not_in_sync(family: &Family) -> String {
     };
     let error = family.failures.first().filter(|_| family.reason.as_deref() == Some("failure"));
     let error = error.and_then(|failure| failure.error.as_deref());
-    let error = error.map(|error| format!(": {error}")).unwrap_or_default();
+    let error = error.map(|error| format!(": {}", one_line(error))).unwrap_or_default();
     format!("{name}: not in sync with the kernel{since}: {reason}{error}")
 }
 

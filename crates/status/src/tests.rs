@@ -88,7 +88,7 @@ fn bad() -> State {
     v4.sync = "comparing".into();
     v4.reason = Some("failure".into());
     v4.failures = vec![Sync {
-        error: Some("netlink: Operation not permitted".into()),
+        error: Some("iptables-restore: exit status 4\n\tline 3 failed\u{1b}[1m\n".into()),
         kernel_seconds: 0.0,
         ..sync(2.0)
     }];

@@ -208,7 +208,7 @@ fn syncs(state: &State) -> Vec<String> {
 
 fn wrote(sync: &Sync) -> String {
     if let Some(error) = &sync.error {
-        return format!("FAILED: {error}");
+        return format!("FAILED: {}", one_line(error));
     }
     match (sync.elements, sync.objects) {
         (0, 0) => "nothing".to_owned(),
@@ -303,6 +303,12 @@ fn columns(indent: &str, rows: &[Vec<String>]) -> Vec<String> {
         format!("{indent}{}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
     };
     rows.iter().map(line).collect()
+}
+
+/// Returns the text of a program or a kernel without line breaks and other control characters.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ").replace(char::is_control, " ")
 }
 
 /// Returns a part of a whole in percent, rounded down. 0 of 0 is 0 percent.

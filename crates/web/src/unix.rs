@@ -81,7 +81,7 @@ impl UnixSocket {
     /// Sets who may connect, and listens then: until then, connections are refused.
     fn listen(socket: OwnedFd, path: &Path, group: Option<u32>) -> Result<Self, (&'static str, io::Error)> {
         if group.is_some() {
-            std::os::unix::fs::chown(path, None, group).map_err(|error| ("set the group of", error))?;
+            std::os::unix::fs::lchown(path, None, group).map_err(|error| ("set the group of", error))?;
         }
         fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))
             .map_err(|error| ("set the mode of", error))?;

@@ -70,12 +70,12 @@ pub(super) async fn document<T: Serialize>(
     request: &Request<Bytes>,
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Answer {
-    let text = crate::blocking::run(move || serde_json::to_string(&make())).await;
-    match text.map_err(|error| error.to_string()).and_then(|made| made.map_err(|error| error.to_string())) {
-        Ok(text) => {
-            let answer = web::answer(StatusCode::OK, web::JSON, Bytes::new());
-            web::compressed(request.headers(), answer, text)
-        }
-        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error),
-    }
+    let headers = request.headers().clone();
+    let answering = crate::blocking::run(move || -> anyhow::Result<Answer> {
+        let text = serde_json::to_string(&make())?;
+        let answer = web::answer(StatusCode::OK, web::JSON, Bytes::new());
+        Ok(web::compressed(&headers, answer, text))
+    });
+    let answer = answering.await.flatten();
+    answer.unwrap_or_else(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}")))
 }
