@@ -65,7 +65,8 @@ impl Proxy {
     ) -> anyhow::Result<(Self, Start)> {
         let configuration = configuration(min_sync_period)?;
         let path = configuration.path().to_string_lossy().into_owned();
-        let arguments = ["--master", url, "--config", &path].map(str::to_owned);
+        // The default path of the control socket is that of the host's own proxy.
+        let arguments = ["--master", url, "--config", &path, "--control-socket="].map(str::to_owned);
         let mut command = node.command(binary);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let spawned = Instant::now();
