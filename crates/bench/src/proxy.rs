@@ -65,14 +65,15 @@ impl Proxy {
     ) -> anyhow::Result<(Self, Start)> {
         let configuration = configuration(min_sync_period)?;
         let path = configuration.path().to_string_lossy().into_owned();
-        let arguments = ["--master", url, "--config", &path].map(str::to_owned);
+        // The default path of the control socket is that of the host's own proxy.
+        let arguments = ["--master", url, "--config", &path, "--control-socket="].map(str::to_owned);
         let mut command = node.command(binary);
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let spawned = Instant::now();
         let mut child = command.spawn()?;
         let stderr = child.stderr.take().context("the proxy's log")?;
         let proxy = Self { child, _configuration: configuration };
-        let start = proxy.wait_until_in_step(spawned, &read(stderr))?;
+        let start = proxy.wait_until_in_sync(spawned, &read(stderr))?;
         Ok((proxy, start))
     }
 
@@ -118,7 +119,7 @@ impl Proxy {
         Ok(kib.parse()?)
     }
 
-    fn wait_until_in_step(
+    fn wait_until_in_sync(
         &self,
         spawned: Instant,
         lines: &Receiver<(Instant, String)>,

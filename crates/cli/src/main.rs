@@ -31,6 +31,7 @@ enum Command {
     Proxy(Box<proxy::Options>),
     /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
     Cleanup(proxy::CleanupOptions),
+    Status(proxy::StatusOptions),
     /// A Kubernetes-style API server for Services, for hosts without Kubernetes.
     Serve {
         #[command(flatten)]
@@ -75,6 +76,10 @@ impl Program for Cli {
         match self.command {
             Command::Proxy(options) => proxy::run(&options)?,
             Command::Cleanup(options) => proxy::clean_up(&options)?,
+            Command::Status(options) => {
+                let _ = privilege::give_up();
+                return proxy::show_status(&options);
+            }
             Command::Serve { options, v } => {
                 let given_up = privilege::give_up();
                 logging::start(&Logging { verbosity: v.into(), ..Logging::default() })?;

@@ -28,7 +28,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pages) = (folder.path().join("config.yaml"), folder.path().join("man"));
     let (write, out) = (format!("--write-config-to={}", file.display()), pages.display().to_string());
-    let table: [(&[&str], &str); 10] = [
+    let table: [(&[&str], &str); 11] = [
         (&["--help"], "Usage: portolan <COMMAND>"),
         (&["--version"], "portolan "),
         (&["proxy", "--help"], "Usage: portolan proxy [OPTIONS]"),
@@ -37,6 +37,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
         (&["proxy", "--version=raw"], "version.Info{Major:\"1\""),
         (&["proxy", &write, "--masquerade_all=t"], ""),
         (&["cleanup", "--help"], "Usage: portolan cleanup [OPTIONS]"),
+        (&["status", "--help"], "Usage: portolan status [OPTIONS]"),
         (&["completions", "zsh"], "#compdef portolan"),
         (&["man", "--out", &out], ""),
     ];
@@ -51,7 +52,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 9] = [
+    let table: [(&[&str], &str); 12] = [
         (&[], "Usage: portolan <COMMAND>"),
         (&["proxy", "argument"], "unexpected argument 'argument'"),
         (&["proxy", "--no-such-flag"], "Usage: portolan proxy [OPTIONS]"),
@@ -63,12 +64,31 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
             "Error: the configuration is invalid:\n  --proxy-mode",
         ),
         (&["cleanup", "--config=/nonexistent"], "cannot read configuration file /nonexistent"),
+        (&["status", "--service=web"], "Error: --service: `web` is not of the form NAMESPACE/NAME"),
+        (
+            &["status", "--url=https://a"],
+            "Error: --url: `https://a` is not a URL of the form http://HOST:PORT",
+        ),
+        (&["status", "--output=xml"], "[possible values: text, json, yaml]"),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
     for (arguments, part) in table {
         let (code, stdout, stderr) = portolan(arguments);
         assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn without_a_proxy_the_status_ends_with_2() {
+    let table: [(&[&str], &str); 2] = [
+        (&["status", "--socket=/nonexistent/proxy.sock"], "no proxy answers at /nonexistent/proxy.sock"),
+        (&["status", "--url=http://127.0.0.1:1", "-o", "json"], "no proxy answers at http://127.0.0.1:1"),
+    ];
+    for (arguments, part) in table {
+        let (code, stdout, stderr) = portolan(arguments);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part) && stderr.contains("--control-socket"), "{arguments:?}: {stderr}");
     }
 }
 

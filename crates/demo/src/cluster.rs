@@ -77,6 +77,8 @@ impl Cluster {
             "nftables",
             "--cluster-cidr",
             objects::CLUSTER_CIDRS,
+            // The default path is that of the host's own proxy.
+            "--control-socket=",
         ];
         let started = Instant::now();
         let node = self.world.node().namespace();

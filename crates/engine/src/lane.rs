@@ -8,7 +8,7 @@ use portolan_model::{Family, Settings};
 use super::clock::Clock;
 use super::driven::Driven;
 use super::retry::Retry;
-use super::snapshot::{self, Attempt, FamilySnapshot};
+use super::snapshot::{self, Attempt, Cause, Drift, FamilySnapshot};
 use super::state::Reason;
 use super::successor::{Retired, Successor};
 use super::work::{After, ObjectChanges, Work};
@@ -45,6 +45,7 @@ pub(super) struct Lane {
     /// The last successful commits, and the last failures.
     commits: VecDeque<Attempt>,
     failures: VecDeque<Attempt>,
+    drift: Drift,
 }
 
 impl Lane {
@@ -64,6 +65,7 @@ impl Lane {
             retry: Retry::default(),
             commits: VecDeque::new(),
             failures: VecDeque::new(),
+            drift: Drift::default(),
         }
     }
 
@@ -140,6 +142,8 @@ impl Lane {
     pub(super) fn drifted(&mut self) {
         let now = self.clock.now();
         if self.active.state.doubt(Reason::Drift, now) {
+            self.drift.noticed = self.drift.noticed.saturating_add(1);
+            self.drift.last = Some(now);
             let soon = self.not_before.filter(|&at| at > now).map_or(now, |at| at.min(now + REPAIR_INTERVAL));
             self.not_before = Some(soon);
         }
@@ -212,6 +216,7 @@ impl Lane {
             pending: self.active.plane.waiting(&self.active.table),
             commits: self.commits.iter().cloned().collect(),
             failures: self.failures.iter().cloned().collect(),
+            drift: self.drift,
             successor: self.successor.as_ref().map(|successor| successor.plane.dataplane.about().mode),
             retired: self.retired.iter().map(Retired::place).collect(),
         }
@@ -234,11 +239,15 @@ impl Lane {
         let reason = self.active.state.reason();
         let clock = self.clock.clone();
         let (outcome, changes) = self.active.commit(|| clock.now());
+        let ended = self.clock.now();
+        let cause = Cause::new(reason, &changes.forwardings);
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
         let mode = self.active.plane.dataplane.about().mode;
-        let mut report = self.report((mode, Step::Commit), started, full, outcome);
+        let mut report = self.report((mode, Step::Commit), (started, ended), full, outcome);
         if let Ok(commit) = &report.outcome {
-            report.repaired = reason == Some(Reason::Drift) && commit.elements + commit.objects > 0;
+            report.repaired =
+                reason == Some(Reason::Drift) && commit.elements.saturating_add(commit.objects) > 0;
+            self.drift.repaired = self.drift.repaired.saturating_add(report.repaired.into());
             let full = commit.full;
             if !full {
                 report.changed = changes.forwardings.into_iter().map(|change| change.name).collect();
@@ -249,6 +258,7 @@ impl Lane {
         } else {
             self.back_off();
         }
+        self.keep(&report, ended, cause);
         report
     }
 
@@ -267,13 +277,16 @@ impl Lane {
     fn commit_successor(&mut self) -> Option<Report> {
         let mut successor = self.successor.take()?;
         let started = self.clock.now();
+        let changed = successor.plane.waiting(&self.active.table);
         let outcome = successor.compare(&self.active.table);
         let mode = successor.plane.dataplane.about().mode;
-        let mut report = self.report((mode, Step::Replacement), started, true, outcome);
         let now = self.clock.now();
+        let cause = Cause { changed, ..Cause::default() };
+        let mut report = self.report((mode, Step::Replacement), (started, now), true, outcome);
         if report.outcome.is_err() {
             successor.failed(now, self.timing.max_retry);
             self.successor = Some(successor);
+            self.keep(&report, now, cause);
             return Some(report);
         }
         if let Some(settings) = successor.settings {
@@ -288,24 +301,21 @@ impl Lane {
         (self.collect_at, self.check_at) = (None, None);
         self.complete(&mut report);
         self.succeeded(true);
+        self.keep(&report, now, cause);
         Some(report)
     }
 
     fn report(
-        &mut self,
+        &self,
         (mode, step): (&'static str, Step),
-        started: Instant,
+        (started, ended): (Instant, Instant),
         full: bool,
         outcome: Result<Commit, Error>,
     ) -> Report {
-        let ended = self.clock.now();
-        let duration = ended.saturating_duration_since(started);
-        let attempts = if outcome.is_ok() { &mut self.commits } else { &mut self.failures };
-        snapshot::keep(attempts, Attempt::new((mode, step), ended, duration, full, &outcome));
         Report {
             family: self.family(),
             mode,
-            duration,
+            duration: ended.saturating_duration_since(started),
             full,
             repaired: false,
             verified: false,
@@ -316,6 +326,12 @@ impl Lane {
             changed: Vec::new(),
             outcome,
         }
+    }
+
+    /// Remembers the attempt that a complete report is about.
+    fn keep(&mut self, report: &Report, ended: Instant, cause: Cause) {
+        let attempts = if report.outcome.is_ok() { &mut self.commits } else { &mut self.failures };
+        snapshot::keep(attempts, Attempt::new(report, ended, cause));
     }
 
     /// Moves what waited for a successful commit into the report.
@@ -397,6 +413,9 @@ impl Lane {
         self.active.state.failed(self.clock.now());
         self.back_off();
         let mode = self.active.plane.dataplane.about().mode;
-        Some(self.report((mode, Step::Collection), now, false, Err(error)))
+        let ended = self.clock.now();
+        let report = self.report((mode, Step::Collection), (now, ended), false, Err(error));
+        self.keep(&report, ended, Cause::default());
+        Some(report)
     }
 }

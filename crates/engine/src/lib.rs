@@ -77,7 +77,7 @@ pub use driven::Driven;
 use lane::Lane;
 use pending::Pending;
 use portolan_mailbox::{Received, Receiver, Sender, mailbox};
-pub use snapshot::{Attempt, FamilySnapshot};
+pub use snapshot::{ATTEMPTS_KEPT, Attempt, Cause, Drift, FamilySnapshot, Written};
 pub use state::{Reason, State};
 pub use table::{Changes, HealthCheckChange, HealthCheckPort, Table};
 pub use work::{ObjectChanges, Work};

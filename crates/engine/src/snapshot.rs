@@ -1,17 +1,19 @@
 //! What the engine holds and has done, at one moment.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_model::Family;
+use portolan_model::{Change, Family, ServicePortName};
 
-use super::Step;
-use super::state::State;
-use crate::dataplane::{Commit, Error};
+use super::state::{Reason, State};
+use super::{ObjectChanges, Report, Step};
 use crate::table::Table;
 
 /// How many commits, and how many failures, a lane remembers.
-const KEPT: usize = 8;
+pub const ATTEMPTS_KEPT: usize = 32;
+/// How many Service ports an attempt names.
+const NAMES_KEPT: usize = 3;
 
 /// What one family's lane holds. It is cheap: the table is shared with the engine until either changes.
 #[derive(Debug, Clone)]
@@ -32,10 +34,23 @@ pub struct FamilySnapshot {
     pub commits: Vec<Attempt>,
     /// The last failures, the oldest first.
     pub failures: Vec<Attempt>,
+    /// Changes of the rules by other programs since the start of the engine.
+    pub drift: Drift,
     /// The mode of the data plane that is to replace the active one.
     pub successor: Option<&'static str>,
     /// The places of replaced data planes whose rules are being removed.
     pub retired: Vec<&'static str>,
+}
+
+/// Changes of the rules by other programs since the start of the engine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// How often a comparison was due because another program may have changed the rules.
+    pub noticed: u64,
+    /// How often such a comparison had to write something.
+    pub repaired: u64,
+    /// When that was last noticed.
+    pub last: Option<Instant>,
 }
 
 /// One attempt at a commit or a collection.
@@ -51,29 +66,76 @@ pub struct Attempt {
     pub duration: Duration,
     /// True if everything was compared.
     pub full: bool,
-    /// The numbers of elements and of other objects written, or the error.
-    pub outcome: Result<(usize, usize), String>,
+    /// True if a change by another program was repaired.
+    pub repaired: bool,
+    /// What it was for.
+    pub cause: Cause,
+    /// Number of object changes that it completed. Zero after a failure.
+    pub objects: ObjectChanges,
+    /// What was written, or the error.
+    pub outcome: Result<Written, String>,
+}
+
+/// What an attempt was for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cause {
+    /// Why everything was compared. `None` if only changes were to be written.
+    pub reason: Option<Reason>,
+    /// Number of Service ports with a change since the data plane's last call.
+    pub changed: usize,
+    /// Some of them, in the order of the changes.
+    pub first: Vec<Arc<ServicePortName>>,
+}
+
+/// What a commit wrote.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Number of elements.
+    pub elements: usize,
+    /// Number of other objects.
+    pub objects: usize,
+    /// Bytes sent to the kernel.
+    pub bytes: usize,
+    /// Time that the kernel took.
+    pub kernel: Duration,
+}
+
+impl Cause {
+    pub(super) fn new(reason: Option<Reason>, changes: &[Change]) -> Self {
+        let first = changes.iter().take(NAMES_KEPT).map(|change| change.name.clone()).collect();
+        Self { reason, changed: changes.len(), first }
+    }
 }
 
 impl Attempt {
-    pub(super) fn new(
-        (mode, step): (&'static str, Step),
-        at: Instant,
-        duration: Duration,
-        full: bool,
-        outcome: &Result<Commit, Error>,
-    ) -> Self {
-        let outcome = match outcome {
-            Ok(commit) => Ok((commit.elements, commit.objects)),
+    /// Returns the attempt that a complete report is about. It ended `at` this time.
+    pub(super) fn new(report: &Report, at: Instant, cause: Cause) -> Self {
+        let outcome = match &report.outcome {
+            Ok(commit) => Ok(Written {
+                elements: commit.elements,
+                objects: commit.objects,
+                bytes: commit.bytes,
+                kernel: commit.kernel,
+            }),
             Err(error) => Err(error.to_string()),
         };
-        Self { mode, step, at, duration, full, outcome }
+        Self {
+            mode: report.mode,
+            step: report.step,
+            at,
+            duration: report.duration,
+            full: report.full,
+            repaired: report.repaired,
+            cause,
+            objects: report.objects,
+            outcome,
+        }
     }
 }
 
 /// Adds an attempt in place of the oldest one.
 pub(super) fn keep(attempts: &mut VecDeque<Attempt>, attempt: Attempt) {
-    if attempts.len() >= KEPT {
+    if attempts.len() >= ATTEMPTS_KEPT {
         attempts.pop_front();
     }
     attempts.push_back(attempt);

@@ -266,6 +266,40 @@ fn a_failure_is_retried_with_everything_compared_and_loses_nothing() {
 }
 
 #[test]
+fn an_attempt_names_what_it_was_for() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    bench.work(&["a", "b", "c", "d"]);
+    bench.settle();
+    recorder.fails(1);
+    bench.handle.compare(Family::Ipv4);
+    bench.advance(SECOND);
+    bench.settle();
+    let snapshot = bench.snapshot();
+    let cause = |attempt: &Attempt| {
+        let first: Vec<String> = attempt.cause.first.iter().map(ToString::to_string).collect();
+        (attempt.cause.reason, attempt.cause.changed, first.join(" "))
+    };
+    let commits: Vec<_> = snapshot.commits.iter().map(cause).collect();
+    let want = [
+        (Some(Reason::Start), 0, String::new()),
+        (None, 4, "demo/a demo/b demo/c".to_owned()),
+        (Some(Reason::Failure), 0, String::new()),
+    ];
+    assert_eq!(commits, want);
+    assert_eq!(
+        snapshot.failures.iter().map(cause).collect::<Vec<_>>(),
+        [(Some(Reason::Drift), 0, String::new())]
+    );
+    assert_eq!(
+        snapshot.commits.iter().map(|attempt| attempt.objects.services).collect::<Vec<_>>(),
+        [0, 1, 0]
+    );
+    assert_eq!((snapshot.drift.noticed, snapshot.drift.repaired), (1, 0));
+    assert!(snapshot.drift.last.is_some());
+}
+
+#[test]
 fn drift_is_repaired_at_once_and_no_more_than_five_times_a_second() {
     let recorder = Recorder::at("here");
     let mut bench = Bench::in_sync(&recorder, timing());
@@ -404,9 +438,10 @@ fn a_snapshot_shows_the_table_and_what_waits() {
     let snapshot = bench.snapshot();
     assert_eq!((snapshot.successor, snapshot.table.len()), (Some("test"), 3));
     assert_eq!(snapshot.failures[0].step, Step::Replacement);
-    for _ in 0..20 {
+    for _ in 0..2 * ATTEMPTS_KEPT {
         bench.work(&["d"]);
         bench.advance(SECOND);
     }
-    assert!(bench.snapshot().commits.len() == 8 && bench.snapshot().place == "there", "the last ones");
+    let last = bench.snapshot();
+    assert!(last.commits.len() == ATTEMPTS_KEPT && last.place == "there", "the last ones");
 }

@@ -10,6 +10,8 @@
 //! * An explicit `minSyncPeriod: 0s` means zero. kube-proxy turns it into 1s.
 //! * CIDRs and durations are checked wherever they are written, also in sections that the mode does not use. A negative
 //!   duration is always an error.
+//! * The section `portolan` has the fields that kube-proxy does not know. A written file leaves it out unless it differs
+//!   from the default.
 //! * An empty `mode` means iptables. [`Configuration::mode`] stays `None`, so that the caller can tell this case.
 
 use std::collections::BTreeMap;
@@ -27,7 +29,7 @@ pub use self::fields::{Field, fields};
 pub use self::own::{Readiness, Taint, TaintEffect, parse_condition, set_actions};
 pub use self::sections::{
     ClientConnection, Conntrack, DetectLocal, Iptables, Ipvs, LogFormat, Logging, Nftables, OutputOptions,
-    VmoduleItem, Winkernel,
+    Portolan, VmoduleItem, Winkernel,
 };
 use crate::address::NodePortAddresses;
 use crate::gates::FeatureGates;
@@ -51,6 +53,8 @@ mod validate;
 pub const HEALTHZ_PORT: u16 = 10256;
 /// The default port of the metrics server.
 pub const METRICS_PORT: u16 = 10249;
+/// The default path of the control socket.
+pub const CONTROL_SOCKET: &str = "/run/portolan/proxy.sock";
 
 /// Parses and checks a configuration in YAML or JSON.
 ///
@@ -204,6 +208,8 @@ pub struct Configuration {
     pub address_guard: AddressGuard,
     /// How the Node shows that Services do not work on it yet.
     pub readiness: Readiness,
+    /// The section of fields that kube-proxy does not know.
+    pub portolan: Portolan,
 }
 
 impl Default for Configuration {
@@ -237,6 +243,7 @@ impl Default for Configuration {
             windows_run_as_service: false,
             address_guard: AddressGuard::default(),
             readiness: Readiness::default(),
+            portolan: Portolan::default(),
         }
     }
 }

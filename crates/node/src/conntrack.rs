@@ -1,6 +1,6 @@
 //! The conntrack settings that the node should have (`conntrack` of the configuration).
 //!
-//! Pure, except for the number of processors, which is read from the kernel's files. Names, order, conditions and limits
+//! Pure, except for the number of processors and of tracked connections, which are read from the kernel's files. Names, order, conditions and limits
 //! are those of kube-proxy (`pkg/proxy/conntrack/sysctls.go`).
 
 use std::time::Duration;
@@ -9,6 +9,8 @@ use crate::config::Conntrack;
 use crate::sysctl::{Bound, Host, StartValue, Wanted};
 
 const MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+/// The number of tracked connections of this network namespace.
+const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
 /// Every process can read it. In the host's network namespace, a process with `CAP_NET_ADMIN` there can write it; in any
 /// other namespace, none can (`nf_conntrack_standalone_init_sysctl` and `net_ctl_permissions` of the kernel).
 const BUCKETS: &str = "/proc/sys/net/netfilter/nf_conntrack_buckets";
@@ -21,8 +23,22 @@ const TCP_BE_LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_libera
 const UDP: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
 const UDP_STREAM: &str = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout_stream";
 
-/// The number of entries of the network namespace.
-const COUNT: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+/// How full the table of tracked connections is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Tracked connections.
+    pub entries: u64,
+    /// How many there may be.
+    pub max: u64,
+}
+
+impl Fill {
+    /// Reads the kernel's numbers. `None` if the kernel does not track connections here.
+    pub fn read() -> Option<Self> {
+        let number = |path| std::fs::read_to_string(path).ok()?.trim().parse().ok();
+        Some(Self { entries: number(COUNT)?, max: number(MAX)? })
+    }
+}
 
 /// The maximum number of entries, whatever the number of processors.
 const MOST_ENTRIES: u64 = 1_048_576;

@@ -134,6 +134,12 @@ impl Health {
         [state.v4, state.v6].into_iter().all(|family| family.is_healthy(state.timeout, now))
     }
 
+    /// Returns what the first complete commit waits for. `None` once every family has been programmed.
+    pub fn awaited(&self) -> Option<Vec<String>> {
+        let state = self.lock();
+        (!state.ready).then(|| state.awaited.clone())
+    }
+
     /// Returns true if the node should get new traffic: its Node object was seen, is not being deleted, and has no such
     /// taint.
     pub fn node_is_eligible(&self) -> bool {
@@ -153,11 +159,7 @@ impl Health {
     /// Returns status and JSON body of `/readyz`: 503 with what the first complete commit waits for, and after this
     /// commit the response of [`Health::healthz`].
     pub fn readyz(&self, now: Now) -> (u16, String) {
-        let awaited = {
-            let state = self.lock();
-            (!state.ready).then(|| state.awaited.clone())
-        };
-        let Some(awaited) = awaited else { return self.healthz(now) };
+        let Some(awaited) = self.awaited() else { return self.healthz(now) };
         let now = rfc3339(now.wall);
         let awaited = serde_json::Value::from(awaited);
         (503, format!(r#"{{"currentTime":"{now}","ready":false,"waitingFor":{awaited}}}"#))
@@ -213,7 +215,13 @@ pub fn server(
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
 ) -> Server {
-    let handler = move |request: &hyper::Request<_>| match request.uri().path() {
+    let handler =
+        move |request: &hyper::Request<_>| health_answer(&health, &metrics, request.uri().path()).into();
+    Server::new("health", "healthzBindAddress", address, hard_fail, Arc::new(handler))
+}
+
+fn health_answer(health: &Health, metrics: &ProxyMetrics, path: &str) -> Answer {
+    match path {
         "/healthz" => {
             let (status, body) = health.healthz(Now::read());
             metrics.healthz_answered(status);
@@ -229,8 +237,7 @@ pub fn server(
             json(status, body)
         }
         _ => web::not_found(),
-    };
-    Server::new("health", "healthzBindAddress", address, hard_fail, Arc::new(handler))
+    }
 }
 
 fn json(status: u16, body: String) -> Answer {

@@ -9,7 +9,7 @@ pub(crate) const ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 const DAY: u64 = 86_400;
 
 /// Formats a time from 1970 on. An earlier one is shown as 1970.
-pub(crate) fn rfc3339(time: SystemTime) -> String {
+pub fn rfc3339(time: SystemTime) -> String {
     let Parts { year, month, day, hour, minute, second, nanosecond } = Parts::of(time);
     let fraction = format!(".{nanosecond:09}");
     let fraction = fraction.trim_end_matches('0').trim_end_matches('.');

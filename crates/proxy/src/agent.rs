@@ -5,6 +5,7 @@
 
 mod api_server;
 mod backlog;
+mod facts;
 mod health_checks;
 mod memory;
 mod node;

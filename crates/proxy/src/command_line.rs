@@ -1,4 +1,4 @@
-//! The command line of `portolan-proxy`: the flags of kube-proxy, and the subcommand `cleanup`.
+//! The command line of `portolan-proxy`: the flags of kube-proxy, and the subcommands `cleanup` and `status`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _, Parser,
 
 use crate::options::{is_kube_proxy, normalise_flags};
 use crate::program::Program;
-use crate::{CleanupOptions, Options};
+use crate::{CleanupOptions, Options, StatusOptions};
 
 /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
 #[derive(Debug, Parser)]
@@ -24,6 +24,7 @@ pub struct CommandLine {
 enum Action {
     /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
     Cleanup(CleanupOptions),
+    Status(StatusOptions),
 }
 
 /// Returns the command line of the program when it is called as `kube-proxy`, which has no subcommands.
@@ -46,6 +47,11 @@ impl Program for CommandLine {
     fn run(self) -> anyhow::Result<ExitCode> {
         match &self.action {
             Some(Action::Cleanup(options)) => crate::clean_up(options)?,
+            Some(Action::Status(options)) => {
+                // It asks and needs no privilege, so a failure to give it up is ignored.
+                let _ = crate::privilege::give_up();
+                return crate::show_status(options);
+            }
             None => crate::run(&self.options)?,
         }
         Ok(ExitCode::SUCCESS)
@@ -88,6 +94,10 @@ mod tests {
         assert!(matches!(parsed.action, Some(Action::Cleanup(_))) && !parsed.runs_until_signal());
         let help = error("portolan-proxy cleanup --help");
         assert!(help.contains("Usage: portolan-proxy cleanup [OPTIONS]"), "{help}");
+        let parsed = parse("portolan-proxy status -o json --service a/b").expect("a subcommand");
+        assert!(matches!(parsed.action, Some(Action::Status(_))) && !parsed.runs_until_signal());
+        assert!(error("portolan-proxy status -o xml").contains("[possible values: text, json, yaml]"));
+        assert!(error("portolan-proxy status --socket /a --url http://b").contains("cannot be used with"));
         assert!(error("portolan-proxy --v=2 cleanup").contains("cannot be used with"));
     }
 

@@ -14,7 +14,9 @@
 //!    packet meets a gap.
 //! 5. While the proxy runs, `reload` follows the configuration file, and `agent` follows the Node object and the
 //!    node's addresses.
-//! 6. SIGTERM or SIGINT ends the process. The rules stay in the kernel. In the userspace mode, a kernel mode takes
+//! 6. `control` answers questions about all of this, on the control socket and below `/debug/portolan/` on the metrics
+//!    port. The subcommand `status` asks them.
+//! 7. SIGTERM or SIGINT ends the process. The rules stay in the kernel. In the userspace mode, a kernel mode takes
 //!    over first, and the relay's connections have some time to end (`agent::relays`).
 
 mod agent;
@@ -22,6 +24,7 @@ mod blocking;
 mod checks;
 mod cleanup;
 mod command_line;
+mod control;
 mod events;
 mod file;
 mod modes;
@@ -35,6 +38,7 @@ mod reload;
 mod reports;
 mod servers;
 mod settings;
+mod status;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -48,7 +52,7 @@ use portolan_engine::drift::{DriftWatch, Own};
 use portolan_model::Family;
 use portolan_node::config::{Configuration, Logging};
 use portolan_node::health::Health;
-use portolan_node::metrics::{BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
+use portolan_node::metrics::{AgentPages, BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
 use portolan_sock::addresses::Addresses;
 use portolan_watch::events::Recorder;
 use portolan_watch::{Client, ClientSettings, Peers, RequestDone, Timing, Watcher};
@@ -60,6 +64,8 @@ use agent::{Agent, SHUTDOWN_LIMIT, Surroundings};
 use checks::Finding;
 pub use cleanup::{Options as CleanupOptions, run as clean_up};
 pub use command_line::CommandLine;
+use control::routes::Entrance;
+use control::{Control, socket};
 use events::Notes;
 use modes::{Choice, Meters, Relays};
 use node_settings::KernelSettings;
@@ -69,6 +75,7 @@ use portolan_web::BindError;
 use readiness::Progress;
 use reload::Reload;
 use servers::{Servers, Shown};
+pub use status::{Options as StatusOptions, run as show_status};
 
 /// The results of the checks before the start.
 struct Start {
@@ -176,6 +183,8 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let (recorder, poster) = Recorder::new(client.clone(), &host_name);
     let notes = Notes::new(recorder, &node_name);
     let done = Arc::<reports::Waiting>::default();
+    let (control, questions) =
+        Control::new(loaded.version.clone(), Arc::clone(&health), meters.relays.clone());
     let surroundings = Surroundings {
         node_name: node_name.clone(),
         relays: Relays::new(families.clone(), meters.relays.clone()),
@@ -195,7 +204,10 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     slot.replace(Some(Rc::clone(&agent)));
     portolan_sock::signals::handled_elsewhere();
     let (watchers, new_watchers) = mpsc::unbounded_channel();
-    let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings(&loaded)));
+    let of_pages = Arc::clone(&control);
+    let agent_pages = move |request: &_| control::routes::reply(&of_pages, request, Entrance::Metrics);
+    let settings = pages_settings(&loaded, Box::new(agent_pages));
+    let pages = Arc::new(Pages::new(Arc::clone(&metrics), settings));
     let (mut servers, failures) =
         Servers::new(Shown { health, metrics: Arc::clone(&metrics), pages: Arc::clone(&pages) });
     servers.listen(configuration);
@@ -228,6 +240,8 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         never = take_over(&agent) => match never {},
         never = poster.run() => match never {},
         never = reporting(&agent, &done) => match never {},
+        never = control::answering(&agent, questions) => match never {},
+        never = socket::serve(control, &configuration.portolan) => match never {},
     }
 }
 
@@ -273,11 +287,12 @@ fn client_settings(
 }
 
 /// Returns what the pages of the metrics server show.
-fn pages_settings(loaded: &Loaded) -> PagesSettings<'_> {
+fn pages_settings(loaded: &Loaded, agent_pages: AgentPages) -> PagesSettings<'_> {
     let log = portolan_logging::handle();
     PagesSettings {
         configuration: &loaded.configuration,
         flags: loaded.flags.clone(),
+        agent_pages: Some(agent_pages),
         set_verbosity: log.map(|log| Box::new(move |verbosity| log.set_verbosity(verbosity)) as SetVerbosity),
         gates: loaded
             .gates

@@ -141,6 +141,7 @@ impl Options {
             None => apply::configuration(given),
         };
         apply::logging(given, &mut configuration.logging, &mut errors);
+        apply::portolan(given, &mut configuration.portolan);
         if let Some(name) = given.non_empty("hostname-override")
             && let Err(error) = configuration.set_hostname_override(&name)
         {

@@ -219,6 +219,7 @@ fn changes(old: &Configuration, new: &Configuration) -> Vec<&'static str> {
         ("windowsRunAsService", old.windows_run_as_service == new.windows_run_as_service),
         ("addressGuard", old.address_guard == new.address_guard),
         ("readiness", old.readiness == new.readiness),
+        ("portolan", old.portolan == new.portolan),
     ];
     table.into_iter().filter(|(_, same)| !same).map(|(field, _)| field).collect()
 }
@@ -231,6 +232,11 @@ fn fixed(old: &Configuration, new: &Configuration) -> Vec<String> {
         ("hostnameOverride", old.hostname_override == new.hostname_override),
         ("featureGates", old.feature_gates == new.feature_gates),
         ("showHiddenMetricsForVersion", *hidden == new.show_hidden_metrics_for_version),
+        ("portolan.controlSocket", old.portolan.control_socket == new.portolan.control_socket),
+        (
+            "portolan.controlSocketGroup",
+            old.portolan.control_socket_group == new.portolan.control_socket_group,
+        ),
     ];
     let changed = table.into_iter().filter(|(_, same)| !same);
     changed.map(|(field, _)| format!("{field}: cannot change while running; restart the proxy")).collect()
@@ -247,7 +253,7 @@ mod tests {
     }
 
     /// One changed value for each field of the file.
-    const FIELDS: [(&str, &str); 27] = [
+    const FIELDS: [(&str, &str); 28] = [
         ("featureGates", "featureGates: {AllowServiceExternalIPs: false}"),
         ("clientConnection", "clientConnection: {qps: 7}"),
         ("logging", "logging: {verbosity: 3}"),
@@ -275,6 +281,7 @@ mod tests {
         ("windowsRunAsService", "windowsRunAsService: true"),
         ("addressGuard", "addressGuard: {nodeAddresses: Refuse}"),
         ("readiness", "readiness: {taint: a}"),
+        ("portolan", "portolan: {stateOnAnyAddress: true}"),
     ];
 
     #[test]
@@ -301,5 +308,6 @@ mod tests {
             assert_eq!(refused(line), usize::from(wanted), "{line}");
         }
         assert_eq!(refused("featureGates: {AllowServiceExternalIPs: false}\nhostnameOverride: other"), 2);
+        assert_eq!(refused("portolan: {controlSocket: '', controlSocketGroup: adm}"), 2);
     }
 }

@@ -18,13 +18,14 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     let write = format!("--write-config-to={}", file.display());
-    let table: [(&[&str], &str); 6] = [
+    let table: [(&[&str], &str); 7] = [
         (&["--help"], "Usage: portolan-proxy [OPTIONS]"),
         (&["-h", "--cleanup"], "Usage: portolan-proxy [OPTIONS]"),
         (&["--version"], "Kubernetes v1.36.2+portolan-"),
         (&["--version=raw"], "version.Info{Major:\"1\""),
         (&[&write, "--masquerade_all=t"], ""),
         (&["cleanup", "--help"], "Usage: portolan-proxy cleanup [OPTIONS]"),
+        (&["status", "--help"], "Usage: portolan-proxy status [OPTIONS]"),
     ];
     for (arguments, start) in table {
         let (code, stdout, stderr) = run(PROGRAM.as_ref(), arguments);
@@ -36,17 +37,36 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 5] = [
+    let table: [(&[&str], &str); 8] = [
         (&["proxy"], "unrecognized subcommand 'proxy'"),
         (&["--no-such-flag"], "Usage: portolan-proxy [OPTIONS]"),
         (&["--proxy-mode=fast"], "Error: the configuration is invalid:\n  --proxy-mode"),
         (&["--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
         (&["cleanup", "--config=/nonexistent"], "cannot read configuration file /nonexistent"),
+        (&["status", "--service=web"], "Error: --service: `web` is not of the form NAMESPACE/NAME"),
+        (
+            &["status", "--url=https://a"],
+            "Error: --url: `https://a` is not a URL of the form http://HOST:PORT",
+        ),
+        (&["status", "--output=xml"], "[possible values: text, json, yaml]"),
     ];
     for (arguments, part) in table {
         let (code, stdout, stderr) = run(PROGRAM.as_ref(), arguments);
         assert_eq!((code, stdout.as_str()), (1, ""), "{arguments:?}: {stderr}");
         assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
+fn without_a_proxy_the_status_ends_with_2() {
+    let table: [(&[&str], &str); 2] = [
+        (&["status", "--socket=/nonexistent/proxy.sock"], "no proxy answers at /nonexistent/proxy.sock"),
+        (&["status", "--url=http://127.0.0.1:1", "-o", "json"], "no proxy answers at http://127.0.0.1:1"),
+    ];
+    for (arguments, part) in table {
+        let (code, stdout, stderr) = run(PROGRAM.as_ref(), arguments);
+        assert_eq!((code, stdout.as_str()), (2, ""), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part) && stderr.contains("--control-socket"), "{arguments:?}: {stderr}");
     }
 }
 

@@ -152,7 +152,20 @@ impl<A: Agent> Cluster<A> {
 
     /// Runs the program with only these arguments.
     pub fn run(&self, arguments: &[&str]) -> PortolanProcess {
-        PortolanProcess::start(self.world.node().namespace(), A::BINARY.as_ref(), arguments).unwrap()
+        let socket = format!("--control-socket={}", self.control_socket().display());
+        let names_one = arguments.iter().any(|argument| argument.starts_with("--control-socket"));
+        let is_proxy = match A::SUBCOMMAND.first() {
+            Some(subcommand) => arguments.first() == Some(subcommand),
+            None => arguments.first().is_some_and(|first| first.starts_with('-')),
+        };
+        let own = (is_proxy && !names_one).then_some(socket.as_str());
+        let arguments: Vec<&str> = arguments.iter().copied().chain(own).collect();
+        PortolanProcess::start(self.world.node().namespace(), A::BINARY.as_ref(), &arguments).unwrap()
+    }
+
+    /// Returns the path of the proxy's control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        control_socket(self.folder.path())
     }
 
     /// Returns the URL of the API server.
@@ -259,9 +272,15 @@ pub fn start_proxy<A: Agent>(world: &World, folder: &Path, proxy: &Proxy<'_>) ->
     let path = folder.join("config.yaml");
     fs::write(&path, configuration(proxy.yaml)).unwrap();
     let master = format!("http://{}", proxy.master);
-    let arguments = ["--config", path.to_str().unwrap(), "--master", &master];
+    let socket = format!("--control-socket={}", control_socket(folder).display());
+    let arguments = ["--config", path.to_str().unwrap(), "--master", &master, &socket];
     let arguments = [A::SUBCOMMAND, &arguments].concat();
     PortolanProcess::start(world.node().namespace(), A::BINARY.as_ref(), &arguments).unwrap()
+}
+
+/// Returns the path of the control socket in a folder of a test: tests run at the same time and have one `/run`.
+pub fn control_socket(folder: &Path) -> PathBuf {
+    folder.join("proxy.sock")
 }
 
 /// Returns a complete configuration with these fields.

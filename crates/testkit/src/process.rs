@@ -23,7 +23,8 @@ pub struct PortolanProcess {
 }
 
 impl PortolanProcess {
-    /// Starts `binary` (a test passes `env!("CARGO_BIN_EXE_portolan")`) inside the namespace.
+    /// Starts `binary` (a test passes `env!("CARGO_BIN_EXE_portolan")`) inside the namespace. A proxy has no control
+    /// socket unless the arguments name one: all namespaces share one `/run`.
     pub fn start(namespace: &Namespace, binary: &Path, arguments: &[&str]) -> Result<Self, TestkitError> {
         Self::start_with_environment(namespace, binary, arguments, &[])
     }
@@ -39,7 +40,12 @@ impl PortolanProcess {
         for (name, value) in environment {
             command.env(name, value);
         }
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(arguments)
+            .args(without_socket(arguments))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let output = Arc::new(Mutex::new(String::new()));
         let stdout = child.stdout.take().map(|pipe| collect(pipe, output.clone()));
@@ -165,6 +171,16 @@ impl Drop for PortolanProcess {
     }
 }
 
+/// Returns the argument for a proxy that is to have no control socket. The subcommand is the first argument, or the one
+/// after the path of the program.
+fn without_socket(arguments: &[&str]) -> Option<&'static str> {
+    let names_one = arguments.iter().any(|argument| argument.starts_with("--control-socket"));
+    let subcommand = arguments.iter().position(|argument| *argument == "proxy")?;
+    let before = subcommand.checked_sub(1).and_then(|before| arguments.get(before));
+    let is_first = before.is_none_or(|program| program.starts_with('/'));
+    (is_first && !names_one).then_some("--control-socket=")
+}
+
 fn collect(pipe: impl Read + Send + 'static, output: Arc<Mutex<String>>) -> JoinHandle<()> {
     thread::spawn(move || {
         let mut reader = BufReader::new(pipe);
@@ -175,4 +191,19 @@ fn collect(pipe: impl Read + Send + 'static, output: Arc<Mutex<String>>) -> Join
             line.clear();
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_has_no_control_socket_unless_it_is_named() {
+        let none = Some("--control-socket=");
+        assert_eq!(without_socket(&["proxy", "--config", "/c"]), none);
+        assert_eq!(without_socket(&["--clear-groups", "/bin/portolan", "proxy"]), none);
+        assert_eq!(without_socket(&["proxy", "--control-socket=/s"]), None);
+        assert_eq!(without_socket(&["serve", "kubeconfig", "--role", "proxy"]), None);
+        assert_eq!(without_socket(&["serve"]), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! Complete answers with a text body.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -7,10 +8,36 @@ use http_body_util::Full;
 use hyper::header::{CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Request, Response, StatusCode};
 
-/// A function from a request with its complete body to the response. It must not block.
-pub type Handler = Arc<dyn Fn(&Request<Bytes>) -> Answer + Send + Sync>;
+/// A function from a request with its complete body to the reply. It must not block.
+pub type Handler = Arc<dyn Fn(&Request<Bytes>) -> Reply + Send + Sync>;
 /// A complete response.
 pub type Answer = Response<Full<Bytes>>;
+/// An answer that is not ready yet. It is dropped if its client closes the connection.
+pub type Promise = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// What a [`Handler`] returns.
+pub enum Reply {
+    /// The answer.
+    Now(Answer),
+    /// The answer follows. Other connections are served meanwhile.
+    Later(Promise),
+}
+
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        Self::Now(answer)
+    }
+}
+
+impl Reply {
+    /// Waits for the answer.
+    pub async fn answer(self) -> Answer {
+        match self {
+            Self::Now(answer) => answer,
+            Self::Later(promise) => promise.await,
+        }
+    }
+}
 
 /// The media type of JSON.
 pub const JSON: &str = "application/json";

@@ -13,34 +13,31 @@ use hyper::service::service_fn;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::io::Errno;
-use rustix::net::sockopt;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 
-use crate::{Answer, Handler, PLAIN, answer};
+use crate::stream::Stream;
+use crate::{Answer, Handler, Listener, PLAIN, answer};
 
 /// A connection without a request head for this long is closed. Longer than usual scrape intervals.
 const IDLE: Duration = Duration::from_secs(75);
 /// The time within which a body must arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
-/// Bytes of the largest accepted body. The only meaningful body is a number.
+/// Bytes of the largest accepted body: a number, or a question about one packet.
 const MAX_BODY: usize = 16 * 1024;
 /// Bytes of the largest accepted request head.
 const MAX_HEAD: usize = 16 * 1024;
-/// The time in ms within which the client must acknowledge a response (`TCP_USER_TIMEOUT`).
-const UNREAD_MS: u32 = 30_000;
 /// The pause after the process or the system ran out of descriptors or memory.
 const EXHAUSTED: Duration = Duration::from_millis(100);
 /// Connections that one listener serves at the same time. For one more, the oldest is closed.
 pub(crate) const MAX_CONNECTIONS: usize = 256;
 
 /// Serves requests until the listener itself fails. Dropping the future closes every connection.
-pub async fn serve(listener: &TcpListener, handler: &Handler) -> io::Error {
+pub async fn serve(listener: Listener<'_>, handler: &Handler) -> io::Error {
     let mut connections = Connections::default();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => connections.add(stream, Arc::clone(handler)),
+                Ok(stream) => connections.add(stream, Arc::clone(handler)),
                 Err(error) if out_of_resources(&error) => {
                     connections.close_oldest();
                     tokio::time::sleep(EXHAUSTED).await;
@@ -61,7 +58,7 @@ struct Connections {
 }
 
 impl Connections {
-    fn add(&mut self, stream: TcpStream, handler: Handler) {
+    fn add(&mut self, stream: Stream, handler: Handler) {
         while self.tasks.try_join_next().is_some() {}
         // Probes last for milliseconds, so the oldest connection is the most likely to be idle.
         if self.tasks.len() >= MAX_CONNECTIONS {
@@ -82,10 +79,8 @@ impl Connections {
     }
 }
 
-async fn connection(stream: TcpStream, handler: Handler) {
-    if let Err(error) = sockopt::set_tcp_user_timeout(&stream, UNREAD_MS) {
-        tracing::debug!(%error, "no time limit for unread answers");
-    }
+async fn connection(stream: Stream, handler: Handler) {
+    stream.limit_unread();
     let service = service_fn(move |request| {
         let handler = Arc::clone(&handler);
         async move { Ok::<_, Infallible>(respond(request, &handler).await) }
@@ -105,7 +100,10 @@ async fn connection(stream: TcpStream, handler: Handler) {
 async fn respond(request: Request<Incoming>, handler: &Handler) -> Answer {
     let (head, body) = request.into_parts();
     match tokio::time::timeout(BODY_TIME, Limited::new(body, MAX_BODY).collect()).await {
-        Ok(Ok(body)) => handler(&Request::from_parts(head, body.to_bytes())),
+        Ok(Ok(body)) => {
+            let reply = handler(&Request::from_parts(head, body.to_bytes()));
+            reply.answer().await
+        }
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
             answer(StatusCode::PAYLOAD_TOO_LARGE, PLAIN, "the body is too large\n")
         }

@@ -1,7 +1,8 @@
 //! The HTTP floor of the health and metrics servers and of the API server.
 //!
-//! Owns: listening sockets, a small HTTP/1.1 server with limits for slow and hostile clients ([`Server`], [`serve`]),
-//! complete answers ([`answer()`]), gzip negotiation ([`accepts_gzip`], [`compressed`]), and the text format of metrics
+//! Owns: listening sockets over TCP ([`listen()`]) and at paths ([`UnixSocket`]), a small HTTP/1.1 server with limits for
+//! slow and hostile clients ([`Server`], [`serve`]), a small client for commands ([`ask`]), complete answers ([`answer()`]) and
+//! those that follow later ([`Reply`]), gzip negotiation ([`accepts_gzip`], [`compressed`]), and the text format of metrics
 //! ([`metrics`]).
 //!
 //! In: addresses, functions from a request to an answer, numbers. Out: answers, pages of metrics, and the error that
@@ -13,20 +14,26 @@
 //! answers, the negotiation and the text format.
 
 mod answer;
+mod client;
 mod connections;
 mod encoding;
 mod listen;
 pub mod metrics;
 mod server;
+mod stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod unix;
 
 pub use self::{
-    answer::{Answer, Handler, JSON, PLAIN, answer, not_found},
+    answer::{Answer, Handler, JSON, PLAIN, Promise, Reply, answer, not_found},
+    client::{Place, Received, ask},
     connections::serve,
     encoding::{accepts_gzip, compressed},
     listen::{Wildcard, listen},
     server::{BindError, HardFail, Opened, Server},
+    stream::Listener,
+    unix::{UnixSocket, UnixSocketError},
 };

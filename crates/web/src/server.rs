@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::{Handler, Wildcard, listen, serve};
+use crate::{Handler, Listener, Wildcard, listen, serve};
 
 /// kube-proxy's pause after a failed bind.
 const BIND_RETRY: Duration = Duration::from_secs(5);
@@ -134,6 +134,6 @@ impl Server {
         let address = listener.local_addr()?;
         tracing::info!(server = self.name, %address, "listening");
         self.bound.send_replace(Some(address));
-        Err(serve(&listener, &self.handler).await)
+        Err(serve(Listener::Tcp(&listener), &self.handler).await)
     }
 }

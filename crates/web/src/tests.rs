@@ -13,7 +13,7 @@ use super::testing::{loopback, request, request_with, start, taken};
 use super::*;
 
 fn hello(address: SocketAddr, hard_fail: bool) -> Server {
-    let handler = |_: &Request<Bytes>| answer(StatusCode::OK, PLAIN, "hello");
+    let handler = |_: &Request<Bytes>| answer(StatusCode::OK, PLAIN, "hello").into();
     Server::new("test", "testBindAddress", address, hard_fail, Arc::new(handler))
 }
 
@@ -152,7 +152,7 @@ async fn too_large_requests_are_rejected() {
 async fn a_long_answer_arrives_whole() {
     let long = "x".repeat(1024 * 1024);
     let body = long.clone();
-    let handler = move |_: &Request<Bytes>| answer(StatusCode::OK, PLAIN, body.clone());
+    let handler = move |_: &Request<Bytes>| answer(StatusCode::OK, PLAIN, body.clone()).into();
     let server = Server::new("test", "testBindAddress", loopback(), true, Arc::new(handler));
     let got = request(start(server).await, "GET", "/").await.expect("an answer");
     assert!(got.body == long, "{} bytes", got.body.len());
@@ -185,4 +185,47 @@ async fn a_missing_body_times_out() {
         error = &mut run => panic!("{error}"),
         head = client => assert_eq!(&head.expect("an answer"), b"HTTP/1.1 408"),
     }
+}
+
+#[tokio::test]
+async fn an_answer_may_follow_while_others_are_served() {
+    let (open, gate) = tokio::sync::watch::channel(false);
+    let handler = move |request: &Request<Bytes>| -> Reply {
+        if request.uri().path() != "/later" {
+            return answer(StatusCode::OK, PLAIN, "now").into();
+        }
+        let mut gate = gate.clone();
+        Reply::Later(Box::pin(async move {
+            let _ = gate.wait_for(|open| *open).await;
+            answer(StatusCode::OK, PLAIN, "later")
+        }))
+    };
+    let address = start(Server::new("test", "testBindAddress", loopback(), true, Arc::new(handler))).await;
+    let later = tokio::spawn(async move { request(address, "GET", "/later").await });
+    assert_eq!(request(address, "GET", "/").await.expect("an answer").body, "now");
+    assert!(!later.is_finished());
+    open.send_replace(true);
+    assert_eq!(later.await.expect("no panic").expect("an answer").body, "later");
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_served_and_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = Place::Unix(folder.path().join("s"));
+    let Place::Unix(path) = &place else { unreachable!() };
+    let socket = UnixSocket::open(path, None).unwrap();
+    let handler: Handler = Arc::new(|request: &Request<Bytes>| {
+        let text = format!("{} {} {}", request.method(), request.uri(), request.body().len());
+        answer(StatusCode::ACCEPTED, PLAIN, text).into()
+    });
+    let served = tokio::spawn(async move { serve(Listener::Unix(socket.listener()), &handler).await });
+    let of_client = place.clone();
+    let asked = tokio::task::spawn_blocking(move || ask(&of_client, "POST", "/a?b=c", b"{}"));
+    let got = asked.await.expect("no panic").expect("an answer");
+    assert_eq!((got.status, got.body.as_slice()), (202, &b"POST /a?b=c 2"[..]));
+    served.abort();
+    let _ = served.await;
+    assert!(!path.exists());
+    let error = ask(&place, "GET", "/", b"").expect_err("no server");
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }

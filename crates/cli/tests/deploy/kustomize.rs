@@ -160,9 +160,14 @@ fn the_overlay_is_the_daemon_set_of_kubeadm() {
     assert_eq!(pod["serviceAccountName"], "kube-proxy");
     assert_eq!(pod["containers"][0]["name"], "kube-proxy");
     let state = json!({"name": "state", "hostPath": {"path": "/run/portolan", "type": "DirectoryOrCreate"}});
-    assert_eq!(pod["volumes"], json!([{"name": "kube-proxy", "configMap": {"name": "kube-proxy"}}, state]));
+    let volumes = json!([
+        {"name": "kube-proxy", "configMap": {"name": "kube-proxy"}},
+        state,
+        {"name": "run", "emptyDir": {}},
+    ]);
+    assert_eq!(pod["volumes"], volumes);
     let mounts = |list: &str| pod[list][0]["volumeMounts"].as_array().unwrap().len();
-    assert_eq!((mounts("initContainers"), mounts("containers")), (2, 1), "the agent has no path of the host");
+    assert_eq!((mounts("initContainers"), mounts("containers")), (2, 2), "the agent has no path of the host");
     let base = one_yaml(&format!("{BASE}/daemonset.yaml"));
     let security = |set: &Value| set["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
     assert_eq!(security(&set), security(&base));

@@ -49,6 +49,22 @@ fn the_agent_has_one_capability_and_nothing_else() {
     );
 }
 
+/// The agent is not root, and its root file system is read-only.
+#[test]
+fn the_agent_can_open_its_control_socket() {
+    let pod = &daemon_set()["spec"]["template"]["spec"];
+    let folder = std::path::Path::new(config::CONTROL_SOCKET).parent().unwrap().to_str().unwrap();
+    let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+    let mount = mounts.iter().find(|mount| mount["mountPath"] == folder).expect("a mount for the socket");
+    assert!(mount["readOnly"].is_null());
+    let volumes = pod["volumes"].as_array().unwrap();
+    let volume = volumes.iter().find(|volume| volume["name"] == mount["name"]).unwrap();
+    assert_eq!(volume["emptyDir"], json!({}), "every user may write there, and it ends with the pod");
+    let unit = read("deploy/systemd/portolan-proxy.service");
+    let name = folder.strip_prefix("/run/").unwrap();
+    assert!(unit.contains(&format!("\nRuntimeDirectory={name}\n")), "{unit}");
+}
+
 /// A test beside the check of the memory limit verifies that this limit is enough for 16,000 Services with 10
 /// endpoints each in both families in the iptables mode.
 #[test]

@@ -56,7 +56,7 @@ fn proxy(pid: u32, folder: &Path) -> Option<Process> {
 /// Returns which proxy it is. Portolan may be called by the name kube-proxy; then the name of its file differs.
 fn program(arguments: &[String], file: &str) -> Option<Program> {
     let (called, rest) = arguments.split_first()?;
-    let ends = ["cleanup", "--cleanup", "--init-only", "--version", "--help"];
+    let ends = ["cleanup", "status", "--cleanup", "--init-only", "--version", "--help"];
     if rest.iter().any(|argument| ends.contains(&argument.as_str())) {
         return None;
     }
@@ -105,6 +105,7 @@ mod tests {
         assert_eq!(of("/usr/bin/portolan-proxy --v=2", ""), Some(Program::Portolan));
         assert_eq!(of("kube-proxy --config=x", "portolan-proxy"), Some(Program::Portolan));
         assert_eq!(of("portolan-proxy cleanup", "portolan-proxy"), None);
+        assert_eq!(of("portolan-proxy status -o json", "portolan-proxy"), None);
         assert_eq!(of("portolan proxy --cleanup", "portolan"), None);
         assert_eq!(of("portolan serve", "portolan"), None);
         assert_eq!(of("portolan doctor", "portolan"), None);

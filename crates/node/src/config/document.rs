@@ -87,6 +87,11 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
     root.read("windowsRunAsService", &mut c.windows_run_as_service, boolean);
     root.section("addressGuard", |s| own::read_guard(s, &mut c.address_guard));
     root.section("readiness", |s| own::read_readiness(s, &mut c.readiness));
+    root.section("portolan", |s| {
+        s.read("controlSocket", &mut c.portolan.control_socket, text);
+        s.read("controlSocketGroup", &mut c.portolan.control_socket_group, text);
+        s.read("stateOnAnyAddress", &mut c.portolan.state_on_any_address, boolean);
+    });
     root.read("udpIdleTimeout", &mut c.udp_idle_timeout, duration);
     // Files of upgraded clusters often still have these fields.
     if !c.udp_idle_timeout.is_zero() && c.mode != Some(Mode::Userspace) {

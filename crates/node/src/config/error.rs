@@ -222,6 +222,14 @@ pub enum Problem {
         /// The written value.
         value: String,
     },
+    /// The text is not the path of a Unix socket.
+    #[error(
+        "`{value}` is not the path of a socket; write an absolute path of at most 107 bytes, or leave it empty"
+    )]
+    SocketPath {
+        /// The written value.
+        value: String,
+    },
     /// The setting exists for the text log format only.
     #[error("only for logging.format text; leave it out")]
     TextFormatOnly,

@@ -453,4 +453,25 @@ const FIELDS: &[Field] = &[
         "empty means none; no condition of the kubelet",
         "Type of a Node condition that is True until then and False afterwards.",
     ),
+    field(
+        "portolan.controlSocket",
+        "path",
+        "/run/portolan/proxy.sock",
+        "absolute, at most 107 bytes; empty means none; not in kube-proxy",
+        "Unix socket on which `portolan status` asks the proxy.",
+    ),
+    field(
+        "portolan.controlSocketGroup",
+        "text",
+        "",
+        "name or number of a group; not in kube-proxy",
+        "Group that may use the control socket, besides its owner.",
+    ),
+    field(
+        "portolan.stateOnAnyAddress",
+        "boolean",
+        "false",
+        "not in kube-proxy",
+        "Serve `/debug/portolan/` on the metrics port even where that is not on a loopback address.",
+    ),
 ];

@@ -206,6 +206,27 @@ pub struct DetectLocal {
     pub interface_name_prefix: String,
 }
 
+/// The section of fields that kube-proxy does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Portolan {
+    /// Path of the Unix socket on which commands ask the running proxy. Empty means none.
+    pub control_socket: String,
+    /// Name or number of the group that may use the control socket besides its owner. Empty means none.
+    pub control_socket_group: String,
+    /// Serves `/debug/portolan/` on the metrics port even if other hosts can reach it.
+    pub state_on_any_address: bool,
+}
+
+impl Default for Portolan {
+    fn default() -> Self {
+        Self {
+            control_socket: super::CONTROL_SOCKET.to_owned(),
+            control_socket_group: String::new(),
+            state_on_any_address: false,
+        }
+    }
+}
+
 /// Conntrack settings. Zero leaves the kernel's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conntrack {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::document::{API_VERSION, KIND};
 use super::duration::format_duration;
-use super::{Configuration, LogFormat, Logging, Mode, OutputOptions, own};
+use super::{Configuration, LogFormat, Logging, Mode, OutputOptions, Portolan, own};
 use crate::address::NodePortAddresses;
 
 pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
@@ -43,6 +43,11 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
         "portRange": c.port_range,
         "udpIdleTimeout": format_duration(c.udp_idle_timeout),
         "windowsRunAsService": c.windows_run_as_service,
+        "portolan": {
+            "controlSocket": c.portolan.control_socket,
+            "controlSocketGroup": c.portolan.control_socket_group,
+            "stateOnAnyAddress": c.portolan.state_on_any_address,
+        },
     });
     if let Some(fields) = object.as_object_mut() {
         let sections = [
@@ -77,9 +82,12 @@ pub(super) fn to_yaml(c: &Configuration) -> String {
         if c.readiness == default.readiness {
             fields.remove("readiness");
         }
-        // kube-proxy rejects this field.
+        // kube-proxy rejects these fields.
         if c.udp_idle_timeout.is_zero() {
             fields.remove("udpIdleTimeout");
+        }
+        if c.portolan == Portolan::default() {
+            fields.remove("portolan");
         }
     }
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };

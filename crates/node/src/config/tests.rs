@@ -48,6 +48,7 @@ fn every_field_is_tested() {
     the_other_connection_and_logging_fields();
     addresses();
     the_node_name();
+    the_control_socket();
     modes();
     cidrs();
     node_port_addresses();
@@ -154,6 +155,7 @@ fn every_switch() {
     boolean("winkernel.enableDSR", |c| c.winkernel.enable_dsr, false);
     boolean("winkernel.forwardHealthCheckVip", |c| c.winkernel.forward_health_check_vip, false);
     boolean("conntrack.tcpBeLiberal", |c| c.conntrack.tcp_be_liberal, false);
+    boolean("portolan.stateOnAnyAddress", |c| c.portolan.state_on_any_address, false);
 }
 
 #[test]
@@ -169,6 +171,7 @@ fn every_free_text() {
     text_field("winkernel.rootHnsEndpointName", |c| c.winkernel.root_hns_endpoint_name, "");
     text_field("detectLocal.bridgeInterface", |c| c.detect_local.bridge_interface, "");
     text_field("detectLocal.interfaceNamePrefix", |c| c.detect_local.interface_name_prefix, "");
+    text_field("portolan.controlSocketGroup", |c| c.portolan.control_socket_group, "");
 }
 
 #[test]
@@ -272,6 +275,14 @@ fn the_node_name() {
     assert_eq!(good("").node_name(" Host.Example\n").as_deref(), Ok("host.example"));
     assert_eq!(good("hostnameOverride: X").node_name("host").as_deref(), Ok("x"));
     assert!(good("").node_name(" ").is_err());
+}
+
+#[test]
+fn the_control_socket() {
+    let long = format!("/{}", "x".repeat(107));
+    let set = [("/a/b", "/a/b".to_owned()), ("\"\"", String::new()), (&long[..107], long[..107].to_owned())];
+    let bad = [("a/b", "`a/b` is not the path of a socket"), (&long, "at most 107 bytes"), ("5", "quotes")];
+    field("portolan.controlSocket", |c| c.portolan.control_socket, CONTROL_SOCKET.to_owned(), &set, &bad);
 }
 
 #[test]

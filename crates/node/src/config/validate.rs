@@ -11,6 +11,9 @@ use crate::gates::FeatureGates;
 /// The minor version before the one that this program implements (v1.36).
 const PREVIOUS_MINOR: &str = "1.35";
 
+/// Bytes of the longest path of a Unix socket: `sun_path` (`unix(7)`) without its terminating zero.
+const SOCKET_PATH_MAX: usize = 107;
+
 pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let mut wrong = |path: &str, problem| errors.push(FieldError::new(path, problem));
@@ -24,6 +27,10 @@ pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
         && let Err(FieldError { path, problem, .. }) = c.proxy_ports()
     {
         wrong(&path, problem);
+    }
+    let socket = &c.portolan.control_socket;
+    if !socket.is_empty() && (!socket.starts_with('/') || socket.len() > SOCKET_PATH_MAX) {
+        wrong("portolan.controlSocket", Problem::SocketPath { value: socket.clone() });
     }
     let version = &c.show_hidden_metrics_for_version;
     if !version.is_empty() && version != PREVIOUS_MINOR {

@@ -161,7 +161,7 @@ impl ServiceHealth {
         let socket = Arc::new(TcpListener::from_std(web::listen(address, Wildcard::OneFamily)?)?);
         let served = Arc::clone(&socket);
         let task = self.runtime.spawn(async move {
-            let error = web::serve(&served, &handler).await;
+            let error = web::serve(web::Listener::Tcp(&served), &handler).await;
             tracing::debug!(%address, %error, "a health-check node port closed");
         });
         Ok(Listener { address: address.ip(), socket, task: task.abort_handle() })
@@ -198,7 +198,9 @@ fn is_link_local(ip: &IpAddr) -> bool {
 /// Creates the handler for any path and method: 200 if the Service has a local endpoint and the proxy is healthy, else
 /// 503.
 fn handler(service: ServiceKey, count: Arc<AtomicUsize>, health: Arc<Health>) -> Handler {
-    Arc::new(move |_| service_answer(&service, count.load(Ordering::Relaxed), health.is_healthy(Now::read())))
+    Arc::new(move |_| {
+        service_answer(&service, count.load(Ordering::Relaxed), health.is_healthy(Now::read())).into()
+    })
 }
 
 fn service_answer(service: &ServiceKey, count: usize, proxy_healthy: bool) -> Answer {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use hyper::{Method, Request, StatusCode};
 use portolan_web::metrics::TEXT_FORMAT;
-use portolan_web::{self as web, Answer, PLAIN, Server};
+use portolan_web::{self as web, Answer, PLAIN, Reply, Server};
 use serde_json::json;
 
 use self::slis::Slis;
@@ -26,6 +26,12 @@ mod zpages;
 /// Changes klog's verbosity while the program runs.
 pub type SetVerbosity = Box<dyn Fn(u32) + Send + Sync>;
 
+/// Answers requests below [`AGENT_PAGES`]; `None` for an unknown path.
+pub type AgentPages = Box<dyn Fn(&Request<Bytes>) -> Option<Reply> + Send + Sync>;
+
+/// What the paths of the agent's own pages start with.
+pub const AGENT_PAGES: &str = "/debug/portolan/";
+
 /// What the pages contain besides the metrics.
 pub struct PagesSettings<'a> {
     /// The effective configuration.
@@ -34,6 +40,8 @@ pub struct PagesSettings<'a> {
     pub flags: Vec<(String, String)>,
     /// Sets the verbosity for `/debug/flags/v`. If it is `None`, that path rejects changes.
     pub set_verbosity: Option<SetVerbosity>,
+    /// The agent's own pages. They are served on loopback addresses, and on others if the configuration allows it.
+    pub agent_pages: Option<AgentPages>,
     /// Name, stage (empty for GA) and state of every feature gate, for `kubernetes_feature_enabled`. They also determine
     /// whether `/flagz` and `/statusz` exist.
     pub gates: Vec<(String, String, bool)>,
@@ -47,19 +55,22 @@ pub struct Pages {
     flagz: bool,
     statusz: bool,
     set_verbosity: Option<SetVerbosity>,
+    of_agent: Option<AgentPages>,
     slis: Slis,
 }
 
 struct Shown {
     mode: Mode,
     profiling: bool,
+    /// Whether the agent's own pages are served on every address.
+    agent_pages_anywhere: bool,
     configz: String,
 }
 
 impl Pages {
     /// Creates the pages of these metrics. Adds the feature gates to the metrics.
     pub fn new(metrics: Arc<ProxyMetrics>, settings: PagesSettings<'_>) -> Self {
-        let PagesSettings { configuration, mut flags, set_verbosity, gates } = settings;
+        let PagesSettings { configuration, mut flags, set_verbosity, agent_pages, gates } = settings;
         for (name, stage, enabled) in &gates {
             metrics.feature(name, stage, *enabled);
         }
@@ -74,12 +85,23 @@ impl Pages {
             metrics,
             flags,
             set_verbosity,
+            of_agent: agent_pages,
         }
     }
 
     /// Replaces the configuration.
     pub fn set_configuration(&self, configuration: &Configuration) {
         *self.shown() = Shown::of(configuration);
+    }
+
+    /// Answers a request to a server whose address is, or is not, on loopback.
+    fn reply(&self, request: &Request<Bytes>, is_loopback: bool) -> Reply {
+        if request.uri().path().starts_with(AGENT_PAGES) {
+            let may_see = is_loopback || self.shown().agent_pages_anywhere;
+            let pages = self.of_agent.as_ref().filter(|_| may_see);
+            return pages.and_then(|pages| pages(request)).unwrap_or_else(|| web::not_found().into());
+        }
+        self.answer(request).into()
     }
 
     fn answer(&self, request: &Request<Bytes>) -> Answer {
@@ -127,13 +149,15 @@ impl Shown {
             ..configuration.clone()
         };
         let configz = json!({ "kubeproxy.config.k8s.io": effective.to_v1alpha1() }).to_string();
-        Self { mode, profiling: configuration.enable_profiling, configz }
+        let agent_pages_anywhere = configuration.portolan.state_on_any_address;
+        Self { mode, profiling: configuration.enable_profiling, agent_pages_anywhere, configz }
     }
 }
 
 /// Creates the metrics server.
 pub fn server(address: SocketAddr, hard_fail: bool, pages: Arc<Pages>) -> Server {
-    let handler = move |request: &Request<Bytes>| pages.answer(request);
+    let is_loopback = address.ip().to_canonical().is_loopback();
+    let handler = move |request: &Request<Bytes>| pages.reply(request, is_loopback);
     Server::new("metrics", "metricsBindAddress", address, hard_fail, Arc::new(handler))
 }
 

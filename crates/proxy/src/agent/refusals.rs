@@ -14,6 +14,11 @@ use crate::reports::Synced;
 pub(super) struct Reported(Vec<Refusal>);
 
 impl Reported {
+    /// Returns the refusals that still stand.
+    pub(super) fn all(&self) -> &[Refusal] {
+        &self.0
+    }
+
     /// Stores the refusals of a commit and returns the new ones. `changed` are the Service ports of the commit,
     /// `None` all of them. A Service port that the commit covers and does not refuse is programmed: its refusal is
     /// dropped.

@@ -310,6 +310,11 @@ impl Relays {
         }
     }
 
+    /// Returns the number of relays that drain.
+    pub(crate) fn draining(&self) -> usize {
+        self.draining.len()
+    }
+
     /// Removes relays that have ended. Returns true if the last one has.
     pub(crate) fn remove_ended(&mut self) -> bool {
         let before = self.draining.len();

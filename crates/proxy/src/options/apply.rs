@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use portolan_node::address::{self, NodePortAddresses};
 use portolan_node::config::{
     Configuration, Conntrack, DetectLocalMode, FieldError, HEALTHZ_PORT, Ipvs, LogFormat, Logging,
-    METRICS_PORT, Mode, Problem, Taint, parse_condition, set_actions,
+    METRICS_PORT, Mode, Portolan, Problem, Taint, parse_condition, set_actions,
 };
 
 use super::flags::{FLAGS, Flag};
@@ -68,6 +68,19 @@ pub(super) fn logging(given: &Given, c: &mut Logging, errors: &mut Vec<FieldErro
         if given.is_given(&buffer_size) {
             options.info_buffer_size = given.text(&buffer_size);
         }
+    }
+}
+
+/// Applies the given flags of the section that kube-proxy does not know to the file's configuration.
+pub(super) fn portolan(given: &Given, c: &mut Portolan) {
+    if given.is_given("control-socket") {
+        c.control_socket = given.text("control-socket");
+    }
+    if given.is_given("control-socket-group") {
+        c.control_socket_group = given.text("control-socket-group");
+    }
+    if given.is_given("state-on-any-address") {
+        c.state_on_any_address = given.boolean("state-on-any-address");
     }
 }
 

@@ -6,7 +6,13 @@ use super::*;
 use crate::metrics::tests::{metrics, read};
 
 fn pages(configuration: &Configuration) -> PagesSettings<'_> {
-    PagesSettings { configuration, flags: Vec::new(), set_verbosity: None, gates: Vec::new() }
+    PagesSettings {
+        configuration,
+        flags: Vec::new(),
+        set_verbosity: None,
+        agent_pages: None,
+        gates: Vec::new(),
+    }
 }
 
 async fn served(settings: PagesSettings<'_>) -> (SocketAddr, Arc<Pages>) {
@@ -50,6 +56,26 @@ async fn the_metrics_server_has_its_pages() {
     assert_eq!(shown.get("nodePortAddresses"), Some(&serde_json::json!(["primary"])));
     pages.set_configuration(&Configuration { mode: Some(Mode::Ipvs), ..configuration.clone() });
     assert_eq!(ask("/proxyMode").await, plain(200, "ipvs"));
+}
+
+#[tokio::test]
+async fn the_agents_own_pages_are_for_loopback_unless_the_configuration_allows_more() {
+    let own: fn(&Request<Bytes>) -> Option<Reply> = |request| {
+        let is_known = request.uri().path() == "/debug/portolan/state";
+        is_known.then(|| web::answer(StatusCode::OK, PLAIN, "state").into())
+    };
+    let mut configuration = Configuration { enable_profiling: true, ..Configuration::default() };
+    let settings = PagesSettings { agent_pages: Some(Box::new(own)), ..pages(&configuration) };
+    let (address, pages) = served(settings).await;
+    assert_eq!(get(address, "/debug/portolan/state", &[]).await, plain(200, "state"));
+    assert_eq!(get(address, "/debug/portolan/", &[]).await, plain(404, "404 page not found\n"));
+    let any = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
+    let any = start(server(any, true, Arc::clone(&pages))).await;
+    let any = SocketAddr::new(address.ip(), any.port());
+    assert_eq!(get(any, "/debug/portolan/state", &[]).await.0, 404, "other hosts reach that server");
+    configuration.portolan.state_on_any_address = true;
+    pages.set_configuration(&configuration);
+    assert_eq!(get(any, "/debug/portolan/state", &[]).await, plain(200, "state"));
 }
 
 #[tokio::test]

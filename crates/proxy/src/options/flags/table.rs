@@ -129,6 +129,33 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
         .field("enableProfiling"),
     flag(
         NODE,
+        "control-socket",
+        File,
+        "/run/portolan/proxy.sock",
+        "Unix socket on which the subcommand status asks this proxy; empty means none",
+    )
+    .field("portolan.controlSocket")
+    .counts_with_config(),
+    flag(
+        NODE,
+        "control-socket-group",
+        Text,
+        "",
+        "Group that may use the control socket, besides its owner: name or number",
+    )
+    .field("portolan.controlSocketGroup")
+    .counts_with_config(),
+    flag(
+        NODE,
+        "state-on-any-address",
+        Boolean,
+        "false",
+        "Serve /debug/portolan/ on the metrics port even where that is not on a loopback address",
+    )
+    .field("portolan.stateOnAnyAddress")
+    .counts_with_config(),
+    flag(
+        NODE,
         "nodeport-addresses",
         List,
         "",

@@ -69,6 +69,9 @@ pub(super) const CASES: &[Case] = &[
     ),
     case("bind-address-hard-fail", &[], "True", "bindAddressHardFail", "true", Some("yes")),
     case("profiling", &[], "t", "enableProfiling", "true", Some("2")),
+    case("control-socket", &[], "/a/b", "portolan.controlSocket", r#""/a/b""#, Some("a/b")),
+    case("control-socket-group", &[], "adm", "portolan.controlSocketGroup", r#""adm""#, None),
+    case("state-on-any-address", &[], "true", "portolan.stateOnAnyAddress", "true", Some("2")),
     case(
         "nodeport-addresses",
         &[],

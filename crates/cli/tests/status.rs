@@ -1,0 +1,377 @@
+//! The control socket, the state document and `portolan status`, with the real binary. Needs root, nft and iptables, and
+//! fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use portolan_testkit::{PortolanProcess, Protocol, eventually};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use common::kernel::nft;
+use common::load::busy_services;
+use common::{BINARY, Cluster, PATIENCE, at, http, in_sync, logged, objects, reaches};
+
+const LISTENING: &str = "listening on the control socket";
+const NO_SOCKET: &str = "no control socket";
+const METRICS: &str = "127.0.0.1:10249";
+
+/// The output of one run of `portolan status`.
+struct Shown {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+impl Shown {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout)
+            .unwrap_or_else(|error| panic!("{error}: {}{}", self.stdout, self.stderr))
+    }
+}
+
+/// Runs `portolan status` on a control socket.
+fn status(socket: &Path, arguments: &[&str]) -> Shown {
+    let output =
+        Command::new(BINARY).arg("status").arg("--socket").arg(socket).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    Shown { code: output.status.code().unwrap(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
+}
+
+/// Waits until the state document satisfies a condition. Returns it with the exit status.
+fn until(proxy: &PortolanProcess, socket: &Path, what: &str, is: impl Fn(&Value) -> bool) -> (Value, i32) {
+    let mut last = (Value::Null, 0);
+    let outcome = eventually(PATIENCE, what, || {
+        let shown = status(socket, &["-o", "json"]);
+        last = (shown.json(), shown.code);
+        is(&last.0)
+    });
+    assert!(outcome.is_ok(), "{what}: {:#}\n{}", last.0, proxy.output());
+    last
+}
+
+fn codes(state: &Value) -> Vec<&str> {
+    state["problems"].as_array().unwrap().iter().map(|problem| problem["code"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn the_state_follows_the_kernel() {
+    let mut cluster = Cluster::new();
+    busy_services(&cluster);
+    let socket = cluster.control_socket();
+    cluster.stop_server();
+    let mut proxy = cluster.start_proxy("");
+    logged(&mut proxy, LISTENING, 1);
+    let (state, code) = until(&proxy, &socket, "an answer", |_| true);
+    assert_eq!((code, &state["inSync"]), (1, &Value::from(false)), "{state:#}");
+    assert_eq!(codes(&state), ["notReady"]);
+    assert_eq!(state["families"], Value::Array(Vec::new()));
+    assert!(state["health"]["waitingFor"].to_string().contains("the list of Services"), "{state:#}");
+    let shown = status(&socket, &["--service", "default/v4"]);
+    assert_eq!(shown.code, 2);
+    assert!(shown.stderr.contains("the Services are not known completely yet"), "{}", shown.stderr);
+
+    cluster.restart_server();
+    in_sync(&mut proxy);
+    let (state, code) = until(&proxy, &socket, "in sync", |state| state["inSync"] == true);
+    assert_eq!((code, codes(&state)), (0, Vec::<&str>::new()), "{state:#}");
+    assert_eq!(
+        (&state["version"], &state["mode"], &state["agent"]["node"]),
+        (&1.into(), &"nftables".into(), &"node1".into())
+    );
+    assert_eq!(state["agent"]["pid"], proxy.id());
+    assert_eq!(state["objects"]["services"], 2);
+    assert_eq!(state["configuration"]["clusterCIDR"], "10.244.0.0/16,fd00:10:244::/48");
+    assert!(state["conntrack"]["max"].as_u64().unwrap() > 0);
+    assert!(state["relay"].is_null() && state["capture"].is_null());
+    let [v4, v6] = state["families"].as_array().unwrap().as_slice() else {
+        panic!("two families: {state:#}")
+    };
+    for (family, name) in [(v4, "IPv4"), (v6, "IPv6")] {
+        assert_eq!((&family["family"], &family["services"]), (&name.into(), &1.into()));
+        // Each Service has a TCP and a UDP port with three endpoints.
+        assert_eq!((&family["servicePorts"], &family["endpoints"]), (&2.into(), &6.into()));
+        let start = family["syncs"].as_array().unwrap().last().unwrap();
+        assert_eq!((&start["reason"], &start["full"]), (&"start".into(), &true.into()), "{start:#}");
+        assert!(start["elements"].as_u64().unwrap() > 0 && start["durationSeconds"].as_f64().unwrap() > 0.0);
+    }
+    let watches = state["watches"].as_array().unwrap();
+    assert!(watches.len() == 4 && watches.iter().all(|watch| watch["ageSeconds"].is_number()), "{watches:?}");
+
+    // A change is named, and a repair is counted.
+    cluster.service(objects::cluster_ip("late", "10.96.0.78"), &[&cluster.world.pods()[0]]);
+    reaches(
+        cluster.world.client().namespace(),
+        Protocol::Tcp,
+        at("10.96.0.78:80"),
+        &[&cluster.world.pods()[0]],
+    );
+    let (state, _) = until(&proxy, &socket, "the change", |state| {
+        let syncs = state["families"][0]["syncs"].as_array().unwrap();
+        syncs.iter().any(|sync| sync["examples"].to_string().contains("default/late"))
+    });
+    assert_eq!(state["families"][1]["services"], 1, "{state:#}");
+    nft(cluster.world.node().namespace(), "flush map ip portolan services");
+    let (state, _) = until(&proxy, &socket, "the repair", |state| {
+        state["families"][0]["drift"]["repaired"] == 1 && state["inSync"] == true
+    });
+    assert_eq!(codes(&state), ["drift"]);
+    assert_eq!(state["families"][1]["drift"]["noticed"], 0);
+
+    // The same on the metrics port, and as text and YAML.
+    let page = http::get(cluster.world.node().namespace(), at(METRICS), "/debug/portolan/state").unwrap();
+    assert_eq!(page.status, 200);
+    let page: Value = serde_json::from_str(&page.body).unwrap();
+    assert_eq!(page["families"][0]["family"], "IPv4");
+    let node = cluster.world.node().namespace();
+    let by_url = node.output(BINARY, &["status", "--url", &format!("http://{METRICS}")]).unwrap();
+    assert!(by_url.starts_with("In sync: the kernel has every Service (mode nftables"), "{by_url}");
+    let text = status(&socket, &[]);
+    assert!(text.code == 0 && text.stdout.contains("another program changed the rules"), "{}", text.stdout);
+    let yaml = status(&socket, &["-o", "yaml"]).stdout;
+    let read: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!((&read["inSync"], &read["mode"]), (&true.into(), &"nftables".into()), "{yaml}");
+}
+
+#[test]
+fn one_service_and_pages_of_services() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let _proxy = cluster.proxy();
+    let socket = cluster.control_socket();
+    let shown = status(&socket, &["--service", "default/v4"]);
+    assert_eq!(shown.code, 0, "{}", shown.stderr);
+    for part in [
+        "default/v4\n",
+        "cluster IP        10.96.0.10:80 (traffic policy Cluster)",
+        "node port         30080",
+        "8080",
+    ] {
+        assert!(shown.stdout.contains(part), "{part}: {}", shown.stdout);
+    }
+    let page = status(&socket, &["--service", "default/v4", "-o", "json"]).json();
+    assert_eq!(page["services"][0]["ports"][0]["endpoints"].as_array().unwrap().len(), 3, "{page:#}");
+    let missing = status(&socket, &["--service", "default/none"]);
+    assert_eq!(
+        (missing.code, missing.stdout.as_str()),
+        (1, "The proxy knows no port of the Service default/none.\n")
+    );
+    let node = cluster.world.node().namespace();
+    let get =
+        |query: &str| http::get(node, at(METRICS), &format!("/debug/portolan/services{query}")).unwrap();
+    let first: Value = serde_json::from_str(&get("?limit=1").body).unwrap();
+    assert_eq!(
+        (&first["services"][0]["name"], &first["next"]),
+        (&"v4".into(), &"default/v4".into()),
+        "{first:#}"
+    );
+    let second: Value = serde_json::from_str(&get("?limit=1&after=default/v4").body).unwrap();
+    assert_eq!((&second["services"][0]["name"], &second["next"]), (&"v6".into(), &Value::Null), "{second:#}");
+    let wrong = get("?limit=0");
+    assert_eq!((wrong.status, wrong.body.as_str()), (400, "limit: `0` is not a number from 1 to 1000\n"));
+    assert_eq!(http::get(node, at(METRICS), "/debug/portolan/other").unwrap().status, 404);
+}
+
+/// Programs that restore rules, in front of those of the node. They wait while there is a file `hold`, and fail while
+/// there is a file `fail`.
+struct Programs(TempDir);
+
+impl Programs {
+    fn new() -> Self {
+        let programs = Self(tempfile::tempdir().unwrap());
+        let path = std::env::var("PATH").unwrap();
+        let (hold, fail) = (programs.file("hold"), programs.file("fail"));
+        for program in ["iptables", "ip6tables"] {
+            for variant in ["", "-nft", "-legacy"] {
+                let name = format!("{program}{variant}-restore");
+                let files = path.split(':').map(|folder| PathBuf::from(folder).join(&name));
+                let Some(own) = files.into_iter().find(|file| file.exists()) else { continue };
+                let script = format!(
+                    "#!/bin/sh\nwhile [ -e {} ]; do sleep 0.05; done\n[ ! -e {} ] || {{ echo broken >&2; exit 1; }}\n\
+                     exec {} \"$@\"\n",
+                    hold.display(),
+                    fail.display(),
+                    own.display()
+                );
+                fs::write(programs.file(&name), script).unwrap();
+                fs::set_permissions(programs.file(&name), fs::Permissions::from_mode(0o755)).unwrap();
+            }
+        }
+        programs
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Starts the proxy in iptables mode with these programs.
+    fn proxy(&self, cluster: &Cluster) -> PortolanProcess {
+        cluster.configure("mode: iptables\n");
+        let (file, master, socket) =
+            (cluster.configuration_file(), cluster.master(), cluster.control_socket());
+        let [file, socket] = [&file, &socket].map(|path| path.to_str().unwrap());
+        let arguments = ["proxy", "--config", file, "--master", &master, "--control-socket", socket];
+        let path = format!("{}:{}", self.0.path().display(), std::env::var("PATH").unwrap());
+        let node = cluster.world.node().namespace();
+        let mut proxy =
+            PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &[("PATH", &path)])
+                .unwrap();
+        in_sync(&mut proxy);
+        proxy
+    }
+}
+
+#[test]
+fn a_failed_commit_is_not_in_sync_until_it_is_mended() {
+    let (cluster, programs) = (Cluster::new(), Programs::new());
+    let proxy = programs.proxy(&cluster);
+    let socket = cluster.control_socket();
+    until(&proxy, &socket, "in sync", |state| state["inSync"] == true);
+    fs::write(programs.file("fail"), "").unwrap();
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[&cluster.world.pods()[0]]);
+    let (state, code) = until(&proxy, &socket, "the failure", |state| state["inSync"] == false);
+    assert_eq!((code, codes(&state)), (1, vec!["notInSync"]), "{state:#}");
+    let v4 = &state["families"][0];
+    assert_eq!((&v4["sync"], &v4["reason"]), (&"comparing".into(), &"failure".into()));
+    assert!(v4["failures"][0]["error"].as_str().unwrap().contains("broken"), "{v4:#}");
+    assert!(v4["failures"][0]["examples"].is_array() && v4["since"]["ageSeconds"].is_number());
+    assert_eq!(state["families"][1]["sync"], "inSync", "the other family");
+    let text = status(&socket, &[]);
+    assert!(text.stdout.starts_with("NOT IN SYNC") && text.stdout.contains("FAILED: "), "{}", text.stdout);
+    fs::remove_file(programs.file("fail")).unwrap();
+    let (state, code) = until(&proxy, &socket, "mended", |state| state["inSync"] == true);
+    assert_eq!(code, 0);
+    assert_eq!(state["families"][0]["syncs"][0]["reason"], "failure", "{state:#}");
+}
+
+#[test]
+fn an_answer_does_not_wait_for_a_commit() {
+    let (cluster, programs) = (Cluster::new(), Programs::new());
+    let proxy = programs.proxy(&cluster);
+    let socket = cluster.control_socket();
+    let (before, _) = until(&proxy, &socket, "in sync", |state| state["inSync"] == true);
+    fs::write(programs.file("hold"), "").unwrap();
+    cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[&cluster.world.pods()[0]]);
+    let (state, code) = until(&proxy, &socket, "a long commit", |state| state["engineAnswered"] == false);
+    assert_eq!((code, codes(&state)), (1, vec!["engineBusy"]), "{state:#}");
+    assert_eq!(state["families"][0]["family"], before["families"][0]["family"], "as it was before");
+    let livez = http::get(cluster.world.node().namespace(), at("127.0.0.1:10256"), "/livez").unwrap();
+    assert_eq!(livez.status, 200);
+    fs::remove_file(programs.file("hold")).unwrap();
+    until(&proxy, &socket, "in sync again", |state| state["inSync"] == true);
+}
+
+#[test]
+fn the_userspace_mode_shows_its_relay_and_what_it_refuses() {
+    let cluster = Cluster::new();
+    let proxy = cluster.proxy_with("mode: userspace\n");
+    let socket = cluster.control_socket();
+    let mut sctp = objects::cluster_ip("signals", "10.96.0.77");
+    sctp["spec"]["ports"] = serde_json::json!([{"name": "sctp", "port": 80, "protocol": "SCTP"}]);
+    cluster.service(sctp, &[&cluster.world.pods()[0]]);
+    let (state, code) =
+        until(&proxy, &socket, "the refusal", |state| state["families"][0]["refusedCount"] == 1);
+    assert_eq!((code, codes(&state)), (0, vec!["servicePortsRefused"]), "{state:#}");
+    let refused = &state["families"][0]["refused"][0];
+    assert_eq!(
+        (&refused["servicePort"], &refused["protocol"]),
+        (&"default/signals:sctp".into(), &"SCTP".into())
+    );
+    assert_eq!((&state["mode"], &state["relay"]["draining"]), (&"userspace".into(), &0.into()));
+    assert!(["tproxy", "redirect"].contains(&state["capture"].as_str().unwrap()));
+    let shown = status(&socket, &["--service", "default/signals"]);
+    assert!(shown.stdout.contains("NOT PROGRAMMED: "), "{}", shown.stdout);
+    cluster.delete(portolan_serve::Resource::Service, "signals");
+    until(&proxy, &socket, "no refusal", |state| state["families"][0]["refusedCount"] == 0);
+}
+
+#[test]
+fn the_socket_is_for_one_proxy_and_goes_with_it() {
+    let (cluster, other) = (Cluster::new(), Cluster::new());
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("run/proxy.sock");
+    let argument = format!("--control-socket={}", socket.display());
+    let arguments = [argument.as_str(), "--control-socket-group=4711"];
+    let mut first = cluster.proxy_with_arguments("", &arguments);
+    logged(&mut first, LISTENING, 1);
+    let file = fs::metadata(&socket).unwrap();
+    assert!(file.file_type().is_socket());
+    assert_eq!(file.permissions().mode() & 0o7777, 0o660);
+    assert_eq!(std::os::unix::fs::MetadataExt::gid(&file), 4711);
+    // Another proxy works without a socket, and opens it when it is free.
+    let mut second = other.proxy_with_arguments("", &arguments);
+    logged(&mut second, NO_SOCKET, 1);
+    assert!(second.output().contains("another process listens on"), "{}", second.output());
+    assert_eq!(status(&socket, &["-o", "json"]).json()["agent"]["pid"], first.id());
+    first.terminate(PATIENCE).unwrap();
+    logged(&mut second, LISTENING, 1);
+    assert_eq!(status(&socket, &["-o", "json"]).json()["agent"]["pid"], second.id());
+    assert_eq!(second.output().matches(NO_SOCKET).count(), 1, "{}", second.output());
+    // The socket of a killed proxy is replaced.
+    second.kill().unwrap();
+    assert!(socket.exists());
+    let shown = status(&socket, &[]);
+    assert!(shown.code == 2 && shown.stderr.contains("no proxy answers"), "{}", shown.stderr);
+    let mut third = cluster.proxy_with_arguments("", &arguments);
+    logged(&mut third, LISTENING, 1);
+    assert_eq!(status(&socket, &["-o", "json"]).json()["agent"]["pid"], third.id());
+    third.terminate(PATIENCE).unwrap();
+    assert!(!socket.exists(), "{}", third.output());
+}
+
+#[test]
+fn a_proxy_without_a_socket_works() {
+    let cluster = Cluster::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let below = format!("--control-socket={}/proxy.sock", file.display());
+    let mut proxy = cluster.proxy_with_arguments("", &[&below]);
+    logged(&mut proxy, NO_SOCKET, 1);
+    assert!(proxy.output().contains("portolan.controlSocket"), "the mend: {}", proxy.output());
+    drop(proxy);
+    let proxy = cluster.proxy_with_arguments("", &["--control-socket="]);
+    assert!(!proxy.output().contains("control socket"), "{}", proxy.output());
+}
+
+#[test]
+fn other_users_may_not_ask_and_other_hosts_only_if_the_configuration_allows_it() {
+    let cluster = Cluster::new();
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = folder.path().join("proxy.sock");
+    let argument = format!("--control-socket={}", socket.display());
+    let mut proxy = cluster.proxy_with_arguments("metricsBindAddress: 0.0.0.0:10249\n", &[&argument]);
+    logged(&mut proxy, LISTENING, 1);
+    let copy = folder.path().join("portolan");
+    fs::copy(BINARY, &copy).unwrap();
+    let user = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+    let mut command = Command::new("setpriv");
+    let output = command.args(user).arg(copy).arg("status").arg("--socket").arg(&socket).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("no permission to ask the proxy") && stderr.contains("controlSocketGroup"),
+        "{stderr}"
+    );
+
+    let node = cluster.world.node().namespace();
+    let state = || http::get(node, at(METRICS), "/debug/portolan/state").unwrap().status;
+    assert_eq!(state(), 404);
+    let shown = node.output(BINARY, &["status", "--url", &format!("http://{METRICS}")]);
+    assert!(shown.unwrap_err().to_string().contains("portolan.stateOnAnyAddress"));
+    cluster.configure("metricsBindAddress: 0.0.0.0:10249\nportolan: {stateOnAnyAddress: true}\n");
+    let outcome = eventually(PATIENCE, "the state on any address", || state() == 200);
+    assert!(outcome.is_ok(), "{}", proxy.output());
+}

@@ -1,0 +1,135 @@
+//! What the running agent answers on its control socket, and below `/debug/portolan/` on the metrics port.
+//!
+//! - `routes`: the table of paths
+//! - `state`, `services`: the documents, made from what the agent and the engine know
+//! - `socket`: the control socket
+//!
+//! ```text
+//!  request ──routes──> Control::ask ──question──> agent, on its own thread ──Facts─┐
+//!                      Control::snapshots ──> engine, after its current commit ────┴──> document, on a thread for blocking work
+//! ```
+//!
+//! No request waits for the agent's or the engine's work for longer than [`ENGINE_WAIT`], and only [`AT_ONCE`] are answered
+//! at the same time: what is in a document is bounded, and so is the work for documents.
+//! Documents have neither secrets nor addresses of clients.
+
+pub(crate) mod routes;
+mod services;
+pub(crate) mod socket;
+mod state;
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use portolan_engine::{FamilySnapshot, Handle, Refusal};
+use portolan_model::catalog::PerFamily;
+use portolan_node::config::Configuration;
+use portolan_node::health::{Health, Now};
+use portolan_status::Objects;
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+
+use crate::agent::Agent;
+use crate::modes::RelayCounters;
+use state::Lane;
+
+/// How many requests are answered at the same time. More are refused.
+const AT_ONCE: usize = 8;
+/// How long an answer waits for the engine, which may be in a commit.
+const ENGINE_WAIT: Duration = Duration::from_secs(2);
+/// How many refused Service ports the agent passes on for each family.
+pub(crate) const REFUSED_MAX: usize = 1_000;
+
+/// What the agent knows at one moment.
+pub(crate) struct Facts {
+    /// The engine; `None` before the first complete state is known.
+    pub(crate) engine: Option<Handle>,
+    pub(crate) configuration: Configuration,
+    pub(crate) node: String,
+    pub(crate) objects: Objects,
+    pub(crate) refused: PerFamily<RefusedPorts>,
+    /// Number of relays that drain.
+    pub(crate) draining: usize,
+}
+
+/// Service ports of a family that are not programmed, or not with all endpoints.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusedPorts {
+    pub(crate) count: usize,
+    /// At most [`REFUSED_MAX`] of them.
+    pub(crate) some: Vec<Refusal>,
+}
+
+/// A question to the agent. It runs on the thread of the watches and must be short.
+type Question = Box<dyn FnOnce(&Agent) + Send>;
+/// The questions that wait for the agent.
+pub(crate) type Questions = mpsc::Receiver<Question>;
+
+/// What answers need. Requests share it.
+pub(crate) struct Control {
+    questions: mpsc::Sender<Question>,
+    at_once: Semaphore,
+    version: String,
+    started: Now,
+    health: Arc<Health>,
+    relays: RelayCounters,
+    /// What the engine answered last, for documents that are made during a long commit.
+    last: Mutex<Vec<Lane>>,
+}
+
+impl Control {
+    /// Creates it. The agent answers the questions ([`answering`]). `version` is the one that the agent reports.
+    pub(crate) fn new(version: String, health: Arc<Health>, relays: RelayCounters) -> (Arc<Self>, Questions) {
+        let (questions, receiver) = mpsc::channel(AT_ONCE);
+        let control = Self {
+            questions,
+            at_once: Semaphore::new(AT_ONCE),
+            version,
+            started: Now::read(),
+            health,
+            relays,
+            last: Mutex::default(),
+        };
+        (Arc::new(control), receiver)
+    }
+
+    /// Takes a place for one answer. `None` if too many requests are being answered.
+    fn place(&self) -> Option<SemaphorePermit<'_>> {
+        self.at_once.try_acquire().ok()
+    }
+
+    /// Asks the agent. The question must be short. `None` while the process ends.
+    async fn ask<T: Send + 'static>(&self, question: impl FnOnce(&Agent) -> T + Send + 'static) -> Option<T> {
+        let (sender, receiver) = oneshot::channel();
+        // The inner send fails if the client has gone.
+        let question: Question = Box::new(move |agent| drop(sender.send(question(agent))));
+        self.questions.send(question).await.ok()?;
+        receiver.await.ok()
+    }
+
+    /// Asks the engine. `None` if it does not answer in time.
+    async fn snapshots(engine: &Handle) -> Option<Vec<FamilySnapshot>> {
+        let (sender, receiver) = oneshot::channel();
+        // The send fails if the time is over.
+        engine.snapshot(move |snapshots| drop(sender.send(snapshots)));
+        tokio::time::timeout(ENGINE_WAIT, receiver).await.ok()?.ok()
+    }
+
+    fn remember(&self, lanes: &[Lane]) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = lanes.to_vec();
+    }
+
+    fn last(&self) -> Vec<Lane> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Lets the agent answer the questions.
+pub(crate) async fn answering(agent: &Rc<RefCell<Agent>>, mut questions: Questions) -> Infallible {
+    while let Some(question) = questions.recv().await {
+        question(&agent.borrow());
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,169 @@
+//! The subcommand `status`: asks the running agent, and shows its state.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use portolan_node::config::{CONTROL_SOCKET, METRICS_PORT};
+use portolan_status::{ServicePage, State, text};
+use portolan_web::{Place, Received, ask};
+use serde_json::Value;
+
+use crate::control::routes::{SERVICES, STATE};
+
+/// The exit status if not everything is in sync.
+const NOT_IN_SYNC: u8 = 1;
+/// The exit status if there is no agent, or it does not answer.
+const NO_AGENT: u8 = 2;
+
+/// Shows what the running proxy does: whether the kernel has every Service, problems, numbers, and the last syncs.
+///
+/// The exit status is 0 if everything is in sync, 1 if not, and 2 if no proxy answers.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The control socket of the proxy.
+    #[arg(long, value_name = "FILE", default_value = CONTROL_SOCKET)]
+    socket: PathBuf,
+    /// Ask the metrics server here, as http://HOST:PORT, and not the control socket.
+    #[arg(long, value_name = "URL", conflicts_with = "socket")]
+    url: Option<String>,
+    /// Show one Service: its frontends, policies and endpoints.
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    service: Option<String>,
+    /// The form of the output.
+    #[arg(short, long, value_name = "FORM", value_parser = ["text", "json", "yaml"], default_value = "text")]
+    output: String,
+}
+
+/// Runs the subcommand. Returns its exit status.
+///
+/// # Errors
+/// An argument is wrong, or the output cannot be written.
+pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let place = match &options.url {
+        Some(url) => Place::from_url(url, METRICS_PORT).map_err(|error| anyhow::anyhow!("--url: {error}"))?,
+        None => Place::Unix(options.socket.clone()),
+    };
+    if let Some(service) = options.service.as_deref().filter(|service| !is_service(service)) {
+        bail!("--service: `{service}` is not of the form NAMESPACE/NAME");
+    }
+    match show(options, &place) {
+        Ok((shown, is_in_sync)) => {
+            print(&shown)?;
+            Ok(if is_in_sync { ExitCode::SUCCESS } else { ExitCode::from(NOT_IN_SYNC) })
+        }
+        Err(error) => {
+            eprintln!("Error: {error:#}");
+            Ok(ExitCode::from(NO_AGENT))
+        }
+    }
+}
+
+/// Returns what is to be printed, and whether everything is in sync.
+fn show(options: &Options, place: &Place) -> anyhow::Result<(String, bool)> {
+    let answer = get(place, STATE)?;
+    let state: State = read(place, &answer)?;
+    let Some(service) = &options.service else {
+        let shown = match options.output.as_str() {
+            "text" => lines(&text::state(&state)),
+            form => document(form, place, &answer)?,
+        };
+        return Ok((shown, state.in_sync));
+    };
+    let answer = get(place, &format!("{SERVICES}?service={service}"))?;
+    let page: ServicePage = read(place, &answer)?;
+    let is_known = !page.services.is_empty();
+    let shown = match options.output.as_str() {
+        "text" if is_known => lines(&text::services(&page)),
+        "text" => format!("The proxy knows no port of the Service {service}.\n"),
+        form => document(form, place, &answer)?,
+    };
+    Ok((shown, state.in_sync && is_known))
+}
+
+/// Returns true for `NAMESPACE/NAME`. Other characters than those of names would change the request.
+fn is_service(text: &str) -> bool {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.')
+    };
+    text.split_once('/').is_some_and(|(namespace, name)| is_name(namespace) && is_name(name))
+}
+
+fn get(place: &Place, path: &str) -> anyhow::Result<Received> {
+    let answer = ask(place, "GET", path, b"").map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
+            "no proxy answers at {place}: {error}; is it running here, and is this where it listens \
+             (--control-socket of the proxy)?"
+        ),
+        io::ErrorKind::PermissionDenied => anyhow::anyhow!(
+            "no permission to ask the proxy at {place}: run this as root, or as a member of the group in \
+             portolan.controlSocketGroup"
+        ),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            anyhow::anyhow!("the proxy at {place} does not answer in time")
+        }
+        _ => anyhow::anyhow!("cannot ask the proxy at {place}: {error}"),
+    })?;
+    let text = || String::from_utf8_lossy(&answer.body).trim().to_owned();
+    match answer.status {
+        200 => Ok(answer),
+        404 => bail!(
+            "{place} does not show its state: an older proxy, or its metrics port is not on a loopback address; ask \
+             its control socket, or set portolan.stateOnAnyAddress"
+        ),
+        status => bail!("the proxy at {place} answers with status {status}: {}", text()),
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(place: &Place, answer: &Received) -> anyhow::Result<T> {
+    serde_json::from_slice(&answer.body).with_context(|| format!("{place} answers with something else"))
+}
+
+/// Returns the document as received, in another form.
+fn document(form: &str, place: &Place, answer: &Received) -> anyhow::Result<String> {
+    let value: Value = read(place, answer)?;
+    Ok(match form {
+        "yaml" => {
+            let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+            serde_saphyr::to_string_with_options(&value, options)?
+        }
+        _ => format!("{value:#}\n"),
+    })
+}
+
+fn lines(lines: &[String]) -> String {
+    let mut text = lines.join("\n");
+    text.push('\n');
+    text
+}
+
+fn print(text: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        // The reader has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_is_a_namespace_and_a_name() {
+        for (text, want) in [
+            ("default/web", true),
+            ("a-b/c.d", true),
+            ("web", false),
+            ("a/b/c", false),
+            ("/web", false),
+            ("a/b&limit=1", false),
+            ("a/b c", false),
+        ] {
+            assert_eq!(is_service(text), want, "{text}");
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! What the node agent says about itself: the state document ([`State`]), Services as they are programmed
+//! ([`ServicePage`]), what is wrong ([`problems`]), and both documents as text ([`text`]).
+//!
+//! The agent fills in the documents and serves them as JSON; commands and pages read them. Names and meanings of the
+//! fields are stable within [`VERSION`]; fields may be added. A field that is missing is read as its default, so that
+//! a command can read the documents of other versions of the agent.
+//!
+//! Pure: values in, values out. Ages are in the documents, so that no clock is needed to show them. Must not know where
+//! the values come from, HTTP, or how a document reaches its reader. Documents have neither secrets nor addresses of clients.
+
+mod document;
+pub mod problems;
+mod services;
+#[cfg(test)]
+mod tests;
+pub mod text;
+
+pub use document::{
+    Agent, Conntrack, Drift, Family, Health, Moment, Objects, Problem, RefusedPort, Relay, State, Sync, Watch,
+};
+pub use services::{Endpoint, Frontend, Service, ServicePage, ServicePort};
+
+/// The version of the documents.
+pub const VERSION: u32 = 1;

@@ -1,0 +1,83 @@
+//! Services as they are programmed, one page at a time.
+
+use serde::{Deserialize, Serialize};
+
+/// A page of Services in the order of their names.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePage {
+    /// [`VERSION`](crate::VERSION).
+    pub version: u32,
+    /// When the page was made, in RFC 3339.
+    pub time: String,
+    /// The Services.
+    pub services: Vec<Service>,
+    /// The value of the query parameter `after` that asks for the next page. Null on the last page.
+    pub next: Option<String>,
+}
+
+/// A Service with its ports in both families.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Service {
+    /// The namespace.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The port of its health check server on this node.
+    pub health_check_node_port: Option<u16>,
+    /// Its ports, IPv4 before IPv6.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A Service port in one family.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePort {
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// The name; empty if it has none.
+    pub name: String,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// Where clients reach it.
+    pub frontends: Vec<Frontend>,
+    /// `Cluster` or `Local`.
+    pub internal_traffic_policy: String,
+    /// `Cluster` or `Local`.
+    pub external_traffic_policy: String,
+    /// The timeout of session affinity by client address, in seconds. Null without affinity.
+    pub session_affinity_seconds: Option<u32>,
+    /// Ranges whose clients may reach the load-balancer IPs. Empty if all may.
+    pub source_ranges: Vec<String>,
+    /// Whether any node has a usable endpoint. If none has, clients are refused.
+    pub has_endpoints: bool,
+    /// The endpoints that this node uses.
+    pub endpoints: Vec<Endpoint>,
+    /// Why it is not programmed, or not with all endpoints. Null if it is.
+    pub refused: Option<String>,
+}
+
+/// Where clients reach a Service port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Frontend {
+    /// `clusterIP`, `externalIP`, `loadBalancerIP` or `nodePort`.
+    pub kind: String,
+    /// The address. Null for a node port.
+    pub address: Option<String>,
+    /// The port.
+    pub port: u16,
+}
+
+/// An endpoint that this node uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Endpoint {
+    /// Address and port.
+    pub address: String,
+    /// True if traffic with policy Cluster goes to it.
+    pub cluster: bool,
+    /// True if traffic with policy Local goes to it.
+    pub local: bool,
+}

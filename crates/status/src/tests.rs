@@ -1,0 +1,274 @@
+use super::*;
+
+fn moment(age_seconds: f64) -> Moment {
+    Moment { at: "2026-03-01T10:00:00Z".into(), age_seconds }
+}
+
+fn sync(age: f64) -> Sync {
+    Sync {
+        ended: moment(age),
+        mode: "nftables".into(),
+        step: "commit".into(),
+        changed: 5,
+        examples: vec!["default/web:http".into(), "default/dns".into(), "shop/cart".into()],
+        services: 1,
+        elements: 12,
+        bytes: 800,
+        duration_seconds: 0.00123,
+        kernel_seconds: 0.000_45,
+        ..Sync::default()
+    }
+}
+
+fn family(name: &str) -> Family {
+    let start = Sync {
+        full: true,
+        reason: Some("start".into()),
+        objects: 30,
+        duration_seconds: 1.25,
+        kernel_seconds: 0.9,
+        ..sync(7_400.0)
+    };
+    Family {
+        family: name.into(),
+        mode: "nftables".into(),
+        place: "nftables".into(),
+        sync: "inSync".into(),
+        since: Some(moment(200.0)),
+        services: 120,
+        service_ports: 240,
+        endpoints: 1_200,
+        syncs: vec![sync(12.0), start],
+        ..Family::default()
+    }
+}
+
+/// Returns the state of an agent without problems.
+fn good() -> State {
+    let mut state = State {
+        version: VERSION,
+        time: "2026-03-01T10:00:00Z".into(),
+        agent: Agent {
+            version: "v1.36.2+portolan-0.1.0".into(),
+            node: "node1".into(),
+            pid: 4711,
+            started: moment(7_405.0),
+        },
+        mode: "nftables".into(),
+        health: Health { healthy: true, ready: true, node_eligible: true, waiting_for: Vec::new() },
+        objects: Objects { services: 121, endpoint_slices: 130, ..Objects::default() },
+        engine_answered: true,
+        families: vec![family("IPv4"), family("IPv6")],
+        watches: vec![
+            Watch { resource: "services".into(), age_seconds: Some(2.5) },
+            Watch { resource: "endpointslices".into(), age_seconds: Some(1.0) },
+            Watch { resource: "nodes".into(), age_seconds: Some(4.0) },
+            Watch { resource: "servicecidrs".into(), age_seconds: Some(40.0) },
+        ],
+        conntrack: Some(Conntrack { entries: 1_000, max: 131_072 }),
+        ..State::default()
+    };
+    problems::judge(&mut state);
+    state
+}
+
+/// Returns the state of an agent with every problem.
+fn bad() -> State {
+    let mut state = good();
+    state.mode = "userspace".into();
+    state.capture = Some("tproxy".into());
+    state.engine_answered = false;
+    state.health = Health { waiting_for: vec!["the first commit of IPv6".into()], ..Health::default() };
+    state.objects.pending_endpoint_slices = 3;
+    state.conntrack = Some(Conntrack { entries: 130_000, max: 131_072 });
+    state.relay = Some(Relay { connections: 12, flows: 3, failing_endpoints: 1, draining: 1 });
+    state.watches[0].age_seconds = Some(1_000.0);
+    state.watches[2].age_seconds = None;
+    let [v4, v6] = &mut state.families[..] else { panic!("two families") };
+    v4.sync = "comparing".into();
+    v4.reason = Some("failure".into());
+    v4.failures = vec![Sync {
+        error: Some("iptables-restore: exit status 4\n\tline 3 failed\u{1b}[1m\n".into()),
+        kernel_seconds: 0.0,
+        ..sync(2.0)
+    }];
+    v4.refused_count = 12;
+    v4.refused = (0..12)
+        .map(|number| RefusedPort {
+            service_port: format!("default/big-{number}:http"),
+            protocol: "TCP".into(),
+            in_part: false,
+            reason: "too many Service ports".into(),
+        })
+        .collect();
+    v6.place = "there".into();
+    v6.successor = Some("iptables".into());
+    v6.drift = Drift { noticed: 4, repaired: 2, last: Some(moment(30.0)) };
+    problems::judge(&mut state);
+    state
+}
+
+#[test]
+fn the_text_of_an_agent_in_sync() {
+    assert!(good().in_sync && good().problems.is_empty());
+    let text = text::state(&good()).join("\n");
+    assert!(include_str!("../../../docs/status.md").contains(&text), "the example on the page");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn the_text_of_an_agent_with_every_problem() {
+    assert!(!bad().in_sync);
+    insta::assert_snapshot!(text::state(&bad()).join("\n"));
+}
+
+#[test]
+fn the_text_of_an_agent_that_has_just_been_started() {
+    let mut state = State {
+        health: Health {
+            healthy: true,
+            waiting_for: vec!["the list of Services".into(), "the list of EndpointSlices".into()],
+            ..Health::default()
+        },
+        families: Vec::new(),
+        conntrack: None,
+        ..good()
+    };
+    problems::judge(&mut state);
+    assert!(!state.in_sync, "there is nothing in the kernel");
+    insta::assert_snapshot!(text::state(&state).join("\n"));
+}
+
+#[test]
+fn every_code_occurs_and_is_on_the_page() {
+    let page = include_str!("../../../docs/status.md");
+    let mut found: Vec<String> = bad().problems.into_iter().map(|problem| problem.code).collect();
+    let mut state = good();
+    state.health.node_eligible = false;
+    problems::judge(&mut state);
+    found.extend(state.problems.into_iter().map(|problem| problem.code));
+    for code in problems::ALL {
+        assert!(found.iter().any(|found| found == code), "{code} does not occur");
+        assert!(page.contains(&format!("| `{code}` |")), "{code} is not on the page");
+    }
+    assert!(found.iter().all(|found| problems::ALL.contains(&found.as_str())), "{found:?}");
+}
+
+#[test]
+fn each_part_decides_whether_all_is_in_sync() {
+    type Change = fn(&mut State);
+    let changes: [(&str, Change); 4] = [
+        ("a family", |state| state.families[1].sync = "comparing".into()),
+        ("no family", |state| state.families.clear()),
+        ("the engine", |state| state.engine_answered = false),
+        ("the start", |state| state.health.ready = false),
+    ];
+    for (what, change) in changes {
+        let mut state = good();
+        change(&mut state);
+        problems::judge(&mut state);
+        assert!(!state.in_sync, "{what}");
+    }
+}
+
+#[test]
+fn a_drift_of_long_ago_is_no_problem() {
+    let mut state = good();
+    state.families[0].drift = Drift { noticed: 1, repaired: 1, last: Some(moment(3_600.0)) };
+    problems::judge(&mut state);
+    assert!(state.in_sync && state.problems.is_empty(), "{:?}", state.problems);
+}
+
+fn page() -> ServicePage {
+    let frontend = |kind: &str, address: Option<&str>, port| Frontend {
+        kind: kind.into(),
+        address: address.map(str::to_owned),
+        port,
+    };
+    let endpoint = |address: &str, cluster, local| Endpoint { address: address.into(), cluster, local };
+    let http = ServicePort {
+        family: "IPv4".into(),
+        name: "http".into(),
+        protocol: "TCP".into(),
+        frontends: vec![
+            frontend("clusterIP", Some("10.96.0.10"), 80),
+            frontend("externalIP", Some("198.51.100.1"), 80),
+            frontend("loadBalancerIP", Some("192.0.2.7"), 80),
+            frontend("nodePort", None, 30_080),
+        ],
+        internal_traffic_policy: "Cluster".into(),
+        external_traffic_policy: "Local".into(),
+        session_affinity_seconds: Some(10_800),
+        source_ranges: vec!["203.0.113.0/24".into()],
+        has_endpoints: true,
+        endpoints: vec![
+            endpoint("10.244.1.10:8080", true, false),
+            endpoint("10.244.2.10:8080", true, true),
+            endpoint("10.244.2.11:8080", false, true),
+        ],
+        refused: None,
+    };
+    let none = ServicePort {
+        family: "IPv6".into(),
+        name: String::new(),
+        protocol: "UDP".into(),
+        frontends: vec![frontend("clusterIP", Some("fd00:96::a"), 53)],
+        internal_traffic_policy: "Cluster".into(),
+        external_traffic_policy: "Cluster".into(),
+        refused: Some("too many Service ports".into()),
+        ..ServicePort::default()
+    };
+    let web = Service {
+        namespace: "default".into(),
+        name: "web".into(),
+        health_check_node_port: Some(31_000),
+        ports: vec![http, none.clone()],
+    };
+    let away = ServicePort { has_endpoints: true, refused: None, ..none };
+    let dns =
+        Service { namespace: "default".into(), name: "dns".into(), ports: vec![away], ..Service::default() };
+    ServicePage { services: vec![web, dns], next: Some("default/dns".into()), ..ServicePage::default() }
+}
+
+#[test]
+fn the_text_of_services() {
+    insta::assert_snapshot!(text::services(&page()).join("\n"));
+}
+
+#[test]
+fn the_documents_are_read_as_written_and_names_are_stable() {
+    let written = serde_json::to_string(&bad()).unwrap();
+    assert_eq!(serde_json::from_str::<State>(&written).unwrap(), bad());
+    let written = serde_json::to_string(&page()).unwrap();
+    assert_eq!(serde_json::from_str::<ServicePage>(&written).unwrap(), page());
+    let mut short = bad();
+    short.families.truncate(1);
+    short.families[0].refused.truncate(1);
+    short.families[0].syncs.truncate(1);
+    short.problems.truncate(1);
+    insta::assert_snapshot!("state_as_json", serde_json::to_string_pretty(&short).unwrap());
+    insta::assert_snapshot!("services_as_json", serde_json::to_string_pretty(&page()).unwrap());
+    // Documents of other versions have more or fewer fields.
+    let other: State = serde_json::from_str(r#"{"version":2,"inSync":true,"colour":"red"}"#).unwrap();
+    assert!(other.in_sync && other.version == 2 && other.families.is_empty());
+}
+
+#[test]
+fn ages_have_two_units() {
+    let table = [
+        (-1.0, "0s"),
+        (0.9, "0s"),
+        (59.9, "59s"),
+        (60.0, "1m"),
+        (61.0, "1m1s"),
+        (3_600.0, "1h"),
+        (3_659.0, "1h"),
+        (7_260.0, "2h1m"),
+        (90_000.0, "1d1h"),
+        (f64::NAN, "0s"),
+    ];
+    for (seconds, want) in table {
+        assert_eq!(text::age(seconds), want, "{seconds}");
+    }
+    assert_eq!((text::percent(1, 0), text::percent(1, 3), text::percent(u64::MAX, 1)), (0, 33, u64::MAX));
+}

@@ -1,0 +1,345 @@
+//! The documents as text for a terminal.
+
+use crate::{Family, ServicePage, ServicePort, State, Sync};
+
+/// How many syncs are shown.
+const SYNCS: usize = 6;
+/// How many Service ports that are not programmed are shown for each family.
+const REFUSED: usize = 10;
+
+/// Returns the state as lines: whether everything is in sync, problems, numbers, families, and the last syncs.
+pub fn state(state: &State) -> Vec<String> {
+    let mut lines = vec![headline(state)];
+    if !state.problems.is_empty() {
+        lines.extend([String::new(), "Problems".to_owned()]);
+        lines.extend(state.problems.iter().map(|problem| format!("  {}", problem.text)));
+    }
+    lines.push(String::new());
+    lines.extend(facts(state));
+    if !state.families.is_empty() {
+        lines.push(String::new());
+        lines.extend(families(state));
+    }
+    lines.extend(refused(state));
+    lines.extend(syncs(state));
+    lines
+}
+
+/// Returns a page of Services as lines.
+pub fn services(page: &ServicePage) -> Vec<String> {
+    let mut lines = Vec::new();
+    for service in &page.services {
+        if !lines.is_empty() {
+            lines.push(String::new());
+        }
+        lines.push(format!("{}/{}", service.namespace, service.name));
+        if let Some(port) = service.health_check_node_port {
+            lines.push(format!("  health check on node port {port}"));
+        }
+        for port in &service.ports {
+            lines.extend(service_port(port));
+        }
+    }
+    if page.next.is_some() {
+        lines.push("More Services follow; name one, or read the JSON.".into());
+    }
+    lines
+}
+
+fn headline(state: &State) -> String {
+    let mode = mode(state);
+    if state.in_sync {
+        let since = state.families.iter().filter_map(|family| family.since.as_ref());
+        let since = since.map(|since| since.age_seconds).fold(f64::INFINITY, f64::min);
+        let since = if since.is_finite() { format!(", compared {} ago", age(since)) } else { String::new() };
+        return format!("In sync: the kernel has every Service ({mode}{since}).");
+    }
+    format!("NOT IN SYNC: the kernel may lack changes of Services ({mode}).")
+}
+
+fn mode(state: &State) -> String {
+    let capture = state.capture.as_ref().map(|capture| format!(" by {capture}")).unwrap_or_default();
+    format!("mode {}{capture}", state.mode)
+}
+
+fn facts(state: &State) -> Vec<String> {
+    let agent = &state.agent;
+    let mut rows = vec![
+        row("node", &agent.node),
+        row(
+            "agent",
+            &format!(
+                "{}, process {}, started {} ago",
+                agent.version,
+                agent.pid,
+                age(agent.started.age_seconds)
+            ),
+        ),
+        row("health", &health(state)),
+        row("objects", &objects(state)),
+    ];
+    let watches: Vec<String> = state
+        .watches
+        .iter()
+        .map(|watch| match watch.age_seconds {
+            Some(silence) => format!("{} {} ago", watch.resource, age(silence)),
+            None => format!("{} not listed", watch.resource),
+        })
+        .collect();
+    rows.push(row("API server", &watches.join(", ")));
+    if let Some(conntrack) = &state.conntrack {
+        let (entries, max) = (conntrack.entries, conntrack.max);
+        let text = format!("{entries} of {max} connections tracked ({}%)", percent(entries, max));
+        rows.push(row("conntrack", &text));
+    }
+    if let Some(relay) = &state.relay {
+        let mut text = format!("{} connections, {} UDP flows", relay.connections, relay.flows);
+        if relay.failing_endpoints > 0 {
+            text = format!("{text}, {} endpoints fail", relay.failing_endpoints);
+        }
+        if relay.draining > 0 {
+            text = format!("{text}, {} former relays drain", relay.draining);
+        }
+        rows.push(row("relay", &text));
+    }
+    columns("", &rows)
+}
+
+fn row(name: &str, value: &str) -> Vec<String> {
+    vec![name.to_owned(), value.to_owned()]
+}
+
+fn health(state: &State) -> String {
+    let health = &state.health;
+    let word = |yes: bool, good: &str, bad: &str| if yes { good } else { bad }.to_owned();
+    let words = [
+        word(health.healthy, "healthy", "not healthy"),
+        word(health.ready, "ready", "not ready"),
+        word(health.node_eligible, "node eligible for traffic", "node not eligible for traffic"),
+    ];
+    words.join(", ")
+}
+
+fn objects(state: &State) -> String {
+    let objects = &state.objects;
+    let mut text = format!("{} Services, {} EndpointSlices", objects.services, objects.endpoint_slices);
+    let pending = objects.pending_services.saturating_add(objects.pending_endpoint_slices);
+    if pending > 0 {
+        text = format!("{text}, {pending} changes on their way to the kernel");
+    }
+    text
+}
+
+fn families(state: &State) -> Vec<String> {
+    let head = ["FAMILY", "MODE", "STATE", "SINCE", "SERVICES", "PORTS", "ENDPOINTS", "WAITING", "DRIFT"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(state.families.iter().map(|family| {
+        vec![
+            family.family.clone(),
+            family_mode(family),
+            match family.sync.as_str() {
+                "inSync" => "in sync".to_owned(),
+                "waiting" => "waiting".to_owned(),
+                _ => "not in sync".to_owned(),
+            },
+            family.since.as_ref().map_or_else(|| "-".to_owned(), |since| age(since.age_seconds)),
+            family.services.to_string(),
+            family.service_ports.to_string(),
+            family.endpoints.to_string(),
+            family.pending.to_string(),
+            family.drift.repaired.to_string(),
+        ]
+    }));
+    columns("", &rows)
+}
+
+fn family_mode(family: &Family) -> String {
+    let mut text = family.mode.clone();
+    if family.place != family.mode {
+        text = format!("{text} ({})", family.place);
+    }
+    if let Some(successor) = &family.successor {
+        text = format!("{text}, {successor} follows");
+    }
+    text
+}
+
+fn refused(state: &State) -> Vec<String> {
+    let mut lines = Vec::new();
+    for family in state.families.iter().filter(|family| family.refused_count > 0) {
+        lines.push(String::new());
+        lines.push(format!("Not programmed, or not with all endpoints ({})", family.family));
+        let shown = family.refused.iter().take(REFUSED);
+        lines.extend(shown.map(|port| format!("  {} {}: {}", port.service_port, port.protocol, port.reason)));
+        let rest = family.refused_count.saturating_sub(family.refused.len().min(REFUSED));
+        lines.extend((rest > 0).then(|| format!("  and {rest} more")));
+    }
+    lines
+}
+
+/// Returns the newest commits and failures of all families.
+fn syncs(state: &State) -> Vec<String> {
+    let of = |family| move |sync| (family, sync);
+    let mut all: Vec<(&Family, &Sync)> = state
+        .families
+        .iter()
+        .flat_map(|family| family.syncs.iter().chain(&family.failures).map(of(family)))
+        .collect();
+    if all.is_empty() {
+        return Vec::new();
+    }
+    all.sort_by(|(_, one), (_, other)| one.ended.age_seconds.total_cmp(&other.ended.age_seconds));
+    let head = ["AGO", "FAMILY", "TOOK", "KERNEL", "WROTE", "BECAUSE"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    rows.extend(all.into_iter().take(SYNCS).map(|(family, sync)| {
+        vec![
+            age(sync.ended.age_seconds),
+            family.family.clone(),
+            short(sync.duration_seconds),
+            if sync.error.is_some() { "-".to_owned() } else { short(sync.kernel_seconds) },
+            wrote(sync),
+            because(sync),
+        ]
+    }));
+    let mut lines = vec![String::new(), "Last syncs".to_owned()];
+    lines.extend(columns("  ", &rows));
+    lines
+}
+
+fn wrote(sync: &Sync) -> String {
+    if let Some(error) = &sync.error {
+        return format!("FAILED: {}", one_line(error));
+    }
+    match (sync.elements, sync.objects) {
+        (0, 0) => "nothing".to_owned(),
+        (elements, 0) => format!("{elements} elements"),
+        (0, objects) => format!("{objects} objects"),
+        (elements, objects) => format!("{elements} elements, {objects} objects"),
+    }
+}
+
+fn because(sync: &Sync) -> String {
+    match (sync.step.as_str(), sync.reason.as_deref()) {
+        ("replacement", _) => return format!("the mode changed to {}", sync.mode),
+        ("collection", _) => return "removal of what deleted Services used".to_owned(),
+        (_, Some("start")) => return "start".to_owned(),
+        (_, Some("failure")) => return "retry after a failure".to_owned(),
+        (_, Some("drift")) => return "another program changed the rules".to_owned(),
+        (_, Some("settings")) => return "new settings".to_owned(),
+        (_, Some("periodic")) => return "periodic comparison".to_owned(),
+        _ => {}
+    }
+    let rest = sync.changed.saturating_sub(sync.examples.len());
+    let mut text = sync.examples.join(", ");
+    match (text.is_empty(), rest) {
+        (_, 0) => {}
+        (true, rest) => text = format!("{rest} Service ports"),
+        (false, rest) => text = format!("{text} and {rest} more"),
+    }
+    if text.is_empty() { "changes without effect on rules".to_owned() } else { text }
+}
+
+fn service_port(port: &ServicePort) -> Vec<String> {
+    let name = if port.name.is_empty() { String::new() } else { format!("{} ", port.name) };
+    let mut lines = vec![format!("  {name}{} {}", port.protocol, port.family)];
+    if let Some(reason) = &port.refused {
+        lines.push(format!("    NOT PROGRAMMED: {reason}"));
+    }
+    let mut rows: Vec<Vec<String>> = port
+        .frontends
+        .iter()
+        .map(|frontend| {
+            let (kind, policy) = match frontend.kind.as_str() {
+                "clusterIP" => ("cluster IP", &port.internal_traffic_policy),
+                "externalIP" => ("external IP", &port.external_traffic_policy),
+                "loadBalancerIP" => ("load-balancer IP", &port.external_traffic_policy),
+                _ => ("node port", &port.external_traffic_policy),
+            };
+            let at = match &frontend.address {
+                Some(address) if address.contains(':') => format!("[{address}]:{}", frontend.port),
+                Some(address) => format!("{address}:{}", frontend.port),
+                None => frontend.port.to_string(),
+            };
+            vec![kind.to_owned(), format!("{at} (traffic policy {policy})")]
+        })
+        .collect();
+    if let Some(seconds) = port.session_affinity_seconds {
+        rows.push(row("session affinity", &format!("by client address, {}", age(seconds.into()))));
+    }
+    if !port.source_ranges.is_empty() {
+        rows.push(row("source ranges", &port.source_ranges.join(", ")));
+    }
+    if port.endpoints.is_empty() {
+        let text = if port.has_endpoints {
+            "none on this node: clients get no answer"
+        } else {
+            "none: clients are refused"
+        };
+        rows.push(row("endpoints", text));
+    }
+    for (index, endpoint) in port.endpoints.iter().enumerate() {
+        let only = match (endpoint.cluster, endpoint.local) {
+            (true, true) => " (policies Cluster and Local)",
+            (false, true) => " (policy Local)",
+            _ => "",
+        };
+        rows.push(row(if index == 0 { "endpoints" } else { "" }, &format!("{}{only}", endpoint.address)));
+    }
+    lines.extend(columns("    ", &rows));
+    lines
+}
+
+/// Returns rows as lines whose columns are aligned.
+fn columns(indent: &str, rows: &[Vec<String>]) -> Vec<String> {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        widths.resize(widths.len().max(row.len()), 0);
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        format!("{indent}{}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Returns the text of a program or a kernel without line breaks and other control characters.
+pub(crate) fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join("; ").replace(char::is_control, " ")
+}
+
+/// Returns a part of a whole in percent, rounded down. 0 of 0 is 0 percent.
+pub(crate) fn percent(part: u64, whole: u64) -> u64 {
+    part.saturating_mul(100).checked_div(whole).unwrap_or_default()
+}
+
+/// Returns a number of seconds as two units at most: `12s`, `3m5s`, `2h10m`, `4d3h`.
+pub(crate) fn age(seconds: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates, as it should")]
+    let seconds = seconds.max(0.0) as u64;
+    let units = [("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
+    let mut parts = units.iter().scan(seconds, |rest, (unit, length)| {
+        let count = *rest / length;
+        *rest %= length;
+        Some((count, unit))
+    });
+    let Some((count, unit)) = parts.find(|(count, _)| *count > 0) else { return "0s".to_owned() };
+    match parts.next() {
+        Some((next, smaller)) if next > 0 => format!("{count}{unit}{next}{smaller}"),
+        _ => format!("{count}{unit}"),
+    }
+}
+
+/// Returns the duration of a sync.
+fn short(seconds: f64) -> String {
+    if seconds < 0.001 {
+        format!("{:.0}µs", seconds * 1e6)
+    } else if seconds < 1.0 {
+        format!("{:.1}ms", seconds * 1e3)
+    } else {
+        format!("{seconds:.1}s")
+    }
+}

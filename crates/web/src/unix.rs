@@ -1,0 +1,236 @@
+//! A listening Unix socket at a path: who may connect, what a former process left, and its removal.
+
+use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tokio::net::UnixListener;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+/// The owner and the group may connect.
+const SOCKET_MODE: u32 = 0o660;
+/// Everyone may look up names in the folder. The mode of the socket decides who may connect.
+const FOLDER_MODE: u32 = 0o755;
+
+/// Why a Unix socket cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum UnixSocketError {
+    /// A running process listens on it.
+    #[error("another process listens on {}", .0.display())]
+    InUse(PathBuf),
+    /// The path is that of something else.
+    #[error("{} exists and is not a socket; remove it, or choose another path", .0.display())]
+    NotASocket(PathBuf),
+    /// A step failed.
+    #[error("cannot {step} {}: {source}", .path.display())]
+    Failed {
+        /// What was tried.
+        step: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The error of the system.
+        source: io::Error,
+    },
+}
+
+/// A listening Unix socket. Its file is removed when this is dropped, unless it is another one by then.
+#[derive(Debug)]
+pub struct UnixSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the file.
+    identity: (u64, u64),
+}
+
+impl UnixSocket {
+    /// Opens a socket to which only its owner and, if one is given, a group may connect. Creates the folder if there is
+    /// none. Replaces the socket of a process that has ended. Must be called in a runtime of tokio.
+    ///
+    /// # Errors
+    /// Another process listens there, something else has this name, or the system refuses a step.
+    pub fn open(path: &Path, group: Option<u32>) -> Result<Self, UnixSocketError> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new("."));
+        let failed = |step, path: &Path| {
+            let path = path.to_owned();
+            move |source: io::Error| UnixSocketError::Failed { step, path, source }
+        };
+        DirBuilder::new()
+            .recursive(true)
+            .mode(FOLDER_MODE)
+            .create(folder)
+            .map_err(failed("create the folder", folder))?;
+        // Two processes that start at once must not remove each other's new socket.
+        let _locked = lock(folder).map_err(failed("lock the folder", folder))?;
+        remove_stale(path)?;
+        let socket = bind(path).map_err(failed("create the socket", path))?;
+        let opened = Self::listen(socket, path, group);
+        if opened.is_err() {
+            // The first error is the one to report.
+            let _ = fs::remove_file(path);
+        }
+        opened.map_err(|(step, source)| failed(step, path)(source))
+    }
+
+    /// Sets who may connect, and listens then: until then, connections are refused.
+    fn listen(socket: OwnedFd, path: &Path, group: Option<u32>) -> Result<Self, (&'static str, io::Error)> {
+        if group.is_some() {
+            std::os::unix::fs::lchown(path, None, group).map_err(|error| ("set the group of", error))?;
+        }
+        fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))
+            .map_err(|error| ("set the mode of", error))?;
+        let identity = fs::symlink_metadata(path).map(|file| identity(&file));
+        let identity = identity.map_err(|error| ("look at", error))?;
+        let listening = rustix::net::listen(&socket, BACKLOG).map_err(io::Error::from);
+        let listener = listening.and_then(|()| UnixListener::from_std(socket.into()));
+        let listener = listener.map_err(|error| ("listen on", error))?;
+        Ok(Self { listener, path: path.to_owned(), identity })
+    }
+
+    /// Returns the listener.
+    pub const fn listener(&self) -> &UnixListener {
+        &self.listener
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Another process does not replace the socket while this one listens.
+        let is_own = fs::symlink_metadata(&self.path).is_ok_and(|file| identity(&file) == self.identity);
+        if is_own && let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "a socket could not be removed");
+        }
+    }
+}
+
+fn identity(file: &Metadata) -> (u64, u64) {
+    (file.dev(), file.ino())
+}
+
+/// Locks a folder until the descriptor is closed.
+fn lock(folder: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
+    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(folder)
+}
+
+fn open_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+fn bind(path: &Path) -> io::Result<OwnedFd> {
+    let socket = open_socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Removes a socket on which no process listens.
+fn remove_stale(path: &Path) -> Result<(), UnixSocketError> {
+    let failed = |step, source| UnixSocketError::Failed { step, path: path.to_owned(), source };
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("look at", error)),
+        Ok(file) if !file.file_type().is_socket() => {
+            return Err(UnixSocketError::NotASocket(path.to_owned()));
+        }
+        Ok(_) => {}
+    }
+    match connect(path) {
+        // With a full backlog the kernel asks to try again.
+        Ok(()) | Err(Errno::AGAIN) => Err(UnixSocketError::InUse(path.to_owned())),
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(|error| failed("remove the former", error)),
+        Err(error) => Err(failed("connect to the former", error.into())),
+    }
+}
+
+fn connect(path: &Path) -> rustix::io::Result<()> {
+    let socket = open_socket().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o7777
+    }
+
+    #[tokio::test]
+    async fn a_socket_is_for_its_owner_and_group_and_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("run/portolan/proxy.sock");
+        let socket = UnixSocket::open(&path, None).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o660, 0o755));
+        UnixStream::connect(&path).unwrap();
+        drop(socket);
+        assert!(!path.exists());
+        if rustix::process::geteuid().is_root() {
+            let _socket = UnixSocket::open(&path, Some(4711)).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().gid(), 4711);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_live_socket_is_refused_and_a_stale_one_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = UnixSocket::open(&path, None).unwrap();
+        let second = UnixSocket::open(&path, None).unwrap_err();
+        assert!(matches!(second, UnixSocketError::InUse(_)), "{second}");
+        UnixStream::connect(&path).unwrap();
+        // The file that a killed process leaves.
+        let stale = folder.path().join("stale");
+        drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+        assert!(stale.exists());
+        let replaced = UnixSocket::open(&stale, None).unwrap();
+        UnixStream::connect(&stale).unwrap();
+        drop((first, replaced));
+        assert!(!path.exists() && !stale.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_a_socket_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "precious").unwrap();
+        let error = UnixSocket::open(&path, None).unwrap_err();
+        assert!(error.to_string().contains("is not a socket; remove it"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        let below = UnixSocket::open(&path.join("s"), None).unwrap_err();
+        assert!(matches!(below, UnixSocketError::Failed { step: "create the folder", .. }), "{below}");
+    }
+
+    #[tokio::test]
+    async fn the_end_leaves_the_socket_of_another_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let first = UnixSocket::open(&path, None).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = UnixSocket::open(&path, None).unwrap();
+        drop(first);
+        UnixStream::connect(&path).unwrap();
+        drop(second);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn a_locked_folder_is_an_error_and_not_a_wait() {
+        let folder = tempfile::tempdir().unwrap();
+        let locked = lock(folder.path()).unwrap();
+        let error = UnixSocket::open(&folder.path().join("s"), None).unwrap_err();
+        assert!(matches!(error, UnixSocketError::Failed { step: "lock the folder", .. }), "{error}");
+        drop(locked);
+        UnixSocket::open(&folder.path().join("s"), None).unwrap();
+    }
+}
