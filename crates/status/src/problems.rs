@@ -125,6 +125,7 @@ fn not_in_sync(family: &Family) -> String {
         Some("drift") => "another program changed the rules",
         Some("settings") => "there are new settings",
         Some("periodic") => "it is time for the periodic comparison",
+        Some("verification") => "everything is verified for the Node's readiness",
         _ => "the first commit is due",
     };
     let error = family.failures.first().filter(|_| family.reason.as_deref() == Some("failure"));

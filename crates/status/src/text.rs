@@ -227,6 +227,7 @@ fn because(sync: &Sync) -> String {
         (_, Some("drift")) => return "another program changed the rules".to_owned(),
         (_, Some("settings")) => return "new settings".to_owned(),
         (_, Some("periodic")) => return "periodic comparison".to_owned(),
+        (_, Some("verification")) => return "verification".to_owned(),
         _ => {}
     }
     let rest = sync.changed.saturating_sub(sync.examples.len());

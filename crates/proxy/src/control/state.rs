@@ -209,6 +209,7 @@ fn reason(reason: Reason) -> String {
         Reason::Drift => "drift",
         Reason::Settings => "settings",
         Reason::Periodic => "periodic",
+        Reason::Verification => "verification",
     };
     text.to_owned()
 }
