@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use portolan_explain::{Facts, Flow, NodeView, Outcome, Question, Report, Sender, Style, Target, answer};
-use portolan_model::Catalog;
+use portolan_explain::{Facts, Flow, Outcome, Question, Report, Sender, Style, Target, answer};
+use portolan_model::catalog::PerFamily;
 use portolan_proxy::packets::{self, Configured};
 
 use self::kernel::Kernel;
@@ -40,7 +40,8 @@ pub(crate) struct Options {
     /// May be repeated.
     #[arg(long, value_name = "PATH", required = true, action = clap::ArgAction::Append)]
     manifests: Vec<PathBuf>,
-    /// Also read this node's addresses, firewall rules and connections from the kernel. Needs root.
+    /// Also read from the kernel of this node: its addresses, what is programmed for Services in any mode, by Portolan or
+    /// kube-proxy's iptables and IPVS modes, firewall rules, and connections. Needs root.
     #[arg(long)]
     kernel: bool,
     /// The flow is known to conntrack; with the endpoint to which it goes, if the kernel is not read.
@@ -82,7 +83,7 @@ impl Options {
 
 /// Answers the question and prints the report. Warnings go to the standard error.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let configured = Configured::load(&options.proxy)?;
+    let mut configured = Configured::load(&options.proxy)?;
     let objects = Objects::read(&options.manifests)?;
     configured.notes().iter().chain(&objects.faults).for_each(warn);
     let node_name = node_name(&configured, &objects)?;
@@ -96,21 +97,24 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
     let addresses = options.kernel.then(packets::interface_addresses).transpose();
     let addresses = addresses.context("--kernel: the addresses of this node cannot be listed")?;
+    let (programmed, faults) =
+        if options.kernel { configured.programmed() } else { (PerFamily::default(), Vec::new()) };
+    faults.iter().for_each(warn);
+    if options.kernel && faults.is_empty() && programmed.ipv4.is_none() && programmed.ipv6.is_none() {
+        warn("the kernel of this node has no rules for Services");
+    }
     let node = configured.node_view(&catalog, addresses);
-    let report = answer_from(options, &objects, &catalog, &node)?;
+    let observed = PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() };
+    let facts = Facts { observed, ..Facts::new(&node, &catalog) };
+    let report = answer_from(options, &objects, facts)?;
     let mut out = std::io::stdout().lock();
     out.write_all(rendered(&report, options.output)?.as_bytes()).context("cannot write the report")?;
     Ok(status(report.outcome))
 }
 
-fn answer_from(
-    options: &Options,
-    objects: &Objects,
-    catalog: &Catalog,
-    node: &NodeView,
-) -> anyhow::Result<Report> {
+fn answer_from(options: &Options, objects: &Objects, facts: Facts<'_>) -> anyhow::Result<Report> {
     let question = options.question();
-    let facts = Facts { pods: &objects.pods, slices: &objects.slices, ..Facts::new(node, catalog) };
+    let facts = Facts { pods: &objects.pods, slices: &objects.slices, ..facts };
     if !options.kernel {
         return Ok(answer(&question, &facts)?);
     }

@@ -35,11 +35,14 @@ fn is_of(difference: &Difference, decided_by: Option<&Decision>) -> bool {
     decided_by.is_some_and(|decision| difference.name.as_ref() == Some(&decision.name))
 }
 
-/// Returns true for endpoints that a mode without SCTP does not program.
+/// Returns true for what a mode without SCTP does not program, and for what its reader leaves out.
 fn is_refused_sctp(asked: &Asked<'_>, difference: &Difference) -> bool {
     asked.view.differences.refuses_sctp
         && asked.protocol == Protocol::Sctp
-        && matches!(difference.deviation, Deviation::EndpointMissing { .. } | Deviation::Affinity { .. })
+        && matches!(
+            difference.deviation,
+            Deviation::EndpointMissing { .. } | Deviation::Affinity { .. } | Deviation::ServicePortMissing
+        )
 }
 
 fn report(difference: &Difference) -> DifferenceReport {

@@ -20,10 +20,12 @@ mod userspace;
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_engine::Claims;
-use portolan_engine::{Boxed, Step};
+use portolan_engine::{Boxed, Error, Step};
+use portolan_iptables::{Programs, Variant};
 use portolan_leftovers::Keep;
 use portolan_model::Family;
 use portolan_model::catalog::UdpService;
+use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
@@ -65,6 +67,10 @@ pub(super) trait ModeDriver: Sync {
         family: Family,
         node: &settings::Node<'_>,
     ) -> Blueprint;
+
+    /// Reads what the kernel has of this mode in a family, in the terms of Services and in the network namespace of this
+    /// thread. No agent needs to run. `None` if the kernel has nothing of this mode. May run programs.
+    fn read(&self, family: Family) -> Result<Option<Observed>, Error>;
 
     /// Returns what happens to packets of a family in another way than in nftables mode.
     fn differences(
@@ -121,6 +127,36 @@ pub(super) trait ModeDriver: Sync {
 /// All modes, in the order in which their former data planes are removed.
 pub(super) const MODES: [&dyn ModeDriver; 4] =
     [&userspace::Driver, &nftables::Driver, &iptables::Driver, &ipvs::Driver];
+
+/// Reads with the programs of each variant of iptables until one finds rules. If the legacy variant fails beside the other
+/// one, its tables do not exist.
+fn read_with_programs(
+    family: Family,
+    read: impl Fn(&Programs) -> Result<Option<Observed>, portolan_iptables::Error>,
+) -> Result<Option<Observed>, Error> {
+    let mut first = None;
+    for variant in [Variant::Nft, Variant::Legacy] {
+        let Ok(programs) = Programs::of(family, variant) else { continue };
+        match read(&programs) {
+            Ok(Some(observed)) => return Ok(Some(observed)),
+            outcome => first = first.or(Some(outcome)),
+        }
+    }
+    Ok(first.transpose()?.flatten())
+}
+
+/// Reads what the kernel has of a family: of the mode that a configuration names, or else of the first mode that has rules.
+/// Returns that mode, too.
+pub(super) fn read(configuration: &Configuration, family: Family) -> Result<Option<(Mode, Observed)>, Error> {
+    let is_asked =
+        |driver: &&&dyn ModeDriver| configuration.mode.is_none() || driver.is_configured(configuration);
+    for driver in MODES.iter().filter(is_asked) {
+        if let Some(observed) = driver.read(family)? {
+            return Ok(Some((driver.mode(), observed)));
+        }
+    }
+    Ok(None)
+}
 
 /// Returns the driver of a mode.
 fn driver(mode: Mode) -> &'static dyn ModeDriver {

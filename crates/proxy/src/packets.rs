@@ -9,6 +9,7 @@ use anyhow::ensure;
 use ipnet::IpNet;
 use portolan_explain::{FamilyView, NodeView};
 use portolan_model::catalog::PerFamily;
+use portolan_model::observed::Observed;
 use portolan_model::{Catalog, Event, Family};
 use portolan_node::config::Configuration;
 use portolan_sock::SocketError;
@@ -56,6 +57,24 @@ impl Configured {
         {
             service.payload.ignore_external_ips();
         }
+    }
+
+    /// Reads what the kernel has of each family, in the terms of Services. If the configuration names no mode, it gets the
+    /// one whose rules the kernel has. Returns a fault for each family that could not be read. May run programs.
+    pub fn programmed(&mut self) -> (PerFamily<Option<Observed>>, Vec<String>) {
+        let (mut programmed, mut faults) = (PerFamily::default(), Vec::new());
+        for family in settings::supported_families() {
+            match modes::read(&self.loaded.configuration, family) {
+                Ok(found) => {
+                    if let Some((mode, observed)) = found {
+                        self.loaded.configuration.mode.get_or_insert(mode);
+                        *programmed.get_mut(family) = Some(observed);
+                    }
+                }
+                Err(error) => faults.push(format!("cannot read the {family} rules of Services: {error}")),
+            }
+        }
+        (programmed, faults)
     }
 
     /// Returns the node as packets meet it. The Catalog has this node's Node object, if there is one. `addresses` are those

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net};
 use portolan_engine::Error;
 use portolan_iptables::{Counted, Iptables, Measures, Options, Programs, Rules};
+use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
 use portolan_node::address::NodePortMatch;
@@ -15,7 +16,9 @@ use portolan_node::metrics::{IptablesMeasures, PacketCounters, ProxyMetrics};
 use portolan_node::sysctl::{Host, StartValue, Wanted};
 
 use super::blueprint::{PlaneOptions, required};
-use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, settings};
+use super::{
+    Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
+};
 use crate::checks::{self, Finding};
 use crate::node_settings::KernelSettings;
 
@@ -52,6 +55,10 @@ impl ModeDriver for Driver {
         node: &settings::Node<'_>,
     ) -> Blueprint {
         Blueprint::Iptables(options(configuration, family, node))
+    }
+
+    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
+        read_with_programs(family, |programs| portolan_iptables::read(programs, family))
     }
 
     /// Node ports on loopback addresses follow the configuration, even if the kernel setting for them cannot be written.

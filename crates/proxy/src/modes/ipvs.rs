@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use portolan_engine::Error;
 use portolan_ipvs::{Ipvs, KernelVersion};
+use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, IpvsScheduler, Settings};
 use portolan_node::config::{Configuration, Mode};
@@ -32,6 +33,10 @@ impl ModeDriver for Driver {
 
     fn blueprint(&self, configuration: &Configuration, _: Family, _: &settings::Node<'_>) -> Blueprint {
         Blueprint::Ipvs(options(configuration))
+    }
+
+    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
+        Ok(portolan_ipvs::read(family)?)
     }
 
     fn differences(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> ModeDifferences {

@@ -2,6 +2,7 @@
 
 use portolan_engine::Error;
 use portolan_engine::Step;
+use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
 use portolan_nftables::Nftables;
@@ -28,6 +29,10 @@ impl ModeDriver for Driver {
 
     fn blueprint(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> Blueprint {
         Blueprint::Nftables(Options)
+    }
+
+    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
+        portolan_nftables::read(family)
     }
 
     fn differences(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> ModeDifferences {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portolan_engine::Error;
+use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Capture, Family, Settings};
 use portolan_nftables::{Listeners, Nftables};
@@ -20,7 +21,9 @@ use portolan_userspace::{Remains, Userspace, spawn_translated};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::blueprint::{PlaneOptions, required};
-use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, settings};
+use super::{
+    Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
+};
 use crate::checks::Finding;
 
 /// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
@@ -60,6 +63,15 @@ impl ModeDriver for Driver {
         node: &settings::Node<'_>,
     ) -> Blueprint {
         Blueprint::Userspace(options(configuration, family, node))
+    }
+
+    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
+        match portolan_userspace::read(family)? {
+            Some(observed) => Ok(Some(observed)),
+            None => {
+                read_with_programs(family, |programs| portolan_userspace::read_redirect(programs, family))
+            }
+        }
     }
 
     fn differences(

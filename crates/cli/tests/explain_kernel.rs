@@ -1,0 +1,83 @@
+//! `portolan explain --kernel` beside the proxy: what is programmed is read from the kernel, in the mode that runs.
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test stops at the first surprise")]
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{BINARY, Cluster, PATIENCE, at, objects, reaches};
+use portolan_model::Family;
+use portolan_testkit::{Namespace, Protocol};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const CLUSTER_IP: &str = "10.96.0.10";
+
+/// The objects of the cluster as a file, and the node.
+struct Asked<'a> {
+    folder: TempDir,
+    node: &'a Namespace,
+    client: String,
+}
+
+impl Asked<'_> {
+    /// Returns the exit status and the report for a new connection of a pod to the Service.
+    fn explain(&self) -> (Option<i32>, Value) {
+        let to = format!("{CLUSTER_IP}:80");
+        let manifests = format!("--manifests={}", self.folder.path().display());
+        let arguments = ["explain", &self.client, &to, &manifests, "--kernel", "-o=json"];
+        let run = || Command::new(BINARY).args(arguments).output().unwrap();
+        let output = self.node.run(run).unwrap();
+        let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+        });
+        (output.status.code(), report)
+    }
+}
+
+fn explains_what_is_programmed(mode: &str, damage: Option<(&str, &[&str], &str)>) {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let (pods, client) = (cluster.all_pods(), cluster.world.pods()[1].clone());
+    let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
+    let service = objects::cluster_ip("web", CLUSTER_IP);
+    cluster.service(service.clone(), &pods[..1]);
+    reaches(client.namespace(), Protocol::Tcp, at(&format!("{CLUSTER_IP}:80")), &pods[..1]);
+    let asked =
+        Asked { folder: TempDir::new().unwrap(), node, client: client.address(Family::Ipv4).to_string() };
+    let slices = objects::slice("web", &pods[..1], &objects::ports(&service));
+    let items = json!([objects::node(&cluster.world), service, slices]);
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+    fs::write(asked.folder.path().join("objects.json"), list.to_string()).unwrap();
+
+    let (status, report) = asked.explain();
+    assert_eq!(report["mode"], mode, "the mode is found in the kernel: {report}");
+    assert_eq!((status, &report["programmed"]["asWanted"]), (Some(0), &json!(true)), "{report}");
+    if let Some((program, arguments, code)) = damage {
+        // The rules stay, and are not mended.
+        assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+        node.output(program, arguments).unwrap();
+        let (status, report) = asked.explain();
+        let found = &report["programmed"]["differences"][0]["code"];
+        assert_eq!((status, found), (Some(5), &json!(code)), "{report}");
+        assert_eq!(report["wanted"]["fate"], "delivered", "Services are not the reason");
+    }
+}
+
+#[test]
+fn in_nftables_mode() {
+    let flush: &[&str] = &["flush", "map", "ip", "portolan", "services"];
+    explains_what_is_programmed("nftables", Some(("nft", flush, "service-port-missing")));
+}
+
+#[test]
+fn in_iptables_mode() {
+    let flush: &[&str] = &["-t", "nat", "-F", "KUBE-SERVICES"];
+    explains_what_is_programmed("iptables", Some(("iptables", flush, "frontend-missing")));
+}
+
+#[test]
+fn in_userspace_mode() {
+    explains_what_is_programmed("userspace", None);
+}
