@@ -1,5 +1,10 @@
 //! `portolan explain --kernel` beside the proxy: what is programmed is read from the kernel, in the mode that runs.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test stops at the first surprise")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
 
 mod common;
 
