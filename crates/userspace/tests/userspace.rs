@@ -123,8 +123,9 @@ impl Bed {
         })
     }
 
-    /// Opens a data plane that captures by redirect.
+    /// Opens a data plane that captures by redirect, with the kernel setting that the agent writes for it.
     fn redirect(&self) -> Driven<Userspace> {
+        self.node().output("sysctl", &["-q", "-w", "net.ipv4.tcp_early_demux=0"]).unwrap();
         self.at_node(|| {
             let options = Options { capture: Capture::Redirect, ..Options::default() };
             let relay = spawn_translated(&[FAMILY], options).unwrap();

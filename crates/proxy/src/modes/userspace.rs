@@ -16,6 +16,7 @@ use portolan_model::{Capture, Family, Settings};
 use portolan_nftables::{Listeners, Nftables};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::{ProxyMetrics, RelayMeasures};
+use portolan_node::sysctl::Wanted;
 use portolan_relay::{Counters, Handle, Ports};
 use portolan_userspace::{Remains, Userspace, spawn_translated};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -24,11 +25,14 @@ use super::blueprint::{PlaneOptions, required};
 use super::{
     Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
 };
-use crate::checks::Finding;
+use crate::checks::{self, Finding};
+use crate::node_settings::KernelSettings;
 
 /// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
 /// time.
 const GRACE: Duration = Duration::from_secs(1);
+/// Whether the kernel looks up the socket of a TCP packet before the routing decision, in both families.
+const TCP_EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
 /// How long the drain waits for capturing to end. It ends a moment after the next data plane has taken over.
 const CAPTURE_ENDS: Duration = Duration::from_secs(5);
 /// Poll interval of that wait.
@@ -145,12 +149,24 @@ impl PlaneOptions for Options {
         let dataplane = match &self.redirect {
             None => Userspace::open(settings, relay)?,
             Some(options) => {
+                look_up_sockets_late(&shared.kernel_settings);
                 let programs = required(programs, settings.family)?;
                 Userspace::open_redirect(programs, settings, options.clone(), relay)
             }
         };
         let own = dataplane.own();
         Ok(Made { dataplane: Box::new(dataplane), own })
+    }
+}
+
+/// Makes the kernel look up the socket of a TCP packet when its source port is final. A client may use one port for
+/// connections to two Services. The kernel then gives the second one another source port after PREROUTING. Linux 6.1 would
+/// already have passed its packets to the first one, and the second would not be established.
+fn look_up_sockets_late(kernel_settings: &KernelSettings) {
+    let refused = kernel_settings.apply(&[Wanted::exactly(TCP_EARLY_DEMUX, 0)]);
+    let settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    if !settings.is_empty() {
+        checks::log(&[Finding::KernelSettings { settings }]);
     }
 }
 
