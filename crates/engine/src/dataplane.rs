@@ -237,9 +237,13 @@ pub trait Dataplane {
     /// The kernel may have a part. What it had and still should have goes on working. It is called again later.
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error>;
 
-    /// Reads what the kernel has, in the terms of Services. It changes nothing, and depends on nothing but the kernel: neither
-    /// on the wanted table nor on what this data plane has written. What was written for a table reads back without a
+    /// Reads what the kernel has, in the terms of Services. It changes nothing, and depends neither on the wanted table nor on
+    /// what this data plane remembers of its writes. What was written for a table reads back without a
     /// [difference](Observed::difference) to it. `None` if this mode cannot be read back.
+    ///
+    /// Facts that are not in the kernel come from where the mode has them. The userspace mode joins the rules with the
+    /// relay's table, which has the endpoints. The IPVS mode takes the addresses at which node ports are programmed from its
+    /// settings.
     fn read(&mut self) -> Result<Option<Observed>, Error> {
         Ok(None)
     }

@@ -11,6 +11,7 @@ use super::retry::Retry;
 use super::snapshot::{self, Attempt, Cause, Drift, FamilySnapshot};
 use super::state::Reason;
 use super::successor::{Retired, Successor};
+use super::verification::Verification;
 use super::work::{After, ObjectChanges, Work};
 use super::{Boxed, Report, Step, Timing};
 use crate::dataplane::{Collection, Commit, Dataplane, Error};
@@ -39,8 +40,9 @@ pub(super) struct Lane {
     collect_at: Option<Instant>,
     /// When to check that the rules are still there, for a mode that the kernel does not notify of changes.
     check_at: Option<Instant>,
-    /// When to compare everything because a verification is wanted. `None` if none is.
-    verify_at: Option<Instant>,
+    verification: Verification,
+    /// True if a piece of a removal was due and a commit came first. The piece comes before the next commit.
+    is_removal_delayed: bool,
     retry: Retry,
     /// The last successful commits, and the last failures.
     commits: VecDeque<Attempt>,
@@ -61,7 +63,8 @@ impl Lane {
             full_at: None,
             collect_at: None,
             check_at: None,
-            verify_at: None,
+            verification: Verification::default(),
+            is_removal_delayed: false,
             retry: Retry::default(),
             commits: VecDeque::new(),
             failures: VecDeque::new(),
@@ -136,6 +139,7 @@ impl Lane {
         let longest = if self.retry.failed() { timing.max_retry } else { timing.min_interval };
         self.not_before = self.not_before.map(|at| at.min(now + longest));
         self.check_at = self.check_at.map(|at| at.min(now + timing.check_interval));
+        self.verification.shorten(now, timing.min_interval);
     }
 
     /// Notes that another program changed the rules. They are compared soon.
@@ -149,9 +153,13 @@ impl Lane {
         }
     }
 
-    /// Wants a comparison that finds no difference.
-    pub(super) fn verify(&mut self) {
-        self.verify_at = Some(self.clock.now());
+    /// Sets whether a comparison that finds no difference is wanted.
+    pub(super) fn verify(&mut self, is_wanted: bool) {
+        if is_wanted {
+            self.verification.want(self.clock.now());
+        } else {
+            self.verification.end();
+        }
     }
 
     /// Returns when to run next, or `None` if nothing is pending.
@@ -162,7 +170,7 @@ impl Lane {
         let commit = self.has_work().then(|| self.not_before.unwrap_or_else(|| self.clock.now()));
         let succession = self.successor.as_ref().map(Successor::due);
         // Otherwise a commit comes first, and this one follows it.
-        let verification = self.verify_at.filter(|_| !self.has_work());
+        let verification = self.verification.due().filter(|_| !self.has_work());
         [commit, verification, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
             .into_iter()
             .flatten()
@@ -192,16 +200,27 @@ impl Lane {
         if passed(self.successor.as_ref().map(Successor::due)) {
             return self.commit_successor();
         }
-        if passed(self.verify_at) && !self.has_work() && self.active.state.doubt(Reason::Verification, now) {
-            self.not_before = Some(now);
-        }
-        if self.has_work() && self.not_before.is_none_or(|at| at <= now) {
+        let is_removal_due = passed(self.removal_due());
+        // A piece waits for one commit at most: changes may come without end.
+        let is_removal_first = is_removal_due && self.is_removal_delayed;
+        if self.has_work() && self.not_before.is_none_or(|at| at <= now) && !is_removal_first {
+            self.is_removal_delayed = is_removal_due;
             return Some(self.commit());
         }
-        if passed(self.removal_due()) {
+        self.is_removal_delayed = false;
+        if is_removal_due {
             self.remove_retired();
         }
         None
+    }
+
+    /// Compares everything if that is due to verify, and nothing waits to be committed before it.
+    pub(super) fn run_verification(&mut self) -> Option<Report> {
+        let now = self.clock.now();
+        let compares = self.verification.is_due(now)
+            && !self.has_work()
+            && self.active.state.doubt(Reason::Verification, now);
+        compares.then(|| self.commit())
     }
 
     /// Returns what the lane holds and has done.
@@ -254,7 +273,7 @@ impl Lane {
             }
             self.complete(&mut report);
             self.succeeded(full);
-            self.follow_verification(&mut report);
+            self.follow_verification(&mut report, reason);
         } else {
             self.back_off();
         }
@@ -263,14 +282,19 @@ impl Lane {
     }
 
     /// Ends the verification if this commit was a comparison that found no difference. If it found one, compares again
-    /// after `min_interval`, so that another program which changes the rules all the time does not keep the thread busy.
-    fn follow_verification(&mut self, report: &mut Report) {
+    /// later.
+    fn follow_verification(&mut self, report: &mut Report, reason: Option<Reason>) {
         let Ok(commit) = &report.outcome else { return };
-        if self.verify_at.is_none() || !commit.full {
+        if !self.verification.is_wanted() || !commit.full {
             return;
         }
         report.verified = commit.elements == 0 && commit.objects == 0;
-        self.verify_at = (!report.verified).then(|| self.clock.now() + self.timing.min_interval);
+        if report.verified {
+            self.verification.end();
+        } else {
+            let was_to_verify = reason == Some(Reason::Verification);
+            self.verification.found_difference(self.clock.now(), was_to_verify, self.timing.min_interval);
+        }
     }
 
     /// Commits everything with the successor. If that succeeds, the successor becomes the active data plane.

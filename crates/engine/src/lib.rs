@@ -60,6 +60,7 @@ mod retry;
 mod snapshot;
 mod state;
 mod successor;
+mod verification;
 mod work;
 
 use std::sync::Arc;
@@ -216,9 +217,15 @@ impl Handle {
     }
 
     /// Compares everything of a family until a comparison finds that the kernel has it all ([`Report::verified`]). Changes
-    /// that wait are committed before a comparison, so that it ends in a cluster with many changes, too.
+    /// that wait are committed before a comparison, and a due comparison follows a commit before new changes are taken. So
+    /// it ends in a cluster with many changes, too. After a comparison that wrote, the next one waits at least a second.
     pub fn verify(&self, family: Family) {
-        self.sender.put(|pending| pending.families.get_mut(family).verify());
+        self.sender.put(|pending| pending.families.get_mut(family).verify(true));
+    }
+
+    /// Ends what [`Handle::verify`] began.
+    pub fn stop_verifying(&self, family: Family) {
+        self.sender.put(|pending| pending.families.get_mut(family).verify(false));
     }
 
     /// Asks for a snapshot of every family. `reply` gets it on the engine's thread, after its current commit, with the
@@ -295,6 +302,10 @@ impl<R: FnMut(Report)> Engine<R> {
     fn turn(&mut self) {
         for lane in &mut self.lanes {
             if let Some(report) = lane.run() {
+                (self.report)(report);
+            }
+            // Before new changes are taken, because they could come without end.
+            if let Some(report) = lane.run_verification() {
                 (self.report)(report);
             }
         }

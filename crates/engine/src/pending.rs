@@ -39,7 +39,8 @@ pub(super) struct Requests {
     /// Data planes whose rules are to be removed. A process has one for each mode.
     retired: Vec<Boxed>,
     has_drifted: bool,
-    is_to_verify: bool,
+    /// Whether a verification is wanted, if that was requested.
+    verifies: Option<bool>,
 }
 
 /// A data plane that is to replace the family's.
@@ -89,8 +90,8 @@ impl Requests {
         self.has_drifted = true;
     }
 
-    pub(super) fn verify(&mut self) {
-        self.is_to_verify = true;
+    pub(super) const fn verify(&mut self, is_wanted: bool) {
+        self.verifies = Some(is_wanted);
     }
 
     /// Passes everything to the lane of the family, and starts it if `start` is true.
@@ -122,8 +123,8 @@ impl Requests {
         if self.has_drifted {
             lane.drifted();
         }
-        if self.is_to_verify {
-            lane.verify();
+        if let Some(is_wanted) = self.verifies {
+            lane.verify(is_wanted);
         }
     }
 

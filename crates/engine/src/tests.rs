@@ -63,6 +63,15 @@ impl Bench {
         panic!("the engine does not come to rest");
     }
 
+    /// Takes a change and does one turn, as if the change had come during the former turn's commit.
+    fn turn_with(&mut self, name: &str) {
+        self.work(&[name]);
+        if let Some(pending) = self.engine.receiver.take() {
+            self.engine.take(pending);
+        }
+        self.engine.turn();
+    }
+
     /// Moves the clock, and does what is due on the way.
     fn advance(&mut self, by: Duration) {
         let end = self.hands.now() + by;

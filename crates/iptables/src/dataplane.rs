@@ -222,11 +222,11 @@ impl Dataplane for Iptables {
         self.record_outcome(outcome)
     }
 
-    /// Compares all chains and writes those that differ.
     fn read(&mut self) -> Result<Option<Observed>, Error> {
         self.observe().map(Some)
     }
 
+    /// Compares all chains and writes those that differ.
     fn compare(&mut self, table: &Wanted, changes: &Changes) -> Result<Commit, Error> {
         self.planner.follow(changes);
         let options = self.planner.options().clone();

@@ -22,7 +22,6 @@ struct Read {
     /// The owners of the virtual servers.
     owners: Owners,
     difference: Difference,
-    created: usize,
 }
 
 impl Ipvs {
@@ -80,14 +79,13 @@ impl Ipvs {
 
     fn load_once(&mut self, table: &Table) -> Result<Commit, Error> {
         self.kernel.set_timeouts(self.options.timeouts)?;
-        let Read { owners, mut difference, created } = self.read(table)?;
+        let Read { owners, mut difference } = self.read(table)?;
         let found = self.compare_servers(&mut difference)?;
         let stale = found.into_keys().filter(|key| owners.own.contains(key));
         difference.gone.extend(stale.map(Operation::Delete));
 
         let present = self.present_rules()?;
         let mut commit = self.write(&difference, Some(&present), table)?;
-        commit.objects = commit.objects.saturating_add(created);
         commit.full = true;
         self.draining.clear();
         self.note_draining(&difference);
@@ -132,16 +130,15 @@ impl Ipvs {
         difference.addresses(&addresses.device, &self.desired);
         let excludes = |address| self.options.excludes(address) && !owners.noted.contains(&address);
         difference.unbind.retain(|address| !excludes(*address));
-        let mut created = 0_usize;
         for set in Set::ALL {
             let found = self.kernel.members(set)?;
             if found.is_none() {
                 self.kernel.create(set)?;
-                created = created.saturating_add(1);
+                self.written.objects(1);
             }
             difference.members(set, &found.unwrap_or_default(), &self.desired);
         }
-        Ok(Read { owners, difference, created })
+        Ok(Read { owners, difference })
     }
 
     /// Returns true if the kernel has everything except for what it refuses.

@@ -18,6 +18,25 @@ use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Refusal, 
 use portolan_engine::table::{Changes, Table};
 use portolan_iptables::Programs;
 
+/// What one commit has written, with all attempts that it needs. An object that the kernel refuses is not written.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    elements: usize,
+    objects: usize,
+}
+
+impl Written {
+    /// Counts the operations sent, without those that the kernel refused.
+    pub(super) const fn elements(&mut self, sent: usize, refused: usize) {
+        self.elements = self.elements.saturating_add(sent.saturating_sub(refused));
+    }
+
+    /// Counts sets and rules.
+    pub(super) const fn objects(&mut self, written: usize) {
+        self.objects = self.objects.saturating_add(written);
+    }
+}
+
 /// The data plane that programs the Services of one family as virtual servers.
 #[derive(Debug)]
 pub struct Ipvs {
@@ -36,6 +55,8 @@ pub struct Ipvs {
     pub(super) overflow: Vec<Refused>,
     /// Schedulers that Services ask for and the kernel lacks.
     pub(super) missing: Vec<IpvsScheduler>,
+    /// What the current commit has written.
+    pub(super) written: Written,
     /// Index of the network device; 0 before the first comparison.
     pub(super) device: u32,
     pub(super) retiring: Option<Retiring>,
@@ -65,6 +86,7 @@ impl Ipvs {
             refusals: Refusals::default(),
             overflow: Vec::new(),
             missing: Vec::new(),
+            written: Written::default(),
             device: 0,
             retiring: None,
         })
@@ -127,27 +149,33 @@ impl Ipvs {
         let restore = |part| rules.map(|present| self.rules.restore(present, part)).unwrap_or_default();
         let (before, after) = (restore(Part::Before), restore(Part::After));
         let device = self.device;
-        let (overflow, mut refused): (Vec<Refused>, Vec<Refused>) = self
-            .kernel
-            .add(&difference.add)?
-            .into_iter()
-            .partition(|refused| matches!(refused.error, Error::Full { .. }));
+        let not_added = self.kernel.add(&difference.add)?;
+        self.written.elements(difference.add.len(), not_added.len());
+        let (overflow, mut refused): (Vec<Refused>, Vec<Refused>) =
+            not_added.into_iter().partition(|refused| matches!(refused.error, Error::Full { .. }));
         if let Some(set) = overflow.iter().find_map(Refused::set) {
             self.overflow = overflow;
             return Err(Error::Full { set: set.name(self.desired.settings().family) });
         }
         self.restore(&before)?;
-        refused.extend(self.kernel.operate(&difference.servers)?);
-        refused.extend(self.kernel.bind(device, &difference.bind)?);
+        self.written.objects(rules_in(&before));
+        let mut note = |written: &mut Written, sent: usize, more: Vec<Refused>| {
+            written.elements(sent, more.len());
+            refused.extend(more);
+        };
+        let Difference { servers, bind, gone, unbind, remove, .. } = difference;
+        note(&mut self.written, servers.len(), self.kernel.operate(servers)?);
+        note(&mut self.written, bind.len(), self.kernel.bind(device, bind)?);
         self.restore(&after)?;
-        refused.extend(self.kernel.operate(&difference.gone)?);
-        refused.extend(self.kernel.unbind(device, &difference.unbind)?);
-        refused.extend(self.kernel.remove(&difference.remove)?);
+        self.written.objects(rules_in(&after));
+        note(&mut self.written, gone.len(), self.kernel.operate(gone)?);
+        note(&mut self.written, unbind.len(), self.kernel.unbind(device, unbind)?);
+        note(&mut self.written, remove.len(), self.kernel.remove(remove)?);
         self.judge(refused, rules.map(|_| table))?;
-        let lines = before.lines().chain(after.lines()).filter(|line| line.starts_with('-')).count();
+        let Written { elements, objects } = std::mem::take(&mut self.written);
         Ok(Commit {
-            elements: difference.len(),
-            objects: lines,
+            elements,
+            objects,
             bytes: self.kernel.take_bytes().saturating_add(before.len()).saturating_add(after.len()),
             kernel: started.elapsed(),
             full: false,
@@ -239,12 +267,18 @@ impl Ipvs {
     }
 }
 
+/// Returns the number of rules that a text for `iptables-restore` adds and removes.
+fn rules_in(text: &str) -> usize {
+    text.lines().filter(|line| line.starts_with('-')).count()
+}
+
 impl Dataplane for Ipvs {
     fn about(&self) -> About {
         About { is_notified: false, claims: Some(self.claims()), ..About::of("ipvs") }
     }
 
     fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, portolan_engine::Error> {
+        self.written = Written::default();
         let touched = self.follow(changes);
         match self.change_or_compare(&touched, table) {
             Ok(Some(commit)) => Ok(commit),
@@ -262,6 +296,7 @@ impl Dataplane for Ipvs {
     }
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, portolan_engine::Error> {
+        self.written = Written::default();
         // The former objects are those of the former settings.
         self.follow(changes);
         if self.desired.configure(table) {

@@ -16,6 +16,9 @@
 //! | source ranges | by load-balancer IP | rules, unless there are no endpoints | by load-balancer IP | as its rules |
 //! | counters | not held | rules of frontends and endpoints | virtual servers and real servers, added up every 2 s | frontends, as its rules |
 //!
+//! A source range that is one of the Service port's own load-balancer IPs is never compared: modes allow these IPs if the
+//! ranges contain the node's address.
+//!
 //! An endpoint that drains, which the IPVS mode keeps with weight 0, is not an endpoint here.
 
 mod compare;

@@ -23,6 +23,8 @@ impl Errno {
     pub const EINVAL: Self = Self(libc::EINVAL);
     /// The object is in use.
     pub const EBUSY: Self = Self(libc::EBUSY);
+    /// The kernel does not have the socket option.
+    pub const ENOPROTOOPT: Self = Self(libc::ENOPROTOOPT);
     /// The operation is not supported.
     pub const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     /// Messages were lost because the receive buffer was full.
@@ -58,6 +60,7 @@ impl Errno {
             libc::EOVERFLOW => "EOVERFLOW",
             libc::ERESTART => "ERESTART",
             libc::EMSGSIZE => "EMSGSIZE",
+            libc::ENOPROTOOPT => "ENOPROTOOPT",
             libc::EPROTONOSUPPORT => "EPROTONOSUPPORT",
             libc::EOPNOTSUPP => "EOPNOTSUPP",
             libc::EAFNOSUPPORT => "EAFNOSUPPORT",

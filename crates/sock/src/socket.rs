@@ -73,9 +73,10 @@ impl Socket {
             .map_err(SocketError::system("setsockopt(SO_RCVBUF)"))
     }
 
-    /// Makes the kernel refuse dump filters of rtnetlink that it does not know, instead of ignoring them.
-    pub fn set_strict_checking(&self) -> Result<(), SocketError> {
-        option::set(self.fd.as_fd(), NetlinkOption::StrictCheck, 1)
+    /// Makes the kernel apply dump filters of rtnetlink, and refuse those that it does not know, instead of ignoring them.
+    /// Returns false if the kernel cannot do that (before Linux 4.20): its dumps list everything.
+    pub fn set_strict_checking(&self) -> Result<bool, SocketError> {
+        is_known_option(option::set(self.fd.as_fd(), NetlinkOption::StrictCheck, 1))
     }
 
     /// Joins multicast groups (`GROUP_*` of `portolan-wire`). Use such a socket only for [`receive`](Self::receive):
@@ -161,4 +162,25 @@ fn port(fd: &OwnedFd) -> Result<u32, SocketError> {
     let address = rustix::net::getsockname(fd).map_err(SocketError::system("getsockname"))?;
     let address = SocketAddrNetlink::try_from(address).map_err(SocketError::system("getsockname"))?;
     Ok(address.pid())
+}
+
+/// Returns false if the kernel does not have a socket option.
+fn is_known_option(outcome: Result<(), SocketError>) -> Result<bool, SocketError> {
+    match outcome {
+        Err(error) if error.errno() == Some(Errno::ENOPROTOOPT) => Ok(false),
+        outcome => outcome.map(|()| true),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_socket_option_is_no_error() {
+        let refused = |errno| is_known_option(Err(SocketError::System { call: "setsockopt", errno }));
+        assert!(is_known_option(Ok(())).unwrap());
+        assert!(!refused(Errno::ENOPROTOOPT).unwrap());
+        assert_eq!(refused(Errno::EPERM).unwrap_err().errno(), Some(Errno::EPERM));
+    }
 }

@@ -58,8 +58,8 @@ pub fn find(of: Family) -> Result<Routing, SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
     let family = number(of);
     let rules = ours(&mut socket, family)?;
-    // Without this, the kernel lists the routes of all tables.
-    socket.set_strict_checking()?;
+    // Without strict checking, as before Linux 4.20, the kernel lists the routes of all tables.
+    let _is_filtered = socket.set_strict_checking()?;
     let listed = retry_on_change(|| {
         let mut found = false;
         socket.dump(&mut routes(family, TABLE), |frame| {

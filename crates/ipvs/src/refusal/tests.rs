@@ -2,7 +2,9 @@ use portolan_model::{Backend, Change, Family, IpvsScheduler, Protocol, Settings}
 use portolan_sock::Errno;
 
 use super::*;
+use crate::dataplane::Written;
 use crate::frontend::Config;
+use crate::memory::Kernel;
 
 const CONFIG: Config = Config { scheduler: IpvsScheduler::Rr, flags: 0, timeout: 0 };
 
@@ -79,4 +81,27 @@ fn a_refused_removal_concerns_no_service() {
 fn a_refused_endpoint_concerns_one_virtual_server_only() {
     let items = [Item::Operation(Operation::Restore(key(2), place(9)))];
     assert_eq!(reported(&items), [("2".to_owned(), REAL_SERVER)]);
+}
+
+#[test]
+fn what_the_kernel_refuses_is_not_written() {
+    let (desired, _) = desired();
+    let mut kernel = Kernel::default();
+    let mut refused = Operation::NewReal(key(1), place(1));
+    let commit = |kernel: &mut Kernel, refused: &Operation| {
+        let mut difference = kernel.compared(&desired);
+        let sent = difference.len();
+        difference.servers.retain(|operation| operation != refused);
+        kernel.take(&difference);
+        let mut written = Written::default();
+        written.elements(sent, sent - difference.len());
+        (sent, written)
+    };
+    let (sent, first) = commit(&mut kernel, &refused);
+    assert!(sent > 1 && first != Written::default());
+    assert_eq!(commit(&mut kernel, &refused), (1, Written::default()), "a lasting refusal");
+    refused = Operation::Delete(key(1));
+    let (sent, mended) = commit(&mut kernel, &refused);
+    assert_eq!(sent, 1);
+    assert_ne!(mended, Written::default());
 }

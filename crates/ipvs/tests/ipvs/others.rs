@@ -321,6 +321,11 @@ fn a_refused_object_affects_no_other() {
         assert!(all.contains(&"  -> 10.180.0.66:80 Masq weight 1".to_owned()), "{all:?}");
         assert!(addresses().contains(&"172.30.10.1/32".to_owned()));
         assert!(ipvs.is_intact().unwrap(), "but for what is refused");
+        let written = |commit: &Commit| (commit.elements, commit.objects);
+        assert_eq!(written(&ipvs.resync().unwrap()), (0, 0), "what the kernel refuses again is not written");
+        run("ipvsadm", "--clear");
+        assert_ne!(written(&ipvs.resync().unwrap()), (0, 0), "the first of two attempts counts");
+        assert_eq!(written(&ipvs.resync().unwrap()), (0, 0));
         ipvs.apply(&gone(&changes[..1])).unwrap();
         let commit = ipvs.apply(&changes[..1]).unwrap();
         assert!(!commit.full && reported(&commit) == ["demo/bad"], "{commit:?}");

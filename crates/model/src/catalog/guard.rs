@@ -7,6 +7,7 @@
 //!
 //! This module is the rule alone: policy and known addresses in, a finding out. `review` applies it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -14,6 +15,9 @@ use ipnet::IpNet;
 
 use super::claim::Rank;
 use crate::object::{Fault, Node, Notice};
+
+/// How many addresses a report names. It counts the others.
+const ADDRESSES_SHOWN: usize = 5;
 
 /// What an address belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,6 +94,19 @@ impl fmt::Display for AddressOwner {
     }
 }
 
+impl AddressOwner {
+    /// Returns why several addresses are reported.
+    const fn of_several(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "they are cluster IPs of other Services",
+            Self::PodCidr => "they are in spec.podCIDRs of this node",
+            Self::Node => "they are addresses of this node",
+            Self::ServiceCidr => "they are in a service CIDR",
+            Self::ClusterCidr => "they are in clusterCIDR, where pods have their addresses",
+        }
+    }
+}
+
 impl GuardAction {
     /// All of them, from the weakest to the strictest.
     pub const ALL: [Self; 3] = [Self::Allow, Self::Warn, Self::Refuse];
@@ -154,22 +171,46 @@ impl Finding {
             || !self.is_load_balancer_ip
     }
 
-    /// Returns the report for the log and the Event.
-    pub(super) fn fault(&self) -> Fault {
-        let Self { address, owner, .. } = self;
-        let rank = if self.is_load_balancer_ip { Rank::LoadBalancerIp } else { Rank::ExternalIp };
-        let setting = owner.name();
-        let (notice, text) = match self.action {
-            GuardAction::Refuse => (Notice::AddressRefused, "is left out on this node"),
-            GuardAction::Allow | GuardAction::Warn => (Notice::AddressShared, "is served"),
-        };
-        let link = if self.action == GuardAction::Refuse { "because" } else { "although" };
-        let reason = format!(
-            "{address} {text}, {link} {owner}; choose another address, or permit this one in the configuration \
-             (addressGuard.{setting}, addressGuard.allowed)"
-        );
-        Fault::new(rank.field(), reason).noticed(notice)
+    /// Returns what the findings of one report have in common.
+    const fn kind(&self) -> (bool, AddressOwner, GuardAction) {
+        (self.is_load_balancer_ip, self.owner, self.action)
     }
+}
+
+/// Returns the reports of a Service's findings, for the log and Events: one for each field, owner and action, because a
+/// Service may have thousands of addresses.
+pub(super) fn reports(findings: &[Finding]) -> impl Iterator<Item = Fault> {
+    let mut kinds: BTreeMap<_, Vec<IpAddr>> = BTreeMap::new();
+    for finding in findings {
+        kinds.entry(finding.kind()).or_default().push(finding.address);
+    }
+    kinds.into_iter().filter_map(|(kind, addresses)| report(kind, &addresses))
+}
+
+/// Returns the report about addresses of one kind, or `None` if there are none.
+fn report(
+    (is_load_balancer_ip, owner, action): (bool, AddressOwner, GuardAction),
+    addresses: &[IpAddr],
+) -> Option<Fault> {
+    let (first, others) = addresses.split_first()?;
+    let rank = if is_load_balancer_ip { Rank::LoadBalancerIp } else { Rank::ExternalIp };
+    let (notice, text, link) = match action {
+        GuardAction::Refuse => (Notice::AddressRefused, "left out on this node", "because"),
+        GuardAction::Allow | GuardAction::Warn => (Notice::AddressShared, "served", "although"),
+    };
+    let what = if others.is_empty() {
+        format!("{first} is {text}, {link} {owner}; choose another address, or permit this one")
+    } else {
+        let (count, shown) = (addresses.len(), addresses.len().min(ADDRESSES_SHOWN));
+        let named: Vec<String> = addresses.iter().take(shown).map(ToString::to_string).collect();
+        let (named, reason) = (named.join(", "), owner.of_several());
+        let first =
+            if shown < count { format!("{named} and {} more", count.saturating_sub(shown)) } else { named };
+        format!("{count} addresses ({first}) are {text}, {link} {reason}; choose others, or permit these")
+    };
+    let setting = owner.name();
+    let reason = format!("{what} in the configuration (addressGuard.{setting}, addressGuard.allowed)");
+    Some(Fault::new(rank.field(), reason).noticed(notice))
 }
 
 /// The addresses that the guard knows, except cluster IPs.

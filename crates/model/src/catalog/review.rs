@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::guard::{AddressGuard, AddressOwner, Finding, Guard, GuardAction};
+use super::guard::{AddressGuard, AddressOwner, Finding, Guard, GuardAction, reports};
 use super::index::Index;
 use super::record::ServiceRecord;
 use super::store::{Id, Store};
@@ -206,11 +206,8 @@ impl Catalog {
 
     fn report_findings(&self, id: Id, findings: &[Finding], applied: &mut Applied) {
         let Some(record) = self.services.get(id) else { return };
-        applied.faults.extend(findings.iter().map(|finding| ObjectFault {
-            kind: Kind::Service,
-            key: record.key(),
-            fault: finding.fault(),
-        }));
+        let fault = |fault| ObjectFault { kind: Kind::Service, key: record.key(), fault };
+        applied.faults.extend(reports(findings).map(fault));
     }
 }
 

@@ -30,7 +30,7 @@ fn addresses(socket: &mut Socket, family: u8) -> Vec<Address> {
 fn addresses_are_listed_and_their_changes_noticed() {
     in_namespace(|_| {
         let mut socket = Socket::open(Protocol::Route).unwrap();
-        socket.set_strict_checking().unwrap();
+        assert!(socket.set_strict_checking().unwrap());
         let mut listener = Socket::open(Protocol::Route).unwrap();
         listener
             .subscribe(&[route::GROUP_LINK, route::GROUP_IPV4_ADDRESS, route::GROUP_IPV6_ADDRESS])

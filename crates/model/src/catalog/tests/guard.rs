@@ -122,10 +122,25 @@ fn the_reports_name_the_address_the_reason_and_the_setting() {
     let texts: Vec<String> = faults.iter().map(|fault| fault.fault.to_string()).collect();
     insta::assert_snapshot!(texts.join("\n"), @r"
     spec.externalIPs: 10.96.0.1 is left out on this node, because it is the cluster IP of another Service; choose another address, or permit this one in the configuration (addressGuard.clusterIPs, addressGuard.allowed)
-    status.loadBalancer.ingress: 10.244.1.7 is left out on this node, because it is in spec.podCIDRs of this node; choose another address, or permit this one in the configuration (addressGuard.podCIDRs, addressGuard.allowed)
     spec.externalIPs: 192.0.2.1 is served, although it is an address of this node; choose another address, or permit this one in the configuration (addressGuard.nodeAddresses, addressGuard.allowed)
+    status.loadBalancer.ingress: 10.244.1.7 is left out on this node, because it is in spec.podCIDRs of this node; choose another address, or permit this one in the configuration (addressGuard.podCIDRs, addressGuard.allowed)
     ");
     assert_eq!(catalog.apply(web()), Applied::default(), "a repeated event reports nothing");
+}
+
+#[test]
+fn many_addresses_share_a_report() {
+    let mut catalog = complete();
+    let ips: Vec<String> = (1..=200).map(|last| format!("10.244.1.{last}")).collect();
+    let ips: Vec<&str> = ips.iter().map(String::as_str).chain(["10.96.7.7", "10.96.7.8"]).collect();
+    let faults = catalog.apply(external("web", &ips, &["10.244.1.201"])).faults;
+    let texts: Vec<String> = faults.iter().map(|fault| fault.fault.to_string()).collect();
+    insta::assert_snapshot!(texts.join("\n"), @r"
+    spec.externalIPs: 200 addresses (10.244.1.1, 10.244.1.2, 10.244.1.3, 10.244.1.4, 10.244.1.5 and 195 more) are left out on this node, because they are in spec.podCIDRs of this node; choose others, or permit these in the configuration (addressGuard.podCIDRs, addressGuard.allowed)
+    spec.externalIPs: 2 addresses (10.96.7.7, 10.96.7.8) are served, although they are in a service CIDR; choose others, or permit these in the configuration (addressGuard.serviceCIDRs, addressGuard.allowed)
+    status.loadBalancer.ingress: 10.244.1.201 is left out on this node, because it is in spec.podCIDRs of this node; choose another address, or permit this one in the configuration (addressGuard.podCIDRs, addressGuard.allowed)
+    ");
+    assert_eq!(count(&catalog, AddressOwner::PodCidr, GuardAction::Refuse), 201, "each is counted");
 }
 
 #[test]
