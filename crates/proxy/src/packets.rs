@@ -60,7 +60,7 @@ impl Configured {
     }
 
     /// Prepares an empty Catalog as the agent does: with the address guard and the cluster CIDRs of the configuration. The
-    /// address of the API server is not known without a connection to it, so the guard does not know it.
+    /// address of the API server is not known without a connection to it, so Services that would hide it are not left out.
     pub fn prepare(&self, catalog: &mut Catalog) {
         let Configuration { address_guard, cluster_cidrs, .. } = &self.loaded.configuration;
         // An empty Catalog has no Service to judge again, so there are no faults.
