@@ -3,7 +3,6 @@
 mod kernel;
 mod objects;
 
-use std::fmt::Display;
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +10,9 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
-use portolan_explain::{Facts, Flow, Outcome, Question, Report, Sender, Style, Target, answer};
+use portolan_explain::{
+    Facts, Flow, Note, Outcome, Question, Report, Sender, Style, Target, answer, printable,
+};
 use portolan_model::catalog::PerFamily;
 use portolan_proxy::packets::{self, Configured};
 
@@ -81,47 +82,78 @@ impl Options {
     }
 }
 
-/// Answers the question and prints the report. Warnings go to the standard error.
+/// Answers the question and prints the report. Warnings go to the standard error, and into the notes of a report for
+/// programs.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let mut warnings = Warnings::default();
     let mut configured = Configured::load(&options.proxy)?;
+    warnings.all("configuration", configured.notes());
     let objects = Objects::read(&options.manifests)?;
-    configured.notes().iter().chain(&objects.faults).for_each(warn);
+    warnings.all("object-not-usable", &objects.faults);
     let node_name = node_name(&configured, &objects)?;
-    let (catalog, faults) = objects.catalog(&node_name, |event| configured.admit(event));
-    faults.iter().for_each(warn);
+    let (catalog, faults) = objects.catalog(&node_name, &configured);
+    warnings.all("object-not-usable", &faults);
     if catalog.node().is_none() {
-        warn(format!(
+        let text = format!(
             "there is no Node `{node_name}` in the manifests, so its addresses, pod CIDRs and zone are not known; name the \
              node with --hostname-override"
-        ));
+        );
+        warnings.add("node-not-known", &text);
     }
     let addresses = options.kernel.then(packets::interface_addresses).transpose();
     let addresses = addresses.context("--kernel: the addresses of this node cannot be listed")?;
     let (programmed, faults) =
         if options.kernel { configured.programmed() } else { (PerFamily::default(), Vec::new()) };
-    faults.iter().for_each(warn);
+    warnings.all("kernel-not-read", &faults);
     if options.kernel && faults.is_empty() && programmed.ipv4.is_none() && programmed.ipv6.is_none() {
-        warn("the kernel of this node has no rules for Services");
+        warnings.add("nothing-programmed", "the kernel of this node has no rules for Services");
     }
     let node = configured.node_view(&catalog, addresses);
     let observed = PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() };
     let facts = Facts { observed, ..Facts::new(&node, &catalog) };
-    let report = answer_from(options, &objects, facts)?;
+    let mut report = answer_from(options, &objects, facts, &mut warnings)?;
+    if options.output != Output::Text {
+        report.notes.extend(warnings.0);
+    }
     let mut out = std::io::stdout().lock();
     out.write_all(rendered(&report, options.output)?.as_bytes()).context("cannot write the report")?;
     Ok(status(report.outcome))
 }
 
-fn answer_from(options: &Options, objects: &Objects, facts: Facts<'_>) -> anyhow::Result<Report> {
+fn answer_from(
+    options: &Options,
+    objects: &Objects,
+    facts: Facts<'_>,
+    warnings: &mut Warnings,
+) -> anyhow::Result<Report> {
     let question = options.question();
-    let facts = Facts { pods: &objects.pods, slices: &objects.slices, ..facts };
+    let pods = objects.pods();
+    let facts =
+        Facts { pods: &pods, slices: &objects.slices, node_addresses: &objects.node_addresses, ..facts };
     if !options.kernel {
         return Ok(answer(&question, &facts)?);
     }
     let kernel = Kernel::read(&question, &facts)?;
-    kernel.faults.iter().for_each(warn);
-    let facts = Facts { connections: kernel.connections.as_deref(), rules: kernel.rules.as_ref(), ..facts };
+    warnings.all("kernel-not-read", &kernel.faults);
+    let facts = Facts { connections: kernel.known(), rules: kernel.rules.as_ref(), ..facts };
     Ok(answer(&question, &facts)?)
+}
+
+/// What the reader should know of the input, each printed once as it is found.
+#[derive(Debug, Default)]
+struct Warnings(Vec<Note>);
+
+impl Warnings {
+    fn add(&mut self, code: &str, text: &str) {
+        eprintln!("Warning: {}", printable(text));
+        self.0.push(Note { code: code.to_owned(), text: text.to_owned() });
+    }
+
+    fn all(&mut self, code: &str, texts: &[String]) {
+        for text in texts {
+            self.add(code, text);
+        }
+    }
 }
 
 /// Returns the name of the node whose packets are explained: that of the configuration, or that of the only Node in the
@@ -165,8 +197,4 @@ fn status(outcome: Outcome) -> ExitCode {
         Outcome::NotAService => ExitCode::from(NOT_A_SERVICE),
         Outcome::NotAsWanted => ExitCode::from(NOT_AS_WANTED),
     }
-}
-
-fn warn(text: impl Display) {
-    eprintln!("Warning: {text}");
 }

@@ -155,7 +155,10 @@ fn the_forms_have_the_same_content() {
 #[test]
 fn mistakes_end_with_1_and_say_what_to_write() {
     let folder = folder();
-    let table: [(&[&str], &str); 11] = [
+    fs::File::create(folder.path().join("large.yaml")).unwrap().set_len((256 << 20) + 1).unwrap();
+    fs::write(folder.path().join("empty.yaml"), "# nothing\n").unwrap();
+    fs::write(folder.path().join("broken.yaml"), "{ [\n").unwrap();
+    let table: [(&[&str], &str); 16] = [
         (
             &["web", "svc/web", "--manifests=shop.yaml"],
             "`web` is no sender; write an IP address, `node`, `outside` or",
@@ -164,6 +167,17 @@ fn mistakes_end_with_1_and_say_what_to_write() {
         (&["node", "10.96.0.80:80/icmp", "--manifests=shop.yaml"], "write tcp, udp or sctp"),
         (&["node", "svc/web"], "--manifests <PATH>"),
         (&["node", "svc/web", "--manifests=nowhere"], "--manifests: cannot read nowhere"),
+        (&["node", "10.96.0.80:80", "--manifests=/dev/null"], "cannot read /dev/null: this is a device"),
+        (&["node", "10.96.0.80:80", "--manifests=large.yaml"], "more than the 268435456 bytes"),
+        (
+            &["node", "10.96.0.80:80", "--manifests=empty.yaml"],
+            "--manifests: empty.yaml has no object; name a",
+        ),
+        (
+            &["node", "10.96.0.80:80", "--manifests=broken.yaml"],
+            "--manifests: broken.yaml has no object (broken.yaml:1",
+        ),
+        (&["node", "10.96.0.80:80", "--manifests=-"], "--manifests: - has no object; name a"),
         (
             &["node", "svc/nothing", "--manifests=shop.yaml"],
             "Error: no Service `svc/nothing` with a cluster IP is known",
@@ -232,6 +246,45 @@ metadata: {name: web}
         );
     }
     assert_eq!(warnings.len(), parts.len(), "{}", run.err);
+    assert!(!run.out.contains("bad.yaml"), "people have read the warnings: {}", run.out);
+
+    let arguments = ["node", "svc/web", "--manifests=bad.yaml", "--manifests=shop.yaml", "-o=json"];
+    let report = explain(&folder, &arguments).json();
+    let notes = report["notes"].as_array().unwrap();
+    for part in parts {
+        let is_it = |note: &Value| {
+            note["code"] == "object-not-usable" && note["text"].as_str().unwrap().contains(part)
+        };
+        assert!(notes.iter().any(is_it), "{part}: {notes:?}");
+    }
+    assert_eq!(notes.len(), parts.len(), "{notes:?}");
+}
+
+#[test]
+fn control_characters_in_objects_are_not_printed() {
+    let folder = folder();
+    let slice = r#"
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cart-a, namespace: shop, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+ports: [{name: "", port: 6379}]
+endpoints:
+- {addresses: [10.244.1.31], targetRef: {kind: Pod, name: "x\u001b[2Jy\nz"}}
+---
+metadata: {name: a}
+kind: "\e[31m"
+---
+apiVersion: v1
+kind: Service
+metadata: {name: "n\u001b[2J"}
+spec: {ports: [{port: 80}]}
+"#;
+    fs::write(folder.path().join("bad.yaml"), slice).unwrap();
+    let run = explain(&folder, &["node", "svc/cart", "--manifests=shop.yaml", "--manifests=bad.yaml"]);
+    assert_eq!(run.status, 0, "{}", run.err);
+    assert!(run.out.contains("10.244.1.31:6379 (pod x [2Jy z.shop)"), "{}", run.out);
+    assert!(!run.out.contains('\u{1b}') && !run.err.contains('\u{1b}'), "{:?} {:?}", run.out, run.err);
 }
 
 #[test]
@@ -281,6 +334,35 @@ fn the_settings_are_those_of_the_proxys_flags() {
     assert_eq!((local(0), local(1)), (Some(false), Some(true)));
 }
 
+/// An address of the node that is also a load-balancer IP is left out if the address guard refuses it.
+#[test]
+fn the_address_guard_is_that_of_the_configuration() {
+    let folder = folder();
+    let service = "\
+apiVersion: v1
+kind: Service
+metadata: {name: taken, namespace: shop}
+spec: {type: LoadBalancer, clusterIP: 10.96.0.82, ports: [{port: 443}]}
+status: {loadBalancer: {ingress: [{ip: 198.51.100.7}]}}
+";
+    fs::write(folder.path().join("taken.yaml"), service).unwrap();
+    let with = |guard: &str| {
+        let config = format!(
+            "kind: KubeProxyConfiguration\napiVersion: kubeproxy.config.k8s.io/v1alpha1\nmode: nftables\n{guard}"
+        );
+        fs::write(folder.path().join("config"), config).unwrap();
+        let arguments =
+            ["203.0.113.9", "198.51.100.7:443", "--manifests=shop.yaml", "--manifests=taken.yaml"];
+        explain(&folder, &[&arguments[..], &["--config=config", "-o=json"]].concat()).json()
+    };
+    let frontend = |report: &Value| report["wanted"]["decidedBy"]["frontend"].clone();
+    let (warned, refused) = (with(""), with("addressGuard: {nodeAddresses: Refuse}\n"));
+    assert_eq!(frontend(&warned), "load-balancer-ip", "{warned:#}");
+    assert_eq!((frontend(&refused), &refused["wanted"]["fate"]), (Value::Null, &"not-affected".into()));
+    let steps = refused["wanted"]["steps"].to_string();
+    assert!(steps.contains("198.51.100.7") && steps.contains("shop/taken"), "{refused:#}");
+}
+
 #[test]
 fn pods_are_known_by_pods_and_slices() {
     let folder = folder();
@@ -311,6 +393,56 @@ status: {phase: Succeeded, podIP: 10.244.1.11}
         "a pod that has ended has no address"
     );
     assert_eq!(report["wanted"]["endpoints"][1]["node"], "node-2");
+}
+
+/// Anyone who may write EndpointSlices could give a pod another address.
+#[test]
+fn slices_do_not_change_pods() {
+    let objects = "\
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: cart-a, namespace: shop, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+ports: [{name: '', port: 6379}]
+endpoints:
+- {addresses: [10.244.2.66], nodeName: node-2, targetRef: {kind: Pod, name: client, namespace: shop}}
+- {addresses: [10.244.2.67], nodeName: node-2, targetRef: {kind: Pod, name: other, namespace: bank}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: shop}
+spec: {nodeName: node-1}
+status: {phase: Running, podIP: 10.244.1.10}
+";
+    let folder = folder();
+    fs::write(folder.path().join("a.yaml"), objects).unwrap();
+    let report = explain(&folder, &["pod/client.shop", "svc/web", "--manifests=.", "-o=json"]).json();
+    let from = &report["from"];
+    assert_eq!((&from["address"], &from["node"]), (&"10.244.1.10".into(), &"node-1".into()), "{from}");
+    let other = explain(&folder, &["pod/other.bank", "svc/web", "--manifests=."]);
+    assert!(other.err.contains("no pod `other.bank`"), "{}", other.err);
+}
+
+/// The address of another node is that of its processes, although a pod in the network of the node has it, too.
+#[test]
+fn another_node_is_no_pod() {
+    let objects = "\
+apiVersion: v1
+kind: Node
+metadata: {name: node-2}
+status: {addresses: [{type: InternalIP, address: 192.0.2.2}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: agent, namespace: shop}
+spec: {nodeName: node-2, hostNetwork: true}
+status: {phase: Running, podIP: 192.0.2.2}
+";
+    let folder = folder();
+    fs::write(folder.path().join("a.yaml"), objects).unwrap();
+    let arguments = ["192.0.2.2", "svc/web", "--manifests=.", "--hostname-override=node-1", "-o=json"];
+    let from = explain(&folder, &arguments).json()["from"].clone();
+    assert_eq!((&from["kind"], &from["pod"]), (&"outside".into(), &Value::Null), "{from}");
 }
 
 /// A network namespace with an address of the node, a filter of packets, and connection tracking.

@@ -10,15 +10,15 @@
 
 mod common;
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
-use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use common::gate::Gate;
 use common::kernel::nft;
 use common::{
     BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, http, in_sync, logged, objects, page, reaches,
@@ -30,6 +30,7 @@ const METRICS: &str = "127.0.0.1:10249";
 /// Programs in front of those of the node. While there is a gate, each waits at it before it runs.
 struct Programs {
     folder: TempDir,
+    gate: Gate,
 }
 
 impl Programs {
@@ -45,18 +46,15 @@ impl Programs {
 
     /// Creates a program for each one of the node with one of these endings.
     fn new(endings: &[&str]) -> Self {
-        let programs = Self { folder: tempfile::tempdir().unwrap() };
+        let folder = tempfile::tempdir().unwrap();
+        let programs = Self { gate: Gate::new(folder.path()), folder };
         let path = std::env::var("PATH").unwrap();
-        let gate = programs.gate();
         for program in ["iptables", "ip6tables"] {
             for ending in endings {
                 let name = format!("{program}{ending}");
                 let files = path.split(':').map(|folder| PathBuf::from(folder).join(&name));
                 let Some(own) = files.into_iter().find(|file| file.exists()) else { continue };
-                let (gate, own) = (gate.display(), own.display());
-                // The gate may be removed before it is opened.
-                let script =
-                    format!("#!/bin/sh\n[ ! -p {gate} ] || read -r _ <{gate} || :\nexec {own} \"$@\"\n");
+                let script = format!("#!/bin/sh\n{}exec {} \"$@\"\n", programs.gate.line(), own.display());
                 let file = programs.folder.path().join(&name);
                 fs::write(&file, script).unwrap();
                 fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
@@ -65,37 +63,9 @@ impl Programs {
         programs
     }
 
-    fn gate(&self) -> PathBuf {
-        self.folder.path().join("gate")
-    }
-
     /// Returns a `PATH` on which these programs are found first.
     fn path(&self) -> String {
         format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap())
-    }
-
-    /// Makes every program that starts from now on wait.
-    fn hold(&self) {
-        mknodat(CWD, self.gate(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-    }
-
-    /// Waits until a program waits. It goes on when the file is dropped.
-    fn held(&self, proxy: &PortolanProcess) -> File {
-        const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
-        let mut held = None;
-        // Without a reader, the kernel refuses to open it for writing (fifo(7)).
-        let outcome = eventually(PATIENCE, "a program at the gate", || {
-            held = OpenOptions::new().write(true).custom_flags(NONBLOCK).open(self.gate()).ok();
-            held.is_some()
-        });
-        assert!(outcome.is_ok(), "{}", proxy.output());
-        held.unwrap()
-    }
-
-    /// Lets the waiting program and all later ones run.
-    fn release(&self, held: File) {
-        fs::remove_file(self.gate()).unwrap();
-        drop(held);
     }
 }
 
@@ -138,9 +108,9 @@ fn health_and_metrics_are_answered_while_a_program_waits() {
     cluster.configure("");
     let mut proxy = start(&cluster, &programs);
 
-    programs.hold();
+    programs.gate.hold();
     cluster.configure("mode: iptables\n");
-    let held = programs.held(&proxy);
+    let held = programs.gate.held(&proxy);
     let metrics = answers(&cluster);
     assert!(metrics.contains("portolan_proxy_mode{mode=\"nftables\""), "{metrics}");
     // Changes of objects are programmed meanwhile, and a later file waits for its turn.
@@ -150,7 +120,7 @@ fn health_and_metrics_are_answered_while_a_program_waits() {
     answers(&cluster);
     assert_eq!(configured(&cluster, "mode"), "nftables");
 
-    programs.release(held);
+    programs.gate.release(held);
     logged(&mut proxy, COMPLETE, 2);
     let newest = || configured(&cluster, "configSyncPeriod") == "7m0s";
     assert!(eventually(PATIENCE, "the newest content", newest).is_ok(), "{}", proxy.output());
@@ -181,10 +151,10 @@ fn settings_are_applied_while_a_new_data_plane_waits_for_the_search_for_programs
         reaches(client, Protocol::Tcp, at(to), &[pod]);
     }
 
-    programs.hold();
+    programs.gate.hold();
     // Node ports of IPv4 work on loopback no longer. This takes another data plane, and that one the programs.
     cluster.configure("mode: iptables\nnodePortAddresses: [10.244.0.0/16, 'fd00:10:244::/48']\n");
-    let held = programs.held(&proxy);
+    let held = programs.gate.held(&proxy);
     for to in NODE_PORTS {
         ends_as(client, Protocol::Tcp, at(to), ProbeResult::Refused);
     }
@@ -193,7 +163,7 @@ fn settings_are_applied_while_a_new_data_plane_waits_for_the_search_for_programs
     reaches(client, Protocol::Tcp, at("10.96.0.11:80"), &[other]);
     assert!(!proxy.output().contains(REPLACES), "{}", proxy.output());
 
-    programs.release(held);
+    programs.gate.release(held);
     logged(&mut proxy, REPLACES, 1);
     reaches(client, Protocol::Tcp, at("10.244.1.1:30080"), &[pod]);
     ends_as(client, Protocol::Tcp, at(NODE_PORTS[0]), ProbeResult::Refused);

@@ -19,6 +19,7 @@ use portolan_testkit::{PortolanProcess, Protocol, eventually};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use common::gate::Gate;
 use common::kernel::nft;
 use common::load::busy_services;
 use common::{BINARY, Cluster, PATIENCE, at, http, in_sync, logged, objects, reaches};
@@ -183,24 +184,27 @@ fn one_service_and_pages_of_services() {
     assert_eq!(http::get(node, at(METRICS), "/debug/portolan/other").unwrap().status, 404);
 }
 
-/// Programs that restore rules, in front of those of the node. They wait while there is a file `hold`, and fail while
+/// Programs that restore rules, in front of those of the node. They wait at the gate while it is shut, and fail while
 /// there is a file `fail`.
-struct Programs(TempDir);
+struct Programs {
+    folder: TempDir,
+    gate: Gate,
+}
 
 impl Programs {
     fn new() -> Self {
-        let programs = Self(tempfile::tempdir().unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let programs = Self { gate: Gate::new(folder.path()), folder };
         let path = std::env::var("PATH").unwrap();
-        let (hold, fail) = (programs.file("hold"), programs.file("fail"));
+        let fail = programs.file("fail");
         for program in ["iptables", "ip6tables"] {
             for variant in ["", "-nft", "-legacy"] {
                 let name = format!("{program}{variant}-restore");
                 let files = path.split(':').map(|folder| PathBuf::from(folder).join(&name));
                 let Some(own) = files.into_iter().find(|file| file.exists()) else { continue };
                 let script = format!(
-                    "#!/bin/sh\nwhile [ -e {} ]; do sleep 0.05; done\n[ ! -e {} ] || {{ echo broken >&2; exit 1; }}\n\
-                     exec {} \"$@\"\n",
-                    hold.display(),
+                    "#!/bin/sh\n{}[ ! -e {} ] || {{ echo broken >&2; exit 1; }}\nexec {} \"$@\"\n",
+                    programs.gate.line(),
                     fail.display(),
                     own.display()
                 );
@@ -212,7 +216,7 @@ impl Programs {
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.folder.path().join(name)
     }
 
     /// Starts the proxy in iptables mode with these programs.
@@ -222,7 +226,7 @@ impl Programs {
             (cluster.configuration_file(), cluster.master(), cluster.control_socket());
         let [file, socket] = [&file, &socket].map(|path| path.to_str().unwrap());
         let arguments = ["proxy", "--config", file, "--master", &master, "--control-socket", socket];
-        let path = format!("{}:{}", self.0.path().display(), std::env::var("PATH").unwrap());
+        let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
         let node = cluster.world.node().namespace();
         let mut proxy =
             PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &[("PATH", &path)])
@@ -240,7 +244,11 @@ fn a_failed_commit_is_not_in_sync_until_it_is_mended() {
     until(&proxy, &socket, "in sync", |state| state["inSync"] == true);
     fs::write(programs.file("fail"), "").unwrap();
     cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[&cluster.world.pods()[0]]);
-    let (state, code) = until(&proxy, &socket, "the failure", |state| state["inSync"] == false);
+    let (state, code) = until(&proxy, &socket, "the failure", |state| {
+        // While the engine is busy, the state is that before the commit.
+        let failures = state["families"][0]["failures"].as_array();
+        state["engineAnswered"] == true && failures.is_some_and(|failures| !failures.is_empty())
+    });
     assert_eq!((code, codes(&state)), (1, vec!["notInSync"]), "{state:#}");
     let v4 = &state["families"][0];
     assert_eq!((&v4["sync"], &v4["reason"]), (&"comparing".into(), &"failure".into()));
@@ -261,14 +269,15 @@ fn an_answer_does_not_wait_for_a_commit() {
     let proxy = programs.proxy(&cluster);
     let socket = cluster.control_socket();
     let (before, _) = until(&proxy, &socket, "in sync", |state| state["inSync"] == true);
-    fs::write(programs.file("hold"), "").unwrap();
+    programs.gate.hold();
     cluster.service(objects::cluster_ip("web", "10.96.0.10"), &[&cluster.world.pods()[0]]);
+    let held = programs.gate.held(&proxy);
     let (state, code) = until(&proxy, &socket, "a long commit", |state| state["engineAnswered"] == false);
     assert_eq!((code, codes(&state)), (1, vec!["engineBusy"]), "{state:#}");
     assert_eq!(state["families"][0]["family"], before["families"][0]["family"], "as it was before");
     let livez = http::get(cluster.world.node().namespace(), at("127.0.0.1:10256"), "/livez").unwrap();
     assert_eq!(livez.status, 200);
-    fs::remove_file(programs.file("hold")).unwrap();
+    programs.gate.release(held);
     until(&proxy, &socket, "in sync again", |state| state["inSync"] == true);
 }
 

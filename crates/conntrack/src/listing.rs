@@ -1,6 +1,6 @@
 //! Lists the flows to one destination.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Protocol;
 use portolan_sock::{Protocol as Netlink, Socket, SocketError};
@@ -28,9 +28,14 @@ pub struct Listed {
     pub partial: bool,
 }
 
-/// Returns the flows of all clients to a destination, as their clients address it, in the network namespace of this thread.
-/// At most `limit` flows are kept; their number does not affect memory beyond that.
-pub fn flows_to(destination: SocketAddr, protocol: Protocol, limit: usize) -> Result<Listed, Error> {
+/// Returns the flows to a destination, as their clients address it, in the network namespace of this thread. With `client`,
+/// only flows from this address count. At most `limit` flows are kept; their number does not affect memory beyond that.
+pub fn flows_to(
+    destination: SocketAddr,
+    protocol: Protocol,
+    client: Option<IpAddr>,
+    limit: usize,
+) -> Result<Listed, Error> {
     let mut socket = Socket::open(Netlink::Netfilter).map_err(Error::Open)?;
     let family = if destination.is_ipv4() { Family::IPV4 } else { Family::IPV6 };
     let filter = Filter {
@@ -43,6 +48,7 @@ pub fn flows_to(destination: SocketAddr, protocol: Protocol, limit: usize) -> Re
         flow.original.protocol == protocol.number()
             && flow.original.destination == destination.ip()
             && flow.original.destination_port() == Some(destination.port())
+            && client.is_none_or(|client| flow.original.source == client)
     };
     for _ in 1..ATTEMPTS {
         if let (listed, Seen::All) = list(&mut socket, &filter, &is_wanted, limit)? {

@@ -16,7 +16,7 @@ use std::sync::mpsc::channel;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use portolan_conntrack::{Check, Cleaner, CleanerThread, Report, flows_to};
+use portolan_conntrack::{Check, Cleaner, CleanerThread, Listed, Report, flows_to};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, NodePortAddresses, Protocol};
 use portolan_testkit::eventually;
@@ -60,15 +60,19 @@ fn the_flows_to_one_destination(plan: &'static Plan) {
     in_net(plan, |net| {
         flows_of_every_kind(net);
         let destination = SocketAddr::new(plan.frontend, 53);
-        let listed = flows_to(destination, Protocol::Udp, 10).unwrap();
+        let listed = flows_to(destination, Protocol::Udp, None, 10).unwrap();
         let mut ports: Vec<_> =
             listed.flows.iter().map(|flow| flow.original.source_port().unwrap()).collect();
         ports.sort_unstable();
         assert_eq!((ports.as_slice(), listed.partial), ([1001, 1002, 1003].as_slice(), false));
-        let few = flows_to(destination, Protocol::Udp, 2).unwrap();
+        let few = flows_to(destination, Protocol::Udp, None, 2).unwrap();
         assert_eq!((few.flows.len(), few.partial), (2, true));
-        let other = flows_to(destination, Protocol::Sctp, 2).unwrap();
+        let other = flows_to(destination, Protocol::Sctp, None, 2).unwrap();
         assert_eq!(other.flows.len(), 1);
+        let client = listed.flows[0].original.source;
+        assert_eq!(flows_to(destination, Protocol::Udp, Some(client), 10).unwrap().flows.len(), 3);
+        let stranger = flows_to(destination, Protocol::Udp, Some(plan.gone), 2).unwrap();
+        assert_eq!(stranger, Listed::default(), "flows of other clients do not count towards the limit");
     });
 }
 

@@ -31,7 +31,7 @@ use portolan_store::{Scope, StoredObject};
 
 pub use self::follow::Follower;
 pub(crate) use self::marker::MARKER;
-pub use self::reading::{Declared, Read, parse, read};
+pub use self::reading::{Declared, Read, parse, read, read_stream};
 use self::{
     contents::{Contents, Found},
     documents::Document,

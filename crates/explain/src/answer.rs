@@ -1,6 +1,6 @@
 //! Makes a report: the oracle's verdict, and what else was read.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use portolan_model::catalog::ExplainedPort;
 use portolan_model::oracle::{FlowState, Oracle, Translation};
@@ -11,7 +11,7 @@ use portolan_model::{Backend, Frontend, ServicePortName};
 
 use crate::facts::{Connection, Facts, Pod};
 use crate::nearest::nearest;
-use crate::obstacles::{obstacles, stops};
+use crate::obstacles::{firewall, stops};
 use crate::programmed::programmed;
 use crate::question::{Flow, Question, Target};
 use crate::report::{
@@ -41,16 +41,19 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
     };
     let of_new = oracle.verdict(&asked.packet(FlowState::New));
     let connections: Option<Vec<&Connection>> =
-        facts.connections.map(|all| all.iter().filter(|one| is_of_flow(one, &asked)).collect());
+        facts.connections.map(|known| known.list.iter().filter(|one| is_of_flow(one, &asked)).collect());
+    let is_partial = facts.connections.is_some_and(|known| known.partial);
+    // It may be one of the connections that could not be read.
+    let known = connections.as_deref().filter(|found| !(found.is_empty() && is_partial));
     let mut notes = std::mem::take(&mut asked.notes);
-    let flow = flow_state(question, &asked, &of_new.fate, connections.as_deref(), &mut notes)?;
+    let flow = flow_state(question, &asked, &of_new.fate, known, &mut notes)?;
     let verdict = if flow == FlowState::New { of_new.clone() } else { oracle.verdict(&asked.packet(flow)) };
     let explained =
         verdict.decided_by.as_ref().and_then(|decision| facts.catalog.explain(&decision.name, asked.family));
     let observed = facts.observed.get(asked.family);
     let programmed =
         observed.map(|observed| programmed(&asked, facts, &table, of_new.decided_by.as_ref(), observed));
-    let firewall = facts.rules.map(|rules| obstacles(&asked, facts, &verdict.fate, rules));
+    let firewall = facts.rules.and_then(|rules| firewall(&asked, facts, &verdict.fate, rules, &mut notes));
     add_notes(question, &asked, facts, &verdict, explained.as_ref(), &mut notes);
     let fate = verdict.fate.clone();
     let outcome = outcome(&fate, programmed.as_ref(), firewall.as_deref());
@@ -69,7 +72,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
         summary: summary(outcome, &fate, firewall.as_deref()),
         wanted,
         programmed,
-        connections: connections.map(|found| report_connections(&found, &of_new.fate)),
+        connections: connections.map(|found| report_connections(&found, is_partial, &of_new.fate)),
         firewall,
         notes,
         from: asked.client,
@@ -123,7 +126,7 @@ fn is_masqueraded(connection: &Connection) -> bool {
     connection.reply_destination.ip() != connection.source.ip()
 }
 
-fn report_connections(found: &[&Connection], of_new: &verdict::Fate) -> Connections {
+fn report_connections(found: &[&Connection], partial: bool, of_new: &verdict::Fate) -> Connections {
     let may_get = |endpoint: SocketAddr| match of_new {
         verdict::Fate::Backends { set, .. } => set.iter().any(|backend| backend.socket() == endpoint),
         _ => false,
@@ -139,7 +142,11 @@ fn report_connections(found: &[&Connection], of_new: &verdict::Fate) -> Connecti
             timeout: connection.timeout,
         }
     };
-    Connections { count: found.len(), some: found.iter().take(MOST_CONNECTIONS).map(report).collect() }
+    Connections {
+        count: found.len(),
+        partial,
+        some: found.iter().take(MOST_CONNECTIONS).map(report).collect(),
+    }
 }
 
 fn wanted(
@@ -215,7 +222,7 @@ fn report_endpoints(
             EndpointList::Cluster => explained.cluster,
             EndpointList::Local => explained.local,
         };
-        let pod = pod_of(backend.address, facts.pods);
+        let pod = facts.pod_at(backend.address);
         EndpointReport {
             endpoint: backend.socket(),
             used: choice.is_used(),
@@ -229,12 +236,6 @@ fn report_endpoints(
         }
     };
     explained.selection.endpoints.iter().map(report).collect()
-}
-
-/// Returns the pod with an address. Pods in the network of a node share its addresses.
-fn pod_of(address: IpAddr, pods: &[Pod]) -> Option<&Pod> {
-    let mut found = pods.iter().filter(|pod| pod.addresses.contains(&address));
-    found.next().filter(|_| found.next().is_none())
 }
 
 fn decided_by(decision: &Decision) -> DecidedBy {

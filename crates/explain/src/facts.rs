@@ -19,12 +19,14 @@ pub struct Facts<'a> {
     pub catalog: &'a Catalog,
     /// Pods, for names and to recognise senders; empty if they are not known.
     pub pods: &'a [Pod],
+    /// Addresses of all Nodes, which pods in the network of a node share; empty if they are not known.
+    pub node_addresses: &'a [IpAddr],
     /// EndpointSlices with the names of nodes, which the Catalog does not keep; empty if they are not known.
     pub slices: &'a [(ObjectKey, EndpointSlice)],
     /// What a mode read from the kernel. `None` if it was not read.
     pub observed: PerFamily<Option<&'a Observed>>,
-    /// Connections that conntrack has, at least those to the destination. `None` if they were not read.
-    pub connections: Option<&'a [Connection]>,
+    /// Connections that conntrack has, at least those of the client to the destination. `None` if they were not read.
+    pub connections: Option<Known<'a>>,
     /// Firewall rules. `None` if they were not read.
     pub rules: Option<&'a Ruleset>,
 }
@@ -66,6 +68,15 @@ pub struct Pod {
     pub node: Option<String>,
 }
 
+/// What was read from conntrack.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// The connections.
+    pub list: &'a [Connection],
+    /// True if connections may be missing in the list.
+    pub partial: bool,
+}
+
 /// A connection or UDP flow in conntrack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
@@ -92,6 +103,7 @@ impl<'a> Facts<'a> {
             node,
             catalog,
             pods: &[],
+            node_addresses: &[],
             slices: &[],
             observed: PerFamily { ipv4: None, ipv6: None },
             connections: None,
@@ -104,6 +116,15 @@ impl NodeView {
     /// Returns true for addresses of this node.
     pub fn has(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.addresses.contains(&address)
+    }
+}
+
+impl Facts<'_> {
+    /// Returns the only pod with an address. Pods in the network of a node share its addresses, and those of an address that
+    /// several pods list are not told apart.
+    pub(crate) fn pod_at(&self, address: IpAddr) -> Option<&Pod> {
+        let mut found = self.pods.iter().filter(|pod| pod.addresses.contains(&address));
+        found.next().filter(|_| found.next().is_none())
     }
 }
 

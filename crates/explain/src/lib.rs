@@ -28,15 +28,15 @@ mod resolve;
 mod text;
 
 pub use answer::answer;
-pub use facts::{Connection, Facts, FamilyView, NodeView, Pod};
+pub use facts::{Connection, Facts, FamilyView, Known, NodeView, Pod};
 pub use question::{Flow, ParseError, Question, Sender, ServicePortRef, Target};
 pub use report::{
     Affinity, Client, ClientKind, ConnectionReport, Connections, DecidedBy, Destination, DifferenceReport,
     EndpointReport, Fate, FrontendKind, Masquerade, MasqueradeUse, Nearest, Note, Obstacle, ObstacleKind,
     Outcome, Programmed, Report, Stage, Step, VERSION, Wanted,
 };
-pub use resolve::{Unanswerable, destination};
-pub use text::Style;
+pub use resolve::{Ends, Unanswerable, ends};
+pub use text::{Style, printable};
 
 #[cfg(test)]
 mod tests;

@@ -5,10 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use portolan_firewall::{Effect, Hit, Hook, Kind, Owner, Packet, Ruleset, along};
+use portolan_model::Backend;
 use portolan_model::verdict::Fate;
 
 use crate::facts::Facts;
-use crate::report::{ClientKind, Obstacle, ObstacleKind};
+use crate::report::{ClientKind, Note, Obstacle, ObstacleKind};
 use crate::resolve::Asked;
 
 /// Most endpoints for which rules are evaluated.
@@ -25,8 +26,34 @@ struct Leg {
     endpoint: Option<SocketAddr>,
 }
 
-/// Returns what rules of other programs do to the packet. Nothing is evaluated for packets that Services reject or drop.
-pub(crate) fn obstacles(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules: &Ruleset) -> Vec<Obstacle> {
+/// Returns what rules of other programs do to the packet, and adds a note on what is not evaluated. Nothing is evaluated for
+/// packets that Services reject or drop. `None` if the mode lets packets pass hooks that are not known here.
+pub(crate) fn firewall(
+    asked: &Asked<'_>,
+    facts: &Facts<'_>,
+    fate: &Fate,
+    rules: &Ruleset,
+    notes: &mut Vec<Note>,
+) -> Option<Vec<Obstacle>> {
+    if asked.view.differences.refuses_at_virtual_addresses {
+        // The addresses of Services are local, so packets meet the hook INPUT before they are translated.
+        let text = "rules of other programs were not looked at: in this mode packets to Services pass other hooks of the \
+                    kernel, which are not evaluated";
+        notes.push(Note::new("firewall-not-evaluated", text));
+        return None;
+    }
+    let left = unevaluated(fate);
+    if left > 0 {
+        let text = format!(
+            "rules of other programs were looked at for the first {MOST_ENDPOINTS} endpoints only; {left} more endpoints \
+             may get the packet"
+        );
+        notes.push(Note::new("firewall-some-endpoints", text));
+    }
+    Some(obstacles(asked, facts, fate, rules))
+}
+
+fn obstacles(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules: &Ruleset) -> Vec<Obstacle> {
     let all: BTreeSet<SocketAddr> = endpoints(fate).collect();
     let mut found: Vec<(Obstacle, BTreeSet<SocketAddr>)> = Vec::new();
     for leg in legs(asked, facts, fate) {
@@ -39,15 +66,21 @@ pub(crate) fn obstacles(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules
             }
         }
     }
+    let is_complete = unevaluated(fate) == 0;
     let with_endpoints = |(obstacle, endpoints): (Obstacle, BTreeSet<SocketAddr>)| {
-        let endpoints = if endpoints == all { Vec::new() } else { endpoints.into_iter().collect() };
+        let affects_all = is_complete && endpoints == all;
+        let endpoints = if affects_all { Vec::new() } else { endpoints.into_iter().collect() };
         Obstacle { endpoints, ..obstacle }
     };
     found.into_iter().map(with_endpoints).collect()
 }
 
-/// Returns how the packet is certainly stopped whatever its endpoint; `None` if it may arrive.
+/// Returns how the packet is certainly stopped whatever its endpoint; `None` if it may arrive, or if there are endpoints for
+/// which no rules are evaluated.
 pub(crate) fn stops(obstacles: &[Obstacle], fate: &Fate) -> Option<ObstacleKind> {
+    if unevaluated(fate) > 0 {
+        return None;
+    }
     let stopping = |endpoint: SocketAddr| {
         let mut certain = obstacles.iter().filter(|obstacle| obstacle.certain);
         certain.find(|obstacle| {
@@ -62,12 +95,21 @@ pub(crate) fn stops(obstacles: &[Obstacle], fate: &Fate) -> Option<ObstacleKind>
     Some(if all_reject { ObstacleKind::Rejects } else { ObstacleKind::Drops })
 }
 
+/// Returns the endpoints for which rules are evaluated.
 fn endpoints(fate: &Fate) -> impl Iterator<Item = SocketAddr> {
-    let set = match fate {
+    backends(fate).iter().take(MOST_ENDPOINTS).map(Backend::socket)
+}
+
+/// Returns the number of endpoints for which no rules are evaluated.
+fn unevaluated(fate: &Fate) -> usize {
+    backends(fate).len().saturating_sub(MOST_ENDPOINTS)
+}
+
+fn backends(fate: &Fate) -> &[Backend] {
+    match fate {
         Fate::Backends { set, .. } => set.as_slice(),
         Fate::Reject | Fate::Drop | Fate::NotOurs => &[],
-    };
-    set.iter().take(MOST_ENDPOINTS).map(portolan_model::Backend::socket)
+    }
 }
 
 fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg> {

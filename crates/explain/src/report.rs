@@ -38,7 +38,8 @@ pub struct Report {
     /// What conntrack has of the flow. `None` if it was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<Connections>,
-    /// Rules of other programs that affect the packet, in the order in which it meets them. `None` if they were not read.
+    /// Rules of other programs that affect the packet, in the order in which it meets them. `None` if they were not read, or
+    /// were not looked at, as a note with the code `firewall-not-evaluated` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firewall: Option<Vec<Obstacle>>,
     /// What the reader should know besides.
@@ -308,6 +309,9 @@ pub struct DifferenceReport {
 pub struct Connections {
     /// The number of connections of the client, or of all clients if the question names none, to the destination.
     pub count: usize,
+    /// True if conntrack may have more, because not all could be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// Some of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub some: Vec<ConnectionReport>,

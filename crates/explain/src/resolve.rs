@@ -88,8 +88,8 @@ pub enum Unanswerable {
     FamilyNotServed(Family),
     /// The endpoint of an established flow is not known.
     #[error(
-        "only conntrack knows where an established flow goes, and it was not read, or this mode keeps it elsewhere; name the \
-         endpoint of the flow"
+        "only conntrack knows where an established flow goes, and it was not read, not completely, or this mode keeps it \
+         elsewhere; name the endpoint of the flow"
     )]
     FlowNotKnown,
 }
@@ -141,13 +141,24 @@ pub(crate) fn resolve<'a>(question: &Question, facts: &Facts<'a>) -> Result<Aske
     Ok(Asked { client, input, destination, protocol, family, view, notes })
 }
 
-/// Returns the address, port and protocol that a question names.
+/// The packets that a question is about, with addresses in place of names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ends {
+    /// The address of the client. `None` if the question names none, so that the packets of all clients are meant.
+    pub client: Option<IpAddr>,
+    /// The address and port of the destination.
+    pub destination: SocketAddr,
+    /// The protocol.
+    pub protocol: Protocol,
+}
+
+/// Returns the packets that a question is about.
 ///
 /// # Errors
 /// As [`answer`](crate::answer).
-pub fn destination(question: &Question, facts: &Facts<'_>) -> Result<(SocketAddr, Protocol), Unanswerable> {
-    let asked = resolve(question, facts)?;
-    Ok((asked.destination, asked.protocol))
+pub fn ends(question: &Question, facts: &Facts<'_>) -> Result<Ends, Unanswerable> {
+    let Asked { client, destination, protocol, .. } = resolve(question, facts)?;
+    Ok(Ends { client: (!client.example).then_some(client.address), destination, protocol })
 }
 
 impl Asked<'_> {
@@ -295,7 +306,9 @@ fn client(
     if facts.node.has(address) {
         return Ok(Client { node: Some(facts.node.name.clone()), ..client(ClientKind::Node, address) });
     }
-    let pod = pod.or_else(|| facts.pods.iter().find(|pod| pod.addresses.contains(&address)));
+    // The address of a Node is that of its processes, too, not only of a pod in its network.
+    let of_node = facts.node_addresses.contains(&address);
+    let pod = pod.or_else(|| facts.pod_at(address).filter(|_| !of_node));
     let here = facts.node.pod_cidrs.iter().any(|cidr| cidr.contains(&address));
     if pod.is_none() && !here && !is_in_detected_cidr(view, address) {
         return Ok(client(ClientKind::Outside, address));

@@ -34,8 +34,8 @@ impl Report {
     pub fn text(&self, style: Style) -> String {
         let mut page = Page { style, text: String::new() };
         let (client, to) = (client(&self.from), &self.to);
-        page.line(&page.paint(BOLD, &format!("{client} -> {} ({})", to.socket, to.protocol)));
-        page.line(&page.paint(FAINT, &format!("on node {}, {} mode, {}", self.node, self.mode, to.family)));
+        page.line(page.paint(BOLD, &format!("{client} -> {} ({})", to.socket, to.protocol)));
+        page.line(page.paint(FAINT, &format!("on node {}, {} mode, {}", self.node, self.mode, to.family)));
         page.line("");
         page.wanted(self);
         page.programmed(self.programmed.as_ref());
@@ -50,9 +50,15 @@ impl Report {
         }
         page.line("");
         let outcome = page.paint(colour(self.outcome), word(self.outcome));
-        page.line(&format!("{outcome}: {}", self.summary));
+        page.line(outcome.then(&format!(": {}", self.summary)));
         page.text
     }
+}
+
+/// Returns a text without line breaks and other control characters, which a terminal would obey. Names in objects and texts of
+/// the kernel may have them.
+pub fn printable(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 /// Returns the outcome in one word or two.
@@ -85,26 +91,43 @@ fn client(client: &Client) -> String {
     format!("{kind}{name} ({}{example})", client.address)
 }
 
+/// A text without control characters besides the colours of [`Page::paint`].
+struct Painted(String);
+
+impl<T: AsRef<str>> From<T> for Painted {
+    fn from(text: T) -> Self {
+        Self(printable(text.as_ref()))
+    }
+}
+
+impl Painted {
+    /// Continues with a text.
+    fn then(self, text: &str) -> Self {
+        Self(self.0 + &printable(text))
+    }
+}
+
 struct Page {
     style: Style,
     text: String,
 }
 
 impl Page {
-    fn paint(&self, colour: &str, text: &str) -> String {
+    fn paint(&self, colour: &str, text: &str) -> Painted {
+        let text = printable(text);
         match self.style {
-            Style::Plain => text.to_owned(),
-            Style::Colour => format!("\u{1b}[{colour}m{text}\u{1b}[0m"),
+            Style::Plain => Painted(text),
+            Style::Colour => Painted(format!("\u{1b}[{colour}m{text}\u{1b}[0m")),
         }
     }
 
-    fn line(&mut self, text: &str) {
-        let _ = writeln!(self.text, "{text}");
+    fn line(&mut self, text: impl Into<Painted>) {
+        let _ = writeln!(self.text, "{}", text.into().0);
     }
 
     /// Writes a row of two columns.
-    fn row(&mut self, label: &str, text: &str) {
-        let _ = writeln!(self.text, "  {label:<WIDTH$}{text}");
+    fn row(&mut self, label: &str, text: impl Into<Painted>) {
+        let _ = writeln!(self.text, "  {label:<WIDTH$}{}", text.into().0);
     }
 
     fn wanted(&mut self, report: &Report) {
@@ -115,7 +138,7 @@ impl Page {
                 self.endpoints(&report.wanted.endpoints);
             }
             let label = if last == Some(step.stage) { "" } else { label(step.stage) };
-            self.row(label, &sentence(step));
+            self.row(label, sentence(step));
             last = Some(step.stage);
         }
         if last == Some(Stage::Endpoints) {
@@ -139,8 +162,8 @@ impl Page {
             let place = if place.is_empty() { String::new() } else { format!(" ({})", place.join(", ")) };
             let source =
                 if endpoint.masqueraded == Some(true) { "; it sees an address of this node" } else { "" };
-            let text = format!("{mark} {}{place} {}{source}", endpoint.endpoint, endpoint.text);
-            self.row("", &text);
+            let text = format!(" {}{place} {}{source}", endpoint.endpoint, endpoint.text);
+            self.row("", mark.then(&text));
         }
     }
 
@@ -152,22 +175,28 @@ impl Page {
         for (index, difference) in programmed.differences.iter().enumerate() {
             let service = difference.service.as_deref().unwrap_or("no Service");
             let text = self.paint(RED, &format!("{service}: {}", difference.text));
-            self.row(if index == 0 { "programmed" } else { "" }, &text);
+            self.row(if index == 0 { "programmed" } else { "" }, text);
         }
     }
 
     fn connections(&mut self, connections: &Connections) {
         match connections.count {
+            0 if connections.partial => {
+                self.row("connections", "none of this flow was found, but not all connections could be read");
+            }
+            count if connections.partial => {
+                self.row("connections", format!("conntrack has at least {count}; not all could be read"));
+            }
             0 => self.row("connections", "conntrack has none of this flow"),
             1 => self.row("connections", "conntrack has one"),
-            count => self.row("connections", &format!("conntrack has {count}")),
+            count => self.row("connections", format!("conntrack has {count}")),
         }
         for connection in &connections.some {
-            self.row("", &one_connection(connection));
+            self.row("", one_connection(connection));
         }
         let more = connections.count.saturating_sub(connections.some.len());
         if more > 0 {
-            self.row("", &format!("and {more} more"));
+            self.row("", format!("and {more} more"));
         }
     }
 
@@ -178,7 +207,7 @@ impl Page {
         for (index, obstacle) in obstacles.iter().enumerate() {
             let text = one_obstacle(obstacle);
             let text = if obstacle.certain { self.paint(RED, &text) } else { self.paint(YELLOW, &text) };
-            self.row(if index == 0 { "firewall" } else { "" }, &text);
+            self.row(if index == 0 { "firewall" } else { "" }, text);
         }
     }
 }

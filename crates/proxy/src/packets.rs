@@ -59,6 +59,14 @@ impl Configured {
         }
     }
 
+    /// Prepares an empty Catalog as the agent does: with the address guard and the cluster CIDRs of the configuration. The
+    /// address of the API server is not known without a connection to it, so Services that would hide it are not left out.
+    pub fn prepare(&self, catalog: &mut Catalog) {
+        let Configuration { address_guard, cluster_cidrs, .. } = &self.loaded.configuration;
+        // An empty Catalog has no Service to judge again, so there are no faults.
+        catalog.set_address_guard(address_guard.clone(), cluster_cidrs.clone());
+    }
+
     /// Reads what the kernel has of each family, in the terms of Services. If the configuration names no mode, it gets the
     /// one whose rules the kernel has. Returns a fault for each family that could not be read. May run programs.
     pub fn programmed(&mut self) -> (PerFamily<Option<Observed>>, Vec<String>) {

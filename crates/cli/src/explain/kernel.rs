@@ -4,34 +4,38 @@ use std::net::SocketAddr;
 
 use portolan_conntrack::flows_to;
 use portolan_doctor::gather;
-use portolan_explain::{Connection, Facts, Question, Unanswerable, destination};
+use portolan_explain::{Connection, Ends, Facts, Known, Question, Unanswerable, ends};
 use portolan_firewall::Ruleset;
 use portolan_model::Protocol;
 use portolan_node::sysctl::Host;
 use portolan_wire::conntrack::{Flow, Tuple, status};
 
-/// Most connections that are read.
+/// Most connections of the client that are kept.
 const MOST: usize = 10_000;
 
 /// What was read. What could not be read is `None`, with a fault.
 pub(super) struct Kernel {
     pub(super) rules: Option<Ruleset>,
-    pub(super) connections: Option<Vec<Connection>>,
+    connections: Option<Vec<Connection>>,
+    /// True if connections may be missing.
+    partial: bool,
     pub(super) faults: Vec<String>,
 }
 
 impl Kernel {
     /// Reads what concerns a question, in the network namespace of this thread.
     pub(super) fn read(question: &Question, facts: &Facts<'_>) -> Result<Self, Unanswerable> {
-        let (socket, protocol) = destination(question, facts)?;
+        let Ends { client, destination, protocol } = ends(question, facts)?;
         let (rules, unread) = gather::ruleset(&Host::default());
         let mut faults: Vec<String> =
             unread.iter().map(|unread| format!("cannot read {}: {}", unread.what, unread.reason)).collect();
         // Without all rules, it is not known that none stops the packet.
         let rules = faults.is_empty().then_some(rules);
-        let connections = match flows_to(socket, protocol, MOST) {
+        let mut partial = false;
+        let connections = match flows_to(destination, protocol, client, MOST) {
             Ok(listed) => {
-                if listed.partial {
+                partial = listed.partial;
+                if partial {
                     faults.push("not all connections could be read".to_owned());
                 }
                 Some(listed.flows.iter().filter_map(|flow| connection(flow, protocol)).collect())
@@ -41,7 +45,12 @@ impl Kernel {
                 None
             }
         };
-        Ok(Self { rules, connections, faults })
+        Ok(Self { rules, connections, partial, faults })
+    }
+
+    /// Returns the connections for the answer.
+    pub(super) fn known(&self) -> Option<Known<'_>> {
+        self.connections.as_deref().map(|list| Known { list, partial: self.partial })
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::io::Read as _;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -13,13 +12,15 @@ use portolan_model::object::{
     decode_service_cidr, parse_address,
 };
 use portolan_model::{Catalog, Event};
+use portolan_proxy::packets::Configured;
 use portolan_serve::json::{Value, json};
 use portolan_serve::manifests::{self, Declared, Read};
 
-/// Largest standard input that is read, in bytes.
-const LIMIT: u64 = 256 << 20;
 /// Namespace of objects that name none, as in kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
+
+/// Namespace and name of a pod.
+type PodName = (String, String);
 
 /// The objects of all manifests.
 #[derive(Debug, Default)]
@@ -28,8 +29,12 @@ pub(crate) struct Objects {
     events: Vec<Event>,
     /// The names of all Nodes.
     pub(crate) nodes: Vec<String>,
-    /// The pods, from Pods and from the references of EndpointSlices.
-    pub(crate) pods: Vec<Pod>,
+    /// The addresses of all Nodes.
+    pub(crate) node_addresses: Vec<IpAddr>,
+    /// The Pods; `None` for those that have ended, whose addresses may belong to other pods.
+    declared: BTreeMap<PodName, Option<Pod>>,
+    /// The pods that EndpointSlices refer to.
+    referenced: BTreeMap<PodName, Pod>,
     /// The EndpointSlices, for the names of nodes.
     pub(crate) slices: Vec<(ObjectKey, EndpointSlice)>,
     /// What cannot be used, each in one sentence that names the object.
@@ -40,12 +45,11 @@ impl Objects {
     /// Reads files, folders and the standard input (`-`). An object that cannot be read is a fault.
     ///
     /// # Errors
-    /// A path does not exist, or a folder cannot be read.
+    /// A path does not exist, cannot be read, or has no object.
     pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
         let mut objects = Self::default();
         for path in paths {
-            let read = read(path).with_context(|| format!("--manifests: cannot read {}", path.display()))?;
-            objects.add(read);
+            objects.add(read(path)?);
         }
         Ok(objects)
     }
@@ -57,7 +61,6 @@ impl Objects {
                 self.faults.push(format!("{place}: {fault}"));
             }
         }
-        self.merge_pods();
     }
 
     /// Adds an object. Objects of other kinds are skipped.
@@ -98,70 +101,82 @@ impl Objects {
         let slice = decode(object, decode_endpoint_slice)?;
         let endpoints = object.get("endpoints").and_then(Value::as_array);
         for endpoint in endpoints.into_iter().flatten() {
-            let is_pod = text(endpoint, "/targetRef/kind") == Some("Pod");
+            let namespace = &*slice.key.namespace;
+            // Endpoints are pods of the namespace of their EndpointSlice.
+            let is_pod = text(endpoint, "/targetRef/kind") == Some("Pod")
+                && text(endpoint, "/targetRef/namespace").is_none_or(|of_pod| of_pod == namespace);
             let name = text(endpoint, "/targetRef/name").filter(|_| is_pod);
-            let Some(name) = name else { continue };
-            self.pods.push(Pod {
-                namespace: text(endpoint, "/targetRef/namespace").unwrap_or(&slice.key.namespace).to_owned(),
-                name: name.to_owned(),
-                addresses: addresses(endpoint.get("addresses")),
-                node: text(endpoint, "/nodeName").map(str::to_owned),
-            });
+            if let Some(name) = name {
+                self.reference(namespace, name, endpoint);
+            }
         }
         self.slices.push((slice.key.clone(), slice.payload.clone()));
         self.events.push(Event::EndpointSlice(slice));
         Ok(())
     }
 
+    /// Adds the pod of an endpoint. A pod with addresses of both families is in two EndpointSlices.
+    fn reference(&mut self, namespace: &str, name: &str, endpoint: &Value) {
+        let new = || Pod {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            addresses: Vec::new(),
+            node: None,
+        };
+        let pod = self.referenced.entry((namespace.to_owned(), name.to_owned())).or_insert_with(new);
+        pod.node = pod.node.take().or_else(|| text(endpoint, "/nodeName").map(str::to_owned));
+        for address in addresses(endpoint.get("addresses")) {
+            if !pod.addresses.contains(&address) {
+                pod.addresses.push(address);
+            }
+        }
+    }
+
     fn node(&mut self, object: &Value) -> Result<(), String> {
         let node = decode(object, decode_node)?;
         self.nodes.push(node.key.name.to_string());
+        let of_node = node.payload.internal_addresses.iter().chain(&node.payload.external_addresses);
+        self.node_addresses.extend(of_node);
         self.events.push(Event::Node(node));
         Ok(())
     }
 
-    /// Adds a pod. The addresses of pods that have ended may belong to other pods.
+    /// Adds a pod.
     fn pod(&mut self, object: &Value) -> Result<(), String> {
         let name = text(object, "/metadata/name")
             .ok_or("Pod has no usable metadata.name; every object needs one")?;
-        let phase = text(object, "/status/phase").unwrap_or_default();
-        if matches!(phase, "Succeeded" | "Failed") {
-            return Ok(());
-        }
+        let namespace = text(object, "/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE);
+        let has_ended = matches!(text(object, "/status/phase"), Some("Succeeded" | "Failed"));
         let mut found = addresses(object.pointer("/status/podIP"));
         let all = object.pointer("/status/podIPs").and_then(Value::as_array);
-        found.extend(all.into_iter().flatten().flat_map(|entry| addresses(entry.get("ip"))));
-        self.pods.push(Pod {
-            namespace: text(object, "/metadata/namespace").unwrap_or(DEFAULT_NAMESPACE).to_owned(),
+        for address in all.into_iter().flatten().flat_map(|entry| addresses(entry.get("ip"))) {
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        }
+        let pod = Pod {
+            namespace: namespace.to_owned(),
             name: name.to_owned(),
             addresses: found,
             node: text(object, "/spec/nodeName").map(str::to_owned),
-        });
+        };
+        self.declared.insert((namespace.to_owned(), name.to_owned()), (!has_ended).then_some(pod));
         Ok(())
     }
 
-    /// Makes one pod of those with one name.
-    fn merge_pods(&mut self) {
-        let mut pods: BTreeMap<(String, String), Pod> = BTreeMap::new();
-        for pod in self.pods.drain(..) {
-            let key = (pod.namespace.clone(), pod.name.clone());
-            let known = pods.entry(key).or_insert_with(|| Pod { addresses: Vec::new(), ..pod.clone() });
-            known.node = known.node.take().or(pod.node);
-            for address in pod.addresses {
-                if !known.addresses.contains(&address) {
-                    known.addresses.push(address);
-                }
-            }
-        }
-        self.pods = pods.into_values().collect();
+    /// Returns the pods. The Pod object decides; references of EndpointSlices name the pods that have none.
+    pub(crate) fn pods(&self) -> Vec<Pod> {
+        let of_slices = self.referenced.iter().filter(|(name, _)| !self.declared.contains_key(*name));
+        of_slices.map(|(_, pod)| pod).chain(self.declared.values().flatten()).cloned().collect()
     }
 
-    /// Returns the Catalog of a node, and the fields and objects that it ignores.
-    pub(crate) fn catalog(&self, node_name: &str, admit: impl Fn(&mut Event)) -> (Catalog, Vec<String>) {
+    /// Returns the Catalog of a node whose agent is configured like this, and the fields and objects that it ignores.
+    pub(crate) fn catalog(&self, node_name: &str, configured: &Configured) -> (Catalog, Vec<String>) {
         let (mut catalog, mut faults) = (Catalog::new(node_name), Vec::new());
+        configured.prepare(&mut catalog);
         for event in &self.events {
             let mut event = event.clone();
-            admit(&mut event);
+            configured.admit(&mut event);
             let applied = catalog.apply(event);
             // Conflicts are part of the answer.
             let found = applied.faults.iter().filter(|fault| fault.fault.notice.is_none());
@@ -172,18 +187,22 @@ impl Objects {
     }
 }
 
-fn read(path: &Path) -> std::io::Result<Read> {
-    if path != Path::new("-") {
-        return manifests::read(path);
+/// Reads a path that the command line names. It must have an object: an answer from nothing would mislead.
+fn read(path: &Path) -> anyhow::Result<Read> {
+    let read = if path == Path::new("-") {
+        manifests::read_stream("-", std::io::stdin().lock())
+    } else {
+        manifests::read(path)
+    };
+    let read = read.with_context(|| format!("--manifests: cannot read {}", path.display()))?;
+    if read.objects.is_empty() {
+        let fault = read.faults.first().map_or_else(String::new, |fault| format!(" ({fault})"));
+        anyhow::bail!(
+            "--manifests: {} has no object{fault}; name a file or folder with objects in YAML or JSON",
+            path.display()
+        );
     }
-    let mut content = Vec::new();
-    std::io::stdin().lock().take(LIMIT + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > LIMIT {
-        return Err(std::io::Error::other(format!(
-            "it has more than {LIMIT} bytes; leave out what is not needed"
-        )));
-    }
-    Ok(manifests::parse("-", &content))
+    Ok(read)
 }
 
 fn decode<T>(

@@ -3,6 +3,7 @@
 
 pub(crate) mod cutter;
 pub(crate) mod faulty;
+pub(crate) mod gate;
 pub(crate) mod ipvs;
 pub(crate) mod kernel;
 pub(crate) mod load;

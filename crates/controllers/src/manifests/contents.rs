@@ -15,8 +15,8 @@ use std::{
 use rustix::fs::OFlags;
 use thiserror::Error;
 
-/// Most bytes of a file that is read.
-const LIMIT: u64 = 64 << 20;
+/// Most bytes of a file in a folder that is kept in sync.
+pub(super) const LIMIT: u64 = 64 << 20;
 
 /// The manifest files by path, without hidden ones (such as `..data`).
 pub(super) type Contents = BTreeMap<PathBuf, Found>;
@@ -39,28 +39,30 @@ pub(super) enum Unreadable {
     Failed(#[from] io::Error),
     #[error("this is {0}, and a manifest is a regular file; put one in its place, or remove it")]
     NotRegular(&'static str),
-    #[error("the file has more than the {LIMIT} bytes that a manifest may have; split it")]
-    TooLarge,
+    #[error("the file has more than the {0} bytes that a manifest may have; split it")]
+    TooLarge(u64),
 }
 
-/// Reads the folder. May block as long as its file system does. Files whose names are in `unfinished` are not read.
-pub(super) fn read(folder: &Path, unfinished: &HashSet<OsString>) -> io::Result<Contents> {
+/// Reads the folder. May block as long as its file system does. Files whose names are in `unfinished`, and those with more
+/// than `limit` bytes, are not read.
+pub(super) fn read(folder: &Path, unfinished: &HashSet<OsString>, limit: u64) -> io::Result<Contents> {
     let mut contents = Contents::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let Some(name) = path.file_name().filter(|_| is_manifest(&path)) else { continue };
-        let found = if unfinished.contains(name) { Found::Unfinished } else { content(&path) };
+        let found = if unfinished.contains(name) { Found::Unfinished } else { content(&path, limit) };
         contents.insert(path, found);
     }
     Ok(contents)
 }
 
-pub(super) fn content(path: &Path) -> Found {
-    read_regular(path).map_or_else(Found::Unreadable, Found::Content)
+fn content(path: &Path, limit: u64) -> Found {
+    read_regular(path, limit).map_or_else(Found::Unreadable, Found::Content)
 }
 
-/// Returns the content of a regular file. Symbolic links are followed: mounted configuration consists of them.
-fn read_regular(path: &Path) -> Result<Vec<u8>, Unreadable> {
+/// Returns the content of a regular file with at most `limit` bytes. Symbolic links are followed: mounted configuration
+/// consists of them.
+pub(super) fn read_regular(path: &Path, limit: u64) -> Result<Vec<u8>, Unreadable> {
     // Checked before opening: opening a device may have effects.
     check_regular(fs::metadata(path)?.file_type())?;
     let without_waiting = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
@@ -68,11 +70,14 @@ fn read_regular(path: &Path) -> Result<Vec<u8>, Unreadable> {
     // Checked again: another file may have the name meanwhile.
     let found = file.metadata()?;
     check_regular(found.file_type())?;
+    if found.len() > limit {
+        return Err(Unreadable::TooLarge(limit));
+    }
     let mut content = Vec::new();
-    content.try_reserve(usize::try_from(found.len().min(LIMIT)).unwrap_or(0)).map_err(io::Error::from)?;
+    content.try_reserve(usize::try_from(found.len()).unwrap_or(0)).map_err(io::Error::from)?;
     // The length in the metadata is no limit: files in /proc have length 0.
-    file.take(LIMIT + 1).read_to_end(&mut content)?;
-    if content.len() as u64 > LIMIT { Err(Unreadable::TooLarge) } else { Ok(content) }
+    file.take(limit.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > limit { Err(Unreadable::TooLarge(limit)) } else { Ok(content) }
 }
 
 fn check_regular(kind: FileType) -> Result<(), Unreadable> {

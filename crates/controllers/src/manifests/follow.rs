@@ -145,7 +145,7 @@ impl Follower {
     /// Reads the present contents of the folder.
     async fn contents(&self) -> io::Result<Contents> {
         let (path, writing) = (self.folder.path.clone(), self.events.writing.clone());
-        elsewhere(move || contents::read(&path, &writing)).await?
+        elsewhere(move || contents::read(&path, &writing, contents::LIMIT)).await?
     }
 
     /// Waits until a folder of the same name exists again, after it was removed or renamed. Its objects stay

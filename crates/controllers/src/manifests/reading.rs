@@ -1,13 +1,16 @@
 //! Reads manifests for programs without a store.
 
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use portolan_schema::json::Value;
 
-use super::contents::{self, Contents, Found};
+use super::contents::{self, Found};
 use super::documents;
+
+/// Most bytes of a file or stream: the objects of a large cluster in one file.
+const LIMIT: u64 = 256 << 20;
 
 /// An object of a manifest.
 #[derive(Debug)]
@@ -27,19 +30,19 @@ pub struct Read {
     pub faults: Vec<String>,
 }
 
-/// Reads a file, or the manifests of a folder without its subfolders. A file or document that cannot be read is a fault and
-/// does not affect the others.
+/// Reads a file, or the manifests of a folder without its subfolders. A document, or a file of the folder, that cannot be read
+/// is a fault and does not affect the others.
 ///
 /// # Errors
-/// The path does not exist, or its folder cannot be read.
+/// The path does not exist, or the file or folder that it names cannot be read or has more than 256 MiB.
 pub fn read(path: &Path) -> io::Result<Read> {
-    let contents = if std::fs::metadata(path)?.is_dir() {
-        contents::read(path, &HashSet::new())?
-    } else {
-        Contents::from([(path.to_owned(), contents::content(path))])
-    };
     let mut read = Read::default();
-    for (path, found) in contents {
+    if !std::fs::metadata(path)?.is_dir() {
+        let content = contents::read_regular(path, LIMIT).map_err(io::Error::other)?;
+        add(&mut read, path, &content);
+        return Ok(read);
+    }
+    for (path, found) in contents::read(path, &HashSet::new(), LIMIT)? {
         match found {
             Found::Content(content) => add(&mut read, &path, &content),
             Found::Unreadable(error) => read.faults.push(format!("{}: {error}", path.display())),
@@ -48,6 +51,21 @@ pub fn read(path: &Path) -> io::Result<Read> {
         }
     }
     Ok(read)
+}
+
+/// Reads the documents of a stream, such as the standard input. `name` is used in faults.
+///
+/// # Errors
+/// The stream cannot be read, or has more than 256 MiB.
+pub fn read_stream(name: &str, stream: impl io::Read) -> io::Result<Read> {
+    let mut content = Vec::new();
+    stream.take(LIMIT.saturating_add(1)).read_to_end(&mut content)?;
+    if content.len() as u64 > LIMIT {
+        return Err(io::Error::other(format!(
+            "it has more than {LIMIT} bytes; leave out what is not needed"
+        )));
+    }
+    Ok(parse(name, &content))
 }
 
 /// Reads the documents of a text. `name` is used in faults. A text that begins with a brace is JSON.
@@ -111,6 +129,11 @@ mod tests {
         let alone = super::read(&folder.path().join("c.txt")).unwrap();
         assert_eq!(summary(&alone), ["e"], "a file that is named may have any extension");
         assert!(super::read(&folder.path().join("nowhere")).is_err());
+        assert!(super::read(Path::new("/dev/null")).is_err(), "a file that is named must be readable");
+        let large = std::fs::File::create(folder.path().join("large.yaml")).unwrap();
+        large.set_len(LIMIT + 1).unwrap();
+        let error = super::read(&folder.path().join("large.yaml")).unwrap_err().to_string();
+        assert!(error.contains("268435456 bytes"), "{error}");
     }
 
     #[test]

@@ -106,6 +106,19 @@ fn who_the_client_is() {
 }
 
 #[test]
+fn an_address_of_several_pods_or_of_a_node_is_no_pod() {
+    let mut world = World::new();
+    let shared = world.pods[0].addresses[0];
+    world.pods[1].addresses.push(shared);
+    assert_eq!(world.answer("10.244.1.10", "svc/dns:53/udp").from.pod, None, "two pods have it");
+    assert_eq!(world.answer("10.244.2.12", "svc/dns:53/udp").from.pod.as_deref(), Some("web-2.shop"));
+    let nodes = ["10.244.2.12".parse().unwrap()];
+    let facts = crate::Facts { node_addresses: &nodes, ..world.facts() };
+    let report = crate::answer(&question("10.244.2.12", "svc/dns:53/udp"), &facts).unwrap();
+    assert_eq!(report.from.pod, None, "a node has it");
+}
+
+#[test]
 fn an_example_is_no_address_of_the_cluster() {
     let mut world = World::new();
     let example = |world: &World| world.answer("outside", "svc/dns:53/udp").from.address.to_string();

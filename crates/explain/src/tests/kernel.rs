@@ -11,7 +11,7 @@ use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Frontend, Protocol};
 
 use super::world::{World, question};
-use crate::facts::{Connection, Facts};
+use crate::facts::{Connection, Facts, Known};
 use crate::question::Flow;
 use crate::report::{Fate, ObstacleKind, Outcome, Report};
 use crate::resolve::Unanswerable;
@@ -188,6 +188,34 @@ fn the_outcome_follows_certain_rules() {
 }
 
 #[test]
+fn rules_are_not_looked_at_in_ipvs_mode() {
+    let world = World::in_mode("ipvs", &ModeDifferences::ipvs());
+    for from in ["pod/client", "node"] {
+        let report = behind_firewall(&world, from, "svc/signals");
+        assert_eq!((report.outcome, &report.firewall), (Outcome::Reachable, &None), "{from}");
+        assert!(report.notes.iter().any(|note| note.code == "firewall-not-evaluated"), "{:?}", report.notes);
+    }
+    assert!(world.answer("pod/client", "svc/signals").notes.is_empty(), "no rules were read");
+}
+
+/// A rule that drops packets to all endpoints stops the packet only if all endpoints were looked at.
+#[test]
+fn the_packet_is_not_stopped_if_some_endpoints_were_not_looked_at() {
+    let drops = "*filter\n:FORWARD DROP [0:0]\nCOMMIT\n";
+    for (count, outcome, listed) in [(64, Outcome::Dropped, 0), (65, Outcome::Reachable, 64)] {
+        let mut world = World::new();
+        world.endpoints("signals", count);
+        let rules = Ruleset::new(saved::chains(Family::Ipv4, drops));
+        let facts = Facts { rules: Some(&rules), ..world.facts() };
+        let report = crate::answer(&question("pod/client", "svc/signals"), &facts).unwrap();
+        assert_eq!(report.outcome, outcome, "{count} endpoints");
+        assert_eq!(report.firewall.unwrap()[0].endpoints.len(), listed, "{count} endpoints");
+        let noted = report.notes.iter().any(|note| note.code == "firewall-some-endpoints");
+        assert_eq!(noted, count > 64, "{:?}", report.notes);
+    }
+}
+
+#[test]
 fn the_relay_sends_packets_of_the_node() {
     let world = World::in_mode("userspace", &ModeDifferences::userspace());
     let report = behind_firewall(&world, "pod/client", "svc/web");
@@ -238,6 +266,10 @@ fn connection(source: &str, destination: &str, endpoint: &str, seen: &str) -> Co
     }
 }
 
+const fn all(list: &[Connection]) -> Known<'_> {
+    Known { list, partial: false }
+}
+
 fn dns_connections() -> Vec<Connection> {
     let of_client = |port: u16, endpoint| {
         let source = format!("10.244.1.10:{port}");
@@ -257,7 +289,7 @@ fn connections_of_the_flow() {
     let world = World::new();
     let connections = dns_connections();
     let answer = |from: &str, to: &str| {
-        crate::answer(&question(from, to), &Facts { connections: Some(&connections), ..world.facts() })
+        crate::answer(&question(from, to), &Facts { connections: Some(all(&connections)), ..world.facts() })
             .unwrap()
     };
     let report = answer("pod/client", "svc/dns:53/udp");
@@ -276,7 +308,7 @@ fn long_lists_of_connections_are_cut() {
     let connections: Vec<Connection> = (1000..1100)
         .map(|port| connection(&source(port), "10.96.0.10:53", "10.244.1.5:5353", &source(port)))
         .collect();
-    let facts = Facts { connections: Some(&connections), ..world.facts() };
+    let facts = Facts { connections: Some(all(&connections)), ..world.facts() };
     let report = crate::answer(&question("pod/client", "svc/dns:53/udp"), &facts).unwrap();
     assert!(report.text(Style::Plain).contains("and 80 more"));
     assert_eq!(report.connections.unwrap().some.len(), 20);
@@ -291,7 +323,7 @@ fn an_established_flow_goes_where_conntrack_says() {
     let unknown = crate::answer(&asked, &world.facts()).unwrap_err();
     assert_eq!(unknown, Unanswerable::FlowNotKnown);
     let answer = |connections: &[Connection]| {
-        crate::answer(&asked, &Facts { connections: Some(connections), ..world.facts() }).unwrap()
+        crate::answer(&asked, &Facts { connections: Some(all(connections)), ..world.facts() }).unwrap()
     };
     let report = answer(&connections);
     assert!(report.wanted.steps[0].text.contains("10.244.2.6:5353"), "{:?}", report.wanted.steps);
@@ -299,7 +331,15 @@ fn an_established_flow_goes_where_conntrack_says() {
     assert_eq!(answer(&connections).wanted.fate, Fate::NotAffected);
     let report = answer(&[]);
     assert_eq!((report.wanted.fate, report.notes[0].code.as_str()), (Fate::Delivered, "no-connection"));
+    let part = |list| {
+        let connections = Some(Known { list, partial: true });
+        crate::answer(&asked, &Facts { connections, ..world.facts() })
+    };
+    assert_eq!(part(&[]).unwrap_err(), Unanswerable::FlowNotKnown, "it may be one that was not read");
+    let report = part(&connections).unwrap();
+    assert!(report.text(Style::Plain).contains("at least 1; not all"), "{}", report.text(Style::Plain));
+    assert!(report.connections.unwrap().partial);
     let relay = World::in_mode("userspace", &ModeDifferences::userspace());
-    let facts = Facts { connections: Some(&connections), ..relay.facts() };
+    let facts = Facts { connections: Some(all(&connections)), ..relay.facts() };
     assert_eq!(crate::answer(&asked, &facts).unwrap_err(), Unanswerable::FlowNotKnown);
 }

@@ -129,6 +129,19 @@ impl World {
         self
     }
 
+    /// Adds endpoints on another node to a Service of the namespace shop with an SCTP port without name, so that it has this
+    /// number of them.
+    pub(super) fn endpoints(&mut self, service: &str, count: u8) {
+        let endpoint = |index: u8| format!(r#"{{"addresses":["10.244.2.{index}"],"nodeName":"n2"}}"#);
+        let endpoints: Vec<String> = (1..count).map(endpoint).collect();
+        let text = format!(
+            r#"{{"metadata":{{"namespace":"shop","name":"{service}-many","labels":{{"kubernetes.io/service-name":"{service}"}}}},
+                "addressType":"IPv4","ports":[{{"name":"","protocol":"SCTP","port":3868}}],"endpoints":[{}]}}"#,
+            endpoints.join(",")
+        );
+        self.catalog.apply(Event::EndpointSlice(decode_endpoint_slice(text.as_bytes()).unwrap()));
+    }
+
     pub(super) fn facts(&self) -> Facts<'_> {
         Facts { pods: &self.pods, slices: &self.slices, ..Facts::new(&self.node, &self.catalog) }
     }
