@@ -54,6 +54,8 @@ pub struct Former {
     folders: Vec<PathBuf>,
     boot: String,
     namespace: u64,
+    /// Why nothing is remembered, if that is so.
+    unusable: Option<String>,
 }
 
 /// What the files have.
@@ -61,7 +63,7 @@ pub struct Former {
 pub struct Remembered {
     /// The changed settings, in the order in which they were changed.
     pub changes: Vec<Change>,
-    /// True if a file of this boot exists. Settings that it does not have were not changed.
+    /// True if a file of this boot exists. The agent has not changed settings that it does not have.
     pub is_known: bool,
     /// Files that cannot be used, each with the reason.
     pub faults: Vec<String>,
@@ -69,19 +71,28 @@ pub struct Remembered {
 
 /// No folder could be written.
 #[derive(Debug, thiserror::Error)]
-#[error("{}", if .reasons.is_empty() { "no folder is given".to_owned() } else { .reasons.join("; ") })]
+#[error("{}", .reasons.join("; "))]
 pub struct NotWritten {
     reasons: Vec<String>,
 }
 
 impl Former {
     /// Returns the files in `folders` for a network namespace. `namespace` is a number that no other namespace has until
-    /// the next boot. Without a number, or if the host does not say which boot this is, nothing is remembered.
-    pub fn new(folders: Vec<PathBuf>, host: &Host, namespace: Option<u64>) -> Self {
+    /// the next boot, or the reason why there is none. Without a number, without folders, or if the host does not say
+    /// which boot this is, nothing is remembered.
+    pub fn new(folders: Vec<PathBuf>, host: &Host, namespace: Result<u64, String>) -> Self {
+        let unusable = |reason| Self { unusable: Some(reason), ..Self::default() };
         match (host.read(BOOT), namespace) {
-            (Some(boot), Some(namespace)) => Self { folders, boot, namespace },
-            _ => Self::default(),
+            _ if folders.is_empty() => unusable("no folder is given".to_owned()),
+            (None, _) => unusable(format!("{BOOT} cannot be read")),
+            (_, Err(reason)) => unusable(format!("this network namespace has no number: {reason}")),
+            (Some(boot), Ok(namespace)) => Self { folders, boot, namespace, unusable: None },
         }
+    }
+
+    /// Returns why nothing is remembered. `None` if there are folders for the files.
+    pub fn unusable(&self) -> Option<&str> {
+        self.unusable.as_deref()
     }
 
     /// Returns the folders.
@@ -128,7 +139,7 @@ impl Former {
     /// No folder could be written.
     pub fn write(&self, settings: Vec<Change>) -> Result<(), NotWritten> {
         let document = Document { boot: self.boot.clone(), namespace: self.namespace, settings };
-        let mut reasons = Vec::new();
+        let mut reasons: Vec<String> = self.unusable.iter().cloned().collect();
         let text = match serde_json::to_string_pretty(&document) {
             Ok(text) => text + "\n",
             Err(error) => return Err(NotWritten { reasons: vec![error.to_string()] }),
@@ -143,18 +154,16 @@ impl Former {
         if is_written { Ok(()) } else { Err(NotWritten { reasons }) }
     }
 
-    /// Removes the files, and the folders that are empty then. Returns the files that could not be removed, each with
-    /// the reason.
+    /// Removes the files. Returns those that could not be removed, each with the reason. The folders stay: an
+    /// administrator may have made them for the control socket.
     pub fn remove(&self) -> Vec<String> {
         let mut left = Vec::new();
         for folder in &self.folders {
             let path = folder.join(self.name());
-            match fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    left.push(format!("{}: {error}", path.display()));
-                }
-                // Fails if the folder has other files, which is right, and where it may not be removed, which is harmless.
-                _ => drop(fs::remove_dir(folder)),
+            if let Err(error) = fs::remove_file(&path)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                left.push(format!("{}: {error}", path.display()));
             }
         }
         left

@@ -9,8 +9,8 @@
 //!                      Control::snapshots ──> engine, after its current commit ────┴──> document, on a thread for blocking work
 //! ```
 //!
-//! No request waits for the agent's or the engine's work for longer than [`ENGINE_WAIT`], and only [`AT_ONCE`] are answered
-//! at the same time: what is in a document is bounded, and so is the work for documents.
+//! A request waits at most [`ENGINE_WAIT`] for the engine, and for the agent until its present step ends. Only [`AT_ONCE`]
+//! are answered at the same time: what is in a document is bounded, and so is the work for documents.
 //! Documents have neither secrets nor addresses of clients.
 
 pub(crate) mod routes;
@@ -29,7 +29,7 @@ use portolan_model::catalog::PerFamily;
 use portolan_node::config::Configuration;
 use portolan_node::health::{Health, Now};
 use portolan_status::Objects;
-use tokio::sync::{Semaphore, SemaphorePermit, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::agent::Agent;
 use crate::modes::RelayCounters;
@@ -62,6 +62,9 @@ pub(crate) struct RefusedPorts {
     pub(crate) some: Vec<Refusal>,
 }
 
+/// The place of one answer among [`AT_ONCE`]. It is free again when this is dropped.
+struct Place(#[expect(dead_code, reason = "only its drop matters")] OwnedSemaphorePermit);
+
 /// A question to the agent. It runs on the thread of the watches and must be short.
 type Question = Box<dyn FnOnce(&Agent) + Send>;
 /// The questions that wait for the agent.
@@ -70,7 +73,7 @@ pub(crate) type Questions = mpsc::Receiver<Question>;
 /// What answers need. Requests share it.
 pub(crate) struct Control {
     questions: mpsc::Sender<Question>,
-    at_once: Semaphore,
+    at_once: Arc<Semaphore>,
     version: String,
     started: Now,
     health: Arc<Health>,
@@ -85,7 +88,7 @@ impl Control {
         let (questions, receiver) = mpsc::channel(AT_ONCE);
         let control = Self {
             questions,
-            at_once: Semaphore::new(AT_ONCE),
+            at_once: Arc::new(Semaphore::new(AT_ONCE)),
             version,
             started: Now::read(),
             health,
@@ -96,8 +99,8 @@ impl Control {
     }
 
     /// Takes a place for one answer. `None` if too many requests are being answered.
-    fn place(&self) -> Option<SemaphorePermit<'_>> {
-        self.at_once.try_acquire().ok()
+    fn place(&self) -> Option<Place> {
+        Arc::clone(&self.at_once).try_acquire_owned().ok().map(Place)
     }
 
     /// Asks the agent. The question must be short. `None` while the process ends.

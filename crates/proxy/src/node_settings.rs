@@ -95,12 +95,9 @@ impl KernelSettings {
 
 /// Returns the files with former values for the network namespace of this thread.
 pub(super) fn former() -> Former {
-    let namespace = portolan_sock::namespace::cookie();
-    if let Err(error) = &namespace {
-        tracing::debug!(%error, "this network namespace has no number: former values of kernel settings are not remembered");
-    }
+    let namespace = portolan_sock::namespace::number().map_err(|error| error.to_string());
     let folders = std::env::var_os(FOLDERS_VARIABLE);
-    Former::new(folders_of(folders.as_deref()), &Host::default(), namespace.ok())
+    Former::new(folders_of(folders.as_deref()), &Host::default(), namespace)
 }
 
 fn folders_of(variable: Option<&OsStr>) -> Vec<PathBuf> {
@@ -148,7 +145,7 @@ mod tests {
             fs::write(file, value).expect("a file");
         }
         let host = Host::below(folder);
-        let former = Former::new(vec![folder.join("state")], &host, Some(1));
+        let former = Former::new(vec![folder.join("state")], &host, Ok(1));
         KernelSettings { host, former: former.into(), not_remembered: Once::new() }
     }
 

@@ -113,7 +113,7 @@ pub(super) async fn follow(
     let mut states = progress.0.subscribe();
     loop {
         let state = states.borrow_and_update().clone();
-        let writer = Writer { node: OwnNode::new(state.client.clone(), node_name), notes, metrics };
+        let writer = Writer::new(OwnNode::new(state.client.clone(), node_name), notes, metrics);
         let everything = async {
             writer.write(&state).await;
             std::future::pending::<()>().await;
@@ -131,17 +131,31 @@ struct Writer<'a> {
     node: OwnNode,
     notes: &'a Notes,
     metrics: &'a ProxyMetrics,
+    /// One write at a time: the removal of the taint fails if the Node changes meanwhile.
+    turn: tokio::sync::Mutex<()>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(node: OwnNode, notes: &'a Notes, metrics: &'a ProxyMetrics) -> Self {
+        Self { node, notes, metrics, turn: tokio::sync::Mutex::new(()) }
+    }
 }
 
 impl Writer<'_> {
     async fn write(&self, state: &State) {
-        if let Some(taint) = state.setting.taint.as_ref().filter(|_| state.verified) {
-            self.until_done(&format!("the taint {taint} cannot be removed"), || self.remove(taint)).await;
-        }
-        if let Some(kind) = &state.setting.condition {
-            let what = format!("the condition {kind} cannot be set");
-            self.until_done(&what, || self.set(kind, state.verified)).await;
-        }
+        let untaint = async {
+            if let Some(taint) = state.setting.taint.as_ref().filter(|_| state.verified) {
+                self.until_done(&format!("the taint {taint} cannot be removed"), || self.remove(taint)).await;
+            }
+        };
+        let show = async {
+            if let Some(kind) = &state.setting.condition {
+                let what = format!("the condition {kind} cannot be set");
+                self.until_done(&what, || self.set(kind, state.verified)).await;
+            }
+        };
+        // The API server may refuse one of them for as long as the agent runs.
+        tokio::join!(untaint, show);
     }
 
     async fn remove(&self, taint: &Taint) -> Result<(), NodeError> {
@@ -176,7 +190,10 @@ impl Writer<'_> {
     async fn until_done<F: Future<Output = Result<(), NodeError>>>(&self, what: &str, write: impl Fn() -> F) {
         let mut failures = 0_u32;
         loop {
-            let Err(error) = write().await else {
+            let turn = self.turn.lock().await;
+            let written = write().await;
+            drop(turn);
+            let Err(error) = written else {
                 self.metrics.node_written(NodeWrite::Ok);
                 return;
             };
@@ -212,7 +229,65 @@ fn booted_at() -> Option<SystemTime> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use hyper::{Method, Request, StatusCode};
+    use portolan_node::metrics::BuildInfo;
+    use portolan_watch::ClientSettings;
+    use portolan_watch::events::Recorder;
+    use portolan_web::{self as web, Handler, Listener};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+
     use super::*;
+
+    /// Returns an API server with one tainted Node. It refuses patches of the path `refused`, and sends the paths of
+    /// those that it accepts.
+    fn api(refused: &'static str, accepted: mpsc::UnboundedSender<String>) -> Handler {
+        const NODE: &str = r#"{"kind": "NodeList", "items": [{"metadata": {"name": "n", "resourceVersion": "1"},
+            "spec": {"taints": [{"key": "t", "effect": "NoSchedule"}]}, "status": {}}]}"#;
+        Arc::new(move |request: &Request<Bytes>| {
+            let path = request.uri().path();
+            let (status, text) = match request.method() {
+                &Method::GET => (StatusCode::OK, NODE),
+                _ if path == refused => (StatusCode::FORBIDDEN, "{}"),
+                _ => {
+                    accepted.send(path.to_owned()).expect("the test waits");
+                    (StatusCode::OK, "{}")
+                }
+            };
+            web::answer(status, web::JSON, text).into()
+        })
+    }
+
+    #[tokio::test]
+    async fn one_write_that_is_refused_does_not_hold_up_the_other() {
+        const TAINTS: &str = "/api/v1/nodes/n";
+        const STATUS: &str = "/api/v1/nodes/n/status";
+        for (refused, wanted) in [(TAINTS, STATUS), (STATUS, TAINTS)] {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+            let master = format!("http://{}", listener.local_addr().expect("an address"));
+            let (sender, mut accepted) = mpsc::unbounded_channel();
+            let handler = api(refused, sender);
+            let settings = ClientSettings { master: Some(master), ..ClientSettings::default() };
+            let client = portolan_watch::connect(&settings).await.expect("a client");
+            let (recorder, _poster) = Recorder::new(client.clone(), "n");
+            let (notes, metrics) =
+                (Notes::new(recorder, "n"), ProxyMetrics::new(BuildInfo::of_version("v1")));
+            let taint = Some(Taint { key: "t".to_owned(), effect: None });
+            let progress = Progress::new(client, Readiness { taint, condition: Some("x".to_owned()) });
+            progress.verified();
+            let written = RefCell::new(None);
+            tokio::select! {
+                error = web::serve(Listener::Tcp(&listener), &handler) => panic!("{error}"),
+                never = follow(progress, "n", &notes, &metrics) => match never {},
+                path = accepted.recv() => written.replace(path),
+            };
+            assert_eq!(written.take().as_deref(), Some(wanted));
+        }
+    }
 
     #[test]
     fn the_node_was_booted_before_now() {

@@ -15,12 +15,14 @@ use crate::control::routes::{SERVICES, STATE};
 
 /// The exit status if not everything is in sync.
 const NOT_IN_SYNC: u8 = 1;
-/// The exit status if there is no agent, or it does not answer.
+/// The exit status if there is no agent, or it may not be asked.
 const NO_AGENT: u8 = 2;
+/// The exit status if there is an agent, and it cannot answer at present.
+const BUSY: u8 = 3;
 
 /// Shows what the running proxy does: whether the kernel has every Service, problems, numbers, and the last syncs.
 ///
-/// The exit status is 0 if everything is in sync, 1 if not, and 2 if no proxy answers.
+/// The exit status is 0 if everything is in sync, 1 if not, 2 if no proxy answers, and 3 if it is busy.
 #[derive(Debug, Args)]
 pub struct Options {
     /// The control socket of the proxy.
@@ -56,9 +58,18 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
         }
         Err(error) => {
             eprintln!("Error: {error:#}");
-            Ok(ExitCode::from(NO_AGENT))
+            Ok(ExitCode::from(if error.is::<Busy>() { BUSY } else { NO_AGENT }))
         }
     }
+}
+
+/// The agent cannot answer at present. A later request may succeed.
+#[derive(Debug, thiserror::Error)]
+enum Busy {
+    #[error("the proxy at {0} does not answer in time")]
+    Silent(Place),
+    #[error("the proxy at {0} cannot answer now: {1}")]
+    Refused(Place, String),
 }
 
 /// Returns what is to be printed, and whether everything is in sync.
@@ -101,9 +112,7 @@ fn get(place: &Place, path: &str) -> anyhow::Result<Received> {
             "no permission to ask the proxy at {place}: run this as root, or as a member of the group in \
              portolan.controlSocketGroup"
         ),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-            anyhow::anyhow!("the proxy at {place} does not answer in time")
-        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Busy::Silent(place.clone()).into(),
         _ => anyhow::anyhow!("cannot ask the proxy at {place}: {error}"),
     })?;
     let text = || String::from_utf8_lossy(&answer.body).trim().to_owned();
@@ -113,6 +122,7 @@ fn get(place: &Place, path: &str) -> anyhow::Result<Received> {
             "{place} does not show its state: an older proxy, or its metrics port is not on a loopback address; ask \
              its control socket, or set portolan.stateOnAnyAddress"
         ),
+        503 => Err(Busy::Refused(place.clone(), text()).into()),
         status => bail!("the proxy at {place} answers with status {status}: {}", text()),
     }
 }
@@ -150,7 +160,32 @@ fn print(text: &str) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
+
     use super::*;
+
+    #[test]
+    fn a_busy_agent_is_another_error_than_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let place = Place::Unix(path.clone());
+        assert!(!get(&place, STATE).unwrap_err().is::<Busy>());
+        for (status, is_busy) in [("503 Service Unavailable", true), ("500 Internal Server Error", false)] {
+            let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+            let answer = format!("HTTP/1.0 {status}\r\n\r\nask again\n");
+            let serving = std::thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                // The head is short and comes at once.
+                let _ = stream.read(&mut [0; 1024]).unwrap();
+                stream.write_all(answer.as_bytes()).unwrap();
+            });
+            let error = get(&place, STATE).unwrap_err();
+            serving.join().unwrap();
+            std::fs::remove_file(&path).unwrap();
+            assert_eq!(error.is::<Busy>(), is_busy, "{error:#}");
+            assert!(error.to_string().ends_with(": ask again"), "{error:#}");
+        }
+    }
 
     #[test]
     fn a_service_is_a_namespace_and_a_name() {

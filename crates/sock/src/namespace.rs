@@ -6,7 +6,7 @@ use std::thread;
 use rustix::net::{AddressFamily, SocketType};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
-use crate::{SocketError, option};
+use crate::{Errno, SocketError, option};
 
 /// Runs `work` on a separate thread in a new, empty network namespace and returns its result. The namespace ends when
 /// the thread and all sockets opened in it are gone, also when `work` panics. The panic is passed on.
@@ -25,12 +25,27 @@ pub fn in_new_network_namespace<T: Send>(work: impl FnOnce() -> T + Send) -> Res
     })
 }
 
-/// Returns a number of the network namespace of the calling thread. The kernel never gives it to another namespace
-/// until the next boot. Needs Linux 5.14.
-pub fn cookie() -> Result<u64, SocketError> {
+/// Returns a number of the network namespace of the calling thread, which no other namespace has at the same time. Since
+/// Linux 5.14, no other namespace has it until the next boot. Before, a later namespace may have it after this one ended.
+pub fn number() -> Result<u64, SocketError> {
+    match cookie() {
+        Err(SocketError::System { errno: Errno(libc::ENOPROTOOPT), .. }) => inode(),
+        result => result,
+    }
+}
+
+/// Returns the number of the kernel's cookie. Needs Linux 5.14.
+fn cookie() -> Result<u64, SocketError> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)
         .map_err(SocketError::system("socket"))?;
     option::namespace(socket.as_fd())
+}
+
+/// Returns the number of the file that stands for the namespace. Cookies are counted from 1, and these numbers from
+/// 0xf0000000, so that they do not meet.
+fn inode() -> Result<u64, SocketError> {
+    let file = rustix::fs::stat("/proc/thread-self/ns/net");
+    file.map(|file| file.st_ino).map_err(SocketError::system("stat(/proc/thread-self/ns/net)"))
 }
 
 /// Moves the calling thread into the network namespace of a descriptor of `/proc/PID/ns/net` or `/run/netns/NAME`.
@@ -46,9 +61,11 @@ mod tests {
 
     #[test]
     fn a_number_is_that_of_one_namespace() {
-        let own = cookie().expect("a number");
-        assert_eq!(cookie().expect("a number"), own);
-        let Ok(others) = in_new_network_namespace(cookie) else { return };
-        assert_ne!(others.expect("a number"), own);
+        for number in [number, cookie, inode] {
+            let own = number().expect("a number");
+            assert_eq!(number().expect("a number"), own);
+            let Ok(others) = in_new_network_namespace(number) else { return };
+            assert_ne!(others.expect("a number"), own);
+        }
     }
 }

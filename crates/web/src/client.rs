@@ -4,11 +4,15 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+/// How long one attempt to connect may take.
+const CONNECT: Duration = Duration::from_secs(5);
 /// How long the server may be silent.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Bytes of the longest accepted answer.
@@ -65,18 +69,18 @@ pub struct Received {
 ///
 /// # Errors
 /// There is no server ([`io::ErrorKind::NotFound`], [`io::ErrorKind::ConnectionRefused`]), it may not be asked
-/// ([`io::ErrorKind::PermissionDenied`]), or it does not answer completely ([`io::ErrorKind::InvalidData`],
-/// [`io::ErrorKind::WouldBlock`]).
+/// ([`io::ErrorKind::PermissionDenied`]), or it does not answer in time ([`io::ErrorKind::WouldBlock`],
+/// [`io::ErrorKind::TimedOut`]) or completely ([`io::ErrorKind::InvalidData`]).
 pub fn ask(place: &Place, method: &str, path: &str, body: &[u8]) -> io::Result<Received> {
     let (host, answer) = match place {
         Place::Unix(socket) => {
-            let stream = UnixStream::connect(socket)?;
+            let stream = connect_unix(socket, CONNECT)?;
             stream.set_read_timeout(Some(SILENCE))?;
             stream.set_write_timeout(Some(SILENCE))?;
             ("localhost", exchange(stream, method, path, "localhost", body)?)
         }
         Place::Tcp(host) => {
-            let stream = TcpStream::connect(host.as_str())?;
+            let stream = connect_tcp(host, CONNECT)?;
             stream.set_read_timeout(Some(SILENCE))?;
             stream.set_write_timeout(Some(SILENCE))?;
             (host.as_str(), exchange(stream, method, path, host, body)?)
@@ -86,6 +90,28 @@ pub fn ask(place: &Place, method: &str, path: &str, body: &[u8]) -> io::Result<R
         let text = format!("{host} has not sent a complete HTTP answer");
         io::Error::new(io::ErrorKind::InvalidData, text)
     })
+}
+
+/// Connects to a Unix socket. With a full backlog, the kernel waits as long as a send may take.
+fn connect_unix(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limit))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// Connects to the first address of a host that answers. Each gets this time.
+fn connect_tcp(host: &str, limit: Duration) -> io::Result<TcpStream> {
+    let no_address = || io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    let mut result = Err(no_address());
+    for address in host.to_socket_addrs()? {
+        result = TcpStream::connect_timeout(&address, limit);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
 
 fn exchange(
@@ -159,6 +185,34 @@ mod tests {
         assert_eq!(received(&whole[..whole.len() - 1]), None);
         assert_eq!(received(b"HTTP/1.1 200 OK\r\n\r\nhello"), Some(want));
         assert_eq!(received(b"SSH-2.0-x\r\n\r\n"), None);
+    }
+
+    /// Long enough to connect on this host.
+    const SHORT: Duration = Duration::from_millis(200);
+    /// More connections than wait on a socket with the smallest backlog.
+    const MANY: usize = 16;
+
+    /// Connects until an attempt fails, and returns its error.
+    fn failure<T>(connect: impl Fn() -> io::Result<T>) -> Option<io::ErrorKind> {
+        let mut open = Vec::new();
+        (0..MANY).find_map(|_| connect().map(|stream| open.push(stream)).err()).map(|error| error.kind())
+    }
+
+    #[test]
+    fn a_server_that_accepts_no_connection_is_not_waited_for_without_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let stopped = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&stopped, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&stopped, 0).unwrap();
+        assert_eq!(failure(|| connect_unix(&path, SHORT)), Some(io::ErrorKind::WouldBlock));
+
+        let stopped = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        rustix::net::bind(&stopped, &std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 0)).unwrap();
+        rustix::net::listen(&stopped, 0).unwrap();
+        let listener = std::net::TcpListener::from(stopped);
+        let host = listener.local_addr().unwrap().to_string();
+        assert_eq!(failure(|| connect_tcp(&host, SHORT)), Some(io::ErrorKind::TimedOut));
     }
 
     proptest! {

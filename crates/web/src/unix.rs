@@ -15,6 +15,8 @@ use tokio::net::UnixListener;
 const BACKLOG: i32 = 64;
 /// The owner and the group may connect.
 const SOCKET_MODE: u32 = 0o660;
+/// Only the owner may lock.
+const LOCK_MODE: u32 = 0o600;
 /// Everyone may look up names in the folder. The mode of the socket decides who may connect.
 const FOLDER_MODE: u32 = 0o755;
 
@@ -67,7 +69,8 @@ impl UnixSocket {
             .create(folder)
             .map_err(failed("create the folder", folder))?;
         // Two processes that start at once must not remove each other's new socket.
-        let _locked = lock(folder).map_err(failed("lock the folder", folder))?;
+        let lock = lock_of(path);
+        let _locked = Lock::take(&lock).map_err(failed("lock", &lock))?;
         remove_stale(path)?;
         let socket = bind(path).map_err(failed("create the socket", path))?;
         let opened = Self::listen(socket, path, group);
@@ -113,12 +116,46 @@ fn identity(file: &Metadata) -> (u64, u64) {
     (file.dev(), file.ino())
 }
 
-/// Locks a folder until the descriptor is closed.
-fn lock(folder: &Path) -> io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let folder = rustix::fs::open(folder, flags, Mode::empty())?;
-    rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(folder)
+/// Returns the file that is locked while the socket at `path` is opened.
+fn lock_of(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    name.into()
+}
+
+/// A locked file that only its owner can open, and therefore lock. It is removed when this is dropped, so that a later
+/// process of another user can make its own.
+struct Lock {
+    path: PathBuf,
+    _file: OwnedFd,
+}
+
+impl Lock {
+    /// Creates the file and locks it.
+    ///
+    /// # Errors
+    /// Another process has the lock ([`io::ErrorKind::WouldBlock`]), or the system refuses a step.
+    fn take(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::from_raw_mode(LOCK_MODE))?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // The former owner of the lock may have removed the file in between. A lock on it excludes no other process.
+        let locked = rustix::fs::fstat(&file)?;
+        let present = rustix::fs::lstat(path)?;
+        if (locked.st_dev, locked.st_ino) != (present.st_dev, present.st_ino) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(Self { path: path.to_owned(), _file: file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // The lock is still held here, so this is its own file.
+        if let Err(error) = fs::remove_file(&self.path) {
+            tracing::debug!(path = %self.path.display(), %error, "a lock could not be removed");
+        }
+    }
 }
 
 fn open_socket() -> io::Result<OwnedFd> {
@@ -225,12 +262,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_locked_folder_is_an_error_and_not_a_wait() {
+    async fn another_start_at_once_is_an_error_and_not_a_wait() {
         let folder = tempfile::tempdir().unwrap();
-        let locked = lock(folder.path()).unwrap();
-        let error = UnixSocket::open(&folder.path().join("s"), None).unwrap_err();
-        assert!(matches!(error, UnixSocketError::Failed { step: "lock the folder", .. }), "{error}");
+        let path = folder.path().join("s");
+        let lock = lock_of(&path);
+        let locked = Lock::take(&lock).unwrap();
+        assert_eq!(mode(&lock), 0o600, "other users cannot lock it");
+        let error = UnixSocket::open(&path, None).unwrap_err();
+        assert!(matches!(error, UnixSocketError::Failed { step: "lock", .. }), "{error}");
         drop(locked);
+        let _socket = UnixSocket::open(&path, None).unwrap();
+        assert!(!lock.exists());
+    }
+
+    #[tokio::test]
+    async fn a_lock_of_the_folder_stops_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        // Each user who may list a folder can lock it.
+        let opened = fs::File::open(folder.path()).unwrap();
+        rustix::fs::flock(&opened, FlockOperation::LockExclusive).unwrap();
         UnixSocket::open(&folder.path().join("s"), None).unwrap();
     }
 }

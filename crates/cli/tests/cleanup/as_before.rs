@@ -65,6 +65,22 @@ fn state(node: &Namespace) -> String {
     format!("{}== counters\n{counters:?}\n", node.output("bash", &["-c", DUMP]).unwrap())
 }
 
+#[test]
+fn the_state_is_printed_although_programs_are_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    for program in ["sed", "grep"] {
+        let found = ["/usr/bin", "/bin"].map(|at| std::path::Path::new(at).join(program));
+        let found = found.iter().find(|path| path.exists()).unwrap();
+        std::os::unix::fs::symlink(found, folder.path().join(program)).unwrap();
+    }
+    let mut bash = std::process::Command::new("/bin/bash");
+    let output = bash.args(["-c", DUMP]).env("PATH", folder.path()).output().unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}: {stdout}", output.status);
+    assert!(stdout.starts_with("== nft list ruleset\n(cannot be read)\n"), "{stdout}");
+    assert!(stdout.ends_with("== sysctl\n"), "{stdout}");
+}
+
 /// Returns the lines of `after` that `before` does not have in the same section.
 fn added(before: &str, after: &str) -> BTreeSet<(String, String)> {
     let before: BTreeSet<_> = in_sections(before).collect();

@@ -44,6 +44,10 @@ fn the_values_from_before_the_first_start_come_back_after_restarts_and_changes()
     let line = "set net.netfilter.nf_conntrack_tcp_timeout_established = 7777 (was 10800)";
     assert!(output.contains(line), "{output}");
     assert_eq!([read(node, ESTABLISHED), read(node, CLOSE_WAIT), read(node, LOCALNET)], [7_777, 3_600, 0]);
+    let line = "kept setting net.netfilter.nf_conntrack_tcp_timeout_close_wait = 3600: the agent has not changed it; another \
+                program, such as kube-proxy, has set this value. The kernel's default is 60: \
+                `sysctl -w net.netfilter.nf_conntrack_tcp_timeout_close_wait=60`";
+    assert!(output.contains(line), "{output}");
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn the_agent_can_open_its_control_socket() {
     assert_eq!(volume["emptyDir"], json!({}), "every user may write there, and it ends with the pod");
     let unit = read("deploy/systemd/portolan-proxy.service");
     let name = folder.strip_prefix("/run/").unwrap();
-    assert!(unit.contains(&format!("\nRuntimeDirectory={name}\n")), "{unit}");
+    assert_eq!(unit.matches(&format!("\nRuntimeDirectory={name}\n")).count(), 1, "{unit}");
 }
 
 /// A test beside the check of the memory limit verifies that this limit is enough for 16,000 Services with 10

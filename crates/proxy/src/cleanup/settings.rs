@@ -1,7 +1,7 @@
 //! The kernel settings at a clean-up: they get the values from before the first start of the agent in this boot.
 //!
-//! The agent has noted these values in files ([`node_settings`]). Settings without such a value are left alone. Where
-//! there is no file at all, those that have the value of a start are reported.
+//! The agent has noted these values in files ([`node_settings`]). Settings without such a value are left alone. Those of
+//! them that have the value of a start are reported.
 
 use portolan_leftovers::Kind;
 use portolan_model::Family;
@@ -46,7 +46,7 @@ pub(super) struct Memory {
     former: Former,
     remembered: Remembered,
     host: Host,
-    /// What is reported where nothing was noted: the values of a start with the configuration.
+    /// What is reported of settings that were not noted: the values of a start with the configuration.
     start: StartValues,
 }
 
@@ -170,29 +170,35 @@ impl Memory {
         former::plan(&self.remembered.changes, &self.host, known, hold)
     }
 
-    /// Returns the settings that have the value of a start where nothing was noted.
+    /// Returns the settings that have the value of a start and were not noted.
     fn unknown(&self, start: &[(Wanted, u64)]) -> Vec<Unrestored> {
+        let is_noted =
+            |wanted: &Wanted| self.remembered.changes.iter().any(|change| change.path == wanted.path);
+        let unnoted = start.iter().filter(|(written, default)| {
+            written.value != *default && !is_noted(written) && self.host.has(written)
+        });
+        let unknown = self.why_unknown();
+        let stays = |(written, default): &(Wanted, u64)| {
+            let wanted = Wanted::exactly(written.path, *default);
+            let reason = format!("{unknown}. The kernel's default is {default}: `{}`", wanted.command());
+            Unrestored { wanted, present: written.value.to_string(), reason, is_held: false }
+        };
+        unnoted.map(stays).collect()
+    }
+
+    /// Returns why the former value of a setting that was not noted is not known.
+    fn why_unknown(&self) -> String {
         if self.remembered.is_known {
-            return Vec::new();
+            return "the agent has not changed it; another program, such as kube-proxy, has set this value"
+                .to_owned();
         }
         let folders: Vec<String> =
             self.former.folders().iter().map(|folder| folder.display().to_string()).collect();
-        let unknown = if folders.is_empty() {
-            "no folder is given".to_owned()
-        } else {
-            format!("{} has no file of this boot", folders.join(" or "))
+        let reason = match self.former.unusable() {
+            Some(reason) => reason.to_owned(),
+            None => format!("{} has no file of this boot", folders.join(" or ")),
         };
-        let written =
-            start.iter().filter(|(written, default)| written.value != *default && self.host.has(written));
-        let stays = |(written, default): &(Wanted, u64)| {
-            let wanted = Wanted::exactly(written.path, *default);
-            let reason = format!(
-                "its former value is not known: {unknown}. The kernel's default is {default}: `{}`",
-                wanted.command()
-            );
-            Unrestored { wanted, present: written.value.to_string(), reason, is_held: false }
-        };
-        written.map(stays).collect()
+        format!("its former value is not known: {reason}")
     }
 
     /// Writes the settings, and reads them back.

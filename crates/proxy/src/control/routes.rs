@@ -7,7 +7,7 @@ use hyper::{Method, Request, StatusCode};
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, services, state};
+use super::{Control, Place, services, state};
 
 /// The path of the state document.
 pub(crate) const STATE: &str = "/debug/portolan/state";
@@ -29,17 +29,20 @@ struct Route {
     path: &'static str,
     /// Whether the metrics port serves it, too. Only for what changes nothing and has no secrets.
     is_on_metrics: bool,
-    answer: fn(Arc<Control>, Request<Bytes>) -> Promise,
+    answer: Make,
 }
 
-const fn get(path: &'static str, answer: fn(Arc<Control>, Request<Bytes>) -> Promise) -> Route {
+/// Makes an answer. It keeps the place until its work is done, also if the client has gone.
+type Make = fn(Arc<Control>, Request<Bytes>, Place) -> Promise;
+
+const fn get(path: &'static str, answer: Make) -> Route {
     Route { method: Method::GET, path, is_on_metrics: true, answer }
 }
 
 /// All paths.
 static ROUTES: [Route; 2] = [
-    get(STATE, |control, request| Box::pin(state::answer(control, request))),
-    get(SERVICES, |control, request| Box::pin(services::answer(control, request))),
+    get(STATE, |control, request, place| Box::pin(state::answer(control, request, place))),
+    get(SERVICES, |control, request, place| Box::pin(services::answer(control, request, place))),
 ];
 
 /// Returns the reply to a request. `None` for an unknown path.
@@ -53,10 +56,10 @@ pub(crate) fn reply(control: &Arc<Control>, request: &Request<Bytes>, entrance: 
     }
     let (control, request) = (Arc::clone(control), request.clone());
     Some(Reply::Later(Box::pin(async move {
-        let Some(_place) = control.place() else {
+        let Some(place) = control.place() else {
             return plain(StatusCode::SERVICE_UNAVAILABLE, "too many requests at once; ask again");
         };
-        (route.answer)(Arc::clone(&control), request).await
+        (route.answer)(Arc::clone(&control), request, place).await
     })))
 }
 
@@ -65,17 +68,56 @@ pub(super) fn plain(status: StatusCode, text: &str) -> Answer {
     web::answer(status, PLAIN, format!("{text}\n"))
 }
 
-/// Makes a document on a thread for blocking work, and returns it as JSON, compressed if the client asks for that.
+/// Makes a document on a thread for blocking work, and returns it as JSON, compressed if the client asks for that. The
+/// thread frees the place: it goes on if the client hangs up.
 pub(super) async fn document<T: Serialize>(
     request: &Request<Bytes>,
+    place: Place,
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Answer {
     let headers = request.headers().clone();
     let answering = crate::blocking::run(move || -> anyhow::Result<Answer> {
+        let _place = place;
         let text = serde_json::to_string(&make())?;
         let answer = web::answer(StatusCode::OK, web::JSON, Bytes::new());
         Ok(web::compressed(&headers, answer, text))
     });
     let answer = answering.await.flatten();
     answer.unwrap_or_else(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use portolan_node::health::Health;
+    use tokio::sync::oneshot;
+
+    use super::super::AT_ONCE;
+    use super::*;
+    use crate::modes::RelayCounters;
+
+    #[tokio::test]
+    async fn a_client_that_hangs_up_frees_no_place_before_its_document_is_made() {
+        let health = Arc::new(Health::new(Duration::MAX));
+        let (control, _questions) = Control::new("v1".into(), health, RelayCounters::default());
+        let (started, starts) = oneshot::channel();
+        let (finish, finishes) = mpsc::channel::<()>();
+        let make = move || {
+            let _ = started.send(());
+            finishes.recv().is_ok()
+        };
+        let request = Request::new(Bytes::new());
+        let answering = document(&request, control.place().expect("a place"), make);
+        tokio::select! {
+            _ = answering => panic!("the document is not made yet"),
+            started = starts => started.expect("the work starts"),
+        }
+        assert_eq!(control.at_once.available_permits(), AT_ONCE - 1, "the work goes on");
+        finish.send(()).expect("the work goes on");
+        let all = u32::try_from(AT_ONCE).expect("a small number");
+        let places = control.at_once.acquire_many(all).await.expect("the end of the work frees the place");
+        assert!(control.place().is_none(), "{places:?}");
+    }
 }

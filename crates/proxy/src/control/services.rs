@@ -17,7 +17,7 @@ use portolan_node::time::rfc3339;
 use portolan_status::{self as status, Endpoint, Service, ServicePage, ServicePort};
 use portolan_web::Answer;
 
-use super::{Control, RefusedPorts, routes, state};
+use super::{Control, Place, RefusedPorts, routes, state};
 use crate::agent::Agent;
 
 /// Services on a page, if the request names no number.
@@ -43,7 +43,7 @@ struct Query {
 }
 
 /// Answers with a page of Services.
-pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
     let query = match Query::parse(request.uri().query().unwrap_or_default()) {
         Ok(query) => query,
         Err(error) => return routes::plain(StatusCode::BAD_REQUEST, &error),
@@ -61,7 +61,7 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>) -> An
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "a commit takes long; ask again");
     };
     let refused = facts.refused;
-    routes::document(&request, move || {
+    routes::document(&request, place, move || {
         let tables: Vec<Table> = snapshots.into_iter().map(|FamilySnapshot { table, .. }| table).collect();
         page(&tables, &query, &refused)
     })

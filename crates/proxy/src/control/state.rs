@@ -15,11 +15,11 @@ use portolan_node::time::rfc3339;
 use portolan_status::{self as status, Family, Moment, State, Sync, problems};
 use portolan_web::Answer;
 
-use super::{Control, Facts, RefusedPorts, routes};
+use super::{Control, Facts, Place, RefusedPorts, routes};
 use crate::agent::Agent;
 
 /// Answers with the state document.
-pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
     let Some(facts) = control.ask(Agent::facts).await else {
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending");
     };
@@ -27,7 +27,7 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>) -> An
         Some(engine) => Control::snapshots(engine).await,
         None => Some(Vec::new()),
     };
-    routes::document(&request, move || {
+    routes::document(&request, place, move || {
         let engine_answered = snapshots.is_some();
         let lanes = match snapshots {
             Some(snapshots) => {
