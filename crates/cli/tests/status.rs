@@ -80,7 +80,7 @@ fn the_state_follows_the_kernel() {
     assert_eq!(state["families"], Value::Array(Vec::new()));
     assert!(state["health"]["waitingFor"].to_string().contains("the list of Services"), "{state:#}");
     let shown = status(&socket, &["--service", "default/v4"]);
-    assert_eq!(shown.code, 2);
+    assert_eq!(shown.code, 3);
     assert!(shown.stderr.contains("the Services are not known completely yet"), "{}", shown.stderr);
 
     cluster.restart_server();
@@ -291,7 +291,7 @@ fn the_userspace_mode_shows_its_relay_and_what_it_refuses() {
     cluster.service(sctp, &[&cluster.world.pods()[0]]);
     let (state, code) =
         until(&proxy, &socket, "the refusal", |state| state["families"][0]["refusedCount"] == 1);
-    assert_eq!((code, codes(&state)), (0, vec!["servicePortsRefused"]), "{state:#}");
+    assert!(code == 0 && codes(&state).contains(&"servicePortsRefused"), "{state:#}");
     let refused = &state["families"][0]["refused"][0];
     assert_eq!(
         (&refused["servicePort"], &refused["protocol"]),
