@@ -84,7 +84,13 @@ impl KernelSettings {
     /// set them, unless a finding in `reported` has reported them. kube-proxy does not start in that case; Portolan keeps
     /// serving Services.
     pub(super) fn apply_conntrack(&self, configuration: &Configuration, reported: &[Finding]) {
-        let refused = self.apply(&wanted(configuration, &self.host));
+        self.apply_or_warn(&wanted(configuration, &self.host), reported);
+    }
+
+    /// Writes settings that differ. Warns of those that cannot be written, with the commands that set them, unless a finding
+    /// in `reported` has reported them.
+    pub(super) fn apply_or_warn(&self, wanted: &[Wanted], reported: &[Finding]) {
+        let refused = self.apply(wanted);
         let mut settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
         settings.retain(|setting| !reported.iter().any(|finding| finding.reports_setting(setting)));
         if !settings.is_empty() {

@@ -73,15 +73,15 @@ impl Outcome {
 
     /// Returns true if a packet that is not masqueraded has got another source port of the node.
     fn is_port_clash(&self) -> bool {
-        let (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) =
-            (&self.verdict.fate, &self.result)
-        else {
-            return false;
+        let ProbeResult::Reached(reached) = &self.result else { return false };
+        let expects_masquerading = match &self.verdict.fate {
+            Fate::Backends { set, masqueraded, .. } => set
+                .iter()
+                .zip(masqueraded)
+                .any(|(backend, masqueraded)| *masqueraded && backend.socket() == reached.backend),
+            Fate::NotOurs => false,
+            Fate::Reject | Fate::Drop => return false,
         };
-        let expects_masquerading = set
-            .iter()
-            .zip(masqueraded)
-            .any(|(backend, masqueraded)| *masqueraded && backend.socket() == reached.backend);
         self.attempt.sender.origin() == Origin::Node
             && !expects_masquerading
             && reached.seen_source.ip() == self.attempt.packet().source

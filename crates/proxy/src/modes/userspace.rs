@@ -25,7 +25,7 @@ use super::blueprint::{PlaneOptions, required};
 use super::{
     Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
 };
-use crate::checks::{self, Finding};
+use crate::checks::Finding;
 use crate::node_settings::KernelSettings;
 
 /// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
@@ -163,11 +163,7 @@ impl PlaneOptions for Options {
 /// connections to two Services. The kernel then gives the second one another source port after PREROUTING. Linux 6.1 would
 /// already have passed its packets to the first one, and the second would not be established.
 fn look_up_sockets_late(kernel_settings: &KernelSettings) {
-    let refused = kernel_settings.apply(&[Wanted::exactly(TCP_EARLY_DEMUX, 0)]);
-    let settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
-    if !settings.is_empty() {
-        checks::log(&[Finding::KernelSettings { settings }]);
-    }
+    kernel_settings.apply_or_warn(&[Wanted::exactly(TCP_EARLY_DEMUX, 0)], &[]);
 }
 
 /// Returns the options of a family's data plane.
