@@ -7,6 +7,9 @@
     reason = "a test program"
 )]
 
+mod bed;
+mod redirect;
+
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -14,156 +17,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_engine::Driven;
-use portolan_iptables::{Programs, Variant};
-use portolan_model::observed::Observed;
-use portolan_model::{
-    Backend, Capture, Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
-    ServicePortName, Settings,
-};
-use portolan_nftables::Nftables;
+use portolan_model::{Change, Forwarding, Protocol, ServicePortName};
 use portolan_relay::Options;
 use portolan_sock::{Protocol as SocketProtocol, Socket};
-use portolan_testkit::{
-    Namespace, Probe, ProbeResult, Traffic, TrafficPlan, TrafficReport, World, eventually, probe_many,
-};
-use portolan_userspace::{Remains, Userspace, read_redirect, spawn_translated};
+use portolan_testkit::{Probe, ProbeResult, Traffic, TrafficPlan, eventually, probe_many};
+use portolan_userspace::Remains;
 use portolan_wire::nftables::{Family as WireFamily, IfExists, Table, Transaction};
 
-const FAMILY: Family = Family::Ipv4;
-const PORT: u16 = 8080;
-/// How long the traffic runs in each mode.
-const WHILE: Duration = Duration::from_millis(1500);
-const PATIENCE: Duration = Duration::from_secs(120);
-/// A SYN that is repeated arrives within this time, but not one of a connection that the kernel refuses to track.
-const SHORT: Duration = Duration::from_secs(20);
-
-fn vip() -> SocketAddr {
-    SocketAddr::from(([10, 96, 0, 1], 80))
-}
-
-fn settings() -> Settings {
-    Settings {
-        family: FAMILY,
-        local_detector: LocalDetector::None,
-        masquerade_all: true,
-        masquerade_bit: 14,
-        node_port_addresses: NodePortAddresses::MatchAll,
-        node_ip: None,
-        service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
-    }
-}
-
-fn service(backends: &[IpAddr]) -> Vec<Change> {
-    let [namespace, service, port] = ["default", "web", ""].map(Arc::from);
-    let name = |protocol| {
-        let (namespace, service, port) = (Arc::clone(&namespace), Arc::clone(&service), Arc::clone(&port));
-        Arc::new(ServicePortName { namespace, service, port, protocol })
-    };
-    let backend = |&address: &IpAddr| Backend { address, port: PORT, may_hairpin: false };
-    let forwarding = |protocol| Forwarding::plain(vip(), protocol, backends.iter().map(backend).collect());
-    let change = |protocol| {
-        let new = Some(Arc::new(forwarding(protocol)));
-        Change { name: name(protocol), family: FAMILY, old: None, new }
-    };
-    vec![change(Protocol::Tcp), change(Protocol::Udp)]
-}
-
-/// A node with a Service of two pods, and clients in a pod, on the node and outside.
-struct Bed {
-    world: World,
-    changes: Vec<Change>,
-}
-
-impl Bed {
-    fn new() -> Self {
-        let world = World::builder().pods(3).remote_pods(1).build().unwrap();
-        let backends: Vec<IpAddr> = world.pods().iter().take(2).map(|pod| pod.address(FAMILY)).collect();
-        for pod in world.pods().iter().take(2) {
-            world.serve(pod, Protocol::Tcp, PORT).unwrap();
-            world.serve(pod, Protocol::Udp, PORT).unwrap();
-        }
-        Self { world, changes: service(&backends) }
-    }
-
-    /// Gives the Service one backend in the first pod, and returns its address. The test opens the listener.
-    fn backend_of_its_own(&mut self) -> SocketAddr {
-        let address = SocketAddr::new(self.world.pods()[0].address(FAMILY), PORT + 1);
-        let backend = Backend { address: address.ip(), port: address.port(), may_hairpin: false };
-        for change in &mut self.changes {
-            let new = Forwarding::plain(vip(), change.name.protocol, Box::new([backend]));
-            change.new = Some(Arc::new(new));
-        }
-        address
-    }
-
-    fn node(&self) -> &Namespace {
-        self.world.node().namespace()
-    }
-
-    fn nftables(&self) -> Driven<Nftables> {
-        self.at_node(|| {
-            let mut plane = Driven::new(settings(), Nftables::open(settings()).unwrap());
-            plane.apply(&self.changes).unwrap();
-            plane.resync().unwrap();
-            plane
-        })
-    }
-
-    fn userspace(&self) -> Driven<Userspace> {
-        self.userspace_with(Options::default())
-    }
-
-    fn userspace_with(&self, options: Options) -> Driven<Userspace> {
-        self.at_node(|| {
-            let relay = portolan_relay::spawn(&[FAMILY], options).unwrap();
-            let mut plane = Driven::new(settings(), Userspace::open(settings(), relay).unwrap());
-            plane.apply(&self.changes).unwrap();
-            plane.resync().unwrap();
-            plane
-        })
-    }
-
-    /// Opens a data plane that captures by redirect, with the kernel setting that the agent writes for it.
-    fn redirect(&self) -> Driven<Userspace> {
-        self.node().output("sysctl", &["-q", "-w", "net.ipv4.tcp_early_demux=0"]).unwrap();
-        self.at_node(|| {
-            let options = Options { capture: Capture::Redirect, ..Options::default() };
-            let relay = spawn_translated(&[FAMILY], options).unwrap();
-            let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
-            let plane =
-                Userspace::open_redirect(programs, settings(), portolan_iptables::Options::default(), relay);
-            let mut plane = Driven::new(settings(), plane);
-            plane.apply(&self.changes).unwrap();
-            plane.resync().unwrap();
-            plane
-        })
-    }
-
-    fn at_node<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.node().run(work).unwrap()
-    }
-
-    /// Starts traffic from a pod, from the node itself and from outside.
-    fn traffic(&self) -> Vec<Traffic> {
-        let [.., pod] = self.world.pods() else { panic!("no pod") };
-        let from = [pod.namespace(), self.node(), self.world.client().namespace()];
-        let plan = TrafficPlan { tcp: Some(vip()), ..TrafficPlan::default() };
-        from.map(|namespace| Traffic::start(namespace, plan).unwrap()).into()
-    }
-}
-
-fn assert_lossless(traffic: Vec<Traffic>) {
-    let reports: Vec<TrafficReport> = traffic.into_iter().map(|traffic| traffic.stop().unwrap()).collect();
-    for report in &reports {
-        assert!(report.is_lossless() && report.connections_ok > 100, "{report}");
-    }
-}
-
-/// Waits while the traffic goes on.
-fn a_while() {
-    let until = Instant::now() + WHILE;
-    eventually(PATIENCE, "a while", || Instant::now() >= until).unwrap();
-}
+use crate::bed::*;
 
 #[test]
 fn modes_take_over_from_each_other_under_load_and_nothing_is_lost() {
@@ -401,112 +262,9 @@ fn endpoints_see_the_client_on_request() {
     }
 }
 
-/// As with a pod in the host's network that serves behind an external IP of its node.
-#[test]
-fn a_backend_may_have_the_service_address() {
-    serve_where_the_service_is(Bed::userspace);
-}
-
-#[test]
-fn with_redirect_a_backend_may_have_the_service_address() {
-    serve_where_the_service_is(Bed::redirect);
-}
-
-fn serve_where_the_service_is(open: impl Fn(&Bed) -> Driven<Userspace>) {
-    let mut bed = Bed::new();
-    let own = SocketAddr::from(([198, 51, 100, 77], PORT));
-    for change in &mut bed.changes {
-        let mut forwarding = Forwarding::clone(change.new.as_ref().unwrap());
-        forwarding.cluster = Box::new([Backend { address: own.ip(), port: own.port(), may_hairpin: false }]);
-        forwarding.frontends = Box::new([Frontend::ExternalIp(own.ip(), own.port())]);
-        change.new = Some(Arc::new(forwarding));
-    }
-    bed.node().ip(&format!("addr add {}/32 dev lo", own.ip())).unwrap();
-    bed.world.echo().listen(bed.node(), Protocol::Tcp, own).unwrap();
-    let plane = open(&bed);
-    let [.., pod] = bed.world.pods() else { panic!("no pod") };
-    for _ in 0..4 {
-        let probe = Probe::new(Protocol::Tcp, own);
-        let results = probe_many(&[(pod.namespace(), probe)]).unwrap();
-        assert!(matches!(results[..], [ProbeResult::Reached(_)]), "{results:?}");
-    }
-    let accepted = plane.relay().counters().accepted.load(Ordering::Relaxed);
-    assert_eq!(accepted, 4, "the relay is not its own client");
-}
-
-/// All datagrams arrive at one port, and a client may use one port for all of them: conntrack has the original
-/// destination.
-#[test]
-fn redirected_datagrams_of_one_client_find_their_services() {
-    let mut bed = Bed::new();
-    let others = [SocketAddr::from(([10, 96, 0, 2], 80)), SocketAddr::from(([10, 96, 0, 3], 81))];
-    let udp = bed.changes[1].clone();
-    let pods: Vec<IpAddr> = bed.world.pods().iter().take(2).map(|pod| pod.address(FAMILY)).collect();
-    for (number, (at, pod)) in others.into_iter().zip(&pods).enumerate() {
-        let mut forwarding = Forwarding::clone(udp.new.as_ref().unwrap());
-        forwarding.cluster = Box::new([Backend { address: *pod, port: PORT, may_hairpin: false }]);
-        forwarding.frontends = Box::new([Frontend::ClusterIp(at.ip(), at.port())]);
-        let service = Arc::from(format!("other-{number}"));
-        let name = Arc::new(ServicePortName { service, ..(*udp.name).clone() });
-        bed.changes.push(Change { name, new: Some(Arc::new(forwarding)), ..udp.clone() });
-    }
-    let plane = bed.redirect();
-    for from in [bed.world.client().namespace(), bed.node()] {
-        for (at, pod) in [others, [others[1], others[0]]].concat().into_iter().zip([0, 1, 1, 0]) {
-            let flow = (from, Probe::new(Protocol::Udp, at).from_port(40_000));
-            let [ProbeResult::Reached(reached)] = probe_many(&[flow]).unwrap()[..] else {
-                panic!("{at} is not reached");
-            };
-            assert_eq!(reached.backend.ip(), pods[pod], "{at}");
-        }
-    }
-    drop(plane);
-}
-
-/// Both connections have the same tuple of replies once they are translated to the relay's listener.
-#[test]
-fn a_client_uses_one_port_for_two_services() {
-    for open in [Bed::userspace, Bed::redirect] {
-        let mut bed = Bed::new();
-        let other = SocketAddr::from(([10, 96, 0, 2], 80));
-        let tcp = bed.changes[0].clone();
-        let mut forwarding = Forwarding::clone(tcp.new.as_ref().unwrap());
-        forwarding.frontends = Box::new([Frontend::ClusterIp(other.ip(), other.port())]);
-        let name = Arc::new(ServicePortName { service: Arc::from("other"), ..(*tcp.name).clone() });
-        bed.changes.push(Change { name, new: Some(Arc::new(forwarding)), ..tcp });
-        let _plane = open(&bed);
-        let clients = [bed.world.client().namespace(), bed.world.pods()[2].namespace(), bed.node()];
-        for (number, client) in clients.into_iter().enumerate() {
-            client.output("sysctl", &["-q", "-w", "net.ipv4.ip_local_port_range=45000 45000"]).unwrap();
-            let connect = |to| client.run(|| TcpStream::connect_timeout(&to, SHORT)).unwrap();
-            let _first = connect(vip()).unwrap();
-            let second = connect(other);
-            assert!(second.is_ok(), "client {number}: {second:?}");
-        }
-    }
-}
-
-#[test]
-fn the_listeners_are_reachable_through_services_only() {
-    let bed = Bed::new();
-    let plane = bed.redirect();
-    let address = bed.world.node().address(FAMILY);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
-        for from in [bed.world.client().namespace(), bed.node()] {
-            for port in [plane.relay().options().ports.cluster, plane.relay().options().ports.local] {
-                let probe = Probe::new(protocol, SocketAddr::new(address, port));
-                let results = probe_many(&[(from, probe)]).unwrap();
-                assert!(matches!(results[..], [ProbeResult::Refused]), "{protocol} {port}: {results:?}");
-            }
-        }
-    }
-    let strays = plane.relay().counters().unknown.load(Ordering::Relaxed);
-    assert_eq!(strays, 0, "the kernel refuses");
-}
-
 /// Backends fail and recover all the time, and one always lives: no client is left without a backend.
 #[test]
-fn dying_backends_under_load_are_nobodys_loss_while_one_lives() {
+fn dying_backends_under_load_lose_no_connection_while_one_lives() {
     let mut bed = Bed::new();
     let pods: Vec<IpAddr> = bed.world.pods().iter().take(2).map(|pod| pod.address(FAMILY)).collect();
     // The third backend refuses, and the last one does not exist.
@@ -526,8 +284,8 @@ fn dying_backends_under_load_are_nobodys_loss_while_one_lives() {
         bed.world.echo().listen(dying.namespace(), Protocol::Tcp, address).unwrap();
     }
     let report = traffic.stop().unwrap();
-    let nobody_left = plane.relay().counters().all_failed.load(Ordering::Relaxed);
-    assert_eq!(nobody_left, 0, "one lives: {report}");
+    let without_backend = plane.relay().counters().all_failed.load(Ordering::Relaxed);
+    assert_eq!(without_backend, 0, "one lives: {report}");
     // A backend takes the connections with it that it has begun to answer: few, unless the machine is slow.
     assert!(report.connections_failed * 20 <= report.connections_ok, "{report}");
     assert!(report.connections_ok > 100, "{report}");
@@ -554,38 +312,4 @@ fn sctp_is_refused_with_a_reason() {
     let probe = Probe::new(Protocol::Sctp, vip());
     let outcome = probe_many(&[(bed.world.client().namespace(), probe)]).unwrap();
     assert!(matches!(outcome[..], [ProbeResult::Refused]), "{outcome:?}");
-}
-
-/// The rules hold the frontends; the relay's table has the endpoints.
-#[test]
-fn the_rules_of_a_redirect_read_back_with_and_without_the_relays_table() {
-    let bed = Bed::new();
-    let mut plane = bed.redirect();
-    let table: Vec<_> =
-        bed.changes.iter().filter_map(|change| Some((change.name.clone(), change.new.clone()?))).collect();
-    let texts = |observed: &Observed| -> Vec<String> {
-        observed.difference(&table).iter().map(ToString::to_string).collect()
-    };
-    bed.at_node(|| {
-        let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
-        assert_eq!(texts(&read_redirect(&programs, FAMILY).unwrap().unwrap()), [""; 0]);
-        assert_eq!(texts(&plane.observe().unwrap()), [""; 0]);
-        let without = |change: &Change| {
-            let new =
-                Forwarding { cluster: Box::default(), ..Forwarding::clone(change.new.as_ref().unwrap()) };
-            Change { new: Some(Arc::new(new)), ..change.clone() }
-        };
-        plane.relay().apply(FAMILY, bed.changes.iter().map(without).collect());
-        assert_eq!(texts(&plane.observe().unwrap()).len(), 4, "two endpoints of two protocols");
-        plane.relay().apply(FAMILY, bed.changes.clone());
-        assert_eq!(portolan_iptables::read(&programs, FAMILY).unwrap(), None, "it is not the iptables mode");
-        let flush = "*nat\n-F KUBE-SERVICES\nCOMMIT\n";
-        programs.restore(|out| out.write_str(flush)).unwrap();
-        let missing = [
-            "default/web (TCP): cluster IP 10.96.0.1:80 is not programmed",
-            "default/web (UDP): cluster IP 10.96.0.1:80 is not programmed",
-        ];
-        assert_eq!(texts(&read_redirect(&programs, FAMILY).unwrap().unwrap()), missing);
-        assert_eq!(texts(&plane.observe().unwrap()), missing);
-    });
 }
