@@ -137,6 +137,23 @@ mod tests {
             (&["demo/shop:https", "tcp"], Kind::Firewall, "KUBE-FW-6RPHUCFPUBGIVHOV"),
             (&["demo/dual", "sctp"], Kind::Cluster, "KUBE-SVC-C3N62DSJIEREFECB"),
             (&["ns1/svc1:p80", "tcp"], Kind::Cluster, "KUBE-SVC-XPGD46QRK7WJZT7O"),
+            // A worked example that guides to kube-proxy's rules show.
+            (&["default/httpservice:http", "tcp"], Kind::Cluster, "KUBE-SVC-PZZOH4GMXQXQLAH7"),
+            (
+                &["default/httpservice:http", "tcp", "192.168.178.7:8080"],
+                Kind::Endpoint,
+                "KUBE-SEP-SHRHPIF6JJVVZWAJ",
+            ),
+            (
+                &["default/httpservice:http", "tcp", "192.168.178.8:8080"],
+                Kind::Endpoint,
+                "KUBE-SEP-RWO7TIJ7ZXLAS5CA",
+            ),
+            (
+                &["default/httpservice:http", "tcp", "192.168.238.70:8080"],
+                Kind::Endpoint,
+                "KUBE-SEP-UDTT7ANR2HKPGI6N",
+            ),
             (&["demo/web:http", "tcp", "10.180.0.11:8080"], Kind::Endpoint, "KUBE-SEP-6IU6CSKRWDLZL5LZ"),
             (&["demo/dual", "sctp", "[fd00:10:180::62]:9099"], Kind::Endpoint, "KUBE-SEP-QGVBNXXCLYOXPCXV"),
         ] {

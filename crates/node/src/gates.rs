@@ -10,8 +10,11 @@ use std::collections::BTreeMap;
 use crate::nearest::nearest;
 
 mod known;
+mod retired;
 #[cfg(test)]
 mod tests;
+
+pub use self::retired::Retired;
 
 /// Enables or disables every alpha gate that is not named itself.
 const ALL_ALPHA: &str = "AllAlpha";
@@ -52,6 +55,9 @@ pub enum GateError {
         /// The known gate with a similar name.
         meant: Option<&'static str>,
     },
+    /// Kubernetes 1.36 does not have the gate, and its feature has one value for good.
+    #[error("cannot be set to {}: it is always {} since Kubernetes {}; leave it out", !.0.value, .0.value, .0.since)]
+    Retired(Retired),
     /// The gate is locked to one value.
     #[error("cannot be set to {}: it is locked to {locked}; leave it out", !.locked)]
     Locked {
@@ -80,6 +86,8 @@ struct Gate {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureGates {
     gates: BTreeMap<&'static str, Gate>,
+    /// Gates of older releases that the operator named, with the value that their features have.
+    retired: Vec<Retired>,
 }
 
 impl Default for FeatureGates {
@@ -94,7 +102,7 @@ impl Default for FeatureGates {
         for (name, stage) in [(ALL_ALPHA, Stage::Alpha), (ALL_BETA, Stage::Beta)] {
             gates.insert(name, Gate { stage, locked: false, enabled: false, named: false });
         }
-        Self { gates }
+        Self { gates, retired: Vec::new() }
     }
 }
 
@@ -102,7 +110,7 @@ impl FeatureGates {
     /// Returns the gates with these values by name.
     ///
     /// # Errors
-    /// Every name that is unknown, or locked to the other value.
+    /// Every name that is unknown, or that has the other value for good.
     pub fn from_map(values: &BTreeMap<String, bool>) -> Result<Self, Vec<(String, GateError)>> {
         let mut gates = Self::default();
         let set = values.iter().filter_map(|(name, value)| Some((name, gates.set(name, *value).err()?)));
@@ -134,7 +142,19 @@ impl FeatureGates {
         self.gates.iter().filter(move |(_, gate)| needless(gate)).map(|(name, gate)| (*name, gate.stage))
     }
 
+    /// Returns the gates of older releases that an operator named.
+    pub fn retired(&self) -> impl Iterator<Item = &Retired> {
+        self.retired.iter()
+    }
+
     fn set(&mut self, name: &str, value: bool) -> Result<(), GateError> {
+        if let Some(gate) = retired::retired(name) {
+            if gate.value != value {
+                return Err(GateError::Retired(*gate));
+            }
+            self.retired.push(*gate);
+            return Ok(());
+        }
         let Some(gate) = self.gates.get_mut(name) else {
             return Err(GateError::Unknown { meant: nearest(name, self.gates.keys().copied()) });
         };

@@ -154,6 +154,10 @@ impl Options {
         FieldErrors::from_list(errors.collect())?;
         let gates = configuration.gates();
         notes.extend(gates.needless().map(needless));
+        notes.extend(gates.retired().map(|gate| {
+            let (name, value, since) = (gate.name, gate.value, gate.since);
+            format!("feature gate {name} is always {value} since Kubernetes {since}: leave it out")
+        }));
         let version = match given.version("version") {
             VersionFlag::Report(version) => version,
             _ => own_version(),

@@ -169,7 +169,7 @@ const FIELDS: &[Field] = &[
         "mode",
         "text",
         "",
-        "`nftables`, `iptables`, `ipvs`; empty means `iptables`, or `nftables` where iptables cannot be used",
+        "`nftables`, `iptables`, `ipvs`, `userspace`; empty means `iptables`, or `nftables` where iptables cannot be used",
         "How packets are forwarded.",
     ),
     field(

@@ -39,10 +39,6 @@ fn the_gates_that_matter_to_a_node_have_their_stages() {
     for (name, stage, enabled) in table {
         assert_eq!(stage_of(name), Some((stage, enabled)), "{name}");
     }
-    // Removed gates, whose behaviour is unconditional.
-    for name in ["ProxyTerminatingEndpoints", "TopologyAwareHints", "ServiceTrafficDistribution"] {
-        assert_eq!(stage_of(name), None, "{name}");
-    }
 }
 
 #[test]
@@ -93,4 +89,25 @@ fn all_alpha_and_all_beta_do_not_change_named_gates() {
     let set = gates(&[("AllBeta", false), ("ComponentFlagz", true)]).expect("known gates");
     assert!(set.enabled("ComponentFlagz") && !set.enabled("ComponentStatusz"));
     assert!(set.enabled("AllowServiceExternalIPs"), "a GA gate");
+}
+
+/// A configuration of an older release starts; one that asks for what no release can do any more is refused.
+#[test]
+fn gates_of_older_releases_are_accepted_with_the_value_that_they_have_for_good() {
+    assert!(retired::RETIRED.is_sorted_by_key(|gate| gate.name.as_bytes()));
+    for gate in retired::RETIRED {
+        assert_eq!(stage_of(gate.name), None, "{}", gate.name);
+        let set = gates(&[(gate.name, gate.value)]).expect("its value");
+        assert_eq!(set.retired().collect::<Vec<_>>(), [gate]);
+        assert_eq!(
+            gates(&[(gate.name, !gate.value)]),
+            Err(vec![(gate.name.to_owned(), GateError::Retired(*gate))])
+        );
+    }
+    let errors = gates(&[("ProxyTerminatingEndpoints", false), ("ServiceTopology", true)]).expect_err("two");
+    let reported: Vec<String> = errors.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+    insta::assert_snapshot!(reported.join("\n"), @r"
+    ProxyTerminatingEndpoints: cannot be set to false: it is always true since Kubernetes 1.28; leave it out
+    ServiceTopology: cannot be set to true: it is always false since Kubernetes 1.20; leave it out
+    ");
 }
