@@ -60,25 +60,30 @@ pub(crate) fn assert_lossless_but_answers(load: Vec<(&'static str, Traffic)>, at
     assert_all(load, |report| spared(report).is_lossless(), why);
 }
 
-/// Stops the load and asserts that nothing was lost, apart from consecutive connections of the node itself. When the
+/// Stops the load and asserts that nothing was lost, apart from connections of the node itself at one moment. When the
 /// IPVS mode is replaced, connections break that the node opened between the new mode's rules and the removal of the
-/// Service's address from the node.
+/// Service's address from the node, unless they were answered before it.
 pub(crate) fn assert_lossless_but_own(load: Vec<(&'static str, Traffic)>) {
     let (own, others): (Vec<_>, Vec<_>) =
         load.into_iter().partition(|(name, _)| name.starts_with("node to "));
     assert!(!own.is_empty() && !others.is_empty());
     let spared = |report: &TrafficReport| TrafficReport { connections_failed: 0, ..report.clone() };
-    assert_all(own, |report| spared(report).is_lossless() && lost_in_a_row(report), "");
+    assert_all(own, |report| spared(report).is_lossless() && lost_at_one_moment(report), "");
     assert_lossless(others);
 }
 
-/// Returns true if the connections that failed came one after the other.
-fn lost_in_a_row(report: &TrafficReport) -> bool {
+/// The largest number of answered connections between two that the same removal of an address has broken.
+const BETWEEN: u64 = 10;
+
+/// Returns true if the connections that failed were opened about the same time.
+fn lost_at_one_moment(report: &TrafficReport) -> bool {
     let number = |loss: &String| loss.split("connection ").nth(1)?.split(':').next()?.parse::<u64>().ok();
-    let numbers: Vec<u64> = report.losses.iter().filter_map(number).collect();
+    let mut numbers: Vec<u64> = report.losses.iter().filter_map(number).collect();
+    // They are reported when they fail, which may be in another order.
+    numbers.sort_unstable();
     // The report names only a limited number of failures.
     numbers.len() as u64 == report.connections_failed
-        && numbers.windows(2).all(|pair| matches!(pair, [one, next] if *next == one + 1))
+        && numbers.windows(2).all(|pair| matches!(pair, [one, next] if next - one <= BETWEEN + 1))
 }
 
 fn assert_all(load: Vec<(&'static str, Traffic)>, is_good: impl Fn(&TrafficReport) -> bool, why: &str) {
