@@ -44,6 +44,8 @@ pub(super) const OWN: [(Table, &str); 12] = [
 /// Chains of the filter table that a full load writes as a whole, with the rules of Services in them.
 pub(super) const FILTER_CHAINS: [&str; 5] =
     [SERVICES, EXTERNAL_SERVICES, FORWARD, NODE_PORTS, PROXY_FIREWALL];
+/// The number of those that are always written before the nat table: all but the last.
+pub(super) const FILTER_FIRST: usize = 4;
 /// Chains of the nat table that lead to those of Service ports.
 pub(super) const NAT_DISPATCH: [&str; 2] = [SERVICES, NODE_PORTS];
 /// Chains of the nat table without rules of Services.

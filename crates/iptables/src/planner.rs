@@ -10,7 +10,10 @@ use std::sync::Arc;
 
 use portolan_model::{Backend, Change, Forwarding, ServicePortName, Settings};
 
-use super::fixed::{self, CANARY, FILTER_CHAINS, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, SERVICES};
+use super::fixed::{
+    self, CANARY, FILTER_CHAINS, FILTER_FIRST, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, PROXY_FIREWALL,
+    SERVICES,
+};
 use super::partial::Partial;
 use super::rule::{self, Chain, Rule, Table};
 use super::saved::{Content, saved};
@@ -162,38 +165,56 @@ impl Planner {
             rule::commit(out)?;
         }
         let mut counts = Rules::default();
-        self.full_filter(wanted, present, &mut counts, out)?;
+        // Packets that another mode leads reach this chain with the Service's address. Its rules for other Services would drop
+        // them, so they are written when this mode leads the packets.
+        let firewall_last = present.has_rules(Table::Filter, &[PROXY_FIREWALL]);
+        let (first, last) =
+            FILTER_CHAINS.split_at(if firewall_last { FILTER_FIRST } else { FILTER_CHAINS.len() });
+        self.full_filter((wanted, present), first, &mut counts, out)?;
         self.full_nat((wanted, present), pieces, &mut counts, out)?;
+        self.full_filter((wanted, present), last, &mut counts, out)?;
         self.rules = counts;
         Ok(())
     }
 
+    /// Writes these chains of the filter table.
     fn full_filter(
         &self,
-        wanted: &Wanted,
-        present: &Present,
+        (wanted, present): (&Wanted, &Present),
+        of_services: &[&'static str],
         counts: &mut Rules,
         out: &mut impl fmt::Write,
     ) -> fmt::Result {
-        let (first, last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
+        let is_first = of_services.contains(&SERVICES);
+        let (mut first, mut last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
+        if !is_first {
+            (first, last) = (Vec::new(), Vec::new());
+        }
         // If this mode has no rules in the chain, its rules may be kubelet's and stay.
-        let firewall = !first.is_empty() || present.lacks(Table::Filter, FIREWALL);
-        let rules = || first.iter().chain(&last).cloned().chain(self.all_dispatch(Table::Filter, wanted));
-        let chains = FILTER_CHAINS.into_iter().chain(firewall.then_some(FIREWALL));
+        let firewall = is_first && (!first.is_empty() || present.lacks(Table::Filter, FIREWALL));
+        let dispatch =
+            || self.all_dispatch(Table::Filter, wanted).filter(|rule| of_services.contains(&rule.chain));
+        let rules = || first.iter().chain(&last).cloned().chain(dispatch());
+        let chains = of_services.iter().copied().chain(firewall.then_some(FIREWALL));
         let counted = rules().inspect(|rule| counts.add(rule.table, 1));
-        if self.is_there(Table::Filter, present, chains, counted) && !needs(Table::Filter, present) {
+        let is_there = self.is_there(Table::Filter, present, chains, counted);
+        if is_there && !(is_first && needs(Table::Filter, present)) {
             return Ok(());
         }
         rule::begin(out, Table::Filter)?;
-        FILTER_CHAINS.iter().try_for_each(|chain| rule::declare(out, chain))?;
+        of_services.iter().try_for_each(|chain| rule::declare(out, chain))?;
         if firewall {
             rule::declare(out, FIREWALL)?;
         }
-        declare_canary(Table::Filter, present, out)?;
-        append_all(out, first)?;
-        self.append_dispatch(Table::Filter, wanted, out)?;
-        append_all(out, last)?;
-        jumps(Table::Filter, present, out)?;
+        if is_first {
+            declare_canary(Table::Filter, present, out)?;
+        }
+        append_all(out, first.clone())?;
+        dispatch().try_for_each(|rule| rule::append(out, rule.chain, rule.text))?;
+        append_all(out, last.clone())?;
+        if is_first {
+            jumps(Table::Filter, present, out)?;
+        }
         rule::commit(out)
     }
 
@@ -207,13 +228,19 @@ impl Planner {
         let mut transaction = Transactions { out, open: false };
         let first = fixed::nat_first(self.context());
         counts.add(Table::Nat, first.len());
-        if present.lacks(Table::Nat, CANARY)
-            || !self.is_there(Table::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned())
-        {
+        let are_there = self.is_there(Table::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned());
+        // The rules that masquerade belong to the rules that lead to Services. Another mode may have written both, and may
+        // need its own until its last connection has been led: both change at once.
+        let fixed_last = !are_there && pieces != Pieces::One && present.has_rules(Table::Nat, &NAT_FIXED);
+        if fixed_last {
+            let out = transaction.open()?;
+            declare_missing(&NAT_FIXED, present, out)?;
+            declare_canary(Table::Nat, present, out)?;
+        } else if !are_there || present.lacks(Table::Nat, CANARY) {
             let out = transaction.open()?;
             NAT_FIXED.iter().try_for_each(|chain| rule::declare(out, chain))?;
             declare_canary(Table::Nat, present, out)?;
-            append_all(out, first)?;
+            append_all(out, first.clone())?;
         }
         let mut stale: BTreeSet<&String> = present.service_chains.keys().collect();
         let mut written: usize = 0;
@@ -240,7 +267,8 @@ impl Planner {
         if pieces != Pieces::One {
             transaction.commit()?;
         }
-        self.full_nat_dispatch((wanted, present), &stale, counts, &mut transaction)?;
+        let fixed = if fixed_last { first } else { Vec::new() };
+        self.full_nat_dispatch((wanted, present), &stale, fixed, counts, &mut transaction)?;
         transaction.commit()
     }
 
@@ -248,6 +276,7 @@ impl Planner {
         &self,
         (wanted, present): (&Wanted, &Present),
         stale: &BTreeSet<&String>,
+        fixed: Vec<Rule>,
         counts: &mut Rules,
         transaction: &mut Transactions<'_, W>,
     ) -> fmt::Result {
@@ -255,10 +284,14 @@ impl Planner {
         let rules = self.all_dispatch(Table::Nat, wanted).chain(last.iter().cloned());
         let rules = rules.inspect(|rule| counts.add(rule.table, 1));
         let is_there = self.is_there(Table::Nat, present, NAT_DISPATCH.into_iter(), rules);
-        if is_there && stale.is_empty() && !needs(Table::Nat, present) {
+        if is_there && stale.is_empty() && fixed.is_empty() && !needs(Table::Nat, present) {
             return Ok(());
         }
         let out = transaction.open()?;
+        if !fixed.is_empty() {
+            NAT_FIXED.iter().try_for_each(|chain| rule::declare(out, chain))?;
+            append_all(out, fixed)?;
+        }
         NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
         stale.iter().try_for_each(|chain| rule::declare(out, chain))?;
         self.append_dispatch(Table::Nat, wanted, out)?;
@@ -425,6 +458,11 @@ impl<W: fmt::Write> Transactions<'_, W> {
 /// Returns true if the canary or a jump is missing.
 fn needs(table: Table, present: &Present) -> bool {
     present.lacks(table, CANARY) || present.missing_jumps().any(|jump| jump.table == table)
+}
+
+fn declare_missing(chains: &[&'static str], present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+    let mut missing = chains.iter().filter(|chain| present.lacks(Table::Nat, chain));
+    missing.try_for_each(|chain| rule::declare(out, chain))
 }
 
 fn declare_canary(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {

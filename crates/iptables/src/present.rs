@@ -122,6 +122,11 @@ impl Present {
         rule::commit(out)
     }
 
+    /// Returns true if one of these chains has rules.
+    pub(super) fn has_rules(&self, table: Table, chains: &[&'static str]) -> bool {
+        chains.iter().any(|chain| self.contents.contains_key(&(table, *chain)))
+    }
+
     /// Returns true if a chain is missing.
     pub(super) fn lacks(&self, table: Table, chain: &'static str) -> bool {
         !self.fixed.contains(&(table, chain))

@@ -413,4 +413,58 @@ proptest! {
         let again = full(&mut planner, &tables.present(family), pieces);
 prop_assert_eq!(again, "", "nothing is written twice");
     }
+
+    /// A load over the rules of another mode. That mode leads packets until the last transaction of the nat table, and until
+    /// then its rules masquerade them. The drops of this mode come after that: they would meet the packets of the other one.
+    #[test]
+    fn a_load_over_the_rules_of_another_mode_leaves_them_to_it_until_it_leads_packets(
+        seed in any::<u64>(), family in family(), pieces in pieces()
+    ) {
+        let mut planner = Planned::new(settings(family), counting());
+        let (changes, health_checks) = Edited::new(seed).first();
+        planner.remember(&changes, &health_checks);
+        let new = loaded(&mut planner);
+        let mut tables = Tables::empty();
+        prop_assert_eq!(tables.restore(OF_IPVS, |_| {}), Ok(()));
+        let old = tables.clone();
+        let text = full(&mut planner, &old.present(family), pieces);
+        let is_old = |tables: &Tables, table, chain| tables.chain(table, chain) == old.chain(table, chain);
+        let mut wrong = Vec::new();
+        let seen = |tables: &Tables| {
+            let leads = is_old(tables, "nat", "KUBE-SERVICES");
+            for chain in ["KUBE-POSTROUTING", "KUBE-MARK-MASQ"] {
+                if is_old(tables, "nat", chain) != leads {
+                    wrong.push(chain);
+                }
+            }
+            if leads && !is_old(tables, "filter", "KUBE-PROXY-FIREWALL") {
+                wrong.push("KUBE-PROXY-FIREWALL");
+            }
+        };
+        prop_assert_eq!(tables.restore(&text, seen), Ok(()));
+        prop_assert_eq!(wrong, [""; 0], "{}", text);
+        for (table, chain) in [("nat", "KUBE-POSTROUTING"), ("filter", "KUBE-PROXY-FIREWALL"), ("filter", "KUBE-FORWARD")] {
+            prop_assert_eq!(tables.chain(table, chain), new.chain(table, chain));
+        }
+        prop_assert_eq!(full(&mut planner, &tables.present(family), pieces), "", "nothing is written twice");
+    }
 }
+
+/// Rules of the IPVS mode in chains that this mode has, too.
+const OF_IPVS: &str = "\
+*filter
+:KUBE-PROXY-FIREWALL - [0:0]
+-A INPUT -j KUBE-PROXY-FIREWALL
+-A KUBE-PROXY-FIREWALL -m set --match-set KUBE-LOAD-BALANCER dst,dst -j DROP
+COMMIT
+*nat
+:KUBE-SERVICES - [0:0]
+:KUBE-POSTROUTING - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+-A POSTROUTING -j KUBE-POSTROUTING
+-A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
+-A KUBE-POSTROUTING -m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE
+-A KUBE-MARK-MASQ -j MARK --or-mark 0x8000
+COMMIT
+";
