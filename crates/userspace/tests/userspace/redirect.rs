@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use portolan_engine::Driven;
 use portolan_iptables::{Programs, Variant};
 use portolan_model::observed::Observed;
-use portolan_model::{Backend, Capture, Change, Forwarding, Frontend, Protocol, ServicePortName};
+use portolan_model::{Backend, Change, Forwarding, Frontend, Protocol, ServicePortName};
 use portolan_testkit::{Probe, ProbeResult, probe_many};
 use portolan_userspace::{Userspace, read_redirect};
 
