@@ -1,4 +1,4 @@
-//! What the kernel of this node has: firewall rules of other programs, and connections.
+//! What the kernel of this node has besides rules of Services: firewall rules of other programs, and connections.
 
 use std::net::SocketAddr;
 
@@ -13,18 +13,22 @@ use portolan_wire::conntrack::{Flow, Tuple, status};
 /// Most connections of the client that are kept.
 const MOST: usize = 10_000;
 
-/// What was read. What could not be read is `None`, with a fault.
-pub(super) struct Kernel {
-    pub(super) rules: Option<Ruleset>,
+/// What was read. What could not be read is missing, with a fault.
+#[derive(Debug)]
+pub struct Kernel {
+    rules: Option<Ruleset>,
     connections: Option<Vec<Connection>>,
     /// True if connections may be missing.
     partial: bool,
-    pub(super) faults: Vec<String>,
+    faults: Vec<String>,
 }
 
 impl Kernel {
-    /// Reads what concerns a question, in the network namespace of this thread.
-    pub(super) fn read(question: &Question, facts: &Facts<'_>) -> Result<Self, Unanswerable> {
+    /// Reads what concerns a question, in the network namespace of this thread. Blocks while programs run.
+    ///
+    /// # Errors
+    /// The question cannot be answered.
+    pub fn read(question: &Question, facts: &Facts<'_>) -> Result<Self, Unanswerable> {
         let Ends { client, destination, protocol } = ends(question, facts)?;
         let (rules, unread) = gather::ruleset(&Host::default());
         let mut faults: Vec<String> =
@@ -48,9 +52,16 @@ impl Kernel {
         Ok(Self { rules, connections, partial, faults })
     }
 
-    /// Returns the connections for the answer.
-    pub(super) fn known(&self) -> Option<Known<'_>> {
-        self.connections.as_deref().map(|list| Known { list, partial: self.partial })
+    /// Adds what was read to the facts of an answer.
+    #[must_use]
+    pub fn added_to<'a>(&'a self, facts: Facts<'a>) -> Facts<'a> {
+        let connections = self.connections.as_deref().map(|list| Known { list, partial: self.partial });
+        Facts { connections, rules: self.rules.as_ref(), ..facts }
+    }
+
+    /// Returns what could not be read, each in one sentence.
+    pub fn faults(&self) -> &[String] {
+        &self.faults
     }
 }
 
