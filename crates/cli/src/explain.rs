@@ -8,27 +8,17 @@ mod cluster;
 mod objects;
 mod origin;
 
-use std::io::{IsTerminal as _, Write as _};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
-use portolan_explain::{
-    Facts, Flow, Note, Outcome, Pod, Question, Report, Sender, Source, Style, Target, answer, printable,
-};
+use clap::Args;
+use portolan_explain::{Facts, Note, Pod, Report, Source, answer, printable};
 use portolan_model::catalog::PerFamily;
-use portolan_proxy::packets::{self, Configured, Kernel, NoAnswer};
+use portolan_proxy::packets::{self, Asked, Configured, Kernel, NoAnswer, Output, print};
 
 use self::objects::Objects;
 use self::origin::{Origin, WAYS};
-
-/// Exit codes besides 0, reachable. An error has 1.
-pub(crate) const REFUSED: u8 = 2;
-pub(crate) const DROPPED: u8 = 3;
-pub(crate) const NOT_A_SERVICE: u8 = 4;
-pub(crate) const NOT_AS_WANTED: u8 = 5;
 
 /// The flags that matter if the running proxy answers: they say where it listens.
 const FLAGS_OF_AGENT: [&str; 3] = ["config", "control-socket", "hostname-override"];
@@ -42,10 +32,8 @@ const FLAGS_OF_AGENT: [&str; 3] = ["config", "control-socket", "hostname-overrid
 /// something else than what is wanted.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Who sends the packet: an IP address, `node`, `outside` or `pod/NAME[.NAMESPACE]`.
-    from: Sender,
-    /// Where it is sent to: `ADDRESS:PORT[/PROTOCOL]`, or `svc/NAME[.NAMESPACE][:PORT][/PROTOCOL]`.
-    to: Target,
+    #[command(flatten)]
+    asked: Asked,
     /// File or folder of Services, EndpointSlices, Nodes, ServiceCIDRs and Pods in YAML or JSON; `-` is the standard input.
     /// May be repeated.
     #[arg(long, value_name = "PATH", action = clap::ArgAction::Append)]
@@ -56,36 +44,15 @@ pub(crate) struct Options {
     /// Another context of the kubeconfig than the current one, to read the objects of a cluster.
     #[arg(long, value_name = "NAME", conflicts_with = "manifests")]
     context: Option<String>,
-    /// With objects, also read from the kernel of this node: its addresses, what is programmed for Services in any mode, by Portolan or
-    /// kube-proxy's iptables and IPVS modes, firewall rules, and connections. Needs root.
+    /// With objects, also read from the kernel of this node: its addresses, what is programmed for Services in any mode, by
+    /// Portolan or kube-proxy's iptables and IPVS modes, firewall rules, and connections. Needs root.
     #[arg(long)]
     kernel: bool,
-    /// The flow is known to conntrack; with the endpoint to which it goes, if the kernel is not read.
-    #[arg(long, value_name = "ENDPOINT", num_args = 0..=1, require_equals = true)]
-    #[expect(clippy::option_option, reason = "the flag, and its value")]
-    established: Option<Option<SocketAddr>>,
-    /// Name of the interface at which the packet arrives on this node, for detectLocalMode by interface and for firewall rules.
-    #[arg(long, value_name = "NAME")]
-    interface: Option<String>,
-    /// Form of the report.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
     #[command(flatten)]
     proxy: Box<portolan_proxy::Options>,
     /// True if kubectl called the program. The objects are those of a cluster then, unless files are named.
     #[arg(skip)]
     is_plugin: bool,
-}
-
-/// Form of the report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Lines for people, in colour on a terminal without `NO_COLOR`.
-    Text,
-    /// One JSON object.
-    Json,
-    /// One YAML document.
-    Yaml,
 }
 
 impl Options {
@@ -103,11 +70,6 @@ impl Options {
     fn node_name<'a>(&'a self, configured: &'a Configured) -> Option<&'a str> {
         self.node.as_deref().or_else(|| configured.node_name())
     }
-
-    fn question(&self) -> Question {
-        let flow = self.established.map_or(Flow::New, |endpoint| Flow::Established { endpoint });
-        Question { from: self.from.clone(), to: self.to.clone(), flow, interface: self.interface.clone() }
-    }
 }
 
 /// Answers the question and prints the report. Warnings go to the standard error, and into the notes of a report for
@@ -115,33 +77,33 @@ impl Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut warnings = Warnings::default();
     let mut proxy = (*options.proxy).clone();
-    let mut report = match Origin::of(options, &mut proxy)? {
-        Origin::Agent => ask_agent(options, &proxy, &mut warnings)?,
+    let origin = Origin::of(options, &mut proxy)?;
+    let configured = Configured::load(&proxy)?;
+    warnings.all("configuration", configured.notes());
+    let mut report = match origin {
+        Origin::Agent => ask_agent(options, &proxy, &configured, &mut warnings)?,
         Origin::Manifests => {
             let objects = Objects::read(&options.manifests)?;
-            explain(options, &proxy, &objects, Source::Manifests, &mut warnings)?
+            explain(options, configured, &objects, Source::Manifests, &mut warnings)?
         }
         Origin::ApiServer(settings) => {
-            let objects = cluster::read(&settings, &options.from)?;
-            explain(options, &proxy, &objects, Source::ApiServer, &mut warnings)?
+            let objects = cluster::read(&settings, &options.asked.from)?;
+            explain(options, configured, &objects, Source::ApiServer, &mut warnings)?
         }
     };
-    if options.output != Output::Text {
+    if options.asked.output != Output::Text {
         report.notes.extend(warnings.0);
     }
-    let mut out = std::io::stdout().lock();
-    out.write_all(rendered(&report, options.output)?.as_bytes()).context("cannot write the report")?;
-    Ok(status(report.outcome))
+    print(&report, options.asked.output)
 }
 
 /// Asks the running proxy of this node.
 fn ask_agent(
     options: &Options,
     proxy: &portolan_proxy::Options,
+    configured: &Configured,
     warnings: &mut Warnings,
 ) -> anyhow::Result<Report> {
-    let configured = Configured::load(proxy)?;
-    warnings.all("configuration", configured.notes());
     let without_effect: Vec<String> =
         proxy.given().filter(|name| !FLAGS_OF_AGENT.contains(name)).map(|name| format!("--{name}")).collect();
     if !without_effect.is_empty() {
@@ -149,13 +111,14 @@ fn ask_agent(
         let text = format!("the running proxy answers with its own configuration; without effect: {flags}");
         warnings.add("configuration", &text);
     }
-    let socket = configured.control_socket().context("the configuration has no control socket");
-    let socket = socket.context(WAYS)?;
-    let report = packets::ask(socket, &options.question()).map_err(|error| match error {
-        NoAnswer::NotAsked(_) => anyhow::Error::new(error).context(WAYS),
+    let Some(socket) = configured.control_socket() else {
+        anyhow::bail!("the configuration has no control socket (portolan.controlSocket)\n{WAYS}");
+    };
+    let report = packets::ask(socket, &options.asked.question()).map_err(|error| match error {
+        NoAnswer::NotAsked(_) => anyhow::anyhow!("{error}\n{WAYS}"),
         error => error.into(),
     })?;
-    if let Some(node) = options.node_name(&configured)
+    if let Some(node) = options.node_name(configured)
         && node != report.node
     {
         anyhow::bail!(
@@ -170,13 +133,11 @@ fn ask_agent(
 /// Explains what objects require.
 fn explain(
     options: &Options,
-    proxy: &portolan_proxy::Options,
+    mut configured: Configured,
     objects: &Objects,
     source: Source,
     warnings: &mut Warnings,
 ) -> anyhow::Result<Report> {
-    let mut configured = Configured::load(proxy)?;
-    warnings.all("configuration", configured.notes());
     warnings.all("object-not-usable", &objects.faults);
     let pods = objects.pods();
     let node_name = node_name(options, &configured, objects, &pods, source)?;
@@ -206,12 +167,14 @@ fn explain(
         observed: PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() },
         ..Facts::new(&node, &catalog)
     };
-    let question = options.question();
+    let question = options.asked.question();
     if !options.kernel {
         return Ok(answer(&question, &facts)?);
     }
     let kernel = Kernel::read(&question, &facts)?;
-    warnings.all("kernel-not-read", kernel.faults());
+    for note in kernel.notes() {
+        warnings.add(&note.code, &note.text);
+    }
     Ok(answer(&question, &kernel.added_to(facts))?)
 }
 
@@ -247,7 +210,7 @@ fn node_name(
         return Ok(name.to_owned());
     }
     if source == Source::ApiServer
-        && let Some(name) = objects.node_of(&options.from, pods)?
+        && let Some(name) = objects.node_of(&options.asked.from, pods)?
     {
         return Ok(name);
     }
@@ -261,33 +224,4 @@ fn node_name(
     let host = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
     anyhow::ensure!(!host.is_empty(), "this host has no name; name the node with --node");
     Ok(host)
-}
-
-fn rendered(report: &Report, output: Output) -> anyhow::Result<String> {
-    Ok(match output {
-        Output::Text => report.text(style()),
-        Output::Json => serde_json::to_string_pretty(report).context("cannot write JSON")? + "\n",
-        Output::Yaml => serde_saphyr::to_string(report).context("cannot write YAML")?,
-    })
-}
-
-/// Returns whether to use colours: on a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
-fn style() -> Style {
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    if std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
-        Style::Colour
-    } else {
-        Style::Plain
-    }
-}
-
-fn status(outcome: Outcome) -> ExitCode {
-    match outcome {
-        Outcome::Reachable => ExitCode::SUCCESS,
-        Outcome::Refused => ExitCode::from(REFUSED),
-        Outcome::Dropped => ExitCode::from(DROPPED),
-        Outcome::NotAService => ExitCode::from(NOT_A_SERVICE),
-        Outcome::NotAsWanted => ExitCode::from(NOT_AS_WANTED),
-    }
 }

@@ -65,6 +65,9 @@ pub struct Facts<'a> {
     pub slices: &'a [(ObjectKey, EndpointSlice)],
     /// What a mode read from the kernel. `None` if it was not read.
     pub observed: PerFamily<Option<&'a Observed>>,
+    /// The address from which a process on this node sends to the destination, by the node's routes. `None` if the routes were
+    /// not asked, or there is none.
+    pub node_source: Option<IpAddr>,
     /// Connections that conntrack has, at least those of the client to the destination. `None` if they were not read.
     pub connections: Option<Known<'a>>,
     /// Firewall rules. `None` if they were not read.
@@ -147,6 +150,7 @@ impl<'a> Facts<'a> {
             node_addresses: &[],
             slices: &[],
             observed: PerFamily { ipv4: None, ipv6: None },
+            node_source: None,
             connections: None,
             rules: None,
         }

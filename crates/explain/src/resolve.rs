@@ -344,12 +344,14 @@ fn is_in_detected_cidr(view: &FamilyView, address: IpAddr) -> bool {
     matches!(&view.settings.local_detector, LocalDetector::Cidr(cidr) if cidr.contains(&address))
 }
 
-/// Returns this node as the client. Packets to its own addresses have the same address as source.
+/// Returns this node as the client. Packets to its own addresses have the same address as source, others the one that the
+/// route to the destination says, or else the node's own address.
 fn node(facts: &Facts<'_>, view: &FamilyView, destination: IpAddr) -> Client {
     let family = Family::of(destination);
     let listed = || facts.node.addresses.iter().copied().find(|address| Family::of(*address) == family);
     let own = view.settings.node_ip.or_else(listed);
-    let address = if facts.node.has(destination) { Some(destination) } else { own };
+    let by_route = facts.node_source.filter(|source| Family::of(*source) == family);
+    let address = if facts.node.has(destination) { Some(destination) } else { by_route.or(own) };
     let unspecified = match family {
         Family::Ipv4 => IpAddr::from([0_u8; 4]),
         Family::Ipv6 => IpAddr::from([0_u8; 16]),

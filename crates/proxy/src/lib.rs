@@ -27,6 +27,7 @@ mod cleanup;
 mod command_line;
 mod control;
 mod events;
+mod explain;
 mod file;
 mod modes;
 mod node_settings;

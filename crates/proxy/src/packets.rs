@@ -4,7 +4,9 @@
 //!   as those of a running agent, and the differences of the mode by its driver
 //! - [`Kernel`]: what the kernel has besides rules of Services
 //! - [`ask`]: the answer of a running agent
+//! - [`Asked`], [`print`]: the command lines
 
+mod command;
 mod kernel;
 mod running;
 
@@ -23,6 +25,7 @@ use portolan_sock::addresses;
 
 use super::options::{Loaded, Options};
 use super::{modes, settings};
+pub use command::{Asked, Output, print};
 pub use kernel::Kernel;
 pub use running::{Asking, NoAnswer, ask};
 

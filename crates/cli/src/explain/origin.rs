@@ -9,9 +9,9 @@ use portolan_watch::ClientSettings;
 use super::Options;
 
 /// The three ways to ask, for an error.
-pub(super) const WAYS: &str = "there are three ways to ask: on a node with a running proxy, as root (--control-socket FILE, if it \
-                               is not the usual one); about objects in files (--manifests PATH); about a cluster \
-                               (--kubeconfig FILE, and --node NAME)";
+pub(super) const WAYS: &str = "There are three ways to ask: on a node with a running proxy, as root (--control-socket FILE if it \
+                               listens elsewhere); about objects in files (--manifests PATH); about a cluster (--kubeconfig FILE \
+                               and --node NAME)";
 
 /// The kubeconfig file of kubectl, in the home folder.
 const HOME_FILE: &str = ".kube/config";

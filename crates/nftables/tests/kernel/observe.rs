@@ -153,7 +153,7 @@ fn damage_is_read_back_as_what_it_does_to_services() {
 fn an_endpoint_that_another_program_changed_is_missing_and_extra() {
     in_namespace(|| {
         let state = [put("web", cluster_ip(Family::Ipv4, 1, [1, 2]))];
-        let mut nftables = programmed(settings(Family::Ipv4), &state);
+        let nftables = programmed(settings(Family::Ipv4), &state);
         let id = "0x00004000";
         let change = |index: u32, endpoint: &str| {
             nft(&format!("add element ip portolan endpoints {{ {id} . {index} : {endpoint} }}"));

@@ -55,6 +55,8 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
         let is_last = look >= LOOKS;
         let looking = crate::blocking::run(move || {
             let report = prepared.report(&control, &question);
+            // All rules of Services were in memory.
+            portolan_sock::memory::trim();
             let counts = |report: &Report| is_last || report.outcome != Outcome::NotAsWanted;
             let answer = match report {
                 Ok(report) if counts(&report) => Some(routes::json(&headers, &report)),
@@ -143,7 +145,7 @@ impl Prepared {
             Err(error) => notes.push(unread(&format!("cannot read the {family} rules of Services: {error}"))),
         }
         let kernel = Kernel::read(question, &facts)?;
-        notes.extend(kernel.faults().iter().map(|fault| unread(fault)));
+        notes.extend_from_slice(kernel.notes());
         let observed = PerFamily { ipv4: observed.ipv4.as_ref(), ipv6: observed.ipv6.as_ref() };
         let facts = kernel.added_to(Facts { observed, ..facts });
         let mut report = explain(question, &facts)?;

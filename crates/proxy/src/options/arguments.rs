@@ -117,5 +117,10 @@ mod tests {
             assert_eq!(got, want.split(' ').map(OsString::from).collect::<Vec<_>>(), "{line}");
         }
         assert_eq!(normalise([]), [OsString::new()]);
+        for (called, is_plugin) in
+            [("kubectl-portolan", true), ("/usr/bin/kubectl-portolan", true), ("portolan", false)]
+        {
+            assert_eq!(is_kubectl_plugin(&[called.into(), "explain".into()]), is_plugin, "{called}");
+        }
     }
 }
