@@ -32,7 +32,9 @@ const MOST_CONNECTIONS: usize = 20;
 /// The question names something that is not known or ambiguous, or the state of the flow is not known.
 pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswerable> {
     let mut asked = resolve(question, facts)?;
-    let table = facts.services.table(asked.family);
+    let mut table = facts.services.table(asked.family);
+    // Of several Service ports that resemble the destination, the same one is named each time.
+    table.sort_unstable_by(|(first, _), (second, _)| first.cmp(second));
     let oracle = Oracle {
         settings: &asked.view.settings,
         local_addresses: &facts.node.addresses,
