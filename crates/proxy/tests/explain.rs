@@ -112,14 +112,14 @@ fn questions(rng: &mut Rng, ranges: &Ranges, catalog: &Catalog) -> Vec<Question>
     addresses
         .extend(["192.168.100.1", "127.0.0.1", "203.0.113.9"].map(|text| text.parse::<IpAddr>().unwrap()));
     let ports: Vec<u16> = ranges.ports.iter().chain(&ranges.node_ports).copied().chain([9]).collect();
-    let names: Vec<String> = catalog
+    let services: Vec<String> = catalog
         .forwardings(Family::Ipv4)
         .map(|(name, _)| format!("svc/{}.{}:{}", name.service, name.namespace, name.port))
         .collect();
     let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
     let mut question = || {
         let to = *rng.pick(&addresses)?;
-        let named = rng.pick(&names).and_then(|name| name.parse().ok()).filter(|_| rng.chance(50));
+        let named = rng.pick(&services).and_then(|name| name.parse().ok()).filter(|_| rng.chance(50));
         let socket = SocketAddr::new(to, *rng.pick(&ports)?);
         let target = named.unwrap_or(Target::Socket { socket, protocol: *rng.pick(&protocols)? });
         let same_family: Vec<IpAddr> =
