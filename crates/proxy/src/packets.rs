@@ -4,7 +4,7 @@
 //!   as those of a running agent, and the differences of the mode by its driver
 //! - [`Kernel`]: what the kernel has besides rules of Services
 //! - [`ask`]: the answer of a running agent
-//! - [`Asked`], [`print`]: the command lines
+//! - [`Asked`], [`print()`]: what the command lines have in common
 
 mod command;
 mod kernel;
