@@ -120,7 +120,7 @@ bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
 		--haproxy target/tools/haproxy/haproxy
 
 ## Build the static binaries in target/static: portolan-proxy for images (deploy/image) and nodes, portolan with all
-## subcommands for hosts of any distribution.
+## subcommands for hosts of any distribution, and the link to it that kubectl finds as its plugin.
 # Each binary is built by itself. Built together, portolan-proxy would get the features that portolan needs of their
 # common dependencies. Nothing reads the tables for unwinding, half a MiB of the file: a panic aborts.
 static: export RUSTFLAGS := $(RUSTFLAGS) -C force-unwind-tables=no
@@ -131,6 +131,7 @@ static: packages-static
 		$(CARGO) build --quiet --locked --release -p $$binary --target $(STATIC_TARGET) \
 			&& cp target/$(STATIC_TARGET)/release/$$binary $(STATIC_FOLDER) || exit 1; \
 	done
+	! test -e $(STATIC_FOLDER)/portolan || ln -sf portolan $(STATIC_FOLDER)/kubectl-portolan
 	@ls -l $(STATIC_FOLDER)
 
 ## Build an image of the static portolan-proxy and Debian's iptables, for docker load, podman load or ctr images import. Needs root.

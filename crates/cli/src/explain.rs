@@ -1,73 +1,58 @@
-//! `portolan explain`: reads the question, the objects and the configuration, and prints the answer of crate `explain`.
+//! `portolan explain`: reads the question, and prints the answer of the running proxy, or that of crate `explain` from objects
+//! and a configuration.
+//!
+//! - `origin`: where what is wanted comes from
+//! - `objects`: the objects of manifests and of an API server (`cluster`)
 
-mod kernel;
+mod cluster;
 mod objects;
+mod origin;
 
-use std::io::{IsTerminal as _, Write as _};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, ValueEnum};
-use portolan_explain::{
-    Facts, Flow, Note, Outcome, Question, Report, Sender, Style, Target, answer, printable,
-};
+use clap::Args;
+use portolan_explain::{Facts, Note, Pod, Report, Source, answer, printable};
 use portolan_model::catalog::PerFamily;
-use portolan_proxy::packets::{self, Configured};
+use portolan_proxy::packets::{self, Asked, Configured, Kernel, NoAnswer, Output, print};
 
-use self::kernel::Kernel;
 use self::objects::Objects;
+use self::origin::{Origin, WAYS};
 
-/// Exit codes besides 0, reachable. An error has 1.
-pub(crate) const REFUSED: u8 = 2;
-pub(crate) const DROPPED: u8 = 3;
-pub(crate) const NOT_A_SERVICE: u8 = 4;
-pub(crate) const NOT_AS_WANTED: u8 = 5;
+/// The flags that matter if the running proxy answers: they say where it listens.
+const FLAGS_OF_AGENT: [&str; 3] = ["config", "control-socket", "hostname-override"];
 
 /// Explains what happens to a packet: which Service port it meets, which endpoints may get it, and why.
 ///
-/// Takes the flags of the proxy, too, so that the settings are those of an agent with these flags.
+/// Asks the running proxy of this node, which also reads the kernel. With --manifests or --kubeconfig, takes objects from files
+/// or from a cluster. Then the flags of the proxy count, too, so that the settings are those of an agent with these flags.
 ///
 /// Exit codes: 0 reachable; 1 the question cannot be answered; 2 refused; 3 dropped; 4 not a Service's; 5 the kernel has
 /// something else than what is wanted.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Who sends the packet: an IP address, `node`, `outside` or `pod/NAME[.NAMESPACE]`.
-    from: Sender,
-    /// Where it is sent to: `ADDRESS:PORT[/PROTOCOL]`, or `svc/NAME[.NAMESPACE][:PORT][/PROTOCOL]`.
-    to: Target,
+    #[command(flatten)]
+    asked: Asked,
     /// File or folder of Services, EndpointSlices, Nodes, ServiceCIDRs and Pods in YAML or JSON; `-` is the standard input.
     /// May be repeated.
-    #[arg(long, value_name = "PATH", required = true, action = clap::ArgAction::Append)]
+    #[arg(long, value_name = "PATH", action = clap::ArgAction::Append)]
     manifests: Vec<PathBuf>,
-    /// Also read from the kernel of this node: its addresses, what is programmed for Services in any mode, by Portolan or
-    /// kube-proxy's iptables and IPVS modes, firewall rules, and connections. Needs root.
+    /// Name of the node on which the packet is handled.
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Another context of the kubeconfig than the current one, to read the objects of a cluster.
+    #[arg(long, value_name = "NAME", conflicts_with = "manifests")]
+    context: Option<String>,
+    /// With objects, also read from the kernel of this node: its addresses, what is programmed for Services in any mode, by
+    /// Portolan or kube-proxy's iptables and IPVS modes, firewall rules, and connections. Needs root.
     #[arg(long)]
     kernel: bool,
-    /// The flow is known to conntrack; with the endpoint to which it goes, if the kernel is not read.
-    #[arg(long, value_name = "ENDPOINT", num_args = 0..=1, require_equals = true)]
-    #[expect(clippy::option_option, reason = "the flag, and its value")]
-    established: Option<Option<SocketAddr>>,
-    /// Name of the interface at which the packet arrives on this node, for detectLocalMode by interface and for firewall rules.
-    #[arg(long, value_name = "NAME")]
-    interface: Option<String>,
-    /// Form of the report.
-    #[arg(short, long, value_enum, default_value_t = Output::Text)]
-    output: Output,
     #[command(flatten)]
     proxy: Box<portolan_proxy::Options>,
-}
-
-/// Form of the report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    /// Lines for people, in colour on a terminal without `NO_COLOR`.
-    Text,
-    /// One JSON object.
-    Json,
-    /// One YAML document.
-    Yaml,
+    /// True if kubectl called the program. The objects are those of a cluster then, unless files are named.
+    #[arg(skip)]
+    is_plugin: bool,
 }
 
 impl Options {
@@ -76,9 +61,14 @@ impl Options {
         self.kernel
     }
 
-    fn question(&self) -> Question {
-        let flow = self.established.map_or(Flow::New, |endpoint| Flow::Established { endpoint });
-        Question { from: self.from.clone(), to: self.to.clone(), flow, interface: self.interface.clone() }
+    /// Returns the options for a call by kubectl.
+    pub(crate) fn of_plugin(self) -> Self {
+        Self { is_plugin: true, ..self }
+    }
+
+    /// Returns the node that the command line or the configuration names.
+    fn node_name<'a>(&'a self, configured: &'a Configured) -> Option<&'a str> {
+        self.node.as_deref().or_else(|| configured.node_name())
     }
 }
 
@@ -86,17 +76,77 @@ impl Options {
 /// programs.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut warnings = Warnings::default();
-    let mut configured = Configured::load(&options.proxy)?;
+    let mut proxy = (*options.proxy).clone();
+    let origin = Origin::of(options, &mut proxy)?;
+    let configured = Configured::load(&proxy)?;
     warnings.all("configuration", configured.notes());
-    let objects = Objects::read(&options.manifests)?;
+    let mut report = match origin {
+        Origin::Agent => ask_agent(options, &proxy, &configured, &mut warnings)?,
+        Origin::Manifests => {
+            let objects = Objects::read(&options.manifests)?;
+            explain(options, configured, &objects, Source::Manifests, &mut warnings)?
+        }
+        Origin::ApiServer(settings) => {
+            let objects = cluster::read(&settings, &options.asked.from)?;
+            explain(options, configured, &objects, Source::ApiServer, &mut warnings)?
+        }
+    };
+    if options.asked.output != Output::Text {
+        report.notes.extend(warnings.0);
+    }
+    print(&report, options.asked.output)
+}
+
+/// Asks the running proxy of this node.
+fn ask_agent(
+    options: &Options,
+    proxy: &portolan_proxy::Options,
+    configured: &Configured,
+    warnings: &mut Warnings,
+) -> anyhow::Result<Report> {
+    let without_effect: Vec<String> =
+        proxy.given().filter(|name| !FLAGS_OF_AGENT.contains(name)).map(|name| format!("--{name}")).collect();
+    if !without_effect.is_empty() {
+        let flags = without_effect.join(", ");
+        let text = format!("the running proxy answers with its own configuration; without effect: {flags}");
+        warnings.add("configuration", &text);
+    }
+    let Some(socket) = configured.control_socket() else {
+        anyhow::bail!("the configuration has no control socket (portolan.controlSocket)\n{WAYS}");
+    };
+    let report = packets::ask(socket, &options.asked.question()).map_err(|error| match error {
+        NoAnswer::NotAsked(_) => anyhow::anyhow!("{error}\n{WAYS}"),
+        error => error.into(),
+    })?;
+    if let Some(node) = options.node_name(configured)
+        && node != report.node
+    {
+        anyhow::bail!(
+            "the running proxy is that of node {}; ask the one of node {node}, or take its objects with --manifests or \
+             --kubeconfig",
+            report.node
+        );
+    }
+    Ok(report)
+}
+
+/// Explains what objects require.
+fn explain(
+    options: &Options,
+    mut configured: Configured,
+    objects: &Objects,
+    source: Source,
+    warnings: &mut Warnings,
+) -> anyhow::Result<Report> {
     warnings.all("object-not-usable", &objects.faults);
-    let node_name = node_name(&configured, &objects)?;
+    let pods = objects.pods();
+    let node_name = node_name(options, &configured, objects, &pods, source)?;
     let (catalog, faults) = objects.catalog(&node_name, &configured);
     warnings.all("object-not-usable", &faults);
     if catalog.node().is_none() {
         let text = format!(
-            "there is no Node `{node_name}` in the manifests, so its addresses, pod CIDRs and zone are not known; name the \
-             node with --hostname-override"
+            "there is no Node `{node_name}` among the objects, so its addresses, pod CIDRs and zone are not known; name the \
+             node with --node"
         );
         warnings.add("node-not-known", &text);
     }
@@ -109,34 +159,23 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         warnings.add("nothing-programmed", "the kernel of this node has no rules for Services");
     }
     let node = configured.node_view(&catalog, addresses);
-    let observed = PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() };
-    let facts = Facts { observed, ..Facts::new(&node, &catalog) };
-    let mut report = answer_from(options, &objects, facts, &mut warnings)?;
-    if options.output != Output::Text {
-        report.notes.extend(warnings.0);
-    }
-    let mut out = std::io::stdout().lock();
-    out.write_all(rendered(&report, options.output)?.as_bytes()).context("cannot write the report")?;
-    Ok(status(report.outcome))
-}
-
-fn answer_from(
-    options: &Options,
-    objects: &Objects,
-    facts: Facts<'_>,
-    warnings: &mut Warnings,
-) -> anyhow::Result<Report> {
-    let question = options.question();
-    let pods = objects.pods();
-    let facts =
-        Facts { pods: &pods, slices: &objects.slices, node_addresses: &objects.node_addresses, ..facts };
+    let facts = Facts {
+        source,
+        pods: &pods,
+        slices: &objects.slices,
+        node_addresses: &objects.node_addresses(),
+        observed: PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() },
+        ..Facts::new(&node, &catalog)
+    };
+    let question = options.asked.question();
     if !options.kernel {
         return Ok(answer(&question, &facts)?);
     }
     let kernel = Kernel::read(&question, &facts)?;
-    warnings.all("kernel-not-read", &kernel.faults);
-    let facts = Facts { connections: kernel.known(), rules: kernel.rules.as_ref(), ..facts };
-    Ok(answer(&question, &facts)?)
+    for note in kernel.notes() {
+        warnings.add(&note.code, &note.text);
+    }
+    Ok(answer(&question, &kernel.added_to(facts))?)
 }
 
 /// What the reader should know of the input, each printed once as it is found.
@@ -156,45 +195,33 @@ impl Warnings {
     }
 }
 
-/// Returns the name of the node whose packets are explained: that of the configuration, or that of the only Node in the
-/// manifests, or this host's.
-fn node_name(configured: &Configured, objects: &Objects) -> anyhow::Result<String> {
-    if let Some(name) = configured.node_name() {
+/// Returns the name of the node whose packets are explained: that of the command line or the configuration, or the only
+/// Node. For manifests it is else this host's, and for a cluster that of the client.
+fn node_name(
+    options: &Options,
+    configured: &Configured,
+    objects: &Objects,
+    pods: &[Pod],
+    source: Source,
+) -> anyhow::Result<String> {
+    if let Some(name) = options.node_name(configured) {
+        let is_known = objects.nodes.is_empty() || objects.nodes.iter().any(|node| node.name == name);
+        anyhow::ensure!(source == Source::Manifests || is_known, "the cluster has no Node `{name}`");
         return Ok(name.to_owned());
     }
+    if source == Source::ApiServer
+        && let Some(name) = objects.node_of(&options.asked.from, pods)?
+    {
+        return Ok(name);
+    }
     if let [only] = objects.nodes.as_slice() {
-        return Ok(only.clone());
+        return Ok(only.name.clone());
     }
+    anyhow::ensure!(
+        source == Source::Manifests,
+        "which node handles the packet is not known: name it with --node NODE"
+    );
     let host = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
-    anyhow::ensure!(!host.is_empty(), "this host has no name; name the node with --hostname-override");
+    anyhow::ensure!(!host.is_empty(), "this host has no name; name the node with --node");
     Ok(host)
-}
-
-fn rendered(report: &Report, output: Output) -> anyhow::Result<String> {
-    Ok(match output {
-        Output::Text => report.text(style()),
-        Output::Json => serde_json::to_string_pretty(report).context("cannot write JSON")? + "\n",
-        Output::Yaml => serde_saphyr::to_string(report).context("cannot write YAML")?,
-    })
-}
-
-/// Returns whether to use colours: on a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
-fn style() -> Style {
-    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    if std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb {
-        Style::Colour
-    } else {
-        Style::Plain
-    }
-}
-
-fn status(outcome: Outcome) -> ExitCode {
-    match outcome {
-        Outcome::Reachable => ExitCode::SUCCESS,
-        Outcome::Refused => ExitCode::from(REFUSED),
-        Outcome::Dropped => ExitCode::from(DROPPED),
-        Outcome::NotAService => ExitCode::from(NOT_A_SERVICE),
-        Outcome::NotAsWanted => ExitCode::from(NOT_AS_WANTED),
-    }
 }

@@ -25,6 +25,19 @@ struct Cli {
     command: Command,
 }
 
+/// What portolan can do as a plugin of kubectl.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl portolan", bin_name = "kubectl portolan", version, propagate_version = true)]
+struct Plugin {
+    #[command(subcommand)]
+    command: PluginCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum PluginCommand {
+    Explain(explain::Options),
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
@@ -56,6 +69,11 @@ enum Command {
 
 impl Program for Cli {
     fn from_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        if proxy::is_kubectl_plugin(&arguments) {
+            let Plugin { command: PluginCommand::Explain(options) } =
+                Plugin::try_parse_from(proxy::normalise(arguments))?;
+            return Ok(Self { command: Command::Explain(options.of_plugin()) });
+        }
         let mut command = Self::command();
         if proxy::is_kube_proxy(&arguments) {
             command = command.mut_subcommand("proxy", |proxy| proxy.override_usage("kube-proxy [OPTIONS]"));

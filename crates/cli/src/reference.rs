@@ -62,6 +62,7 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         crate::Cli::command().debug_assert();
+        crate::Plugin::command().debug_assert();
     }
 
     #[test]

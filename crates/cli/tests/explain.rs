@@ -158,14 +158,25 @@ fn mistakes_end_with_1_and_say_what_to_write() {
     fs::File::create(folder.path().join("large.yaml")).unwrap().set_len((256 << 20) + 1).unwrap();
     fs::write(folder.path().join("empty.yaml"), "# nothing\n").unwrap();
     fs::write(folder.path().join("broken.yaml"), "{ [\n").unwrap();
-    let table: [(&[&str], &str); 16] = [
+    let table: [(&[&str], &str); 21] = [
         (
             &["web", "svc/web", "--manifests=shop.yaml"],
             "`web` is no sender; write an IP address, `node`, `outside` or",
         ),
         (&["node", "10.96.0.80", "--manifests=shop.yaml"], "`10.96.0.80` has no port; write ADDRESS:PORT"),
         (&["node", "10.96.0.80:80/icmp", "--manifests=shop.yaml"], "write tcp, udp or sctp"),
-        (&["node", "svc/web"], "--manifests <PATH>"),
+        (
+            &["node", "svc/web", "--control-socket=/nonexistent/s"],
+            "no proxy answers at /nonexistent/s: No such file or directory",
+        ),
+        (
+            &["node", "svc/web", "--control-socket=/nonexistent/s"],
+            "\nThere are three ways to ask: on a node with a",
+        ),
+        (&["node", "svc/web", "--control-socket="], "the configuration has no control socket"),
+        (&["node", "svc/web", "--kernel"], "--kernel compares the kernel with objects: name them with"),
+        (&["node", "svc/web", "--kubeconfig=nowhere"], "kubeconfig nowhere: "),
+        (&["node", "svc/web", "--manifests=shop.yaml", "--context=a"], "cannot be used with"),
         (&["node", "svc/web", "--manifests=nowhere"], "--manifests: cannot read nowhere"),
         (&["node", "10.96.0.80:80", "--manifests=/dev/null"], "cannot read /dev/null: this is a device"),
         (&["node", "10.96.0.80:80", "--manifests=large.yaml"], "more than the 268435456 bytes"),

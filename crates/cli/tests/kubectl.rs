@@ -384,6 +384,46 @@ fn what_the_server_says_of_itself() {
 }
 
 #[test]
+fn the_plugin_explains_what_the_objects_require() {
+    for shell in shells() {
+        shell.kubectl("apply -f web.yaml");
+        std::os::unix::fs::symlink(BINARY, shell.folder.path().join("kubectl-portolan")).unwrap();
+        let question = "outside svc/web.shop -o json --proxy-mode nftables";
+        let plugin = shell.good(&format!("KUBECONFIG=none:admin.conf kubectl portolan explain {question}"));
+        let mut of_cluster: Value = serde_json::from_str(&plugin).unwrap();
+        assert_eq!((&of_cluster["source"], &of_cluster["node"]), (&"api-server".into(), &"host1".into()));
+        assert_eq!(of_cluster["outcome"], "reachable");
+        let endpoints = of_cluster["wanted"]["endpoints"].as_array().unwrap();
+        let used: Vec<_> = endpoints.iter().map(|endpoint| endpoint["used"].as_bool().unwrap()).collect();
+        assert_eq!(used, [true, false]);
+        let direct = shell.good(&format!("{BINARY} explain {question} --kubeconfig admin.conf --node host1"));
+        assert_eq!(serde_json::from_str::<Value>(&direct).unwrap(), of_cluster);
+        // What kubectl writes into a file is the same.
+        shell.good(&format!(
+            "{SERVER} get nodes,services,endpointslices,servicecidrs -A -o yaml > cluster.yaml"
+        ));
+        let offline = shell.good(&format!("{BINARY} explain {question} --manifests cluster.yaml"));
+        of_cluster["source"] = "manifests".into();
+        assert_eq!(serde_json::from_str::<Value>(&offline).unwrap(), of_cluster);
+
+        let text = shell.good("kubectl portolan explain node 192.168.100.1:30080 --kubeconfig admin.conf");
+        assert!(text.contains("\nwanted: from the API server\n"), "{text}");
+        let refused = shell.run("kubectl portolan explain outside 10.96.0.80:81 --kubeconfig admin.conf");
+        assert_eq!(refused.status.code(), Some(4), "kubectl passes the status on");
+        let wrong =
+            shell.bad("kubectl portolan explain outside svc/web --kubeconfig admin.conf --node host2");
+        assert!(wrong.contains("the cluster has no Node `host2`"), "{wrong}");
+        let context =
+            shell.bad("kubectl portolan explain outside svc/web --kubeconfig admin.conf --context x");
+        assert!(context.contains('x'), "{context}");
+        let help = shell.good("kubectl portolan --help");
+        assert!(help.contains("Usage: kubectl portolan <COMMAND>") && !help.contains("serve"), "{help}");
+        assert!(shell.bad("kubectl portolan status").contains("unrecognized subcommand 'status'"));
+        assert!(shell.good("kubectl plugin list").contains("kubectl-portolan"));
+    }
+}
+
+#[test]
 fn a_kept_connection_outlives_its_token() {
     let Some(python) = files::tools("python-with-kubernetes").pop() else {
         assert!(!files::is_provided("python-with-kubernetes"));

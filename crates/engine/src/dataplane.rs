@@ -12,7 +12,7 @@
 //!
 //! What the owner guarantees:
 //!
-//! - The first call is [`Dataplane::compare`] or [`Dataplane::remove_part`], apart from [`Dataplane::read`]. Before the complete wanted state is known,
+//! - The first call is [`Dataplane::compare`] or [`Dataplane::remove_part`]. Before the complete wanted state is known,
 //!   there is no call.
 //! - [`Dataplane::apply`], [`Dataplane::is_intact`] and [`Dataplane::collect`] are called only in sync: the last
 //!   comparison succeeded, no commit or collection failed after it, and no drift is known. Otherwise the next call is
@@ -21,7 +21,6 @@
 //!   call of `apply` or `compare`, whether it succeeded or not, and this one. For the first call, that is the whole table.
 //!   Each `old` is exact.
 //! - `apply` is called with the settings of the last comparison. After new settings the next call is `compare`.
-//! - [`Dataplane::read`] may be called at any time before the first [`Dataplane::remove_part`].
 //! - After the first [`Dataplane::remove_part`] there is no other call.
 //!
 //! It must not know a mode, the API server or time.
@@ -29,7 +28,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use portolan_model::observed::Observed;
 use portolan_model::{Family, ServicePortName};
 
 use crate::table::{Changes, Table};
@@ -237,17 +235,6 @@ pub trait Dataplane {
     /// The kernel may have a part. What it had and still should have goes on working. It is called again later.
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error>;
 
-    /// Reads what the kernel has, in the terms of Services. It changes nothing, and depends neither on the wanted table nor on
-    /// what this data plane remembers of its writes. What was written for a table reads back without a
-    /// [difference](Observed::difference) to it. `None` if this mode cannot be read back.
-    ///
-    /// Facts that are not in the kernel come from where the mode has them. The userspace mode joins the rules with the
-    /// relay's table, which has the endpoints. The IPVS mode takes the addresses at which node ports are programmed from its
-    /// settings.
-    fn read(&mut self) -> Result<Option<Observed>, Error> {
-        Ok(None)
-    }
-
     /// Returns true if the rules are still in the kernel, as far as a quick check shows. Otherwise everything is
     /// compared. Called only if the kernel does not notify of changes ([`About::is_notified`]).
     fn is_intact(&mut self, _table: &Table) -> Result<bool, Error> {
@@ -283,10 +270,6 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
         (**self).compare(table, changes)
-    }
-
-    fn read(&mut self) -> Result<Option<Observed>, Error> {
-        (**self).read()
     }
 
     fn is_intact(&mut self, table: &Table) -> Result<bool, Error> {

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use portolan_model::catalog::ExplainedPort;
+use portolan_model::catalog::{ExplainedPort, ObjectFault};
 use portolan_model::oracle::{FlowState, Oracle, Translation};
 use portolan_model::selection::Choice;
 use portolan_model::table::Entry;
@@ -19,7 +19,7 @@ use crate::report::{
     Masquerade, MasqueradeUse, Note, Obstacle, ObstacleKind, Outcome, Programmed, Report, Stage, Step,
     VERSION, Wanted,
 };
-use crate::resolve::{Asked, Unanswerable, resolve};
+use crate::resolve::{Asked, Unanswerable, pod_at, resolve};
 
 /// Most connections that a report lists.
 const MOST_CONNECTIONS: usize = 20;
@@ -32,7 +32,9 @@ const MOST_CONNECTIONS: usize = 20;
 /// The question names something that is not known or ambiguous, or the state of the flow is not known.
 pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswerable> {
     let mut asked = resolve(question, facts)?;
-    let table: Vec<Entry> = facts.catalog.forwardings(asked.family).collect();
+    let mut table = facts.services.table(asked.family);
+    // Of several Service ports that resemble the destination, the same one is named each time.
+    table.sort_unstable_by(|(first, _), (second, _)| first.cmp(second));
     let oracle = Oracle {
         settings: &asked.view.settings,
         local_addresses: &facts.node.addresses,
@@ -49,7 +51,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
     let flow = flow_state(question, &asked, &of_new.fate, known, &mut notes)?;
     let verdict = if flow == FlowState::New { of_new.clone() } else { oracle.verdict(&asked.packet(flow)) };
     let explained =
-        verdict.decided_by.as_ref().and_then(|decision| facts.catalog.explain(&decision.name, asked.family));
+        verdict.decided_by.as_ref().and_then(|decision| facts.services.explain(&decision.name, asked.family));
     let observed = facts.observed.get(asked.family);
     let programmed =
         observed.map(|observed| programmed(&asked, facts, &table, of_new.decided_by.as_ref(), observed));
@@ -63,6 +65,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
         question: question.clone(),
         node: facts.node.name.clone(),
         mode: facts.node.mode.clone(),
+        source: facts.source,
         to: Destination {
             socket: asked.destination,
             protocol: asked.protocol.name().to_owned(),
@@ -173,7 +176,7 @@ fn wanted(
         }
         verdict = verdict.with_endpoints(&explained.selection);
     }
-    verdict = verdict.with_left_out(facts.catalog.left_out_at(asked.destination, asked.protocol));
+    verdict = verdict.with_left_out(facts.services.left_out_at(asked.destination, asked.protocol));
     let affinity = match verdict.fate {
         verdict::Fate::Backends { affinity, .. } => affinity.map(|seconds| Affinity { seconds }),
         _ => None,
@@ -222,7 +225,7 @@ fn report_endpoints(
             EndpointList::Cluster => explained.cluster,
             EndpointList::Local => explained.local,
         };
-        let pod = facts.pod_at(backend.address);
+        let pod = pod_at(facts.pods, backend.address);
         EndpointReport {
             endpoint: backend.socket(),
             used: choice.is_used(),
@@ -385,19 +388,22 @@ fn add_notes(
             notes.push(Note::new("client-is-example", text));
         }
     }
-    for conflict in facts.catalog.conflicts() {
-        let of_decided = verdict.decided_by.as_ref().is_some_and(|Decision { name, .. }| {
-            *name.service == *conflict.key.name && *name.namespace == *conflict.key.namespace
-        });
-        let of_target = match &question.to {
-            Target::Service { name, namespace, .. } => {
-                *conflict.key.name == **name
-                    && namespace.as_ref().is_none_or(|namespace| *conflict.key.namespace == **namespace)
-            }
-            Target::Socket { .. } => false,
-        };
-        if of_decided || of_target {
-            notes.push(Note::new("frontend-in-use", format!("Service {}: {}", conflict.key, conflict.fault)));
-        }
+    for conflict in conflicts(question, facts, verdict.decided_by.as_ref()) {
+        notes.push(Note::new("frontend-in-use", format!("Service {}: {}", conflict.key, conflict.fault)));
     }
+}
+
+/// Returns the conflicts of the Service that decides, and of those that the question names.
+fn conflicts(question: &Question, facts: &Facts<'_>, decided_by: Option<&Decision>) -> Vec<ObjectFault> {
+    let mut found = match &question.to {
+        Target::Service { name, namespace, .. } => facts.services.conflicts_of(namespace.as_deref(), name),
+        Target::Socket { .. } => Vec::new(),
+    };
+    if let Some(Decision { name, .. }) = decided_by {
+        let of_decided = facts.services.conflicts_of(Some(&name.namespace), &name.service);
+        let is_new = |conflict: &ObjectFault| !found.contains(conflict);
+        let of_decided: Vec<ObjectFault> = of_decided.into_iter().filter(is_new).collect();
+        found.extend(of_decided);
+    }
+    found
 }

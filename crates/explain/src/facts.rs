@@ -1,22 +1,62 @@
 //! What an answer is made from. The caller reads these values; what it did not read is `None` or empty.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use portolan_firewall::Ruleset;
-use portolan_model::catalog::PerFamily;
+use portolan_model::catalog::{ExplainedPort, LeftOut, ObjectFault, PerFamily};
 use portolan_model::object::{EndpointSlice, ObjectKey};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
-use portolan_model::{Catalog, Protocol, Settings};
+use portolan_model::table::Entry;
+use portolan_model::{Catalog, Family, Protocol, ServicePortName, Settings};
+
+use crate::report::Source;
+
+/// The Services of a node and their endpoints. A [`Catalog`] knows all of it. A running agent has the table in its engine and
+/// the rest in its Catalog, on another thread.
+pub trait Services: fmt::Debug {
+    /// Returns every Service port of a family, in any order.
+    fn table(&self, family: Family) -> Vec<Entry>;
+
+    /// Returns a Service port with the choice of each endpoint. `None` if it does not exist.
+    fn explain(&self, name: &ServicePortName, family: Family) -> Option<ExplainedPort>;
+
+    /// Returns the frontends at an address and port that Service ports claim and do not get.
+    fn left_out_at(&self, destination: SocketAddr, protocol: Protocol) -> Vec<LeftOut>;
+
+    /// Returns the conflicts of the Services with a name, in one namespace or in all.
+    fn conflicts_of(&self, namespace: Option<&str>, service: &str) -> Vec<ObjectFault>;
+}
+
+impl Services for Catalog {
+    fn table(&self, family: Family) -> Vec<Entry> {
+        self.forwardings(family).collect()
+    }
+
+    fn explain(&self, name: &ServicePortName, family: Family) -> Option<ExplainedPort> {
+        self.explain(name, family)
+    }
+
+    fn left_out_at(&self, destination: SocketAddr, protocol: Protocol) -> Vec<LeftOut> {
+        self.left_out_at(destination, protocol)
+    }
+
+    fn conflicts_of(&self, namespace: Option<&str>, service: &str) -> Vec<ObjectFault> {
+        self.conflicts_of(namespace, service)
+    }
+}
 
 /// Everything that an answer is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
     /// This node.
     pub node: &'a NodeView,
-    /// Services and EndpointSlices.
-    pub catalog: &'a Catalog,
+    /// Services and their endpoints.
+    pub services: &'a dyn Services,
+    /// Where these come from.
+    pub source: Source,
     /// Pods, for names and to recognise senders; empty if they are not known.
     pub pods: &'a [Pod],
     /// Addresses of all Nodes, which pods in the network of a node share; empty if they are not known.
@@ -25,6 +65,9 @@ pub struct Facts<'a> {
     pub slices: &'a [(ObjectKey, EndpointSlice)],
     /// What a mode read from the kernel. `None` if it was not read.
     pub observed: PerFamily<Option<&'a Observed>>,
+    /// The address from which a process on this node sends to the destination, by the node's routes. `None` if the routes were
+    /// not asked, or there is none.
+    pub node_source: Option<IpAddr>,
     /// Connections that conntrack has, at least those of the client to the destination. `None` if they were not read.
     pub connections: Option<Known<'a>>,
     /// Firewall rules. `None` if they were not read.
@@ -97,15 +140,17 @@ pub struct Connection {
 }
 
 impl<'a> Facts<'a> {
-    /// Creates the facts of a node and its objects. Nothing was read from the kernel.
-    pub const fn new(node: &'a NodeView, catalog: &'a Catalog) -> Self {
+    /// Creates the facts of a node and the Services of manifests. Nothing was read from the kernel.
+    pub const fn new(node: &'a NodeView, services: &'a dyn Services) -> Self {
         Self {
             node,
-            catalog,
+            services,
+            source: Source::Manifests,
             pods: &[],
             node_addresses: &[],
             slices: &[],
             observed: PerFamily { ipv4: None, ipv6: None },
+            node_source: None,
             connections: None,
             rules: None,
         }
@@ -116,15 +161,6 @@ impl NodeView {
     /// Returns true for addresses of this node.
     pub fn has(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.addresses.contains(&address)
-    }
-}
-
-impl Facts<'_> {
-    /// Returns the only pod with an address. Pods in the network of a node share its addresses, and those of an address that
-    /// several pods list are not told apart.
-    pub(crate) fn pod_at(&self, address: IpAddr) -> Option<&Pod> {
-        let mut found = self.pods.iter().filter(|pod| pod.addresses.contains(&address));
-        found.next().filter(|_| found.next().is_none())
     }
 }
 

@@ -12,7 +12,7 @@
 //!                Facts ──┘                          Facts ──┘
 //! ```
 //!
-//! Questions and reports are serialisable in both directions, so that an agent can answer over HTTP. The names of their
+//! Questions and reports are serialisable in both directions: an agent answers over HTTP. The names of their
 //! fields and their codes stay the same while [`VERSION`] does.
 //!
 //! The crate is pure. It must not know I/O, the API server, how modes program rules, or command lines.
@@ -28,14 +28,14 @@ mod resolve;
 mod text;
 
 pub use answer::answer;
-pub use facts::{Connection, Facts, FamilyView, Known, NodeView, Pod};
+pub use facts::{Connection, Facts, FamilyView, Known, NodeView, Pod, Services};
 pub use question::{Flow, ParseError, Question, Sender, ServicePortRef, Target};
 pub use report::{
     Affinity, Client, ClientKind, ConnectionReport, Connections, DecidedBy, Destination, DifferenceReport,
     EndpointReport, Fate, FrontendKind, Masquerade, MasqueradeUse, Nearest, Note, Obstacle, ObstacleKind,
-    Outcome, Programmed, Report, Stage, Step, VERSION, Wanted,
+    Outcome, Programmed, Report, Source, Stage, Step, VERSION, Wanted,
 };
-pub use resolve::{Ends, Unanswerable, ends};
+pub use resolve::{Ends, Unanswerable, ends, sender_pod};
 pub use text::{Style, printable};
 
 #[cfg(test)]

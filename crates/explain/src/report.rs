@@ -22,6 +22,8 @@ pub struct Report {
     pub node: String,
     /// The mode of the proxy.
     pub mode: String,
+    /// Where the Services of `wanted` come from.
+    pub source: Source,
     /// The client.
     pub from: Client,
     /// The destination.
@@ -45,6 +47,18 @@ pub struct Report {
     /// What the reader should know besides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
+}
+
+/// Where the Services come from that an answer is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Source {
+    /// Objects in files.
+    Manifests,
+    /// The objects of the API server.
+    ApiServer,
+    /// The table of a running proxy, which has also read the kernel.
+    Agent,
 }
 
 /// The result of everything that was looked at.

@@ -19,8 +19,8 @@ const EXAMPLES: [&str; 4] = ["203.0.113.1", "198.51.100.1", "192.0.2.1", "2001:d
 pub enum Unanswerable {
     /// No pod has this name.
     #[error(
-        "no pod `{0}` with an address is known; write its address instead: pods are known from Pods and EndpointSlices in \
-         manifests only"
+        "no pod `{0}` with an address is known; write its address instead: pods are known from Pods and EndpointSlices of \
+         manifests and of the API server, and a running proxy knows none"
     )]
     NoPod(String),
     /// Several pods have this name.
@@ -181,6 +181,25 @@ impl Asked<'_> {
     }
 }
 
+/// Returns the pod that sends packets, if the sender is a pod or its address is that of only one pod.
+///
+/// # Errors
+/// No pod has the name of the sender, or several pods have it.
+pub fn sender_pod<'a>(from: &Sender, pods: &'a [Pod]) -> Result<Option<&'a Pod>, Unanswerable> {
+    match from {
+        Sender::Pod(name) => find_pod(name, pods).map(Some),
+        Sender::Address(address) => Ok(pod_at(pods, *address)),
+        Sender::Node | Sender::Outside => Ok(None),
+    }
+}
+
+/// Returns the only pod with an address. Pods in the network of a node share its addresses, and those of an address that
+/// several pods list are not told apart.
+pub(crate) fn pod_at(pods: &[Pod], address: IpAddr) -> Option<&Pod> {
+    let mut found = pods.iter().filter(|pod| pod.addresses.contains(&address));
+    found.next().filter(|_| found.next().is_none())
+}
+
 /// Finds the pod with a name: `NAME`, or `NAME.NAMESPACE`. Names of pods may have dots.
 fn find_pod<'a>(name: &str, pods: &'a [Pod]) -> Result<&'a Pod, Unanswerable> {
     let is_it = |pod: &&Pod| {
@@ -216,7 +235,7 @@ fn find_service(
     };
     let all: Vec<Entry> = Family::BOTH
         .iter()
-        .flat_map(|family| facts.catalog.forwardings(*family))
+        .flat_map(|family| facts.services.table(*family))
         .filter(of_service)
         .filter(|(_, forwarding)| cluster_ip(&forwarding.frontends).is_some())
         .collect();
@@ -308,7 +327,7 @@ fn client(
     }
     // The address of a Node is that of its processes, too, not only of a pod in its network.
     let of_node = facts.node_addresses.contains(&address);
-    let pod = pod.or_else(|| facts.pod_at(address).filter(|_| !of_node));
+    let pod = pod.or_else(|| pod_at(facts.pods, address).filter(|_| !of_node));
     let here = facts.node.pod_cidrs.iter().any(|cidr| cidr.contains(&address));
     if pod.is_none() && !here && !is_in_detected_cidr(view, address) {
         return Ok(client(ClientKind::Outside, address));
@@ -325,12 +344,14 @@ fn is_in_detected_cidr(view: &FamilyView, address: IpAddr) -> bool {
     matches!(&view.settings.local_detector, LocalDetector::Cidr(cidr) if cidr.contains(&address))
 }
 
-/// Returns this node as the client. Packets to its own addresses have the same address as source.
+/// Returns this node as the client. Packets to its own addresses have the same address as source, others the one that the
+/// route to the destination says, or else the node's own address.
 fn node(facts: &Facts<'_>, view: &FamilyView, destination: IpAddr) -> Client {
     let family = Family::of(destination);
     let listed = || facts.node.addresses.iter().copied().find(|address| Family::of(*address) == family);
     let own = view.settings.node_ip.or_else(listed);
-    let address = if facts.node.has(destination) { Some(destination) } else { own };
+    let by_route = facts.node_source.filter(|source| Family::of(*source) == family);
+    let address = if facts.node.has(destination) { Some(destination) } else { by_route.or(own) };
     let unspecified = match family {
         Family::Ipv4 => IpAddr::from([0_u8; 4]),
         Family::Ipv6 => IpAddr::from([0_u8; 16]),

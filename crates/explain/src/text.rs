@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::report::{
     Client, ClientKind, ConnectionReport, Connections, EndpointReport, Obstacle, ObstacleKind, Outcome,
-    Programmed, Report, Stage, Step,
+    Programmed, Report, Source, Stage, Step,
 };
 
 /// How a report is printed.
@@ -36,6 +36,7 @@ impl Report {
         let (client, to) = (client(&self.from), &self.to);
         page.line(page.paint(BOLD, &format!("{client} -> {} ({})", to.socket, to.protocol)));
         page.line(page.paint(FAINT, &format!("on node {}, {} mode, {}", self.node, self.mode, to.family)));
+        page.line(page.paint(FAINT, &self.sources()));
         page.line("");
         page.wanted(self);
         page.programmed(self.programmed.as_ref());
@@ -52,6 +53,19 @@ impl Report {
         let outcome = page.paint(colour(self.outcome), word(self.outcome));
         page.line(outcome.then(&format!(": {}", self.summary)));
         page.text
+    }
+
+    /// Returns where the parts of the report come from.
+    fn sources(&self) -> String {
+        let (wanted, reader) = match self.source {
+            Source::Manifests => ("the manifests", ""),
+            Source::ApiServer => ("the API server", ""),
+            Source::Agent => ("the running proxy", ", read by the proxy"),
+        };
+        match self.programmed {
+            None => format!("wanted: from {wanted}"),
+            Some(_) => format!("wanted: from {wanted}; programmed: from the kernel{reader}"),
+        }
     }
 }
 

@@ -7,13 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_model::Settings;
-use portolan_model::observed::Observed;
 
 use super::counters::Counters;
 use super::fixed::{CANARY, JUMPS};
 use super::removal::Removal;
 use super::rule::Table;
-use super::{Meter, Options, Pieces, Planner, Programs, Reading, Rules, Variant};
+use super::{Meter, Options, Pieces, Planner, Programs, Rules, Variant};
 use portolan_engine::dataplane::{About, Claims, Commit, Dataplane, Error, Removal as Progress, Takeover};
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table as Wanted};
@@ -69,16 +68,6 @@ impl Iptables {
     pub fn own(&self) -> Option<Own> {
         let family = self.planner.settings().family;
         (self.programs.variant() == Variant::Nft).then(|| Own::new(family, self.programs.writers()))
-    }
-
-    /// Reads what the kernel has of this family, in the terms of the forwarding table.
-    ///
-    /// # Errors
-    /// The program failed, or cannot print a table.
-    pub fn observe(&mut self) -> Result<Observed, Error> {
-        let family = self.planner.settings().family;
-        let nothing = Observed { family, node_port_addresses: None, ports: Vec::new() };
-        Ok(Reading::read(&self.programs, family)?.map_or(nothing, |reading| reading.observed))
     }
 
     fn marks_are_there(&self, wanted: &Wanted) -> Result<bool, Error> {
@@ -220,10 +209,6 @@ impl Dataplane for Iptables {
         let text = self.planner.plan(table, changes);
         let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
         self.record_outcome(outcome)
-    }
-
-    fn read(&mut self) -> Result<Option<Observed>, Error> {
-        self.observe().map(Some)
     }
 
     /// Compares all chains and writes those that differ.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use portolan_model::observed::Observed;
 use portolan_model::{IpvsScheduler, Settings};
 
 use super::desired::{Desired, Touched};
@@ -289,10 +288,6 @@ impl Dataplane for Ipvs {
             }
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn read(&mut self) -> Result<Option<Observed>, portolan_engine::Error> {
-        Ok(Some(self.observe()?))
     }
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, portolan_engine::Error> {

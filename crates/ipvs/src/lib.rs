@@ -111,7 +111,7 @@ pub use options::Options;
 pub use owners::Owners;
 pub use portolan_wire::ipvs::Timeouts;
 pub use probe::available;
-pub use read::read;
+pub use read::{Known, read};
 pub use retire::{count_virtual_servers, is_left};
 pub use rules::{Jump, own_jumps, uses};
 pub use settings::{KernelVersion, kernel_default, kernel_settings};

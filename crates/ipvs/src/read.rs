@@ -12,21 +12,31 @@ use portolan_model::{Family, NodePortAddresses};
 use portolan_sock::{Protocol, Socket, addresses};
 
 use super::Error;
-use super::dataplane::Ipvs;
 use super::kernel::{Kernel, device};
 use super::observe::{Rows, observed};
 use super::rules::{InForce, Present};
 use super::set::Set;
 
+/// What the kernel does not hold, and an agent knows.
+#[derive(Debug, Clone, Copy)]
+pub struct Known<'a> {
+    /// The networks whose virtual servers are those of other programs (`ipvs.excludeCIDRs`).
+    pub exclude: &'a [IpNet],
+    /// The addresses at which node ports are served.
+    pub node_port_addresses: &'a NodePortAddresses,
+}
+
 /// Reads a family in the network namespace of this thread, as this mode or kube-proxy's IPVS mode wrote it. Returns
-/// `None` if neither has written anything. No agent needs to run.
+/// `None` if neither has written anything. `known` is what a running agent knows; no agent needs to run.
 ///
 /// Fails if the kernel refuses a listing, if another program has made a set of another type with one of our names, or if
 /// no iptables can be read.
 ///
-/// The kernel does not hold `ipvs.excludeCIDRs`. So a virtual server that another program has in these networks, at an
-/// address of our device, counts as ours; the rules refuse it unless a set of Services has its address and port.
-pub fn read(family: Family) -> Result<Option<Observed>, Error> {
+/// Without `known`, a virtual server that another program has in the excluded networks, at an address of our device, counts as
+/// ours; the rules refuse it unless a set of Services has its address and port. The addresses of node ports are then those
+/// that have virtual servers.
+pub fn read(family: Family, known: Option<Known<'_>>) -> Result<Option<Observed>, Error> {
+    let exclude = known.map_or(&[][..], |known| known.exclude);
     let failed = Error::socket("listing network devices");
     let mut links = Socket::open(Protocol::Route).map_err(&failed)?;
     // Without the device, return before the kernel has to load its modules.
@@ -34,31 +44,23 @@ pub fn read(family: Family) -> Result<Option<Observed>, Error> {
         return Ok(None);
     }
     let Some(mut kernel) = Kernel::open(family)? else { return Ok(None) };
-    let rows = kernel.rows(&[], InForce::default())?;
-    if rows.is_empty(&[]) {
+    let rows = kernel.rows(exclude)?;
+    if rows.is_empty(exclude) {
         return Ok(None);
     }
-    Ok(Some(observed(&Rows { rules: rules(family)?, ..rows }, &[])))
-}
-
-impl Ipvs {
-    /// Reads what the kernel has in terms of Services. What the data plane has written does not matter. The addresses of
-    /// node ports are those of its settings. Fails as [`read()`] does.
-    pub fn observe(&mut self) -> Result<Observed, Error> {
-        let rules = self.present_rules()?.in_force(self.desired.settings().family);
-        let exclude = &self.options.exclude;
-        let rows = self.kernel.rows(exclude, rules)?;
-        let node_port_addresses = match &self.desired.settings().node_port_addresses {
-            NodePortAddresses::MatchAll => rows.addresses.node.iter().copied().collect(),
-            NodePortAddresses::Addresses(addresses) => addresses.clone(),
-        };
-        Ok(Observed { node_port_addresses: Some(node_port_addresses), ..observed(&rows, exclude) })
-    }
+    let rows = Rows { rules: rules(family)?, ..rows };
+    let observed = observed(&rows, exclude);
+    let Some(Known { node_port_addresses, .. }) = known else { return Ok(Some(observed)) };
+    let node_port_addresses = match node_port_addresses {
+        NodePortAddresses::MatchAll => rows.addresses.node.into_iter().collect(),
+        NodePortAddresses::Addresses(addresses) => addresses.clone(),
+    };
+    Ok(Some(Observed { node_port_addresses: Some(node_port_addresses), ..observed }))
 }
 
 impl Kernel {
     /// Reads everything but rules.
-    fn rows(&mut self, exclude: &[IpNet], rules: InForce) -> Result<Rows, Error> {
+    fn rows(&mut self, exclude: &[IpNet]) -> Result<Rows, Error> {
         let device = self.device()?;
         // Index 0 is that of no device.
         let mut rows = Rows {
@@ -68,7 +70,7 @@ impl Kernel {
             sets: self.sets(&Set::ALL)?,
             servers: self.list_virtual_servers(|server| server)?,
             real: BTreeMap::new(),
-            rules,
+            rules: InForce::default(),
         };
         for key in rows.own(exclude) {
             let real = self.real_servers(&key)?;

@@ -262,7 +262,24 @@ impl Catalog {
 
     /// Iterates over the conflicts of Services, with a fault for each frontend that another Service owns.
     pub fn conflicts(&self) -> impl Iterator<Item = ObjectFault> {
-        self.services.iter().flat_map(move |(id, record)| {
+        self.conflicts_where(|_| true)
+    }
+
+    /// Returns the conflicts of the Services with a name, in one namespace or in all. The cost is that of comparing all
+    /// names, and of the claims of these Services.
+    pub fn conflicts_of(&self, namespace: Option<&str>, service: &str) -> Vec<ObjectFault> {
+        let is_it = |record: &ServiceRecord| {
+            *record.name == *service && namespace.is_none_or(|namespace| *record.namespace == *namespace)
+        };
+        self.conflicts_where(is_it).collect()
+    }
+
+    fn conflicts_where(
+        &self,
+        is_asked: impl Fn(&ServiceRecord) -> bool,
+    ) -> impl Iterator<Item = ObjectFault> {
+        let asked = self.services.iter().filter(move |(_, record)| is_asked(record));
+        asked.flat_map(move |(id, record)| {
             let claims = claims_of(record.service.as_ref()).into_iter();
             claims.filter_map(move |(claim, rank)| {
                 let (rival_rank, _, rival) = self.claims.strongest_rival(&claim, id, &self.services)?;

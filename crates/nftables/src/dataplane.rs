@@ -4,7 +4,6 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use portolan_model::Settings;
-use portolan_model::observed::Observed;
 use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{Event, Transaction};
 use portolan_wire::{Batch, Frame};
@@ -17,7 +16,6 @@ use super::element::Set;
 use super::encode;
 use super::layout::{Kind, Layout, Listeners, Target};
 use super::load::Pieces;
-use super::observe;
 use super::planner::{Plan, Planner};
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
@@ -93,15 +91,6 @@ impl Nftables {
             }
             other => Ok(other?),
         }
-    }
-
-    /// Returns what the kernel has, in the terms of Services. Changes nothing.
-    ///
-    /// With listeners instead of endpoints, neither the endpoints nor the affinity are known.
-    pub fn observe(&mut self) -> Result<Observed, Error> {
-        let (kind, family) = (self.planner.target.kind(), self.planner.settings.family);
-        let observed = observe::read_from(&mut self.socket, kind, family)?;
-        Ok(observed.unwrap_or_else(|| observe::nothing(family)))
     }
 
     /// Returns our table, for [`DriftWatch`](portolan_engine::drift::DriftWatch).
@@ -280,10 +269,6 @@ impl Dataplane for Nftables {
     fn apply(&mut self, _table: &Table, changes: &Changes) -> Result<Commit, Error> {
         let plan = self.planner.plan(&changes.forwardings);
         self.commit_plan(plan)
-    }
-
-    fn read(&mut self) -> Result<Option<Observed>, Error> {
-        self.observe().map(Some)
     }
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {

@@ -45,28 +45,25 @@ use reach::{Lists, Reach};
 /// Returns what the kernel has of the nftables mode in the network namespace of this thread. `None` if the table does not
 /// exist.
 pub fn read(family: Family) -> Result<Option<Observed>, Error> {
-    read_once(TRANSLATE, family)
+    read_kind(TRANSLATE, family)
 }
 
 /// Returns what the kernel has of the rules that capture packets for the relay, in the network namespace of this thread.
 /// They hold neither endpoints nor affinity. `None` if the table does not exist.
 pub fn read_capture(family: Family) -> Result<Option<Observed>, Error> {
-    read_once(CAPTURE, family)
-}
-
-fn read_once(kind: &Kind, family: Family) -> Result<Option<Observed>, Error> {
-    read_from(&mut Socket::open(NetlinkProtocol::Netfilter)?, kind, family)
+    read_kind(CAPTURE, family)
 }
 
 /// Reads a table. Returns `None` if it does not exist.
-pub(super) fn read_from(socket: &mut Socket, kind: &Kind, family: Family) -> Result<Option<Observed>, Error> {
+fn read_kind(kind: &Kind, family: Family) -> Result<Option<Observed>, Error> {
+    let mut socket = Socket::open(NetlinkProtocol::Netfilter)?;
     let place = kind.place(family);
-    let view = readback::undisturbed(kind.mode, || Ok(readback::read_with_comments(socket, place)?))?;
+    let view = readback::undisturbed(kind.mode, || Ok(readback::read_with_comments(&mut socket, place)?))?;
     Ok(view.table.is_some().then(|| observed(view, kind, place)))
 }
 
 /// Returns an entry for a table without Service ports.
-pub(super) const fn nothing(family: Family) -> Observed {
+const fn nothing(family: Family) -> Observed {
     Observed { family, node_port_addresses: None, ports: Vec::new() }
 }
 

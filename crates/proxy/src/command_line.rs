@@ -1,10 +1,11 @@
-//! The command line of `portolan-proxy`: the flags of kube-proxy, and the subcommands `cleanup` and `status`.
+//! The command line of `portolan-proxy`: the flags of kube-proxy, and the subcommands `cleanup`, `status` and `explain`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::explain;
 use crate::options::{is_kube_proxy, normalise_flags};
 use crate::program::Program;
 use crate::{CleanupOptions, Options, StatusOptions};
@@ -25,6 +26,7 @@ enum Action {
     /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
     Cleanup(CleanupOptions),
     Status(StatusOptions),
+    Explain(explain::Options),
 }
 
 /// Returns the command line of the program when it is called as `kube-proxy`, which has no subcommands.
@@ -51,6 +53,10 @@ impl Program for CommandLine {
                 // It asks and needs no privilege, so a failure to give it up is ignored.
                 let _ = crate::privilege::give_up();
                 return crate::show_status(options);
+            }
+            Some(Action::Explain(options)) => {
+                let _ = crate::privilege::give_up();
+                return explain::run(options);
             }
             None => crate::run(&self.options)?,
         }
@@ -99,6 +105,10 @@ mod tests {
         assert!(error("portolan-proxy status -o xml").contains("[possible values: text, json, yaml]"));
         assert!(error("portolan-proxy status --socket /a --url http://b").contains("cannot be used with"));
         assert!(error("portolan-proxy --v=2 cleanup").contains("cannot be used with"));
+        let parsed =
+            parse("portolan-proxy explain node 10.96.0.1:443 --socket /a -o json").expect("a subcommand");
+        assert!(matches!(parsed.action, Some(Action::Explain(_))) && !parsed.runs_until_signal());
+        assert!(error("portolan-proxy explain nobody 10.96.0.1:443").contains("`nobody` is no sender"));
     }
 
     #[test]

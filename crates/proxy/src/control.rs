@@ -2,6 +2,7 @@
 //!
 //! - `routes`: the table of paths
 //! - `state`, `services`: the documents, made from what the agent and the engine know
+//! - `explain`: the answer about one packet, for which the kernel is read, too
 //! - `socket`: the control socket
 //!
 //! ```text
@@ -10,9 +11,11 @@
 //! ```
 //!
 //! A request waits at most [`ENGINE_WAIT`] for the engine, and for the agent until its present step ends. Only [`AT_ONCE`]
-//! are answered at the same time: what is in a document is bounded, and so is the work for documents.
-//! Documents have neither secrets nor addresses of clients.
+//! are answered at the same time: what is in a document is bounded, and so is the work for documents. Only one answer at a
+//! time reads the kernel. Answers have no secrets. Only the one about a packet has addresses of clients, those of connections of
+//! its flow, and the metrics port does not serve it.
 
+mod explain;
 pub(crate) mod routes;
 mod services;
 pub(crate) mod socket;
@@ -20,10 +23,12 @@ mod state;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use portolan_engine::{FamilySnapshot, Handle, Refusal};
 use portolan_model::catalog::PerFamily;
 use portolan_node::config::Configuration;
@@ -54,6 +59,18 @@ pub(crate) struct Facts {
     pub(crate) draining: usize,
 }
 
+/// What decides about packets besides Services, at one moment.
+pub(crate) struct OfPackets {
+    pub(crate) engine: Handle,
+    pub(crate) configuration: Configuration,
+    /// The name of the Node object, its last known addresses and its pod CIDRs.
+    pub(crate) node: String,
+    pub(crate) own_addresses: Vec<IpAddr>,
+    pub(crate) pod_cidrs: Vec<IpNet>,
+    /// The relay that gets new connections.
+    pub(crate) relay: Option<portolan_relay::Handle>,
+}
+
 /// Service ports of a family that are not programmed, or not with all endpoints.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RefusedPorts {
@@ -74,6 +91,8 @@ pub(crate) type Questions = mpsc::Receiver<Question>;
 pub(crate) struct Control {
     questions: mpsc::Sender<Question>,
     at_once: Arc<Semaphore>,
+    /// The turn of the answer that reads the kernel.
+    reading: Arc<Semaphore>,
     version: String,
     started: Now,
     health: Arc<Health>,
@@ -89,6 +108,7 @@ impl Control {
         let control = Self {
             questions,
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
+            reading: Arc::new(Semaphore::new(1)),
             version,
             started: Now::read(),
             health,
@@ -110,6 +130,17 @@ impl Control {
         let question: Question = Box::new(move |agent| drop(sender.send(question(agent))));
         self.questions.send(question).await.ok()?;
         receiver.await.ok()
+    }
+
+    /// Asks the agent from a thread for blocking work. The question must be short. `None` while the process ends.
+    fn ask_and_wait<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Agent) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, receiver) = oneshot::channel();
+        let question: Question = Box::new(move |agent| drop(sender.send(question(agent))));
+        self.questions.blocking_send(question).ok()?;
+        receiver.blocking_recv().ok()
     }
 
     /// Asks the engine. `None` if it does not answer in time.

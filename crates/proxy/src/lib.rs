@@ -15,17 +15,19 @@
 //! 5. While the proxy runs, `reload` follows the configuration file, and `agent` follows the Node object and the
 //!    node's addresses.
 //! 6. `control` answers questions about all of this, on the control socket and below `/debug/portolan/` on the metrics
-//!    port. The subcommand `status` asks them.
+//!    port. The subcommands `status` and `explain` ask them (`asking`, `packets`).
 //! 7. SIGTERM or SIGINT ends the process. The rules stay in the kernel. In the userspace mode, a kernel mode takes
 //!    over first, and the relay's connections have some time to end (`agent::relays`).
 
 mod agent;
+mod asking;
 mod blocking;
 mod checks;
 mod cleanup;
 mod command_line;
 mod control;
 mod events;
+mod explain;
 mod file;
 mod modes;
 mod node_settings;
@@ -70,7 +72,7 @@ use events::Notes;
 use modes::{Choice, Meters, Relays};
 use node_settings::KernelSettings;
 use options::Loaded;
-pub use options::{Options, is_kube_proxy, normalise};
+pub use options::{Connection, Options, is_kube_proxy, is_kubectl_plugin, normalise};
 use portolan_web::BindError;
 use readiness::Progress;
 use reload::Reload;
@@ -275,6 +277,7 @@ fn client_settings(
     };
     ClientSettings {
         context: None,
+        more_kubeconfigs: Vec::new(),
         kubeconfig: (!connection.kubeconfig.is_empty()).then(|| connection.kubeconfig.clone().into()),
         master,
         qps: connection.qps,

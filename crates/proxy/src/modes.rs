@@ -19,14 +19,15 @@ mod userspace;
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use portolan_engine::Claims;
 use portolan_engine::{Boxed, Error, Step};
 use portolan_iptables::{Programs, Variant};
 use portolan_leftovers::Keep;
-use portolan_model::Family;
 use portolan_model::catalog::UdpService;
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
+use portolan_model::{Family, NodePortAddresses};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
@@ -69,8 +70,12 @@ pub(super) trait ModeDriver: Sync {
     ) -> Blueprint;
 
     /// Reads what the kernel has of this mode in a family, in the terms of Services and in the network namespace of this
-    /// thread. No agent needs to run. `None` if the kernel has nothing of this mode. May run programs.
-    fn read(&self, family: Family) -> Result<Option<Observed>, Error>;
+    /// thread. It changes nothing, and does not depend on the wanted table: what was written for a table reads back without a
+    /// [difference](Observed::difference) to it. `None` if the kernel has nothing of this mode. May run programs.
+    ///
+    /// `known` is what the running agent knows and the kernel does not hold. No agent needs to run: these facts are unknown
+    /// then.
+    fn read(&self, family: Family, known: Option<&Known>) -> Result<Option<Observed>, Error>;
 
     /// Returns what happens to packets of a family in another way than in nftables mode.
     fn differences(
@@ -124,6 +129,16 @@ pub(super) trait ModeDriver: Sync {
     fn count_failure(&self, _: &ProxyMetrics, _: Family, _: Step) {}
 }
 
+/// What a running agent knows of the data plane of a family, and the kernel does not hold.
+pub(super) struct Known {
+    /// The addresses at which node ports are served.
+    pub(super) node_port_addresses: NodePortAddresses,
+    /// `ipvs.excludeCIDRs`.
+    pub(super) ipvs_exclude: Vec<IpNet>,
+    /// The relay that has the endpoints, in the userspace mode.
+    pub(super) relay: Option<portolan_relay::Handle>,
+}
+
 /// All modes, in the order in which their former data planes are removed.
 pub(super) const MODES: [&dyn ModeDriver; 4] =
     [&userspace::Driver, &nftables::Driver, &iptables::Driver, &ipvs::Driver];
@@ -151,7 +166,7 @@ pub(super) fn read(configuration: &Configuration, family: Family) -> Result<Opti
     let is_asked =
         |driver: &&&dyn ModeDriver| configuration.mode.is_none() || driver.is_configured(configuration);
     for driver in MODES.iter().filter(is_asked) {
-        if let Some(observed) = driver.read(family)? {
+        if let Some(observed) = driver.read(family, None)? {
             return Ok(Some((driver.mode(), observed)));
         }
     }

@@ -21,7 +21,7 @@ mod tests;
 mod value;
 
 pub(crate) use self::arguments::normalise_flags;
-pub use self::arguments::{is_kube_proxy, normalise};
+pub use self::arguments::{is_kube_proxy, is_kubectl_plugin, normalise};
 
 /// The configuration of a file, with the errors that only deserve a warning.
 type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
@@ -45,6 +45,15 @@ pub struct Options {
     pub(crate) empty_list_hold: Duration,
     /// How packets are captured in the userspace mode. `None`: the proxy chooses.
     pub(crate) capture: Option<Capture>,
+}
+
+/// Where the API server is, by the flags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Connection {
+    /// The kubeconfig file (`--kubeconfig`).
+    pub kubeconfig: Option<PathBuf>,
+    /// The URL, in place of the kubeconfig's (`--master`).
+    pub master: Option<String>,
 }
 
 /// The command line and the configuration file together.
@@ -103,6 +112,18 @@ impl Options {
             }
         }
         Ok(true)
+    }
+
+    /// Removes the flags of the connection to the API server, for a command that connects itself: they are not flags of the
+    /// node agent then.
+    pub fn take_connection(&mut self) -> Connection {
+        let mut take = |name| self.given.take_text(name);
+        Connection { kubeconfig: take("kubeconfig").map(PathBuf::from), master: take("master") }
+    }
+
+    /// Returns the names of the flags on the command line.
+    pub fn given(&self) -> impl Iterator<Item = &'static str> {
+        self.given.flags().map(|flag| flag.name)
     }
 
     /// Returns true if these options run the proxy, and not an action that ends by itself.

@@ -1,9 +1,17 @@
-//! What the configuration of the agent means for packets, without an agent: for `portolan explain`.
+//! What an answer about a packet is made from: for `portolan explain`, and for the control socket of the agent.
 //!
-//! The settings are derived by the same functions as those of a running agent, and the differences of the
-//! mode by its driver.
+//! - [`Configured`]: what a configuration means for packets, without an agent. The settings are derived by the same functions
+//!   as those of a running agent, and the differences of the mode by its driver
+//! - [`Kernel`]: what the kernel has besides rules of Services
+//! - [`ask`]: the answer of a running agent
+//! - [`Asked`], [`print()`]: what the command lines have in common
+
+mod command;
+mod kernel;
+mod running;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
 
 use anyhow::ensure;
 use ipnet::IpNet;
@@ -17,6 +25,9 @@ use portolan_sock::addresses;
 
 use super::options::{Loaded, Options};
 use super::{modes, settings};
+pub use command::{Asked, Output, print};
+pub use kernel::Kernel;
+pub use running::{Asking, NoAnswer, ask};
 
 /// The configuration of an agent that does not run.
 #[derive(Debug, Clone)]
@@ -47,6 +58,12 @@ impl Configured {
     /// Returns the node name that the configuration sets (`hostnameOverride`).
     pub fn node_name(&self) -> Option<&str> {
         self.loaded.configuration.hostname_override.as_deref()
+    }
+
+    /// Returns the path of the control socket of an agent with this configuration. `None` if it has none.
+    pub fn control_socket(&self) -> Option<&Path> {
+        let path = &self.loaded.configuration.portolan.control_socket;
+        (!path.is_empty()).then(|| Path::new(path))
     }
 
     /// Removes from an event what the agent ignores: external IPs, if their feature gate is off.
@@ -102,8 +119,9 @@ impl Configured {
             None => Family::BOTH.to_vec(),
         };
         let addresses = addresses.unwrap_or_else(|| with_loopback(&own));
-        let this = ThisNode { own: &own, pod_cidrs: &pod_cidrs, addresses };
-        node_view(configuration, &families, catalog, this)
+        let name = catalog.node_name().to_owned();
+        let this = ThisNode { name, own, pod_cidrs, addresses };
+        node_view(configuration, &families, this, |family| catalog.service_cidrs(family))
     }
 }
 
@@ -117,11 +135,14 @@ pub fn interface_addresses() -> Result<Vec<IpAddr>, SocketError> {
 }
 
 /// What is known of this node.
-pub(crate) struct ThisNode<'a> {
-    /// The addresses of the Node object.
-    pub(crate) own: &'a [IpAddr],
+#[derive(Debug)]
+pub(crate) struct ThisNode {
+    /// The name of the Node object.
+    pub(crate) name: String,
+    /// Its addresses.
+    pub(crate) own: Vec<IpAddr>,
     /// Its `spec.podCIDRs`.
-    pub(crate) pod_cidrs: &'a [IpNet],
+    pub(crate) pod_cidrs: Vec<IpNet>,
     /// The addresses of its interfaces, as [`interface_addresses`] returns them.
     pub(crate) addresses: Vec<IpAddr>,
 }
@@ -130,26 +151,20 @@ pub(crate) struct ThisNode<'a> {
 pub(crate) fn node_view(
     configuration: &Configuration,
     families: &[Family],
-    catalog: &Catalog,
-    this: ThisNode<'_>,
+    this: ThisNode,
+    service_cidrs: impl Fn(Family) -> Vec<IpNet>,
 ) -> NodeView {
-    let ThisNode { own, pod_cidrs, addresses } = this;
-    let ips = settings::node_addresses(own, configuration.bind_address);
-    let node = settings::Node { ips: &ips, pod_cidrs, addresses: &addresses };
+    let ThisNode { name, own, pod_cidrs, addresses } = this;
+    let ips = settings::node_addresses(&own, configuration.bind_address);
+    let node = settings::Node { ips: &ips, pod_cidrs: &pod_cidrs, addresses: &addresses };
     let driver = modes::configured(configuration);
     let mut of_families = PerFamily::default();
     for &family in families {
-        let settings = settings::settings(configuration, family, &node, catalog.service_cidrs(family));
+        let settings = settings::settings(configuration, family, &node, service_cidrs(family));
         let differences = driver.differences(configuration, family, &node);
         *of_families.get_mut(family) = Some(FamilyView { settings, differences });
     }
-    NodeView {
-        name: catalog.node_name().to_owned(),
-        mode: driver.mode().name().to_owned(),
-        pod_cidrs: pod_cidrs.to_vec(),
-        families: of_families,
-        addresses,
-    }
+    NodeView { name, mode: driver.mode().name().to_owned(), pod_cidrs, families: of_families, addresses }
 }
 
 /// Every node has loopback addresses, which a Node object does not list.

@@ -8,9 +8,10 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use portolan_node::config::{CONTROL_SOCKET, METRICS_PORT};
 use portolan_status::{ServicePage, State, text};
-use portolan_web::{Place, Received, ask};
+use portolan_web::{Place, Received};
 use serde_json::Value;
 
+use crate::asking::{self, Unanswered};
 use crate::control::routes::{SERVICES, STATE};
 
 /// The exit status if not everything is in sync.
@@ -103,19 +104,11 @@ fn is_service(text: &str) -> bool {
 }
 
 fn get(place: &Place, path: &str) -> anyhow::Result<Received> {
-    let answer = ask(place, "GET", path, b"").map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow::anyhow!(
-            "no proxy answers at {place}: {error}; is it running here, and is this where it listens \
-             (--control-socket of the proxy)?"
-        ),
-        io::ErrorKind::PermissionDenied => anyhow::anyhow!(
-            "no permission to ask the proxy at {place}: run this as root, or as a member of the group in \
-             portolan.controlSocketGroup"
-        ),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Busy::Silent(place.clone()).into(),
-        _ => anyhow::anyhow!("cannot ask the proxy at {place}: {error}"),
+    let answer = asking::send(place, "GET", path, b"").map_err(|error| match error {
+        Unanswered::Silent(place) => Busy::Silent(place).into(),
+        error => anyhow::Error::new(error),
     })?;
-    let text = || String::from_utf8_lossy(&answer.body).trim().to_owned();
+    let text = || asking::text(&answer);
     match answer.status {
         200 => Ok(answer),
         404 => bail!(

@@ -18,7 +18,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("config.yaml");
     let write = format!("--write-config-to={}", file.display());
-    let table: [(&[&str], &str); 7] = [
+    let table: [(&[&str], &str); 8] = [
         (&["--help"], "Usage: portolan-proxy [OPTIONS]"),
         (&["-h", "--cleanup"], "Usage: portolan-proxy [OPTIONS]"),
         (&["--version"], "Kubernetes v1.36.2+portolan-"),
@@ -26,6 +26,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
         (&[&write, "--masquerade_all=t"], ""),
         (&["cleanup", "--help"], "Usage: portolan-proxy cleanup [OPTIONS]"),
         (&["status", "--help"], "Usage: portolan-proxy status [OPTIONS]"),
+        (&["explain", "--help"], "Usage: portolan-proxy explain [OPTIONS] <FROM> <TO>"),
     ];
     for (arguments, start) in table {
         let (code, stdout, stderr) = run(PROGRAM.as_ref(), arguments);
@@ -37,12 +38,16 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 8] = [
+    let table: [(&[&str], &str); 9] = [
         (&["proxy"], "unrecognized subcommand 'proxy'"),
         (&["--no-such-flag"], "Usage: portolan-proxy [OPTIONS]"),
         (&["--proxy-mode=fast"], "Error: the configuration is invalid:\n  --proxy-mode"),
         (&["--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
         (&["cleanup", "--config=/nonexistent"], "cannot read configuration file /nonexistent"),
+        (
+            &["explain", "node", "10.96.0.1:80", "--socket=/nonexistent"],
+            "Error: no proxy answers at /nonexistent: ",
+        ),
         (&["status", "--service=web"], "Error: --service: `web` is not of the form NAMESPACE/NAME"),
         (
             &["status", "--url=https://a"],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use portolan_engine::{Boxed, Commit, Dataplane as _, Driven};
+use portolan_engine::{Boxed, Commit, Driven};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::oracle::ModeDifferences;
@@ -136,7 +136,7 @@ impl Cluster {
         for family in Family::BOTH {
             let settings = self.settings.get_mut(family);
             change(settings);
-            self.planes.get_mut(family).0.configure(settings.clone());
+            self.planes.get_mut(family).driven.configure(settings.clone());
         }
         self.resync();
     }
@@ -173,17 +173,19 @@ impl Cluster {
                 .map(|(name, new)| Change { name, family, old: None, new: Some(new) })
                 .collect();
             // The resync compares everything before the first write.
-            plane.0.apply(&changes).unwrap();
+            plane.driven.apply(&changes).unwrap();
             *self.planes.get_mut(family) = plane;
         }
         self.resync()
     }
 
     /// Returns the differences between the forwarding table and what the mode reads back from the kernel.
-    pub fn read_back(&mut self) -> Vec<String> {
+    pub fn read_back(&self) -> Vec<String> {
         let mut differences = Vec::new();
         for family in Family::BOTH {
-            let observed = self.at(family, |plane| plane.read()).unwrap().unwrap();
+            let (settings, relay) = (self.settings.get(family), self.planes.get(family).relay.as_ref());
+            let mode = self.mode;
+            let observed = self.world.node().namespace().run(|| mode.read(settings, relay)).unwrap();
             let mut carried = self.table(family);
             carried.retain(|(name, _)| self.mode.carries(name.protocol));
             differences.extend(observed.difference(&carried).iter().map(|found| format!("{family} {found}")));
@@ -267,7 +269,7 @@ impl Cluster {
     /// Runs `work` on a data plane, in the node's network namespace.
     fn at<T: Send>(&mut self, family: Family, work: impl FnOnce(&mut Driven<Boxed>) -> T + Send) -> T {
         let plane = self.planes.get_mut(family);
-        self.world.node().namespace().run(|| work(&mut plane.0)).unwrap()
+        self.world.node().namespace().run(|| work(&mut plane.driven)).unwrap()
     }
 
     /// Returns the next resource version.

@@ -8,12 +8,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 use portolan_engine::{Boxed, Driven};
 use portolan_iptables::{Iptables, Options, Programs, Variant};
-use portolan_ipvs::Ipvs;
+use portolan_ipvs::{Ipvs, Known};
+use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Capture, Family, NodePortAddresses, Protocol, Settings};
 use portolan_nftables::Nftables;
+use portolan_relay::Handle;
 use portolan_testkit::Namespace;
-use portolan_userspace::{Userspace, spawn_translated};
+use portolan_userspace::{Userspace, read_redirect, spawn_translated};
 
 /// Environment variable that requires IPVS in the kernel. Without it, tests of IPVS are skipped if the kernel has
 /// none.
@@ -141,14 +143,14 @@ impl Mode {
             return open_ipvs(settings);
         }
         let Some(variant) = self.variant() else {
-            let dataplane: Boxed = if self == Self::Userspace {
+            if self == Self::Userspace {
                 let options = portolan_relay::Options::default();
                 let relay = portolan_relay::spawn(&[settings.family], options).unwrap();
-                Box::new(Userspace::open(settings.clone(), relay).unwrap())
-            } else {
-                Box::new(Nftables::open(settings.clone()).unwrap())
-            };
-            return Plane::new(settings, dataplane);
+                let dataplane = Userspace::open(settings.clone(), relay.clone()).unwrap();
+                return Plane::with_relay(settings, Box::new(dataplane), relay);
+            }
+            let dataplane = Nftables::open(settings.clone()).unwrap();
+            return Plane::new(settings, Box::new(dataplane));
         };
         if self.relays() {
             return open_redirect(variant, settings);
@@ -165,6 +167,25 @@ impl Mode {
             ..Options::default()
         };
         Plane::new(settings.clone(), Box::new(Iptables::new(programs, settings, options)))
+    }
+
+    /// Reads back what the kernel has, as an agent in this mode does, in the network namespace where it runs.
+    pub(crate) fn read(self, settings: &Settings, relay: Option<&Handle>) -> Observed {
+        let family = settings.family;
+        let programs = |variant| Programs::of(family, variant).unwrap().with_lock(LOCK);
+        let node_port_addresses = &settings.node_port_addresses;
+        let read = match self {
+            Self::Nftables => portolan_nftables::read(family).unwrap(),
+            Self::IptablesNft => portolan_iptables::read(&programs(Variant::Nft), family).unwrap(),
+            Self::IptablesLegacy => portolan_iptables::read(&programs(Variant::Legacy), family).unwrap(),
+            Self::Userspace => portolan_userspace::read(family, relay).unwrap(),
+            Self::RedirectNft => read_redirect(&programs(Variant::Nft), family, relay).unwrap(),
+            Self::RedirectLegacy => read_redirect(&programs(Variant::Legacy), family, relay).unwrap(),
+            Self::Ipvs => {
+                portolan_ipvs::read(family, Some(Known { exclude: &[], node_port_addresses })).unwrap()
+            }
+        };
+        read.expect("the rules of the mode")
     }
 
     /// Returns how the mode differs from the oracle's rules.
@@ -218,8 +239,8 @@ fn open_redirect(variant: Variant, settings: Settings) -> Plane {
     let options =
         portolan_relay::Options { capture: Capture::Redirect, ..portolan_relay::Options::default() };
     let relay = spawn_translated(&[settings.family], options).unwrap();
-    let dataplane = Userspace::open_redirect(programs, settings.clone(), Options::default(), relay);
-    Plane::new(settings, Box::new(dataplane))
+    let dataplane = Userspace::open_redirect(programs, settings.clone(), Options::default(), relay.clone());
+    Plane::with_relay(settings, Box::new(dataplane), relay)
 }
 
 /// Opens the IPVS data plane, after setting the kernel's settings as the program does at its start.
@@ -259,11 +280,19 @@ fn without_counters(line: &str) -> &str {
 }
 
 /// A data plane of any mode.
-pub(crate) struct Plane(pub(crate) Driven<Boxed>);
+pub(crate) struct Plane {
+    pub(crate) driven: Driven<Boxed>,
+    /// The relay, which has the endpoints, in modes with one.
+    pub(crate) relay: Option<Handle>,
+}
 
 impl Plane {
     fn new(settings: Settings, dataplane: Boxed) -> Self {
-        Self(Driven::new(settings, dataplane))
+        Self { driven: Driven::new(settings, dataplane), relay: None }
+    }
+
+    fn with_relay(settings: Settings, dataplane: Boxed, relay: Handle) -> Self {
+        Self { relay: Some(relay), ..Self::new(settings, dataplane) }
     }
 }
 

@@ -6,12 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_model::catalog::UdpService;
-use portolan_model::observed::Observed;
 use portolan_model::{Backend, Capture, Family, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::{Capturing, Handle};
 
 use super::kernel::{self, Kernel};
-use super::observe;
 use super::seen;
 use portolan_conntrack::{Check, Cleaner, Translations};
 use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Error, Refusal, Removal, Takeover};
@@ -91,16 +89,6 @@ impl Userspace {
             Kernel::Tproxy { rules, .. } => Some(rules.own()),
             Kernel::Redirect(rules) => rules.own(),
         }
-    }
-
-    /// Returns what the kernel and the relay have, in the terms of Services. Changes nothing. Endpoints and affinity are
-    /// not known if the relay has ended.
-    pub fn observe(&mut self) -> Result<Observed, Error> {
-        let rules = self.kernel.observe()?;
-        Ok(match self.relay.snapshot(self.family) {
-            Some(entries) => observe::with_relay(rules, &entries),
-            None => rules,
-        })
     }
 
     /// Returns the relay.
@@ -184,10 +172,6 @@ impl Dataplane for Userspace {
         let present = changes.forwardings.iter().filter(|change| change.new.is_some());
         commit.refused.extend(refusals(present.map(|change| &change.name)));
         Ok(commit)
-    }
-
-    fn read(&mut self) -> Result<Option<Observed>, Error> {
-        self.observe().map(Some)
     }
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {

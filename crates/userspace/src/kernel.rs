@@ -2,11 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use portolan_model::observed::Observed;
 use portolan_model::{Capture, Family, Settings};
 use portolan_relay::{OWN_MARK, Ports};
 
-use super::observe::{without_refused, without_sctp};
 use super::routing;
 use portolan_engine::dataplane::{Dataplane, Error};
 use portolan_iptables::{Iptables, Options, Programs, Redirect};
@@ -53,14 +51,6 @@ impl Kernel {
         match self {
             Self::Tproxy { rules, .. } => &**rules,
             Self::Redirect(rules) => &**rules,
-        }
-    }
-
-    /// Returns what the rules are, in the terms of Services.
-    pub(super) fn observe(&mut self) -> Result<Observed, Error> {
-        match self {
-            Self::Tproxy { rules, .. } => rules.observe().map(without_refused),
-            Self::Redirect(rules) => rules.observe().map(without_sctp),
         }
     }
 

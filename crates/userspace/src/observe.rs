@@ -18,41 +18,58 @@ use portolan_model::observed::{
 };
 use portolan_model::table::Entry;
 use portolan_model::{Backend, Family, Frontend, Protocol};
+use portolan_relay::Handle;
 
-/// Returns what the kernel has of the rules that capture by `tproxy`, in the network namespace of this thread. Endpoints
-/// and affinity are in the relay's process, so they are not known. `None` if the rules do not exist.
-pub fn read(family: Family) -> Result<Option<Observed>, Error> {
-    Ok(portolan_nftables::read_capture(family)?.map(without_refused))
+/// Returns what the kernel has of the rules that capture by `tproxy`, in the network namespace of this thread. `None` if the
+/// rules do not exist.
+///
+/// Endpoints and session affinity are in the process of the relay. In another process, or after the relay has ended, they
+/// are not known.
+pub fn read(family: Family, relay: Option<&Handle>) -> Result<Option<Observed>, Error> {
+    let rules = portolan_nftables::read_capture(family)?;
+    Ok(rules.map(|rules| with_relay(without_refused(rules), relay)))
 }
 
-/// Returns what the kernel has of the rules that capture by redirect, in the network namespace of this thread. Endpoints
-/// and affinity are in the relay's process, so they are not known. `None` if no rules lead to a relay.
+/// Returns what the kernel has of the rules that capture by redirect, in the network namespace of this thread. `None` if
+/// there are no rules of this mode. Without a relay, rules that lead to no listener are those of the iptables mode.
+///
+/// Endpoints and session affinity are known as in [`read`].
 ///
 /// # Errors
 /// The program failed, or cannot print a table.
 pub fn read_redirect(
     programs: &Programs,
     family: Family,
+    relay: Option<&Handle>,
 ) -> Result<Option<Observed>, portolan_iptables::Error> {
-    let reading = Reading::read(programs, family)?.filter(|reading| reading.listeners.is_some());
-    Ok(reading.map(|reading| without_sctp(reading.observed)))
+    let is_own = |reading: &Reading| relay.is_some() || reading.listeners.is_some();
+    let reading = Reading::read(programs, family)?.filter(is_own);
+    Ok(reading.map(|reading| with_relay(without_sctp(reading.observed), relay)))
+}
+
+/// Adds what the relay has to what the rules have.
+fn with_relay(rules: Observed, relay: Option<&Handle>) -> Observed {
+    match relay.and_then(|relay| relay.snapshot(rules.family)) {
+        Some(entries) => with_entries(rules, &entries),
+        None => rules,
+    }
 }
 
 /// Leaves out SCTP Service ports that the rules reject or drop. This mode refuses all SCTP Service ports.
-pub(super) fn without_refused(mut rules: Observed) -> Observed {
+fn without_refused(mut rules: Observed) -> Observed {
     rules.ports.retain(|port| port.protocol != Protocol::Sctp || !has_no_endpoints(port));
     rules
 }
 
 /// Leaves out SCTP Service ports. The rules of a redirect refuse all of them, and their reader does not know whether a rule
 /// refuses packets or leads them to the relay.
-pub(super) fn without_sctp(mut rules: Observed) -> Observed {
+fn without_sctp(mut rules: Observed) -> Observed {
     rules.ports.retain(|port| port.protocol != Protocol::Sctp);
     rules
 }
 
 /// Adds what the relay has to what the rules have.
-pub(super) fn with_relay(rules: Observed, relay: &[Entry]) -> Observed {
+fn with_entries(rules: Observed, relay: &[Entry]) -> Observed {
     let owners = Owners::of(relay);
     let mut reached = BTreeSet::new();
     let mut ports = Vec::new();
@@ -203,10 +220,10 @@ mod tests {
     #[test]
     fn rules_and_relay_together_have_everything() {
         let wanted = [entry("a", 1, None), entry("b", 11, Some(60))];
-        assert_eq!(texts(&with_relay(rules(&wanted), &wanted), &wanted), [""; 0]);
+        assert_eq!(texts(&with_entries(rules(&wanted), &wanted), &wanted), [""; 0]);
         let other = [entry("a", 1, None), entry("b", 11, None)];
         assert_eq!(
-            texts(&with_relay(rules(&wanted), &other), &wanted),
+            texts(&with_entries(rules(&wanted), &other), &wanted),
             ["demo/b (TCP): session affinity is none instead of 60 s"]
         );
     }
@@ -216,12 +233,12 @@ mod tests {
         let wanted = [entry("a", 1, None), entry("b", 11, None)];
         let mut renamed = rules(&wanted);
         renamed.ports[0].name = None;
-        assert_eq!(texts(&with_relay(renamed, &wanted), &wanted), [""; 0], "found by its frontends");
+        assert_eq!(texts(&with_entries(renamed, &wanted), &wanted), [""; 0], "found by its frontends");
         let mut relay = wanted.clone();
         let cluster = relay[0].1.cluster[..1].into();
         relay[0].1 = Arc::new(Forwarding { cluster, ..(*relay[0].1).clone() });
         assert_eq!(
-            texts(&with_relay(rules(&wanted), &relay), &wanted),
+            texts(&with_entries(rules(&wanted), &relay), &wanted),
             ["demo/a (TCP): endpoint 10.244.0.2:8080 is missing in the cluster list"]
         );
     }
@@ -231,10 +248,10 @@ mod tests {
         let both = [entry("a", 1, None), entry("b", 11, None)];
         let [a, _] = both.clone();
         assert_eq!(
-            texts(&with_relay(rules(&both), std::slice::from_ref(&a)), &both)[0],
+            texts(&with_entries(rules(&both), std::slice::from_ref(&a)), &both)[0],
             "demo/b (TCP): endpoint 10.244.0.11:8080 is missing behind node port 30011"
         );
-        let only_relay = with_relay(rules(std::slice::from_ref(&a)), &both);
+        let only_relay = with_entries(rules(std::slice::from_ref(&a)), &both);
         assert_eq!(
             texts(&only_relay, &both),
             [
@@ -250,7 +267,7 @@ mod tests {
         let wanted = [entry("a", 1, None)];
         let mut rejected = rules(&wanted);
         rejected.ports[0].endpoints = ObservedEndpoints::Shared(Vec::new());
-        let texts = texts(&with_relay(rejected.clone(), &wanted), &wanted);
+        let texts = texts(&with_entries(rejected.clone(), &wanted), &wanted);
         assert_eq!(texts[0], "demo/a (TCP): endpoint 10.244.0.1:8080 is missing behind node port 30001");
         rejected.ports[0].protocol = Protocol::Sctp;
         assert_eq!(without_refused(rejected).ports, []);

@@ -71,15 +71,15 @@ fn what_is_captured_and_relayed_is_read_back() {
         let namespace = Namespace::new("observe").unwrap();
         namespace.ip("link set lo up").unwrap();
         let work = || {
-            assert_eq!(read(family).unwrap(), None);
+            assert_eq!(read(family, None).unwrap(), None);
             let mut edited = Edited::new(seed);
             let mut plane = plane(family);
             plane.apply(&of(family, edited.first())).unwrap();
             plane.resync().unwrap();
             for step in 0..8 {
-                let observed = plane.observe().unwrap();
+                let observed = read(family, Some(plane.relay())).unwrap().unwrap();
                 assert_eq!(differences(&observed, &plane), [""; 0], "seed {seed} step {step}");
-                let rules = read(family).unwrap().unwrap();
+                let rules = read(family, None).unwrap().unwrap();
                 assert_eq!(differences(&rules, &plane), [""; 0], "seed {seed} step {step}: rules only");
                 plane.apply(&of(family, edited.edit())).unwrap();
             }
@@ -106,22 +106,22 @@ fn damage_is_read_back_as_what_it_does_to_services() {
         let fewer = portolan_model::Forwarding { cluster: Box::default(), ..(*forwarding).clone() };
         let change = |new| Change { name: name.clone(), family, old: None, new: Some(new) };
         plane.relay().apply(family, vec![change(fewer.into())]);
-        let observed = plane.observe().unwrap();
+        let observed = read(family, Some(plane.relay())).unwrap().unwrap();
         let texts = differences(&observed, &plane);
         assert_eq!(texts.len(), forwarding.cluster.len(), "{texts:?}");
         assert!(texts.iter().all(|text| text.contains("is missing in the cluster list")), "{texts:?}");
-        assert_eq!(differences(&read(family).unwrap().unwrap(), &plane), [""; 0], "not in the rules");
+        assert_eq!(differences(&read(family, None).unwrap().unwrap(), &plane), [""; 0], "not in the rules");
         plane.relay().apply(family, vec![change(forwarding.clone())]);
-        assert_eq!(differences(&plane.observe().unwrap(), &plane), [""; 0]);
+        assert_eq!(differences(&read(family, Some(plane.relay())).unwrap().unwrap(), &plane), [""; 0]);
         // Without the relay, its part is not known.
         plane.relay().drain(std::time::Duration::ZERO);
-        let rules = plane.observe().unwrap();
+        let rules = read(family, Some(plane.relay())).unwrap().unwrap();
         assert!(rules.ports.iter().all(|port| {
             port.affinity == Fact::Unknown && !matches!(port.endpoints, ObservedEndpoints::Lists { .. })
         }));
         assert_eq!(differences(&rules, &plane), [""; 0]);
         namespace.output("nft", &["flush", "map", "ip", "portolan-userspace", "services"]).unwrap();
-        let texts = differences(&plane.observe().unwrap(), &plane);
+        let texts = differences(&read(family, Some(plane.relay())).unwrap().unwrap(), &plane);
         assert!(texts.iter().any(|text| text.ends_with("programmed")), "{texts:?}");
     };
     namespace.run(work).unwrap();

@@ -57,6 +57,9 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 pub struct ClientSettings {
     /// A kubeconfig file. Its current context is used unless `context` names another one.
     pub kubeconfig: Option<PathBuf>,
+    /// Further files, as `KUBECONFIG` may name them for kubectl. Of several entries with one name, that of the first file
+    /// counts.
+    pub more_kubeconfigs: Vec<PathBuf>,
     /// Another context than the kubeconfig's current one.
     pub context: Option<String>,
     /// URL of the API server; replaces the kubeconfig's (`--master`).
@@ -81,6 +84,7 @@ impl Default for ClientSettings {
     fn default() -> Self {
         Self {
             kubeconfig: None,
+            more_kubeconfigs: Vec::new(),
             context: None,
             master: None,
             qps: limiter::DEFAULT_QPS,
@@ -97,6 +101,7 @@ impl std::fmt::Debug for ClientSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientSettings")
             .field("kubeconfig", &self.kubeconfig)
+            .field("more_kubeconfigs", &self.more_kubeconfigs)
             .field("context", &self.context)
             .field("master", &self.master)
             .field("qps", &self.qps)

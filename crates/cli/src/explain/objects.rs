@@ -1,4 +1,4 @@
-//! The objects of manifests: what the agent watches, and pods.
+//! The objects of manifests and of an API server: what the agent watches, and pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use portolan_explain::Pod;
+use ipnet::IpNet;
+use portolan_explain::{Pod, Sender, Unanswerable, sender_pod};
 use portolan_model::object::{
     DecodeError, EndpointSlice, Object, ObjectKey, decode_endpoint_slice, decode_node, decode_service,
     decode_service_cidr, parse_address,
@@ -22,15 +23,22 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// Namespace and name of a pod.
 type PodName = (String, String);
 
-/// The objects of all manifests.
+/// A Node.
+#[derive(Debug)]
+pub(crate) struct NodeOf {
+    /// Its name.
+    pub(crate) name: String,
+    addresses: Vec<IpAddr>,
+    pod_cidrs: Vec<IpNet>,
+}
+
+/// The objects of all manifests, or of an API server.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     /// What the agent watches.
     events: Vec<Event>,
-    /// The names of all Nodes.
-    pub(crate) nodes: Vec<String>,
-    /// The addresses of all Nodes.
-    pub(crate) node_addresses: Vec<IpAddr>,
+    /// All Nodes.
+    pub(crate) nodes: Vec<NodeOf>,
     /// The Pods; `None` for those that have ended, whose addresses may belong to other pods.
     declared: BTreeMap<PodName, Option<Pod>>,
     /// The pods that EndpointSlices refer to.
@@ -60,6 +68,18 @@ impl Objects {
             if let Err(fault) = self.take(object) {
                 self.faults.push(format!("{place}: {fault}"));
             }
+        }
+    }
+
+    /// Adds an object of a list, in which objects have neither kind nor version.
+    pub(super) fn take_listed(&mut self, version: &str, kind: &str, object: Value) {
+        let mut object = object;
+        if let Some(fields) = object.as_object_mut() {
+            fields.insert("apiVersion".to_owned(), json!(version));
+            fields.insert("kind".to_owned(), json!(kind));
+        }
+        if let Err(fault) = self.take(object) {
+            self.faults.push(fault);
         }
     }
 
@@ -134,9 +154,12 @@ impl Objects {
 
     fn node(&mut self, object: &Value) -> Result<(), String> {
         let node = decode(object, decode_node)?;
-        self.nodes.push(node.key.name.to_string());
         let of_node = node.payload.internal_addresses.iter().chain(&node.payload.external_addresses);
-        self.node_addresses.extend(of_node);
+        self.nodes.push(NodeOf {
+            name: node.key.name.to_string(),
+            addresses: of_node.copied().collect(),
+            pod_cidrs: node.payload.pod_cidrs.clone(),
+        });
         self.events.push(Event::Node(node));
         Ok(())
     }
@@ -168,6 +191,34 @@ impl Objects {
     pub(crate) fn pods(&self) -> Vec<Pod> {
         let of_slices = self.referenced.iter().filter(|(name, _)| !self.declared.contains_key(*name));
         of_slices.map(|(_, pod)| pod).chain(self.declared.values().flatten()).cloned().collect()
+    }
+
+    /// Returns the addresses of all Nodes.
+    pub(crate) fn node_addresses(&self) -> Vec<IpAddr> {
+        self.nodes.iter().flat_map(|node| &node.addresses).copied().collect()
+    }
+
+    /// Returns the name of the node that handles the packets of a sender. `None` if it is not known.
+    ///
+    /// # Errors
+    /// No pod has the name of the sender, or several pods have it.
+    pub(crate) fn node_of(&self, from: &Sender, pods: &[Pod]) -> Result<Option<String>, Unanswerable> {
+        let address = match from {
+            Sender::Address(address) => Some(*address),
+            Sender::Pod(_) | Sender::Node | Sender::Outside => None,
+        };
+        let of_node = |is_it: &dyn Fn(&NodeOf, IpAddr) -> bool| {
+            let found = self.nodes.iter().find(|node| address.is_some_and(|address| is_it(node, address)));
+            found.map(|node| node.name.clone())
+        };
+        // Pods in the network of a node have its address.
+        let at_address = of_node(&|node, address| node.addresses.contains(&address));
+        if at_address.is_some() {
+            return Ok(at_address);
+        }
+        let of_pod = sender_pod(from, pods)?.and_then(|pod| pod.node.clone());
+        let in_pod_cidr = |node: &NodeOf, address| node.pod_cidrs.iter().any(|cidr| cidr.contains(&address));
+        Ok(of_pod.or_else(|| of_node(&in_pod_cidr)))
     }
 
     /// Returns the Catalog of a node whose agent is configured like this, and the fields and objects that it ignores.

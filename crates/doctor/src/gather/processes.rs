@@ -56,7 +56,7 @@ fn proxy(pid: u32, folder: &Path) -> Option<Process> {
 /// Returns which proxy it is. Portolan may be called by the name kube-proxy; then the name of its file differs.
 fn program(arguments: &[String], file: &str) -> Option<Program> {
     let (called, rest) = arguments.split_first()?;
-    let ends = ["cleanup", "status", "--cleanup", "--init-only", "--version", "--help"];
+    let ends = ["cleanup", "explain", "status", "--cleanup", "--init-only", "--version", "--help"];
     if rest.iter().any(|argument| ends.contains(&argument.as_str())) {
         return None;
     }
@@ -106,6 +106,7 @@ mod tests {
         assert_eq!(of("kube-proxy --config=x", "portolan-proxy"), Some(Program::Portolan));
         assert_eq!(of("portolan-proxy cleanup", "portolan-proxy"), None);
         assert_eq!(of("portolan-proxy status -o json", "portolan-proxy"), None);
+        assert_eq!(of("portolan-proxy explain node 10.96.0.1:443", "portolan-proxy"), None);
         assert_eq!(of("portolan proxy --cleanup", "portolan"), None);
         assert_eq!(of("portolan serve", "portolan"), None);
         assert_eq!(of("portolan doctor", "portolan"), None);

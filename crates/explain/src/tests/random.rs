@@ -93,7 +93,7 @@ fn verdict(report: &Report, facts: &Facts<'_>) -> verdict::Verdict {
     let Target::Socket { socket, protocol } = report.question.to else { panic!("an address") };
     let family = Family::of(socket.ip());
     let view = facts.node.families.get(family).as_ref().unwrap();
-    let table: Vec<_> = facts.catalog.forwardings(family).collect();
+    let table = facts.services.table(family);
     let input_interface = report.from.interface.as_deref().unwrap_or_default();
     let oracle = Oracle {
         settings: &view.settings,
@@ -113,7 +113,7 @@ fn verdict(report: &Report, facts: &Facts<'_>) -> verdict::Verdict {
         port: socket.port(),
         flow: FlowState::New,
     });
-    verdict.with_left_out(facts.catalog.left_out_at(socket, protocol))
+    verdict.with_left_out(facts.services.left_out_at(socket, protocol))
 }
 
 fn check(report: &Report, facts: &Facts<'_>) {

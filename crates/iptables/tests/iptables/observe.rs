@@ -3,8 +3,7 @@
 
 use std::net::TcpStream;
 
-use portolan_engine::Driven;
-use portolan_iptables::{Error, Iptables, Variant, read};
+use portolan_iptables::{Error, Variant, read};
 use portolan_model::observed::{Fact, Observed, ObservedEndpoints, ObservedPort};
 use portolan_model::table::Entry;
 use portolan_model::{Change, Family, Frontend, Protocol};
@@ -31,7 +30,8 @@ fn committed_rules_read_back_without_a_difference() {
             in_namespace(|| {
                 let mut edited = Edited::new(seed);
                 let mut iptables = driven(programs_of(family, variant), settings(family));
-                assert_eq!(iptables.observe().unwrap().ports, [], "no chains are no Service ports");
+                let programs = programs_of(family, variant);
+                assert_eq!(read(&programs, family).unwrap(), None, "there are no chains");
                 let (changes, _) = edited.first();
                 let of_family = |changes: Vec<Change>| -> Vec<Change> {
                     changes.into_iter().filter(|change| change.family == family).collect()
@@ -39,14 +39,11 @@ fn committed_rules_read_back_without_a_difference() {
                 iptables.apply(&of_family(changes)).unwrap();
                 iptables.resync().unwrap();
                 for _ in 0..6 {
-                    let observed = iptables.observe().unwrap();
+                    let observed = read(&programs, family).unwrap().unwrap();
                     let differences = texts(&observed, &edited.table(family));
                     assert_eq!(differences, [""; 0], "seed {seed}, {variant:?}");
                     iptables.apply(&of_family(edited.edit().0)).unwrap();
                 }
-                // Any program of this family reads the same.
-                let read = read(&programs_of(family, variant), family).unwrap();
-                assert_eq!(read, Some(iptables.observe().unwrap()));
             });
         }
     }
@@ -112,10 +109,12 @@ fn damage_is_reported_in_terms_of_services() {
             iptables.resync().unwrap();
             for (damage, expected) in DAMAGE {
                 apply(&programs(variant), damage);
-                let differences = texts(&iptables.observe().unwrap(), &table(&ipv4()));
+                let observed = read(&programs(variant), Family::Ipv4).unwrap().unwrap();
+                let differences = texts(&observed, &table(&ipv4()));
                 assert_eq!(differences, expected, "{variant:?}: {damage}");
                 iptables.resync().unwrap();
-                assert_eq!(texts(&iptables.observe().unwrap(), &table(&ipv4())), [""; 0]);
+                let observed = read(&programs(variant), Family::Ipv4).unwrap().unwrap();
+                assert_eq!(texts(&observed, &table(&ipv4())), [""; 0]);
             }
         });
     }
@@ -151,8 +150,8 @@ fn counters_show_which_endpoint_got_a_connection() {
     for variant in VARIANTS {
         let world = world();
         let node = world.node().namespace();
-        let observe = |iptables: &mut Driven<Iptables>| {
-            let observed = iptables.observe().unwrap();
+        let observe = || {
+            let observed = read(&programs(variant), Family::Ipv4).unwrap().unwrap();
             let tcp = |port: &&ObservedPort| port.protocol == Protocol::Tcp;
             let port = observed.ports.iter().find(tcp).unwrap().clone();
             let ObservedEndpoints::Lists { cluster: Fact::Known(cluster), .. } = port.endpoints else {
@@ -162,19 +161,17 @@ fn counters_show_which_endpoint_got_a_connection() {
                 cluster.iter().map(|endpoint| endpoint.counters.unwrap().packets).collect();
             (port.frontends[0].counters.unwrap(), packets)
         };
-        let mut iptables = node
-            .run(|| {
-                let mut iptables = data_plane(programs(variant));
-                iptables.apply(&in_use()).unwrap();
-                iptables.resync().unwrap();
-                let (frontend, endpoints) = observe(&mut iptables);
-                assert_eq!((frontend.packets, endpoints), (0, vec![0; 3]), "{variant:?}");
-                iptables
-            })
-            .unwrap();
+        node.run(|| {
+            let mut iptables = data_plane(programs(variant));
+            iptables.apply(&in_use()).unwrap();
+            iptables.resync().unwrap();
+            let (frontend, endpoints) = observe();
+            assert_eq!((frontend.packets, endpoints), (0, vec![0; 3]), "{variant:?}");
+        })
+        .unwrap();
         let connect = |from: &Namespace| from.run(|| TcpStream::connect(IN_USE).unwrap()).unwrap();
         let connections = [connect(node), connect(world.pods()[0].namespace()), connect(node)];
-        let (frontend, endpoints) = node.run(|| observe(&mut iptables)).unwrap();
+        let (frontend, endpoints) = node.run(observe).unwrap();
         assert_eq!(frontend.packets, 3, "{variant:?}: the first packet of each connection");
         assert!(frontend.bytes >= 3 * 40);
         assert_eq!(endpoints.iter().sum::<u64>(), 3, "{variant:?}: {endpoints:?}");
@@ -195,7 +192,6 @@ fn a_table_that_iptables_cannot_print_is_an_error() {
         let error = read(&programs(Variant::Nft), Family::Ipv4).unwrap_err();
         assert!(matches!(error, Error::Unreadable { .. }), "{error}");
         assert!(error.to_string().starts_with("iptables-nft-save cannot print the nat table"), "{error}");
-        assert!(iptables.observe().is_err());
     });
 }
 
@@ -206,7 +202,8 @@ fn the_families_are_read_apart() {
             let mut iptables = driven(programs_of(Family::Ipv6, variant), settings(Family::Ipv6));
             iptables.apply(&ipv6()).unwrap();
             iptables.resync().unwrap();
-            assert_eq!(texts(&iptables.observe().unwrap(), &table(&ipv6())), [""; 0]);
+            let observed = read(&programs_of(Family::Ipv6, variant), Family::Ipv6).unwrap().unwrap();
+            assert_eq!(texts(&observed, &table(&ipv6())), [""; 0]);
             assert_eq!(read(&programs(variant), Family::Ipv4).unwrap(), None);
         });
     }

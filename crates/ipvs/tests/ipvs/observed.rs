@@ -4,8 +4,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use portolan_iptables::{Programs, Variant};
-use portolan_ipvs::{Ipvs, read};
+use portolan_ipvs::{Known, read};
 use portolan_model::observed::{Counters, Observed, ObservedEndpoints, ObservedPlace};
 use portolan_model::table::Entry;
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
@@ -20,7 +19,7 @@ const SIZE: usize = 8;
 
 /// Returns the differences that a reader without an agent finds.
 fn differences(family: Family, table: &[Entry]) -> Vec<String> {
-    let observed = read(family).unwrap().expect("the mode is there");
+    let observed = read(family, None).unwrap().expect("the mode is there");
     texts(&observed, table)
 }
 
@@ -28,10 +27,11 @@ fn texts(observed: &Observed, table: &[Entry]) -> Vec<String> {
     observed.difference(table).iter().map(ToString::to_string).collect()
 }
 
-/// Reads by a data plane that has neither compared nor written anything.
+/// Reads with what an agent knows.
 fn observe(family: Family) -> Observed {
-    let programs = Programs::of(family, Variant::Nft).unwrap();
-    Ipvs::open(programs, example::settings(family), options()).unwrap().observe().unwrap()
+    let (settings, options) = (example::settings(family), options());
+    let known = Known { exclude: &options.exclude, node_port_addresses: &settings.node_port_addresses };
+    read(family, Some(known)).unwrap().expect("the mode is there")
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn what_was_written_reads_back() {
         let mut world = World::random(&mut rng, SIZE, &ranges);
         let mut catalog = Catalog::new("n1");
         let mut planes = Family::BOTH.map(open);
-        assert_eq!(read(Family::Ipv4).unwrap(), None);
+        assert_eq!(read(Family::Ipv4, None).unwrap(), None);
         for plane in &mut planes {
             plane.resync().unwrap();
         }
@@ -93,7 +93,7 @@ fn each_damage_is_the_only_difference() {
         let table: Vec<Entry> =
             changes.into_iter().filter_map(|change| Some((change.name, change.new?))).collect();
         assert_eq!(differences(Family::Ipv4, &table), [""; 0]);
-        assert_eq!(read(Family::Ipv6).unwrap(), None);
+        assert_eq!(read(Family::Ipv6, None).unwrap(), None);
         let mut expected: Vec<&str> = Vec::new();
         let mut damage = |program: &str, arguments: &str, difference: Option<&'static str>| {
             run(program, arguments);

@@ -458,7 +458,7 @@ const FIELDS: &[Field] = &[
         "path",
         "/run/portolan/proxy.sock",
         "absolute, at most 107 bytes; empty means none; not in kube-proxy",
-        "Unix socket on which `portolan status` asks the proxy.",
+        "Unix socket on which `portolan status` and `portolan explain` ask the proxy.",
     ),
     field(
         "portolan.controlSocketGroup",

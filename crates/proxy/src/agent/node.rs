@@ -31,6 +31,10 @@ impl OwnNode {
         !self.addresses.is_empty()
     }
 
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        &self.addresses
+    }
+
     pub(super) fn pod_cidrs(&self) -> &[IpNet] {
         &self.pod_cidrs
     }

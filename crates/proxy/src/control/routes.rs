@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::{HeaderMap, Method, Request, StatusCode};
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, Place, services, state};
+use super::{Control, Place, explain, services, state};
 
 /// The path of the state document.
 pub(crate) const STATE: &str = "/debug/portolan/state";
 /// The path of the pages of Services.
 pub(crate) const SERVICES: &str = "/debug/portolan/services";
+
+/// The path of the answer about one packet.
+pub(crate) const EXPLAIN: &str = "/debug/portolan/explain";
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +42,16 @@ const fn get(path: &'static str, answer: Make) -> Route {
     Route { method: Method::GET, path, is_on_metrics: true, answer }
 }
 
+/// A question in the body. Only for the control socket.
+const fn post(path: &'static str, answer: Make) -> Route {
+    Route { method: Method::POST, path, is_on_metrics: false, answer }
+}
+
 /// All paths.
-static ROUTES: [Route; 2] = [
+static ROUTES: [Route; 3] = [
     get(STATE, |control, request, place| Box::pin(state::answer(control, request, place))),
     get(SERVICES, |control, request, place| Box::pin(services::answer(control, request, place))),
+    post(EXPLAIN, |control, request, place| Box::pin(explain::answer(control, request, place))),
 ];
 
 /// Returns the reply to a request. `None` for an unknown path.
@@ -76,14 +85,27 @@ pub(super) async fn document<T: Serialize>(
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Answer {
     let headers = request.headers().clone();
-    let answering = crate::blocking::run(move || -> anyhow::Result<Answer> {
+    let answering = crate::blocking::run(move || {
         let _place = place;
-        let text = serde_json::to_string(&make())?;
-        let answer = web::answer(StatusCode::OK, web::JSON, Bytes::new());
-        Ok(web::compressed(&headers, answer, text))
+        json(&headers, &make())
     });
-    let answer = answering.await.flatten();
-    answer.unwrap_or_else(|error| plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}")))
+    answering.await.unwrap_or_else(|error| failed(&error))
+}
+
+/// Returns a value as JSON, compressed if the client asks for that. Takes a moment for a long one.
+pub(super) fn json<T: Serialize>(headers: &HeaderMap, value: &T) -> Answer {
+    match serde_json::to_string(value) {
+        Ok(text) => {
+            let answer = web::answer(StatusCode::OK, web::JSON, Bytes::new());
+            web::compressed(headers, answer, text)
+        }
+        Err(error) => failed(&error.into()),
+    }
+}
+
+/// Returns the answer if the work for one has failed.
+pub(super) fn failed(error: &anyhow::Error) -> Answer {
+    plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error:#}"))
 }
 
 #[cfg(test)]

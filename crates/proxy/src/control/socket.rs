@@ -45,7 +45,7 @@ pub(crate) async fn serve(control: Arc<Control>, settings: &Portolan) -> Infalli
             tracing::warn!(
                 path,
                 error,
-                "no control socket, so that the command status cannot ask this proxy; trying again"
+                "no control socket, so that the commands status and explain cannot ask this proxy; trying again"
             );
             logged = error;
         }

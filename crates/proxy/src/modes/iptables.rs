@@ -17,7 +17,7 @@ use portolan_node::sysctl::{Host, StartValue, Wanted};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{
-    Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
+    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
 };
 use crate::checks::{self, Finding};
 use crate::node_settings::KernelSettings;
@@ -57,7 +57,7 @@ impl ModeDriver for Driver {
         Blueprint::Iptables(options(configuration, family, node))
     }
 
-    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
+    fn read(&self, family: Family, _: Option<&Known>) -> Result<Option<Observed>, Error> {
         read_with_programs(family, |programs| portolan_iptables::read(programs, family))
     }
 

@@ -14,7 +14,7 @@ use portolan_node::sysctl::Wanted;
 use portolan_wire::ipvs::Timeouts;
 
 use super::blueprint::{PlaneOptions, required};
-use super::{Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, iptables};
+use super::{Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Plane, Shared, iptables};
 use crate::checks::{self, Finding};
 use crate::node_settings::KernelSettings;
 use crate::settings;
@@ -35,8 +35,12 @@ impl ModeDriver for Driver {
         Blueprint::Ipvs(options(configuration))
     }
 
-    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
-        Ok(portolan_ipvs::read(family)?)
+    fn read(&self, family: Family, known: Option<&Known>) -> Result<Option<Observed>, Error> {
+        let known = known.map(|known| portolan_ipvs::Known {
+            exclude: &known.ipvs_exclude,
+            node_port_addresses: &known.node_port_addresses,
+        });
+        Ok(portolan_ipvs::read(family, known)?)
     }
 
     fn differences(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> ModeDifferences {

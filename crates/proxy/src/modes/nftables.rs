@@ -10,7 +10,7 @@ use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
 use super::blueprint::PlaneOptions;
-use super::{Blueprint, FoundPrograms, Made, ModeDriver, Plane, Shared};
+use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, Plane, Shared};
 use crate::checks::Finding;
 use crate::settings;
 
@@ -31,7 +31,7 @@ impl ModeDriver for Driver {
         Blueprint::Nftables(Options)
     }
 
-    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
+    fn read(&self, family: Family, _: Option<&Known>) -> Result<Option<Observed>, Error> {
         portolan_nftables::read(family)
     }
 

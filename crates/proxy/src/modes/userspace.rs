@@ -23,7 +23,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{
-    Blueprint, FoundPrograms, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
+    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
 };
 use crate::checks::Finding;
 use crate::node_settings::KernelSettings;
@@ -69,12 +69,20 @@ impl ModeDriver for Driver {
         Blueprint::Userspace(options(configuration, family, node))
     }
 
-    fn read(&self, family: Family) -> Result<Option<Observed>, Error> {
-        match portolan_userspace::read(family)? {
-            Some(observed) => Ok(Some(observed)),
-            None => {
-                read_with_programs(family, |programs| portolan_userspace::read_redirect(programs, family))
-            }
+    fn read(&self, family: Family, known: Option<&Known>) -> Result<Option<Observed>, Error> {
+        let relay = known.and_then(|known| known.relay.as_ref());
+        let redirect = || {
+            let read = |programs: &_| portolan_userspace::read_redirect(programs, family, relay);
+            read_with_programs(family, read)
+        };
+        match relay.map(|relay| relay.options().capture) {
+            Some(Capture::Tproxy) => portolan_userspace::read(family, relay),
+            Some(Capture::Redirect) => redirect(),
+            // The rules tell.
+            None => match portolan_userspace::read(family, None)? {
+                Some(observed) => Ok(Some(observed)),
+                None => redirect(),
+            },
         }
     }
 
@@ -332,6 +340,11 @@ impl Relays {
                 self.draining.push(relay);
             }
         }
+    }
+
+    /// Returns the relay that gets new connections.
+    pub(crate) fn current(&self) -> Option<&Handle> {
+        self.current.as_ref()
     }
 
     /// Returns the number of relays that drain.

@@ -9,14 +9,23 @@ use super::flags;
 const KUBE_PROXY: &str = "kube-proxy";
 /// The subcommand that is then inserted.
 const PROXY: &str = "proxy";
+/// Under this name, kubectl finds `portolan` as a plugin: `kubectl portolan`.
+const KUBECTL_PLUGIN: &str = "kubectl-portolan";
 /// The subcommands that have the flags of the proxy.
 const WITH_FLAGS: [&str; 2] = [PROXY, "explain"];
 
 /// Returns true if the program was called as `kube-proxy`.
 pub fn is_kube_proxy(arguments: &[OsString]) -> bool {
-    arguments
-        .first()
-        .is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == KUBE_PROXY))
+    is_called(KUBE_PROXY, arguments)
+}
+
+/// Returns true if kubectl called the program, as its plugin `portolan`.
+pub fn is_kubectl_plugin(arguments: &[OsString]) -> bool {
+    is_called(KUBECTL_PLUGIN, arguments)
+}
+
+fn is_called(name: &str, arguments: &[OsString]) -> bool {
+    arguments.first().is_some_and(|program| Path::new(program).file_name().is_some_and(|own| own == name))
 }
 
 /// Rewrites the command line of `portolan`. Inserts the subcommand `proxy` if the program was called as `kube-proxy`.
@@ -108,5 +117,10 @@ mod tests {
             assert_eq!(got, want.split(' ').map(OsString::from).collect::<Vec<_>>(), "{line}");
         }
         assert_eq!(normalise([]), [OsString::new()]);
+        for (called, is_plugin) in
+            [("kubectl-portolan", true), ("/usr/bin/kubectl-portolan", true), ("portolan", false)]
+        {
+            assert_eq!(is_kubectl_plugin(&[called.into(), "explain".into()]), is_plugin, "{called}");
+        }
     }
 }

@@ -38,6 +38,12 @@ impl Given {
         Some(self.text(name)).filter(|text| !text.is_empty())
     }
 
+    /// Removes a flag and returns its text if it is not empty.
+    pub(super) fn take_text(&mut self, name: &str) -> Option<String> {
+        let text: Option<String> = self.0.try_remove_one(name).ok().flatten();
+        text.filter(|text| !text.is_empty())
+    }
+
     pub(super) fn boolean(&self, name: &str) -> bool {
         self.one(name).unwrap_or_default()
     }

@@ -48,6 +48,19 @@ fn flagz(loaded: &Loaded, name: &str) -> String {
 }
 
 #[test]
+fn a_command_that_connects_itself_takes_the_flags_of_the_connection() {
+    let mut options = parse(&["--kubeconfig=k", "--master=http://m", "--proxy-mode=ipvs"]).unwrap();
+    let connection = Connection { kubeconfig: Some("k".into()), master: Some("http://m".to_owned()) };
+    assert_eq!(options.take_connection(), connection);
+    assert_eq!(options.given().collect::<Vec<_>>(), ["proxy-mode"]);
+    assert_eq!(options.take_connection(), Connection::default());
+    let rest = options.load().unwrap();
+    assert_eq!((rest.master, rest.configuration.client_connection.kubeconfig.as_str()), (None, ""));
+    let mut options = parse(&["--kubeconfig="]).unwrap();
+    assert_eq!(options.take_connection(), Connection::default(), "an empty text is none");
+}
+
+#[test]
 fn every_flag_says_what_its_field_says() {
     for &Case { name, with, good, field: path, want, bad } in CASES {
         let want: Value = serde_json::from_str(want).expect("JSON in the table");

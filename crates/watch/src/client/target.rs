@@ -56,22 +56,26 @@ pub(super) struct Target {
 /// Finds the API server by the given settings.
 pub(super) fn find(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<Target, ClientError> {
     match (&settings.kubeconfig, settings.master.as_deref().filter(|master| !master.is_empty())) {
-        (Some(path), master) => from_file(path, settings.context.as_deref(), master, around),
+        (Some(path), master) => from_files(path, settings, master, around),
         (None, Some(master)) => from_master(master),
         (None, None) => in_cluster(around),
     }
 }
 
-fn from_file(
+fn from_files(
     path: &Path,
-    context: Option<&str>,
+    settings: &ClientSettings,
     master: Option<&str>,
     around: &Surroundings<'_>,
 ) -> Result<Target, ClientError> {
     let fault = |source| unusable(path, source);
     let mut kubeconfig = Kubeconfig::read_from(path).map_err(fault)?;
-    if let Some(context) = context {
-        kubeconfig.current_context = Some(context.to_owned());
+    for more in &settings.more_kubeconfigs {
+        let next = Kubeconfig::read_from(more).map_err(|source| unusable(more, source))?;
+        kubeconfig = kubeconfig.merge(next).map_err(|source| unusable(more, source))?;
+    }
+    if let Some(context) = &settings.context {
+        kubeconfig.current_context = Some(context.clone());
     }
     if kubeconfig.current_context.as_ref().is_none_or(String::is_empty) {
         // client-go treats such a file as empty.

@@ -132,7 +132,7 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
         "control-socket",
         File,
         "/run/portolan/proxy.sock",
-        "Unix socket on which the subcommand status asks this proxy; empty means none",
+        "Unix socket on which the subcommands status and explain ask this proxy; empty means none",
     )
     .field("portolan.controlSocket")
     .counts_with_config(),

@@ -68,6 +68,34 @@ impl World {
 }
 
 #[test]
+fn further_files_add_what_the_first_one_lacks() {
+    let world = World::outside();
+    let first = world.kubeconfig("server: 'http://first'", "token: t1");
+    let second = world.write(
+        "second",
+        "{apiVersion: v1, kind: Config, current-context: more,
+          contexts: [{name: c, context: {cluster: none}}, {name: more, context: {cluster: m, user: u}}],
+          users: [{name: u, user: {token: t2}}], clusters: [{name: m, cluster: {server: 'http://second'}}]}",
+    );
+    let url_of = |context: Option<&str>, more: Vec<PathBuf>| {
+        let settings = ClientSettings {
+            kubeconfig: Some(first.clone()),
+            more_kubeconfigs: more,
+            context: context.map(str::to_owned),
+            ..ClientSettings::default()
+        };
+        let around = Surroundings { variable: &|_| None, service_account: world.directory.path() };
+        find(&settings, &around)
+    };
+    assert_eq!(url_of(None, vec![second.clone()]).unwrap().url, "http://first/");
+    let found = url_of(Some("more"), vec![second]).unwrap();
+    assert_eq!((found.url.to_string().as_str(), found.user.token.is_some()), ("http://second/", true));
+    let missing = world.directory.path().join("missing");
+    let error = url_of(None, vec![missing.clone()]).unwrap_err().to_string();
+    assert!(error.starts_with(&format!("kubeconfig {}: ", missing.display())), "{error}");
+}
+
+#[test]
 fn another_context_may_be_named() {
     let world = World::pod();
     let file = world.kubeconfig("server: 'http://here'", "token: t");

@@ -1,0 +1,44 @@
+//! Asks a running agent: what the subcommands `status` and `explain` have in common.
+
+use std::io;
+
+use portolan_web::{Place, Received};
+
+/// Why a running agent has not answered.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unanswered {
+    #[error(
+        "no proxy answers at {place}: {source}; is it running here, and is this where it listens (--control-socket of the \
+         proxy)?"
+    )]
+    Absent { place: Place, source: io::Error },
+    #[error(
+        "no permission to ask the proxy at {0}: run this as root, or as a member of the group in \
+         portolan.controlSocketGroup"
+    )]
+    Forbidden(Place),
+    #[error("the proxy at {0} does not answer in time")]
+    Silent(Place),
+    #[error("cannot ask the proxy at {place}: {source}")]
+    Failed { place: Place, source: io::Error },
+}
+
+/// Sends a request to a running agent and returns its answer, whatever its status.
+pub(crate) fn send(place: &Place, method: &str, path: &str, body: &[u8]) -> Result<Received, Unanswered> {
+    portolan_web::ask(place, method, path, body).map_err(|source| {
+        let place = place.clone();
+        match source.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Unanswered::Absent { place, source }
+            }
+            io::ErrorKind::PermissionDenied => Unanswered::Forbidden(place),
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Unanswered::Silent(place),
+            _ => Unanswered::Failed { place, source },
+        }
+    })
+}
+
+/// Returns the body of an answer as text.
+pub(crate) fn text(answer: &Received) -> String {
+    String::from_utf8_lossy(&answer.body).trim().to_owned()
+}

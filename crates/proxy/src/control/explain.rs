@@ -1,0 +1,254 @@
+//! The answer about one packet.
+//!
+//! A question comes in the body. What is wanted is the engine's table and the choices of the agent's Catalog. What is
+//! programmed is read from the kernel by the reader of the mode that runs, on a thread for blocking work. So are
+//! connections of the flow and rules of other programs.
+//!
+//! Nothing stops while the kernel is read: what changes meanwhile can look like a difference. So a difference counts only
+//! if a second look finds one, too.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use hyper::{Request, StatusCode};
+use portolan_engine::{Extent, FamilySnapshot, State, Table};
+use portolan_explain::{
+    Ends, Facts, Note, Outcome, Question, Report, Services, Source, Unanswerable, answer as explain, ends,
+};
+use portolan_model::catalog::{ExplainedPort, LeftOut, ObjectFault, PerFamily};
+use portolan_model::observed::Observed;
+use portolan_model::table::Entry;
+use portolan_model::{Family, Protocol, ServicePortName};
+use portolan_node::config::Configuration;
+use portolan_sock::SocketError;
+use portolan_web::Answer;
+
+use super::{Control, OfPackets, Place, routes};
+use crate::agent::Agent;
+use crate::modes::{self, Known};
+use crate::packets::{Kernel, ThisNode, interface_addresses, node_view};
+
+/// How often a difference is looked at before it counts.
+const LOOKS: u32 = 2;
+
+/// Answers a question.
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
+    let question: Question = match serde_json::from_slice(request.body()) {
+        Ok(question) => question,
+        Err(error) => {
+            return routes::plain(StatusCode::BAD_REQUEST, &format!("the body is no question: {error}"));
+        }
+    };
+    let Ok(turn) = Arc::clone(&control.reading).acquire_owned().await else {
+        return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending");
+    };
+    // The thread that reads has them: its work goes on if the client hangs up.
+    let mut held = (place, turn);
+    let mut look = 1;
+    loop {
+        let prepared = match prepare(&control).await {
+            Ok(prepared) => prepared,
+            Err(why) => return routes::plain(StatusCode::SERVICE_UNAVAILABLE, why),
+        };
+        let (control, question, headers) = (control.clone(), question.clone(), request.headers().clone());
+        let is_last = look >= LOOKS;
+        let looking = crate::blocking::run(move || {
+            let report = prepared.report(&control, &question);
+            // All rules of Services were in memory.
+            portolan_sock::memory::trim();
+            let counts = |report: &Report| is_last || report.outcome != Outcome::NotAsWanted;
+            let answer = match report {
+                Ok(report) if counts(&report) => Some(routes::json(&headers, &report)),
+                Ok(_) => None,
+                Err(error) => Some(error.answer()),
+            };
+            (answer, held)
+        });
+        match looking.await {
+            Ok((Some(answer), _)) => return answer,
+            Ok((None, returned)) => held = returned,
+            Err(error) => return routes::failed(&error),
+        }
+        look += 1;
+    }
+}
+
+/// Asks the agent and the engine, in this order: the engine then has the changes that the agent has passed on.
+async fn prepare(control: &Arc<Control>) -> Result<Prepared, &'static str> {
+    let facts = control.ask(Agent::of_packets).await.ok_or("the agent is ending")?;
+    let facts = facts.ok_or("the Services are not known completely yet; ask again")?;
+    let lanes = Control::snapshots(&facts.engine).await.ok_or("a commit takes long; ask again")?;
+    Ok(Prepared { facts, lanes })
+}
+
+/// What the agent and the engine know at one moment.
+struct Prepared {
+    facts: OfPackets,
+    lanes: Vec<FamilySnapshot>,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Unanswerable(#[from] Unanswerable),
+    #[error("the addresses of this node cannot be listed: {0}")]
+    Addresses(#[from] SocketError),
+}
+
+impl Failure {
+    fn answer(&self) -> Answer {
+        let status = match self {
+            Self::Unanswerable(_) => StatusCode::BAD_REQUEST,
+            Self::Addresses(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        routes::plain(status, &self.to_string())
+    }
+}
+
+impl Prepared {
+    /// Reads the kernel and makes the report. Blocks.
+    fn report(self, control: &Arc<Control>, question: &Question) -> Result<Report, Failure> {
+        let Self { facts: OfPackets { configuration, node, own_addresses, pod_cidrs, relay, .. }, lanes } =
+            self;
+        // The active data plane decides, also while another mode is to replace it.
+        let mode = lanes.first().and_then(|lane| modes::named(lane.mode)).map(modes::ModeDriver::mode);
+        let configuration = Configuration { mode: mode.or(configuration.mode), ..configuration };
+        let families: Vec<Family> = lanes.iter().map(|lane| lane.family).collect();
+        let addresses = interface_addresses()?;
+        let this = ThisNode { name: node, own: own_addresses, pod_cidrs, addresses };
+        let mut node = node_view(&configuration, &families, this, |_| Vec::new());
+        let (mut tables, mut notes) = (PerFamily::<Vec<Entry>>::default(), PerFamily::<Vec<Note>>::default());
+        for lane in lanes {
+            *notes.get_mut(lane.family) = state_notes(&lane);
+            if let Some(view) = node.families.get_mut(lane.family) {
+                view.settings.clone_from(lane.table.settings());
+            }
+            *tables.get_mut(lane.family) = entries(&lane.table);
+            // The engine's next change would copy a table that is kept.
+        }
+        let services = OfAgent { control: Arc::clone(control), tables };
+        let facts = Facts { source: Source::Agent, ..Facts::new(&node, &services) };
+        let Ends { destination, .. } = ends(question, &facts)?;
+        let family = Family::of(destination.ip());
+        let mut notes = std::mem::take(notes.get_mut(family));
+        let settings = node.families.get(family).as_ref().map(|view| &view.settings);
+        let known = settings.map(|settings| Known {
+            node_port_addresses: settings.node_port_addresses.clone(),
+            ipvs_exclude: configuration.ipvs.exclude_cidrs.clone(),
+            relay,
+        });
+        let mut observed = PerFamily::default();
+        match modes::configured(&configuration).read(family, known.as_ref()) {
+            Ok(read) => *observed.get_mut(family) = Some(read.unwrap_or_else(|| nothing(family))),
+            Err(error) => notes.push(unread(&format!("cannot read the {family} rules of Services: {error}"))),
+        }
+        let kernel = Kernel::read(question, &facts)?;
+        notes.extend_from_slice(kernel.notes());
+        let observed = PerFamily { ipv4: observed.ipv4.as_ref(), ipv6: observed.ipv6.as_ref() };
+        let facts = kernel.added_to(Facts { observed, ..facts });
+        let mut report = explain(question, &facts)?;
+        notes.extend(services.refusal_note(&report, family));
+        report.notes.extend(notes);
+        Ok(report)
+    }
+}
+
+/// Returns what the kernel has if it has no rules of the mode.
+const fn nothing(family: Family) -> Observed {
+    Observed { family, node_port_addresses: None, ports: Vec::new() }
+}
+
+fn entries(table: &Table) -> Vec<Entry> {
+    table.iter().map(|(name, forwarding)| (Arc::clone(name), forwarding)).collect()
+}
+
+fn note(code: &str, text: impl Into<String>) -> Note {
+    Note { code: code.to_owned(), text: text.into() }
+}
+
+fn unread(text: &str) -> Note {
+    note("kernel-not-read", text)
+}
+
+/// Returns why the kernel may have something else than what is wanted.
+fn state_notes(lane: &FamilySnapshot) -> Vec<Note> {
+    let FamilySnapshot { family, mode, state, pending, successor, .. } = lane;
+    let mut notes = Vec::new();
+    match state {
+        State::InSync { .. } if *pending > 0 => {
+            let text = format!("{pending} Service ports have changes that wait for the next commit");
+            notes.push(note("changes-pending", text));
+        }
+        State::InSync { .. } => {}
+        State::Waiting => {
+            let text = format!("{family} has not been programmed yet: the first commit has not succeeded");
+            notes.push(note("not-in-sync", text));
+        }
+        State::Unknown { .. } => {
+            let text = format!("{family} is not known to be in sync: the next commit compares everything");
+            notes.push(note("not-in-sync", text));
+        }
+    }
+    if let Some(successor) = successor {
+        let text = format!("the {successor} mode is to replace the {mode} mode, which this answer is about");
+        notes.push(note("mode-changes", text));
+    }
+    notes
+}
+
+/// The Services of the running agent: the tables of the engine, and the agent's Catalog, which is asked on its own thread.
+struct OfAgent {
+    control: Arc<Control>,
+    tables: PerFamily<Vec<Entry>>,
+}
+
+impl std::fmt::Debug for OfAgent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("OfAgent")
+    }
+}
+
+impl OfAgent {
+    /// Returns a note if the Service port that decides could not be programmed.
+    fn refusal_note(&self, report: &Report, family: Family) -> Option<Note> {
+        let decided = report.wanted.decided_by.as_ref()?;
+        let is_it = |name: &ServicePortName| {
+            (&*name.namespace, &*name.service, &*name.port)
+                == (decided.namespace.as_str(), decided.service.as_str(), decided.port.as_str())
+                && name.protocol.name() == report.to.protocol
+        };
+        let (name, _) = self.tables.get(family).iter().find(|(name, _)| is_it(name))?;
+        let asked = Arc::clone(name);
+        let refusal = self.control.ask_and_wait(move |agent| agent.refusal_of(&asked, family))??;
+        let text = match refusal.extent {
+            Extent::Whole => format!("{name} could not be programmed: {}", refusal.reason),
+            Extent::Endpoints => format!("not every endpoint of {name} is used: {}", refusal.reason),
+        };
+        Some(note("not-programmed", text))
+    }
+}
+
+impl Services for OfAgent {
+    fn table(&self, family: Family) -> Vec<Entry> {
+        self.tables.get(family).clone()
+    }
+
+    fn explain(&self, name: &ServicePortName, family: Family) -> Option<ExplainedPort> {
+        let name = name.clone();
+        self.control.ask_and_wait(move |agent| agent.explain(&name, family))?
+    }
+
+    fn left_out_at(&self, destination: SocketAddr, protocol: Protocol) -> Vec<LeftOut> {
+        let left_out = self.control.ask_and_wait(move |agent| agent.left_out_at(destination, protocol));
+        left_out.unwrap_or_default()
+    }
+
+    fn conflicts_of(&self, namespace: Option<&str>, service: &str) -> Vec<ObjectFault> {
+        let (namespace, service) = (namespace.map(str::to_owned), service.to_owned());
+        let conflicts =
+            self.control.ask_and_wait(move |agent| agent.conflicts_of(namespace.as_deref(), &service));
+        conflicts.unwrap_or_default()
+    }
+}
