@@ -2,6 +2,7 @@
 
 mod kernel;
 mod objects;
+mod recorded;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
@@ -11,9 +12,11 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use portolan_explain::{
-    Facts, Flow, Note, Outcome, Question, Report, Sender, Style, Target, answer, printable,
+    Facts, Flow, NodeView, Note, Outcome, Question, Report, Sender, Style, Target, answer, printable,
 };
-use portolan_model::catalog::PerFamily;
+use portolan_model::Catalog;
+use portolan_model::catalog::{ApiServer, PerFamily};
+use portolan_model::observed::Observed;
 use portolan_proxy::packets::{self, Configured};
 
 use self::kernel::Kernel;
@@ -39,8 +42,11 @@ pub(crate) struct Options {
     to: Target,
     /// File or folder of Services, EndpointSlices, Nodes, ServiceCIDRs and Pods in YAML or JSON; `-` is the standard input.
     /// May be repeated.
-    #[arg(long, value_name = "PATH", required = true, action = clap::ArgAction::Append)]
+    #[arg(long, value_name = "PATH", required_unless_present = "snapshot", action = clap::ArgAction::Append)]
     manifests: Vec<PathBuf>,
+    /// Snapshot of an agent (`portolan snapshot`) in place of objects, flags of the proxy and the kernel.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["manifests", "kernel"])]
+    snapshot: Option<PathBuf>,
     /// Also read from the kernel of this node: its addresses, what is programmed for Services in any mode, by Portolan or
     /// kube-proxy's iptables and IPVS modes, firewall rules, and connections. Needs root.
     #[arg(long)]
@@ -86,12 +92,38 @@ impl Options {
 /// programs.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut warnings = Warnings::default();
+    let world = match &options.snapshot {
+        Some(file) => recorded::world(file, &options.proxy, &mut warnings)?,
+        None => read(options, &mut warnings)?,
+    };
+    let World { objects, catalog, node, programmed } = &world;
+    let observed = PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() };
+    let facts = Facts { observed, ..Facts::new(node, catalog) };
+    let mut report = answer_from(options, objects, facts, &mut warnings)?;
+    if options.output != Output::Text {
+        report.notes.extend(warnings.0);
+    }
+    let mut out = std::io::stdout().lock();
+    out.write_all(rendered(&report, options.output)?.as_bytes()).context("cannot write the report")?;
+    Ok(status(report.outcome))
+}
+
+/// What a question is about.
+struct World {
+    objects: Objects,
+    catalog: Catalog,
+    node: NodeView,
+    programmed: PerFamily<Option<Observed>>,
+}
+
+/// Reads the objects and the configuration that the options name, and the kernel if they ask for that.
+fn read(options: &Options, warnings: &mut Warnings) -> anyhow::Result<World> {
     let mut configured = Configured::load(&options.proxy)?;
     warnings.all("configuration", configured.notes());
     let objects = Objects::read(&options.manifests)?;
     warnings.all("object-not-usable", &objects.faults);
     let node_name = node_name(&configured, &objects)?;
-    let (catalog, faults) = objects.catalog(&node_name, &configured);
+    let (catalog, faults) = objects.catalog(&node_name, &configured, ApiServer::default());
     warnings.all("object-not-usable", &faults);
     if catalog.node().is_none() {
         let text = format!(
@@ -109,15 +141,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         warnings.add("nothing-programmed", "the kernel of this node has no rules for Services");
     }
     let node = configured.node_view(&catalog, addresses);
-    let observed = PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() };
-    let facts = Facts { observed, ..Facts::new(&node, &catalog) };
-    let mut report = answer_from(options, &objects, facts, &mut warnings)?;
-    if options.output != Output::Text {
-        report.notes.extend(warnings.0);
-    }
-    let mut out = std::io::stdout().lock();
-    out.write_all(rendered(&report, options.output)?.as_bytes()).context("cannot write the report")?;
-    Ok(status(report.outcome))
+    Ok(World { objects, catalog, node, programmed })
 }
 
 fn answer_from(

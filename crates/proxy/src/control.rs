@@ -1,7 +1,7 @@
 //! What the running agent answers on its control socket, and below `/debug/portolan/` on the metrics port.
 //!
 //! - `routes`: the table of paths
-//! - `state`, `services`: the documents, made from what the agent and the engine know
+//! - `state`, `services`, `snapshot`: the documents, made from what the agent and the engine know
 //! - `socket`: the control socket
 //!
 //! ```text
@@ -15,6 +15,7 @@
 
 pub(crate) mod routes;
 mod services;
+mod snapshot;
 pub(crate) mod socket;
 mod state;
 
@@ -33,6 +34,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::agent::Agent;
 use crate::modes::RelayCounters;
+pub(crate) use snapshot::Held;
 use state::Lane;
 
 /// How many requests are answered at the same time. More are refused.
@@ -74,6 +76,8 @@ pub(crate) type Questions = mpsc::Receiver<Question>;
 pub(crate) struct Control {
     questions: mpsc::Sender<Question>,
     at_once: Arc<Semaphore>,
+    /// One place: a snapshot takes as much memory as the objects.
+    one_snapshot: Arc<Semaphore>,
     version: String,
     started: Now,
     health: Arc<Health>,
@@ -89,6 +93,7 @@ impl Control {
         let control = Self {
             questions,
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
+            one_snapshot: Arc::new(Semaphore::new(1)),
             version,
             started: Now::read(),
             health,

@@ -67,6 +67,19 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
+    /// Returns what is loaded if an agent reports this configuration, and neither flags nor a file are known.
+    pub(crate) fn reported(configuration: Configuration) -> Self {
+        Self {
+            gates: configuration.gates(),
+            configuration,
+            master: None,
+            file: None,
+            flags: Vec::new(),
+            version: own_version(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Logs the warnings and the flags. Call it after the log has started.
     pub(crate) fn log(&self) {
         tracing::debug!(version = self.version, file = ?self.file, "loaded");
@@ -110,6 +123,11 @@ impl Options {
         let acts = matches!(self.given.version("version"), VersionFlag::Short | VersionFlag::Raw)
             || self.given.non_empty("write-config-to").is_some();
         !acts && !self.cleanup && !self.init_only
+    }
+
+    /// Returns the names of the flags that are on the command line.
+    pub fn given_flags(&self) -> impl Iterator<Item = &'static str> {
+        self.given.flags().map(|flag| flag.name)
     }
 
     /// Reads the file, if any, and applies the flags that have precedence over it.
