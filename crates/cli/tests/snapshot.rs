@@ -131,13 +131,14 @@ fn is_replayed(mode: &str) {
     let (node, folder) = (cluster.world.node().namespace(), TempDir::new().unwrap());
     let (socket, file) = (cluster.control_socket(), folder.path().join("s.json.gz"));
     let mut web = objects::load_balancer("web", VIP, 30080, "192.0.2.200");
-    web["spec"]["sessionAffinity"] = "ClientIP".into();
     web["spec"]["loadBalancerSourceRanges"] = json!(["203.0.113.0/24"]);
     cluster.service(web, &cluster.all_pods());
     let mut local = objects::cluster_ip("local", "10.96.0.11");
     local["spec"]["internalTrafficPolicy"] = "Local".into();
     cluster.service(local, &[&cluster.world.remote_pods()[0]]);
-    cluster.service(objects::cluster_ip("v6", "fd00:96::10"), &cluster.all_pods()[..1]);
+    let mut sticky = objects::cluster_ip("v6", "fd00:96::10");
+    sticky["spec"]["sessionAffinity"] = "ClientIP".into();
+    cluster.service(sticky, &cluster.all_pods()[..1]);
     let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
     logged(&mut proxy, LISTENING, 1);
     let vip = at(&format!("{VIP}:80"));

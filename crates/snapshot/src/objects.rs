@@ -28,7 +28,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Iterates over the manifests, in no particular order.
+    /// Iterates over the manifests. The EndpointSlices of a Service are in the order in which the Catalog got them.
     pub fn iter(&self) -> impl Iterator<Item = Value> {
         let Self { catalog, node } = self;
         let name = catalog.node_name();

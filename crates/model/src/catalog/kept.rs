@@ -67,9 +67,11 @@ impl Catalog {
         kept_service(self.services.get(id)?)
     }
 
-    /// Iterates over the EndpointSlices, in no particular order.
+    /// Iterates over the EndpointSlices. Those of a Service are in the order in which they were added, which decides what is
+    /// listed first of equal endpoints.
     pub fn kept_slices(&self) -> impl Iterator<Item = KeptSlice<'_>> {
-        self.slices.iter().filter_map(|(_, record)| self.kept(record))
+        let ids = self.services.iter().flat_map(|(_, record)| record.slices.as_slice());
+        ids.filter_map(|id| self.kept(self.slices.get(*id)?))
     }
 
     /// Returns an EndpointSlice.
