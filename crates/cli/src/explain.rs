@@ -2,19 +2,22 @@
 //! and a configuration.
 //!
 //! - `origin`: where what is wanted comes from
-//! - `objects`: the objects of manifests and of an API server (`cluster`)
+//! - `objects`: the objects of manifests, of an API server (`cluster`) and of a snapshot (`recorded`)
 
 mod cluster;
 mod objects;
 mod origin;
+mod recorded;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use portolan_explain::{Facts, Note, Pod, Report, Source, answer, printable};
-use portolan_model::catalog::PerFamily;
+use portolan_explain::{Facts, NodeView, Note, Pod, Report, Source, answer, printable};
+use portolan_model::Catalog;
+use portolan_model::catalog::{ApiServer, PerFamily};
+use portolan_model::observed::Observed;
 use portolan_proxy::packets::{self, Asked, Configured, Kernel, NoAnswer, Output, print};
 
 use self::objects::Objects;
@@ -38,6 +41,9 @@ pub(crate) struct Options {
     /// May be repeated.
     #[arg(long, value_name = "PATH", action = clap::ArgAction::Append)]
     manifests: Vec<PathBuf>,
+    /// Snapshot of an agent (`portolan snapshot`) in place of objects, flags of the proxy and the kernel.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["manifests", "kernel", "node", "context"])]
+    snapshot: Option<PathBuf>,
     /// Name of the node on which the packet is handled.
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
@@ -76,25 +82,36 @@ impl Options {
 /// programs.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut warnings = Warnings::default();
-    let mut proxy = (*options.proxy).clone();
-    let origin = Origin::of(options, &mut proxy)?;
-    let configured = Configured::load(&proxy)?;
-    warnings.all("configuration", configured.notes());
-    let mut report = match origin {
-        Origin::Agent => ask_agent(options, &proxy, &configured, &mut warnings)?,
-        Origin::Manifests => {
-            let objects = Objects::read(&options.manifests)?;
-            explain(options, configured, &objects, Source::Manifests, &mut warnings)?
+    let mut report = match &options.snapshot {
+        Some(file) => {
+            let (objects, world) = recorded::world(file, &options.proxy, &mut warnings)?;
+            world.answer(options, &objects, &mut warnings)?
         }
-        Origin::ApiServer(settings) => {
-            let objects = cluster::read(&settings, &options.asked.from)?;
-            explain(options, configured, &objects, Source::ApiServer, &mut warnings)?
-        }
+        None => ask(options, &mut warnings)?,
     };
     if options.asked.output != Output::Text {
         report.notes.extend(warnings.0);
     }
     print(&report, options.asked.output)
+}
+
+/// Asks where the command line says.
+fn ask(options: &Options, warnings: &mut Warnings) -> anyhow::Result<Report> {
+    let mut proxy = (*options.proxy).clone();
+    let origin = Origin::of(options, &mut proxy)?;
+    let configured = Configured::load(&proxy)?;
+    warnings.all("configuration", configured.notes());
+    match origin {
+        Origin::Agent => ask_agent(options, &proxy, &configured, warnings),
+        Origin::Manifests => {
+            let objects = Objects::read(&options.manifests)?;
+            explain(options, configured, &objects, Source::Manifests, warnings)
+        }
+        Origin::ApiServer(settings) => {
+            let objects = cluster::read(&settings, &options.asked.from)?;
+            explain(options, configured, &objects, Source::ApiServer, warnings)
+        }
+    }
 }
 
 /// Asks the running proxy of this node.
@@ -141,7 +158,7 @@ fn explain(
     warnings.all("object-not-usable", &objects.faults);
     let pods = objects.pods();
     let node_name = node_name(options, &configured, objects, &pods, source)?;
-    let (catalog, faults) = objects.catalog(&node_name, &configured);
+    let (catalog, faults) = objects.catalog(&node_name, &configured, ApiServer::default());
     warnings.all("object-not-usable", &faults);
     if catalog.node().is_none() {
         let text = format!(
@@ -159,23 +176,44 @@ fn explain(
         warnings.add("nothing-programmed", "the kernel of this node has no rules for Services");
     }
     let node = configured.node_view(&catalog, addresses);
-    let facts = Facts {
-        source,
-        pods: &pods,
-        slices: &objects.slices,
-        node_addresses: &objects.node_addresses(),
-        observed: PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() },
-        ..Facts::new(&node, &catalog)
-    };
-    let question = options.asked.question();
-    if !options.kernel {
-        return Ok(answer(&question, &facts)?);
+    World { source, catalog, node, programmed }.answer(options, objects, warnings)
+}
+
+/// What a question is about, besides the objects.
+struct World {
+    source: Source,
+    catalog: Catalog,
+    node: NodeView,
+    programmed: PerFamily<Option<Observed>>,
+}
+
+impl World {
+    fn answer(
+        &self,
+        options: &Options,
+        objects: &Objects,
+        warnings: &mut Warnings,
+    ) -> anyhow::Result<Report> {
+        let Self { source, catalog, node, programmed } = self;
+        let pods = objects.pods();
+        let facts = Facts {
+            source: *source,
+            pods: &pods,
+            slices: &objects.slices,
+            node_addresses: &objects.node_addresses(),
+            observed: PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() },
+            ..Facts::new(node, catalog)
+        };
+        let question = options.asked.question();
+        if !options.kernel {
+            return Ok(answer(&question, &facts)?);
+        }
+        let kernel = Kernel::read(&question, &facts)?;
+        for note in kernel.notes() {
+            warnings.add(&note.code, &note.text);
+        }
+        Ok(answer(&question, &kernel.added_to(facts))?)
     }
-    let kernel = Kernel::read(&question, &facts)?;
-    for note in kernel.notes() {
-        warnings.add(&note.code, &note.text);
-    }
-    Ok(answer(&question, &kernel.added_to(facts))?)
 }
 
 /// What the reader should know of the input, each printed once as it is found.

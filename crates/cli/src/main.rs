@@ -5,6 +5,7 @@ mod doctor;
 mod explain;
 mod reference;
 mod serve;
+mod snapshot;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ enum Command {
     Demo(demo::Options),
     Doctor(portolan_doctor::Options),
     Explain(explain::Options),
+    Snapshot(snapshot::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -126,6 +128,14 @@ impl Program for Cli {
                     let _ = privilege::give_up();
                 }
                 return explain::run(&options);
+            }
+            Command::Snapshot(options) => {
+                if options.reads_kernel() {
+                    privilege::raise();
+                } else {
+                    let _ = privilege::give_up();
+                }
+                snapshot::run(&options)?;
             }
             Command::Completions(options) => {
                 // Completions are text on standard output and need no privilege, so a failure to give it up is

@@ -259,10 +259,10 @@ impl Lane {
         let clock = self.clock.clone();
         let (outcome, changes) = self.active.commit(|| clock.now());
         let ended = self.clock.now();
-        let cause = Cause::new(reason, &changes.forwardings);
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
         let mode = self.active.plane.dataplane.about().mode;
         let mut report = self.report((mode, Step::Commit), (started, ended), full, outcome);
+        report.cause = Cause::new(reason, &changes.forwardings);
         if let Ok(commit) = &report.outcome {
             report.repaired =
                 reason == Some(Reason::Drift) && commit.elements.saturating_add(commit.objects) > 0;
@@ -277,7 +277,7 @@ impl Lane {
         } else {
             self.back_off();
         }
-        self.keep(&report, ended, cause);
+        self.keep(&report, ended);
         report
     }
 
@@ -305,12 +305,12 @@ impl Lane {
         let outcome = successor.compare(&self.active.table);
         let mode = successor.plane.dataplane.about().mode;
         let now = self.clock.now();
-        let cause = Cause { changed, ..Cause::default() };
         let mut report = self.report((mode, Step::Replacement), (started, now), true, outcome);
+        report.cause.changed = changed;
         if report.outcome.is_err() {
             successor.failed(now, self.timing.max_retry);
             self.successor = Some(successor);
-            self.keep(&report, now, cause);
+            self.keep(&report, now);
             return Some(report);
         }
         if let Some(settings) = successor.settings {
@@ -325,7 +325,7 @@ impl Lane {
         (self.collect_at, self.check_at) = (None, None);
         self.complete(&mut report);
         self.succeeded(true);
-        self.keep(&report, now, cause);
+        self.keep(&report, now);
         Some(report)
     }
 
@@ -344,6 +344,7 @@ impl Lane {
             repaired: false,
             verified: false,
             step,
+            cause: Cause::default(),
             triggers: Vec::new(),
             udp: Vec::new(),
             objects: ObjectChanges::default(),
@@ -353,9 +354,9 @@ impl Lane {
     }
 
     /// Remembers the attempt that a complete report is about.
-    fn keep(&mut self, report: &Report, ended: Instant, cause: Cause) {
+    fn keep(&mut self, report: &Report, ended: Instant) {
         let attempts = if report.outcome.is_ok() { &mut self.commits } else { &mut self.failures };
-        snapshot::keep(attempts, Attempt::new(report, ended, cause));
+        snapshot::keep(attempts, Attempt::new(report, ended));
     }
 
     /// Moves what waited for a successful commit into the report.
@@ -439,7 +440,7 @@ impl Lane {
         let mode = self.active.plane.dataplane.about().mode;
         let ended = self.clock.now();
         let report = self.report((mode, Step::Collection), (now, ended), false, Err(error));
-        self.keep(&report, ended, Cause::default());
+        self.keep(&report, ended);
         Some(report)
     }
 }

@@ -129,6 +129,17 @@ pub enum Step {
     Collection,
 }
 
+impl Step {
+    /// Returns its name in documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Commit => "commit",
+            Self::Replacement => "replacement",
+            Self::Collection => "collection",
+        }
+    }
+}
+
 /// The result of a commit or of an attempt at one.
 #[derive(Debug)]
 pub struct Report {
@@ -146,6 +157,8 @@ pub struct Report {
     pub verified: bool,
     /// What was done.
     pub step: Step,
+    /// What it was for.
+    pub cause: Cause,
     /// What was written, or the error.
     pub outcome: Result<Commit, Error>,
     /// See [`Work::triggers`]. Empty after a failure, which keeps them for the next attempt.

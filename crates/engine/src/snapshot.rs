@@ -109,7 +109,7 @@ impl Cause {
 
 impl Attempt {
     /// Returns the attempt that a complete report is about. It ended `at` this time.
-    pub(super) fn new(report: &Report, at: Instant, cause: Cause) -> Self {
+    pub(super) fn new(report: &Report, at: Instant) -> Self {
         let outcome = match &report.outcome {
             Ok(commit) => Ok(Written {
                 elements: commit.elements,
@@ -126,7 +126,7 @@ impl Attempt {
             duration: report.duration,
             full: report.full,
             repaired: report.repaired,
-            cause,
+            cause: report.cause.clone(),
             objects: report.objects,
             outcome,
         }

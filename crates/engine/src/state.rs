@@ -45,6 +45,20 @@ pub enum Reason {
     Verification,
 }
 
+impl Reason {
+    /// Returns its name in documents.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Failure => "failure",
+            Self::Drift => "drift",
+            Self::Settings => "settings",
+            Self::Periodic => "periodic",
+            Self::Verification => "verification",
+        }
+    }
+}
+
 impl State {
     /// Returns why everything has to be compared, or `None` if nothing has to be.
     pub const fn reason(&self) -> Option<Reason> {

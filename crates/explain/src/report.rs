@@ -59,6 +59,8 @@ pub enum Source {
     ApiServer,
     /// The table of a running proxy, which has also read the kernel.
     Agent,
+    /// A snapshot of a proxy, with what was programmed then.
+    Snapshot,
 }
 
 /// The result of everything that was looked at.

@@ -61,6 +61,7 @@ impl Report {
             Source::Manifests => ("the manifests", ""),
             Source::ApiServer => ("the API server", ""),
             Source::Agent => ("the running proxy", ", read by the proxy"),
+            Source::Snapshot => ("the snapshot", ", as it was then"),
         };
         match self.programmed {
             None => format!("wanted: from {wanted}"),

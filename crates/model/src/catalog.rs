@@ -16,6 +16,7 @@ mod faults;
 mod guard;
 mod index;
 mod ingest;
+mod kept;
 mod left_out;
 mod record;
 mod review;
@@ -29,6 +30,7 @@ pub use event::{
 };
 pub use explain::{ExplainedPort, SliceOf};
 pub use guard::{AddressGuard, AddressOwner, GuardAction};
+pub use kept::{KeptEndpoint, KeptService, KeptSlice};
 pub use left_out::{LeftOut, WhyLeftOut};
 pub use review::GuardedAddresses;
 

@@ -56,6 +56,13 @@ pub const METRICS_PORT: u16 = 10249;
 /// The default path of the control socket.
 pub const CONTROL_SOCKET: &str = "/run/portolan/proxy.sock";
 
+/// The default number of bytes of the history of the last syncs: a few ten thousand records.
+pub const RECORDER_BYTES: i32 = 4 << 20;
+/// The least size of a history: some hundred records.
+const RECORDER_BYTES_MIN: i32 = 64 << 10;
+/// The greatest size of a history: it must leave the memory of the node to others.
+const RECORDER_BYTES_MAX: i32 = 64 << 20;
+
 /// Parses and checks a configuration in YAML or JSON.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ mod api_server;
 mod backlog;
 mod facts;
 mod health_checks;
+mod history;
 mod memory;
 mod node;
 mod objects;
@@ -33,6 +34,7 @@ use portolan_model::{Catalog, Change, Event, Family, Settings};
 use portolan_node::config::Configuration;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
+use portolan_recorder::Recorder;
 use portolan_watch::{Counts, Peers, WatchEvent};
 use tokio::sync::{oneshot, watch};
 
@@ -41,6 +43,7 @@ use super::events::Notes;
 use super::modes::{self, Blueprint, InUse, Meters, Relays, Shared};
 use super::node_settings::KernelSettings;
 use super::readiness::Progress;
+use super::recording::{self, Lists};
 use super::reports::{self, Synced};
 use backlog::Backlog;
 use health_checks::HealthChecks;
@@ -106,6 +109,10 @@ pub(super) struct Agent {
     refused: PerFamily<Reported>,
     /// Estimate of the memory for the rules of the iptables mode.
     need: Need,
+    /// The history of the last syncs.
+    recorder: Recorder,
+    /// The lists under way, for the history.
+    lists: Lists,
 }
 
 /// The state that exists once the first complete state is known.
@@ -156,6 +163,7 @@ pub(super) struct Surroundings {
     pub(super) relays: Relays,
     pub(super) meters: Meters,
     pub(super) kernel_settings: Arc<KernelSettings>,
+    pub(super) recorder: Recorder,
 }
 
 impl Running {
@@ -190,6 +198,7 @@ impl Agent {
             relays,
             meters,
             kernel_settings,
+            recorder,
         } = surroundings;
         health.set_timeout(health_timeout(&configuration));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -223,6 +232,8 @@ impl Agent {
             on_relays_drained: None,
             refused: PerFamily::default(),
             need: Need::default(),
+            recorder,
+            lists: Lists::default(),
         };
         agent.review_address_guard();
         agent.update_readiness();
@@ -271,6 +282,8 @@ impl Agent {
     /// Applies another configuration. Rules are only removed once the rules that replace them are in the kernel.
     pub(super) fn configure(&mut self, configuration: Configuration) {
         self.configuration = configuration;
+        self.recorder.set_limit(recording::limit(&self.configuration));
+        self.record(|| recording::note("configuration", "another configuration is applied"));
         self.health.set_timeout(health_timeout(&self.configuration));
         if let Some(running) = &self.running {
             running.engine.set_timing(timing(&self.configuration));
@@ -286,6 +299,7 @@ impl Agent {
 
     /// Handles one event of the watch.
     pub(super) fn take(&mut self, event: WatchEvent) {
+        self.record_watch(&event);
         match event {
             WatchEvent::Objects(events) => {
                 for event in events {
@@ -399,6 +413,7 @@ impl Agent {
 
     /// Handles a change of this process's rules by another program: everything is compared with the kernel.
     pub(super) fn drifted(&mut self, family: Family) {
+        self.record_drift(family);
         if let Some(running) = &self.running {
             running.engine.compare(family);
         }
@@ -406,6 +421,7 @@ impl Agent {
 
     /// Handles the addition or removal of addresses of this node.
     pub(super) fn addresses_changed(&mut self) {
+        self.record(|| recording::note("node", "addresses of interfaces changed"));
         self.review_api_server();
         self.reconfigure();
         self.hand_over();
@@ -423,7 +439,11 @@ impl Agent {
         {
             service.payload.ignore_external_ips();
         }
+        let seen = self.see(&event);
         let applied = self.catalog.apply(event);
+        if let Some(seen) = seen {
+            self.record_object(seen, &applied);
+        }
         match kind {
             Some(Kind::Service) => self.metrics.service_change(),
             Some(Kind::EndpointSlice) => self.metrics.endpoint_change(),
@@ -472,6 +492,7 @@ impl Agent {
 
     fn send(&mut self, mut changes: Changes) {
         let node_ips = self.node_ips();
+        self.record_changes(&changes.changes);
         changes.changes.iter().for_each(|change| self.need.take(change));
         self.review_memory();
         let Some(running) = &mut self.running else { return };

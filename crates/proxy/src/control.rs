@@ -1,7 +1,7 @@
 //! What the running agent answers on its control socket, and below `/debug/portolan/` on the metrics port.
 //!
 //! - `routes`: the table of paths
-//! - `state`, `services`: the documents, made from what the agent and the engine know
+//! - `state`, `services`, `snapshot`: the documents, made from what the agent and the engine know
 //! - `explain`: the answer about one packet, for which the kernel is read, too
 //! - `socket`: the control socket
 //!
@@ -18,6 +18,7 @@
 mod explain;
 pub(crate) mod routes;
 mod services;
+mod snapshot;
 pub(crate) mod socket;
 mod state;
 
@@ -38,6 +39,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::agent::Agent;
 use crate::modes::RelayCounters;
+pub(crate) use snapshot::Held;
 use state::Lane;
 
 /// How many requests are answered at the same time. More are refused.
@@ -93,6 +95,8 @@ pub(crate) struct Control {
     at_once: Arc<Semaphore>,
     /// The turn of the answer that reads the kernel.
     reading: Arc<Semaphore>,
+    /// One place: a snapshot takes as much memory as the objects.
+    one_snapshot: Arc<Semaphore>,
     version: String,
     started: Now,
     health: Arc<Health>,
@@ -109,6 +113,7 @@ impl Control {
             questions,
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
             reading: Arc::new(Semaphore::new(1)),
+            one_snapshot: Arc::new(Semaphore::new(1)),
             version,
             started: Now::read(),
             health,

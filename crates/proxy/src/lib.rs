@@ -36,10 +36,12 @@ pub mod packets;
 pub mod privilege;
 pub mod program;
 mod readiness;
+mod recording;
 mod reload;
 mod reports;
 mod servers;
 mod settings;
+mod snapshot;
 mod status;
 
 use std::cell::RefCell;
@@ -77,6 +79,7 @@ use portolan_web::BindError;
 use readiness::Progress;
 use reload::Reload;
 use servers::{Servers, Shown};
+pub use snapshot::ask as ask_for_snapshot;
 pub use status::{Options as StatusOptions, run as show_status};
 
 /// The results of the checks before the start.
@@ -200,6 +203,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
         progress: progress.clone(),
         done: Arc::clone(&done),
         kernel_settings: Arc::clone(&kernel_settings),
+        recorder: portolan_recorder::Recorder::new(recording::limit(configuration)),
     };
     let agent = Agent::new(configuration.clone(), surroundings);
     let agent = Rc::new(RefCell::new(agent));

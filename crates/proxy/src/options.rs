@@ -76,6 +76,19 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
+    /// Returns what is loaded if an agent reports this configuration, and neither flags nor a file are known.
+    pub(crate) fn reported(configuration: Configuration) -> Self {
+        Self {
+            gates: configuration.gates(),
+            configuration,
+            master: None,
+            file: None,
+            flags: Vec::new(),
+            version: own_version(),
+            notes: Vec::new(),
+        }
+    }
+
     /// Logs the warnings and the flags. Call it after the log has started.
     pub(crate) fn log(&self) {
         tracing::debug!(version = self.version, file = ?self.file, "loaded");

@@ -13,15 +13,17 @@ mod running;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use anyhow::ensure;
+use anyhow::{Context as _, ensure};
 use ipnet::IpNet;
 use portolan_explain::{FamilyView, NodeView};
 use portolan_model::catalog::PerFamily;
+use portolan_model::object::Node;
 use portolan_model::observed::Observed;
-use portolan_model::{Catalog, Event, Family};
-use portolan_node::config::Configuration;
+use portolan_model::{Capture, Catalog, Event, Family};
+use portolan_node::config::{self, Configuration};
 use portolan_sock::SocketError;
 use portolan_sock::addresses;
+use portolan_status::State;
 
 use super::options::{Loaded, Options};
 use super::{modes, settings};
@@ -48,6 +50,18 @@ impl Configured {
         let mut loaded = options.load()?;
         loaded.configuration.capture = options.capture.unwrap_or_default();
         Ok(Self { loaded })
+    }
+
+    /// Returns the configuration of an agent from its state document.
+    ///
+    /// # Errors
+    /// This version does not know the configuration.
+    pub fn of_agent(state: &State) -> anyhow::Result<Self> {
+        let text = state.configuration.to_string();
+        let mut configuration = config::parse(&text).context("the configuration of the agent")?;
+        let capture = Capture::ALL.into_iter().find(|way| state.capture.as_deref() == Some(way.name()));
+        configuration.capture = capture.unwrap_or_default();
+        Ok(Self { loaded: Loaded::reported(configuration) })
     }
 
     /// Returns the warnings about the flags and the file.
@@ -106,22 +120,20 @@ impl Configured {
     /// of the node's interfaces; `None` if they are not known, so that only those of the Node object count. Without a named
     /// mode it is kube-proxy's default, iptables: what an agent tries on its node is not tried.
     pub fn node_view(&self, catalog: &Catalog, addresses: Option<Vec<IpAddr>>) -> NodeView {
-        let configuration = &self.loaded.configuration;
-        let (own, pod_cidrs) = match catalog.node() {
-            Some(node) => {
-                let own = node.internal_addresses.iter().chain(&node.external_addresses).copied().collect();
-                (own, node.pod_cidrs.clone())
-            }
-            None => (Vec::new(), Vec::new()),
-        };
-        let families = match addresses {
-            Some(_) => settings::supported_families(),
-            None => Family::BOTH.to_vec(),
-        };
-        let addresses = addresses.unwrap_or_else(|| with_loopback(&own));
+        match addresses {
+            Some(addresses) => self.node_view_of(catalog, &settings::supported_families(), addresses),
+            None => self.node_view_of(catalog, &Family::BOTH, with_loopback(&own_addresses(catalog))),
+        }
+    }
+
+    /// Does the same as [`Configured::node_view`] for a node that serves these families and has interfaces with these
+    /// addresses.
+    pub fn node_view_of(&self, catalog: &Catalog, families: &[Family], addresses: Vec<IpAddr>) -> NodeView {
+        let own = own_addresses(catalog);
+        let pod_cidrs = catalog.node().map(|node| node.pod_cidrs.clone()).unwrap_or_default();
         let name = catalog.node_name().to_owned();
         let this = ThisNode { name, own, pod_cidrs, addresses };
-        node_view(configuration, &families, this, |family| catalog.service_cidrs(family))
+        node_view(&self.loaded.configuration, families, this, |family| catalog.service_cidrs(family))
     }
 }
 
@@ -165,6 +177,14 @@ pub(crate) fn node_view(
         *of_families.get_mut(family) = Some(FamilyView { settings, differences });
     }
     NodeView { name, mode: driver.mode().name().to_owned(), pod_cidrs, families: of_families, addresses }
+}
+
+/// Returns the addresses of the Node object.
+fn own_addresses(catalog: &Catalog) -> Vec<IpAddr> {
+    let listed = |node: &Node| {
+        node.internal_addresses.iter().chain(&node.external_addresses).copied().collect::<Vec<_>>()
+    };
+    catalog.node().map(listed).unwrap_or_default()
 }
 
 /// Every node has loopback addresses, which a Node object does not list.

@@ -11,9 +11,11 @@ use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, ServicePortName};
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::ProxyMetrics;
+use portolan_recorder::Recorder;
 use tokio::sync::Notify;
 
 use super::modes::{self, MODES, Meters};
+use super::recording;
 
 /// A report that a family's commits are in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,12 +97,15 @@ pub(super) struct Reporter {
     /// Receives the UDP Service ports whose stale flows are to be removed.
     pub(super) flows: Requests,
     pub(super) meters: Meters,
+    /// The history of the last syncs.
+    pub(super) recorder: Recorder,
 }
 
 impl Reporter {
     pub(super) fn take(&self, mut report: Report) {
         let (family, mode) = (report.family, report.mode);
         let now = Now::read();
+        self.recorder.record(recording::moment(now.wall), || recording::of_report(&report));
         if report.step != Step::Collection {
             let is_ok = report.outcome.is_ok();
             self.metrics.sync_finished(family, report.full, report.duration, is_ok, now.wall);

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use ipnet::IpNet;
 use portolan_explain::{Pod, Sender, Unanswerable, sender_pod};
+use portolan_model::catalog::ApiServer;
 use portolan_model::object::{
     DecodeError, EndpointSlice, Object, ObjectKey, decode_endpoint_slice, decode_node, decode_service,
     decode_service_cidr, parse_address,
@@ -16,6 +17,7 @@ use portolan_model::{Catalog, Event};
 use portolan_proxy::packets::Configured;
 use portolan_serve::json::{Value, json};
 use portolan_serve::manifests::{self, Declared, Read};
+use portolan_snapshot::Snapshot;
 
 /// Namespace of objects that name none, as in kubectl.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -60,6 +62,19 @@ impl Objects {
             objects.add(read(path)?);
         }
         Ok(objects)
+    }
+
+    /// Returns the objects of a snapshot. The names of nodes in its EndpointSlices stand for others, so that they are not
+    /// used as names.
+    pub(crate) fn of_snapshot(snapshot: &Snapshot) -> Self {
+        let mut objects = Self::default();
+        for object in &snapshot.objects {
+            if let Err(fault) = objects.take(object.clone().into()) {
+                objects.faults.push(format!("snapshot: {fault}"));
+            }
+        }
+        objects.slices.clear();
+        objects
     }
 
     fn add(&mut self, read: Read) {
@@ -221,10 +236,18 @@ impl Objects {
         Ok(of_pod.or_else(|| of_node(&in_pod_cidr)))
     }
 
-    /// Returns the Catalog of a node whose agent is configured like this, and the fields and objects that it ignores.
-    pub(crate) fn catalog(&self, node_name: &str, configured: &Configured) -> (Catalog, Vec<String>) {
+    /// Returns the Catalog of a node whose agent is configured like this and reaches the API server there, and the fields and
+    /// objects that it ignores.
+    pub(crate) fn catalog(
+        &self,
+        node_name: &str,
+        configured: &Configured,
+        api_server: ApiServer,
+    ) -> (Catalog, Vec<String>) {
         let (mut catalog, mut faults) = (Catalog::new(node_name), Vec::new());
         configured.prepare(&mut catalog);
+        // An empty Catalog has no Service that hides it, so there are no faults.
+        catalog.set_api_server(api_server);
         for event in &self.events {
             let mut event = event.clone();
             configured.admit(&mut event);

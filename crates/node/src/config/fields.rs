@@ -474,4 +474,11 @@ const FIELDS: &[Field] = &[
         "not in kube-proxy",
         "Serve `/debug/portolan/` on the metrics port even where that is not on a loopback address.",
     ),
+    field(
+        "portolan.recorderBytes",
+        "int32",
+        "4194304",
+        "65536 to 67108864; 0 records nothing; not in kube-proxy",
+        "Memory for the history of the last syncs, which `portolan snapshot` writes.",
+    ),
 ];

@@ -215,6 +215,8 @@ pub struct Portolan {
     pub control_socket_group: String,
     /// Serves `/debug/portolan/` on the metrics port even if other hosts can reach it.
     pub state_on_any_address: bool,
+    /// Bytes that the history of the last syncs takes at most; zero means none. See [`RECORDER_BYTES`](super::RECORDER_BYTES).
+    pub recorder_bytes: i32,
 }
 
 impl Default for Portolan {
@@ -223,6 +225,7 @@ impl Default for Portolan {
             control_socket: super::CONTROL_SOCKET.to_owned(),
             control_socket_group: String::new(),
             state_on_any_address: false,
+            recorder_bytes: super::RECORDER_BYTES,
         }
     }
 }

@@ -47,6 +47,7 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
             "controlSocket": c.portolan.control_socket,
             "controlSocketGroup": c.portolan.control_socket_group,
             "stateOnAnyAddress": c.portolan.state_on_any_address,
+            "recorderBytes": c.portolan.recorder_bytes,
         },
     });
     if let Some(fields) = object.as_object_mut() {

@@ -49,6 +49,7 @@ fn every_field_is_tested() {
     addresses();
     the_node_name();
     the_control_socket();
+    the_size_of_the_history();
     modes();
     cidrs();
     node_port_addresses();
@@ -283,6 +284,19 @@ fn the_control_socket() {
     let set = [("/a/b", "/a/b".to_owned()), ("\"\"", String::new()), (&long[..107], long[..107].to_owned())];
     let bad = [("a/b", "`a/b` is not the path of a socket"), (&long, "at most 107 bytes"), ("5", "quotes")];
     field("portolan.controlSocket", |c| c.portolan.control_socket, CONTROL_SOCKET.to_owned(), &set, &bad);
+}
+
+#[test]
+fn the_size_of_the_history() {
+    let set = [("0", 0), ("65536", 65_536), ("67108864", 67_108_864)];
+    let range = "is out of range; write 65536 to 67108864";
+    let bad = [
+        ("65535", range),
+        ("67108865", "write 0 to 67108864"),
+        ("-1", "out of range"),
+        ("4Mi", "whole number"),
+    ];
+    field("portolan.recorderBytes", |c| c.portolan.recorder_bytes, RECORDER_BYTES, &set, &bad);
 }
 
 #[test]

@@ -4,7 +4,10 @@ use ipnet::IpNet;
 
 use super::duration::format_duration;
 use super::error::{FieldError, Problem};
-use super::{Configuration, DetectLocalMode, LogFormat, Mode, OutputOptions, quantity};
+use super::{
+    Configuration, DetectLocalMode, LogFormat, Mode, OutputOptions, RECORDER_BYTES_MAX, RECORDER_BYTES_MIN,
+    quantity,
+};
 use crate::address::{AddressError, Family};
 use crate::gates::FeatureGates;
 
@@ -31,6 +34,11 @@ pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
     let socket = &c.portolan.control_socket;
     if !socket.is_empty() && (!socket.starts_with('/') || socket.len() > SOCKET_PATH_MAX) {
         wrong("portolan.controlSocket", Problem::SocketPath { value: socket.clone() });
+    }
+    let bytes = c.portolan.recorder_bytes;
+    if bytes != 0 && !(RECORDER_BYTES_MIN..=RECORDER_BYTES_MAX).contains(&bytes) {
+        let (minimum, maximum) = (RECORDER_BYTES_MIN.into(), RECORDER_BYTES_MAX.into());
+        wrong("portolan.recorderBytes", Problem::OutOfRange { value: bytes.into(), minimum, maximum });
     }
     let version = &c.show_hidden_metrics_for_version;
     if !version.is_empty() && version != PREVIOUS_MINOR {

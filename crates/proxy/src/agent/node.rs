@@ -44,6 +44,17 @@ impl OwnNode {
         settings::node_addresses(&self.addresses, configuration.bind_address)
     }
 
+    /// Returns a Node object with the addresses and pod CIDRs in use where it has none.
+    pub(super) fn completed(&self, mut node: Node) -> Node {
+        if node.internal_addresses.is_empty() && node.external_addresses.is_empty() {
+            node.internal_addresses.clone_from(&self.addresses);
+        }
+        if node.pod_cidrs.is_empty() {
+            node.pod_cidrs.clone_from(&self.pod_cidrs);
+        }
+        node
+    }
+
     /// Stores the addresses and pod CIDRs of a Node object. Returns true if they changed.
     fn take(&mut self, node: &Node) -> bool {
         let before = self.clone();
@@ -287,6 +298,12 @@ mod tests {
         assert!(!own.take(&node(&["192.0.2.1"], &["198.51.100.1"], &["10.0.0.0/24"])));
         assert!(!own.take(&node(&[], &[], &[])));
         assert!(own.has_addresses() && own.pod_cidrs().len() == 1);
+        let in_use = node(&["192.0.2.1", "198.51.100.1"], &[], &["10.0.0.0/24"]);
+        assert_eq!(own.completed(Node::default()), in_use);
+        assert_eq!(
+            own.completed(node(&[], &["192.0.2.9"], &[])),
+            node(&[], &["192.0.2.9"], &["10.0.0.0/24"])
+        );
         assert!(own.take(&node(&[], &["198.51.100.1"], &[])));
         assert!(own.take(&node(&[], &[], &["10.0.1.0/24"])));
     }

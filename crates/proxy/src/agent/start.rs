@@ -109,6 +109,7 @@ impl Agent {
             done: Arc::clone(&self.done),
             flows: flows.requests(),
             meters: self.shared.meters.clone(),
+            recorder: self.recorder.clone(),
         };
         let report = move |report| reporter.take(report);
         let (engine, engine_thread) =
@@ -135,6 +136,7 @@ impl Agent {
             planes,
             removes_leftovers,
         });
+        self.record_start();
         self.verify();
         Ok(())
     }

@@ -7,7 +7,7 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, Place, explain, services, state};
+use super::{Control, Place, explain, services, snapshot, state};
 
 /// The path of the state document.
 pub(crate) const STATE: &str = "/debug/portolan/state";
@@ -16,6 +16,8 @@ pub(crate) const SERVICES: &str = "/debug/portolan/services";
 
 /// The path of the answer about one packet.
 pub(crate) const EXPLAIN: &str = "/debug/portolan/explain";
+/// The path of the agent's part of a snapshot.
+pub(crate) const SNAPSHOT: &str = "/debug/portolan/snapshot";
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +49,17 @@ const fn post(path: &'static str, answer: Make) -> Route {
     Route { method: Method::POST, path, is_on_metrics: false, answer }
 }
 
+const fn get_on_socket(path: &'static str, answer: Make) -> Route {
+    Route { method: Method::GET, path, is_on_metrics: false, answer }
+}
+
 /// All paths.
-static ROUTES: [Route; 3] = [
+static ROUTES: [Route; 4] = [
     get(STATE, |control, request, place| Box::pin(state::answer(control, request, place))),
     get(SERVICES, |control, request, place| Box::pin(services::answer(control, request, place))),
     post(EXPLAIN, |control, request, place| Box::pin(explain::answer(control, request, place))),
+    // Its size is that of all objects, and it names the API server.
+    get_on_socket(SNAPSHOT, |control, request, place| Box::pin(snapshot::answer(control, request, place))),
 ];
 
 /// Returns the reply to a request. `None` for an unknown path.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
-use portolan_engine::{Attempt, Extent, FamilySnapshot, Reason, State as SyncState, Step, Table};
+use portolan_engine::{Attempt, Extent, FamilySnapshot, State as SyncState, Table};
 use portolan_model::{Backend, Forwarding};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::conntrack::Fill;
@@ -27,19 +27,21 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
         Some(engine) => Control::snapshots(engine).await,
         None => Some(Vec::new()),
     };
-    routes::document(&request, place, move || {
-        let engine_answered = snapshots.is_some();
-        let lanes = match snapshots {
-            Some(snapshots) => {
-                let lanes: Vec<Lane> = snapshots.into_iter().map(Lane::of).collect();
-                control.remember(&lanes);
-                lanes
-            }
-            None => control.last(),
-        };
-        state(&control, &facts, &lanes, engine_answered)
-    })
-    .await
+    routes::document(&request, place, move || document(&control, &facts, snapshots)).await
+}
+
+/// Makes the document. `snapshots` are `None` if the engine has not answered.
+pub(super) fn document(control: &Control, facts: &Facts, snapshots: Option<Vec<FamilySnapshot>>) -> State {
+    let engine_answered = snapshots.is_some();
+    let lanes = match snapshots {
+        Some(snapshots) => {
+            let lanes: Vec<Lane> = snapshots.into_iter().map(Lane::of).collect();
+            control.remember(&lanes);
+            lanes
+        }
+        None => control.last(),
+    };
+    state(control, facts, &lanes, engine_answered)
 }
 
 /// A snapshot of a family without its table, and the numbers of what is in the table. A kept table would be copied as
@@ -144,7 +146,7 @@ fn family(lane: &Lane, facts: &Facts, now: Now) -> Family {
         place: snapshot.place.to_owned(),
         sync: sync.to_owned(),
         since: since.map(|since| moment(since, now)),
-        reason: snapshot.state.reason().map(reason),
+        reason: snapshot.state.reason().map(|reason| reason.name().to_owned()),
         services: *services,
         service_ports: *service_ports,
         endpoints: *endpoints,
@@ -177,17 +179,12 @@ fn attempted(attempt: &Attempt, now: Now) -> Sync {
         Ok(written) => (*written, None),
         Err(error) => (portolan_engine::Written::default(), Some(error.clone())),
     };
-    let step = match attempt.step {
-        Step::Commit => "commit",
-        Step::Replacement => "replacement",
-        Step::Collection => "collection",
-    };
     Sync {
         ended: moment(attempt.at, now),
         mode: attempt.mode.to_owned(),
-        step: step.to_owned(),
+        step: attempt.step.name().to_owned(),
         full: attempt.full,
-        reason: attempt.cause.reason.map(reason),
+        reason: attempt.cause.reason.map(|reason| reason.name().to_owned()),
         repaired: attempt.repaired,
         changed: attempt.cause.changed,
         examples: attempt.cause.first.iter().map(ToString::to_string).collect(),
@@ -200,18 +197,6 @@ fn attempted(attempt: &Attempt, now: Now) -> Sync {
         kernel_seconds: written.kernel.as_secs_f64(),
         error,
     }
-}
-
-fn reason(reason: Reason) -> String {
-    let text = match reason {
-        Reason::Start => "start",
-        Reason::Failure => "failure",
-        Reason::Drift => "drift",
-        Reason::Settings => "settings",
-        Reason::Periodic => "periodic",
-        Reason::Verification => "verification",
-    };
-    text.to_owned()
 }
 
 fn moment(at: Instant, now: Now) -> Moment {
@@ -284,7 +269,7 @@ mod tests {
             .collect();
         let attempt = Attempt {
             mode: "nftables",
-            step: Step::Commit,
+            step: portolan_engine::Step::Commit,
             at: Instant::now(),
             duration: Duration::from_millis(1),
             full: false,

@@ -82,6 +82,9 @@ pub(super) fn portolan(given: &Given, c: &mut Portolan) {
     if given.is_given("state-on-any-address") {
         c.state_on_any_address = given.boolean("state-on-any-address");
     }
+    if given.is_given("recorder-bytes") {
+        c.recorder_bytes = given.integer("recorder-bytes");
+    }
 }
 
 /// Replaces the field in a configuration error with the name of its flag. With a file, only given flags count,

@@ -156,6 +156,15 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
     .counts_with_config(),
     flag(
         NODE,
+        "recorder-bytes",
+        Integer,
+        "4194304",
+        "Memory for the history of the last syncs, which the subcommand snapshot writes; 0 records nothing",
+    )
+    .field("portolan.recorderBytes")
+    .counts_with_config(),
+    flag(
+        NODE,
         "nodeport-addresses",
         List,
         "",

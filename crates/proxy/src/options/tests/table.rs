@@ -72,6 +72,7 @@ pub(super) const CASES: &[Case] = &[
     case("control-socket", &[], "/a/b", "portolan.controlSocket", r#""/a/b""#, Some("a/b")),
     case("control-socket-group", &[], "adm", "portolan.controlSocketGroup", r#""adm""#, None),
     case("state-on-any-address", &[], "true", "portolan.stateOnAnyAddress", "true", Some("2")),
+    case("recorder-bytes", &[], "65536", "portolan.recorderBytes", "65536", Some("65535")),
     case(
         "nodeport-addresses",
         &[],
