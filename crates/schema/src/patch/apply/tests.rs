@@ -120,6 +120,58 @@ fn unnamed_fields_are_removed_unless_another_manager_owns_them() {
     assert_eq!(owners(&empty).len(), 2, "a manager without fields has no entry");
 }
 
+/// Returns a configuration with members that may be null.
+fn exactly(more: Value) -> Apply {
+    let mut configuration = configuration(json!({}));
+    configuration.extend(object(more));
+    Apply::decode(Resource::Service, configuration, false).unwrap()
+}
+
+#[test]
+fn a_null_or_zero_value_claims_its_field_and_removes_the_value() {
+    let live = json!({"spec": {"publishNotReadyAddresses": true, "externalIPs": ["192.0.2.1"], "loadBalancerIP": "192.0.2.2",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 5}}}});
+    let live = applied(None, "a", live).unwrap();
+    for (name, nothing) in [
+        ("publishNotReadyAddresses", json!(false)),
+        ("publishNotReadyAddresses", json!(null)),
+        ("externalIPs", json!([])),
+        ("externalIPs", json!(null)),
+        ("loadBalancerIP", json!("")),
+        ("sessionAffinityConfig", json!(null)),
+    ] {
+        let wanted = json!({"spec": {name: nothing}});
+        let refused = exactly(wanted.clone()).onto(Some(&live), writer("b"));
+        let expected = format!("\"a\" .spec.{name}");
+        assert!(conflicts(refused).contains(&expected), "{wanted}");
+        let own = exactly(wanted.clone()).onto(Some(&live), writer("a")).unwrap();
+        assert!(!own["spec"].as_object().unwrap().contains_key(name), "{wanted}");
+        assert_eq!(owners(&own), [format!("a Apply: .spec.{name}")]);
+        let later = Writer { now: "2031-01-01T00:00:00Z", ..writer("a") };
+        assert_eq!(exactly(wanted.clone()).onto(Some(&own), later).unwrap(), own, "{wanted}");
+    }
+    // A value that is absent already is no change.
+    let new = exactly(json!({"spec": {"healthCheckNodePort": 0}})).onto(Some(&live), writer("b")).unwrap();
+    assert_eq!(new["spec"], live["spec"]);
+}
+
+#[test]
+fn nulls_that_nobody_owns_are_ignored() {
+    let wanted =
+        json!({"metadata": {"name": "a", "creationTimestamp": null, "managedFields": null}, "status": null});
+    let new = exactly(wanted).onto(None, writer("a")).unwrap();
+    assert_eq!(new["metadata"], json!({"name": "a"}));
+}
+
+#[test]
+fn a_configuration_has_no_managed_fields() {
+    for entries in [json!([]), json!([{}])] {
+        let wanted = configuration(json!({"metadata": {"managedFields": entries}}));
+        let refused = Apply::decode(Resource::Service, wanted, false).unwrap_err();
+        assert!(refused.to_string().contains("metadata.managedFields"), "{refused}");
+    }
+}
+
 #[test]
 fn an_object_is_removed_with_its_last_field() {
     let live = applied(None, "m", json!({"metadata": {"labels": {"a": "1"}}})).unwrap();
