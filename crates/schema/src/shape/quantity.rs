@@ -94,7 +94,7 @@ impl<'a> Parts<'a> {
                     && !ends_in_thousands
                     && !self.whole.is_empty()
             }
-            // Below 1024, an amount is written without a binary suffix.
+            // What upstream keeps of these is written in the same way again.
             Suffix::Binary(_) => false,
         }
     }
