@@ -171,7 +171,8 @@ fn structure(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<FieldError> {
             break;
         }
     }
-    if let Some(old) = old.filter(|old| old.may_have_address()) {
+    // Upstream compares with the stored Service when the fields fit each other.
+    if let Some(old) = old.filter(|old| old.may_have_address() && errors.is_empty()) {
         check_unchanged(spec, old, &mut errors);
     }
     errors

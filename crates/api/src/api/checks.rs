@@ -113,8 +113,8 @@ pub(super) fn check_unconditional(target: Target<'_>, new: &Object) -> Result<()
     if given.is_some() || target.resource.info().unconditional_update {
         return Ok(());
     }
-    let error =
-        FieldError::required("metadata.resourceVersion", "an update says on which version it is based");
+    let why = "must be specified for an update, which says on which version it is based";
+    let error = FieldError::invalid("metadata.resourceVersion", 0, why);
     Err(ApiError::invalid(target.resource, target.name, vec![error]))
 }
 
