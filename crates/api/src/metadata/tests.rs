@@ -86,7 +86,7 @@ fn the_prefix_of_a_generated_name_is_a_name_too() {
     assert!(fits(Resource::Service, "web-") && fits(Resource::Service, "web") && fits(Resource::Service, ""));
     assert!(fits(Resource::Service, &long(63, "")) && !fits(Resource::Service, &long(64, "")));
     assert!(fits(Resource::Service, &long(63, "-")) && !fits(Resource::Service, &long(64, "-")));
-    assert!(!fits(Resource::Service, "a.b-") && fits(Resource::Node, "a.b-") && !fits(Resource::Node, "A-"));
+    assert!(!fits(Resource::Service, "a.b-") && fits(Resource::Node, "a.b-") && !fits(Resource::Node, "AB-"));
     assert!(!fits(Resource::Node, &long(254, "")) && !fits(Resource::Service, "-"));
     assert!(fits(Resource::CoreEvent, "A b") && !fits(Resource::CoreEvent, "a/b"));
     assert!(!fits(Resource::IpAddress, "10-") && fits(Resource::IpAddress, "10.0.0.1"));

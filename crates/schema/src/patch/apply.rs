@@ -107,7 +107,8 @@ impl Apply {
         shape::drop_absent(self.resource, &mut object);
         let difference = scope.compare(before, &object);
         if !self.force {
-            let mut touched = difference.removed.common(&named);
+            // As upstream, the members of an object that is set to null are removed without a conflict.
+            let mut touched = difference.removed.common_leaves(&named);
             touched.add(&difference.changed);
             let conflicts = conflicts(&managers, &touched, &tolerated(self.resource, before, writer));
             if !conflicts.is_empty() {

@@ -61,9 +61,9 @@ fn a_new_event_is_complete() {
     ] {
         assert_eq!(faults(Resource::Event, &new_form(&more), None), [fault]);
     }
-    let nobody = new_form(&json!({"reportingController": null}));
+    let unnamed = new_form(&json!({"reportingController": null}));
     let expected = ["Required reportingController", "Invalid reportingController"];
-    assert_eq!(faults(Resource::Event, &nobody, None), expected);
+    assert_eq!(faults(Resource::Event, &unnamed, None), expected);
     let fine = new_form(&json!({"deprecatedSource": {}, "deprecatedCount": 0}));
     assert_eq!(faults(Resource::Event, &fine, None), Vec::<String>::new());
     let cluster = json!({"metadata": {"namespace": "default"}, "regarding": {"kind": "Node", "name": "n"}});
@@ -97,7 +97,12 @@ fn core_events_only_agree_on_their_namespace() {
         (json!({"type": "Odd", "message": "x".repeat(2000)}), vec![]),
         (
             json!({"eventTime": "2026-11-21T21:03:57.000000Z"}),
-            vec!["Required reportingComponent", "Required reportingInstance", "Required action"],
+            vec![
+                "Required reportingController",
+                "Invalid reportingController",
+                "Required reportingInstance",
+                "Required action",
+            ],
         ),
     ] {
         assert_eq!(faults(Resource::CoreEvent, &old_form(&more), None), expected, "{more}");
