@@ -130,8 +130,8 @@ async fn look(client: &Client, options: &Options) -> anyhow::Result<Report> {
         }
     }
     match list(client, NODES).await {
-        Ok(nodes) => {
-            for node in nodes.iter().flatten().filter_map(Value::as_object) {
+        Ok(found) => {
+            for node in found.iter().flatten().filter_map(Value::as_object) {
                 cluster.add_node(node);
             }
         }
