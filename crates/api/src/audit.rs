@@ -1,4 +1,4 @@
-//! The audit of a cluster: compares its Services, IPAddresses, ServiceCIDRs and node ports with each other. In:
+//! The audit of a cluster: compares its Services, IPAddresses, ServiceCIDRs, node ports and Nodes with each other. In:
 //! objects as JSON. Out: a [`Report`] for people or programs. The audit writes nothing: the server's repair loop acts
 //! on the same findings, and an audit of another cluster only reports them.
 
@@ -10,6 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use portolan_ipam::{
     AddressRange, Families, Family, NodePortRange, ServiceKey,
+    check::NodeNetworks,
     families::default_on_read,
     family::parse_address,
     repair::{self, AddressObject, Audit, Observed, Parent, ServiceObject, Sightings},
@@ -20,7 +21,7 @@ pub use self::report::Report;
 use crate::{
     allocate::{FAMILY, MANAGED_BY, MANAGER, Reading},
     config::ServiceRanges,
-    kinds::service,
+    kinds::{node::networks, service},
     metadata::parse_time,
 };
 
@@ -32,14 +33,15 @@ pub struct Cluster {
     services: Vec<ServiceObject>,
     addresses: Option<Vec<AddressObject>>,
     ranges: Vec<AddressRange>,
+    nodes: Vec<(String, NodeNetworks)>,
     recorded_ports: Option<Vec<u16>>,
 }
 
 impl Cluster {
     /// Creates an empty cluster. Its families are those of the ranges, unless they are set.
     pub fn new(port_range: NodePortRange) -> Self {
-        let (services, ranges) = (Vec::new(), Vec::new());
-        Self { families: None, port_range, services, addresses: None, ranges, recorded_ports: None }
+        let (services, ranges, nodes) = (Vec::new(), Vec::new(), Vec::new());
+        Self { families: None, port_range, services, addresses: None, ranges, nodes, recorded_ports: None }
     }
 
     /// Sets the configured families.
@@ -96,6 +98,13 @@ impl Cluster {
         }
     }
 
+    /// Adds a Node.
+    pub fn add_node(&mut self, object: &Object) {
+        let metadata = json::object(object, "metadata");
+        let name = metadata.and_then(|metadata| json::text(metadata, "name")).unwrap_or_default();
+        self.nodes.push((name.to_owned(), networks(object)));
+    }
+
     fn add_range(&mut self, range: AddressRange) {
         self.ranges.push(range);
     }
@@ -136,6 +145,7 @@ impl Cluster {
             services: &self.services,
             addresses: &addresses,
             ranges: &self.ranges,
+            nodes: &self.nodes,
             families,
             port_range: self.port_range,
             recorded_ports: &recorded_ports,

@@ -285,6 +285,7 @@ pub enum CauseReason {
     FieldValueNotSupported,
     FieldValueDuplicate,
     FieldValueForbidden,
+    FieldValueTooLong,
     FieldValueTooMany,
 }
 
@@ -314,6 +315,12 @@ impl FieldError {
     /// Returns the error for a field that may not be set here.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         Self::new(CauseReason::FieldValueForbidden, field, format!("Forbidden: {why}"))
+    }
+
+    /// Returns the error for texts with too many bytes.
+    pub fn too_long(field: impl Into<String>, limit: usize) -> Self {
+        let message = format!("Too long: may not be more than {limit} bytes");
+        Self::new(CauseReason::FieldValueTooLong, field, message)
     }
 
     /// Returns the error for a list that is too long.

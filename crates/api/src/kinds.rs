@@ -3,6 +3,7 @@
 
 pub mod namespace;
 pub(crate) mod network;
+pub(crate) mod node;
 pub(crate) mod service;
 pub(crate) mod service_cidr;
 
@@ -11,7 +12,6 @@ mod endpoints;
 mod event;
 mod ip_address;
 mod lease;
-mod node;
 
 use portolan_ipam::check::Neighbours;
 use portolan_schema::{
@@ -50,7 +50,7 @@ pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>
         Resource::EndpointSlice => endpoint_slice::validate(object, old),
         Resource::Endpoints => endpoints::validate(object, old),
         Resource::Node => node::validate(object, old),
-        Resource::Namespace => namespace::validate(object),
+        Resource::Namespace => namespace::validate(object, old.is_none()),
         Resource::ServiceCidr => service_cidr::validate(object, old, Neighbours::default()),
         Resource::IpAddress => ip_address::validate(object, old),
         Resource::Event | Resource::CoreEvent => event::validate(resource, object, old),

@@ -24,6 +24,11 @@ pub const ORPHAN: &str = "orphan";
 /// Finalizer of an object whose blocking dependents must be deleted before it is removed
 /// (`metav1.FinalizerDeleteDependents`).
 pub const FOREGROUND: &str = "foregroundDeletion";
+/// Finalizer in the `spec` of Namespaces (`core/v1` `FinalizerKubernetes`).
+const KUBERNETES: &str = "kubernetes";
+/// The message for a finalizer that is neither standard nor has a domain.
+pub(crate) const FINALIZER_RULE: &str =
+    "is neither a standard finalizer name nor has it a prefix such as example.com/";
 /// Most bytes of the keys and values of all annotations together (apimachinery `TotalAnnotationSizeLimitB`).
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 /// Most bytes of the prefix in a generated name; a random suffix follows.
@@ -39,7 +44,6 @@ pub(crate) fn prepare_create(resource: Resource, metadata: &mut Object) {
         "creationTimestamp",
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
-        "generation",
         "selfLink",
         "managedFields",
     ] {
@@ -114,7 +118,15 @@ pub(crate) fn prepare_update(metadata: &mut Object, old: &Object) {
     metadata.remove("managedFields");
 }
 
-/// Returns everything that is wrong with `metadata`.
+/// Returns everything that is wrong with the `metadata` of a new object whose name is generated already.
+pub(crate) fn validate_new(resource: Resource, metadata: &Object) -> Vec<FieldError> {
+    let mut errors: Vec<FieldError> = generate_name_error(resource, metadata).into_iter().collect();
+    errors.extend(validate(resource, metadata));
+    errors
+}
+
+/// Returns everything that is wrong with `metadata`. The fields are those that upstream names (apimachinery,
+/// `pkg/api/validation/objectmeta.go`), which has no index in some lists.
 pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError> {
     let mut errors = Vec::new();
     errors.extend(name_error(resource, metadata));
@@ -122,25 +134,29 @@ pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError>
     if resource.info().namespaced && !names::is_dns_label(namespace) {
         errors.push(FieldError::invalid("metadata.namespace", namespace, "must be a DNS-1123 label"));
     }
-    let labels = json::object(metadata, "labels").into_iter().flatten();
-    errors.extend(labels.filter_map(|(key, value)| label_error(key, value)).take(MOST_CAUSES));
+    if let Some(generation) = json::integer(metadata, "generation").filter(|number| *number < 0) {
+        let why = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid("metadata.generation", generation, why));
+    }
+    errors.extend(label_errors(metadata, "labels", "metadata.labels"));
     errors.extend(annotation_errors(metadata));
     errors.extend(owner_errors(metadata));
-    for (index, finalizer) in json::texts(metadata, "finalizers").enumerate() {
-        if errors.len() >= MOST_CAUSES {
-            break;
-        }
-        if !names::is_qualified_name(finalizer) {
-            let field = format!("metadata.finalizers[{index}]");
-            errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
-        }
-    }
-    let has = |wanted| json::texts(metadata, "finalizers").any(|finalizer| finalizer == wanted);
-    if has(ORPHAN) && has(FOREGROUND) {
-        let why = "of orphan and foregroundDeletion only one can be set";
-        errors.push(FieldError::invalid("metadata.finalizers", ORPHAN, why));
-    }
+    errors.extend(finalizer_errors(resource, metadata));
     errors
+}
+
+/// Returns the errors of the labels at `key`. The field is the whole map, as upstream: the message quotes the text.
+pub(crate) fn label_errors(object: &Object, key: &str, field: &str) -> Vec<FieldError> {
+    let labels = json::object(object, key).into_iter().flatten();
+    let error = |(key, value): (&json::Text, &Value)| {
+        if !names::is_qualified_name(key) {
+            return Some(FieldError::invalid(field, key.as_str(), "the key must be a qualified name"));
+        }
+        let value = value.as_str().unwrap_or_default();
+        let rule = "must be at most 63 of letters, digits, '-', '_' and '.', alphanumeric at both ends";
+        (!names::is_label_value(value)).then(|| FieldError::invalid(field, value, rule))
+    };
+    labels.filter_map(error).take(MOST_CAUSES).collect()
 }
 
 /// Returns the `resourceVersion` of a body; `None` if it is absent, empty or `0`.
@@ -179,31 +195,52 @@ fn name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {
     let Some(name) = json::text(metadata, "name") else {
         return Some(FieldError::required("metadata.name", "name or generateName is required"));
     };
-    let (valid, rule) = match resource {
-        Resource::Service | Resource::Namespace => (
-            names::is_dns_label(name),
-            "must be a DNS-1123 label: at most 63 lower-case letters, digits and inner hyphens",
-        ),
-        Resource::IpAddress => (
-            parse_address(name).is_some_and(|address| address.to_string() == name),
-            "must be an IP address in canonical form (RFC 5952 for IPv6)",
-        ),
-        _ => (
-            names::is_dns_subdomain(name),
-            "must be a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', at most 253",
-        ),
-    };
-    (!valid || !names::is_path_segment(name)).then(|| FieldError::invalid("metadata.name", name, rule))
+    let (valid, rule) = name_rule(resource);
+    (!valid(name) || !names::is_path_segment(name)).then(|| FieldError::invalid("metadata.name", name, rule))
 }
 
-fn label_error(key: &str, value: &Value) -> Option<FieldError> {
-    let field = format!("metadata.labels[{key}]");
-    if !names::is_qualified_name(key) {
-        return Some(FieldError::invalid("metadata.labels", key, "the key must be a qualified name"));
+/// Checks the prefix of generated names by the rule for names. A hyphen at its end is allowed: a suffix follows.
+fn generate_name_error(resource: Resource, metadata: &Object) -> Option<FieldError> {
+    let prefix = json::text(metadata, "generateName")?;
+    let (valid, rule) = name_rule(resource);
+    let is_valid = match prefix.strip_suffix('-').and_then(without_last) {
+        // Upstream's `maskTrailingDash` checks the name with the last two characters replaced.
+        Some(start) if resource != Resource::IpAddress => valid(&format!("{start}a")),
+        _ => valid(prefix),
+    };
+    let is_valid = is_valid && !prefix.contains(['/', '%']);
+    (!is_valid).then(|| FieldError::invalid("metadata.generateName", prefix, rule))
+}
+
+fn without_last(text: &str) -> Option<&str> {
+    let (last, _) = text.char_indices().next_back()?;
+    text.get(..last)
+}
+
+/// Returns the check for names of this kind, and its description.
+fn name_rule(resource: Resource) -> (fn(&str) -> bool, &'static str) {
+    match resource {
+        Resource::Service | Resource::Namespace => (
+            names::is_dns_label,
+            "must be a DNS-1123 label: at most 63 lower-case letters, digits and inner hyphens",
+        ),
+        Resource::IpAddress => {
+            (is_address_name, "must be an IP address in canonical form (RFC 5952 for IPv6)")
+        }
+        // core/v1 has fewer rules for Events than events.k8s.io.
+        Resource::CoreEvent => (
+            |name| !name.is_empty(),
+            "must be usable as one segment of a path: not '.' or '..', without '/' and '%'",
+        ),
+        _ => (
+            names::is_dns_subdomain,
+            "must be a DNS-1123 subdomain: lower-case letters, digits, '-' and '.', at most 253",
+        ),
     }
-    let value = value.as_str().unwrap_or_default();
-    let rule = "must be at most 63 of letters, digits, '-', '_' and '.', alphanumeric at both ends";
-    (!names::is_label_value(value)).then(|| FieldError::invalid(field, value, rule))
+}
+
+fn is_address_name(name: &str) -> bool {
+    parse_address(name).is_some_and(|address| address.to_string() == name)
 }
 
 fn annotation_errors(metadata: &Object) -> Vec<FieldError> {
@@ -217,41 +254,75 @@ fn annotation_errors(metadata: &Object) -> Vec<FieldError> {
         .collect();
     let size: usize = annotations().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     if size > ANNOTATIONS_LIMIT {
-        errors.push(FieldError::too_many("metadata.annotations", size, ANNOTATIONS_LIMIT));
+        errors.push(FieldError::too_long("metadata.annotations", ANNOTATIONS_LIMIT));
     }
     errors
 }
 
 fn owner_errors(metadata: &Object) -> Vec<FieldError> {
+    let field = "metadata.ownerReferences";
     let mut errors = Vec::new();
     let mut controllers = 0;
-    for (index, owner) in json::list(metadata, "ownerReferences").iter().enumerate() {
-        let Some(owner) = owner.as_object() else { continue };
+    for owner in json::list(metadata, "ownerReferences").iter().filter_map(Value::as_object) {
         if errors.len() >= MOST_CAUSES {
             break;
         }
-        for key in ["apiVersion", "kind", "name", "uid"] {
-            if json::text(owner, key).is_none() {
-                let field = format!("metadata.ownerReferences[{index}].{key}");
-                errors.push(FieldError::required(field, "an owner is named in full"));
-            }
+        let text = |key| json::text(owner, key).unwrap_or_default();
+        if version_of(text("apiVersion")).is_empty() {
+            let why = "must be a group and a version, or a version alone";
+            errors.push(FieldError::invalid(format!("{field}.apiVersion"), text("apiVersion"), why));
         }
-        if json::text(owner, "kind") == Some("Event")
-            && matches!(json::text(owner, "apiVersion"), Some("v1" | "events.k8s.io/v1"))
-        {
-            let field = format!("metadata.ownerReferences[{index}]");
+        for key in ["kind", "name", "uid"].into_iter().filter(|key| text(key).is_empty()) {
+            errors.push(FieldError::invalid(format!("{field}.{key}"), "", "must not be empty"));
+        }
+        if text("kind") == "Event" && text("apiVersion") == "v1" {
             errors.push(FieldError::invalid(field, "Event", "an Event may not own anything"));
         }
         controllers += usize::from(owner.get("controller").and_then(Value::as_bool) == Some(true));
     }
     if controllers > 1 {
-        errors.push(FieldError::invalid(
-            "metadata.ownerReferences",
-            controllers,
-            "only one may be the controller",
-        ));
+        errors.push(FieldError::invalid(field, controllers, "only one may be the controller"));
     }
     errors
+}
+
+/// Returns the version in an `apiVersion`; empty if there is none.
+fn version_of(api_version: &str) -> &str {
+    match api_version.split_once('/') {
+        Some((_, version)) if version.contains('/') => "",
+        Some((_, version)) => version,
+        None => api_version,
+    }
+}
+
+fn finalizer_errors(resource: Resource, metadata: &Object) -> Vec<FieldError> {
+    let field = "metadata.finalizers";
+    // Upstream checks these two kinds only by the rules of all objects.
+    let needs_domain = !matches!(resource, Resource::Lease | Resource::CoreEvent);
+    let mut errors = Vec::new();
+    for (index, finalizer) in json::texts(metadata, "finalizers").enumerate() {
+        if errors.len() >= MOST_CAUSES {
+            break;
+        }
+        if !names::is_qualified_name(finalizer) {
+            errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
+        }
+        if needs_domain && !is_known_finalizer(finalizer) {
+            let field = format!("{field}[{index}]");
+            errors.push(FieldError::invalid(field, finalizer, FINALIZER_RULE));
+        }
+    }
+    let has = |wanted| json::texts(metadata, "finalizers").any(|finalizer| finalizer == wanted);
+    if has(ORPHAN) && has(FOREGROUND) {
+        let why = "of orphan and foregroundDeletion only one can be set";
+        errors.push(FieldError::invalid(field, ORPHAN, why));
+    }
+    errors
+}
+
+/// Returns true if the finalizer has a domain or is a standard one (`pkg/apis/core/helper`, `IsStandardFinalizerName`).
+pub(crate) fn is_known_finalizer(finalizer: &str) -> bool {
+    finalizer.contains('/') || [KUBERNETES, ORPHAN, FOREGROUND].contains(&finalizer)
 }
 
 /// Returns a text that is the same for equal owner references, whatever the order of their fields.

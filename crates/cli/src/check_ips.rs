@@ -21,14 +21,15 @@ use portolan_watch::{Client, ClientSettings, connect, objects::list_all};
 const SERVICES: &str = "/api/v1/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 const RANGES: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+const NODES: &str = "/api/v1/nodes";
 /// Delay before the second audit. The collections are read one after the other while the cluster changes, so only
 /// findings of both audits are reported.
 const SECOND_LOOK: Duration = Duration::from_secs(2);
 /// Exit code for findings about the cluster. An error of the check itself has exit code 1.
 pub(crate) const FINDINGS: u8 = 2;
 
-/// Compares the cluster IPs and node ports of Services with each other, with the ranges and with the IPAddress objects.
-/// Nothing is written.
+/// Compares the cluster IPs and node ports of Services with each other, with the ranges and with the IPAddress objects,
+/// and the ranges with the Nodes. Nothing is written.
 ///
 /// Exit codes: 0 nothing is wrong; 1 the cluster could not be read; 2 something is wrong.
 #[derive(Debug, Args)]
@@ -127,6 +128,15 @@ async fn look(client: &Client, options: &Options) -> anyhow::Result<Report> {
         (None, None) => {
             anyhow::bail!("the API server has no ServiceCIDRs: give its ranges by --service-cluster-ip-range")
         }
+    }
+    match list(client, NODES).await {
+        Ok(found) => {
+            for node in found.iter().flatten().filter_map(Value::as_object) {
+                cluster.add_node(node);
+            }
+        }
+        // A client may lack the permission for Nodes only.
+        Err(error) => notes.push(format!("Nodes are not compared with the ranges: {error:#}")),
     }
     notes.push(
         "which node ports the cluster has recorded is not served: leaked ones cannot be seen".to_owned(),

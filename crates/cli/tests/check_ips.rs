@@ -35,14 +35,20 @@ fn address(name: &str, service: &str) -> Value {
         "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": service}}})
 }
 
-/// Returns a Service without its IPAddress, one with the address of another, one outside of the range, and an
-/// IPAddress without a Service.
+fn node(name: &str, address: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name},
+        "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
+}
+
+/// Returns a Service without its IPAddress, one with the address of another, one outside of the range, an IPAddress
+/// without a Service, and a Node whose address is in the range.
 fn corrupted() -> Vec<(Resource, Value)> {
     vec![
         (Resource::Service, service("lost", "10.96.0.2")),
         (Resource::Service, service("twin", "10.96.0.1")),
         (Resource::Service, service("outside", "10.200.0.1")),
         (Resource::IpAddress, address("10.96.0.9", "nobody")),
+        (Resource::Node, node("inside", "10.96.0.20")),
     ]
 }
 
@@ -54,11 +60,12 @@ fn corrupt(api: &Api) {
     }
 }
 
-const FOUND: [&str; 4] = [
+const FOUND: [&str; 5] = [
     "lost ClusterIPNotAllocated",
     "outside ClusterIPOutOfRange",
     "twin ClusterIPAlreadyAllocated",
     "10.96.0.9 IPAddressNotAllocated",
+    "inside NodeOverlapsServiceCIDR",
 ];
 
 fn config() -> Config {
@@ -180,8 +187,8 @@ fn a_store_is_repaired_while_no_server_has_it() {
     assert_eq!(code, 2, "{text}{error}");
     let (found, left) = text.split_once("after repair:\n").unwrap();
     assert_eq!(found.lines().count(), FOUND.len() + 1, "{found}");
-    assert_eq!(left.lines().count(), 3, "{left}");
-    assert!(left.contains("twin") && left.contains("outside"), "{left}");
+    assert_eq!(left.lines().count(), 4, "{left}");
+    assert!(["twin", "outside", "inside"].iter().all(|name| left.contains(name)), "{left}");
     let store = open();
     assert!(store.get(Resource::IpAddress, "10.96.0.2").is_some());
     assert!(store.get(Resource::IpAddress, "10.96.0.9").is_none());

@@ -192,6 +192,7 @@ async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
         |resource| api.store().snapshot(resource, &Scope::default(), Some(at)).map(|it| it.objects);
     let (ports, cidrs) = (snapshot(Resource::NodePort)?, snapshot(Resource::ServiceCidr)?);
     let (addresses, services) = (snapshot(Resource::IpAddress)?, snapshot(Resource::Service)?);
+    let nodes = snapshot(Resource::Node)?;
     let ports = ports.iter().filter_map(|object| object.key().parse().ok()).collect();
     let mut cluster =
         Cluster::new(api.node_port_range()).with_families(api.families()).with_recorded_ports(ports);
@@ -208,6 +209,12 @@ async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
     for batch in services.chunks(BATCH) {
         for object in batch {
             cluster.add_service(&object.decode());
+        }
+        yield_now().await;
+    }
+    for batch in nodes.chunks(BATCH) {
+        for object in batch {
+            cluster.add_node(&object.decode());
         }
         yield_now().await;
     }
@@ -281,6 +288,7 @@ async fn report(api: &Api, finding: &Finding) {
     let (resource, namespace, name) = match &finding.subject {
         Subject::Service(key) => (Resource::Service, key.namespace.as_str(), key.name.clone()),
         Subject::Address(address) => (Resource::IpAddress, "", address.to_string()),
+        Subject::Node(name) => (Resource::Node, "", name.clone()),
         Subject::Port(_) => return,
     };
     let action = finding.problem.event_action();

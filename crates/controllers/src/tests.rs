@@ -184,6 +184,23 @@ fn each_kind_of_problem_is_found_and_repaired_or_only_reported() {
 }
 
 #[test]
+fn a_node_in_a_range_of_cluster_ips_gets_an_event() {
+    let api = api();
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "inside"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}});
+    apply(&api, node).unwrap();
+    let mut repair = Repair::default();
+    for count in [json!(null), json!(2)] {
+        assert_eq!(problems(&api, &mut repair), ["inside NodeOverlapsServiceCIDR"]);
+        let events = list(&api, Resource::Event);
+        assert_eq!(events.len(), 1, "{events:?}");
+        let regarding = json!({"apiVersion": "v1", "kind": "Node", "name": "inside"});
+        assert_eq!((&events[0]["regarding"], &events[0]["series"]["count"]), (&regarding, &count));
+        assert!(events[0]["note"].as_str().unwrap().contains("overlaps the range 10.0.0.0/24"));
+    }
+}
+
+#[test]
 fn a_leaked_node_port_goes_at_the_third_sighting() {
     let api = api();
     let port = |name: &str| {

@@ -132,8 +132,11 @@ impl Body {
                 let (value, remarks) = self.json(validation)?;
                 Ok((object(value)?, remarks))
             }
-            // The YAML decoder refuses duplicates, and protobuf has none.
-            Encoding::Yaml => Ok((object(self.yaml()?)?, Vec::new())),
+            Encoding::Yaml => {
+                let (value, remarks) = self.yaml(validation)?;
+                Ok((object(value)?, remarks))
+            }
+            // Protobuf has no duplicates.
             Encoding::Protobuf => {
                 let limits = protobuf::Limits { memory: DECODED };
                 let decoded = protobuf::decode(&self.text, assumed, limits);
@@ -148,43 +151,53 @@ impl Body {
         }
     }
 
-    /// Returns warnings about fields that occur more than once in an object of the JSON.
-    fn duplicates(&self, validation: FieldValidation) -> Result<Vec<String>, ApiError> {
-        let duplicates = duplicates::of_json(&self.text);
-        let remarks: Vec<String> =
-            duplicates.iter().map(|field| format!("duplicate field \"{field}\"")).collect();
-        if validation == FieldValidation::Strict && !remarks.is_empty() {
-            return Err(ApiError::Undecodable { format: "JSON", reason: remarks.join(", ") });
-        }
-        Ok(remarks)
-    }
-
     /// Decodes JSON. Also returns warnings about the text.
     pub(super) fn json(&self, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
-        self.with_remarks(self.decoded_json()?, validation)
+        self.with_remarks("JSON", validation, Self::decoded_json, |body| duplicates::of_json(&body.text))
     }
 
-    /// Decodes YAML. JSON is also YAML, but its own decoder is much faster, and only that decoder accepts duplicates.
+    /// Decodes YAML. Also returns warnings about the text.
+    fn yaml(&self, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
+        self.with_remarks("YAML", validation, Self::decoded_yaml, |body| {
+            std::str::from_utf8(&body.text).map(duplicates::of_yaml).unwrap_or_default()
+        })
+    }
+
+    /// Decodes YAML. JSON is also YAML, but its own decoder is much faster.
     pub(super) fn json_or_yaml(&self, validation: FieldValidation) -> Result<(Value, Vec<String>), ApiError> {
+        // A refusal of duplicates is not a reason to try the other format.
         match self.decoded_json() {
-            Ok(decoded) => self.with_remarks(decoded, validation),
-            Err(ApiError::Undecodable { .. }) => Ok((self.yaml()?, Vec::new())),
+            Err(ApiError::Undecodable { .. }) => self.yaml(validation),
             Err(other) => Err(other),
+            Ok((value, false)) => Ok((value, Vec::new())),
+            Ok((value, true)) => {
+                drop(value);
+                self.json(validation)
+            }
         }
     }
 
+    /// Decodes the text, and returns warnings about fields that occur more than once in an object. With strict
+    /// validation, such a field is an error.
     fn with_remarks(
         &self,
-        (value, has_repeats): (Value, bool),
+        format: &'static str,
         validation: FieldValidation,
+        decoded: fn(&Self) -> Result<(Value, bool), ApiError>,
+        repeats: fn(&Self) -> Vec<String>,
     ) -> Result<(Value, Vec<String>), ApiError> {
+        let (value, has_repeats) = decoded(self)?;
         if !has_repeats || validation == FieldValidation::Ignore {
             return Ok((value, Vec::new()));
         }
         // The search for duplicates takes as much memory as the value.
         drop(value);
-        let remarks = self.duplicates(validation)?;
-        Ok((self.decoded_json()?.0, remarks))
+        let remarks: Vec<String> =
+            repeats(self).iter().map(|field| format!("duplicate field \"{field}\"")).collect();
+        if validation == FieldValidation::Strict && !remarks.is_empty() {
+            return Err(ApiError::Undecodable { format, reason: remarks.join(", ") });
+        }
+        Ok((decoded(self)?.0, remarks))
     }
 
     /// Decodes JSON. Also returns true if an object has a member more than once.
@@ -196,13 +209,16 @@ impl Body {
         })
     }
 
-    /// Decodes YAML.
-    fn yaml(&self) -> Result<Value, ApiError> {
+    /// Decodes YAML. Also returns true if an object has a member more than once.
+    fn decoded_yaml(&self) -> Result<(Value, bool), ApiError> {
         let text = std::str::from_utf8(&self.text).map_err(|error| refused("YAML", &error))?;
-        let value = self.bounded("YAML", |bounded| {
-            serde_saphyr::with_deserializer_from_str(text, |text| bounded.deserialize(text))
+        let options = duplicates::yaml_options();
+        let (value, has_repeats) = self.bounded("YAML", |bounded| {
+            serde_saphyr::with_deserializer_from_str_with_options(text, options, |text| {
+                bounded.deserialize(text).map(|value| (value, bounded.0.saw_repeats()))
+            })
         })?;
-        fitting("YAML", value)
+        Ok((fitting("YAML", value)?, has_repeats))
     }
 
     fn bounded<T, E: std::fmt::Display>(

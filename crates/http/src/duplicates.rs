@@ -1,4 +1,4 @@
-//! Finds duplicate fields in JSON. Text in, the paths of these fields out.
+//! Finds duplicate fields in JSON and YAML. Text in, the paths of these fields out.
 //!
 //! Decoders keep the last of the duplicates silently, so the search needs a pass of its own.
 
@@ -17,6 +17,19 @@ pub(super) fn of_json(text: &[u8]) -> Vec<String> {
     // The decoder of the text reports its errors.
     let _ = Seed(&mut walk).deserialize(&mut decoder);
     walk.found
+}
+
+/// Returns the same for YAML.
+pub(super) fn of_yaml(text: &str) -> Vec<String> {
+    let mut walk = Walk::default();
+    let seed = |decoder: serde_saphyr::Deserializer<'_, '_>| Seed(&mut walk).deserialize(decoder);
+    let _ = serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), seed);
+    walk.found
+}
+
+/// Returns the options for YAML of clients: as in JSON, the last of duplicate fields counts.
+pub(super) fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! { duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins }
 }
 
 #[derive(Default)]
@@ -50,7 +63,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
     type Value = ();
 
     fn expecting(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("JSON")
+        out.write_str("JSON or YAML")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
@@ -99,6 +112,22 @@ impl<'de> Visitor<'de> for Seed<'_> {
     fn visit_unit<E>(self) -> Result<(), E> {
         Ok(())
     }
+
+    fn visit_none<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, decoder: D) -> Result<(), D::Error> {
+        self.deserialize(decoder)
+    }
+
+    fn visit_i128<E>(self, _: i128) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_u128<E>(self, _: u128) -> Result<(), E> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -120,6 +149,13 @@ mod tests {
             ("", &[]),
         ] {
             assert_eq!(of_json(text.as_bytes()), expected, "{text}");
+        }
+        for (text, expected) in [
+            ("a: 1\nb: [x, ~]\nc: {a: 1}\n", &[][..]),
+            ("a: 1\na: 2\na: 3\n", &["a"]),
+            ("s:\n  p:\n  - x: 1\n  - x: 1\n    y: ~\n    x: 2\n  t: a\n  \"t\": b\n", &["s.p[1].x", "s.t"]),
+        ] {
+            assert_eq!(of_yaml(text), expected, "{text}");
         }
         let many: Vec<String> = (0..100).map(|number| format!("\"a{number}\":0,\"a{number}\":0")).collect();
         assert_eq!(of_json(format!("{{{}}}", many.join(",")).as_bytes()).len(), MOST);

@@ -17,6 +17,40 @@ pub struct Neighbours<'a> {
     pub nodes: &'a [IpNet],
 }
 
+/// The networks that a Node uses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NodeNetworks {
+    /// Its addresses, as /32 and /128.
+    pub addresses: Vec<IpNet>,
+    /// Its ranges of pod addresses.
+    pub pods: Vec<IpNet>,
+}
+
+/// A network of a Node that overlaps a range of cluster IPs, so that the destination of a packet is ambiguous.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("{network}, {use_} of the Node, overlaps the range {range} of cluster IPs; change one of them")]
+pub struct NodeOverlap {
+    /// The Node's network.
+    pub network: IpNet,
+    /// `an address` or `a range of pods`.
+    pub use_: &'static str,
+    /// The range of cluster IPs.
+    pub range: IpNet,
+}
+
+impl NodeNetworks {
+    /// Returns each network that overlaps a range of cluster IPs, with the first such range.
+    pub fn overlaps(&self, ranges: &[IpNet]) -> Vec<NodeOverlap> {
+        let addresses = self.addresses.iter().map(|network| (*network, "an address"));
+        let pods = self.pods.iter().map(|network| (*network, "a range of pods"));
+        let overlap = |(network, use_)| {
+            let range = ranges.iter().copied().find(|range| overlap(network, *range))?;
+            Some(NodeOverlap { network, use_, range })
+        };
+        addresses.chain(pods).filter_map(overlap).collect()
+    }
+}
+
 /// The reason why a range may not hold cluster IPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RangeRefusal {
@@ -164,6 +198,28 @@ mod tests {
             assert!(matches!(refusal, RangeRefusal::InUse { user: found, .. } if found == user), "{refusal}");
         }
         assert!(check_range(net("10.1.0.0/16"), neighbours).is_ok());
+    }
+
+    #[test]
+    fn networks_of_a_node_that_overlap_a_range_are_named() {
+        let node = NodeNetworks {
+            addresses: vec![net("10.96.0.7/32"), net("192.0.2.1/32"), net("fd00::7/128")],
+            pods: vec![net("10.0.0.0/8"), net("10.1.0.0/24")],
+        };
+        let texts: Vec<String> = node
+            .overlaps(&[net("10.96.0.0/16"), net("fd00::/112")])
+            .iter()
+            .map(|overlap| format!("{} {} {}", overlap.network, overlap.use_, overlap.range))
+            .collect();
+        assert_eq!(
+            texts,
+            [
+                "10.96.0.7/32 an address 10.96.0.0/16",
+                "fd00::7/128 an address fd00::/112",
+                "10.0.0.0/8 a range of pods 10.96.0.0/16"
+            ]
+        );
+        assert_eq!(node.overlaps(&[]), []);
     }
 
     #[test]

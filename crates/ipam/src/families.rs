@@ -164,15 +164,15 @@ fn structure(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     check_first(spec, &mut errors);
     check_addresses(spec, &mut errors);
-    if spec.ip_families.len() > 2 {
-        errors.push(FieldError::new("spec.ipFamilies", &join(&spec.ip_families), Refusal::TooMany));
+    for (index, family) in spec.ip_families.iter().enumerate() {
+        if spec.ip_families.iter().take(index).any(|earlier| earlier == family) {
+            let field = format!("spec.ipFamilies[{index}]");
+            errors.push(FieldError::new(field, family, Refusal::FamilyTwice));
+            break;
+        }
     }
-    if let [first, second, ..] = spec.ip_families.as_slice()
-        && first == second
-    {
-        errors.push(FieldError::new("spec.ipFamilies[1]", second, Refusal::FamilyTwice));
-    }
-    if let Some(old) = old.filter(|old| old.may_have_address()) {
+    // Upstream compares with the stored Service when the fields fit each other.
+    if let Some(old) = old.filter(|old| old.may_have_address() && errors.is_empty()) {
         check_unchanged(spec, old, &mut errors);
     }
     errors
@@ -180,9 +180,10 @@ fn structure(spec: &ServiceSpec, old: Option<&ServiceSpec>) -> Vec<FieldError> {
 
 fn forbidden_for_external_name(spec: &ServiceSpec) -> Vec<FieldError> {
     let policy = spec.ip_family_policy.map(IpFamilyPolicy::name).unwrap_or_default();
+    let addresses =
+        if spec.cluster_ips.is_empty() { spec.cluster_ip.clone() } else { spec.cluster_ips.join(",") };
     let fields = [
-        ("spec.clusterIP", spec.cluster_ip.clone()),
-        (CLUSTER_IPS, spec.cluster_ips.join(",")),
+        (CLUSTER_IPS, addresses),
         ("spec.ipFamilies", join(&spec.ip_families)),
         ("spec.ipFamilyPolicy", policy.to_owned()),
     ];
@@ -196,7 +197,7 @@ fn check_first(spec: &ServiceSpec, errors: &mut Vec<FieldError>) {
         first if first.map_or("", String::as_str) != spec.cluster_ip => Refusal::FirstDiffers,
         _ => return,
     };
-    errors.push(FieldError::new("spec.clusterIP", &spec.cluster_ip, reason));
+    errors.push(FieldError::new(CLUSTER_IPS, &spec.cluster_ips.join(","), reason));
 }
 
 fn check_addresses(spec: &ServiceSpec, errors: &mut Vec<FieldError>) {
@@ -209,8 +210,15 @@ fn check_addresses(spec: &ServiceSpec, errors: &mut Vec<FieldError>) {
     for (index, text) in texts.iter().enumerate() {
         let refused = address_refused(spec, text, spec.ip_families.get(index), &seen);
         seen.extend(parse_address(text).map(Family::of));
-        if let Some(reason) = refused {
-            errors.push(FieldError::new(format!("{CLUSTER_IPS}[{index}]"), text, reason));
+        match refused {
+            // Upstream reports what concerns the entries together on the list.
+            Some(reason @ (Refusal::FamilyTwice | Refusal::NoneNotAlone)) => {
+                errors.push(FieldError::new(CLUSTER_IPS, &texts.join(","), reason));
+            }
+            Some(reason) => {
+                errors.push(FieldError::new(format!("{CLUSTER_IPS}[{index}]"), text, reason));
+            }
+            None => {}
         }
     }
 }
@@ -222,7 +230,10 @@ fn address_refused(
     seen: &[Family],
 ) -> Option<Refusal> {
     match (parse_address(text).map(Family::of), listed) {
-        (None, _) if text == NONE && spec.cluster_ips.len() > 1 => Some(Refusal::NoneNotAlone),
+        (None, _) if text == NONE && spec.cluster_ips.len() > 1 => {
+            let is_first = spec.cluster_ips.first().is_some_and(|first| first == NONE);
+            Some(if is_first { Refusal::NoneNotAlone } else { Refusal::NotAnAddress })
+        }
         (None, _) if text == NONE && spec.may_have_node_ports() => Some(Refusal::NoneNeedsClusterIp),
         (None, _) => (text != NONE).then_some(Refusal::NotAnAddress),
         (Some(family), _) if seen.contains(&family) => Some(Refusal::FamilyTwice),

@@ -1,4 +1,4 @@
-//! The audit of a cluster: compares Services, `IPAddress` objects, ranges and node ports with each other.
+//! The audit of a cluster: compares Services, `IPAddress` objects, ranges, node ports and Nodes with each other.
 //!
 //! The audit writes nothing. Each [`Finding`] names a problem and the repair that needs no approval. The caller makes
 //! the repair, or only reports it if the cluster belongs to another controller. Rules and times are those of
@@ -12,9 +12,11 @@ use std::{
     net::IpAddr,
 };
 
+use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::{
+    check::{NodeNetworks, NodeOverlap},
     family::Families,
     node_port::NodePortRange,
     range::AddressRange,
@@ -45,6 +47,8 @@ pub struct Observed<'a> {
     pub addresses: &'a [AddressObject],
     /// The ranges of all ServiceCIDRs.
     pub ranges: &'a [AddressRange],
+    /// All Nodes: their names and networks.
+    pub nodes: &'a [(String, NodeNetworks)],
     /// The configured families.
     pub families: Families,
     /// The range of node ports.
@@ -128,9 +132,11 @@ pub enum Subject {
     Address(IpAddr),
     /// A node port that is recorded as allocated.
     Port(u16),
+    /// A Node.
+    Node(String),
 }
 
-/// A problem of a Service, an `IPAddress` or a recorded node port.
+/// A problem of a Service, an `IPAddress`, a recorded node port or a Node.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Problem {
     /// A cluster IP is not an IP address.
@@ -200,6 +206,9 @@ pub enum Problem {
         /// Number of audits that have seen it, this one included.
         sightings: u8,
     },
+    /// A Node uses addresses of a range of cluster IPs.
+    #[error(transparent)]
+    NodeOverlap(NodeOverlap),
 }
 
 /// A repair that needs no approval.
@@ -221,7 +230,7 @@ pub enum Mend {
 
 impl Problem {
     /// Returns the `reason` of the Event that upstream's repair loop emits, or `None` if it emits none. It repairs
-    /// wrong labels without an Event and only counts leaked ports.
+    /// wrong labels without an Event and only counts leaked ports. It does not look at Nodes.
     pub fn event_reason(&self) -> Option<&'static str> {
         match self {
             Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) => Some("ClusterIPNotValid"),
@@ -233,6 +242,7 @@ impl Problem {
             Self::PortNotAllocated(_) => Some("PortNotAllocated"),
             Self::PortDuplicate { .. } => Some("PortAlreadyAllocated"),
             Self::PortOutOfRange(_) => Some("PortOutOfRange"),
+            Self::NodeOverlap(_) => Some("NodeOverlapsServiceCIDR"),
             Self::WrongLabels(_) | Self::PortLeaked { .. } => None,
         }
     }
@@ -240,7 +250,9 @@ impl Problem {
     /// Returns the `action` of the Event.
     pub fn event_action(&self) -> &'static str {
         match self {
-            Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) => "ClusterIPValidation",
+            Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) | Self::NodeOverlap(_) => {
+                "ClusterIPValidation"
+            }
             Self::AddressOutOfRange(_)
             | Self::AddressNotAllocated(_)
             | Self::AddressWronglyHeld(_)
@@ -261,6 +273,7 @@ impl Problem {
             Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) => "invalid",
             Self::AddressOutOfRange(_) | Self::PortOutOfRange(_) => "outOfRange",
             Self::AddressDuplicate { .. } | Self::PortDuplicate { .. } => "duplicate",
+            Self::NodeOverlap(_) => "overlap",
             Self::NoService(_) | Self::Orphan { .. } | Self::Unlisted { .. } | Self::PortLeaked { .. } => {
                 "leak"
             }
@@ -279,10 +292,20 @@ pub fn audit(observed: &Observed<'_>, before: &Sightings) -> Audit {
         observed.services.iter().map(|service| (&service.key, service)).collect();
     addresses::audit(observed, &services, &mut audit);
     ports::audit(observed, before, &mut audit);
+    audit.nodes(observed);
     audit
 }
 
 impl Audit {
+    fn nodes(&mut self, observed: &Observed<'_>) {
+        let ranges: Vec<IpNet> = observed.ranges.iter().map(|range| range.net()).collect();
+        for (name, networks) in observed.nodes {
+            for overlap in networks.overlaps(&ranges) {
+                self.report(Subject::Node(name.clone()), Problem::NodeOverlap(overlap), Mend::Nothing);
+            }
+        }
+    }
+
     fn report(&mut self, subject: Subject, problem: Problem, mend: Mend) {
         self.findings.push(Finding { subject, problem, mend });
     }

@@ -60,6 +60,8 @@ pub struct Info {
     pub subresources: &'static [&'static str],
     /// True if `/status` exists.
     pub has_status: bool,
+    /// True if a write to `/status` also stores labels, annotations, owner references and finalizers.
+    pub status_writes_metadata: bool,
     /// True if clients may write.
     pub writable: bool,
     /// True if clients may delete a whole collection in one request.

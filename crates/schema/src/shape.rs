@@ -6,12 +6,15 @@
 
 mod conform;
 pub mod meta;
+pub mod quantity;
 mod tables;
 pub mod timestamp;
 
-use crate::resource::Resource;
+use crate::{json::Value, resource::Resource};
 
-pub use conform::{FieldValidation, ShapeError, conform, conform_metadata};
+pub use conform::{
+    FieldValidation, ShapeError, conform, conform_configuration, conform_metadata, drop_absent,
+};
 
 /// An object type of the API: one table of fields.
 #[derive(Debug)]
@@ -159,6 +162,20 @@ impl Struct {
 }
 
 impl Field {
+    /// Returns true if the value means that the field is absent: it is the zero value of a field that is not held by
+    /// pointer. Objects never are: upstream's plain structs are always present.
+    pub(crate) fn is_absent(&self, value: &Value) -> bool {
+        self.presence == Presence::Value
+            && match (self.kind, value) {
+                (Type::Text, Value::String(text)) => text.is_empty(),
+                (Type::Bool, Value::Bool(truth)) => !truth,
+                (Type::Int32 | Type::Int64, Value::Number(number)) => number.as_i64() == Some(0),
+                (Type::List(_), Value::Array(values)) => values.is_empty(),
+                (Type::Map(_), Value::Object(members)) => members.is_empty(),
+                _ => false,
+            }
+    }
+
     /// Sets the description.
     pub(crate) const fn doc(mut self, doc: &'static str) -> Self {
         self.doc = doc;

@@ -355,6 +355,25 @@ fn a_duplicate_field_is_reported() {
 }
 
 #[test]
+fn a_duplicate_field_in_yaml_is_reported() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let body = b"metadata:\n  name: web\nspec:\n  type: NodePort\n  ports:\n  - port: 80\n    port: 81\n  type: ClusterIP\n";
+    let ask = |validation: &str| {
+        let path = format!("{SERVICES}?dryRun=All&fieldValidation={validation}");
+        request(address, "POST", &path, &[("content-type", "application/yaml")], body)
+    };
+    let why = ask("Strict").refused(400, "BadRequest");
+    assert!(why.contains(r#"duplicate field "spec.ports[0].port", duplicate field "spec.type""#), "{why}");
+    for (validation, warnings) in [("Warn", 2), ("Ignore", 0)] {
+        let answer = ask(validation);
+        let spec = &answer.expect(201)["spec"];
+        assert_eq!((&spec["type"], &spec["ports"][0]["port"]), (&json!("ClusterIP"), &json!(81)));
+        assert_eq!(answer.headers.iter().filter(|(name, _)| name == "warning").count(), warnings);
+    }
+}
+
+#[test]
 fn a_duplicate_field_in_a_patch_is_reported() {
     let server = start(Config::default());
     let address = server.local_addr();

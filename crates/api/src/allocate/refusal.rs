@@ -26,10 +26,8 @@ fn field_error(error: &Refused) -> FieldError {
     };
     match error.reason {
         Refusal::ForbiddenForExternalName => FieldError::forbidden(field, &why),
-        Refusal::FirstMissing => FieldError::required(field, &why),
         Refusal::PortTwice => FieldError::duplicate(field, value()),
         Refusal::FamilyTwice if field.starts_with("spec.ipFamilies") => FieldError::duplicate(field, value()),
-        Refusal::TooMany => FieldError::too_many(field, error.value.split(',').count(), 2),
         _ => FieldError::invalid(field, value(), &why),
     }
 }

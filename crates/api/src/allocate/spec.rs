@@ -124,7 +124,6 @@ impl<'a> Reader<'a> {
 
     fn policy(&mut self) -> Option<IpFamilyPolicy> {
         match self.text(POLICY)? {
-            "" => None,
             "SingleStack" => Some(IpFamilyPolicy::SingleStack),
             "PreferDualStack" => Some(IpFamilyPolicy::PreferDualStack),
             "RequireDualStack" => Some(IpFamilyPolicy::RequireDualStack),

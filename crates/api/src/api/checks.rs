@@ -113,8 +113,8 @@ pub(super) fn check_unconditional(target: Target<'_>, new: &Object) -> Result<()
     if given.is_some() || target.resource.info().unconditional_update {
         return Ok(());
     }
-    let error =
-        FieldError::required("metadata.resourceVersion", "an update says on which version it is based");
+    let why = "must be specified for an update, which says on which version it is based";
+    let error = FieldError::invalid("metadata.resourceVersion", 0, why);
     Err(ApiError::invalid(target.resource, target.name, vec![error]))
 }
 
@@ -175,11 +175,15 @@ pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Ob
                 Some(status) => object.insert("status".to_owned(), status),
                 None => object.remove("status"),
             };
+            if resource.info().status_writes_metadata {
+                copy_metadata(&mut new, &mut object);
+            }
             object
         }
         Part::Finalize => {
             let mut object = old.clone();
             copy_spec_finalizers(&new, &mut object);
+            copy_metadata(&mut new, &mut object);
             object
         }
         Part::Main => {
@@ -194,6 +198,12 @@ pub(super) fn restored(resource: Resource, part: Part, mut new: Object, old: &Ob
             }
             new
         }
+    }
+}
+
+fn copy_metadata(from: &mut Object, to: &mut Object) {
+    if let Some(metadata) = from.remove("metadata") {
+        to.insert("metadata".to_owned(), metadata);
     }
 }
 

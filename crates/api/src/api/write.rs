@@ -1,13 +1,13 @@
 //! Decides creations and changes under the write lock. A decision stores nothing and allocates nothing; it only plans
 //! both.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_ipam::{ServiceKey, check::Neighbours};
 use portolan_schema::{
     Resource,
-    json::{self, Object, Value},
+    json::{self, Object},
     shape::{self, FieldValidation},
     view,
 };
@@ -159,7 +159,7 @@ impl Api {
                 metadata.remove("name");
             }
             metadata::prepare_create(resource, metadata);
-            let errors = metadata::validate(resource, metadata);
+            let errors = metadata::validate_new(resource, metadata);
             if !errors.is_empty() {
                 return Err(ApiError::invalid(resource, name_of(object), errors));
             }
@@ -245,21 +245,39 @@ impl Api {
     /// Calls `check` with the other ranges in use, as far as they are known: pod ranges and node addresses.
     fn with_neighbours<T>(&self, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
         let (mut pods, mut nodes) = (self.pod_ranges.clone(), Vec::new());
-        let snapshot = self.store.snapshot(Resource::Node, &Scope::default(), None);
-        for node in snapshot.map(|snapshot| snapshot.objects).unwrap_or_default() {
-            let node = Value::Object(node.decode());
-            let cidrs = node.pointer("/spec/podCIDRs").and_then(Value::as_array).into_iter().flatten();
-            pods.extend(cidrs.filter_map(|cidr| cidr.as_str()?.parse::<IpNet>().ok()));
-            let addresses = node.pointer("/status/addresses").and_then(Value::as_array).into_iter().flatten();
-            let addresses = addresses.filter_map(|it| it.get("address")?.as_str()?.parse::<IpAddr>().ok());
-            nodes.extend(addresses.map(IpNet::from));
+        for node in self.all(Resource::Node) {
+            let networks = kinds::node::networks(&node.decode());
+            pods.extend(networks.pods);
+            nodes.extend(networks.addresses);
         }
         check(Neighbours { pods: &pods, nodes: &nodes })
     }
 
     /// Returns the warnings about the object for the client.
     fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
-        if self.validate { kinds::warnings(resource, object) } else { Vec::new() }
+        if !self.validate {
+            return Vec::new();
+        }
+        let mut remarks = kinds::warnings(resource, object);
+        if resource == Resource::Node {
+            let overlaps = kinds::node::networks(object).overlaps(&self.service_ranges());
+            remarks.extend(overlaps.iter().map(ToString::to_string));
+        }
+        remarks
+    }
+
+    /// Returns the ranges of all ServiceCIDRs, or the configured ones before the first ServiceCIDR exists.
+    fn service_ranges(&self) -> Vec<IpNet> {
+        let cidrs = self.all(Resource::ServiceCidr);
+        let ranges: Vec<IpNet> =
+            cidrs.iter().flat_map(|object| kinds::service_cidr::ranges(&object.decode())).collect();
+        if ranges.is_empty() { self.ranges().iter().collect() } else { ranges }
+    }
+
+    /// Returns all objects of a resource.
+    fn all(&self, resource: Resource) -> Vec<Arc<StoredObject>> {
+        let snapshot = self.store.snapshot(resource, &Scope::default(), None);
+        snapshot.map(|snapshot| snapshot.objects).unwrap_or_default()
     }
 
     /// Returns the transaction of a write: the steps for the addresses and ports that it takes and releases, then the

@@ -76,6 +76,7 @@ fn names(subject: &Subject) -> (&'static str, String, String) {
         Subject::Service(key) => ("Service", key.namespace.clone(), key.name.clone()),
         Subject::Address(address) => ("IPAddress", String::new(), address.to_string()),
         Subject::Port(port) => ("NodePort", String::new(), port.to_string()),
+        Subject::Node(name) => ("Node", String::new(), name.clone()),
     }
 }
 

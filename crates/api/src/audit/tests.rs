@@ -53,6 +53,27 @@ fn addresses_that_are_known_to_be_missing_are_missed() {
 }
 
 #[test]
+fn a_node_inside_a_range_is_found() {
+    let mut cluster = cluster();
+    let node = |name: &str, address: &str, pods: &str| {
+        object(&json!({"metadata": {"name": name}, "spec": {"podCIDRs": [pods, "nothing"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]}}))
+    };
+    cluster.add_node(&node("fine", "192.0.2.1", "10.1.0.0/24"));
+    cluster.add_node(&node("inside", "10.0.0.9", "10.0.0.128/25"));
+    let problem =
+        "overlaps the range 10.0.0.0/24 of cluster IPs; change one of them [NodeOverlapsServiceCIDR]";
+    assert_eq!(
+        lines(cluster),
+        [
+            format!("Node inside: 10.0.0.9/32, an address of the Node, {problem}"),
+            format!("Node inside: 10.0.0.128/25, a range of pods of the Node, {problem}"),
+            "0 Services, 0 IPAddresses, 2 findings".to_owned(),
+        ]
+    );
+}
+
+#[test]
 fn two_audits_keep_only_common_findings() {
     let looks = |name: &str| {
         let mut cluster = cluster();

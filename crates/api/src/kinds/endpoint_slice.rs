@@ -28,7 +28,7 @@ pub(super) fn set_defaults(object: &mut Object) {
     }
     for port in json::objects_mut(object, "ports") {
         port.entry("name").or_insert_with(|| Value::from(""));
-        json::default_text(port, "protocol", "TCP");
+        port.entry("protocol").or_insert_with(|| Value::from("TCP"));
     }
 }
 
@@ -124,13 +124,16 @@ fn addresses_errors(endpoint: &Object, address_type: &str, field: &str, errors: 
 }
 
 fn address_fault(text: &str, address_type: &str) -> Option<&'static str> {
+    if !ADDRESS_TYPES.contains(&address_type) {
+        return None;
+    }
     if address_type == "FQDN" {
         let name = text.strip_suffix('.').unwrap_or(text);
         let valid = names::is_dns_subdomain(name) && name.contains('.');
         return (!valid).then_some("must be a DNS name of at least two labels");
     }
     match parse_address(text) {
-        Some(address) if family_of(address) != address_type && ADDRESS_TYPES.contains(&address_type) => {
+        Some(address) if family_of(address) != address_type => {
             Some("must be an address of the slice's addressType")
         }
         Some(address) if address.is_ipv6() && address.to_string() != text => {
@@ -185,10 +188,12 @@ fn ports_errors(object: &Object, errors: &mut Vec<FieldError>) {
         if !seen.insert(name) {
             errors.push(FieldError::duplicate(field("name"), name));
         }
-        if let Some(protocol) = json::text(port, "protocol").filter(|it| !PROTOCOLS.contains(it)) {
+        // An empty text is not absence, because both fields are pointers upstream.
+        let text = |key: &str| port.get(key).and_then(Value::as_str);
+        if let Some(protocol) = text("protocol").filter(|it| !PROTOCOLS.contains(it)) {
             errors.push(FieldError::not_supported(field("protocol"), protocol, &PROTOCOLS));
         }
-        if let Some(text) = json::text(port, "appProtocol").filter(|text| !names::is_qualified_name(text)) {
+        if let Some(text) = text("appProtocol").filter(|text| !names::is_qualified_name(text)) {
             errors.push(FieldError::invalid(field("appProtocol"), text, "must be a qualified name"));
         }
     }

@@ -81,7 +81,8 @@ fn port_errors(port: &Object, needs_name: bool, field: &str, errors: &mut Vec<Fi
     if let Some(protocol) = json::text(port, "protocol").filter(|it| !PROTOCOLS.contains(it)) {
         errors.push(FieldError::not_supported(format!("{field}.protocol"), protocol, &PROTOCOLS));
     }
-    if let Some(text) = json::text(port, "appProtocol").filter(|text| !names::is_qualified_name(text)) {
+    let protocol = port.get("appProtocol").and_then(Value::as_str);
+    if let Some(text) = protocol.filter(|text| !names::is_qualified_name(text)) {
         errors.push(FieldError::invalid(format!("{field}.appProtocol"), text, "must be a qualified name"));
     }
 }

@@ -1,5 +1,6 @@
 //! Event, in both of its forms. In `events.k8s.io/v1` a new Event must be complete, and only its series may change.
-//! `core/v1` is lenient. Source: `pkg/apis/core/validation/events.go`.
+//! `core/v1` is lenient. The fields in errors have the names of `core/v1` in both forms, except `reportingController`,
+//! as upstream. Source: `pkg/apis/core/validation/events.go`.
 
 use portolan_schema::{
     Resource,
@@ -16,6 +17,25 @@ const WORD_LIMIT: usize = 128;
 /// Most bytes of a note.
 const NOTE_LIMIT: usize = 1024;
 const TYPES: [&str; 2] = ["Normal", "Warning"];
+
+/// The name of the reporter in errors.
+const CONTROLLER: &str = "reportingController";
+/// The fields of `events.k8s.io/v1` that may not change, and their names in errors.
+const FIXED: [(&str, &str); 13] = [
+    ("regarding", "involvedObject"),
+    ("reason", "reason"),
+    ("note", "message"),
+    ("deprecatedSource", "source"),
+    ("deprecatedFirstTimestamp", "firstTimestamp"),
+    ("deprecatedLastTimestamp", "lastTimestamp"),
+    ("deprecatedCount", "count"),
+    ("type", "type"),
+    ("eventTime", "eventTime"),
+    ("action", "action"),
+    ("related", "related"),
+    ("reportingController", CONTROLLER),
+    ("reportingInstance", "reportingInstance"),
+];
 
 /// The names of fields that differ between the two forms.
 struct Names {
@@ -51,29 +71,33 @@ fn common(names: &Names, object: &Object, errors: &mut Vec<FieldError>) {
         Some(its) => is_new || its == own,
     };
     if !agree {
-        let field = format!("{}.namespace", names.regarding);
+        let field = "involvedObject.namespace";
         errors.push(FieldError::invalid(field, its.unwrap_or_default(), "must be the Event's own namespace"));
     }
     if !is_new {
         return;
     }
-    for key in [names.controller, "reportingInstance", "action", "reason"] {
+    let controller = json::text(object, names.controller).unwrap_or_default();
+    if controller.is_empty() {
+        errors.push(FieldError::required(CONTROLLER, "an Event with an eventTime says it"));
+    }
+    if !names::is_qualified_name(controller) {
+        errors.push(FieldError::invalid(CONTROLLER, controller, "must be a qualified name"));
+    }
+    for key in ["reportingInstance", "action", "reason"] {
         if json::text(object, key).is_none() {
             errors.push(FieldError::required(key, "an Event with an eventTime says it"));
         }
     }
-    if let Some(name) = json::text(object, names.controller).filter(|name| !names::is_qualified_name(name)) {
-        errors.push(FieldError::invalid(names.controller, name, "must be a qualified name"));
-    }
     let limits = [
-        ("reportingInstance", WORD_LIMIT),
-        ("action", WORD_LIMIT),
-        ("reason", WORD_LIMIT),
-        (names.note, NOTE_LIMIT),
+        ("reportingInstance", "reportingInstance", WORD_LIMIT),
+        ("action", "action", WORD_LIMIT),
+        ("reason", "reason", WORD_LIMIT),
+        (names.note, "message", NOTE_LIMIT),
     ];
-    for (key, limit) in limits {
+    for (key, field, limit) in limits {
         if json::text(object, key).is_some_and(|text| text.len() > limit) {
-            errors.push(FieldError::invalid(key, "", &format!("can have at most {limit} characters")));
+            errors.push(FieldError::invalid(field, "", &format!("can have at most {limit} characters")));
         }
     }
 }
@@ -92,10 +116,9 @@ fn complete(object: &Object, errors: &mut Vec<FieldError>) {
         Some(Value::Number(number)) => number.as_i64() != Some(0),
         other => other.is_some(),
     };
-    for key in ["deprecatedFirstTimestamp", "deprecatedLastTimestamp", "deprecatedCount", "deprecatedSource"]
-    {
+    for (key, field) in FIXED.into_iter().filter(|(key, _)| key.starts_with("deprecated")) {
         if is_set(key) {
-            errors.push(FieldError::invalid(key, object.get(key).cloned(), "must not be set"));
+            errors.push(FieldError::invalid(field, object.get(key).cloned(), "must not be set"));
         }
     }
 }
@@ -104,24 +127,9 @@ fn unchanged(object: &Object, old: &Object, errors: &mut Vec<FieldError>) {
     if object.get("series") != old.get("series") {
         series(object, errors);
     }
-    let fixed = [
-        "regarding",
-        "reason",
-        "note",
-        "deprecatedSource",
-        "deprecatedFirstTimestamp",
-        "deprecatedLastTimestamp",
-        "deprecatedCount",
-        "type",
-        "eventTime",
-        "action",
-        "related",
-        "reportingController",
-        "reportingInstance",
-    ];
-    for key in fixed {
+    for (key, field) in FIXED {
         if object.get(key) != old.get(key) {
-            errors.push(FieldError::invalid(key, object.get(key).cloned(), "field is immutable"));
+            errors.push(FieldError::invalid(field, object.get(key).cloned(), "field is immutable"));
         }
     }
 }

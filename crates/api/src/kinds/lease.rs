@@ -7,6 +7,9 @@ use crate::{error::FieldError, names};
 /// The strategies whose name has no prefix.
 const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 
+/// The path that upstream gives to `spec.strategy` in errors.
+const STRATEGY: &str = "spec.strategy.strategy";
+
 pub(super) fn validate(object: &Object) -> Vec<FieldError> {
     let Some(spec) = json::object(object, "spec") else { return Vec::new() };
     let mut errors = Vec::new();
@@ -21,10 +24,10 @@ pub(super) fn validate(object: &Object) -> Vec<FieldError> {
     let strategy = spec.get("strategy").and_then(Value::as_str);
     match strategy {
         Some(name) if name.contains('/') && !names::is_qualified_name(name) => {
-            errors.push(FieldError::invalid("spec.strategy", name, "must be a qualified name"));
+            errors.push(FieldError::invalid(STRATEGY, name, "must be a qualified name"));
         }
         Some(name) if !name.contains('/') && !STRATEGIES.contains(&name) => {
-            errors.push(FieldError::not_supported("spec.strategy", name, &STRATEGIES));
+            errors.push(FieldError::not_supported(STRATEGY, name, &STRATEGIES));
         }
         _ => {}
     }
@@ -58,11 +61,11 @@ mod tests {
             ),
             (
                 json!({"strategy": "Oldest"}),
-                "spec.strategy: Unsupported value: \"Oldest\": supported values: \"OldestEmulationVersion\"",
+                "spec.strategy.strategy: Unsupported value: \"Oldest\": supported values: \"OldestEmulationVersion\"",
             ),
             (
                 json!({"strategy": "a b/c"}),
-                "spec.strategy: Invalid value: \"a b/c\": must be a qualified name",
+                "spec.strategy.strategy: Invalid value: \"a b/c\": must be a qualified name",
             ),
             (
                 json!({"preferredHolder": "a"}),

@@ -3,14 +3,12 @@
 
 use portolan_schema::json::{self, Object, Value};
 
-use crate::{error::FieldError, names};
+use crate::{error::FieldError, metadata, names};
 
 /// Finalizer in `spec` that is kept until the Namespace is empty (`core/v1` `FinalizerKubernetes`).
 pub const FINALIZER: &str = "kubernetes";
 /// Label of every Namespace (`core/v1` `LabelMetadataName`).
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// Finalizers without a prefix.
-const STANDARD_FINALIZERS: [&str; 3] = [FINALIZER, "orphan", "foregroundDeletion"];
 
 /// Sets the label with the name. A new Namespace also gets its phase and its finalizer.
 pub(crate) fn prepare(object: &mut Object, is_new: bool) {
@@ -40,16 +38,19 @@ pub(crate) fn set_phase(object: &mut Object, phase: &str) {
     }
 }
 
-pub(super) fn validate(object: &Object) -> Vec<FieldError> {
+/// Returns everything that is wrong with a Namespace. Upstream names the index of a finalizer only when a stored
+/// Namespace is finalized.
+pub(super) fn validate(object: &Object, is_new: bool) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let finalizers = json::object(object, "spec").map_or(&[][..], |spec| json::list(spec, "finalizers"));
     for (index, name) in finalizers.iter().filter_map(Value::as_str).enumerate() {
-        let field = format!("spec.finalizers[{index}]");
+        let index = if is_new { String::new() } else { format!("[{index}]") };
+        let field = format!("spec.finalizers{index}");
         if !names::is_qualified_name(name) {
-            errors.push(FieldError::invalid(field, name, "must be a qualified name"));
-        } else if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
-            let why = "is neither a standard finalizer name nor has it a prefix such as example.com/";
-            errors.push(FieldError::invalid(field, name, why));
+            errors.push(FieldError::invalid(&field, name, "must be a qualified name"));
+        }
+        if !metadata::is_known_finalizer(name) {
+            errors.push(FieldError::invalid(field, name, metadata::FINALIZER_RULE));
         }
     }
     let is_being_deleted =
@@ -61,7 +62,7 @@ pub(super) fn validate(object: &Object) -> Vec<FieldError> {
         ("Active", "may only be Active while deletionTimestamp is not set")
     };
     if phase != Some(wanted) {
-        errors.push(FieldError::invalid("status.phase", phase.unwrap_or_default(), why));
+        errors.push(FieldError::invalid("status.Phase", phase.unwrap_or_default(), why));
     }
     errors
 }
@@ -88,7 +89,7 @@ mod tests {
                 "status": {"phase": "Active"},
             })
         );
-        assert_eq!(validate(&namespace), []);
+        assert_eq!(validate(&namespace, true), []);
         let mut update = object(&json!({"metadata": {"name": "a", "labels": {}}}));
         prepare(&mut update, false);
         assert_eq!(update["metadata"]["labels"]["kubernetes.io/metadata.name"], "a");
@@ -106,15 +107,19 @@ mod tests {
             object(&json!({"metadata": metadata, "spec": spec, "status": {"phase": phase}}))
         };
         for (namespace, field) in [
-            (namespace("a b", false, "Active"), "spec.finalizers[0]"),
+            (namespace("a/b c", false, "Active"), "spec.finalizers[0]"),
             (namespace("other", false, "Active"), "spec.finalizers[0]"),
-            (namespace("kubernetes", false, "Terminating"), "status.phase"),
-            (namespace("kubernetes", true, "Active"), "status.phase"),
-            (namespace("kubernetes", false, ""), "status.phase"),
+            (namespace("kubernetes", false, "Terminating"), "status.Phase"),
+            (namespace("kubernetes", true, "Active"), "status.Phase"),
+            (namespace("kubernetes", false, ""), "status.Phase"),
         ] {
-            let fields: Vec<String> = validate(&namespace).into_iter().map(|error| error.field).collect();
+            let errors = validate(&namespace, false);
+            let fields: Vec<String> = errors.into_iter().map(|error| error.field).collect();
             assert_eq!(fields, [field], "{namespace:?}");
         }
-        assert_eq!(validate(&namespace("example.com/a", true, "Terminating")), []);
+        assert_eq!(validate(&namespace("example.com/a", true, "Terminating"), false), []);
+        let fields =
+            validate(&namespace("other", false, "Active"), true).into_iter().map(|error| error.field);
+        assert_eq!(fields.collect::<Vec<_>>(), ["spec.finalizers"]);
     }
 }

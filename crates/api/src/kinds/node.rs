@@ -1,9 +1,14 @@
 //! Node: `podCIDR` mirrors the first of `podCIDRs`. The pod CIDRs and the provider's ID may be set, but not changed.
 //! Source: `pkg/apis/core/validation/validation.go`.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, net::IpAddr};
 
-use portolan_schema::json::{self, Object, Value};
+use ipnet::IpNet;
+use portolan_ipam::check::NodeNetworks;
+use portolan_schema::{
+    json::{self, Object, Value},
+    shape::quantity,
+};
 
 use super::network::parse_cidr;
 use crate::{error::FieldError, names};
@@ -11,7 +16,31 @@ use crate::{error::FieldError, names};
 #[cfg(test)]
 mod tests;
 
+/// The numbers of objects among the standard resources.
+const COUNTED: [&str; 9] = [
+    "pods",
+    "resourcequotas",
+    "services",
+    "replicationcontrollers",
+    "secrets",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services.nodeports",
+    "services.loadbalancers",
+];
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// Returns the addresses and ranges of pods of a Node. What cannot be read is left out.
+pub(crate) fn networks(object: &Object) -> NodeNetworks {
+    let part = |part| json::object(object, part);
+    let addresses = part("status").map_or(&[][..], |status| json::list(status, "addresses"));
+    let addresses = addresses.iter().filter_map(|it| it.get("address")?.as_str()?.parse::<IpAddr>().ok());
+    let cidrs = part("spec").into_iter().flat_map(|spec| json::texts(spec, "podCIDRs"));
+    NodeNetworks {
+        addresses: addresses.map(IpNet::from).collect(),
+        pods: cidrs.filter_map(|cidr| cidr.parse().ok()).collect(),
+    }
+}
 
 pub(super) fn set_defaults(object: &mut Object) {
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut)
@@ -39,7 +68,10 @@ pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     }
     if let Some(status) = json::object(object, "status") {
         amounts(status, &mut errors);
-        addresses(status, &mut errors);
+        // Upstream checks the addresses of a stored Node only.
+        if old.is_some() {
+            addresses(status, &mut errors);
+        }
     }
     errors
 }
@@ -57,6 +89,12 @@ fn pod_cidrs(spec: &Object, errors: &mut Vec<FieldError>) {
         let why = "may hold no more than one CIDR of each family";
         errors.push(FieldError::invalid("spec.podCIDRs", cidrs.clone(), why));
     }
+    let mut seen = HashSet::new();
+    for (index, cidr) in cidrs.iter().enumerate() {
+        if !seen.insert(*cidr) {
+            errors.push(FieldError::duplicate(format!("spec.podCIDRs[{index}]"), *cidr));
+        }
+    }
     let single = json::text(spec, "podCIDR");
     if single != cidrs.first().copied() {
         let why = "must be the same as spec.podCIDRs[0]";
@@ -64,10 +102,11 @@ fn pod_cidrs(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// Checks the taints. The fields are below `metadata`, as upstream writes them.
 fn taints(spec: &Object, errors: &mut Vec<FieldError>) {
     let mut seen = HashSet::new();
     for (index, taint) in json::list(spec, "taints").iter().filter_map(Value::as_object).enumerate() {
-        let field = |key: &str| format!("spec.taints[{index}].{key}");
+        let field = |key: &str| format!("metadata.taints[{index}].{key}");
         let (key, value) = (json::text(taint, "key").unwrap_or_default(), json::text(taint, "value"));
         if !names::is_qualified_name(key) {
             errors.push(FieldError::invalid(field("key"), key, "must be a qualified name"));
@@ -75,16 +114,15 @@ fn taints(spec: &Object, errors: &mut Vec<FieldError>) {
         if let Some(value) = value.filter(|value| !names::is_label_value(value)) {
             errors.push(FieldError::invalid(field("value"), value, "must be a label value"));
         }
-        match json::text(taint, "effect") {
-            None => errors.push(FieldError::required(field("effect"), "what the taint does")),
-            Some(effect) if !EFFECTS.contains(&effect) => {
-                errors.push(FieldError::not_supported(field("effect"), effect, &EFFECTS));
-            }
-            Some(effect) if !seen.insert((key, effect)) => {
-                let taint = format!("{key}:{effect}");
-                errors.push(FieldError::duplicate(format!("spec.taints[{index}]"), taint));
-            }
-            Some(_) => {}
+        let effect = json::text(taint, "effect").unwrap_or_default();
+        if effect.is_empty() {
+            errors.push(FieldError::required(field("effect"), "what the taint does"));
+        } else if !EFFECTS.contains(&effect) {
+            errors.push(FieldError::not_supported(field("effect"), effect, &EFFECTS));
+        }
+        if !seen.insert((key, effect)) {
+            let field = format!("metadata.taints[{index}]");
+            errors.push(FieldError::duplicate(field, format!("{key}:{effect}")));
         }
     }
 }
@@ -99,17 +137,34 @@ fn once(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
     if id.is_some() && id != json::text(spec, "providerID") {
         errors.push(FieldError::forbidden("spec.providerID", "may not change once set"));
     }
+    if json::text(old, "externalID") != json::text(spec, "externalID") {
+        errors.push(FieldError::forbidden("spec.externalID", "may not change"));
+    }
 }
 
 fn amounts(status: &Object, errors: &mut Vec<FieldError>) {
     for key in ["capacity", "allocatable"] {
         for (name, amount) in json::object(status, key).into_iter().flatten() {
-            if let Some(text) = amount.as_str().filter(|text| text.starts_with('-')) {
-                let why = "must be greater than or equal to 0";
-                errors.push(FieldError::invalid(format!("status.{key}[{name}]"), text, why));
+            let text = amount.as_str().unwrap_or_default();
+            let field = || format!("status.{key}.{name}");
+            if text.starts_with('-') {
+                errors.push(FieldError::invalid(field(), text, "must be greater than or equal to 0"));
+            }
+            if is_counted(name) && !quantity::is_whole(text) {
+                errors.push(FieldError::invalid(field(), text, "must be an integer"));
             }
         }
     }
+}
+
+/// Returns true for a resource that has no fractions (`pkg/apis/core/helper`, `IsIntegerResourceName`): a number of
+/// objects, or a resource of another domain.
+fn is_counted(name: &str) -> bool {
+    let is_extended = || {
+        let is_native = !name.contains('/') || name.contains("kubernetes.io/");
+        !is_native && !name.starts_with("requests.") && names::is_qualified_name(&format!("requests.{name}"))
+    };
+    COUNTED.contains(&name) || is_extended()
 }
 
 fn addresses(status: &Object, errors: &mut Vec<FieldError>) {

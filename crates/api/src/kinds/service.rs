@@ -28,9 +28,7 @@ pub(crate) fn set_defaults(object: &mut Object) {
     if is_externally_accessible(spec) {
         json::default_text(spec, "externalTrafficPolicy", "Cluster");
     }
-    if service_type(spec) != "ExternalName" {
-        json::default_text(spec, "internalTrafficPolicy", "Cluster");
-    }
+    default_internal_policy(spec);
     let is_load_balancer = service_type(spec) == "LoadBalancer";
     if is_load_balancer && !spec.contains_key("allocateLoadBalancerNodePorts") {
         spec.insert("allocateLoadBalancerNodePorts".to_owned(), true.into());
@@ -61,6 +59,23 @@ pub(crate) fn is_externally_accessible(spec: &Object) -> bool {
         "NodePort" | "LoadBalancer" => true,
         "ClusterIP" => !json::list(spec, "externalIPs").is_empty(),
         _ => false,
+    }
+}
+
+/// Sets the default, or removes a valid policy from a Service of type ExternalName, which has none. An empty text is not
+/// absence, because the field is a pointer upstream.
+fn default_internal_policy(spec: &mut Object) {
+    let key = "internalTrafficPolicy";
+    match spec.get(key) {
+        None | Some(Value::Null) if service_type(spec) != "ExternalName" => {
+            spec.insert(key.to_owned(), "Cluster".into());
+        }
+        Some(Value::String(policy))
+            if service_type(spec) == "ExternalName" && validation::POLICIES.contains(&policy.as_str()) =>
+        {
+            spec.remove(key);
+        }
+        _ => {}
     }
 }
 
@@ -98,7 +113,7 @@ fn default_ingress(object: &mut Object) {
     let balancer = status.and_then(|status| status.get_mut("loadBalancer")).and_then(Value::as_object_mut);
     for ingress in balancer.into_iter().flat_map(|balancer| json::objects_mut(balancer, "ingress")) {
         if json::text(ingress, "ip").is_some() {
-            json::default_text(ingress, "ipMode", "VIP");
+            ingress.entry("ipMode").or_insert_with(|| "VIP".into());
         }
     }
 }

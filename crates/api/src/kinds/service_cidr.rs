@@ -38,21 +38,32 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>, neighbours: Neighb
     let nets = |texts: &[&str]| texts.iter().filter_map(|text| parse_cidr(text)).collect::<Vec<IpNet>>();
     let old = old.map(cidrs).unwrap_or_default();
     let refusal = check_cidrs(&nets(&texts), &nets(&old), neighbours).err();
-    refusal.map(|refusal| field_error(&texts, refusal)).into_iter().collect()
+    refusal.map(|refusal| field_error(&texts, old.len(), refusal)).into_iter().collect()
 }
 
-fn field_error(texts: &[&str], refusal: CidrsRefusal) -> FieldError {
+/// Returns the error for a refusal. `stored` is the number of stored entries.
+fn field_error(texts: &[&str], stored: usize, refusal: CidrsRefusal) -> FieldError {
     let why = refusal.to_string();
     let why = why.split_once(": ").map_or(why.as_str(), |(_, why)| why);
     match refusal {
         CidrsRefusal::Count(0) => FieldError::required("spec.cidrs", "at least one CIDR is needed"),
-        CidrsRefusal::Count(count) => FieldError::too_many("spec.cidrs", count, 2),
-        CidrsRefusal::SameFamily(_) => FieldError::invalid("spec.cidrs", texts.join(","), why),
+        // An entry may be added to one; any other change of the number is reported on the list.
+        CidrsRefusal::Immutable { .. } if texts.len() != stored && (stored, texts.len()) != (1, 2) => {
+            FieldError::invalid("spec.cidrs", texts.join(","), why)
+        }
+        CidrsRefusal::Count(_) | CidrsRefusal::SameFamily(_) => {
+            FieldError::invalid("spec.cidrs", texts.join(","), why)
+        }
         CidrsRefusal::Range { index, .. } | CidrsRefusal::Immutable { index } => {
             let text = texts.get(index).copied().unwrap_or_default();
             FieldError::invalid(format!("spec.cidrs[{index}]"), Value::from(text), why)
         }
     }
+}
+
+/// Returns the ranges of a ServiceCIDR that can be read.
+pub(crate) fn ranges(object: &Object) -> Vec<IpNet> {
+    cidrs(object).into_iter().filter_map(parse_cidr).collect()
 }
 
 fn cidrs(object: &Object) -> Vec<&str> {

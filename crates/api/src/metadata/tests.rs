@@ -66,14 +66,56 @@ fn bad_metadata_is_named_field_by_field() {
         [
             "metadata.name",
             "metadata.labels",
-            "metadata.labels[k]",
+            "metadata.labels",
             "metadata.annotations",
-            "metadata.ownerReferences[1].uid",
-            "metadata.ownerReferences[2]",
+            "metadata.ownerReferences.uid",
             "metadata.ownerReferences",
+            "metadata.ownerReferences",
+            "metadata.finalizers",
             "metadata.finalizers[0]",
         ]
     );
+}
+
+#[test]
+fn the_prefix_of_a_generated_name_is_a_name_too() {
+    let fits = |resource, prefix: &str| {
+        generate_name_error(resource, &object(json!({"generateName": prefix}))).is_none()
+    };
+    let long = |length: usize, end: &str| "x".repeat(length) + end;
+    assert!(fits(Resource::Service, "web-") && fits(Resource::Service, "web") && fits(Resource::Service, ""));
+    assert!(fits(Resource::Service, &long(63, "")) && !fits(Resource::Service, &long(64, "")));
+    assert!(fits(Resource::Service, &long(63, "-")) && !fits(Resource::Service, &long(64, "-")));
+    assert!(!fits(Resource::Service, "a.b-") && fits(Resource::Node, "a.b-") && !fits(Resource::Node, "AB-"));
+    assert!(!fits(Resource::Node, &long(254, "")) && !fits(Resource::Service, "-"));
+    assert!(fits(Resource::CoreEvent, "A b") && !fits(Resource::CoreEvent, "a/b"));
+    assert!(!fits(Resource::IpAddress, "10-") && fits(Resource::IpAddress, "10.0.0.1"));
+}
+
+#[test]
+fn owners_name_a_version() {
+    for (api_version, version) in
+        [("v1", "v1"), ("a/v1", "v1"), ("/v1", "v1"), ("", ""), ("a/", ""), ("a/b/c", "")]
+    {
+        assert_eq!(version_of(api_version), version, "{api_version}");
+    }
+}
+
+#[test]
+fn finalizers_have_a_domain_where_upstream_asks_for_it() {
+    let faults = |resource, finalizer: &str| {
+        let errors = finalizer_errors(resource, &object(json!({"finalizers": [finalizer]})));
+        errors.iter().map(FieldError::brief).collect::<Vec<_>>()
+    };
+    for finalizer in ["example.com/a", "orphan", "foregroundDeletion", "kubernetes"] {
+        assert!(faults(Resource::Service, finalizer).is_empty(), "{finalizer}");
+    }
+    assert_eq!(faults(Resource::Service, "mine"), ["Invalid metadata.finalizers[0]"]);
+    assert_eq!(
+        faults(Resource::Service, "a b"),
+        ["Invalid metadata.finalizers", "Invalid metadata.finalizers[0]"]
+    );
+    assert!(faults(Resource::Lease, "mine").is_empty() && faults(Resource::CoreEvent, "mine").is_empty());
 }
 
 #[test]

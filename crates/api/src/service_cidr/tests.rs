@@ -103,6 +103,37 @@ fn a_range_in_the_way_of_nodes_or_pods_is_refused_with_the_reason() {
 }
 
 #[test]
+fn a_node_in_the_way_of_a_range_is_accepted_with_a_warning() {
+    let api = api();
+    apply(&api, cidr("more", "10.1.0.0/16")).unwrap();
+    let node = |address: &str, pods: &str| {
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "spec": {"podCIDRs": [pods]},
+            "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
+    };
+    let warnings = |object: Value| {
+        let object = object.as_object().unwrap().clone();
+        let created = api.blocking().create(Resource::Node, "", object, WriteOptions::default()).unwrap();
+        delete(&api, Resource::Node, "n");
+        created.warnings
+    };
+    assert_eq!(warnings(node("192.0.2.1", "10.9.0.0/24")), Vec::<String>::new());
+    let texts = warnings(node("10.0.0.7", "10.1.2.0/24"));
+    let expected = [
+        "10.0.0.7/32, an address of the Node, overlaps the range 10.0.0.0/24 of cluster IPs; change one of them",
+        "10.1.2.0/24, a range of pods of the Node, overlaps the range 10.1.0.0/16 of cluster IPs; change one of them",
+    ];
+    assert_eq!(texts, expected);
+    // An update warns, too.
+    let quiet = node("192.0.2.1", "10.9.0.0/24").as_object().unwrap().clone();
+    api.blocking().create(Resource::Node, "", quiet, WriteOptions::default()).unwrap();
+    let target = Target { resource: Resource::Node, namespace: "", name: "n" };
+    let patch = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}});
+    let patch = patch.as_object().unwrap().clone();
+    let updated = block_on(api.merge_patch(target, Part::Status, patch, WriteOptions::default())).unwrap();
+    assert_eq!(updated.warnings, expected[..1]);
+}
+
+#[test]
 fn the_default_service_cidr_follows_the_configuration_only_to_a_second_family() {
     let first = api();
     let open = |ranges: &str| {

@@ -8,6 +8,7 @@
     reason = "a test stops at the first surprise"
 )]
 
+mod answers;
 mod bad_bodies;
 #[path = "../common/mod.rs"]
 mod common;

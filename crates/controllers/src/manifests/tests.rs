@@ -39,7 +39,7 @@ async fn complaints_name_file_document_line_and_field() {
     let complaints = complaints(&folder);
     let expected = [
         ["/manifests/a.yaml: document 2, line 10: ", "YAML"],
-        ["/manifests/a.yaml: document 3, line 13: Service \"b\" is invalid: spec.ports[0].port: ", "0"],
+        ["/manifests/a.yaml: document 3, line 13: Service \"b\" is invalid: [spec.ports[0].port: ", "0"],
         ["/manifests/b.json: document 1, line 2: ", "kind"],
         ["/manifests/b.json: document 2, item 1, line 4: ", "expected an object"],
         ["/manifests/b.json: document 3, line 5: ", "JSON"],

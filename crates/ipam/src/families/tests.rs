@@ -123,15 +123,16 @@ fn each_error_names_its_field() {
     let first_missing = ServiceSpec { cluster_ip: String::new(), ..with_ips(spec(None, E), &["10.0.0.1"]) };
     let cases = [
         (with_ips(spec(None, E), &["10.0.0"]), "spec.clusterIPs[0]", Refusal::NotAnAddress),
-        (with_ips(spec(dual, E), &["10.0.0.1", "None"]), "spec.clusterIPs[1]", Refusal::NoneNotAlone),
-        (with_ips(spec(dual, E), &["10.0.0.1", "10.0.0.2"]), "spec.clusterIPs[1]", Refusal::FamilyTwice),
+        (with_ips(spec(dual, E), &["10.0.0.1", "None"]), "spec.clusterIPs[1]", Refusal::NotAnAddress),
+        (with_ips(spec(dual, E), &["None", "10.0.0.1"]), "spec.clusterIPs", Refusal::NoneNotAlone),
+        (with_ips(spec(dual, E), &["10.0.0.1", "10.0.0.2"]), "spec.clusterIPs", Refusal::FamilyTwice),
         (with_ips(spec(None, V6), &["10.0.0.1"]), "spec.clusterIPs[0]", Refusal::FamilyDiffers(Ipv6)),
         (node_port(with_ips(spec(None, E), &["None"])), "spec.clusterIPs[0]", Refusal::NoneNeedsClusterIp),
         (spec(dual, &[Ipv4, Ipv4]), "spec.ipFamilies[1]", Refusal::FamilyTwice),
-        (spec(dual, &[Ipv4, Ipv6, Ipv4]), "spec.ipFamilies", Refusal::TooMany),
+        (spec(dual, &[Ipv4, Ipv6, Ipv4]), "spec.ipFamilies[2]", Refusal::FamilyTwice),
         (external, "spec.ipFamilies", Refusal::ForbiddenForExternalName),
-        (first_differs, "spec.clusterIP", Refusal::FirstDiffers),
-        (first_missing, "spec.clusterIP", Refusal::FirstMissing),
+        (first_differs, "spec.clusterIPs", Refusal::FirstDiffers),
+        (first_missing, "spec.clusterIPs", Refusal::FirstMissing),
     ];
     for (mut spec, field, reason) in cases {
         let errors = decide(&mut spec, None, Families::dual(Ipv4)).unwrap_err();

@@ -8,12 +8,14 @@ struct World {
     services: Vec<ServiceObject>,
     addresses: Vec<AddressObject>,
     ports: Vec<u16>,
+    nodes: Vec<(String, NodeNetworks)>,
     now: u64,
 }
 
 impl World {
     fn new() -> Self {
-        Self { services: Vec::new(), addresses: Vec::new(), ports: Vec::new(), now: NOW }
+        let (services, addresses, ports, nodes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { services, addresses, ports, nodes, now: NOW }
     }
 
     /// Adds a Service with its `IPAddress`.
@@ -51,6 +53,7 @@ impl World {
             services: &self.services,
             addresses: &self.addresses,
             ranges: &ranges,
+            nodes: &self.nodes,
             families: Families::single(Ipv4),
             port_range: NodePortRange::default(),
             recorded_ports: &self.ports,
@@ -278,4 +281,22 @@ fn events_and_metrics_have_upstream_names() {
     }
     let leak = Problem::PortLeaked { port: 1, sightings: 1 };
     assert_eq!((leak.event_reason(), leak.metric_type()), (None, "leak"));
+}
+
+#[test]
+fn a_node_in_a_range_is_reported() {
+    let network = |text: &str| text.parse().unwrap();
+    let mut world = World::new();
+    let fine = NodeNetworks { addresses: vec![network("192.0.2.1/32")], pods: vec![network("10.1.0.0/24")] };
+    world.nodes.push(("fine".to_owned(), fine));
+    assert_eq!(world.audit().findings, []);
+    let inside = NodeNetworks { addresses: vec![network("10.0.0.7/32")], pods: Vec::new() };
+    world.nodes.push(("inside".to_owned(), inside));
+    let (subject, problem, mend) = world.finding();
+    assert_eq!((subject, mend), (Subject::Node("inside".to_owned()), Mend::Nothing));
+    assert_eq!(problem.event_reason(), Some("NodeOverlapsServiceCIDR"));
+    assert_eq!(
+        problem.to_string(),
+        "10.0.0.7/32, an address of the Node, overlaps the range 10.0.0.0/24 of cluster IPs; change one of them"
+    );
 }

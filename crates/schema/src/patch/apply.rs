@@ -3,8 +3,8 @@
 //!
 //! An apply sets the fields that the configuration names and makes the manager their owner. It removes a field that only
 //! the manager's previous configuration names, unless another manager owns it too. A field is a conflict if another
-//! manager owns it and the apply would change its value. Source of the rules: upstream's `managedfields` and
-//! `structured-merge-diff`.
+//! manager owns it and the apply would change its value. A null, `false` or empty value in the configuration claims its
+//! field and removes the value. Source of the rules: upstream's `managedfields` and `structured-merge-diff`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use super::{
     fields::Fields,
     managed::{Key, Managers, Operation, Owned, Writer, recorded},
     node::{Form, Node},
-    ownership::{Difference, Scope},
+    ownership::{Difference, Scope, tracks_metadata},
 };
 use crate::{
     json::{self, Object},
@@ -51,12 +51,13 @@ impl Apply {
                 )));
             }
         }
-        if recorded(&configuration).is_some() {
+        let metadata = json::object(&configuration, "metadata");
+        if metadata.and_then(|it| it.get("managedFields")).is_some_and(|entries| !entries.is_null()) {
             return Err(PatchError::malformed(
                 "metadata.managedFields must not be in a configuration to apply".to_owned(),
             ));
         }
-        let unknown = shape::conform(resource, &mut configuration)?;
+        let unknown = shape::conform_configuration(resource, &mut configuration)?;
         if !unknown.is_empty() {
             let unknown = unknown.join(", ");
             return Err(PatchError::malformed(format!(
@@ -66,6 +67,7 @@ impl Apply {
         if let Some(reason) = bad_list(Node::root(resource), &configuration, "") {
             return Err(PatchError::malformed(reason));
         }
+        drop_unclaimed_nulls(&mut configuration);
         Ok(Self { resource, configuration, force })
     }
 
@@ -102,9 +104,13 @@ impl Apply {
             managers.0.values().for_each(|owned| kept.add(&owned.fields));
             prune_members(Node::root(self.resource), &mut object, &previous.fields, &kept);
         }
+        shape::drop_absent(self.resource, &mut object);
         let difference = scope.compare(before, &object);
         if !self.force {
-            let conflicts = conflicts(&managers, &difference, &tolerated(self.resource, before, writer));
+            // As upstream, the members of an object that is set to null are removed without a conflict.
+            let mut touched = difference.removed.common_leaves(&named);
+            touched.add(&difference.changed);
+            let conflicts = conflicts(&managers, &touched, &tolerated(self.resource, before, writer));
             if !conflicts.is_empty() {
                 return Err(PatchError::Conflicts(conflicts));
             }
@@ -163,11 +169,11 @@ pub(super) fn conflict_message(conflicts: &[Conflict]) -> String {
     message
 }
 
-/// Returns the changed fields that other managers own, except those in `tolerated`.
-fn conflicts(managers: &Managers, difference: &Difference, tolerated: &Fields) -> Vec<Conflict> {
+/// Returns the `touched` fields that other managers own, except those in `tolerated`.
+fn conflicts(managers: &Managers, touched: &Fields, tolerated: &Fields) -> Vec<Conflict> {
     let mut conflicts = Vec::new();
     for (key, owned) in &managers.0 {
-        let mut fields = owned.fields.common(&difference.changed);
+        let mut fields = owned.fields.common(touched);
         fields.subtract(tolerated);
         let mut owner = format!("\"{}\"", key.manager);
         if !key.subresource.is_empty() {
@@ -192,9 +198,17 @@ fn tolerated(resource: Resource, live: &Object, writer: Writer<'_>) -> Fields {
         .filter(|_| writer.manager == KUBECTL);
     let configuration = annotation.and_then(|text| serde_json::from_str::<Object>(text).ok());
     let Some(mut configuration) = configuration else { return Fields::default() };
-    match shape::conform(resource, &mut configuration) {
+    match shape::conform_configuration(resource, &mut configuration) {
         Ok(_) => Scope { resource, subresource: writer.subresource }.named(&configuration),
         Err(_) => Fields::default(),
+    }
+}
+
+/// Removes nulls of fields that no manager owns: clients send `creationTimestamp: null`, for example.
+fn drop_unclaimed_nulls(configuration: &mut Object) {
+    configuration.retain(|_, value| !value.is_null());
+    if let Some(metadata) = configuration.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.retain(|name, value| !value.is_null() || tracks_metadata(name));
     }
 }
 

@@ -83,6 +83,19 @@ impl Fields {
         common
     }
 
+    /// Returns the leaves of this set that are leaves of the other set, too.
+    #[must_use]
+    pub(super) fn common_leaves(&self, other: &Self) -> Self {
+        let is_leaf = |fields: &Self| fields.itself && fields.inner.is_empty();
+        let mut common = Self { itself: is_leaf(self) && is_leaf(other), inner: Named::new() };
+        for (step, fields) in &self.inner {
+            if let Some(other) = other.inner.get(step) {
+                common.put(step.clone(), fields.common_leaves(other));
+            }
+        }
+        common
+    }
+
     /// Returns the paths of all fields: `.spec.ports[port=80,protocol="TCP"].targetPort`.
     pub(super) fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
@@ -212,6 +225,13 @@ mod tests {
         assert_eq!(fields, decoded(&json!({"f:a": {"f:b": {}}})));
         fields.subtract(&decoded(&json!({"f:a": {"f:b": {}}})));
         assert!(fields.is_empty() && fields.inner.is_empty());
+    }
+
+    #[test]
+    fn common_leaves_have_no_members_in_either_set() {
+        let one = decoded(&json!({"f:a": {}, "f:b": {".": {}, "f:c": {}}, "f:d": {"f:e": {}}, "f:f": {}}));
+        let other = decoded(&json!({"f:a": {}, "f:b": {}, "f:d": {"f:e": {}}}));
+        assert_eq!(one.common_leaves(&other).paths(), [".a", ".d.e"]);
     }
 
     fn sets() -> impl Strategy<Value = Fields> {

@@ -107,8 +107,9 @@ impl Scope<'_> {
     pub(super) fn tracks(self, name: &str) -> bool {
         match (self.subresource, name) {
             (_, "apiVersion" | "kind") => false,
+            ("status", "metadata") => self.resource.info().status_writes_metadata,
             ("status", name) => name == "status",
-            ("finalize", name) => name == "spec",
+            ("finalize", name) => matches!(name, "spec" | "metadata"),
             (_, "status") => !self.resource.info().has_status,
             _ => true,
         }
@@ -116,7 +117,7 @@ impl Scope<'_> {
 }
 
 /// Returns true if a field of `metadata` can have owners (upstream's `stripMeta`).
-fn tracks_metadata(name: &str) -> bool {
+pub(super) fn tracks_metadata(name: &str) -> bool {
     let untracked = [
         "name",
         "namespace",

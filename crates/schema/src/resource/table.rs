@@ -32,6 +32,7 @@ const BASE: Info = Info {
     namespaced: true,
     subresources: &[],
     has_status: false,
+    status_writes_metadata: true,
     writable: true,
     collection_deletable: true,
     create_on_update: false,
@@ -101,6 +102,7 @@ static SERVICE_CIDR: Info = Info {
     namespaced: false,
     subresources: &["status"],
     has_status: true,
+    status_writes_metadata: false,
     create_keeps_status: false,
     ..BASE
 };

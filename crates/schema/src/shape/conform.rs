@@ -1,12 +1,12 @@
 //! Checks the types of an object's fields against its table. A field of the wrong type is an error with its path; an
 //! unknown field is dropped and reported. Times and quantities are converted to the canonical form in which they are
-//! stored, so that equal objects have equal bytes.
+//! stored, and zero values that mean absence are dropped, so that equal objects have equal bytes.
 
 use crate::json::Value;
 
 use thiserror::Error;
 
-use super::{Field, Struct, Type, meta, of, timestamp};
+use super::{Struct, Type, meta, of, quantity, timestamp};
 use crate::{
     json::{Object, type_name},
     resource::Resource,
@@ -42,32 +42,82 @@ pub struct ShapeError {
     pub got: &'static str,
 }
 
-/// Checks the types of the whole object and drops nulls and unknown fields. Returns the paths of the first hundred
-/// unknown fields.
+/// Checks the types of the whole object. Drops nulls, zero values that mean absence, and unknown fields. Returns the
+/// paths of the first hundred unknown fields.
 pub fn conform(resource: Resource, object: &mut Object) -> Result<Vec<String>, ShapeError> {
-    let mut walk = Walk::default();
+    let mut walk = Walk::new(Absence::Dropped);
     walk.members(object, of(resource))?;
     Ok(walk.unknown)
 }
 
-/// Checks `metadata` in the same way and leaves the other fields unchanged.
+/// Checks the types of a configuration for server-side apply. Nulls and zero values stay, because a field that is named
+/// with such a value is claimed, too.
+pub fn conform_configuration(resource: Resource, object: &mut Object) -> Result<Vec<String>, ShapeError> {
+    let mut walk = Walk::new(Absence::Kept);
+    walk.members(object, of(resource))?;
+    Ok(walk.unknown)
+}
+
+/// Checks `metadata` as [`conform`] does and leaves the other fields unchanged.
 pub fn conform_metadata(object: &mut Object) -> Result<Vec<String>, ShapeError> {
-    let mut walk = Walk::default();
+    let mut walk = Walk::new(Absence::Dropped);
     if let Some(metadata) = object.get_mut("metadata") {
         walk.at("metadata", |walk| walk.value(metadata, &Type::Object(&meta::OBJECT_META)))?;
     }
     Ok(walk.unknown)
 }
 
-#[derive(Default)]
+/// Drops nulls and zero values that mean absence from an object of any shape.
+pub fn drop_absent(resource: Resource, object: &mut Object) {
+    absent_members(object, of(resource));
+}
+
+fn absent_members(object: &mut Object, table: &Struct) {
+    for field in table.fields {
+        if let Some(value) = object.get_mut(field.name) {
+            absent_values(value, &field.kind);
+        }
+    }
+    object.retain(|name, value| !value.is_null() && !table.field(name).is_some_and(|it| it.is_absent(value)));
+}
+
+fn absent_values(value: &mut Value, kind: &Type) {
+    match (kind, value) {
+        (Type::Object(table), Value::Object(members)) => absent_members(members, table),
+        (Type::Map(element), Value::Object(members)) => {
+            members.retain(|_, value| !value.is_null());
+            members.iter_mut().for_each(|(_, value)| absent_values(value, element));
+        }
+        (Type::List(element), Value::Array(values)) => {
+            values.iter_mut().for_each(|value| absent_values(value, element));
+        }
+        _ => {}
+    }
+}
+
+/// What becomes of nulls and of zero values that mean absence.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Absence {
+    Dropped,
+    Kept,
+}
+
 struct Walk {
     path: String,
     unknown: Vec<String>,
+    absence: Absence,
 }
 
 impl Walk {
+    fn new(absence: Absence) -> Self {
+        Self { path: String::new(), unknown: Vec::new(), absence }
+    }
+
     fn members(&mut self, object: &mut Object, table: &Struct) -> Result<(), ShapeError> {
-        object.retain(|_, value| !value.is_null());
+        let drops = self.absence == Absence::Dropped;
+        if drops {
+            object.retain(|_, value| !value.is_null());
+        }
         object.retain(|name, _| {
             let is_known = table.field(name).is_some();
             if !is_known && self.unknown.len() < MOST_UNKNOWN {
@@ -76,10 +126,14 @@ impl Walk {
             }
             is_known
         });
-        for Field { name, kind, .. } in table.fields {
-            if let Some(value) = object.get_mut(name) {
-                self.at(name, |walk| walk.value(value, kind))?;
-            }
+        let mut has_absent = false;
+        for field in table.fields {
+            let Some(value) = object.get_mut(field.name).filter(|value| !value.is_null()) else { continue };
+            self.at(field.name, |walk| walk.value(value, &field.kind))?;
+            has_absent |= field.is_absent(value);
+        }
+        if drops && has_absent {
+            object.retain(|name, value| !table.field(name).is_some_and(|field| field.is_absent(value)));
         }
         Ok(())
     }
@@ -99,8 +153,10 @@ impl Walk {
                 Ok(())
             }
             (Type::Map(element), Value::Object(map)) => {
-                map.retain(|_, value| !value.is_null());
-                for (name, value) in map.iter_mut() {
+                if self.absence == Absence::Dropped {
+                    map.retain(|_, value| !value.is_null());
+                }
+                for (name, value) in map.iter_mut().filter(|(_, value)| !value.is_null()) {
                     self.at_key(name, |walk| walk.value(value, element))?;
                 }
                 Ok(())
@@ -166,22 +222,8 @@ fn canonical(kind: &Type, value: &Value) -> Option<String> {
         (Type::MicroTime, Value::String(text)) => {
             timestamp::parse(text).and_then(|(at, nanos)| timestamp::micro(at, nanos))
         }
-        (Type::Quantity, Value::String(text)) => is_quantity(text).then(|| text.to_string()),
-        (Type::Quantity, Value::Number(number)) => Some(number.to_string()),
+        (Type::Quantity, Value::String(text)) => quantity::canonical(text.trim()),
+        (Type::Quantity, Value::Number(number)) => quantity::canonical(&number.to_string()),
         _ => None,
     }
-}
-
-/// Returns true if the text is a decimal number with an optional suffix of magnitude (apimachinery `resource.Quantity`).
-fn is_quantity(text: &str) -> bool {
-    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
-    let end = unsigned.find(|it: char| !it.is_ascii_digit() && it != '.').unwrap_or(unsigned.len());
-    let (number, suffix) = unsigned.split_at_checked(end).unwrap_or_default();
-    let has_digits = number.bytes().any(|byte| byte.is_ascii_digit()) && number.matches('.').count() <= 1;
-    let is_exponent = |text: &str| {
-        let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
-        !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
-    };
-    let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-    has_digits && (known.contains(&suffix) || suffix.strip_prefix(['e', 'E']).is_some_and(is_exponent))
 }

@@ -43,7 +43,6 @@ fn a_new_event_is_complete() {
     for (more, fault) in [
         (json!({"eventTime": null}), "Required eventTime"),
         (json!({"type": "Odd"}), "Invalid type"),
-        (json!({"reportingController": null}), "Required reportingController"),
         (json!({"reportingController": "a b"}), "Invalid reportingController"),
         (json!({"reportingInstance": null}), "Required reportingInstance"),
         (json!({"reportingInstance": long}), "Invalid reportingInstance"),
@@ -51,17 +50,20 @@ fn a_new_event_is_complete() {
         (json!({"action": long}), "Invalid action"),
         (json!({"reason": null}), "Required reason"),
         (json!({"reason": long}), "Invalid reason"),
-        (json!({"note": long}), "Invalid note"),
-        (json!({"regarding": {"name": "b"}}), "Invalid regarding.namespace"),
+        (json!({"note": long}), "Invalid message"),
+        (json!({"regarding": {"name": "b"}}), "Invalid involvedObject.namespace"),
         (json!({"series": {"count": 1, "lastObservedTime": "x"}}), "Invalid series.count"),
         (json!({"series": {"count": 2}}), "Required series.lastObservedTime"),
-        (json!({"deprecatedCount": 1}), "Invalid deprecatedCount"),
-        (json!({"deprecatedSource": {"host": "a"}}), "Invalid deprecatedSource"),
-        (json!({"deprecatedFirstTimestamp": "x"}), "Invalid deprecatedFirstTimestamp"),
-        (json!({"deprecatedLastTimestamp": "x"}), "Invalid deprecatedLastTimestamp"),
+        (json!({"deprecatedCount": 1}), "Invalid count"),
+        (json!({"deprecatedSource": {"host": "a"}}), "Invalid source"),
+        (json!({"deprecatedFirstTimestamp": "x"}), "Invalid firstTimestamp"),
+        (json!({"deprecatedLastTimestamp": "x"}), "Invalid lastTimestamp"),
     ] {
         assert_eq!(faults(Resource::Event, &new_form(&more), None), [fault]);
     }
+    let unnamed = new_form(&json!({"reportingController": null}));
+    let expected = ["Required reportingController", "Invalid reportingController"];
+    assert_eq!(faults(Resource::Event, &unnamed, None), expected);
     let fine = new_form(&json!({"deprecatedSource": {}, "deprecatedCount": 0}));
     assert_eq!(faults(Resource::Event, &fine, None), Vec::<String>::new());
     let cluster = json!({"metadata": {"namespace": "default"}, "regarding": {"kind": "Node", "name": "n"}});
@@ -73,9 +75,11 @@ fn only_the_series_of_a_new_event_changes() {
     let old = new_form(&json!({}));
     let series = json!({"series": {"count": 2, "lastObservedTime": "2026-11-21T21:04:57.000000Z"}});
     assert_eq!(faults(Resource::Event, &new_form(&series), Some(&old)), Vec::<String>::new());
-    for key in ["note", "type", "related", "deprecatedCount"] {
+    for (key, field) in
+        [("note", "message"), ("type", "type"), ("related", "related"), ("deprecatedCount", "count")]
+    {
         let changed = new_form(&json!({(key): "other"}));
-        assert_eq!(faults(Resource::Event, &changed, Some(&old)), [format!("Invalid {key}")]);
+        assert_eq!(faults(Resource::Event, &changed, Some(&old)), [format!("Invalid {field}")]);
     }
     // A stored series is not validated again.
     let bad = new_form(&json!({"series": {"count": 1}}));
@@ -93,7 +97,12 @@ fn core_events_only_agree_on_their_namespace() {
         (json!({"type": "Odd", "message": "x".repeat(2000)}), vec![]),
         (
             json!({"eventTime": "2026-11-21T21:03:57.000000Z"}),
-            vec!["Required reportingComponent", "Required reportingInstance", "Required action"],
+            vec![
+                "Required reportingController",
+                "Invalid reportingController",
+                "Required reportingInstance",
+                "Required action",
+            ],
         ),
     ] {
         assert_eq!(faults(Resource::CoreEvent, &old_form(&more), None), expected, "{more}");

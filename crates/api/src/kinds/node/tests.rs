@@ -36,16 +36,33 @@ fn each_rule() {
         (json!({"podCIDRs": ["10.0.0.0/24", "10.0.1.0/24"]}), json!({}), "Invalid spec.podCIDRs"),
         (json!({"podCIDRs": ["10.0.0.0/24", "fd00::/64", "fd01::/64"]}), json!({}), "Invalid spec.podCIDRs"),
         (json!({"podCIDR": "10.0.1.0/24", "podCIDRs": ["10.0.0.0/24"]}), json!({}), "Invalid spec.podCIDR"),
-        (taint(json!({"key": ""})), json!({}), "Invalid spec.taints[0].key"),
-        (taint(json!({"value": "a b"})), json!({}), "Invalid spec.taints[0].value"),
-        (taint(json!({"effect": ""})), json!({}), "Required spec.taints[0].effect"),
-        (taint(json!({"effect": "Never"})), json!({}), "NotSupported spec.taints[0].effect"),
-        (json!({"taints": [twice, twice]}), json!({}), "Duplicate spec.taints[1]"),
-        (json!({}), json!({"allocatable": {"cpu": "-1"}}), "Invalid status.allocatable[cpu]"),
-        (json!({}), json!({"addresses": [address, address]}), "Duplicate status.addresses[1]"),
+        (taint(json!({"key": ""})), json!({}), "Invalid metadata.taints[0].key"),
+        (taint(json!({"value": "a b"})), json!({}), "Invalid metadata.taints[0].value"),
+        (taint(json!({"effect": ""})), json!({}), "Required metadata.taints[0].effect"),
+        (taint(json!({"effect": "Never"})), json!({}), "NotSupported metadata.taints[0].effect"),
+        (json!({"taints": [twice, twice]}), json!({}), "Duplicate metadata.taints[1]"),
+        (json!({}), json!({"allocatable": {"cpu": "-1"}}), "Invalid status.allocatable.cpu"),
+        (
+            json!({}),
+            json!({"capacity": {"pods": "1500m"}, "allocatable": {"pods": "1"}}),
+            "Invalid status.capacity.pods",
+        ),
+        (
+            json!({}),
+            json!({"allocatable": {"example.com/gpu": "0.5"}}),
+            "Invalid status.allocatable.example.com/gpu",
+        ),
     ] {
         assert_eq!(faults(&node(&spec, &status), None), [fault], "{spec} {status}");
     }
+    let same = json!({"podCIDRs": ["10.0.0.0/24", "10.0.0.0/24"]});
+    let faults_of_same = ["Invalid spec.podCIDRs", "Duplicate spec.podCIDRs[1]"];
+    assert_eq!(faults(&node(&same, &json!({})), None), faults_of_same);
+    let amounts = json!({"capacity": {"cpu": "1500m", "pods": "110", "hugepages-2Mi": "0", "a.kubernetes.io/b": "0.5"}});
+    assert_eq!(faults(&node(&json!({}), &amounts), None), Vec::<String>::new());
+    let twice = node(&json!({}), &json!({"addresses": [address, address]}));
+    assert_eq!(faults(&twice, None), Vec::<String>::new());
+    assert_eq!(faults(&twice, Some(&twice)), ["Duplicate status.addresses[1]"]);
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn every_bad_field_is_named() {
         (json!({"ports": [{"port": 1, "name": "a"}, {"port": 1, "name": "b"}]}), "spec.ports[1]"),
         (with(plain(), &json!({"type": "Other"})), "spec.type"),
         (with(plain(), &json!({"clusterIP": "300.0.0.1"})), "spec.clusterIPs[0]"),
-        (with(plain(), &json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.2"]})), "spec.clusterIP"),
+        (with(plain(), &json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.2"]})), "spec.clusterIPs"),
         (with(plain(), &json!({"clusterIP": "10.0.0.1", "ipFamilies": ["IPv6"]})), "spec.clusterIPs[0]"),
         (with(plain(), &json!({"ipFamilies": ["IPv5"]})), "spec.ipFamilies[0]"),
         (with(plain(), &json!({"clusterIP": "None", "type": "NodePort"})), "spec.clusterIPs[0]"),
@@ -163,17 +163,23 @@ fn every_bad_field_is_named() {
         (with(plain(), &json!({"internalTrafficPolicy": "Near"})), "spec.internalTrafficPolicy"),
         (
             with(plain(), &json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]})),
-            "spec.loadBalancerSourceRanges",
+            "spec.LoadBalancerSourceRanges",
         ),
         (
             with(plain(), &json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.1/8"]})),
-            "spec.loadBalancerSourceRanges[0]",
+            "spec.LoadBalancerSourceRanges[0]",
         ),
         (with(plain(), &json!({"healthCheckNodePort": 30000})), "spec.healthCheckNodePort"),
         (with(plain(), &json!({"trafficDistribution": "Far"})), "spec.trafficDistribution"),
-        (with(plain(), &json!({"selector": {"a": "b c"}})), "spec.selector[a]"),
+        (with(plain(), &json!({"selector": {"a": "b c"}})), "spec.selector"),
         (json!({"type": "ExternalName"}), "spec.externalName"),
-        (json!({"type": "ExternalName", "externalName": "a", "clusterIP": "10.0.0.1"}), "spec.clusterIP"),
+        (json!({"type": "ExternalName", "externalName": "a", "clusterIP": "10.0.0.1"}), "spec.clusterIPs"),
+        (port(json!({"appProtocol": ""})), "spec.ports[0].appProtocol"),
+        (with(plain(), &json!({"ipFamilyPolicy": ""})), "spec.ipFamilyPolicy"),
+        (with(plain(), &json!({"internalTrafficPolicy": ""})), "spec.internalTrafficPolicy"),
+        (with(plain(), &json!({"trafficDistribution": ""})), "spec.trafficDistribution"),
+        (with(plain(), &json!({"type": "LoadBalancer", "loadBalancerClass": ""})), "spec.loadBalancerClass"),
+        (json!({"type": "LoadBalancer", "ports": [{"port": 10250}]}), "spec.ports[0]"),
     ] {
         assert_eq!(faults(spec.clone()).first().map(String::as_str), Some(field), "{spec}");
     }
@@ -224,7 +230,9 @@ fn changes_of_type_clear_what_no_longer_fits() {
     }
     let (spec, faults) = prepared(new.into(), Some(old), &["IPv4"]);
     assert_eq!(faults, Vec::<String>::new());
-    assert_eq!((spec.get("clusterIP"), spec.get("clusterIPs"), spec.get("ipFamilies")), (None, None, None));
+    for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"] {
+        assert_eq!(spec.get(key), None, "{key}");
+    }
 }
 
 #[test]

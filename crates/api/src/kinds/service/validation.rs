@@ -8,11 +8,12 @@ use super::{is_externally_accessible, needs_health_check_port, service_type};
 use crate::{
     error::{FieldError, MOST_CAUSES},
     kinds::network::{FAMILIES, PORT_RULE, is_port, parse_address, parse_cidr, unusable},
-    names,
+    metadata, names,
 };
 
 const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"];
-const POLICIES: [&str; 2] = ["Cluster", "Local"];
+/// The traffic policies.
+pub(super) const POLICIES: [&str; 2] = ["Cluster", "Local"];
 const FAMILY_POLICIES: [&str; 3] = ["SingleStack", "PreferDualStack", "RequireDualStack"];
 const DISTRIBUTIONS: [&str; 3] = ["PreferClose", "PreferSameZone", "PreferSameNode"];
 /// One day: `core/v1` `MaxClientIPServiceAffinitySeconds`.
@@ -34,12 +35,7 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     ports::check(spec, &mut errors);
     let old = old.and_then(|old| json::object(old, "spec"));
     cluster_ips(spec, old, &mut errors);
-    for (key, value) in json::object(spec, "selector").into_iter().flatten() {
-        let value = value.as_str().unwrap_or_default();
-        if !names::is_qualified_name(key) || !names::is_label_value(value) {
-            errors.push(FieldError::invalid(format!("spec.selector[{key}]"), value, "must be a label"));
-        }
-    }
+    errors.extend(metadata::label_errors(spec, "selector", "spec.selector"));
     affinity(spec, &mut errors);
     hints(object, &mut errors);
     external(spec, &mut errors);
@@ -53,16 +49,17 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
 }
 
 fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
-    let enumerated: [(&str, &[&str]); 6] = [
+    let enumerated: [(&str, &[&str]); 5] = [
         ("type", &TYPES),
         ("sessionAffinity", &["None", "ClientIP"]),
         ("ipFamilyPolicy", &FAMILY_POLICIES),
-        ("externalTrafficPolicy", &POLICIES),
         ("internalTrafficPolicy", &POLICIES),
         ("trafficDistribution", &DISTRIBUTIONS),
     ];
+    // Where an empty text means absence, it has been dropped or replaced by the default.
     for (key, allowed) in enumerated {
-        if let Some(value) = json::text(spec, key).filter(|value| !allowed.contains(value)) {
+        let value = spec.get(key).and_then(Value::as_str);
+        if let Some(value) = value.filter(|value| !allowed.contains(value)) {
             errors.push(FieldError::not_supported(format!("spec.{key}"), value, allowed));
         }
     }
@@ -109,9 +106,10 @@ fn hints(object: &Object, errors: &mut Vec<FieldError>) {
 fn external(spec: &Object, errors: &mut Vec<FieldError>) {
     if service_type(spec) == "ExternalName" {
         let name = json::text(spec, "externalName").unwrap_or_default();
-        if name.is_empty() {
+        let relative = name.strip_suffix('.').unwrap_or(name);
+        if relative.is_empty() {
             errors.push(FieldError::required("spec.externalName", "type ExternalName needs a DNS name"));
-        } else if !names::is_dns_subdomain(name.strip_suffix('.').unwrap_or(name)) {
+        } else if !names::is_dns_subdomain(relative) {
             errors.push(FieldError::invalid("spec.externalName", name, "must be a DNS-1123 subdomain"));
         }
     }
@@ -122,10 +120,12 @@ fn external(spec: &Object, errors: &mut Vec<FieldError>) {
         let fault = parse_address(text).map_or(Some("must be a valid IP address"), unusable);
         errors.extend(fault.map(|why| FieldError::invalid(format!("spec.externalIPs[{index}]"), text, why)));
     }
-    if !is_externally_accessible(spec) && json::text(spec, "externalTrafficPolicy").is_some() {
+    let policy = json::text(spec, "externalTrafficPolicy");
+    if let Some(policy) = policy.filter(|_| !is_externally_accessible(spec)) {
         let why = "may only be set for NodePort and LoadBalancer Services and those with externalIPs";
-        let value = json::text(spec, "externalTrafficPolicy");
-        errors.push(FieldError::invalid("spec.externalTrafficPolicy", value, why));
+        errors.push(FieldError::invalid("spec.externalTrafficPolicy", policy, why));
+    } else if let Some(policy) = policy.filter(|policy| !POLICIES.contains(policy)) {
+        errors.push(FieldError::not_supported("spec.externalTrafficPolicy", policy, &POLICIES));
     }
 }
 
@@ -137,7 +137,7 @@ fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::forbidden(format!("spec.{key}"), ONLY_LOAD_BALANCER));
         }
     }
-    let class = json::text(spec, "loadBalancerClass");
+    let class = spec.get("loadBalancerClass").and_then(Value::as_str);
     if let Some(class) = class.filter(|class| is_load_balancer && !names::is_qualified_name(class)) {
         errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
     }
@@ -151,23 +151,23 @@ fn source_ranges(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
     let (field, is_set) = if ranges.is_empty() {
         (format!("metadata.annotations[{SOURCE_RANGES_ANNOTATION}]"), annotation.is_some())
     } else {
-        ("spec.loadBalancerSourceRanges".to_owned(), true)
+        // Upstream writes the name of the field in Go.
+        ("spec.LoadBalancerSourceRanges".to_owned(), true)
     };
     if is_set && service_type(spec) != "LoadBalancer" {
-        errors.push(FieldError::forbidden(field, ONLY_LOAD_BALANCER));
-        return;
+        errors.push(FieldError::forbidden(&field, ONLY_LOAD_BALANCER));
     }
+    let why = "must be a CIDR without host bits";
     for (index, text) in ranges.iter().enumerate() {
         if parse_cidr(text.trim()).is_none() {
-            let why = "must be a CIDR without host bits";
             errors.push(FieldError::invalid(format!("{field}[{index}]"), *text, why));
         }
     }
     let listed = annotation.filter(|text| ranges.is_empty() && !text.trim().is_empty());
-    if let Some(text) = listed
-        && text.split(',').any(|part| parse_cidr(part.trim()).is_none())
-    {
-        errors.push(FieldError::invalid(field, text, "must be a list of CIDRs joined by commas"));
+    for text in listed.into_iter().flat_map(|text| text.split(',')).take(MOST_CAUSES) {
+        if parse_cidr(text.trim()).is_none() {
+            errors.push(FieldError::invalid(&field, text, why));
+        }
     }
 }
 
@@ -195,7 +195,7 @@ fn ingress(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
 }
 
 fn ingress_entry(entry: &Object, field: &str, errors: &mut Vec<FieldError>) {
-    let (ip, mode) = (json::text(entry, "ip"), json::text(entry, "ipMode"));
+    let (ip, mode) = (json::text(entry, "ip"), entry.get("ipMode").and_then(Value::as_str));
     if let Some(text) = ip.filter(|text| parse_address(text).is_none()) {
         errors.push(FieldError::invalid(format!("{field}.ip"), text, "must be a valid IP address"));
     }

@@ -54,6 +54,40 @@ fn nulls_and_unknown_fields_are_dropped_and_the_latter_reported() {
 }
 
 #[test]
+fn zero_values_that_mean_absence_are_dropped() {
+    let body = json!({
+        "metadata": {"name": "a", "labels": {}, "annotations": {"a": ""}, "finalizers": [], "generation": 0},
+        "spec": {
+            "publishNotReadyAddresses": false, "clusterIP": "", "externalIPs": [], "healthCheckNodePort": 0, "selector": {},
+            "ipFamilyPolicy": "", "allocateLoadBalancerNodePorts": false,
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 0}},
+            "ports": [{"name": "", "port": 0, "nodePort": 0, "targetPort": 0, "appProtocol": ""}],
+        },
+        "status": {"loadBalancer": {"ingress": []}},
+    });
+    let kept = json!({
+        "metadata": {"name": "a", "annotations": {"a": ""}},
+        "spec": {
+            "ipFamilyPolicy": "", "allocateLoadBalancerNodePorts": false,
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 0}},
+            "ports": [{"port": 0, "targetPort": 0, "appProtocol": ""}],
+        },
+        "status": {"loadBalancer": {}},
+    });
+    let (object, _) = conformed(Resource::Service, body.clone()).unwrap();
+    assert_eq!(Value::from(object), kept);
+    let Value::Object(mut object) = body.clone() else { panic!("an object") };
+    drop_absent(Resource::Service, &mut object);
+    assert_eq!(Value::from(object), kept);
+    let Value::Object(mut object) = body.clone() else { panic!("an object") };
+    assert_eq!(conform_configuration(Resource::Service, &mut object), Ok(Vec::new()));
+    assert_eq!(Value::from(object), body);
+    let slice = json!({"addressType": "IPv4", "endpoints": [], "ports": []});
+    let (object, _) = conformed(Resource::EndpointSlice, slice.clone()).unwrap();
+    assert_eq!(Value::from(object), slice);
+}
+
+#[test]
 fn moments_and_amounts_are_kept_in_one_form() {
     let body = json!({
         "metadata": {"creationTimestamp": "2026-11-21T23:03:57.9+02:00"},
@@ -65,7 +99,7 @@ fn moments_and_amounts_are_kept_in_one_form() {
         Value::from(object),
         json!({
             "metadata": {"creationTimestamp": "2026-11-21T21:03:57Z"},
-            "status": {"capacity": {"cpu": "4", "memory": "4Gi", "x": "-1.5e3"}},
+            "status": {"capacity": {"cpu": "4", "memory": "4Gi", "x": "-1500"}},
         })
     );
     let lease = json!({"spec": {"renewTime": "2026-11-21T21:03:57Z"}});

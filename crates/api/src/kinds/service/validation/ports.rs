@@ -13,6 +13,9 @@ use crate::{
     names,
 };
 
+/// The port of the kubelet (`pkg/cluster/ports`), which upstream does not let load balancers expose.
+const KUBELET_PORT: i64 = 10_250;
+
 pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
     let ports: Vec<&Object> = json::list(spec, "ports").iter().filter_map(Value::as_object).collect();
     if ports.is_empty() && !is_headless(spec) && service_type(spec) != "ExternalName" {
@@ -26,6 +29,11 @@ pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
             break;
         }
         let field = |key: &str| format!("spec.ports[{index}].{key}");
+        let is_kubelet = json::integer(port, "port") == Some(KUBELET_PORT);
+        if is_kubelet && service_type(spec) == "LoadBalancer" {
+            let why = "may not be exposed to the outside, as it is the kubelet's";
+            errors.push(FieldError::invalid(format!("spec.ports[{index}]"), KUBELET_PORT, why));
+        }
         check_port(port, field, errors);
         check_name(port, ports.len(), field, &mut seen, errors);
         let protocol = json::text(port, "protocol").unwrap_or("TCP");
@@ -47,29 +55,29 @@ struct Seen<'a> {
 }
 
 fn check_port(port: &Object, field: impl Fn(&str) -> String, errors: &mut Vec<FieldError>) {
-    match port.get("port").and_then(Value::as_i64) {
-        None => errors.push(FieldError::required(field("port"), "the port that the Service listens on")),
-        Some(number) if !is_port(number) => {
-            errors.push(FieldError::invalid(field("port"), number, PORT_RULE));
-        }
-        Some(_) => {}
+    let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
+    if !is_port(number) {
+        errors.push(FieldError::invalid(field("port"), number, PORT_RULE));
     }
     if let Some(protocol) = json::text(port, "protocol").filter(|it| !PROTOCOLS.contains(it)) {
         errors.push(FieldError::not_supported(field("protocol"), protocol, &PROTOCOLS));
     }
+    // Without a target, it is the port: upstream reports a bad port twice.
     match port.get("targetPort") {
-        Some(Value::Number(number))
-            if !number.as_i64().is_some_and(is_port) && port.get("port") != port.get("targetPort") =>
-        {
-            errors.push(FieldError::invalid(field("targetPort"), number.as_i64(), PORT_RULE));
-        }
         Some(Value::String(name)) if !names::is_service_name(name) => {
             let why = "must be a port name: at most 15 lower-case letters, digits and single hyphens, one letter at least";
             errors.push(FieldError::invalid(field("targetPort"), name.as_str(), why));
         }
-        _ => {}
+        Some(Value::String(_)) => {}
+        target => {
+            let target = target.and_then(Value::as_i64).unwrap_or(number);
+            if !is_port(target) {
+                errors.push(FieldError::invalid(field("targetPort"), target, PORT_RULE));
+            }
+        }
     }
-    if let Some(text) = json::text(port, "appProtocol").filter(|text| !names::is_qualified_name(text)) {
+    let protocol = port.get("appProtocol").and_then(Value::as_str);
+    if let Some(text) = protocol.filter(|text| !names::is_qualified_name(text)) {
         errors.push(FieldError::invalid(field("appProtocol"), text, "must be a qualified name"));
     }
 }
