@@ -2,10 +2,16 @@
 
 use super::Agent;
 use crate::control::{Facts, REFUSED_MAX, RefusedPorts};
+use portolan_model::Catalog;
 use portolan_model::catalog::PerFamily;
 use portolan_status::Objects;
 
 impl Agent {
+    /// Returns the Catalog, for the reasons of the endpoint selection.
+    pub(crate) const fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// Returns what the agent knows. It is bounded, whatever the number of Services.
     pub(crate) fn facts(&self) -> Facts {
         let pending = self.backlog.waiting();

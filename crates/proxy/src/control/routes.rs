@@ -7,8 +7,10 @@ use hyper::{Method, Request, StatusCode};
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, Place, services, state};
+use super::{Control, Place, page, services, state};
 
+/// The path of the web page.
+pub(crate) const PAGE: &str = "/debug/portolan/";
 /// The path of the state document.
 pub(crate) const STATE: &str = "/debug/portolan/state";
 /// The path of the pages of Services.
@@ -40,7 +42,8 @@ const fn get(path: &'static str, answer: Make) -> Route {
 }
 
 /// All paths.
-static ROUTES: [Route; 2] = [
+static ROUTES: [Route; 3] = [
+    get(PAGE, |_, request, _| Box::pin(std::future::ready(page::answer(&request)))),
     get(STATE, |control, request, place| Box::pin(state::answer(control, request, place))),
     get(SERVICES, |control, request, place| Box::pin(services::answer(control, request, place))),
 ];
