@@ -10,7 +10,9 @@ PACKAGES_image := libcap2-bin
 # Packages for the guest in which tests run on an older kernel. The kernel and the emulator, if it is not installed, are
 # only unpacked: tests/vm/base, tests/vm/qemu.
 PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod
-PACKAGES := $(addprefix packages-,base test static image vm)
+# A headless Chromium for the test of the web page: 230 MB, and twice that with its libraries, so `make test` goes without.
+PACKAGES_page := chromium-headless-shell
+PACKAGES := $(addprefix packages-,base test static image vm page)
 
 # Programs of packages that are not installed, because they would start a service or conflict with another kubectl.
 TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
@@ -27,7 +29,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check root test-nftables test-iptables test-ipvs test-userspace bench lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
+.PHONY: demo test check root page-test test-nftables test-iptables test-ipvs test-userspace bench lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -45,6 +47,12 @@ unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(
 unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
 unit: root packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 	tests/unchanged $(TESTS)
+
+## Run the tests of the web page in a headless Chromium, which is installed if it is missing. With PORTOLAN_PICTURES=FOLDER
+## they also write the pictures of docs/status.md.
+page-test: export PORTOLAN_TEST_TOOLS := $(PACKAGES_page)
+page-test: packages-page
+	$(TESTS) --test web_page
 
 root:
 	@test "$$(id -u)" = 0 || { echo "this needs root: packet tests make network namespaces" >&2; exit 1; }

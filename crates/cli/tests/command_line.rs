@@ -54,7 +54,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 15] = [
+    let table: [(&[&str], &str); 17] = [
         (&[], "Usage: portolan <COMMAND>"),
         (&["proxy", "argument"], "unexpected argument 'argument'"),
         (&["proxy", "--no-such-flag"], "Usage: portolan proxy [OPTIONS]"),
@@ -70,6 +70,11 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
         (
             &["status", "--url=https://a"],
             "Error: --url: `https://a` is not a URL of the form http://HOST:PORT",
+        ),
+        (&["status", "--watch", "--output=json"], "'--watch' cannot be used with '--output <FORM>'"),
+        (
+            &["status", "--watch", "--service=a/b"],
+            "'--watch' cannot be used with '--service <NAMESPACE/NAME>'",
         ),
         (&["status", "--output=xml"], "[possible values: text, json, yaml]"),
         (
@@ -89,7 +94,11 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
 
 #[test]
 fn without_a_proxy_the_status_ends_with_2() {
-    let table: [(&[&str], &str); 2] = [
+    let table: [(&[&str], &str); 3] = [
+        (
+            &["status", "--socket=/nonexistent/proxy.sock", "--watch"],
+            "no proxy answers at /nonexistent/proxy.sock",
+        ),
         (&["status", "--socket=/nonexistent/proxy.sock"], "no proxy answers at /nonexistent/proxy.sock"),
         (&["status", "--url=http://127.0.0.1:1", "-o", "json"], "no proxy answers at http://127.0.0.1:1"),
     ];

@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "status/live.rs"]
+mod live;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -162,7 +164,14 @@ fn one_service_and_pages_of_services() {
         assert!(shown.stdout.contains(part), "{part}: {}", shown.stdout);
     }
     let page = status(&socket, &["--service", "default/v4", "-o", "json"]).json();
-    assert_eq!(page["services"][0]["ports"][0]["endpoints"].as_array().unwrap().len(), 3, "{page:#}");
+    let port = &page["services"][0]["ports"][0];
+    assert_eq!(port["endpoints"].as_array().unwrap().len(), 3, "{page:#}");
+    let candidates = port["candidates"].as_array().unwrap();
+    assert_eq!(candidates.len(), 3, "{page:#}");
+    for candidate in candidates {
+        let (used, code) = (&candidate["cluster"]["used"], &candidate["cluster"]["code"]);
+        assert_eq!((used, code), (&true.into(), &"endpoint-ready".into()), "{candidate:#}");
+    }
     let missing = status(&socket, &["--service", "default/none"]);
     assert_eq!(
         (missing.code, missing.stdout.as_str()),
@@ -179,9 +188,34 @@ fn one_service_and_pages_of_services() {
     );
     let second: Value = serde_json::from_str(&get("?limit=1&after=default/v4").body).unwrap();
     assert_eq!((&second["services"][0]["name"], &second["next"]), (&"v6".into(), &Value::Null), "{second:#}");
+    assert!(first["services"][0]["ports"][0]["candidates"].is_null(), "{first:#}");
+    for search in ["v6", "fd00:96::10", "ault/v6"] {
+        let found: Value = serde_json::from_str(&get(&format!("?search={search}")).body).unwrap();
+        let names: Vec<_> = found["services"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+        assert_eq!(names, ["v6"], "{search}");
+    }
     let wrong = get("?limit=0");
     assert_eq!((wrong.status, wrong.body.as_str()), (400, "limit: `0` is not a number from 1 to 1000\n"));
     assert_eq!(http::get(node, at(METRICS), "/debug/portolan/other").unwrap().status, 404);
+}
+
+#[test]
+fn the_web_page_comes_with_its_policy() {
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy();
+    let node = cluster.world.node().namespace();
+    let page = http::get(node, at(METRICS), "/debug/portolan/").unwrap();
+    assert_eq!(page.status, 200);
+    assert!(page.body.starts_with("<!doctype html>") && page.body.ends_with("</html>\n"), "{}", page.body);
+    for header in [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; script-src 'sha256-",
+        "x-content-type-options: nosniff",
+        "cache-control: no-store",
+        "referrer-policy: no-referrer",
+    ] {
+        assert!(page.head.contains(header), "{header}: {}", page.head);
+    }
 }
 
 /// Programs that restore rules, in front of those of the node. They wait at the gate while it is shut, and fail while
@@ -376,11 +410,13 @@ fn other_users_may_not_ask_and_other_hosts_only_if_the_configuration_allows_it()
     );
 
     let node = cluster.world.node().namespace();
-    let state = || http::get(node, at(METRICS), "/debug/portolan/state").unwrap().status;
-    assert_eq!(state(), 404);
+    let answers = |path: &str| http::get(node, at(METRICS), path).unwrap().status;
+    let state = || answers("/debug/portolan/state");
+    assert_eq!((state(), answers("/debug/portolan/"), answers("/debug/portolan/services")), (404, 404, 404));
     let shown = node.output(BINARY, &["status", "--url", &format!("http://{METRICS}")]);
     assert!(shown.unwrap_err().to_string().contains("portolan.stateOnAnyAddress"));
     cluster.configure("metricsBindAddress: 0.0.0.0:10249\nportolan: {stateOnAnyAddress: true}\n");
     let outcome = eventually(PATIENCE, "the state on any address", || state() == 200);
     assert!(outcome.is_ok(), "{}", proxy.output());
+    assert_eq!(answers("/debug/portolan/"), 200);
 }

@@ -1,14 +1,14 @@
 //! A lane: one family's table, data planes and deadlines.
 
-use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use portolan_model::{Family, Settings};
 
 use super::clock::Clock;
 use super::driven::Driven;
+use super::history::History;
 use super::retry::Retry;
-use super::snapshot::{self, Attempt, Cause, Drift, FamilySnapshot};
+use super::snapshot::{Attempt, Cause, Drift, FamilySnapshot};
 use super::state::Reason;
 use super::successor::{Retired, Successor};
 use super::verification::Verification;
@@ -44,9 +44,7 @@ pub(super) struct Lane {
     /// True if a piece of a removal was due and a commit came first. The piece comes before the next commit.
     is_removal_delayed: bool,
     retry: Retry,
-    /// The last successful commits, and the last failures.
-    commits: VecDeque<Attempt>,
-    failures: VecDeque<Attempt>,
+    history: History,
     drift: Drift,
 }
 
@@ -66,8 +64,7 @@ impl Lane {
             verification: Verification::default(),
             is_removal_delayed: false,
             retry: Retry::default(),
-            commits: VecDeque::new(),
-            failures: VecDeque::new(),
+            history: History::default(),
             drift: Drift::default(),
         }
     }
@@ -233,8 +230,10 @@ impl Lane {
             table: self.active.table.clone(),
             state: self.active.state,
             pending: self.active.plane.waiting(&self.active.table),
-            commits: self.commits.iter().cloned().collect(),
-            failures: self.failures.iter().cloned().collect(),
+            commits: self.history.commits(),
+            failures: self.history.failures(),
+            events: self.history.events(),
+            totals: self.history.totals(),
             drift: self.drift,
             successor: self.successor.as_ref().map(|successor| successor.plane.dataplane.about().mode),
             retired: self.retired.iter().map(Retired::place).collect(),
@@ -355,8 +354,7 @@ impl Lane {
 
     /// Remembers the attempt that a complete report is about.
     fn keep(&mut self, report: &Report, ended: Instant) {
-        let attempts = if report.outcome.is_ok() { &mut self.commits } else { &mut self.failures };
-        snapshot::keep(attempts, Attempt::new(report, ended));
+        self.history.keep(Attempt::new(report, ended));
     }
 
     /// Moves what waited for a successful commit into the report.

@@ -53,7 +53,9 @@ pub mod drift;
 pub mod table;
 
 mod clock;
+mod counts;
 mod driven;
+mod history;
 mod lane;
 mod pending;
 mod retry;
@@ -71,14 +73,16 @@ use portolan_model::catalog::UdpService;
 use portolan_model::{Family, ServicePortName, Settings};
 
 use clock::Clock;
+pub use counts::{Counts, endpoints};
 pub use dataplane::{
     About, Claims, Collection, Commit, Dataplane, Error, Extent, Refusal, Removal, Takeover,
 };
 pub use driven::Driven;
+pub use history::{COMMITS_KEPT, EVENTS_KEPT, Event, FAILURES_KEPT, Happening, Totals};
 use lane::Lane;
 use pending::Pending;
 use portolan_mailbox::{Received, Receiver, Sender, mailbox};
-pub use snapshot::{ATTEMPTS_KEPT, Attempt, Cause, Drift, FamilySnapshot, Written};
+pub use snapshot::{Attempt, Cause, Drift, FamilySnapshot, Written};
 pub use state::{Reason, State};
 pub use table::{Changes, HealthCheckChange, HealthCheckPort, Table};
 pub use work::{ObjectChanges, Work};
@@ -242,7 +246,8 @@ impl Handle {
     }
 
     /// Asks for a snapshot of every family. `reply` gets it on the engine's thread, after its current commit, with the
-    /// requests before this one applied. It must be short. If the engine ends before that, or many others ask
+    /// requests before this one applied. It must be short, and it should not keep the tables: the engine's next change
+    /// would copy them. If the engine ends before that, or many others ask
     /// during a long commit, `reply` is dropped.
     pub fn snapshot(&self, reply: impl FnOnce(Vec<FamilySnapshot>) + Send + 'static) {
         drop(self.sender.put(|pending| {

@@ -1,21 +1,20 @@
 //! What the engine holds and has done, at one moment.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_model::{Change, Family, ServicePortName};
 
+use super::history::{Event, Totals};
 use super::state::{Reason, State};
 use super::{ObjectChanges, Report, Step};
 use crate::table::Table;
 
-/// How many commits, and how many failures, a lane remembers.
-pub const ATTEMPTS_KEPT: usize = 32;
 /// How many Service ports an attempt names.
 const NAMES_KEPT: usize = 3;
 
-/// What one family's lane holds. It is cheap: the table is shared with the engine until either changes.
+/// What one family's lane holds. It is cheap: the table is shared with the engine until either changes. If it is kept, the
+/// engine's next change copies the whole table.
 #[derive(Debug, Clone)]
 pub struct FamilySnapshot {
     /// The family.
@@ -34,6 +33,10 @@ pub struct FamilySnapshot {
     pub commits: Vec<Attempt>,
     /// The last failures, the oldest first.
     pub failures: Vec<Attempt>,
+    /// What an operator may want to know later, the oldest first.
+    pub events: Vec<Event>,
+    /// What was done since the start of the engine.
+    pub totals: Totals,
     /// Changes of the rules by other programs since the start of the engine.
     pub drift: Drift,
     /// The mode of the data plane that is to replace the active one.
@@ -131,12 +134,4 @@ impl Attempt {
             outcome,
         }
     }
-}
-
-/// Adds an attempt in place of the oldest one.
-pub(super) fn keep(attempts: &mut VecDeque<Attempt>, attempt: Attempt) {
-    if attempts.len() >= ATTEMPTS_KEPT {
-        attempts.pop_front();
-    }
-    attempts.push_back(attempt);
 }

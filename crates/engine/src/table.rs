@@ -1,7 +1,7 @@
 //! The wanted state of one family: everything that a data plane programs.
 //!
-//! Owns the forwarding table by Service port, the health-check node ports and the settings. Changes go in; what really
-//! changed comes out ([`Table::take`]). It must not know data planes, the kernel or time.
+//! Owns the forwarding table by Service port with its numbers, the health-check node ports and the settings. Changes go in;
+//! what really changed comes out ([`Table::take`]). It must not know data planes, the kernel or time.
 //!
 //! A clone costs no more than the settings: clones share their content until one of them changes.
 
@@ -12,17 +12,24 @@ use std::sync::Arc;
 
 use portolan_model::{Change, Coalesced, Family, Forwarding, Protocol, ServicePortName, Settings};
 
+use crate::counts::Counts;
+
 /// The namespace and the name of a Service.
 type ServiceKey = (Arc<str>, Arc<str>);
 
 /// Maps a forwarding to what a data plane is to program in its place.
 type View = Arc<dyn Fn(&Forwarding) -> Forwarding + Send + Sync>;
 
+/// Service ports in the order of their names.
+type Forwardings = BTreeMap<Arc<ServicePortName>, Arc<Forwarding>>;
+
 /// The wanted state of one family.
 #[derive(Clone)]
 pub struct Table {
     settings: Settings,
-    forwardings: Arc<BTreeMap<Arc<ServicePortName>, Arc<Forwarding>>>,
+    forwardings: Arc<Forwardings>,
+    /// The numbers of `forwardings`.
+    counts: Counts,
     health_check_ports: Arc<BTreeMap<ServiceKey, u16>>,
     view: Option<View>,
 }
@@ -70,7 +77,13 @@ impl Changes {
 impl Table {
     /// Creates a table without Services. The family is that of the settings.
     pub fn new(settings: Settings) -> Self {
-        Self { settings, forwardings: Arc::default(), health_check_ports: Arc::default(), view: None }
+        Self {
+            settings,
+            forwardings: Arc::default(),
+            counts: Counts::default(),
+            health_check_ports: Arc::default(),
+            view: None,
+        }
     }
 
     /// Returns the settings.
@@ -91,6 +104,11 @@ impl Table {
     /// Returns true if there is no Service port.
     pub fn is_empty(&self) -> bool {
         self.forwardings.is_empty()
+    }
+
+    /// Returns how much the table holds. A view ([`Table::seen_by`]) does not change these numbers.
+    pub const fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Returns the Service ports in the order of their names.
@@ -195,6 +213,7 @@ impl Table {
                 Some(new) => table.insert(change.name.clone(), new.clone()),
                 None => table.remove(&change.name),
             };
+            self.count(&change.name, old.as_deref(), change.new.as_deref());
             if old.is_some() || change.new.is_some() {
                 changes.forwardings.push(Change { old, ..change });
             }
@@ -213,9 +232,33 @@ impl Table {
         changes
     }
 
+    /// Updates the numbers after a change of a Service port.
+    fn count(&mut self, name: &Arc<ServicePortName>, old: Option<&Forwarding>, new: Option<&Forwarding>) {
+        if let Some(old) = old {
+            self.counts.subtract(old);
+        }
+        if let Some(new) = new {
+            self.counts.add(new);
+        }
+        if old.is_some() != new.is_some() && !has_sibling(&self.forwardings, name) {
+            let services = &mut self.counts.services;
+            *services = if new.is_some() { services.saturating_add(1) } else { services.saturating_sub(1) };
+        }
+    }
+
     fn seen(&self, forwarding: &Arc<Forwarding>) -> Arc<Forwarding> {
         self.view.as_ref().map_or_else(|| forwarding.clone(), |view| Arc::new(view(forwarding)))
     }
+}
+
+/// Returns true if the Service of a Service port has another one. The ports of a Service are next to each other.
+fn has_sibling(forwardings: &Forwardings, name: &Arc<ServicePortName>) -> bool {
+    let is_sibling =
+        |other: &ServicePortName| other.namespace == name.namespace && other.service == name.service;
+    let before = forwardings.range::<Arc<ServicePortName>, _>(..name).next_back();
+    let after = (Bound::Excluded(name), Bound::Unbounded);
+    let after = forwardings.range::<Arc<ServicePortName>, _>(after).next();
+    before.into_iter().chain(after).any(|(other, _)| is_sibling(other))
 }
 
 impl fmt::Debug for Table {

@@ -447,10 +447,23 @@ fn a_snapshot_shows_the_table_and_what_waits() {
     let snapshot = bench.snapshot();
     assert_eq!((snapshot.successor, snapshot.table.len()), (Some("test"), 3));
     assert_eq!(snapshot.failures[0].step, Step::Replacement);
-    for _ in 0..2 * ATTEMPTS_KEPT {
+    for _ in 0..2 * COMMITS_KEPT {
         bench.work(&["d"]);
         bench.advance(SECOND);
     }
     let last = bench.snapshot();
-    assert!(last.commits.len() == ATTEMPTS_KEPT && last.place == "there", "the last ones");
+    assert!(last.commits.len() == COMMITS_KEPT && last.place == "there", "the last ones");
+    let happened: Vec<_> = last.events.iter().map(|event| &event.what).collect();
+    assert!(
+        matches!(
+            happened[..],
+            [
+                Happening::Compared(Reason::Start),
+                Happening::Failed(Step::Replacement, _),
+                Happening::Replaced
+            ]
+        ),
+        "{happened:?}"
+    );
+    assert_eq!((last.totals.failures, last.table.counts().service_ports), (1, last.table.len()));
 }

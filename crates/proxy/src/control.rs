@@ -2,13 +2,17 @@
 //!
 //! - `routes`: the table of paths
 //! - `state`, `services`, `snapshot`: the documents, made from what the agent and the engine know
+//! - `page`: the web page that shows the documents
 //! - `explain`: the answer about one packet, for which the kernel is read, too
 //! - `socket`: the control socket
 //!
 //! ```text
 //!  request ──routes──> Control::ask ──question──> agent, on its own thread ──Facts─┐
-//!                      Control::snapshots ──> engine, after its current commit ────┴──> document, on a thread for blocking work
+//!                      Control::ask_engine ──> engine, after its current commit ───┴──> document, on a thread for blocking work
 //! ```
+//!
+//! What is taken from the engine's tables is selected on the engine's thread, in bounded time. No table is kept: the engine's
+//! next change would copy it as a whole.
 //!
 //! A request waits at most [`ENGINE_WAIT`] for the engine, and for the agent until its present step ends. Only [`AT_ONCE`]
 //! are answered at the same time: what is in a document is bounded, and so is the work for documents. Only one answer at a
@@ -16,6 +20,7 @@
 //! its flow, and the metrics port does not serve it.
 
 mod explain;
+mod page;
 pub(crate) mod routes;
 mod services;
 mod snapshot;
@@ -148,11 +153,14 @@ impl Control {
         receiver.blocking_recv().ok()
     }
 
-    /// Asks the engine. `None` if it does not answer in time.
-    async fn snapshots(engine: &Handle) -> Option<Vec<FamilySnapshot>> {
+    /// Asks the engine. The question runs on the engine's thread: it must be short. `None` if there is no answer in time.
+    async fn ask_engine<T: Send + 'static>(
+        engine: &Handle,
+        question: impl FnOnce(Vec<FamilySnapshot>) -> T + Send + 'static,
+    ) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         // The send fails if the time is over.
-        engine.snapshot(move |snapshots| drop(sender.send(snapshots)));
+        engine.snapshot(move |snapshots| drop(sender.send(question(snapshots))));
         tokio::time::timeout(ENGINE_WAIT, receiver).await.ok()?.ok()
     }
 

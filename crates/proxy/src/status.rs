@@ -1,4 +1,10 @@
 //! The subcommand `status`: asks the running agent, and shows its state.
+//!
+//! - `watch`: the live view of `--watch`
+//! - `terminal`: the terminal that it uses
+
+mod terminal;
+mod watch;
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -38,6 +44,9 @@ pub struct Options {
     /// The form of the output.
     #[arg(short, long, value_name = "FORM", value_parser = ["text", "json", "yaml"], default_value = "text")]
     output: String,
+    /// Show a live view that is drawn every second, with rates; q ends it. It needs a terminal.
+    #[arg(short, long, conflicts_with_all = ["service", "output"])]
+    watch: bool,
 }
 
 /// Runs the subcommand. Returns its exit status.
@@ -52,16 +61,25 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if let Some(service) = options.service.as_deref().filter(|service| !is_service(service)) {
         bail!("--service: `{service}` is not of the form NAMESPACE/NAME");
     }
+    if options.watch {
+        return match get(&place, STATE).and_then(|answer| read(&place, &answer)) {
+            Ok(first) => watch::run(&place, first),
+            Err(error) => Ok(failed(&error)),
+        };
+    }
     match show(options, &place) {
         Ok((shown, is_in_sync)) => {
             print(&shown)?;
             Ok(if is_in_sync { ExitCode::SUCCESS } else { ExitCode::from(NOT_IN_SYNC) })
         }
-        Err(error) => {
-            eprintln!("Error: {error:#}");
-            Ok(ExitCode::from(if error.is::<Busy>() { BUSY } else { NO_AGENT }))
-        }
+        Err(error) => Ok(failed(&error)),
     }
+}
+
+/// Reports why there is no answer. Returns the exit status.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("Error: {error:#}");
+    ExitCode::from(if error.is::<Busy>() { BUSY } else { NO_AGENT })
 }
 
 /// The agent cannot answer at present. A later request may succeed.

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::Event;
+
 /// What the agent does and has done, without single Services.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -121,8 +123,16 @@ pub struct Family {
     pub services: usize,
     /// Service ports.
     pub service_ports: usize,
-    /// Endpoints, counted for each Service port.
+    /// Addresses and ports at which clients reach Services.
+    pub frontends: usize,
+    /// Endpoints in use, counted for each Service port.
     pub endpoints: usize,
+    /// Of these, the ones to which traffic with policy Cluster goes.
+    pub cluster_endpoints: usize,
+    /// Of these, the ones to which traffic with policy Local goes.
+    pub local_endpoints: usize,
+    /// Service ports without a usable endpoint on any node. Their clients are refused.
+    pub ports_without_endpoints: usize,
     /// Service ports with a change that waits for the next commit.
     pub pending: usize,
     /// Service ports that are not programmed, or not with all of their endpoints. At most
@@ -134,6 +144,10 @@ pub struct Family {
     pub syncs: Vec<Sync>,
     /// The last failures, the newest first.
     pub failures: Vec<Sync>,
+    /// The last comparisons, repairs, replacements and failures, the newest first.
+    pub events: Vec<Event>,
+    /// What was done since the start.
+    pub totals: Totals,
     /// Changes of the rules by other programs.
     pub drift: Drift,
     /// The mode of the data plane that is to replace the active one.
@@ -202,6 +216,18 @@ pub struct Sync {
     pub kernel_seconds: f64,
     /// Why it failed. Null after a success.
     pub error: Option<String>,
+}
+
+/// What a family's data planes have done since the start. The difference of two documents is a rate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Totals {
+    /// Successful commits.
+    pub syncs: u64,
+    /// Failed attempts.
+    pub failures: u64,
+    /// Changes of Service ports that were written.
+    pub changed: u64,
 }
 
 /// Changes of the rules by other programs since the start.

@@ -1,5 +1,6 @@
 //! What the node agent says about itself: the state document ([`State`]), Services as they are programmed
-//! ([`ServicePage`]), what is wrong ([`problems`]), and both documents as text ([`text`]).
+//! ([`ServicePage`]), what is wrong ([`problems`]), both documents as text ([`text`]), the live view of a terminal
+//! ([`live`]), and the web page that shows them ([`page`]).
 //!
 //! The agent fills in the documents and serves them as JSON; commands and pages read them. Names and meanings of the
 //! fields are stable within [`VERSION`]; fields may be added. A field that is missing is read as its default, so that
@@ -9,6 +10,9 @@
 //! the values come from, HTTP, or how a document reaches its reader. Documents have neither secrets nor addresses of clients.
 
 mod document;
+mod event;
+pub mod live;
+pub mod page;
 pub mod problems;
 mod services;
 #[cfg(test)]
@@ -16,9 +20,11 @@ mod tests;
 pub mod text;
 
 pub use document::{
-    Agent, Conntrack, Drift, Family, Health, Moment, Objects, Problem, RefusedPort, Relay, State, Sync, Watch,
+    Agent, Conntrack, Drift, Family, Health, Moment, Objects, Problem, RefusedPort, Relay, State, Sync,
+    Totals, Watch,
 };
-pub use services::{Endpoint, Frontend, Service, ServicePage, ServicePort};
+pub use event::{Event, What};
+pub use services::{Candidate, Choice, Endpoint, Frontend, Service, ServicePage, ServicePort};
 
 /// The version of the documents.
 pub const VERSION: u32 = 1;

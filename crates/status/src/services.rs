@@ -54,8 +54,22 @@ pub struct ServicePort {
     pub has_endpoints: bool,
     /// The endpoints that this node uses.
     pub endpoints: Vec<Endpoint>,
+    /// Every endpoint that EndpointSlices list for it, with the reasons. Null unless one Service was asked for. At most
+    /// [`MAX_CANDIDATES`](ServicePort::MAX_CANDIDATES), and for the first
+    /// [`MAX_EXPLAINED`](Service::MAX_EXPLAINED) ports of the Service only.
+    pub candidates: Option<Vec<Candidate>>,
     /// Why it is not programmed, or not with all endpoints. Null if it is.
     pub refused: Option<String>,
+}
+
+impl Service {
+    /// For how many ports of a Service a page gives the reasons of the selection.
+    pub const MAX_EXPLAINED: usize = 20;
+}
+
+impl ServicePort {
+    /// How many candidates a Service port names.
+    pub const MAX_CANDIDATES: usize = 1_000;
 }
 
 /// Where clients reach a Service port.
@@ -80,4 +94,44 @@ pub struct Endpoint {
     pub cluster: bool,
     /// True if traffic with policy Local goes to it.
     pub local: bool,
+}
+
+/// An endpoint that an EndpointSlice lists, in use or not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Candidate {
+    /// Address and port.
+    pub address: String,
+    /// The name of the EndpointSlice.
+    pub slice: String,
+    /// True if it is on this node.
+    pub on_this_node: bool,
+    /// Whether traffic with policy Cluster goes to it, and why.
+    pub cluster: Choice,
+    /// Whether traffic with policy Local goes to it, and why.
+    pub local: Choice,
+}
+
+/// Whether an endpoint is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Choice {
+    /// True if it is.
+    pub used: bool,
+    /// The stable name of the reason.
+    pub code: String,
+    /// The reason, as the end of a sentence that starts with the endpoint.
+    pub text: String,
+}
+
+impl Candidate {
+    /// The code of a list of endpoints that no traffic uses.
+    pub const NO_TRAFFIC: &str = "endpoint-list-unused";
+
+    /// Returns the choice that explains why no traffic goes to the endpoint. `None` if some does.
+    pub fn left_out(&self) -> Option<&Choice> {
+        let is_unused = !self.cluster.used && !self.local.used;
+        let is_of_cluster = self.cluster.code != Self::NO_TRAFFIC;
+        is_unused.then_some(if is_of_cluster { &self.cluster } else { &self.local })
+    }
 }

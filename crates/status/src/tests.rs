@@ -1,10 +1,10 @@
 use super::*;
 
-fn moment(age_seconds: f64) -> Moment {
+pub(crate) fn moment(age_seconds: f64) -> Moment {
     Moment { at: "2026-03-01T10:00:00Z".into(), age_seconds }
 }
 
-fn sync(age: f64) -> Sync {
+pub(crate) fn sync(age: f64) -> Sync {
     Sync {
         ended: moment(age),
         mode: "nftables".into(),
@@ -37,14 +37,20 @@ fn family(name: &str) -> Family {
         since: Some(moment(200.0)),
         services: 120,
         service_ports: 240,
+        frontends: 300,
         endpoints: 1_200,
+        cluster_endpoints: 1_150,
+        local_endpoints: 100,
+        ports_without_endpoints: 2,
         syncs: vec![sync(12.0), start],
+        events: vec![Event::new(What::Compared("start"), moment(7_400.0), 1)],
+        totals: Totals { syncs: 2, failures: 0, changed: 245 },
         ..Family::default()
     }
 }
 
 /// Returns the state of an agent without problems.
-fn good() -> State {
+pub(crate) fn good() -> State {
     let mut state = State {
         version: VERSION,
         time: "2026-03-01T10:00:00Z".into(),
@@ -73,7 +79,7 @@ fn good() -> State {
 }
 
 /// Returns the state of an agent with every problem.
-fn bad() -> State {
+pub(crate) fn bad() -> State {
     let mut state = good();
     state.mode = "userspace".into();
     state.capture = Some("tproxy".into());
@@ -179,6 +185,18 @@ fn a_drift_of_long_ago_is_no_problem() {
     assert!(state.in_sync && state.problems.is_empty(), "{:?}", state.problems);
 }
 
+fn ready() -> Choice {
+    Choice { used: true, code: "endpoint-ready".into(), text: "is used: it is ready".into() }
+}
+
+fn left_out(code: &str, reason: &str) -> Choice {
+    Choice { used: false, code: code.into(), text: format!("is left out: {reason}") }
+}
+
+fn candidate(address: &str, cluster: Choice, local: Choice) -> Candidate {
+    Candidate { address: address.into(), slice: "web-abcde".into(), on_this_node: false, cluster, local }
+}
+
 fn page() -> ServicePage {
     let frontend = |kind: &str, address: Option<&str>, port| Frontend {
         kind: kind.into(),
@@ -206,6 +224,23 @@ fn page() -> ServicePage {
             endpoint("10.244.2.10:8080", true, true),
             endpoint("10.244.2.11:8080", false, true),
         ],
+        candidates: Some(vec![
+            candidate(
+                "10.244.1.10:8080",
+                ready(),
+                left_out("endpoint-on-other-node", "it is on another node"),
+            ),
+            candidate(
+                "10.244.1.12:8080",
+                left_out("endpoint-not-ready", "it is not ready"),
+                left_out("endpoint-on-other-node", "it is on another node"),
+            ),
+            candidate(
+                "10.244.2.13:8080",
+                left_out(Candidate::NO_TRAFFIC, "no traffic policy uses this list of endpoints"),
+                left_out("endpoint-not-serving", "it is terminating and not serving"),
+            ),
+        ]),
         refused: None,
     };
     let none = ServicePort {

@@ -1,6 +1,7 @@
 //! The documents as text for a terminal.
 
-use crate::{Family, ServicePage, ServicePort, State, Sync};
+use crate::event;
+use crate::{Candidate, Family, ServicePage, ServicePort, State, Sync};
 
 /// How many syncs are shown.
 const SYNCS: usize = 6;
@@ -49,15 +50,19 @@ pub fn services(page: &ServicePage) -> Vec<String> {
 fn headline(state: &State) -> String {
     let mode = mode(state);
     if state.in_sync {
-        let since = state.families.iter().filter_map(|family| family.since.as_ref());
-        let since = since.map(|since| since.age_seconds).fold(f64::INFINITY, f64::min);
-        let since = if since.is_finite() { format!(", compared {} ago", age(since)) } else { String::new() };
+        let since = compared(state).map(|since| format!(", compared {} ago", age(since))).unwrap_or_default();
         return format!("In sync: the kernel has every Service ({mode}{since}).");
     }
     format!("NOT IN SYNC: the kernel may lack changes of Services ({mode}).")
 }
 
-fn mode(state: &State) -> String {
+/// Returns the seconds since the last comparison.
+pub(crate) fn compared(state: &State) -> Option<f64> {
+    let since = state.families.iter().filter_map(|family| family.since.as_ref());
+    since.map(|since| since.age_seconds).min_by(f64::total_cmp)
+}
+
+pub(crate) fn mode(state: &State) -> String {
     let capture = state.capture.as_ref().map(|capture| format!(" by {capture}")).unwrap_or_default();
     format!("mode {}{capture}", state.mode)
 }
@@ -109,7 +114,7 @@ fn row(name: &str, value: &str) -> Vec<String> {
     vec![name.to_owned(), value.to_owned()]
 }
 
-fn health(state: &State) -> String {
+pub(crate) fn health(state: &State) -> String {
     let health = &state.health;
     let word = |yes: bool, good: &str, bad: &str| if yes { good } else { bad }.to_owned();
     let words = [
@@ -120,7 +125,7 @@ fn health(state: &State) -> String {
     words.join(", ")
 }
 
-fn objects(state: &State) -> String {
+pub(crate) fn objects(state: &State) -> String {
     let objects = &state.objects;
     let mut text = format!("{} Services, {} EndpointSlices", objects.services, objects.endpoint_slices);
     let pending = objects.pending_services.saturating_add(objects.pending_endpoint_slices);
@@ -137,11 +142,7 @@ fn families(state: &State) -> Vec<String> {
         vec![
             family.family.clone(),
             family_mode(family),
-            match family.sync.as_str() {
-                "inSync" => "in sync".to_owned(),
-                "waiting" => "waiting".to_owned(),
-                _ => "not in sync".to_owned(),
-            },
+            sync_state(family).to_owned(),
             family.since.as_ref().map_or_else(|| "-".to_owned(), |since| age(since.age_seconds)),
             family.services.to_string(),
             family.service_ports.to_string(),
@@ -151,6 +152,15 @@ fn families(state: &State) -> Vec<String> {
         ]
     }));
     columns("", &rows)
+}
+
+/// Returns the state of a family in words.
+pub(crate) fn sync_state(family: &Family) -> &'static str {
+    match family.sync.as_str() {
+        "inSync" => "in sync",
+        "waiting" => "waiting",
+        _ => "not in sync",
+    }
 }
 
 fn family_mode(family: &Family) -> String {
@@ -177,21 +187,35 @@ fn refused(state: &State) -> Vec<String> {
     lines
 }
 
-/// Returns the newest commits and failures of all families.
+/// Returns the newest commits and failures of all families as lines.
 fn syncs(state: &State) -> Vec<String> {
+    let mut all = newest_syncs(state);
+    if all.is_empty() {
+        return Vec::new();
+    }
+    all.truncate(SYNCS);
+    let mut lines = vec![String::new(), "Last syncs".to_owned()];
+    lines.extend(columns("  ", &sync_rows(&all)));
+    lines
+}
+
+/// Returns the commits and failures of all families, the newest first.
+pub(crate) fn newest_syncs(state: &State) -> Vec<(&Family, &Sync)> {
     let of = |family| move |sync| (family, sync);
     let mut all: Vec<(&Family, &Sync)> = state
         .families
         .iter()
         .flat_map(|family| family.syncs.iter().chain(&family.failures).map(of(family)))
         .collect();
-    if all.is_empty() {
-        return Vec::new();
-    }
     all.sort_by(|(_, one), (_, other)| one.ended.age_seconds.total_cmp(&other.ended.age_seconds));
+    all
+}
+
+/// Returns the rows of syncs, below those of their heading.
+pub(crate) fn sync_rows(syncs: &[(&Family, &Sync)]) -> Vec<Vec<String>> {
     let head = ["AGO", "FAMILY", "TOOK", "KERNEL", "WROTE", "BECAUSE"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    rows.extend(all.into_iter().take(SYNCS).map(|(family, sync)| {
+    rows.extend(syncs.iter().map(|(family, sync)| {
         vec![
             age(sync.ended.age_seconds),
             family.family.clone(),
@@ -201,9 +225,7 @@ fn syncs(state: &State) -> Vec<String> {
             because(sync),
         ]
     }));
-    let mut lines = vec![String::new(), "Last syncs".to_owned()];
-    lines.extend(columns("  ", &rows));
-    lines
+    rows
 }
 
 fn wrote(sync: &Sync) -> String {
@@ -222,12 +244,7 @@ fn because(sync: &Sync) -> String {
     match (sync.step.as_str(), sync.reason.as_deref()) {
         ("replacement", _) => return format!("the mode changed to {}", sync.mode),
         ("collection", _) => return "removal of what deleted Services used".to_owned(),
-        (_, Some("start")) => return "start".to_owned(),
-        (_, Some("failure")) => return "retry after a failure".to_owned(),
-        (_, Some("drift")) => return "another program changed the rules".to_owned(),
-        (_, Some("settings")) => return "new settings".to_owned(),
-        (_, Some("periodic")) => return "periodic comparison".to_owned(),
-        (_, Some("verification")) => return "verification".to_owned(),
+        (_, Some(reason)) => return event::because(reason).to_owned(),
         _ => {}
     }
     let rest = sync.changed.saturating_sub(sync.examples.len());
@@ -286,12 +303,21 @@ fn service_port(port: &ServicePort) -> Vec<String> {
         };
         rows.push(row(if index == 0 { "endpoints" } else { "" }, &format!("{}{only}", endpoint.address)));
     }
+    let left_out = |candidate: &Candidate| {
+        let choice = candidate.left_out()?;
+        let reason = choice.text.strip_prefix("is left out: ").unwrap_or(&choice.text);
+        Some(format!("{}: {reason}", candidate.address))
+    };
+    let left_out = port.candidates.iter().flatten().filter_map(left_out);
+    for (index, text) in left_out.enumerate() {
+        rows.push(row(if index == 0 { "left out" } else { "" }, &text));
+    }
     lines.extend(columns("    ", &rows));
     lines
 }
 
 /// Returns rows as lines whose columns are aligned.
-fn columns(indent: &str, rows: &[Vec<String>]) -> Vec<String> {
+pub(crate) fn columns(indent: &str, rows: &[Vec<String>]) -> Vec<String> {
     let mut widths: Vec<usize> = Vec::new();
     for row in rows {
         widths.resize(widths.len().max(row.len()), 0);
@@ -335,7 +361,7 @@ pub(crate) fn age(seconds: f64) -> String {
 }
 
 /// Returns the duration of a sync.
-fn short(seconds: f64) -> String {
+pub(crate) fn short(seconds: f64) -> String {
     if seconds < 0.001 {
         format!("{:.0}µs", seconds * 1e6)
     } else if seconds < 1.0 {

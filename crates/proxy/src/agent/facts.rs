@@ -4,13 +4,18 @@ use std::net::SocketAddr;
 
 use portolan_engine::Refusal;
 use portolan_model::catalog::{ExplainedPort, LeftOut, ObjectFault, PerFamily};
-use portolan_model::{Family, Protocol, ServicePortName};
+use portolan_model::{Catalog, Family, Protocol, ServicePortName};
 use portolan_status::Objects;
 
 use super::Agent;
 use crate::control::{Facts, OfPackets, REFUSED_MAX, RefusedPorts};
 
 impl Agent {
+    /// Returns the Catalog, for the reasons of the endpoint selection.
+    pub(crate) const fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// Returns what the agent knows. It is bounded, whatever the number of Services.
     pub(crate) fn facts(&self) -> Facts {
         let pending = self.backlog.waiting();

@@ -78,7 +78,8 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
 async fn prepare(control: &Arc<Control>) -> Result<Prepared, &'static str> {
     let facts = control.ask(Agent::of_packets).await.ok_or("the agent is ending")?;
     let facts = facts.ok_or("the Services are not known completely yet; ask again")?;
-    let lanes = Control::snapshots(&facts.engine).await.ok_or("a commit takes long; ask again")?;
+    let lanes =
+        Control::ask_engine(&facts.engine, |lanes| lanes).await.ok_or("a commit takes long; ask again")?;
     Ok(Prepared { facts, lanes })
 }
 

@@ -7,8 +7,10 @@ use hyper::{HeaderMap, Method, Request, StatusCode};
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, Place, explain, services, snapshot, state};
+use super::{Control, Place, explain, page, services, snapshot, state};
 
+/// The path of the web page.
+pub(crate) const PAGE: &str = "/debug/portolan/";
 /// The path of the state document.
 pub(crate) const STATE: &str = "/debug/portolan/state";
 /// The path of the pages of Services.
@@ -54,7 +56,8 @@ const fn get_on_socket(path: &'static str, answer: Make) -> Route {
 }
 
 /// All paths.
-static ROUTES: [Route; 4] = [
+static ROUTES: [Route; 5] = [
+    get(PAGE, |_, request, _| Box::pin(std::future::ready(page::answer(&request)))),
     get(STATE, |control, request, place| Box::pin(state::answer(control, request, place))),
     get(SERVICES, |control, request, place| Box::pin(services::answer(control, request, place))),
     post(EXPLAIN, |control, request, place| Box::pin(explain::answer(control, request, place))),

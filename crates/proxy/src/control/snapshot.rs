@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
-use portolan_engine::FamilySnapshot;
 use portolan_model::Catalog;
 use portolan_model::object::Node;
 use portolan_node::health::Now;
@@ -19,6 +18,7 @@ use portolan_snapshot::{ApiServer, FORMAT, History, Recorded, Snapshot, VERSION,
 use portolan_web::{self as web, Answer};
 use serde::{Serialize, Serializer};
 
+use super::state::Lane;
 use super::{Control, Facts, Place, routes, state};
 use crate::agent::Agent;
 use crate::packets;
@@ -43,13 +43,13 @@ pub(super) async fn answer(control: Arc<Control>, _: Request<Bytes>, place: Plac
     let Some((facts, held)) = control.ask(|agent: &Agent| (agent.facts(), agent.held())).await else {
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending");
     };
-    let snapshots = match &facts.engine {
-        Some(engine) => Control::snapshots(engine).await,
+    let lanes = match &facts.engine {
+        Some(engine) => Control::ask_engine(engine, Lane::all).await,
         None => Some(Vec::new()),
     };
     let answering = crate::blocking::run(move || {
         let _places = (place, alone);
-        let packed = document(&control, &facts, snapshots, held);
+        let packed = document(&control, &facts, lanes, held);
         portolan_sock::memory::trim();
         packed
     });
@@ -62,7 +62,7 @@ pub(super) async fn answer(control: Arc<Control>, _: Request<Bytes>, place: Plac
 fn document(
     control: &Control,
     facts: &Facts,
-    snapshots: Option<Vec<FamilySnapshot>>,
+    lanes: Option<Vec<Lane>>,
     held: Held,
 ) -> anyhow::Result<Vec<u8>> {
     let Held { catalog, node, families, history } = held;
@@ -70,7 +70,7 @@ fn document(
         format: FORMAT.to_owned(),
         version: VERSION,
         time: rfc3339(Now::read().wall),
-        state: state::document(control, facts, snapshots),
+        state: state::document(control, facts, lanes),
         node: portolan_snapshot::Node {
             name: facts.node.clone(),
             addresses: packets::interface_addresses()?,

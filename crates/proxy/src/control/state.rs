@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
-use portolan_engine::{Attempt, Extent, FamilySnapshot, State as SyncState, Table};
-use portolan_model::{Backend, Forwarding};
+use portolan_engine::{
+    Attempt, Counts, Event, Extent, FamilySnapshot, Happening, State as SyncState, Step, Table,
+};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::conntrack::Fill;
 use portolan_node::health::Now;
 use portolan_node::metrics::Resource;
 use portolan_node::time::rfc3339;
-use portolan_status::{self as status, Family, Moment, State, Sync, problems};
+use portolan_status::{self as status, Family, Moment, State, Sync, What, problems};
 use portolan_web::Answer;
 
 use super::{Control, Facts, Place, RefusedPorts, routes};
@@ -23,19 +24,18 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
     let Some(facts) = control.ask(Agent::facts).await else {
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending");
     };
-    let snapshots = match &facts.engine {
-        Some(engine) => Control::snapshots(engine).await,
+    let lanes = match &facts.engine {
+        Some(engine) => Control::ask_engine(engine, Lane::all).await,
         None => Some(Vec::new()),
     };
-    routes::document(&request, place, move || document(&control, &facts, snapshots)).await
+    routes::document(&request, place, move || document(&control, &facts, lanes)).await
 }
 
-/// Makes the document. `snapshots` are `None` if the engine has not answered.
-pub(super) fn document(control: &Control, facts: &Facts, snapshots: Option<Vec<FamilySnapshot>>) -> State {
-    let engine_answered = snapshots.is_some();
-    let lanes = match snapshots {
-        Some(snapshots) => {
-            let lanes: Vec<Lane> = snapshots.into_iter().map(Lane::of).collect();
+/// Makes the document. `lanes` are `None` if the engine has not answered.
+pub(super) fn document(control: &Control, facts: &Facts, lanes: Option<Vec<Lane>>) -> State {
+    let engine_answered = lanes.is_some();
+    let lanes = match lanes {
+        Some(lanes) => {
             control.remember(&lanes);
             lanes
         }
@@ -49,35 +49,19 @@ pub(super) fn document(control: &Control, facts: &Facts, snapshots: Option<Vec<F
 #[derive(Debug, Clone)]
 pub(super) struct Lane {
     snapshot: FamilySnapshot,
-    services: usize,
-    service_ports: usize,
-    endpoints: usize,
+    counts: Counts,
 }
 
 impl Lane {
     fn of(mut snapshot: FamilySnapshot) -> Self {
-        let empty = Table::new(snapshot.table.settings().clone());
-        let table = std::mem::replace(&mut snapshot.table, empty);
-        let (mut services, mut endpoints, mut last) = (0_usize, 0_usize, None);
-        for (name, forwarding) in table.iter() {
-            let service = (&name.namespace, &name.service);
-            services = services.saturating_add(usize::from(last != Some(service)));
-            last = Some(service);
-            endpoints = endpoints.saturating_add(self::endpoints(&forwarding).count());
-        }
-        Self { snapshot, services, service_ports: table.len(), endpoints }
+        let counts = snapshot.table.counts();
+        snapshot.table = Table::new(snapshot.table.settings().clone());
+        Self { snapshot, counts }
     }
-}
 
-/// Returns the endpoints of a Service port, each once, and whether policy Cluster and policy Local use it.
-pub(super) fn endpoints(forwarding: &Forwarding) -> impl Iterator<Item = (&Backend, bool, bool)> {
-    let has = |list: &[Backend], backend: &Backend| {
-        list.binary_search_by_key(&(backend.address, backend.port), |at| (at.address, at.port)).is_ok()
-    };
-    let cluster =
-        forwarding.cluster.iter().map(move |backend| (backend, true, has(&forwarding.local, backend)));
-    let local = forwarding.local.iter().filter(move |backend| !has(&forwarding.cluster, backend));
-    cluster.chain(local.map(|backend| (backend, false, true)))
+    pub(super) fn all(snapshots: Vec<FamilySnapshot>) -> Vec<Self> {
+        snapshots.into_iter().map(Self::of).collect()
+    }
 }
 
 fn state(control: &Control, facts: &Facts, lanes: &[Lane], engine_answered: bool) -> State {
@@ -131,7 +115,7 @@ fn watch(control: &Control, resource: Resource, now: Now) -> status::Watch {
 }
 
 fn family(lane: &Lane, facts: &Facts, now: Now) -> Family {
-    let Lane { snapshot, services, service_ports, endpoints } = lane;
+    let Lane { snapshot, counts } = lane;
     let (sync, since) = match snapshot.state {
         SyncState::Waiting => ("waiting", None),
         SyncState::InSync { since } => ("inSync", Some(since)),
@@ -147,14 +131,24 @@ fn family(lane: &Lane, facts: &Facts, now: Now) -> Family {
         sync: sync.to_owned(),
         since: since.map(|since| moment(since, now)),
         reason: snapshot.state.reason().map(|reason| reason.name().to_owned()),
-        services: *services,
-        service_ports: *service_ports,
-        endpoints: *endpoints,
+        services: counts.services,
+        service_ports: counts.service_ports,
+        frontends: counts.frontends,
+        endpoints: counts.endpoints,
+        cluster_endpoints: counts.cluster_endpoints,
+        local_endpoints: counts.local_endpoints,
+        ports_without_endpoints: counts.without_endpoints,
         pending: snapshot.pending,
         refused: some.iter().take(Family::MAX_REFUSED).map(refused).collect(),
         refused_count: *count,
         syncs: newest_first(&snapshot.commits),
         failures: newest_first(&snapshot.failures),
+        events: snapshot.events.iter().rev().map(|event| happened(event, now)).collect(),
+        totals: status::Totals {
+            syncs: snapshot.totals.commits,
+            failures: snapshot.totals.failures,
+            changed: snapshot.totals.changed,
+        },
         drift: status::Drift {
             noticed: snapshot.drift.noticed,
             repaired: snapshot.drift.repaired,
@@ -199,6 +193,17 @@ fn attempted(attempt: &Attempt, now: Now) -> Sync {
     }
 }
 
+fn happened(event: &Event, now: Now) -> status::Event {
+    let what = match &event.what {
+        Happening::Compared(why) => What::Compared(why.name()),
+        Happening::Repaired => What::Repaired,
+        Happening::Replaced => What::Replaced(event.mode),
+        Happening::Failed(Step::Collection, error) => What::CollectionFailed(error),
+        Happening::Failed(_, error) => What::Failed(error),
+    };
+    status::Event::new(what, moment(event.at, now), event.times)
+}
+
 fn moment(at: Instant, now: Now) -> Moment {
     let age = now.monotonic.saturating_duration_since(at);
     let at = now.wall.checked_sub(age).unwrap_or(now.wall);
@@ -214,7 +219,8 @@ fn seconds(duration: Duration) -> f64 {
 mod tests {
     use std::sync::Arc;
 
-    use portolan_model::{Change, Protocol, ServicePortName, Settings};
+    use portolan_engine::{COMMITS_KEPT, EVENTS_KEPT, FAILURES_KEPT, Totals};
+    use portolan_model::{Backend, Change, Forwarding, Protocol, ServicePortName, Settings};
 
     use super::*;
 
@@ -247,6 +253,8 @@ mod tests {
             pending: 0,
             commits: Vec::new(),
             failures: Vec::new(),
+            events: Vec::new(),
+            totals: Totals::default(),
             drift: portolan_engine::Drift::default(),
             successor: None,
             retired: Vec::new(),
@@ -282,8 +290,10 @@ mod tests {
             objects: portolan_engine::ObjectChanges::default(),
             outcome: Ok(portolan_engine::Written::default()),
         };
-        snapshot.commits = vec![attempt.clone(); portolan_engine::ATTEMPTS_KEPT];
-        snapshot.failures = vec![attempt; portolan_engine::ATTEMPTS_KEPT];
+        snapshot.commits = vec![attempt.clone(); COMMITS_KEPT];
+        snapshot.failures = vec![attempt; FAILURES_KEPT];
+        let event = Event { what: Happening::Repaired, mode: "nftables", at: Instant::now(), times: 1 };
+        snapshot.events = vec![event; EVENTS_KEPT];
         let mut facts = Facts {
             engine: None,
             configuration: Configuration::default(),
@@ -298,22 +308,15 @@ mod tests {
         assert_eq!((state.families[0].services, state.families[0].refused_count), (10_000, 10_000));
         assert_eq!(state.families[0].refused.len(), Family::MAX_REFUSED);
         let bytes = serde_json::to_vec(&state).expect("JSON").len();
-        assert!(bytes < 64 * 1024, "{bytes} bytes");
-    }
-
-    #[test]
-    fn each_endpoint_is_there_once() {
-        let forwarding = forwarding(&[1, 2], &[2, 3]);
-        let found: Vec<_> =
-            endpoints(&forwarding).map(|(at, cluster, local)| (*at, cluster, local)).collect();
-        assert_eq!(found, [(backend(1), true, false), (backend(2), true, true), (backend(3), false, true)]);
+        assert!(bytes < 96 * 1024, "{bytes} bytes");
     }
 
     #[test]
     fn a_service_counts_once_and_its_ports_each() {
         let names = [("a", "x", "p"), ("a", "x", "q"), ("b", "x", "p")];
         let lane = Lane::of(snapshot(names.map(|(of, name, port)| (of.into(), name.into(), port.into()))));
-        assert_eq!((lane.services, lane.service_ports, lane.endpoints), (2, 3, 9));
+        let Counts { services, service_ports, endpoints, .. } = lane.counts;
+        assert_eq!((services, service_ports, endpoints), (2, 3, 9));
         assert!(lane.snapshot.table.is_empty(), "the table is not kept");
     }
 
