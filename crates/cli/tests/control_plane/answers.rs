@@ -65,7 +65,7 @@ fn replay(site: &Site) {
     let failures = site.namespace.run(|| {
         let mut client = HttpClient::new(address, PATIENCE);
         let rows = rows();
-        let failures = rows.iter().enumerate().flat_map(|(number, row)| check(&mut client, row, number));
+        let failures = rows.iter().enumerate().filter_map(|(number, row)| check(&mut client, row, number));
         failures.collect::<Vec<String>>()
     });
     let failures = failures.unwrap();

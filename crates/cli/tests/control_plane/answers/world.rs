@@ -10,7 +10,7 @@ pub(super) const ARGUMENTS: [&str; 2] = ["--service-cluster-ip-range", "10.96.0.
 pub(super) struct Kind {
     /// The name in the table. The Event of `core/v1` is `CoreEvent`.
     pub(super) name: &'static str,
-    kind: &'static str,
+    type_name: &'static str,
     api_version: &'static str,
     plural: &'static str,
     namespaced: bool,
@@ -77,18 +77,18 @@ const fn kind(
     namespaced: bool,
     base: fn() -> Value,
 ) -> Kind {
-    Kind { name, kind: name, api_version, plural, namespaced, base }
+    Kind { name, type_name: name, api_version, plural, namespaced, base }
 }
 
 impl Kind {
     /// Returns a name for the object of a row. That of an IPAddress is an address.
     pub(super) fn name_of(&self, row: usize) -> String {
-        if self.kind == "IPAddress" { format!("fd00:1::{:x}", row + 1) } else { format!("row-{row}") }
+        if self.type_name == "IPAddress" { format!("fd00:1::{:x}", row + 1) } else { format!("row-{row}") }
     }
 
     /// Returns what every object has: its kind and its name.
     pub(super) fn identity(&self, name: &str) -> Value {
-        json!({"apiVersion": self.api_version, "kind": self.kind, "metadata": {"name": name}})
+        json!({"apiVersion": self.api_version, "kind": self.type_name, "metadata": {"name": name}})
     }
 
     /// Returns a valid object.
@@ -101,7 +101,7 @@ impl Kind {
     pub(super) fn to_replace(&self, mut object: Value) -> Value {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("managedFields");
-            if self.kind != "Lease" {
+            if self.type_name != "Lease" {
                 metadata.remove("resourceVersion");
             }
         }
