@@ -75,8 +75,8 @@
 //!
 //! # Reading in terms of Services
 //!
-//! [`read()`] and [`Ipvs::observe`] describe what the kernel has, whether this mode or kube-proxy's IPVS mode wrote it, as
-//! a [`portolan_model::observed::Observed`]. Module `read` fetches rows, and module `observe` translates them. Neither
+//! [`read()`] describes what the kernel has, whether this mode or kube-proxy's IPVS mode wrote it, as a
+//! [`portolan_model::observed::Observed`]. Module `read` fetches rows, and module `observe` translates them. Neither
 //! needs the forwarding table.
 
 mod comparison;

@@ -58,7 +58,7 @@
 //!
 //! # Reading back
 //!
-//! [`read`] and [`Nftables::observe`] return what the kernel has in the terms of Services, without the wanted table.
+//! [`read`] and [`read_capture`] return what the kernel has in the terms of Services, without the wanted table.
 
 mod changeset;
 mod class;
