@@ -75,7 +75,7 @@ fn until(
 /// What an answer says of Services, without names of pods and nodes, which a snapshot does not have.
 fn meaning(report: &Value) -> Value {
     let wanted = &report["wanted"];
-    let endpoints = wanted["endpoints"].as_array().unwrap().iter();
+    let endpoints = wanted["endpoints"].as_array().into_iter().flatten();
     let endpoint = |of: &Value| json!([of["endpoint"], of["used"], of["code"], of["masqueraded"]]);
     let steps = wanted["steps"].as_array().unwrap().iter().map(|step| step["code"].clone());
     json!({
