@@ -108,16 +108,14 @@ impl Handler {
     async fn dispatch(&self, request: Request<Arriving>, subject: &dyn Subject) -> Result<Answer, Refused> {
         let route = Route::parse(request.uri().path())?;
         let deprecated = route.resource().and_then(|resource| resource.info().deprecated);
-        let deprecated: Vec<String> = deprecated.map(str::to_owned).into_iter().collect();
-        match self.follow(route, request, subject).await {
-            Ok(mut answer) => {
-                warn(answer.headers_mut(), &deprecated);
-                Ok(answer)
-            }
-            Err(Refused { error, warnings }) => {
-                Err(Refused { error, warnings: deprecated.into_iter().chain(warnings).collect() })
+        let mut answered = self.follow(route, request, subject).await;
+        if let Some(deprecated) = deprecated.map(str::to_owned) {
+            match &mut answered {
+                Ok(answer) => warn(answer.headers_mut(), &[deprecated]),
+                Err(refused) => refused.warnings.insert(0, deprecated),
             }
         }
+        answered
     }
 
     async fn follow(
@@ -305,10 +303,13 @@ fn written(
     outcome: Result<Outcome, Refused>,
     remarks: Vec<String>,
 ) -> Result<Answer, Refused> {
-    let mut outcome = outcome.map_err(|mut refused| {
-        refused.warnings.splice(0..0, remarks.iter().cloned());
-        refused
-    })?;
+    let mut outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(mut refused) => {
+            refused.warnings.splice(0..0, remarks);
+            return Err(refused);
+        }
+    };
     outcome.warnings.splice(0..0, remarks);
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = presenter.object(code, outcome.object)?;

@@ -181,7 +181,9 @@ fn a_write_of_the_status_does_not_warn_about_the_spec() {
     let created = send_json(address, "POST", SERVICES, &web);
     assert_eq!((created.code, warnings(&created).len()), (201, 1));
     let one = format!("{SERVICES}/web");
-    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.2"}]}}});
+    let condition = json!({"type": "Ready", "status": "True", "reason": "Tested", "message": "",
+        "lastTransitionTime": "2026-11-21T21:03:57Z"});
+    let status = json!({"status": {"conditions": [condition]}});
     let patched = send_json(address, "PATCH", &format!("{one}/status"), &status);
     assert_eq!((patched.code, warnings(&patched)), (200, vec![]), "{}", patched.text());
     let put = send_json(address, "PUT", &format!("{one}/status"), &patched.json());

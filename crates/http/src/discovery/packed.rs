@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 
 use bytes::Bytes;
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, StatusCode, header};
 use portolan_web::accepts_gzip;
 
 use super::{tag_of, tagged};
@@ -33,9 +33,10 @@ impl Packed {
         let packed = accepts_gzip(headers);
         let body = || if packed { self.gzip.clone() } else { self.text().into() };
         let mut answer = tagged(&self.tag, media_type, headers, body);
+        let has_body = answer.status() == StatusCode::OK;
         let fields = answer.headers_mut();
         fields.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-        if packed {
+        if packed && has_body {
             fields.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         }
         answer
