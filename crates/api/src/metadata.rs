@@ -124,7 +124,7 @@ fn drop_empty(metadata: &mut Object) {
         }
     }
     for key in ["finalizers", "ownerReferences"] {
-        if metadata.get(key).and_then(Value::as_array).is_some_and(|list| list.is_empty()) {
+        if matches!(metadata.get(key), Some(Value::Array(list)) if list.is_empty()) {
             metadata.remove(key);
         }
     }

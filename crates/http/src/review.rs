@@ -206,7 +206,7 @@ mod tests {
     ];
 
     impl Subject for Reader {
-        fn user(&self) -> &str {
+        fn user(&self) -> &'static str {
             "eve"
         }
 

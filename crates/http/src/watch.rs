@@ -6,6 +6,8 @@
 
 mod frames;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration, vec};
 

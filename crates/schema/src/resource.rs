@@ -32,11 +32,11 @@ pub enum Resource {
     NodePort,
     /// `v1` Pod. There are none; clients such as `kubectl drain` list them.
     Pod,
-    /// `authorization.k8s.io/v1` SelfSubjectAccessReview: whether the client may do something.
+    /// `authorization.k8s.io/v1` `SelfSubjectAccessReview`: whether the client may do something.
     AccessReview,
-    /// `authorization.k8s.io/v1` SelfSubjectRulesReview: everything that the client may do.
+    /// `authorization.k8s.io/v1` `SelfSubjectRulesReview`: everything that the client may do.
     RulesReview,
-    /// `authentication.k8s.io/v1` SelfSubjectReview: who the client is.
+    /// `authentication.k8s.io/v1` `SelfSubjectReview`: who the client is.
     SelfReview,
 }
 

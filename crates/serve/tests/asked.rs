@@ -111,7 +111,7 @@ fn every_path_serves_the_verbs_of_discovery_and_no_other() {
     for (root, list) in versions(address) {
         let document = get(address, &format!("/openapi/v3{root}")).expect(200);
         let resources = list["resources"].as_array().unwrap();
-        let mut served = BTreeSet::new();
+        let mut found = BTreeSet::new();
         for resource in resources.iter().filter(|it| !it["name"].as_str().unwrap().contains('/')) {
             for (path, is_named, verbs) in paths(&root, resource, resources) {
                 let mut methods = BTreeSet::new();
@@ -141,12 +141,12 @@ fn every_path_serves_the_verbs_of_discovery_and_no_other() {
                     .collect();
                 assert_eq!(methods, operations, "{template}");
                 if !methods.is_empty() {
-                    served.insert(template);
+                    found.insert(template);
                 }
             }
         }
         let documented: BTreeSet<String> = document["paths"].as_object().unwrap().keys().cloned().collect();
-        assert_eq!(served, documented, "{root}");
+        assert_eq!(found, documented, "{root}");
     }
     assert!(count > 200, "{count} requests");
     assert_eq!(everything(address), before, "nothing has changed");

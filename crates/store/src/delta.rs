@@ -22,9 +22,9 @@ struct Index<'t> {
 }
 
 impl Delta {
-    /// Returns the difference of `encoded` from `json`; `None` if it would take more than a third of the memory of `json`.
+    /// Returns the difference of `encoded` from `json`; `None` if it would take more memory than [`most`].
     pub(crate) fn of(encoded: &[u8], json: &[u8]) -> Option<Self> {
-        let most = json.len() / 3;
+        let most = most(json);
         let index = Index::new(json);
         let (mut steps, mut literal, mut at) = (Vec::new(), 0, 0);
         while let Some(rest) = encoded.get(at..).filter(|rest| rest.len() >= LEAST) {
@@ -61,6 +61,11 @@ impl Delta {
     }
 }
 
+/// Returns the maximum length of a difference from `json`, which bounds the memory of what is kept.
+fn most(json: &[u8]) -> usize {
+    json.len() / 3 * 2
+}
+
 /// Appends a step. Returns `None` if a number is too large.
 fn step(steps: &mut Vec<u8>, literal: &[u8], (start, length): (usize, usize)) -> Option<()> {
     for number in [literal.len(), start, length] {
@@ -87,7 +92,7 @@ impl<'t> Index<'t> {
     fn slot(&self, block: &[u8]) -> usize {
         let word = block.first_chunk().map_or(0, |block| u64::from_le_bytes(*block));
         // The factor of Fibonacci hashing: 2^64 divided by the golden ratio.
-        (word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize
+        usize::try_from(word.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift).unwrap_or_default()
     }
 
     /// Returns the part of the text that equals the beginning of `rest`, extended backwards over the end of `before`: the
@@ -149,7 +154,7 @@ mod tests {
                 encoded.extend(json.iter().skip(start).take(length));
             }
             if let Some(delta) = Delta::of(&encoded, &json) {
-                prop_assert!(delta.0.len() <= json.len() / 3);
+                prop_assert!(delta.0.len() <= most(&json));
                 prop_assert_eq!(joined(&delta, &json), encoded);
             }
         }
