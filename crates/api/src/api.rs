@@ -57,6 +57,7 @@ use crate::{
     allocate::{AllocatorMetrics, Ledger},
     config::{ApiConfig, ServiceRanges},
     error::ApiError,
+    refused::Refused,
     service_cidr,
 };
 
@@ -196,6 +197,17 @@ impl Api {
         object: Object,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
+        Ok(self.create_with_warnings(resource, namespace, object, options).await?)
+    }
+
+    /// Creates an object like [`Api::create`]. A refusal has the warnings about the request, too.
+    pub async fn create_with_warnings(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        object: Object,
+        options: WriteOptions,
+    ) -> Result<Outcome, Refused> {
         let object = Kept::new(object);
         let decide = |ledger: &mut Ledger| {
             let new = (object.object()?, Owners::of_create(options));
@@ -309,6 +321,17 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<Outcome, ApiError> {
+        Ok(self.change_with_warnings(target, part, change, options).await?)
+    }
+
+    /// Replaces or patches like [`Api::change`]. A refusal has the warnings about the request, too.
+    pub async fn change_with_warnings(
+        &self,
+        target: Target<'_>,
+        part: Part,
+        change: Change,
+        options: WriteOptions,
+    ) -> Result<Outcome, Refused> {
         let decided =
             self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
         decided.map(|outcome| outcome.seen_as(target.resource))
@@ -418,12 +441,13 @@ fn keep_finalizers_and_owners(object: &mut Object, stored: &StoredObject) {
     }
 }
 
-/// Returns the resource for the `apiVersion` and `kind` of an object.
+/// Returns the resource for the `apiVersion` and `kind` of an object that can be stored.
 pub fn resource_of(object: &Object) -> Result<Resource, ApiError> {
     let text = |key| json::text(object, key).unwrap_or_default();
-    Resource::by_kind(text("apiVersion"), text("kind")).ok_or_else(|| ApiError::Mismatch {
+    let stored = Resource::by_kind(text("apiVersion"), text("kind")).filter(|it| it.is_stored());
+    stored.ok_or_else(|| ApiError::Mismatch {
         field: "apiVersion and kind",
         body: format!("{} {}", text("apiVersion"), text("kind")),
-        url: "any kind that is served here".to_owned(),
+        url: "any kind that is stored here".to_owned(),
     })
 }

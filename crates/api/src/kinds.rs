@@ -38,7 +38,11 @@ pub(crate) fn prepare(resource: Resource, object: &mut Object, old: Option<&Obje
         | Resource::Event
         | Resource::CoreEvent
         | Resource::Lease
-        | Resource::NodePort => {}
+        | Resource::NodePort
+        | Resource::Pod
+        | Resource::AccessReview
+        | Resource::RulesReview
+        | Resource::SelfReview => {}
     }
 }
 
@@ -55,7 +59,11 @@ pub(crate) fn validate(resource: Resource, object: &Object, old: Option<&Object>
         Resource::IpAddress => ip_address::validate(object, old),
         Resource::Event | Resource::CoreEvent => event::validate(resource, object, old),
         Resource::Lease => lease::validate(object),
-        Resource::NodePort => Vec::new(),
+        Resource::NodePort
+        | Resource::Pod
+        | Resource::AccessReview
+        | Resource::RulesReview
+        | Resource::SelfReview => Vec::new(),
     }
 }
 
@@ -64,9 +72,6 @@ pub(crate) fn warnings(resource: Resource, object: &Object) -> Vec<String> {
     match resource {
         Resource::Service => service::warnings(object),
         Resource::EndpointSlice => endpoint_slice::warnings(object),
-        Resource::Endpoints => {
-            vec!["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned()]
-        }
         _ => Vec::new(),
     }
 }

@@ -25,6 +25,7 @@ mod histogram;
 pub mod kinds;
 pub mod metadata;
 mod names;
+mod refused;
 mod selector;
 pub mod service_cidr;
 #[cfg(any(test, feature = "testing"))]
@@ -39,6 +40,7 @@ pub use self::{
     config::{ApiConfig, ConfigError, ServiceRanges},
     error::{ApiError, CauseReason, FieldError},
     histogram::Histogram,
+    refused::Refused,
     selector::Selector,
 };
 pub use portolan_ipam::{NodePortRange, node_port::NodePortRangeError};

@@ -55,6 +55,7 @@ pub(crate) fn prepare_create(resource: Resource, metadata: &mut Object) {
         let name = format!("{}{}", cut(prefix, GENERATED_PREFIX), suffix());
         metadata.insert("name".to_owned(), name.into());
     }
+    drop_empty(metadata);
     metadata.insert("uid".to_owned(), uid().into());
     metadata.insert("creationTimestamp".to_owned(), now().into());
     if resource == Resource::EndpointSlice {
@@ -116,6 +117,21 @@ pub(crate) fn prepare_update(metadata: &mut Object, old: &Object) {
     }
     metadata.remove("selfLink");
     metadata.remove("managedFields");
+    drop_empty(metadata);
+}
+
+/// Removes empty maps and lists. They mean the same as absent ones, and clients would show them.
+fn drop_empty(metadata: &mut Object) {
+    for key in ["annotations", "labels"] {
+        if json::object(metadata, key).is_some_and(Object::is_empty) {
+            metadata.remove(key);
+        }
+    }
+    for key in ["finalizers", "ownerReferences"] {
+        if matches!(metadata.get(key), Some(Value::Array(list)) if list.is_empty()) {
+            metadata.remove(key);
+        }
+    }
 }
 
 /// Returns everything that is wrong with the `metadata` of a new object whose name is generated already.

@@ -249,6 +249,9 @@ fn what_get_prints() {
         assert_eq!(cells(&slices)[..4], ["web-1", "IPv4", "8080", "192.168.100.21,192.168.100.22"]);
         let everywhere = shell.kubectl("get svc -A --no-headers");
         assert!(everywhere.lines().any(|line| cells(line)[..2] == ["shop", "web"]), "{everywhere}");
+        let address = shell.kubectl("get ipaddress 10.96.0.80");
+        let lines: Vec<_> = address.lines().map(cells).collect();
+        assert_eq!(lines, [["NAME", "PARENTREF"], ["10.96.0.80", "services/shop/web"]]);
         let ready = shell.kubectl("get nodes --no-headers");
         assert_eq!(cells(&ready)[..3], ["host1", "Unknown", "<none>"]);
         assert!(shell.kubectl("get servicecidrs").contains("10.96.0.0/16"));
@@ -294,6 +297,74 @@ fn patches_labels_and_the_editor() {
             (&labels, &"ClientIP".into())
         );
         assert_eq!(service["metadata"]["annotations"]["note"], "seen");
+    }
+}
+
+#[test]
+fn the_editor_shows_no_empty_annotations() {
+    for shell in shells() {
+        shell.kubectl("create -f web.yaml");
+        shell.kubectl("annotate service web note=seen");
+        shell.kubectl("annotate service web note-");
+        shell.write("editor", "#!/bin/sh\ncp \"$1\" edited\n");
+        let editor = shell.folder.path().join("editor");
+        fs::set_permissions(&editor, fs::Permissions::from_mode(0o755)).unwrap();
+        shell.good(&format!("KUBE_EDITOR={} {SERVER} -n shop edit service web", editor.display()));
+        let shown = fs::read_to_string(shell.folder.path().join("edited")).unwrap();
+        assert!(shown.contains("name: web\n") && !shown.contains("annotations"), "{shown}");
+    }
+}
+
+#[test]
+fn nodes_are_described_and_drained() {
+    for shell in shells() {
+        shell.kubectl("apply -f web.yaml");
+        let described = shell.kubectl("describe node host1");
+        for text in ["InternalIP:  192.168.100.1", "Non-terminated Pods:", "(0 in total)"] {
+            assert!(described.contains(text), "{text} in {described}");
+        }
+        assert!(shell.kubectl("drain host1").contains("node/host1 drained"));
+        assert_eq!(shell.object("node host1")["spec"]["unschedulable"], true);
+        shell.kubectl("uncordon host1");
+        assert_eq!(shell.kubectl("get pods -A -o name"), "");
+        let all = shell.kubectl("get all");
+        assert!(all.contains("service/web") && !all.contains("pod/"), "{all}");
+    }
+}
+
+#[test]
+fn users_learn_what_they_may_do() {
+    for shell in shells() {
+        assert_eq!(shell.kubectl("auth can-i delete nodes"), "yes\n");
+        assert!(shell.kubectl("auth can-i --list").contains("*.*"));
+        let user = shell.kubectl("auth whoami");
+        for text in ["portolan-admin", "system:masters", "system:authenticated"] {
+            assert!(user.contains(text), "{text} in {user}");
+        }
+        shell.good(&format!("{BINARY} serve kubeconfig --role proxy --data-dir data --output proxy.conf"));
+        let proxy = "kubectl --kubeconfig proxy.conf -n shop";
+        assert_eq!(shell.good(&format!("{proxy} auth can-i list services")), "yes\n");
+        let refused = shell.run(&format!("{proxy} auth can-i delete services"));
+        assert_eq!((refused.status.code(), refused.stdout.as_slice()), (Some(1), b"no\n".as_slice()));
+        let list = shell.good(&format!("{proxy} auth can-i --list"));
+        assert!(list.contains("endpointslices.discovery.k8s.io") && !list.contains("*.*"), "{list}");
+        assert!(shell.good(&format!("{proxy} auth whoami")).contains("system:kube-proxy"));
+    }
+}
+
+#[test]
+fn apply_prunes_with_an_allowlist() {
+    for shell in shells() {
+        shell.kubectl("apply -f web.yaml");
+        let extra = "apiVersion: v1\nkind: Service\nmetadata: {name: extra, namespace: shop}\nspec: {ports: [{port: 80}]}\n";
+        shell.write("extra.yaml", extra);
+        shell.kubectl("apply -f extra.yaml");
+        let pruned = shell.kubectl("apply -f web.yaml --prune --all --prune-allowlist=core/v1/Service");
+        assert!(pruned.contains("service/extra pruned"), "{pruned}");
+        assert_eq!(shell.kubectl("get services -o name"), "service/web\n");
+        // Without the list, kubectl looks for all kinds that it knows, and stops at the first missing one.
+        let refused = shell.bad(&format!("{SERVER} -n shop apply -f web.yaml --prune --all"));
+        assert!(refused.contains("ConfigMap"), "{refused}");
     }
 }
 
@@ -371,11 +442,13 @@ fn what_the_server_says_of_itself() {
         }
         assert_eq!(
             shell.kubectl("api-versions"),
-            "coordination.k8s.io/v1\ndiscovery.k8s.io/v1\nevents.k8s.io/v1\nnetworking.k8s.io/v1\nv1\n"
+            "authentication.k8s.io/v1\nauthorization.k8s.io/v1\ncoordination.k8s.io/v1\ndiscovery.k8s.io/v1\nevents.k8s.io/v1\nnetworking.k8s.io/v1\nv1\n"
         );
         assert!(shell.kubectl("version").contains("v1.36.0+portolan"));
         let ports = shell.kubectl("explain service.spec.ports");
         assert!(ports.contains("targetPort") && ports.contains("-required-"), "{ports}");
+        let kind = shell.kubectl("explain service.spec.type");
+        assert!(kind.contains("ENUM:") && kind.contains("    LoadBalancer\n"), "{kind}");
         let conditions = shell.kubectl("explain endpointslices.endpoints.conditions");
         assert!(conditions.contains("serving"), "{conditions}");
         let all = shell.kubectl("explain service --recursive");

@@ -45,7 +45,7 @@ pub(super) struct Collector {
 /// The owners of an object, by their state.
 #[derive(Debug, Default)]
 struct Owners {
-    /// Number of owners that exist, or whose kind is not served so that this is unknown.
+    /// Number of owners that exist, or whose kind is not stored here so that this is unknown.
     solid: usize,
     /// Owners that do not exist.
     absent: Vec<Owner>,
@@ -58,7 +58,7 @@ struct Owners {
 impl Collector {
     pub(super) fn new(api: &Arc<Api>) -> Self {
         // Events have no owners and no dependents.
-        let resources = Resource::served().filter(|it| it.stored() != Resource::Event);
+        let resources = Resource::kept().filter(|it| *it != Resource::Event);
         Self {
             api: Arc::clone(api),
             feed: Feed::new(api.store(), resources),

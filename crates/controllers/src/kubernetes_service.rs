@@ -4,8 +4,9 @@
 //!
 //! Its endpoint is this server, if the server listens at an address that other hosts can reach. Each server on the
 //! same store has its own EndpointSlice and removes it when it stops. [`presence`] removes those of servers that
-//! crashed.
+//! crashed. [`endpoints`] writes the Endpoints of the Service from these slices.
 
+mod endpoints;
 mod presence;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan_api::{Api, ApiError, Effect, ServiceRanges, WriteOptions};
 use portolan_schema::json::json;
+use portolan_store::StoredObject;
 
 use self::presence::Presence;
 use super::{ControllersConfig, RECHECK_INTERVAL};
@@ -82,12 +84,14 @@ impl KubernetesService {
             tell(ensure(api, self.slice(endpoint)).await);
         }
         presence.sweep(api, name.as_deref()).await;
+        endpoints::sync(api).await;
     }
 
     /// Removes this server's endpoint.
     pub(crate) async fn leave(&self, api: &Api) {
         if let Some(endpoint) = self.endpoint {
             presence::leave(api, &self.slice_name(endpoint)).await;
+            endpoints::sync(api).await;
         }
     }
 
@@ -118,6 +122,12 @@ impl KubernetesService {
             "ports": [{"name": "https", "protocol": "TCP", "port": self.port}],
         })
     }
+}
+
+/// Returns true if this is the EndpointSlice of a server.
+fn is_of_a_server(slice: &StoredObject) -> bool {
+    let labels = slice.labels();
+    labels.get(MANAGED_BY) == Some(MANAGER) && labels.get("kubernetes.io/service-name") == Some(NAME)
 }
 
 fn tell(made: Result<Option<String>, ApiError>) {

@@ -100,7 +100,7 @@ impl Folder {
     /// Creates the folder's state, with the objects that the folder created before this process started.
     fn new(api: Arc<Api>, path: PathBuf) -> Self {
         let mut folder = Self { api, path, files: BTreeMap::new(), leftover: HashSet::new() };
-        for resource in Resource::served().filter(|it| it.stored() == *it) {
+        for resource in Resource::kept() {
             let snapshot = folder.api.store().snapshot(resource, &Scope::default(), None);
             for object in snapshot.into_iter().flat_map(|it| it.objects) {
                 if let Some(file) = marker::file_of(resource, &object, &folder.path) {
@@ -218,7 +218,8 @@ impl Folder {
             return Err(Refusal::Duplicate(path.to_owned()));
         }
         let outcome = self.api.apply(marker::marked(object.clone(), &id, path)).await?;
-        for warning in outcome.warnings {
+        let deprecated = id.resource.info().deprecated.map(str::to_owned);
+        for warning in deprecated.into_iter().chain(outcome.warnings) {
             tracing::warn!(file = %path.display(), document = document.index, warning, "manifest");
         }
         if outcome.effect != Effect::Unchanged {

@@ -210,7 +210,7 @@ impl Namespaces {
 
 /// Returns the namespaced kinds, each once.
 fn contents() -> impl Iterator<Item = Resource> {
-    Resource::served().filter(|it| it.info().namespaced && it.stored() == *it)
+    Resource::kept().filter(|it| it.info().namespaced)
 }
 
 fn is_held(namespace: &Object) -> bool {

@@ -122,6 +122,25 @@ fn is_watch(uri: &Uri) -> bool {
     query.is_ok_and(|query| query.flag("watch").unwrap_or(false))
 }
 
+/// Returns the verb or method with this name; `other` for unknown ones and for `*`.
+pub(super) fn verb_named(name: &str) -> &'static str {
+    const NAMES: [&str; 12] = [
+        "get",
+        "list",
+        "watch",
+        "create",
+        "update",
+        "patch",
+        "delete",
+        "deletecollection",
+        "head",
+        "post",
+        "put",
+        "options",
+    ];
+    NAMES.into_iter().find(|known| *known == name).unwrap_or("other")
+}
+
 /// Returns the name of a known method. All others share one name, because names become labels of metrics.
 fn method_name(method: &Method) -> &'static str {
     match *method {

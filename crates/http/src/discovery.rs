@@ -1,16 +1,20 @@
 //! Discovery: the version, groups, resources and OpenAPI documents of this server.
 //!
-//! All of this is fixed at compile time. OpenAPI and aggregated documents are created at their first request and kept
-//! as bytes.
+//! All of this is fixed at compile time. Aggregated documents are created at their first request and kept as bytes,
+//! OpenAPI documents as compressed bytes.
 
 mod aggregated;
 mod openapi;
+mod packed;
+
+use std::collections::BTreeSet;
 
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use portolan_api::ApiError;
 use portolan_schema::{
     json::{Value, json},
+    openapi::path as openapi_path,
     resource::{Info, Resource},
 };
 
@@ -25,9 +29,14 @@ use super::{
 /// The Kubernetes version whose API this server implements.
 const VERSION: (&str, &str) = ("1", "36");
 
+/// The paths besides those of the API. Crate `serve` answers them.
+const OTHER_PATHS: [&str; 4] = ["/healthz", "/livez", "/metrics", "/readyz"];
+
 /// A description of the API, or of a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Document {
+    /// `/`
+    Root,
     /// `/version`
     Version,
     /// `/api`
@@ -88,6 +97,7 @@ impl Document {
     /// Returns the document in its plain form.
     fn plain(self) -> Value {
         match self {
+            Self::Root => json!({"paths": paths()}),
             Self::Version => version(),
             Self::Core => {
                 json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
@@ -107,6 +117,7 @@ impl Document {
                     "resources": resources,
                 })
             }
+            // These have no plain form: `answer` sends their bytes.
             Self::OpenApiV2 | Self::OpenApiV3Index | Self::OpenApiV3(_) => Value::Null,
         }
     }
@@ -127,34 +138,55 @@ struct Tagged {
 
 impl Tagged {
     fn new(bytes: impl Into<bytes::Bytes>) -> Self {
-        use std::hash::{DefaultHasher, Hash, Hasher};
         let bytes = bytes.into();
-        let mut hasher = DefaultHasher::new();
-        bytes.hash(&mut hasher);
-        Self { tag: format!("{:016X}", hasher.finish()), bytes }
+        Self { tag: tag_of(&bytes), bytes }
     }
 
     /// Answers with the bytes, or with 304 if the client has them.
     fn answer(&self, media_type: &'static str, headers: &HeaderMap) -> Answer {
-        let quoted = format!("\"{}\"", self.tag);
-        let known =
-            headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
-        let known = known
-            .flat_map(|value| value.split(','))
-            .any(|tag| tag.trim().trim_start_matches("W/") == quoted || tag.trim() == "*");
-        let body = if known { bytes::Bytes::new() } else { self.bytes.clone() };
-        let mut answer = Answer::new(Full::new(body).boxed_unsync());
-        if known {
-            *answer.status_mut() = StatusCode::NOT_MODIFIED;
-        }
-        let fields = answer.headers_mut();
-        fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-        fields.insert(header::VARY, HeaderValue::from_static("Accept"));
-        if let Ok(tag) = HeaderValue::from_str(&quoted) {
-            fields.insert(header::ETAG, tag);
-        }
-        answer
+        tagged(&self.tag, media_type, headers, || self.bytes.clone())
     }
+}
+
+/// Answers with a body that has this `ETag`, or with 304 if the client has it.
+fn tagged(
+    tag: &str,
+    media_type: &'static str,
+    headers: &HeaderMap,
+    body: impl FnOnce() -> bytes::Bytes,
+) -> Answer {
+    let quoted = format!("\"{tag}\"");
+    let known = headers.get_all(header::IF_NONE_MATCH).into_iter().filter_map(|value| value.to_str().ok());
+    let known = known
+        .flat_map(|value| value.split(','))
+        .any(|tag| tag.trim().trim_start_matches("W/") == quoted || tag.trim() == "*");
+    let body = if known { bytes::Bytes::new() } else { body() };
+    let mut answer = Answer::new(Full::new(body).boxed_unsync());
+    if known {
+        *answer.status_mut() = StatusCode::NOT_MODIFIED;
+    }
+    let fields = answer.headers_mut();
+    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+    fields.insert(header::VARY, HeaderValue::from_static("Accept"));
+    if let Ok(tag) = HeaderValue::from_str(&quoted) {
+        fields.insert(header::ETAG, tag);
+    }
+    answer
+}
+
+fn tag_of(bytes: &[u8]) -> String {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    format!("{:016X}", hasher.finish())
+}
+
+/// Returns the paths that the server answers, without those of objects.
+fn paths() -> BTreeSet<String> {
+    let fixed = ["/api", "/apis", "/openapi/v2", "/openapi/v3", "/version"].into_iter().chain(OTHER_PATHS);
+    let groups = group_names().into_iter().map(|group| format!("/apis/{group}"));
+    let versions = infos().map(|info| format!("/{}", openapi_path(info.api_version)));
+    fixed.map(str::to_owned).chain(groups).chain(versions).collect()
 }
 
 fn version() -> Value {

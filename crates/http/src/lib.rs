@@ -6,8 +6,9 @@
 //! In: requests whose bodies are still arriving. Out: answers; those of lists and watches are sent straight from the
 //! stored bytes.
 //!
-//! Must not know: connections, TLS, who the client is and what it may do, controllers. It contains no rules of the
-//! API: these are in `portolan-api`.
+//! Must not know: connections, TLS, how clients authenticate and which roles there are, controllers. It contains no
+//! rules of the API: these are in `portolan-api`. Questions about the client are answered from its [`Subject`], which
+//! the caller provides.
 //!
 //! The path of a read: a snapshot of the store -> bytes on the wire. The path of a write: an object is decoded within
 //! a memory budget, and passed to [`Api`].
@@ -26,6 +27,7 @@ mod patch;
 mod present;
 mod protobuf;
 mod query;
+mod review;
 mod route;
 mod table;
 mod watch;
@@ -36,10 +38,12 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use portolan_api::{
-    Api, ApiError, Change, Effect, FieldError, FieldManager, Kept, Outcome, Part, Selector, WriteOptions,
+    Api, ApiError, Change, Effect, FieldError, FieldManager, Kept, Outcome, Part, Refused, Selector,
+    WriteOptions,
 };
 use portolan_schema::{
     json::{self, Object},
+    resource::Storage,
     shape::FieldValidation,
 };
 use portolan_web::accepts_gzip;
@@ -53,6 +57,7 @@ use self::{
 pub use self::{
     arriving::{Arriving, Count, Leftover, arriving},
     attributes::{Attributes, Target},
+    review::{Rule, Subject},
 };
 
 /// Maximum number of bytes of all warnings of an answer (apiserver, `endpoints/filters/warning.go`). Clients limit
@@ -83,31 +88,48 @@ impl Handler {
         Self { api, stopping, frames: Arc::default(), bodies: body::Budget::new(body_bytes) }
     }
 
-    /// Answers one request. Converts errors into Status objects.
-    pub async fn answer(&self, mut request: Request<Arriving>) -> Answer {
+    /// Answers one request. Converts errors into Status objects. `subject` is the client.
+    pub async fn answer(&self, mut request: Request<Arriving>, subject: &dyn Subject) -> Answer {
         // Held until the request is done, because what was decoded lives as long.
         let share = Arc::new(self.bodies.share());
         request.extensions_mut().insert(Arc::clone(&share));
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let encoding = Accept::of(request.headers()).encoding().unwrap_or(Encoding::Json);
         let packed = accepts_gzip(request.headers());
-        let answer = self.dispatch(request).await.unwrap_or_else(|error| {
-            tracing::debug!(%method, path, code = error.code(), %error, "refused");
-            refusal(&error, encoding)
+        let answer = self.dispatch(request, subject).await.unwrap_or_else(|refused| {
+            tracing::debug!(%method, path, code = refused.error.code(), error = %refused, "refused");
+            refusal(&refused, encoding)
         });
         drop(share);
         tracing::trace!(%method, path, code = answer.status().as_u16(), "answered");
         if packed { compress::pack(answer) } else { answer }
     }
 
-    async fn dispatch(&self, request: Request<Arriving>) -> Result<Answer, ApiError> {
+    async fn dispatch(&self, request: Request<Arriving>, subject: &dyn Subject) -> Result<Answer, Refused> {
+        let route = Route::parse(request.uri().path())?;
+        let deprecated = route.resource().and_then(|resource| resource.info().deprecated);
+        let mut answered = self.follow(route, request, subject).await;
+        if let Some(deprecated) = deprecated.map(str::to_owned) {
+            match &mut answered {
+                Ok(answer) => warn(answer.headers_mut(), &[deprecated]),
+                Err(refused) => refused.warnings.insert(0, deprecated),
+            }
+        }
+        answered
+    }
+
+    async fn follow(
+        &self,
+        route: Route,
+        request: Request<Arriving>,
+        subject: &dyn Subject,
+    ) -> Result<Answer, Refused> {
         let path = request.uri().path();
-        let route = Route::parse(path)?;
         let is_reading = *request.method() == Method::GET;
         // Otherwise a path without its name would refer to the whole collection, and one without its subresource to
         // the object.
-        if path.ends_with('/') && !is_reading {
-            return Err(route::empty_segment(path));
+        if path.len() > 1 && path.ends_with('/') && !is_reading {
+            return Err(route::empty_segment(path).into());
         }
         let query = Query::parse(request.uri().query().unwrap_or_default())?;
         if !is_reading && !matches!((&route, request.method()), (Route::Collection(_), &Method::DELETE)) {
@@ -116,7 +138,12 @@ impl Handler {
         match route {
             Route::Document(document) => {
                 only(request.method(), &Method::GET)?;
-                document.answer(request.headers(), &query)
+                Ok(document.answer(request.headers(), &query)?)
+            }
+            Route::Collection(Collection { resource, namespace: None, watch: false })
+                if resource.info().storage == Storage::Answered =>
+            {
+                review::answer(request, &query, resource, subject).await
             }
             Route::Collection(collection) => self.collection(request, &query, &collection).await,
             Route::Named(named) => self.named(request, &query, &named).await,
@@ -128,34 +155,36 @@ impl Handler {
         request: Request<Arriving>,
         query: &Query,
         collection: &Collection,
-    ) -> Result<Answer, ApiError> {
+    ) -> Result<Answer, Refused> {
         let (headers, info) = (request.headers(), collection.resource.info());
         // A collection across all namespaces can only be read.
         let is_one_place = info.namespaced == collection.namespace.is_some();
         match *request.method() {
+            Method::GET if !info.serves("list") => Err(not_allowed(request.method()).into()),
             Method::GET if collection.watch || query.flag("watch")? => {
-                self.watch(headers, query, collection, None)
+                Ok(self.watch(headers, query, collection, None)?)
             }
-            _ if collection.watch => Err(not_allowed(request.method())),
+            _ if collection.watch => Err(not_allowed(request.method()).into()),
             Method::GET => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::List)?;
-                list::answer(&self.api, &presenter, query, collection).await
+                Ok(list::answer(&self.api, &presenter, query, collection).await?)
             }
             Method::POST if info.writable && is_one_place => {
                 let presenter = Presenter::new(headers, query, collection.resource, Content::Object)?;
                 let options = write_options(headers, query)?;
                 let validation = options.field_validation;
                 let (object, remarks) = body::read_object(request, collection.resource, validation).await?;
-                check_new(&object)?;
+                if let Err(error) = check_new(&object) {
+                    return Err(Refused { error, warnings: remarks });
+                }
                 let namespace = collection.namespace.as_deref().unwrap_or_default();
-                let mut outcome = self.api.create(collection.resource, namespace, object, options).await?;
-                outcome.warnings.splice(0..0, remarks);
-                written(&presenter, outcome)
+                let created = self.api.create_with_warnings(collection.resource, namespace, object, options);
+                written(&presenter, created.await, remarks)
             }
             Method::DELETE if info.collection_deletable && is_one_place => {
-                delete::collection(&self.api, request, query, collection).await
+                Ok(delete::collection(&self.api, request, query, collection).await?)
             }
-            _ => Err(not_allowed(request.method())),
+            _ => Err(not_allowed(request.method()).into()),
         }
     }
 
@@ -164,10 +193,13 @@ impl Handler {
         request: Request<Arriving>,
         query: &Query,
         named: &Named,
-    ) -> Result<Answer, ApiError> {
+    ) -> Result<Answer, Refused> {
         let reading = *request.method() == Method::GET && named.part != Part::Finalize;
+        if reading && !named.resource.info().serves("get") {
+            return Err(not_allowed(request.method()).into());
+        }
         if reading && (named.watch || query.flag("watch")?) {
-            return self.watch(request.headers(), query, &named.collection(), Some(&named.name));
+            return Ok(self.watch(request.headers(), query, &named.collection(), Some(&named.name))?);
         }
         let presenter = Presenter::new(request.headers(), query, named.resource, Content::Object)?;
         let target = named.target();
@@ -176,11 +208,11 @@ impl Handler {
             list::fresh_enough(&**self.api.store(), target.resource.stored(), freshness).await?;
             let object = self.api.store().get(target.resource.stored(), &target.key());
             let object = object.ok_or_else(|| target.not_found())?;
-            return presenter.object(StatusCode::OK, object.body().clone());
+            return Ok(presenter.object(StatusCode::OK, object.body().clone())?);
         }
         let putting = *request.method() == Method::PUT;
         if !named.resource.info().writable || named.watch || named.part == Part::Finalize && !putting {
-            return Err(not_allowed(request.method()));
+            return Err(not_allowed(request.method()).into());
         }
         let options = write_options(request.headers(), query)?;
         match *request.method() {
@@ -188,21 +220,19 @@ impl Handler {
                 let validation = options.field_validation;
                 let (object, remarks) = body::read_object(request, named.resource, validation).await?;
                 let change = Change::Replace(Kept::new(object));
-                let mut outcome = self.api.change(target, named.part, change, options).await?;
-                outcome.warnings.splice(0..0, remarks);
-                written(&presenter, outcome)
+                let changed = self.api.change_with_warnings(target, named.part, change, options);
+                written(&presenter, changed.await, remarks)
             }
             Method::PATCH => {
                 let validation = options.field_validation;
                 let (change, remarks) = patch::read(request, target.resource, query, validation).await?;
-                let mut outcome = self.api.change(target, named.part, change, options).await?;
-                outcome.warnings.splice(0..0, remarks);
-                written(&presenter, outcome)
+                let changed = self.api.change_with_warnings(target, named.part, change, options);
+                written(&presenter, changed.await, remarks)
             }
             Method::DELETE if named.part == Part::Main => {
-                delete::named(&self.api, request, query, &presenter, named).await
+                Ok(delete::named(&self.api, request, query, &presenter, named).await?)
             }
-            _ => Err(not_allowed(request.method())),
+            _ => Err(not_allowed(request.method()).into()),
         }
     }
 
@@ -267,7 +297,20 @@ fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
     ApiError::InvalidOptions { what: "Options", error: FieldError::not_supported(field, value, supported) }
 }
 
-fn written(presenter: &Presenter, outcome: Outcome) -> Result<Answer, ApiError> {
+/// Answers a write. `remarks` are warnings about the text of the body, which precede those about the object.
+fn written(
+    presenter: &Presenter,
+    outcome: Result<Outcome, Refused>,
+    remarks: Vec<String>,
+) -> Result<Answer, Refused> {
+    let mut outcome = match outcome {
+        Ok(outcome) => outcome,
+        Err(mut refused) => {
+            refused.warnings.splice(0..0, remarks);
+            return Err(refused);
+        }
+    };
+    outcome.warnings.splice(0..0, remarks);
     let code = if outcome.effect == Effect::Created { StatusCode::CREATED } else { StatusCode::OK };
     let mut answer = presenter.object(code, outcome.object)?;
     warn(answer.headers_mut(), &outcome.warnings);
@@ -288,12 +331,14 @@ fn warn(headers: &mut HeaderMap, warnings: &[String]) {
     }
 }
 
-fn refusal(error: &ApiError, encoding: Encoding) -> Answer {
+fn refusal(refused: &Refused, encoding: Encoding) -> Answer {
+    let error = &refused.error;
     let code = StatusCode::from_u16(error.code()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut answer = present::document(code, encoding, false, &error.to_status());
     if let Some(seconds) = error.retry_after_seconds() {
         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
     }
+    warn(answer.headers_mut(), &refused.warnings);
     answer
 }
 

@@ -26,7 +26,7 @@ pub(super) async fn answer(
     collection: &Collection,
 ) -> Result<Answer, ApiError> {
     let (metadata, objects) = page(api, query, collection).await?;
-    presenter.list(&metadata, objects.iter().map(|object| object.body().clone()).collect()).await
+    presenter.stored_list(&metadata, &objects).await
 }
 
 /// Returns the objects that a list request with the same query returns, and the metadata of that list.

@@ -3,7 +3,10 @@
 //! Stored bytes in, encoded bytes out. Plain JSON, which is by far the most frequent, is passed through unchanged.
 //! Protobuf is encoded from the JSON text. All other representations are made from the decoded object.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -15,12 +18,13 @@ use portolan_schema::{
     protobuf::Form,
     view,
 };
+use portolan_store::StoredObject;
 
 use super::{
     Answer,
     accept::{Accept, Content, Encoding, Format, View},
     list::stream::ListBody,
-    protobuf,
+    protobuf::{self, Item},
     query::Query,
     table::{self, IncludeObject},
 };
@@ -63,12 +67,27 @@ impl Presenter {
         Ok(document(code, self.format.encoding, self.pretty, &self.view(&object, true)))
     }
 
-    /// Answers with a list. `metadata` is that of the list. Yields to other tasks while the list is encoded.
+    /// Answers with a list of stored objects. `metadata` is that of the list. Yields to other tasks while the list is
+    /// encoded.
+    pub(super) async fn stored_list(
+        &self,
+        metadata: &Value,
+        objects: &[Arc<StoredObject>],
+    ) -> Result<Answer, ApiError> {
+        let is_kept = self.format == Format { encoding: Encoding::Protobuf, view: View::Whole }
+            && self.resource.stored() == self.resource;
+        if is_kept {
+            let objects = objects.iter().map(|object| Item::Stored(object));
+            return self.protobuf_list(metadata, objects).await;
+        }
+        self.list(metadata, objects.iter().map(|object| object.body().clone()).collect()).await
+    }
+
+    /// Answers with a list of objects in JSON.
     pub(super) async fn list(&self, metadata: &Value, objects: Vec<Bytes>) -> Result<Answer, ApiError> {
         if self.format.encoding == Encoding::Protobuf {
-            let seen = objects.into_iter().map(|stored| self.seen(stored));
-            let list = protobuf::list(self.form(), metadata, seen).await?;
-            return Ok(typed(StatusCode::OK, Encoding::Protobuf, list.boxed_unsync()));
+            let objects = objects.into_iter().map(|stored| Item::Json(self.seen(stored)));
+            return self.protobuf_list(metadata, objects).await;
         }
         let body = ListBody::new(&self.list_head(metadata), self.items(objects).await);
         if self.format.encoding == Encoding::Json && !self.pretty {
@@ -76,6 +95,15 @@ impl Presenter {
         }
         let list: Value = serde_json::from_slice(&body.collect_now()).unwrap_or_default();
         Ok(document(StatusCode::OK, self.format.encoding, self.pretty, &list))
+    }
+
+    async fn protobuf_list(
+        &self,
+        metadata: &Value,
+        objects: impl Iterator<Item = Item<'_>>,
+    ) -> Result<Answer, ApiError> {
+        let list = protobuf::list(self.form(), metadata, objects).await?;
+        Ok(typed(StatusCode::OK, Encoding::Protobuf, list.boxed_unsync()))
     }
 
     /// Returns the object of a watch event as JSON. `first` is true for the first event of the watch.

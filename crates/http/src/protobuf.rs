@@ -6,6 +6,7 @@ use portolan_schema::{
     json::{Object, Value},
     protobuf::{self, EncodeError, Form},
 };
+use portolan_store::StoredObject;
 
 use super::list::stream::{CHUNK, Parts};
 
@@ -19,18 +20,31 @@ pub(super) fn stored(form: Form, stored: &[u8]) -> Result<Bytes, ApiError> {
     form.encode(stored).map(Bytes::from).map_err(refused)
 }
 
-/// Encodes a list of stored objects with its envelope. The total length comes before the first object, so all of them
-/// are encoded first. Yields to other tasks meanwhile.
+/// An object of a list.
+#[derive(Debug)]
+pub(super) enum Item<'a> {
+    /// A stored object in its stored form, which keeps its encoding.
+    Stored(&'a StoredObject),
+    /// The JSON of an object.
+    Json(Bytes),
+}
+
+/// Encodes a list of objects with its envelope. The total length comes before the first object, so all of them are
+/// encoded first. Yields to other tasks meanwhile.
 pub(super) async fn list(
     form: Form,
     metadata: &Value,
-    objects: impl Iterator<Item = Bytes>,
+    objects: impl Iterator<Item = Item<'_>>,
 ) -> Result<Parts, ApiError> {
     // Leaves room for the last item of a part, which then mostly fits without a reallocation.
     const FULL: usize = CHUNK - CHUNK / 8;
     let (mut items, mut part) = (Vec::new(), Vec::with_capacity(CHUNK));
-    for stored in objects {
-        form.put_item(&mut part, &stored).map_err(refused)?;
+    for object in objects {
+        match object {
+            Item::Stored(stored) => stored.put_encoded(&mut part, |part, json| form.put_item(part, json)),
+            Item::Json(json) => form.put_item(&mut part, &json),
+        }
+        .map_err(refused)?;
         if part.len() >= FULL {
             items.push(Bytes::from(std::mem::replace(&mut part, Vec::with_capacity(CHUNK))));
             tokio::task::yield_now().await;

@@ -43,6 +43,7 @@ impl Route {
         let segments = segments(path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         let route = match segments.as_slice() {
+            [] => Some(Self::Document(Document::Root)),
             ["version"] => Some(Self::Document(Document::Version)),
             ["api"] => Some(Self::Document(Document::Core)),
             ["apis"] => Some(Self::Document(Document::Groups)),
@@ -59,16 +60,25 @@ impl Route {
         };
         route.ok_or(ApiError::UnknownPath)
     }
+
+    /// Returns the resource; `None` for a description of the API.
+    pub(super) fn resource(&self) -> Option<Resource> {
+        match self {
+            Self::Document(_) => None,
+            Self::Collection(collection) => Some(collection.resource),
+            Self::Named(named) => Some(named.resource),
+        }
+    }
 }
 
 /// Returns the segments of a path, decoded. Ignores a trailing slash. Refuses any other empty segment, because
 /// without it the path may name something else.
 pub(super) fn segments(path: &str) -> Result<Vec<String>, ApiError> {
     let within = path.strip_prefix('/').unwrap_or(path);
-    let within = within.strip_suffix('/').unwrap_or(within);
     if within.is_empty() {
         return Ok(Vec::new());
     }
+    let within = within.strip_suffix('/').unwrap_or(within);
     if within.split('/').any(str::is_empty) {
         return Err(empty_segment(path));
     }
@@ -207,8 +217,12 @@ mod tests {
             ("/api/v1/nodes/n/proxy", "NotFound"),
             ("/api/v2", "NotFound"),
             ("/%ff", "NotFound"),
-            ("/", "NotFound"),
-            ("//", "NotFound"),
+            ("/", "Root"),
+            ("//", "BadRequest"),
+            ("/api/v1/pods", "Pod in None"),
+            ("/api/v1/namespaces/a/pods/b", r#"Pod Some("a") b Main"#),
+            ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "AccessReview in None"),
+            ("/apis/authentication.k8s.io/v1/selfsubjectreviews", "SelfReview in None"),
             ("/api/v1/services/", "Service in None"),
             ("/apis/", "Groups"),
             ("//api", "BadRequest"),

@@ -120,8 +120,8 @@ const PLAIN: &[Column] = &[NAME, AGE];
 const NAMESPACE: &[Column] =
     &[NAME, column("Status", "Whether the namespace is in use or about to be deleted."), AGE];
 const SERVICE_CIDR: &[Column] = &[NAME, column("CIDRs", "The ranges that cluster IPs are given from."), AGE];
-const IP_ADDRESS: &[Column] = &[NAME, column("ParentRef", "The object that the address belongs to."), AGE];
-const LEASE: &[Column] = &[NAME, column("Holder", "Who holds the lease."), AGE];
+const IP_ADDRESS: &[Column] = &[NAME, column("ParentRef", "The object that the address belongs to.")];
+const LEASE: &[Column] = &[NAME, column("Holder", "The holder of the lease."), AGE];
 
 fn namespace(object: &Object, now: i64) -> Vec<Value> {
     let phase = status(object).and_then(|status| json::text(status, "phase")).unwrap_or_default();
@@ -133,7 +133,7 @@ fn service_cidr(object: &Object, now: i64) -> Vec<Value> {
     vec![name(object), cidrs.join(",").into(), created(object, now)]
 }
 
-fn ip_address(object: &Object, now: i64) -> Vec<Value> {
+fn ip_address(object: &Object, _: i64) -> Vec<Value> {
     let parent = spec(object).and_then(|spec| json::object(spec, "parentRef")).map(|parent| {
         let text = |key| json::text(parent, key);
         let mut shown = text("resource").unwrap_or_default().to_lowercase();
@@ -145,7 +145,7 @@ fn ip_address(object: &Object, now: i64) -> Vec<Value> {
         }
         shown
     });
-    vec![name(object), or_none(parent.unwrap_or_default()), created(object, now)]
+    vec![name(object), or_none(parent.unwrap_or_default())]
 }
 
 fn lease(object: &Object, now: i64) -> Vec<Value> {

@@ -6,6 +6,8 @@
 
 mod frames;
 mod shared;
+#[cfg(test)]
+mod tests;
 
 use std::{sync::Arc, time::Duration, vec};
 
@@ -34,6 +36,10 @@ use super::{
 const BATCH: usize = 512;
 /// Interval of bookmarks (upstream: about a minute).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
+/// How long a watch waits for a revision that the store has not reached. Upstream waits until the end of the watch. A
+/// client whose revision is from another history, such as one from before a backup was restored, would then miss
+/// changes without notice.
+const FUTURE_WAIT: Duration = Duration::from_secs(30);
 /// The last bookmark is sent this long before the end.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
@@ -61,6 +67,7 @@ pub(super) fn answer(
         initial: Vec::new().into_iter(),
         end_bookmark: false,
         cursor: 0,
+        ahead: None,
         bookmarks: query.flag("allowWatchBookmarks")?,
         timing: Timing::new(query.number("timeoutSeconds")?),
         ended: false,
@@ -108,6 +115,8 @@ struct Watch {
     end_bookmark: bool,
     /// Every change up to this revision has been processed.
     cursor: u64,
+    /// Set while the cursor is beyond the store's revision: until when the watch waits for the store.
+    ahead: Option<Instant>,
     bookmarks: bool,
     timing: Timing,
     ended: bool,
@@ -160,6 +169,8 @@ impl Watch {
             match self.wake().await {
                 Wake::Changed => {}
                 Wake::Timer if self.timing.end <= Instant::now() => return None,
+                // The loop looks whether the store has reached the cursor meanwhile.
+                Wake::Timer if self.ahead.is_some() => {}
                 Wake::Timer => {
                     self.timing.schedule_bookmark();
                     let mut frames = Frames::default();
@@ -181,6 +192,7 @@ impl Watch {
             Start::After(revision) => {
                 fresh_enough(&*self.store, resource, Freshness::Given(revision)).await?;
                 self.cursor = revision;
+                self.ahead = (self.store.revision() < revision).then(|| Instant::now() + FUTURE_WAIT);
             }
             Start::State(freshness) => {
                 fresh_enough(&*self.store, resource, freshness).await?;
@@ -219,8 +231,16 @@ impl Watch {
         Ok(frames.finish())
     }
 
-    /// Returns the frames of the changes after the cursor.
+    /// Returns the frames of the changes after the cursor. While the cursor is ahead of the store, there are none.
     fn changed_frames(&mut self) -> Result<Option<Bytes>, ApiError> {
+        if let Some(end) = self.ahead {
+            if self.store.revision() >= self.cursor {
+                self.ahead = None;
+                self.timing.schedule_bookmark();
+            } else if Instant::now() < end {
+                return Ok(None);
+            }
+        }
         let mut frames = Frames::default();
         while !frames.is_full() {
             let changes =
@@ -253,8 +273,8 @@ impl Watch {
     }
 
     async fn wake(&mut self) -> Wake {
-        let timer =
-            if self.bookmarks { self.timing.end.min(self.timing.next_bookmark) } else { self.timing.end };
+        let next_bookmark = self.bookmarks.then_some(self.timing.next_bookmark);
+        let timer = self.ahead.or(next_bookmark).map_or(self.timing.end, |next| next.min(self.timing.end));
         tokio::select! {
             changed = self.signal.changed() => if changed.is_ok() { Wake::Changed } else { Wake::End },
             () = tokio::time::sleep_until(timer) => Wake::Timer,

@@ -30,6 +30,25 @@ pub enum Resource {
     Lease,
     /// One object for each allocated node port, named by its number. Clients do not see it.
     NodePort,
+    /// `v1` Pod. There are none; clients such as `kubectl drain` list them.
+    Pod,
+    /// `authorization.k8s.io/v1` `SelfSubjectAccessReview`: whether the client may do something.
+    AccessReview,
+    /// `authorization.k8s.io/v1` `SelfSubjectRulesReview`: everything that the client may do.
+    RulesReview,
+    /// `authentication.k8s.io/v1` `SelfSubjectReview`: who the client is.
+    SelfReview,
+}
+
+/// What becomes of the objects of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// They are stored.
+    Stored,
+    /// There are none and none can be created. Lists are empty.
+    Empty,
+    /// A created object is a question. The client gets it back with the answer, and it is not stored.
+    Answered,
 }
 
 /// The properties of a [`Resource`].
@@ -54,6 +73,10 @@ pub struct Info {
     pub categories: &'static [&'static str],
     /// True if clients see the resource: in paths, in discovery and in the OpenAPI documents.
     pub served: bool,
+    /// What becomes of its objects.
+    pub storage: Storage,
+    /// The warning that clients get with each answer, if the resource is deprecated.
+    pub deprecated: Option<&'static str>,
     /// True if objects live in a namespace.
     pub namespaced: bool,
     /// Paths below an object: `status`, and `finalize` for namespaces.
@@ -62,7 +85,7 @@ pub struct Info {
     pub has_status: bool,
     /// True if a write to `/status` also stores labels, annotations, owner references and finalizers.
     pub status_writes_metadata: bool,
-    /// True if clients may write.
+    /// True if clients may write, besides creating an object that is only answered.
     pub writable: bool,
     /// True if clients may delete a whole collection in one request.
     pub collection_deletable: bool,
@@ -79,8 +102,8 @@ pub struct Info {
 }
 
 impl Resource {
-    /// Every resource. Those of one group are adjacent.
-    pub const ALL: [Self; 11] = [
+    /// Every resource.
+    pub const ALL: [Self; 15] = [
         Self::Service,
         Self::Node,
         Self::Namespace,
@@ -92,11 +115,25 @@ impl Resource {
         Self::Event,
         Self::Lease,
         Self::NodePort,
+        Self::Pod,
+        Self::AccessReview,
+        Self::RulesReview,
+        Self::SelfReview,
     ];
 
     /// Returns the resources that clients see.
     pub fn served() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|resource| resource.info().served)
+    }
+
+    /// Returns the resources that clients see and whose objects are stored, each under its own name.
+    pub fn kept() -> impl Iterator<Item = Self> {
+        Self::served().filter(|resource| resource.is_stored() && resource.stored() == *resource)
+    }
+
+    /// Returns true if objects of this resource are stored.
+    pub fn is_stored(self) -> bool {
+        self.info().storage == Storage::Stored
     }
 
     /// Returns the properties of this resource.
@@ -126,7 +163,7 @@ impl Resource {
         })
     }
 
-    /// Returns the resource of a client's object with this `apiVersion` and `kind`.
+    /// Returns the resource of a client's object with this `apiVersion` and `kind`, stored or not.
     pub fn by_kind(api_version: &str, kind: &str) -> Option<Self> {
         Self::served().find(|resource| {
             let info = resource.info();
@@ -138,13 +175,19 @@ impl Resource {
 impl Info {
     /// Returns the verbs of the main endpoint, as discovery lists them.
     pub const fn verbs(&self) -> &'static [&'static str] {
-        match (self.writable, self.collection_deletable) {
-            (true, true) => {
+        match (self.storage, self.writable, self.collection_deletable) {
+            (Storage::Answered, ..) => &["create"],
+            (_, true, true) => {
                 &["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
             }
-            (true, false) => &["create", "delete", "get", "list", "patch", "update", "watch"],
-            (false, _) => &["get", "list", "watch"],
+            (_, true, false) => &["create", "delete", "get", "list", "patch", "update", "watch"],
+            (_, false, _) => &["get", "list", "watch"],
         }
+    }
+
+    /// Returns true if the main endpoint serves this verb.
+    pub fn serves(&self, verb: &str) -> bool {
+        self.verbs().contains(&verb)
     }
 
     /// Returns the verbs of a subresource. A Namespace is finalized by PUT only.

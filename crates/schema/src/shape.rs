@@ -44,8 +44,12 @@ pub struct Field {
     pub presence: Presence,
     /// True if the OpenAPI documents list the field as required.
     pub required: bool,
-    /// Default value in the OpenAPI documents; server-side apply uses it for list keys that are left out.
+    /// Default value in the OpenAPI documents; server-side apply uses it for list keys that are left out. `None` if the
+    /// default depends on other fields.
     pub default: Option<&'static str>,
+    /// The values that the OpenAPI documents list (`enum`), in alphabetical order; empty if any value is possible. For a
+    /// list these are the values of its elements.
+    pub values: &'static [&'static str],
     /// Description in the OpenAPI documents.
     pub doc: &'static str,
 }
@@ -136,7 +140,7 @@ impl Type {
 /// Creates a table row: an optional field whose zero value means absent.
 pub(crate) const fn field(name: &'static str, tag: u32, kind: Type) -> Field {
     let (merge, presence) = (Merge::Default, Presence::Value);
-    Field { name, tag, kind, merge, presence, required: false, default: None, doc: "" }
+    Field { name, tag, kind, merge, presence, required: false, default: None, values: &[], doc: "" }
 }
 
 /// Creates a table.
@@ -203,6 +207,12 @@ impl Field {
     /// Sets the default in the OpenAPI documents.
     pub(crate) const fn default(mut self, value: &'static str) -> Self {
         self.default = Some(value);
+        self
+    }
+
+    /// Sets the values that the OpenAPI documents list, in alphabetical order.
+    pub(crate) const fn one_of(mut self, values: &'static [&'static str]) -> Self {
+        self.values = values;
         self
     }
 

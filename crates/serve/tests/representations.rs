@@ -241,6 +241,35 @@ fn protobuf_bodies_and_answers() {
     assert_eq!(accept(address, "/apis", PROTOBUF).header("content-type"), Some("application/json"));
 }
 
+#[test]
+fn a_kept_protobuf_form_follows_its_object() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    for name in ["a", "b"] {
+        let mut object = labelled(name, "x");
+        object["metadata"]["annotations"] = json!({"note": "kept ".repeat(100)});
+        send_json(address, "POST", SERVICES, &object).expect(201);
+    }
+    let listed = || {
+        let list = decoded(&accept(address, SERVICES, PROTOBUF).body);
+        let plain = get(address, SERVICES).json();
+        for (item, expected) in
+            list["items"].as_array().unwrap().iter().zip(plain["items"].as_array().unwrap())
+        {
+            assert_eq!((&item["metadata"], &item["spec"]), (&expected["metadata"], &expected["spec"]));
+        }
+        list["items"].as_array().unwrap().len()
+    };
+    for _ in 0..4 {
+        assert_eq!(listed(), 2);
+    }
+    send_json(address, "PATCH", &format!("{SERVICES}/b"), &json!({"spec": {"ports": [{"port": 81}]}}))
+        .expect(200);
+    for _ in 0..4 {
+        assert_eq!(listed(), 2);
+    }
+}
+
 /// Returns the next frame of a watch: the event's type and its object.
 fn frame(watch: &mut Watch) -> (String, Value) {
     let length = u32::from_be_bytes(watch.bytes(4).try_into().unwrap());

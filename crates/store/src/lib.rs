@@ -11,6 +11,7 @@
 //! The stores differ in where the authoritative state is: in this process ([`MemoryStore`]), in a file
 //! ([`DurableStore`]), or in etcd ([`EtcdStore`]). This crate must not know of HTTP, validation or allocation.
 
+mod delta;
 mod durable;
 mod error;
 mod etcd;

@@ -85,7 +85,11 @@ impl Counters {
             syncs: self.syncs.load(Relaxed),
             sync_time: Duration::from_nanos(self.sync_nanos.load(Relaxed)),
             loads: self.loads.load(Relaxed),
-            objects: Resource::ALL.iter().map(|resource| (*resource, tables.count(*resource))).collect(),
+            objects: Resource::ALL
+                .into_iter()
+                .filter(|resource| resource.is_stored())
+                .map(|resource| (resource, tables.count(resource)))
+                .collect(),
             revision: tables.revision(),
         }
     }

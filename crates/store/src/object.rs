@@ -3,9 +3,16 @@
 //! The resourceVersion is the first member of `metadata`, at a known offset. Without decoding, it can therefore be
 //! replaced (in a DELETED event), or the rest can be compared (to detect a write that changes nothing).
 
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
+
 use bytes::Bytes;
 use portolan_schema::json::Value;
 use serde::Deserialize;
+
+use crate::delta::Delta;
 
 use portolan_schema::{
     Resource,
@@ -35,6 +42,10 @@ pub struct StoredObject {
     metadata_start: u32,
     labels: Pairs,
     fields: Pairs,
+    /// True if another encoding was asked for.
+    was_encoded: AtomicBool,
+    /// The other encoding, if keeping it takes little memory.
+    encoding: OnceLock<Option<Delta>>,
 }
 
 /// Small read-only map from text to text in one allocation: names and values, each terminated by a zero byte.
@@ -109,6 +120,8 @@ impl Draft {
             metadata_start: self.metadata_start as u32,
             labels: self.labels,
             fields: self.fields,
+            was_encoded: AtomicBool::new(false),
+            encoding: OnceLock::new(),
         }
     }
 
@@ -162,6 +175,28 @@ impl StoredObject {
     /// Returns the value of a selectable field; empty if it is unset.
     pub fn field(&self, name: &str) -> &str {
         self.fields.get(name).unwrap_or_default()
+    }
+
+    /// Appends the object in another encoding, which `encode` makes from the JSON. Every call must use the same encoding:
+    /// from the second call on, the result may be kept.
+    pub fn put_encoded<E>(
+        &self,
+        out: &mut Vec<u8>,
+        encode: impl FnOnce(&mut Vec<u8>, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        if let Some(Some(delta)) = self.encoding.get() {
+            delta.put(out, &self.body);
+            return Ok(());
+        }
+        let start = out.len();
+        encode(out, &self.body)?;
+        // An object that is encoded once is not worth the time to keep the result.
+        if self.was_encoded.swap(true, Relaxed) && self.encoding.get().is_none() {
+            let delta = Delta::of(out.get(start..).unwrap_or_default(), &self.body);
+            // Another thread may have kept the same.
+            let _ = self.encoding.set(delta);
+        }
+        Ok(())
     }
 
     /// Decodes `metadata` alone, without parsing the rest. Returns `None` if it does not match `T`.
@@ -306,6 +341,30 @@ mod tests {
             assert_eq!(value["metadata"]["resourceVersion"], revision.to_string());
             assert_eq!(value["spec"]["ports"][0]["port"], 80);
             assert_eq!((&value["apiVersion"], &value["kind"]), (&"v1".into(), &"Service".into()));
+        }
+    }
+
+    #[test]
+    fn another_encoding_is_kept_from_the_second_time_on() {
+        let long =
+            portolan_schema::json::json!({"metadata": {"name": "a", "annotations": {"x": "y".repeat(1000)}}});
+        let stored = Draft::new(Resource::Node, long.as_object().unwrap()).at(7);
+        let mut calls = 0;
+        for _ in 0..4 {
+            let mut out = b"before".to_vec();
+            let encoded = stored.put_encoded(&mut out, |out, json| {
+                calls += 1;
+                out.extend(b"encoded ");
+                out.extend(json);
+                Ok::<_, ()>(())
+            });
+            assert_eq!(encoded, Ok(()));
+            assert_eq!(out, [b"beforeencoded ", &stored.body()[..]].concat());
+        }
+        assert_eq!(calls, 2);
+        let refused = draft(80).at(1);
+        for _ in 0..3 {
+            assert_eq!(refused.put_encoded(&mut Vec::new(), |_, _| Err("refused")), Err("refused"));
         }
     }
 

@@ -36,6 +36,18 @@ pub(crate) enum Decision {
     Write(Write),
 }
 
+impl Decision {
+    /// Adds warnings before those that there are.
+    pub(super) fn with_warnings(mut self, earlier: Vec<String>) -> Self {
+        let warnings = match &mut self {
+            Self::Done(outcome) => &mut outcome.warnings,
+            Self::Write(write) => &mut write.warnings,
+        };
+        warnings.splice(0..0, earlier);
+        self
+    }
+}
+
 /// A transaction to be stored, and what is needed for its outcome.
 #[derive(Debug)]
 pub(crate) struct Write {
@@ -74,10 +86,10 @@ struct InFlightWrite<'a> {
 impl Api {
     /// Decides a write and commits it, and retries it after conflicts. Each call of `decide` must be independent of
     /// earlier calls.
-    pub(crate) async fn write(
+    pub(crate) async fn write<E: From<ApiError> + From<CommitError>>(
         &self,
-        mut decide: impl FnMut(&mut Ledger) -> Result<Decision, ApiError>,
-    ) -> Result<Outcome, ApiError> {
+        mut decide: impl FnMut(&mut Ledger) -> Result<Decision, E>,
+    ) -> Result<Outcome, E> {
         let start = Instant::now();
         let (mut is_fresh, mut conflicts) = (false, 0_u32);
         loop {
@@ -101,7 +113,7 @@ impl Api {
             match result {
                 Ok(committed) => {
                     self.settle(&rest.exchange, start.elapsed());
-                    return outcome_of(committed, *rest);
+                    return Ok(outcome_of(committed, *rest)?);
                 }
                 Err(CommitError::Conflict { .. }) if start.elapsed() < DEADLINE => {
                     conflicts = conflicts.saturating_add(1);
@@ -113,10 +125,10 @@ impl Api {
         }
     }
 
-    fn decide_and_submit(
+    fn decide_and_submit<E>(
         &self,
-        decide: &mut impl FnMut(&mut Ledger) -> Result<Decision, ApiError>,
-    ) -> Result<Submitted<'_>, ApiError> {
+        decide: &mut impl FnMut(&mut Ledger) -> Result<Decision, E>,
+    ) -> Result<Submitted<'_>, E> {
         let mut ledger = self.write_lock();
         ledger.follow(&*self.store);
         let write = match decide(&mut ledger)? {

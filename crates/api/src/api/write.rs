@@ -28,6 +28,7 @@ use crate::{
     error::ApiError,
     kinds::{self, service},
     metadata,
+    refused::Refused,
 };
 
 /// Tries to find a generated name that is free.
@@ -44,18 +45,31 @@ impl Api {
         ledger: &mut Ledger,
         resource: Resource,
         namespace: &str,
+        (mut object, owners): (Object, Owners),
+        options: WriteOptions,
+    ) -> Result<Decision, Refused> {
+        match_url(resource, namespace, None, &mut object)?;
+        let warnings = self.conform(resource, &mut object, options)?;
+        let decided = self.decide_new(ledger, resource, namespace, (object, owners), options);
+        warned(decided, warnings)
+    }
+
+    /// Decides the creation of an object whose fields have the right types.
+    fn decide_new(
+        &self,
+        ledger: &mut Ledger,
+        resource: Resource,
+        namespace: &str,
         (mut object, mut owners): (Object, Owners),
         options: WriteOptions,
     ) -> Result<Decision, ApiError> {
-        match_url(resource, namespace, None, &mut object)?;
         let entry = self.enter_namespace(resource, namespace, &object, options)?;
-        let mut warnings = self.conform(resource, &mut object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
         }
         let key = self.fresh_name(resource, namespace, &mut object)?;
         let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
-        warnings.extend(self.remarks(resource, &object));
+        let warnings = self.remarks(resource, Part::Main, &object);
         let draft = draft(resource, object)?;
         if options.dry_run {
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
@@ -74,7 +88,7 @@ impl Api {
         part: Part,
         change: Change,
         options: WriteOptions,
-    ) -> Result<Decision, ApiError> {
+    ) -> Result<Decision, Refused> {
         let resource = target.resource;
         let Some(stored) = self.store.latest(resource.stored(), &target.key()) else {
             return self.create_on_update(ledger, target, part, change, options);
@@ -82,17 +96,17 @@ impl Api {
         let old = view::seen(resource, stored.decode());
         let is_patch = change.is_patch();
         let (mut new, owners) = change.onto(resource, part, &old, options)?;
-        if !is_patch {
-            check_unconditional(target, &new)?;
-        }
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
-        check_preconditions(target, &stored, &old, &new)?;
         let conformed = self.conform(resource, &mut new, options);
         let warnings = conformed.map_err(|error| {
             if is_patch { patch::bad_result(resource, target.name, error) } else { error }
         })?;
-        let new = restored(resource, part, new, &old);
-        self.decide_update(ledger, target, (stored, &old), (new, owners), (options, warnings))
+        let checked = if is_patch { Ok(()) } else { check_unconditional(target, &new) };
+        let decided =
+            checked.and_then(|()| check_preconditions(target, &stored, &old, &new)).and_then(|()| {
+                self.decide_update(ledger, (target, part), (stored, &old), (new, owners), options)
+            });
+        warned(decided, warnings)
     }
 
     fn create_on_update(
@@ -102,20 +116,20 @@ impl Api {
         part: Part,
         change: Change,
         options: WriteOptions,
-    ) -> Result<Decision, ApiError> {
+    ) -> Result<Decision, Refused> {
         if let Some(uid) = change.asked_uid() {
-            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED).into());
         }
         let (mut object, owners) = match change {
             Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
                 (object.object()?, Owners::of_create(options))
             }
             Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
-            _ => return Err(target.not_found()),
+            _ => return Err(target.not_found().into()),
         };
         let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));
         if let Some(uid) = uid {
-            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED));
+            return Err(conflict(target, "metadata.uid", uid, NOTHING_STORED).into());
         }
         match_url(target.resource, target.namespace, Some(target.name), &mut object)?;
         self.decide_create(ledger, target.resource, target.namespace, (object, owners), options)
@@ -253,12 +267,13 @@ impl Api {
         check(Neighbours { pods: &pods, nodes: &nodes })
     }
 
-    /// Returns the warnings about the object for the client.
-    fn remarks(&self, resource: Resource, object: &Object) -> Vec<String> {
+    /// Returns the warnings about the object for the client. A write of the status does not cause warnings about the
+    /// spec, which it does not change.
+    fn remarks(&self, resource: Resource, part: Part, object: &Object) -> Vec<String> {
         if !self.validate {
             return Vec::new();
         }
-        let mut remarks = kinds::warnings(resource, object);
+        let mut remarks = if part == Part::Main { kinds::warnings(resource, object) } else { Vec::new() };
         if resource == Resource::Node {
             let overlaps = kinds::node::networks(object).overlaps(&self.service_ranges());
             remarks.extend(overlaps.iter().map(ToString::to_string));
@@ -300,12 +315,13 @@ impl Api {
     fn decide_update(
         &self,
         ledger: &mut Ledger,
-        target: Target<'_>,
+        (target, part): (Target<'_>, Part),
         (stored, old): (Arc<StoredObject>, &Object),
-        (mut new, mut owners): (Object, Owners),
-        (options, mut warnings): (WriteOptions, Vec<String>),
+        (new, mut owners): (Object, Owners),
+        options: WriteOptions,
     ) -> Result<Decision, ApiError> {
         let resource = target.resource;
+        let mut new = restored(resource, part, new, old);
         update_metadata(target, &mut new, old)?;
         if is_finished_deletion(resource, &new) {
             return Ok(self.decide_removal(ledger, target, stored, old, options.dry_run));
@@ -315,7 +331,7 @@ impl Api {
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
         }
-        warnings.extend(self.remarks(resource, &new));
+        let warnings = self.remarks(resource, part, &new);
         let draft = draft(resource, new)?;
         Ok(self.decide_put(ledger, target, &stored, draft, (options, warnings, exchange)))
     }
@@ -337,6 +353,14 @@ impl Api {
         let step = Step::Put { resource: target.resource.stored(), draft, expected: Some(stored.revision()) };
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
+    }
+}
+
+/// Adds the warnings about a request to its decision or its refusal.
+fn warned(decided: Result<Decision, ApiError>, warnings: Vec<String>) -> Result<Decision, Refused> {
+    match decided {
+        Ok(decision) => Ok(decision.with_warnings(warnings)),
+        Err(error) => Err(Refused { error, warnings }),
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Graph {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Owner {
     pub(super) uid: Box<str>,
-    /// The resource that the reference names; `None` if the kind is not served.
+    /// The resource that the reference names; `None` if the kind is not stored here.
     pub(super) resource: Option<Resource>,
     pub(super) name: Box<str>,
     /// True if the owner, when deleted in the foreground, waits for the object.
@@ -29,7 +29,7 @@ pub(super) struct Owner {
 impl From<OwnerReference> for Owner {
     fn from(reference: OwnerReference) -> Self {
         Self {
-            resource: Resource::by_kind(&reference.api_version, &reference.kind),
+            resource: Resource::by_kind(&reference.api_version, &reference.kind).filter(|it| it.is_stored()),
             uid: reference.uid.into(),
             name: reference.name.into(),
             blocks: reference.block_owner_deletion,
@@ -39,7 +39,7 @@ impl From<OwnerReference> for Owner {
 
 impl Owner {
     /// Returns the reference to the owner: in the namespace of its dependent, or cluster-scoped. `None` if the kind
-    /// is not served, or if a cluster-scoped object names a namespaced owner.
+    /// is not stored here, or if a cluster-scoped object names a namespaced owner.
     pub(super) fn place(&self, dependent: &ObjectRef) -> Option<ObjectRef> {
         let resource = self.resource?;
         if !resource.info().namespaced {

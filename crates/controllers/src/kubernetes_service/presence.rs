@@ -14,7 +14,7 @@ use portolan_schema::{
 use portolan_store::Scope;
 use tokio::time::Instant;
 
-use super::{MANAGED_BY, MANAGER, NAME, RECHECK_INTERVAL};
+use super::{MANAGED_BY, MANAGER, RECHECK_INTERVAL, is_of_a_server};
 
 /// The namespace of the Leases, as for upstream's API servers.
 const NAMESPACE: &str = "kube-system";
@@ -63,10 +63,7 @@ impl Presence {
         let Ok(slices) = api.store().snapshot(Resource::EndpointSlice, &scope, None) else { return };
         let mut others = HashMap::new();
         for object in slices.objects {
-            let labels = object.labels();
-            let is_ours = labels.get(MANAGED_BY) == Some(MANAGER)
-                && labels.get("kubernetes.io/service-name") == Some(NAME);
-            if !is_ours || Some(object.name()) == own {
+            if !is_of_a_server(&object) || Some(object.name()) == own {
                 continue;
             }
             let name = object.name();
@@ -89,7 +86,7 @@ impl Presence {
 }
 
 /// Deletes the object. Returns true if it is gone.
-async fn remove(api: &Api, target: Target<'_>, revision: Option<u64>) -> bool {
+pub(super) async fn remove(api: &Api, target: Target<'_>, revision: Option<u64>) -> bool {
     let resource_version = revision.map(|revision| revision.to_string());
     let preconditions = Preconditions { resource_version, ..Preconditions::default() };
     match api.delete(target, &preconditions, WriteOptions::default()).await {

@@ -65,7 +65,7 @@ impl Follower {
     pub async fn start(api: Arc<Api>, path: PathBuf) -> io::Result<Self> {
         let events = Events::of(&path).await?;
         let path = std::path::absolute(path)?;
-        let resources = Resource::served().filter(|it| it.stored() == *it);
+        let resources = Resource::kept();
         let feed = Feed::new(api.store(), resources);
         let mut follower =
             Self { folder: Folder::new(api, path), events, feed, retry: None, is_stale: false };

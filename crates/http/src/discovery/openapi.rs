@@ -1,6 +1,10 @@
 //! The OpenAPI documents: created once from the field tables and served with `ETag`s, so that clients can cache them.
+//! Only compressed bytes are kept.
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
@@ -10,7 +14,7 @@ use portolan_schema::{
     openapi,
 };
 
-use super::{Tagged, infos};
+use super::{Tagged, infos, packed::Packed};
 use crate::{Answer, accept::Accept, query::Query};
 
 /// The only media type that kubectl before 1.27 accepts. Later versions fall back to it.
@@ -21,14 +25,15 @@ const JSON: &str = "application/json";
 /// How long a document with its hash in the URL may be cached: a year.
 const IMMUTABLE: &str = "public, immutable, max-age=31536000";
 
-static V2: LazyLock<Value> = LazyLock::new(openapi::v2);
-static V2_AS_JSON: LazyLock<Tagged> = LazyLock::new(|| Tagged::new(V2.to_string()));
-static V2_AS_PROTOBUF: LazyLock<Tagged> = LazyLock::new(|| Tagged::new(openapi::to_protobuf(&V2)));
+static V2_AS_JSON: LazyLock<Packed> = LazyLock::new(|| Packed::new(openapi::v2().to_string().as_bytes()));
+static V2_AS_PROTOBUF: LazyLock<Packed> =
+    LazyLock::new(|| Packed::new(&openapi::to_protobuf(&openapi::v2())));
 
 /// The documents by `apiVersion`.
-static V3: LazyLock<BTreeMap<&str, Tagged>> = LazyLock::new(|| {
-    let versions = infos().map(|info| info.api_version);
-    versions.map(|version| (version, Tagged::new(openapi::v3(version).to_string()))).collect()
+static V3: LazyLock<BTreeMap<&str, Packed>> = LazyLock::new(|| {
+    let versions: BTreeSet<&str> = infos().map(|info| info.api_version).collect();
+    let packed = |version| Packed::new(openapi::v3(version).to_string().as_bytes());
+    versions.into_iter().map(|version| (version, packed(version))).collect()
 });
 
 static V3_INDEX: LazyLock<Tagged> = LazyLock::new(|| {

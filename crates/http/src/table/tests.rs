@@ -108,7 +108,8 @@ fn small_kinds() {
     assert_eq!(cells(Resource::ServiceCidr, cidr), ["x", "10.96.0.0/16,fd00::/112", "3m"]);
     let parent =
         json!({"spec": {"parentRef": {"resource": "services", "namespace": "default", "name": "web"}}});
-    assert_eq!(ip_address(parent.as_object().unwrap(), NOW)[1], "services/default/web");
+    assert_eq!(cells(Resource::IpAddress, parent), ["x", "services/default/web"]);
+    assert_eq!(column_definitions(Resource::IpAddress).as_array().unwrap().len(), 2);
     let lease = json!({"spec": {"holderIdentity": "me"}});
     assert_eq!(super::lease(lease.as_object().unwrap(), NOW)[1], "me");
 }

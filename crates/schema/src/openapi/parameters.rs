@@ -7,12 +7,16 @@ use super::Dialect;
 /// Name, type and description of a query parameter.
 type Parameter = (&'static str, &'static str, &'static str);
 
-const PRETTY: Parameter = ("pretty", "string", "Whether the answer is indented.");
-const DRY_RUN: Parameter = ("dryRun", "string", "All: everything is done but the write.");
-const FIELD_MANAGER: Parameter = ("fieldManager", "string", "Who writes, for the ownership of fields.");
-const FIELD_VALIDATION: Parameter =
-    ("fieldValidation", "string", "What becomes of unknown fields: Ignore, Warn or Strict.");
-const FORCE: Parameter = ("force", "boolean", "Whether an apply takes fields away from other writers.");
+const PRETTY: Parameter = ("pretty", "string", "True for an indented answer.");
+const DRY_RUN: Parameter =
+    ("dryRun", "string", "All: the request is checked in full, and nothing is written.");
+const FIELD_MANAGER: Parameter = ("fieldManager", "string", "Name of the manager of the written fields.");
+const FIELD_VALIDATION: Parameter = (
+    "fieldValidation",
+    "string",
+    "Treatment of unknown and duplicate fields. Ignore: dropped. Warn: dropped with a warning. Strict: the request is refused.",
+);
+const FORCE: Parameter = ("force", "boolean", "True if an apply takes over the fields of other managers.");
 
 pub(super) const READ: &[Parameter] = &[PRETTY];
 pub(super) const WRITE: &[Parameter] = &[PRETTY, DRY_RUN, FIELD_MANAGER, FIELD_VALIDATION];
@@ -20,23 +24,31 @@ pub(super) const PATCH: &[Parameter] = &[PRETTY, DRY_RUN, FIELD_MANAGER, FIELD_V
 pub(super) const DELETE: &[Parameter] = &[
     PRETTY,
     DRY_RUN,
-    ("gracePeriodSeconds", "integer", "Seconds that the object is given to end by itself."),
+    (
+        "gracePeriodSeconds",
+        "integer",
+        "Seconds for the object to end gracefully. The kinds of this server are deleted at once.",
+    ),
     ("orphanDependents", "boolean", "Deprecated form of propagationPolicy."),
-    ("propagationPolicy", "string", "What becomes of dependents: Background, Foreground or Orphan."),
+    (
+        "propagationPolicy",
+        "string",
+        "What happens to dependents. Background: deleted after the object. Foreground: deleted before the object. Orphan: kept.",
+    ),
 ];
 pub(super) const SELECT: &[Parameter] = &[
-    ("labelSelector", "string", "Which labels the objects must have."),
-    ("fieldSelector", "string", "Which fields the objects must have."),
+    ("labelSelector", "string", "Labels that the objects must have."),
+    ("fieldSelector", "string", "Fields that the objects must have."),
 ];
 pub(super) const LIST: &[Parameter] = &[
-    ("allowWatchBookmarks", "boolean", "Whether a watch may send bookmarks."),
-    ("continue", "string", "The token of the page before."),
-    ("limit", "integer", "How many objects a page holds."),
-    ("resourceVersion", "string", "How new the state must be; where a watch starts."),
-    ("resourceVersionMatch", "string", "What resourceVersion means: Exact or NotOlderThan."),
-    ("sendInitialEvents", "boolean", "Whether a watch starts with the present state."),
-    ("timeoutSeconds", "integer", "How long a watch lasts."),
-    ("watch", "boolean", "Whether to send changes instead of a list."),
+    ("allowWatchBookmarks", "boolean", "True if a watch may send bookmarks."),
+    ("continue", "string", "The token of the previous page."),
+    ("limit", "integer", "Maximum number of objects of a page."),
+    ("resourceVersion", "string", "Minimum version of the list, or the version after which a watch starts."),
+    ("resourceVersionMatch", "string", "Meaning of resourceVersion: Exact or NotOlderThan."),
+    ("sendInitialEvents", "boolean", "True if a watch starts with the current objects."),
+    ("timeoutSeconds", "integer", "Duration of a watch in seconds."),
+    ("watch", "boolean", "True for changes instead of a list."),
 ];
 
 /// Returns the query parameters as the document writes them.

@@ -37,16 +37,24 @@ pub(super) fn of(resource: Resource, schemas: &mut Schemas) -> Vec<(String, Valu
     let namespace = if info.namespaced { "/namespaces/{namespace}" } else { "" };
     let collection = format!("{root}{namespace}/{}", info.plural);
     let named = format!("{collection}/{{name}}");
-    let writable = |actions: &[Action]| if info.writable { actions.to_vec() } else { Vec::new() };
-    let mut on_collection = vec![Action::List];
-    on_collection.extend(writable(&[Action::Post]));
-    on_collection.extend(Some(Action::DeleteCollection).filter(|_| info.collection_deletable));
-    let mut on_named = vec![Action::Get];
-    on_named.extend(writable(&[Action::Put, Action::Patch, Action::Delete]));
-    let mut paths = vec![
-        (collection.clone(), item(resource, &collection, "", &on_collection, schemas)),
-        (named.clone(), item(resource, &named, "", &on_named, schemas)),
-    ];
+    let served = |actions: &[(&str, Action)]| -> Vec<Action> {
+        actions.iter().filter(|(verb, _)| info.serves(verb)).map(|(_, action)| *action).collect()
+    };
+    let on_collection = served(&[
+        ("list", Action::List),
+        ("create", Action::Post),
+        ("deletecollection", Action::DeleteCollection),
+    ]);
+    let on_named = served(&[
+        ("get", Action::Get),
+        ("update", Action::Put),
+        ("patch", Action::Patch),
+        ("delete", Action::Delete),
+    ]);
+    let mut paths = vec![(collection.clone(), item(resource, &collection, "", &on_collection, schemas))];
+    if !on_named.is_empty() {
+        paths.push((named.clone(), item(resource, &named, "", &on_named, schemas)));
+    }
     for subresource in info.subresources {
         let path = format!("{named}/{subresource}");
         let verbs = info.subresource_verbs(subresource);
@@ -56,7 +64,7 @@ pub(super) fn of(resource: Resource, schemas: &mut Schemas) -> Vec<(String, Valu
             .collect();
         paths.push((path.clone(), item(resource, &path, subresource, &actions, schemas)));
     }
-    if info.namespaced {
+    if info.namespaced && info.serves("list") {
         let everywhere = format!("{root}/{}", info.plural);
         paths.push((everywhere.clone(), item(resource, &everywhere, "", &[Action::List], schemas)));
     }

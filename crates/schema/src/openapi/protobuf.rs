@@ -144,6 +144,7 @@ fn schema(it: &Value) -> Message {
         .text(4, it, "description")
         .member(5, it, "default", any)
         .texts(19, it, "required")
+        .messages(20, list(it, "enum").iter().map(any))
         .member(21, it, "additionalProperties", wrapped)
         .member(22, it, "type", kind)
         .member(23, it, "items", wrapped)

@@ -163,6 +163,13 @@ impl Schemas {
             let parsed = serde_json::from_str(default).ok().filter(|_| !matches!(field.kind, Type::Text));
             schema.insert("default".to_owned(), parsed.unwrap_or_else(|| default.into()));
         }
+        if !field.values.is_empty() {
+            let values = json!(field.values);
+            match schema.get_mut("items").and_then(Value::as_object_mut) {
+                Some(element) => element.insert("enum".to_owned(), values),
+                None => schema.insert("enum".to_owned(), values),
+            };
+        }
         schema.extend(markers(field));
         Value::Object(schema)
     }

@@ -136,8 +136,8 @@ fn invalid_protobuf_is_refused_with_the_field() {
             "content encoding \"gzip\" is not supported: send the object as it is",
         ),
         (
-            b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Pod".to_vec(),
-            "kind \"Pod\" of \"v1\" is not known in protobuf: send JSON, or a kind that is served here",
+            b"k8s\0\x0a\x09\x0a\x02v1\x12\x03Job".to_vec(),
+            "kind \"Job\" of \"v1\" is not known in protobuf: send JSON, or a kind that is served here",
         ),
         (b"k8s\0\x12\x05a".to_vec(), "the protobuf message ends too early"),
         (spec(b"\x0a\x05"), "spec.ports[0]: the protobuf message ends too early"),
@@ -307,7 +307,7 @@ fn objects_without_protobuf_form_are_refused() {
         ("v1", "Status", true),
         ("meta.k8s.io/v1", "PartialObjectMetadataList", true),
         ("meta.k8s.io/v1", "Table", false),
-        ("v1", "Pod", false),
+        ("v1", "Job", false),
         ("portolan.internal/v1", "NodePort", false),
     ] {
         assert_eq!(is_known(api_version, kind), known, "{kind}");

@@ -1,6 +1,6 @@
 //! The properties of each resource.
 
-use super::{Info, Resource};
+use super::{Info, Resource, Storage};
 
 pub(super) const fn of(resource: Resource) -> &'static Info {
     match resource {
@@ -15,6 +15,10 @@ pub(super) const fn of(resource: Resource) -> &'static Info {
         Resource::IpAddress => &IP_ADDRESS,
         Resource::Lease => &LEASE,
         Resource::NodePort => &NODE_PORT,
+        Resource::Pod => &POD,
+        Resource::AccessReview => &ACCESS_REVIEW,
+        Resource::RulesReview => &RULES_REVIEW,
+        Resource::SelfReview => &SELF_REVIEW,
     }
 }
 
@@ -29,6 +33,8 @@ const BASE: Info = Info {
     short_names: &[],
     categories: &[],
     served: true,
+    storage: Storage::Stored,
+    deprecated: None,
     namespaced: true,
     subresources: &[],
     has_status: false,
@@ -159,6 +165,7 @@ static ENDPOINTS: Info = Info {
     plural: "endpoints",
     singular: "endpoints",
     short_names: &["ep"],
+    deprecated: Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"),
     create_on_update: true,
     ..BASE
 };
@@ -196,4 +203,60 @@ static NODE_PORT: Info = Info {
     writable: false,
     collection_deletable: false,
     ..BASE
+};
+
+/// What resources share whose objects are not stored.
+const NOT_STORED: Info =
+    Info { writable: false, collection_deletable: false, unconditional_update: false, ..BASE };
+
+static POD: Info = Info {
+    kind: "Pod",
+    plural: "pods",
+    singular: "pod",
+    short_names: &["po"],
+    categories: &["all"],
+    storage: Storage::Empty,
+    selectable: &[
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.nominatedNodeName",
+    ],
+    ..NOT_STORED
+};
+
+/// What the resources of `authorization.k8s.io` share.
+const AUTHORIZATION: Info = Info {
+    group: "authorization.k8s.io",
+    api_version: "authorization.k8s.io/v1",
+    storage: Storage::Answered,
+    namespaced: false,
+    ..NOT_STORED
+};
+
+static ACCESS_REVIEW: Info = Info {
+    kind: "SelfSubjectAccessReview",
+    plural: "selfsubjectaccessreviews",
+    singular: "selfsubjectaccessreview",
+    ..AUTHORIZATION
+};
+
+static RULES_REVIEW: Info = Info {
+    kind: "SelfSubjectRulesReview",
+    plural: "selfsubjectrulesreviews",
+    singular: "selfsubjectrulesreview",
+    ..AUTHORIZATION
+};
+
+static SELF_REVIEW: Info = Info {
+    group: "authentication.k8s.io",
+    api_version: "authentication.k8s.io/v1",
+    kind: "SelfSubjectReview",
+    plural: "selfsubjectreviews",
+    singular: "selfsubjectreview",
+    ..AUTHORIZATION
 };

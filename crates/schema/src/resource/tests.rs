@@ -19,6 +19,19 @@ fn clients_reach_served_resources_alone() {
 }
 
 #[test]
+fn only_stored_resources_are_written_and_deleted() {
+    for resource in Resource::ALL.into_iter().filter(|resource| !resource.is_stored()) {
+        let info = resource.info();
+        assert!(info.served && info.subresources.is_empty(), "{resource:?}");
+        assert!(!info.serves("update") && !info.serves("delete") && !info.serves("deletecollection"));
+        assert!(Resource::kept().all(|kept| kept != resource));
+    }
+    assert!(Resource::Pod.info().serves("watch") && !Resource::Pod.info().serves("create"));
+    assert_eq!(Resource::AccessReview.info().verbs(), ["create"]);
+    assert!(Resource::kept().all(|kept| kept != Resource::CoreEvent && kept != Resource::NodePort));
+}
+
+#[test]
 fn names_agree_with_each_other() {
     for resource in Resource::ALL {
         let info = resource.info();

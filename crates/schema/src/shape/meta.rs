@@ -17,89 +17,96 @@ pub(super) const KIND: Field = field("kind", 0, Text).doc("Name of the kind.");
 /// `metadata` of every object.
 pub static OBJECT_META: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta",
-    "What every stored object has: its name, identity, version and labels.",
+    "Name, identity, version and labels of an object.",
     &[
-        field("name", 1, Text).doc("Name, unique within the kind and namespace; cannot change."),
-        field("generateName", 2, Text).doc("Prefix from which the server makes a name when none is given."),
-        field("namespace", 3, Text).doc("Namespace that the object lives in; empty for cluster-wide kinds."),
-        field("selfLink", 4, Text).doc("No longer filled."),
-        field("uid", 5, Text)
-            .doc("Identity given by the server; an object made again under the same name has another."),
+        field("name", 1, Text).doc("Name, unique within the kind and namespace. Immutable."),
+        field("generateName", 2, Text).doc("Prefix of the name that the server generates if name is empty."),
+        field("namespace", 3, Text).doc("Namespace of the object; empty for cluster-scoped kinds."),
+        field("selfLink", 4, Text).doc("Not used."),
+        field("uid", 5, Text).doc(
+            "Unique identity, set by the server. An object that is deleted and created again has \
+                 another one.",
+        ),
         field("resourceVersion", 6, Text)
-            .doc("Version of the object; for a write, the version that it is based on."),
-        field("generation", 7, Int64).doc("Number of the wanted state; grows when that changes."),
-        field("creationTimestamp", 8, Time).doc("When the object was made; set by the server."),
-        field("deletionTimestamp", 9, Time)
-            .pointer()
-            .doc("When the object was asked to go; set by the server. It goes when no finalizer is left."),
+            .doc("Version of the object. In a write, the version that the write is based on."),
+        field("generation", 7, Int64)
+            .doc("Number of the wanted state. The server increments it when the wanted state changes."),
+        field("creationTimestamp", 8, Time).doc("Time at which the object was created; set by the server."),
+        field("deletionTimestamp", 9, Time).pointer().doc(
+            "Time at which the deletion was requested; set by the server. The object is removed when \
+                 no finalizer is left.",
+        ),
         field("deletionGracePeriodSeconds", 10, Int64)
             .pointer()
-            .doc("Seconds that the object was given to end by itself."),
-        field("labels", 11, TEXT_MAP).doc("Pairs by which objects are selected."),
-        field("annotations", 12, TEXT_MAP).doc("Pairs that tools keep with the object; not for selection."),
+            .doc("Seconds for the object to end gracefully."),
+        field("labels", 11, TEXT_MAP).doc("Keys and values by which objects can be selected."),
+        field("annotations", 12, TEXT_MAP)
+            .doc("Keys and values that programs store with the object. They cannot be selected by."),
         field("ownerReferences", 13, List(&Object(&OWNER_REFERENCE)))
             .keyed(&["uid"])
-            .doc("Objects that this one depends on; when all are gone, it is removed."),
-        field("finalizers", 14, TEXTS).merged_set().doc("Who must still act before the object may go."),
+            .doc("Objects that this one depends on. It is deleted when all of them are deleted."),
+        field("finalizers", 14, TEXTS)
+            .merged_set()
+            .doc("Names of the steps that must be done before the object is removed."),
         field("managedFields", 17, List(&Object(&MANAGED_FIELDS_ENTRY)))
             .atomic()
-            .doc("Which writer owns which fields; kept by the server for server-side apply."),
+            .doc("Fields by their managers, for server-side apply; set by the server."),
     ],
 );
 
 pub(crate) static LIST_META: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta",
-    "What every list has.",
+    "Version and page of a list.",
     &[
-        field("selfLink", 1, Text).doc("No longer filled."),
-        field("resourceVersion", 2, Text).doc("Version of the whole list; a watch can start from it."),
+        field("selfLink", 1, Text).doc("Not used."),
+        field("resourceVersion", 2, Text).doc("Version of the list, from which a watch can start."),
         field("continue", 3, Text).doc("Token for the next page; empty on the last one."),
         field("remainingItemCount", 4, Int64)
             .pointer()
-            .doc("How many objects come after this page; absent when a selector is in use."),
+            .doc("Number of objects after this page. Not set if the list is restricted by a selector."),
     ],
 );
 
 pub(crate) static OWNER_REFERENCE: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.OwnerReference",
-    "A reference to the object that this one depends on; the same namespace, or cluster-wide.",
+    "A reference to an object that this one depends on. The object is in the same namespace or cluster-scoped.",
     &[
         field("apiVersion", 5, Text).required().doc("Group and version of the owner."),
         field("kind", 1, Text).required().doc("Kind of the owner."),
         field("name", 3, Text).required().doc("Name of the owner."),
-        field("uid", 4, Text).required().doc("Identity of the owner."),
-        field("controller", 6, Bool).pointer().doc("Whether the owner is the one that manages this object."),
+        field("uid", 4, Text).required().doc("uid of the owner."),
+        field("controller", 6, Bool).pointer().doc("True if the owner manages this object. At most one owner does."),
         field("blockOwnerDeletion", 7, Bool)
             .pointer()
-            .doc("Whether a foreground deletion of the owner waits for this object."),
+            .doc("True if a foreground deletion of the owner waits for this object."),
     ],
 )
 .atomic();
 
 pub(crate) static MANAGED_FIELDS_ENTRY: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.ManagedFieldsEntry",
-    "The fields that one writer owns.",
+    "The fields of one manager.",
     &[
-        field("manager", 1, Text).doc("Name of the writer."),
-        field("operation", 2, Text).doc("How it wrote: Apply or Update."),
+        field("manager", 1, Text).doc("Name of the manager."),
+        field("operation", 2, Text).doc("Kind of the write: Apply or Update."),
         field("apiVersion", 3, Text).doc("Group and version in which the fields are named."),
-        field("time", 4, Time).pointer().doc("When the set of fields last changed."),
+        field("time", 4, Time).pointer().doc("Time at which the set of fields last changed."),
         field("fieldsType", 6, Text).doc("Format of the set; always FieldsV1."),
         field("fieldsV1", 7, FieldsV1).pointer().doc("The set of fields."),
-        field("subresource", 8, Text).doc("Subresource that was written; empty for the object itself."),
+        field("subresource", 8, Text).doc("Subresource of the write; empty for the object itself."),
     ],
 );
 
 pub(crate) static CONDITION: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.Condition",
-    "One aspect of the state of an object.",
+    "One condition of an object.",
     &[
-        field("type", 1, Text).required().doc("Name of the aspect."),
+        field("type", 1, Text).required().doc("Name of the condition."),
         field("status", 2, Text).required().doc("True, False or Unknown."),
-        field("observedGeneration", 3, Int64).doc("Generation of the object that this was found for."),
-        field("lastTransitionTime", 4, Time).required().doc("When the status last changed."),
-        field("reason", 5, Text).required().doc("Why, in one word for programs."),
-        field("message", 6, Text).required().doc("Why, in a sentence for people."),
+        field("observedGeneration", 3, Int64).doc("Generation of the object that the condition is about."),
+        field("lastTransitionTime", 4, Time).required().doc("Time at which the status last changed."),
+        field("reason", 5, Text).required().doc("Reason of the last change, as one word."),
+        field("message", 6, Text).required().doc("Description of the last change."),
     ],
 );
 
@@ -110,10 +117,10 @@ pub(crate) static STATUS: Struct = structure(
         API_VERSION,
         KIND,
         field("metadata", 1, Object(&LIST_META))
-            .doc("List metadata; holds a token in answers about expired lists."),
+            .doc("List metadata. For an expired list it has a token to continue with."),
         field("status", 2, Text).doc("Success or Failure."),
-        field("message", 3, Text).doc("What happened, for people."),
-        field("reason", 4, Text).doc("What happened, in one word for programs."),
+        field("message", 3, Text).doc("Description of what happened."),
+        field("reason", 4, Text).doc("Reason, as one word."),
         field("details", 5, Object(&STATUS_DETAILS)).pointer().doc("More about the reason."),
         field("code", 6, Int32).doc("HTTP status code."),
     ],
@@ -121,7 +128,7 @@ pub(crate) static STATUS: Struct = structure(
 
 pub(crate) static STATUS_DETAILS: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.StatusDetails",
-    "What a Status is about.",
+    "The object and the causes of a Status.",
     &[
         field("name", 1, Text).doc("Name of the object."),
         field("group", 2, Text).doc("API group of the object."),
@@ -136,28 +143,29 @@ pub(crate) static STATUS_CAUSE: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.StatusCause",
     "One error of several.",
     &[
-        field("reason", 1, Text).doc("What is wrong, in one word for programs."),
-        field("message", 2, Text).doc("What is wrong, for people."),
-        field("field", 3, Text).doc("Path of the field at fault."),
+        field("reason", 1, Text).doc("Kind of the error, as one word."),
+        field("message", 2, Text).doc("Description of the error."),
+        field("field", 3, Text).doc("Path of the field."),
     ],
 );
 
 pub(crate) static DELETE_OPTIONS: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
-    "How an object is to be deleted.",
+    "Options of a deletion.",
     &[
         API_VERSION,
         KIND,
         field("gracePeriodSeconds", 1, Int64)
             .pointer()
-            .doc("Seconds that the object is given to end by itself."),
+            .doc("Seconds for the object to end gracefully. The kinds of this server are deleted at once."),
         field("preconditions", 2, Object(&PRECONDITIONS))
             .pointer()
-            .doc("What must hold for the deletion to happen."),
+            .doc("Conditions that the object must meet, or it is not deleted."),
         field("orphanDependents", 3, Bool).pointer().doc("Deprecated form of propagationPolicy."),
-        field("propagationPolicy", 4, Text)
-            .pointer()
-            .doc("What becomes of dependents: Background, Foreground or Orphan."),
+        field("propagationPolicy", 4, Text).pointer().doc(
+            "What happens to dependents. Background: deleted after the object. Foreground: deleted \
+                 before the object. Orphan: kept.",
+        ),
         field("dryRun", 5, TEXTS).atomic().doc("All: nothing is written."),
         field("ignoreStoreReadErrorWithClusterBreakingPotential", 6, Bool)
             .pointer()
@@ -167,22 +175,22 @@ pub(crate) static DELETE_OPTIONS: Struct = structure(
 
 pub(crate) static PRECONDITIONS: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.Preconditions",
-    "What must hold for a deletion to happen.",
+    "Conditions that an object must meet to be deleted.",
     &[
-        field("uid", 1, Text).pointer().doc("Identity that the object must have."),
-        field("resourceVersion", 2, Text).pointer().doc("Version that the object must have."),
+        field("uid", 1, Text).pointer().doc("uid of the object."),
+        field("resourceVersion", 2, Text).pointer().doc("Version of the object."),
     ],
 );
 
 pub(crate) static PARTIAL_OBJECT_METADATA: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata",
-    "An object without anything but its metadata.",
+    "The metadata of an object.",
     &[API_VERSION, KIND, field("metadata", 1, Object(&OBJECT_META)).doc("Metadata of the object.")],
 );
 
 pub(crate) static PARTIAL_OBJECT_METADATA_LIST: Struct = structure(
     "io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadataList",
-    "A list of objects without anything but their metadata.",
+    "A list of the metadata of objects.",
     &[
         API_VERSION,
         KIND,
@@ -201,7 +209,7 @@ pub(crate) static OBJECT_REFERENCE: Struct = structure(
         field("uid", 4, Text).doc("Identity of the object."),
         field("apiVersion", 5, Text).doc("Group and version of the object."),
         field("resourceVersion", 6, Text).doc("Version of the object."),
-        field("fieldPath", 7, Text).doc("Part of the object that is meant."),
+        field("fieldPath", 7, Text).doc("Path of a part of the object."),
     ],
 )
 .atomic();

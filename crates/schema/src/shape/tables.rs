@@ -1,5 +1,5 @@
 //! The tables of each kind, one file for each family of types. Source: the API types of Kubernetes v1.36 (`core/v1`,
-//! `discovery/v1`, `networking/v1`, `events/v1`, `coordination/v1`).
+//! `discovery/v1`, `networking/v1`, `events/v1`, `coordination/v1`, `authorization/v1`, `authentication/v1`).
 
 mod endpoints;
 mod event;
@@ -8,6 +8,8 @@ mod lease;
 mod namespace;
 mod network;
 mod node;
+mod pod;
+mod review;
 mod service;
 
 use super::{
@@ -33,6 +35,10 @@ pub(super) const fn of(resource: Resource) -> &'static Struct {
         Resource::IpAddress => &network::IP_ADDRESS,
         Resource::Lease => &lease::LEASE,
         Resource::NodePort => &internal::NODE_PORT,
+        Resource::Pod => &pod::POD,
+        Resource::AccessReview => &review::ACCESS_REVIEW,
+        Resource::RulesReview => &review::RULES_REVIEW,
+        Resource::SelfReview => &review::SELF_REVIEW,
     }
 }
 
@@ -50,6 +56,10 @@ pub(super) const fn list_of(resource: Resource) -> &'static Struct {
         Resource::IpAddress => &IP_ADDRESS_LIST,
         Resource::Lease => &LEASE_LIST,
         Resource::NodePort => &NODE_PORT_LIST,
+        Resource::Pod => &POD_LIST,
+        Resource::AccessReview => &ACCESS_REVIEW_LIST,
+        Resource::RulesReview => &RULES_REVIEW_LIST,
+        Resource::SelfReview => &SELF_REVIEW_LIST,
     }
 }
 
@@ -76,4 +86,9 @@ lists! {
     IP_ADDRESS_LIST = "io.k8s.api.networking.v1.IPAddressList" of network::IP_ADDRESS;
     LEASE_LIST = "io.k8s.api.coordination.v1.LeaseList" of lease::LEASE;
     NODE_PORT_LIST = "portolan.internal.v1.NodePortList" of internal::NODE_PORT;
+    POD_LIST = "io.k8s.api.core.v1.PodList" of pod::POD;
+    // No request returns a list of questions.
+    ACCESS_REVIEW_LIST = "portolan.internal.v1.SelfSubjectAccessReviewList" of review::ACCESS_REVIEW;
+    RULES_REVIEW_LIST = "portolan.internal.v1.SelfSubjectRulesReviewList" of review::RULES_REVIEW;
+    SELF_REVIEW_LIST = "portolan.internal.v1.SelfSubjectReviewList" of review::SELF_REVIEW;
 }

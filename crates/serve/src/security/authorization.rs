@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use portolan_http::{Attributes, Target};
+use portolan_http::{Attributes, Rule, Subject, Target};
 
 /// A set of permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,25 +23,63 @@ pub(crate) struct Identity {
     pub(crate) groups: Vec<String>,
 }
 
-/// Allows verbs on some resources of some API groups. Does not include subresources.
-struct Rule {
-    verbs: &'static [&'static str],
-    groups: &'static [&'static str],
-    resources: &'static [&'static str],
-}
-
+const ALL: &[&str] = &["*"];
 const READ: &[&str] = &["get", "list", "watch"];
+/// The methods that read a path without objects.
+const READ_PATH: &[&str] = &["get", "head", "options"];
+const CREATE: &[&str] = &["create"];
+
+const ADMIN: &[Rule] =
+    &[Rule::Resources { verbs: ALL, groups: ALL, resources: ALL }, Rule::Paths { verbs: ALL, paths: ALL }];
 
 const PROXY: &[Rule] = &[
-    Rule { verbs: READ, groups: &[""], resources: &["services", "endpoints", "nodes"] },
-    Rule { verbs: READ, groups: &["discovery.k8s.io"], resources: &["endpointslices"] },
-    Rule { verbs: READ, groups: &["networking.k8s.io"], resources: &["servicecidrs"] },
-    Rule { verbs: &["create", "patch", "update"], groups: &["", "events.k8s.io"], resources: &["events"] },
+    Rule::Resources { verbs: READ, groups: &[""], resources: &["services", "endpoints", "nodes"] },
+    Rule::Resources { verbs: READ, groups: &["discovery.k8s.io"], resources: &["endpointslices"] },
+    Rule::Resources { verbs: READ, groups: &["networking.k8s.io"], resources: &["servicecidrs"] },
+    Rule::Resources {
+        verbs: &["create", "patch", "update"],
+        groups: &["", "events.k8s.io"],
+        resources: &["events"],
+    },
 ];
 
-/// Paths that every authenticated user may read, with everything below them: upstream's roles `system:discovery` and
+const READ_ONLY: &[Rule] = &[
+    Rule::Resources { verbs: READ, groups: ALL, resources: ALL },
+    Rule::Paths { verbs: READ_PATH, paths: ALL },
+];
+
+/// What every authenticated user may do: upstream's roles `system:basic-user`, `system:discovery` and
 /// `system:public-info-viewer`.
-const DISCOVERY: &[&str] = &["/api", "/apis", "/openapi", "/version", "/healthz", "/livez", "/readyz"];
+const EVERYONE: &[Rule] = &[
+    Rule::Resources {
+        verbs: CREATE,
+        groups: &["authorization.k8s.io"],
+        resources: &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+    },
+    Rule::Resources { verbs: CREATE, groups: &["authentication.k8s.io"], resources: &["selfsubjectreviews"] },
+    Rule::Paths {
+        verbs: READ_PATH,
+        paths: &[
+            "/api",
+            "/api/*",
+            "/apis",
+            "/apis/*",
+            "/openapi",
+            "/openapi/*",
+            "/version",
+            "/version/*",
+            "/healthz",
+            "/healthz/*",
+            "/livez",
+            "/livez/*",
+            "/readyz",
+            "/readyz/*",
+        ],
+    },
+];
+
+/// The group of all users that have authenticated (apiserver, `user.AllAuthenticated`).
+const AUTHENTICATED: &str = "system:authenticated";
 
 impl Role {
     /// All roles.
@@ -65,20 +103,11 @@ impl Role {
         }
     }
 
-    fn allows(self, attributes: &Attributes) -> bool {
-        match (self, &attributes.target) {
-            (Self::Admin, _) => true,
-            (Self::ReadOnly, Target::Resource { .. }) => READ.contains(&attributes.verb),
-            (Self::ReadOnly, Target::Path(_)) => is_read_of_path(attributes.verb),
-            (Self::Proxy, Target::Resource { group, resource, subresource, .. }) => {
-                let fits = |rule: &Rule| {
-                    rule.verbs.contains(&attributes.verb)
-                        && rule.groups.contains(&group.as_str())
-                        && rule.resources.contains(&resource.as_str())
-                };
-                subresource.is_empty() && PROXY.iter().any(fits)
-            }
-            (Self::Proxy, Target::Path(_)) => false,
+    fn rules(self) -> &'static [Rule] {
+        match self {
+            Self::Admin => ADMIN,
+            Self::Proxy => PROXY,
+            Self::ReadOnly => READ_ONLY,
         }
     }
 }
@@ -94,6 +123,16 @@ impl fmt::Display for Role {
 }
 
 impl Identity {
+    /// Returns the user of every client of a server without authentication.
+    pub(crate) fn unsecured() -> Self {
+        Self { user: "system:unsecured".to_owned(), groups: vec![Role::Admin.group().to_owned()] }
+    }
+
+    /// Returns the user of a client that has not authenticated. It has no permissions.
+    pub(crate) fn anonymous() -> Self {
+        Self { user: "system:anonymous".to_owned(), groups: Vec::new() }
+    }
+
     /// Returns the roles of this user: by group, and the proxy role also by the name of kube-proxy's user, as
     /// upstream binds it.
     pub(crate) fn roles(&self) -> impl Iterator<Item = Role> {
@@ -103,9 +142,27 @@ impl Identity {
         })
     }
 
-    /// Returns true if this user may do what the attributes describe.
-    pub(crate) fn may(&self, attributes: &Attributes) -> bool {
-        is_discovery(attributes) || self.roles().any(|role| role.allows(attributes))
+    fn all_rules(&self) -> impl Iterator<Item = &'static Rule> {
+        self.roles().flat_map(Role::rules).chain(EVERYONE)
+    }
+}
+
+impl Subject for Identity {
+    fn user(&self) -> &str {
+        &self.user
+    }
+
+    fn groups(&self) -> Vec<&str> {
+        let given = self.groups.iter().map(String::as_str).filter(|group| *group != AUTHENTICATED);
+        given.chain([AUTHENTICATED]).collect()
+    }
+
+    fn may(&self, attributes: &Attributes) -> bool {
+        self.all_rules().any(|rule| rule.allows(attributes))
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        self.all_rules().copied().collect()
     }
 }
 
@@ -128,17 +185,6 @@ pub(crate) fn forbidden_message(user: &str, attributes: &Attributes) -> String {
             )
         }
     }
-}
-
-fn is_discovery(attributes: &Attributes) -> bool {
-    let Target::Path(path) = &attributes.target else { return false };
-    let is_below =
-        |base: &&str| path.strip_prefix(*base).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    is_read_of_path(attributes.verb) && DISCOVERY.iter().any(is_below)
-}
-
-fn is_read_of_path(verb: &str) -> bool {
-    matches!(verb, "get" | "head" | "options")
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body::Body as _;
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
-use portolan_http::{Answer, Arriving, Attributes, Handler, Target, arriving};
+use portolan_http::{Answer, Arriving, Attributes, Handler, Subject as _, Target, arriving};
 use portolan_web::PLAIN;
 use portolan_web::metrics::{Sources, TEXT_FORMAT};
 use tokio::sync::{Semaphore, TryAcquireError, watch};
@@ -158,7 +158,7 @@ impl Gate {
             return answer;
         }
         self.check_origin(request.uri(), request.headers())?;
-        check_identity(request.headers(), identity, attributes)?;
+        let client = client(request.headers(), identity, attributes)?;
         if attributes.target == Target::Path("/metrics".to_owned()) {
             only_get(attributes)?;
             return Ok(text(StatusCode::OK, TEXT_FORMAT, self.metrics.render()));
@@ -167,7 +167,7 @@ impl Gate {
             let place = Arc::clone(&self.room.watches).try_acquire_owned().map_err(too_many)?;
             let finished = tokio::time::timeout(self.limits.request_time, self.folder.finished()).await;
             finished.unwrap_or(Err(Refusal::Timeout))?;
-            let answer = self.handler.answer(request).await;
+            let answer = self.handler.answer(request, &client).await;
             if answer.status().is_success() {
                 held.push(Box::new((place, self.requests.watching(Labels::of(attributes)))));
             }
@@ -182,7 +182,7 @@ impl Gate {
         let counted = self.requests.in_flight(kind);
         let answer = async {
             self.folder.finished().await?;
-            Ok(self.handler.answer(request).await)
+            Ok(self.handler.answer(request, &client).await)
         };
         let answer = tokio::time::timeout(self.limits.request_time, answer).await;
         let answer = answer.unwrap_or(Err(Refusal::Timeout))?;
@@ -220,16 +220,16 @@ impl Gate {
     }
 }
 
-/// `identity` is `None` for plain HTTP, where every request is allowed.
-fn check_identity(
+/// Returns the client if it may send the request. `identity` is `None` for plain HTTP, where every request is allowed.
+fn client(
     headers: &HeaderMap,
     identity: Option<Result<Identity, Unauthorized>>,
     attributes: &Attributes,
-) -> Result<(), Refusal> {
-    let Some(identity) = identity else { return Ok(()) };
+) -> Result<Identity, Refusal> {
+    let Some(identity) = identity else { return Ok(Identity::unsecured()) };
     // Readable without authentication, as with upstream's `system:public-info-viewer`.
     if attributes.target == Target::Path("/version".to_owned()) {
-        return Ok(());
+        return Ok(identity.unwrap_or_else(|_| Identity::anonymous()));
     }
     // A user who asks to act with fewer rights (`kubectl --as`) must not act with its own.
     if headers.keys().any(|name| name.as_str().starts_with("impersonate-")) {
@@ -240,7 +240,7 @@ fn check_identity(
         Refusal::Unauthorized
     })?;
     if identity.may(attributes) {
-        return Ok(());
+        return Ok(identity);
     }
     tracing::debug!(user = identity.user, verb = attributes.verb, target = ?attributes.target, "forbidden");
     Err(Refusal::Forbidden { user: identity.user })

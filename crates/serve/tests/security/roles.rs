@@ -37,6 +37,41 @@ fn each_role_may_do_what_it_is_for() {
 }
 
 #[test]
+fn every_user_learns_what_its_role_allows() {
+    const ACCESS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    const RULES: &str = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    const SELF: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let secure = start();
+    for role in [Role::Admin, Role::Proxy, Role::ReadOnly] {
+        let client = secure.client(role);
+        // The answer is what a request meets.
+        for (verb, method, path, group, resource) in [
+            ("list", "GET", "/api/v1/namespaces", "", "namespaces"),
+            ("list", "GET", SLICES, "discovery.k8s.io", "endpointslices"),
+            ("create", "POST", SERVICES, "", "services"),
+            ("deletecollection", "DELETE", "/api/v1/nodes", "", "nodes"),
+        ] {
+            let asked = serde_json::json!({"spec": {"resourceAttributes": {"verb": verb, "group": group, "resource": resource}}});
+            let answer = client.ask("POST", ACCESS, &asked.to_string());
+            assert_eq!(answer.code, 201, "{role}: {}", answer.body);
+            let is_allowed = client.ask(method, path, "{}").code != 403;
+            assert_eq!(answer.json()["status"]["allowed"], is_allowed, "{role} {verb} {resource}");
+        }
+        let asked = r#"{"spec":{"nonResourceAttributes":{"verb":"get","path":"/metrics"}}}"#;
+        let allowed = client.ask("POST", ACCESS, asked).json()["status"]["allowed"].clone();
+        assert_eq!(allowed, client.get("/metrics").code == 200, "{role}");
+        let rules = client.ask("POST", RULES, r#"{"spec":{"namespace":"default"}}"#).json();
+        let rules = rules["status"]["resourceRules"].as_array().unwrap().clone();
+        let has_star = rules.iter().any(|rule| rule["verbs"][0] == "*");
+        assert_eq!(has_star, role == Role::Admin, "{role}: {rules:?}");
+        let user = client.ask("POST", SELF, "{}").json()["status"]["userInfo"].clone();
+        assert_eq!(user["username"], role.default_user());
+        assert_eq!(user["groups"], serde_json::json!([role.group(), "system:authenticated"]));
+    }
+    assert_eq!(secure.anonymous().ask("POST", SELF, "{}").code, 401);
+}
+
+#[test]
 fn a_refusal_is_a_status_of_upstream() {
     let secure = start();
     let answer = secure.client(Role::Proxy).create("web");

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn a_key_leads_back_to_its_object() {
         let layout = Layout::new("/portolan/v1");
-        for resource in Resource::ALL {
+        for resource in Resource::ALL.into_iter().filter(|resource| resource.is_stored()) {
             for key in ["a", "ns/a"] {
                 let place = layout.place(&layout.key(resource, key));
                 assert_eq!(place, Place::Object(resource, key.to_owned()));

@@ -16,6 +16,6 @@ pub(crate) static NODE_PORT: Struct = structure(
         API_VERSION,
         KIND,
         field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
-        field("spec", 2, Object(&IP_ADDRESS_SPEC)).doc("Who has taken it, as for an IPAddress."),
+        field("spec", 2, Object(&IP_ADDRESS_SPEC)).doc("The object that uses the port, as for an IPAddress."),
     ],
 );

@@ -10,27 +10,29 @@ use crate::shape::{
 
 pub(crate) static LEASE: Struct = structure(
     "io.k8s.api.coordination.v1.Lease",
-    "A claim that its holder renews; for elections and signs of life.",
+    "A lock with a holder that renews it. For the election of leaders, and to show that a program runs.",
     &[
         API_VERSION,
         KIND,
         field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
-        field("spec", 2, Object(&LEASE_SPEC)).doc("The claim."),
+        field("spec", 2, Object(&LEASE_SPEC)).doc("Holder and times of the lock."),
     ],
 );
 
 pub(crate) static LEASE_SPEC: Struct = structure(
     "io.k8s.api.coordination.v1.LeaseSpec",
-    "A claim that its holder renews.",
+    "Holder and times of a lock.",
     &[
-        field("holderIdentity", 1, Text).pointer().doc("Who holds it."),
-        field("leaseDurationSeconds", 2, Int32)
+        field("holderIdentity", 1, Text).pointer().doc("Identity of the holder."),
+        field("leaseDurationSeconds", 2, Int32).pointer().doc(
+            "Seconds after renewTime at which the Lease expires, so that another candidate may acquire it.",
+        ),
+        field("acquireTime", 3, MicroTime).pointer().doc("Time at which the holder acquired the Lease."),
+        field("renewTime", 4, MicroTime).pointer().doc("Time at which the holder last renewed the Lease."),
+        field("leaseTransitions", 5, Int32).pointer().doc("Number of changes of the holder."),
+        field("strategy", 6, Text).pointer().doc("Strategy of a coordinated election."),
+        field("preferredHolder", 7, Text)
             .pointer()
-            .doc("Seconds after renewTime that others wait before they take it."),
-        field("acquireTime", 3, MicroTime).pointer().doc("When the holder took it."),
-        field("renewTime", 4, MicroTime).pointer().doc("When the holder last renewed it."),
-        field("leaseTransitions", 5, Int32).pointer().doc("How often the holder changed."),
-        field("strategy", 6, Text).pointer().doc("How a holder is chosen in a coordinated election."),
-        field("preferredHolder", 7, Text).pointer().doc("Who should get it in a coordinated election."),
+            .doc("Identity of the candidate that should become the holder in a coordinated election."),
     ],
 );

@@ -10,7 +10,7 @@ use crate::shape::{
 
 pub(crate) static NAMESPACE: Struct = structure(
     "io.k8s.api.core.v1.Namespace",
-    "A space for the names of other objects.",
+    "A scope for the names of other objects.",
     &[
         API_VERSION,
         KIND,
@@ -23,30 +23,33 @@ pub(crate) static NAMESPACE: Struct = structure(
 pub(crate) static NAMESPACE_SPEC: Struct = structure(
     "io.k8s.api.core.v1.NamespaceSpec",
     "The wanted behaviour of a Namespace.",
-    &[field("finalizers", 1, TEXTS)
-        .atomic()
-        .doc("Who must still act before the namespace may go; written through finalize.")],
+    &[field("finalizers", 1, TEXTS).atomic().doc(
+        "Finalizers. The Namespace is removed when it is being deleted and none is left. Written \
+                 at the finalize subresource.",
+    )],
 );
 
 pub(crate) static NAMESPACE_STATUS: Struct = structure(
     "io.k8s.api.core.v1.NamespaceStatus",
     "The observed state of a Namespace.",
     &[
-        field("phase", 1, Text).doc("Active or Terminating."),
+        field("phase", 1, Text)
+            .one_of(&["Active", "Terminating"])
+            .doc("Terminating while the Namespace is being deleted."),
         field("conditions", 2, List(&Object(&NAMESPACE_CONDITION)))
             .keyed(&["type"])
-            .doc("Aspects of the state."),
+            .doc("Conditions of the Namespace."),
     ],
 );
 
 pub(crate) static NAMESPACE_CONDITION: Struct = structure(
     "io.k8s.api.core.v1.NamespaceCondition",
-    "One aspect of the state of a Namespace.",
+    "One condition of a Namespace.",
     &[
-        field("type", 1, Text).required().doc("Name of the aspect."),
+        field("type", 1, Text).required().doc("Name of the condition."),
         field("status", 2, Text).required().doc("True, False or Unknown."),
         field("lastTransitionTime", 4, Time).doc("When the status last changed."),
-        field("reason", 5, Text).doc("Why, in one word for programs."),
-        field("message", 6, Text).doc("Why, in a sentence for people."),
+        field("reason", 5, Text).doc("Reason of the last change, as one word."),
+        field("message", 6, Text).doc("Description of the last change."),
     ],
 );

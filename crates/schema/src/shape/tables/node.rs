@@ -15,41 +15,45 @@ pub(crate) static NODE: Struct = structure(
         API_VERSION,
         KIND,
         field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata."),
-        field("spec", 2, Object(&NODE_SPEC)).doc("What others decide about the node."),
-        field("status", 3, Object(&NODE_STATUS)).doc("What the node reports."),
+        field("spec", 2, Object(&NODE_SPEC)).doc("The wanted behaviour."),
+        field("status", 3, Object(&NODE_STATUS)).doc("The observed state."),
     ],
 );
 
 pub(crate) static NODE_SPEC: Struct = structure(
     "io.k8s.api.core.v1.NodeSpec",
-    "What others decide about a node.",
+    "The wanted behaviour of a Node.",
     &[
         field("podCIDR", 1, Text).doc("The first of podCIDRs."),
         field("podCIDRs", 7, TEXTS)
             .merged_set()
-            .doc("Ranges of pod addresses on the node, at most one of each family."),
-        field("providerID", 3, Text).doc("Name of the machine at its provider."),
-        field("unschedulable", 4, Bool).doc("Whether new pods keep away."),
-        field("taints", 5, List(&Object(&TAINT))).atomic().doc("What keeps pods away."),
-        field("configSource", 6, Object(&NODE_CONFIG_SOURCE)).pointer().doc("No longer used."),
-        field("externalID", 2, Text).doc("No longer used."),
+            .doc("Ranges of the addresses of Pods on the node, at most one of each IP family."),
+        field("providerID", 3, Text).doc("Identity of the machine at its cloud provider."),
+        field("unschedulable", 4, Bool).doc("True if no new Pods are placed on the node."),
+        field("taints", 5, List(&Object(&TAINT))).atomic().doc("Taints of the node."),
+        field("configSource", 6, Object(&NODE_CONFIG_SOURCE)).pointer().doc("Not used."),
+        field("externalID", 2, Text).doc("Not used."),
     ],
 );
 
 pub(crate) static TAINT: Struct = structure(
     "io.k8s.api.core.v1.Taint",
-    "What keeps pods away from a node unless they tolerate it.",
+    "A mark that keeps Pods away from the node unless they tolerate it.",
     &[
         field("key", 1, Text).required().doc("Name of the taint."),
         field("value", 2, Text).doc("Value of the taint."),
-        field("effect", 3, Text).required().doc("NoSchedule, PreferNoSchedule or NoExecute."),
+        field("effect", 3, Text).one_of(&["NoExecute", "NoSchedule", "PreferNoSchedule"]).required().doc(
+            "What happens to Pods that do not tolerate the taint. NoSchedule: none is placed on the \
+                 node. PreferNoSchedule: none, if there is another node. NoExecute: running ones are \
+                 removed, too.",
+        ),
         field("timeAdded", 4, Time).pointer().doc("When it was added."),
     ],
 );
 
 pub(crate) static NODE_CONFIG_SOURCE: Struct = structure(
     "io.k8s.api.core.v1.NodeConfigSource",
-    "Where a node takes its configuration from; no longer used.",
+    "Source of the configuration of a node. Not used.",
     &[field("configMap", 2, Object(&CONFIG_MAP_NODE_CONFIG_SOURCE))
         .pointer()
         .doc("A ConfigMap with the configuration.")],
@@ -57,7 +61,7 @@ pub(crate) static NODE_CONFIG_SOURCE: Struct = structure(
 
 pub(crate) static CONFIG_MAP_NODE_CONFIG_SOURCE: Struct = structure(
     "io.k8s.api.core.v1.ConfigMapNodeConfigSource",
-    "A ConfigMap with the configuration of a node; no longer used.",
+    "A ConfigMap with the configuration of a node. Not used.",
     &[
         field("namespace", 1, Text).required().doc("Namespace of the ConfigMap."),
         field("name", 2, Text).required().doc("Name of the ConfigMap."),
@@ -69,14 +73,14 @@ pub(crate) static CONFIG_MAP_NODE_CONFIG_SOURCE: Struct = structure(
 
 pub(crate) static NODE_STATUS: Struct = structure(
     "io.k8s.api.core.v1.NodeStatus",
-    "What a node reports about itself.",
+    "The observed state of a Node.",
     &[
-        field("capacity", 1, Map(&Quantity)).doc("All that the machine has."),
-        field("allocatable", 2, Map(&Quantity)).doc("What of it pods may use."),
-        field("phase", 3, Text).doc("No longer used."),
+        field("capacity", 1, Map(&Quantity)).doc("Resources of the machine."),
+        field("allocatable", 2, Map(&Quantity)).doc("Resources that Pods may use."),
+        field("phase", 3, Text).one_of(&["Pending", "Running", "Terminated"]).doc("Not used."),
         field("conditions", 4, List(&Object(&NODE_CONDITION)))
             .keyed(&["type"])
-            .doc("Aspects of the state of the node."),
+            .doc("Conditions of the node."),
         field("addresses", 5, List(&Object(&NODE_ADDRESS)))
             .keyed(&["type"])
             .doc("Addresses and names at which the node is reached."),
@@ -89,25 +93,25 @@ pub(crate) static NODE_STATUS: Struct = structure(
             .doc("Volumes that are attached to the node."),
         field("config", 11, Object(&NODE_CONFIG_STATUS))
             .pointer()
-            .doc("State of the configuration; no longer used."),
+            .doc("State of the configuration. Not used."),
         field("runtimeHandlers", 12, List(&Object(&NODE_RUNTIME_HANDLER)))
             .atomic()
             .doc("Handlers of the container runtime."),
         field("features", 13, Object(&NODE_FEATURES)).pointer().doc("Features of the container runtime."),
-        field("declaredFeatures", 14, TEXTS).atomic().doc("Features of Kubernetes that the node has."),
+        field("declaredFeatures", 14, TEXTS).atomic().doc("Features of Kubernetes that the node supports."),
     ],
 );
 
 pub(crate) static NODE_CONDITION: Struct = structure(
     "io.k8s.api.core.v1.NodeCondition",
-    "One aspect of the state of a node.",
+    "One condition of a node.",
     &[
-        field("type", 1, Text).required().doc("Name of the aspect."),
+        field("type", 1, Text).required().doc("Name of the condition, such as Ready."),
         field("status", 2, Text).required().doc("True, False or Unknown."),
         field("lastHeartbeatTime", 3, Time).doc("When it was last reported."),
         field("lastTransitionTime", 4, Time).doc("When the status last changed."),
-        field("reason", 5, Text).doc("Why, in one word for programs."),
-        field("message", 6, Text).doc("Why, in a sentence for people."),
+        field("reason", 5, Text).doc("Reason of the last change, as one word."),
+        field("message", 6, Text).doc("Description of the last change."),
     ],
 );
 
@@ -147,7 +151,7 @@ pub(crate) static NODE_SYSTEM_INFO: Struct = structure(
             .required()
             .doc("Name and version of the container runtime."),
         field("kubeletVersion", 7, Text).required().doc("Version of the kubelet."),
-        field("kubeProxyVersion", 8, Text).required().doc("No longer filled with truth."),
+        field("kubeProxyVersion", 8, Text).required().doc("Not used."),
         field("operatingSystem", 9, Text).required().doc("Family of the operating system."),
         field("architecture", 10, Text).required().doc("Architecture of the processor."),
         field("swap", 11, Object(&NODE_SWAP_STATUS)).pointer().doc("Swap of the machine."),
@@ -180,7 +184,7 @@ pub(crate) static ATTACHED_VOLUME: Struct = structure(
 
 pub(crate) static NODE_CONFIG_STATUS: Struct = structure(
     "io.k8s.api.core.v1.NodeConfigStatus",
-    "State of the configuration of a node; no longer used.",
+    "State of the configuration of a node. Not used.",
     &[
         field("assigned", 1, Object(&NODE_CONFIG_SOURCE))
             .pointer()
@@ -189,7 +193,7 @@ pub(crate) static NODE_CONFIG_STATUS: Struct = structure(
         field("lastKnownGood", 3, Object(&NODE_CONFIG_SOURCE))
             .pointer()
             .doc("Configuration that the node falls back to."),
-        field("error", 4, Text).doc("What went wrong."),
+        field("error", 4, Text).doc("Error of the configuration."),
     ],
 );
 
@@ -197,26 +201,28 @@ pub(crate) static NODE_RUNTIME_HANDLER: Struct = structure(
     "io.k8s.api.core.v1.NodeRuntimeHandler",
     "A handler of the container runtime.",
     &[
-        field("name", 1, Text).always().doc("Name of the handler; empty for the default."),
-        field("features", 2, Object(&NODE_RUNTIME_HANDLER_FEATURES)).pointer().doc("What it can do."),
+        field("name", 1, Text).always().doc("Name of the handler; empty for the default handler."),
+        field("features", 2, Object(&NODE_RUNTIME_HANDLER_FEATURES))
+            .pointer()
+            .doc("Features of the handler."),
     ],
 );
 
 pub(crate) static NODE_RUNTIME_HANDLER_FEATURES: Struct = structure(
     "io.k8s.api.core.v1.NodeRuntimeHandlerFeatures",
-    "What a handler of the container runtime can do.",
+    "Features of a handler of the container runtime.",
     &[
         field("recursiveReadOnlyMounts", 1, Bool)
             .pointer()
-            .doc("Whether it makes mounts read-only recursively."),
-        field("userNamespaces", 2, Bool).pointer().doc("Whether it has user namespaces."),
+            .doc("True if mounts can be read-only recursively."),
+        field("userNamespaces", 2, Bool).pointer().doc("True if user namespaces are supported."),
     ],
 );
 
 pub(crate) static NODE_FEATURES: Struct = structure(
     "io.k8s.api.core.v1.NodeFeatures",
-    "What a container runtime can do, whatever the handler.",
+    "Features of a container runtime that do not depend on the handler.",
     &[field("supplementalGroupsPolicy", 1, Bool)
         .pointer()
-        .doc("Whether it follows the policy for supplemental groups.")],
+        .doc("True if the policy for supplemental groups is supported.")],
 );

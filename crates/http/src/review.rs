@@ -1,0 +1,290 @@
+//! Questions of a client about itself: who it is and what it may do (`authorization.k8s.io`, `authentication.k8s.io`).
+//!
+//! A question is created like an object. The client gets it back with the answer, which comes from its [`Subject`].
+//! Nothing is stored.
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use portolan_api::{ApiError, FieldError, Refused};
+use portolan_schema::{
+    Resource,
+    json::{self, Object, Value, json},
+    shape::{self, FieldValidation},
+};
+
+use super::{
+    Answer, Arriving, Attributes, Target, accept::Content, attributes::verb_named, body, not_allowed,
+    present::Presenter, query::Query, warn, write_options,
+};
+
+/// The client of a request: who it is and what it may do.
+pub trait Subject: Send + Sync {
+    /// Returns the name of the user.
+    fn user(&self) -> &str;
+
+    /// Returns the groups of the user.
+    fn groups(&self) -> Vec<&str>;
+
+    /// Returns true if the client may send a request with these attributes.
+    fn may(&self, attributes: &Attributes) -> bool;
+
+    /// Returns everything that the client may do. It is the same in every namespace.
+    fn rules(&self) -> Vec<Rule>;
+}
+
+/// Requests that a client may send. `*` in a list stands for everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Requests for objects.
+    Resources {
+        /// Verbs, such as `list`.
+        verbs: &'static [&'static str],
+        /// API groups; empty for the core group.
+        groups: &'static [&'static str],
+        /// Plural names of resources.
+        resources: &'static [&'static str],
+    },
+    /// Requests for other paths.
+    Paths {
+        /// HTTP methods in lower case.
+        verbs: &'static [&'static str],
+        /// Paths. A `*` at the end stands for everything below.
+        paths: &'static [&'static str],
+    },
+}
+
+/// Answers a question.
+pub(super) async fn answer(
+    request: Request<Arriving>,
+    query: &Query,
+    resource: Resource,
+    subject: &dyn Subject,
+) -> Result<Answer, Refused> {
+    if *request.method() != Method::POST {
+        return Err(not_allowed(request.method()).into());
+    }
+    let presenter = Presenter::new(request.headers(), query, resource, Content::Object)?;
+    let validation = write_options(request.headers(), query)?.field_validation;
+    let (mut object, mut warnings) = body::read_object(request, resource, validation).await?;
+    check_kind(resource, &mut object)?;
+    let answered = conform(resource, &mut object, validation).and_then(|unknown| {
+        warnings.extend(unknown);
+        status(resource, &object, subject)
+    });
+    let status = match answered {
+        Ok(status) => status,
+        Err(error) => return Err(Refused { error, warnings }),
+    };
+    object.insert("status".to_owned(), status);
+    let body = Bytes::from(Value::Object(object).to_string());
+    let mut answer = presenter.object(StatusCode::CREATED, body)?;
+    warn(answer.headers_mut(), &warnings);
+    Ok(answer)
+}
+
+/// Fills in apiVersion and kind, and refuses those of another resource.
+fn check_kind(resource: Resource, object: &mut Object) -> Result<(), ApiError> {
+    let info = resource.info();
+    for (field, url) in [("apiVersion", info.api_version), ("kind", info.kind)] {
+        let body = object.get(field).and_then(Value::as_str).filter(|body| !body.is_empty());
+        if let Some(body) = body.filter(|body| *body != url) {
+            return Err(ApiError::Mismatch { field, body: body.to_owned(), url: url.to_owned() });
+        }
+        object.insert(field.to_owned(), url.into());
+    }
+    Ok(())
+}
+
+/// Checks the types of the fields and removes unknown ones. Returns the warnings about them.
+fn conform(
+    resource: Resource,
+    object: &mut Object,
+    validation: FieldValidation,
+) -> Result<Vec<String>, ApiError> {
+    let unknown = shape::conform(resource, object)?;
+    match validation {
+        FieldValidation::Strict if !unknown.is_empty() => Err(ApiError::UnknownFields { fields: unknown }),
+        FieldValidation::Ignore => Ok(Vec::new()),
+        _ => Ok(unknown.into_iter().map(|field| format!("unknown field \"{field}\"")).collect()),
+    }
+}
+
+/// Returns the answer to a question.
+fn status(resource: Resource, object: &Object, subject: &dyn Subject) -> Result<Value, ApiError> {
+    let empty = Object::new();
+    let spec = json::object(object, "spec").unwrap_or(&empty);
+    match resource {
+        Resource::AccessReview => {
+            let asked = asked(spec).map_err(|error| ApiError::invalid(resource, "", vec![error]))?;
+            Ok(json!({"allowed": subject.may(&asked)}))
+        }
+        Resource::RulesReview if json::text(spec, "namespace").is_none() => {
+            let why = "name the namespace that the rules are for";
+            Err(ApiError::invalid(resource, "", vec![FieldError::required("spec.namespace", why)]))
+        }
+        Resource::RulesReview => Ok(rules(&subject.rules())),
+        _ => Ok(json!({"userInfo": {"username": subject.user(), "groups": subject.groups()}})),
+    }
+}
+
+/// Returns the attributes of the request that an access review is about.
+fn asked(spec: &Object) -> Result<Attributes, FieldError> {
+    let text = |of: &Object, key| json::text(of, key).unwrap_or_default().to_owned();
+    let (objects, path) =
+        (json::object(spec, "resourceAttributes"), json::object(spec, "nonResourceAttributes"));
+    let (verb, target) = match (objects, path) {
+        (Some(objects), None) => {
+            let target = Target::Resource {
+                group: text(objects, "group"),
+                version: text(objects, "version"),
+                resource: text(objects, "resource"),
+                subresource: text(objects, "subresource"),
+                namespace: text(objects, "namespace"),
+                name: text(objects, "name"),
+            };
+            (text(objects, "verb"), target)
+        }
+        (None, Some(path)) => (text(path, "verb"), Target::Path(text(path, "path"))),
+        _ => {
+            let why = "exactly one of resourceAttributes and nonResourceAttributes must be set";
+            return Err(FieldError::invalid("spec", Value::Object(spec.clone()), why));
+        }
+    };
+    Ok(Attributes { verb: verb_named(&verb), target })
+}
+
+fn rules(rules: &[Rule]) -> Value {
+    let (mut resource_rules, mut path_rules) = (Vec::new(), Vec::new());
+    for rule in rules {
+        match rule {
+            Rule::Resources { verbs, groups, resources } => {
+                resource_rules.push(json!({"verbs": verbs, "apiGroups": groups, "resources": resources}));
+            }
+            Rule::Paths { verbs, paths } => {
+                path_rules.push(json!({"verbs": verbs, "nonResourceURLs": paths}));
+            }
+        }
+    }
+    json!({"resourceRules": resource_rules, "nonResourceRules": path_rules, "incomplete": false})
+}
+
+impl Rule {
+    /// Returns true if the rule allows a request with these attributes. A resource name in a rule does not include
+    /// its subresources; `*` does.
+    pub fn allows(&self, attributes: &Attributes) -> bool {
+        let has = |list: &[&str], wanted: &str| list.iter().any(|it| *it == "*" || *it == wanted);
+        match (self, &attributes.target) {
+            (
+                Self::Resources { verbs, groups, resources },
+                Target::Resource { group, resource, subresource, .. },
+            ) => {
+                let is_named =
+                    if subresource.is_empty() { has(resources, resource) } else { has(resources, "*") };
+                has(verbs, attributes.verb) && has(groups, group) && is_named
+            }
+            (Self::Paths { verbs, paths }, Target::Path(path)) => {
+                let fits = |pattern: &&str| match pattern.strip_suffix('*') {
+                    Some(above) => path.starts_with(above),
+                    None => path == pattern,
+                };
+                has(verbs, attributes.verb) && paths.iter().any(fits)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Reader;
+
+    const RULES: [Rule; 2] = [
+        Rule::Resources { verbs: &["get", "list"], groups: &["", "apps"], resources: &["services"] },
+        Rule::Paths { verbs: &["get"], paths: &["/api", "/api/*"] },
+    ];
+
+    impl Subject for Reader {
+        fn user(&self) -> &'static str {
+            "eve"
+        }
+
+        fn groups(&self) -> Vec<&str> {
+            vec!["readers"]
+        }
+
+        fn may(&self, attributes: &Attributes) -> bool {
+            RULES.iter().any(|rule| rule.allows(attributes))
+        }
+
+        fn rules(&self) -> Vec<Rule> {
+            RULES.to_vec()
+        }
+    }
+
+    fn answer(resource: Resource, spec: &Value) -> Result<Value, ApiError> {
+        status(resource, json!({"spec": spec}).as_object().unwrap(), &Reader)
+    }
+
+    #[test]
+    fn access_reviews_follow_the_rules() {
+        let objects = |verb: &str, group: &str, resource: &str, subresource: &str| json!({"resourceAttributes": {"verb": verb, "group": group, "resource": resource, "subresource": subresource}});
+        let path = |verb: &str, path: &str| json!({"nonResourceAttributes": {"verb": verb, "path": path}});
+        for (spec, allowed) in [
+            (objects("get", "", "services", ""), true),
+            (objects("list", "apps", "services", ""), true),
+            (objects("delete", "", "services", ""), false),
+            (objects("*", "", "services", ""), false),
+            (objects("", "", "services", ""), false),
+            (objects("get", "", "*", ""), false),
+            (objects("get", "other", "services", ""), false),
+            (objects("get", "", "services", "status"), false),
+            (path("get", "/api"), true),
+            (path("get", "/api/v1"), true),
+            (path("get", "/apis"), false),
+            (path("post", "/api"), false),
+        ] {
+            assert_eq!(answer(Resource::AccessReview, &spec).unwrap(), json!({"allowed": allowed}), "{spec}");
+        }
+        for spec in [json!({}), json!({"resourceAttributes": {}, "nonResourceAttributes": {}})] {
+            let error = answer(Resource::AccessReview, &spec).unwrap_err();
+            assert!(error.code() == 422 && error.to_string().contains("exactly one"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_star_allows_everything() {
+        let rule = Rule::Resources { verbs: &["*"], groups: &["*"], resources: &["*"] };
+        let target = Target::Resource {
+            group: "a".to_owned(),
+            version: "v1".to_owned(),
+            resource: "b".to_owned(),
+            subresource: "status".to_owned(),
+            namespace: String::new(),
+            name: String::new(),
+        };
+        for verb in ["get", "*", "dance"] {
+            assert!(rule.allows(&Attributes { verb: verb_named(verb), target: target.clone() }), "{verb}");
+        }
+        assert!(!rule.allows(&Attributes { verb: "get", target: Target::Path("/metrics".to_owned()) }));
+        let all = Rule::Paths { verbs: &["*"], paths: &["*"] };
+        assert!(all.allows(&Attributes { verb: "get", target: Target::Path("/metrics".to_owned()) }));
+    }
+
+    #[test]
+    fn rules_and_the_user_are_reported() {
+        let rules = answer(Resource::RulesReview, &json!({"namespace": "default"})).unwrap();
+        assert_eq!(
+            rules,
+            json!({
+                "resourceRules": [{"verbs": ["get", "list"], "apiGroups": ["", "apps"], "resources": ["services"]}],
+                "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/api", "/api/*"]}],
+                "incomplete": false,
+            })
+        );
+        assert_eq!(answer(Resource::RulesReview, &json!({})).unwrap_err().code(), 422);
+        let user = answer(Resource::SelfReview, &json!({})).unwrap();
+        assert_eq!(user, json!({"userInfo": {"username": "eve", "groups": ["readers"]}}));
+    }
+}

@@ -1,0 +1,55 @@
+use http::HeaderMap;
+use portolan_api::ApiConfig;
+use portolan_schema::{Resource, json::json};
+
+use super::*;
+use crate::accept::Content;
+
+/// Starts a watch of Services from a revision that is `beyond` the store's.
+fn from_the_future(api: &Arc<Api>, beyond: u64, stopping: watch::Receiver<bool>) -> Answer {
+    let revision = api.store().revision() + beyond;
+    let query = format!("resourceVersion={revision}&allowWatchBookmarks=true");
+    let query = Query::parse(&query).unwrap();
+    let presenter = Presenter::new(&HeaderMap::new(), &query, Resource::Service, Content::Watch).unwrap();
+    let collection = Collection { resource: Resource::Service, namespace: None, watch: false };
+    answer(api, stopping, presenter, Arc::default(), &query, &collection, None).unwrap()
+}
+
+async fn next(answer: &mut Answer) -> Option<String> {
+    let frame = answer.body_mut().frame().await?.unwrap().into_data().unwrap();
+    Some(String::from_utf8(frame.to_vec()).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revision_that_never_comes_is_an_error_after_a_while() {
+    let api = Arc::new(Api::new(&ApiConfig::default()));
+    let (_stop, stopping) = watch::channel(false);
+    let (start, mut answer) = (Instant::now(), from_the_future(&api, 100, stopping));
+    let event = next(&mut answer).await.unwrap();
+    assert!(event.contains(r#""type":"ERROR""#) && event.contains("Expired"), "{event}");
+    // The time is paused, and goes on only when everything waits.
+    assert!(start.elapsed() >= FUTURE_WAIT);
+    assert_eq!(next(&mut answer).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_other_resources_reach_the_revision_too() {
+    let api = Arc::new(Api::new(&ApiConfig::default()));
+    let (_stop, stopping) = watch::channel(false);
+    let mut answer = from_the_future(&api, 2, stopping);
+    let waiting = tokio::spawn(async move { (next(&mut answer).await, answer) });
+    // The watch begins before the revision is reached.
+    tokio::task::yield_now().await;
+    let node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    for name in ["a", "b", "c"] {
+        api.apply(node(name)).await.unwrap();
+    }
+    let (bookmark, mut answer) = waiting.await.unwrap();
+    let bookmark = bookmark.unwrap();
+    assert!(bookmark.contains(r#""type":"BOOKMARK""#), "{bookmark}");
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"clusterIP": "None", "ports": [{"port": 80}]}});
+    api.apply(service).await.unwrap();
+    let event = next(&mut answer).await.unwrap();
+    assert!(event.contains(r#""type":"ADDED""#) && event.contains(r#""name":"web""#), "{event}");
+}
