@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_model::Settings;
-use portolan_model::observed::Observed;
+use portolan_model::observed::{Fact, Observed};
 
 use super::counters::Counters;
 use super::fixed::{CANARY, JUMPS};
@@ -77,7 +77,8 @@ impl Iptables {
     /// The program failed, or cannot print a table.
     pub fn observe(&mut self) -> Result<Observed, Error> {
         let family = self.planner.settings().family;
-        let nothing = Observed { family, node_port_addresses: None, ports: Vec::new() };
+        let nothing =
+            Observed { family, node_port_addresses: None, node_ports: Fact::Unknown, ports: Vec::new() };
         Ok(Reading::read(&self.programs, family)?.map_or(nothing, |reading| reading.observed))
     }
 
