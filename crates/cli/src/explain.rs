@@ -1,7 +1,6 @@
 //! `portolan explain`: reads the question, the objects and the configuration, and prints the answer of crate `explain`.
 
 mod kernel;
-mod objects;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
@@ -17,7 +16,7 @@ use portolan_model::catalog::PerFamily;
 use portolan_proxy::packets::{self, Configured};
 
 use self::kernel::Kernel;
-use self::objects::Objects;
+use crate::objects::{Objects, node_name};
 
 /// Exit codes besides 0, reachable. An error has 1.
 pub(crate) const REFUSED: u8 = 2;
@@ -88,7 +87,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut warnings = Warnings::default();
     let mut configured = Configured::load(&options.proxy)?;
     warnings.all("configuration", configured.notes());
-    let objects = Objects::read(&options.manifests)?;
+    let objects = Objects::read("--manifests", &options.manifests)?;
     warnings.all("object-not-usable", &objects.faults);
     let node_name = node_name(&configured, &objects)?;
     let (catalog, faults) = objects.catalog(&node_name, &configured);
@@ -154,20 +153,6 @@ impl Warnings {
             self.add(code, text);
         }
     }
-}
-
-/// Returns the name of the node whose packets are explained: that of the configuration, or that of the only Node in the
-/// manifests, or this host's.
-fn node_name(configured: &Configured, objects: &Objects) -> anyhow::Result<String> {
-    if let Some(name) = configured.node_name() {
-        return Ok(name.to_owned());
-    }
-    if let [only] = objects.nodes.as_slice() {
-        return Ok(only.clone());
-    }
-    let host = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
-    anyhow::ensure!(!host.is_empty(), "this host has no name; name the node with --hostname-override");
-    Ok(host)
 }
 
 fn rendered(report: &Report, output: Output) -> anyhow::Result<String> {

@@ -3,6 +3,9 @@
 mod check_ips;
 mod doctor;
 mod explain;
+mod objects;
+mod output;
+mod plan;
 mod reference;
 mod serve;
 
@@ -46,6 +49,7 @@ enum Command {
     Demo(demo::Options),
     Doctor(portolan_doctor::Options),
     Explain(explain::Options),
+    Plan(plan::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -108,6 +112,14 @@ impl Program for Cli {
                     let _ = privilege::give_up();
                 }
                 return explain::run(&options);
+            }
+            Command::Plan(options) => {
+                if options.reads_kernel() {
+                    privilege::raise();
+                } else {
+                    let _ = privilege::give_up();
+                }
+                return plan::run(&options);
             }
             Command::Completions(options) => {
                 // Completions are text on standard output and need no privilege, so a failure to give it up is

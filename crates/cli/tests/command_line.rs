@@ -28,7 +28,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pages) = (folder.path().join("config.yaml"), folder.path().join("man"));
     let (write, out) = (format!("--write-config-to={}", file.display()), pages.display().to_string());
-    let table: [(&[&str], &str); 11] = [
+    let table: [(&[&str], &str); 13] = [
         (&["--help"], "Usage: portolan <COMMAND>"),
         (&["--version"], "portolan "),
         (&["proxy", "--help"], "Usage: portolan proxy [OPTIONS]"),
@@ -38,6 +38,8 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
         (&["proxy", &write, "--masquerade_all=t"], ""),
         (&["cleanup", "--help"], "Usage: portolan cleanup [OPTIONS]"),
         (&["status", "--help"], "Usage: portolan status [OPTIONS]"),
+        (&["plan", "--help"], "Usage: portolan plan [OPTIONS]"),
+        (&["check", "--help"], "Usage: portolan check [OPTIONS]"),
         (&["completions", "zsh"], "#compdef portolan"),
         (&["man", "--out", &out], ""),
     ];
@@ -52,7 +54,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 12] = [
+    let table: [(&[&str], &str); 14] = [
         (&[], "Usage: portolan <COMMAND>"),
         (&["proxy", "argument"], "unexpected argument 'argument'"),
         (&["proxy", "--no-such-flag"], "Usage: portolan proxy [OPTIONS]"),
@@ -70,6 +72,8 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
             "Error: --url: `https://a` is not a URL of the form http://HOST:PORT",
         ),
         (&["status", "--output=xml"], "[possible values: text, json, yaml]"),
+        (&["plan", "--output=xml"], "[possible values: text, json, yaml]"),
+        (&["check", "--init-only", "-v=x"], "-v"),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
     for (arguments, part) in table {

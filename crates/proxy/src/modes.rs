@@ -20,7 +20,7 @@ mod userspace;
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_engine::Claims;
-use portolan_engine::{Boxed, Error, Step};
+use portolan_engine::{Boxed, Error, Step, Table};
 use portolan_iptables::{Programs, Variant};
 use portolan_leftovers::Keep;
 use portolan_model::Family;
@@ -29,6 +29,7 @@ use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
+use portolan_node::sysctl::Wanted;
 
 use super::checks::Finding;
 use super::node_settings::KernelSettings;
@@ -71,6 +72,33 @@ pub(super) trait ModeDriver: Sync {
     /// Reads what the kernel has of this mode in a family, in the terms of Services and in the network namespace of this
     /// thread. No agent needs to run. `None` if the kernel has nothing of this mode. May run programs.
     fn read(&self, family: Family) -> Result<Option<Observed>, Error>;
+
+    /// Returns what a start would write for a table, as lines. Changes nothing. May run programs.
+    ///
+    /// # Errors
+    /// The kernel cannot be read, or the mode has no such lines.
+    fn preview(
+        &self,
+        configuration: &Configuration,
+        node: &settings::Node<'_>,
+        table: &Table,
+        over: Over,
+    ) -> Result<Vec<String>, Error>;
+
+    /// Returns the kernel settings that a start of this mode writes, besides those of connection tracking.
+    fn kernel_settings(&self, _: &Configuration, _: &settings::Node<'_>) -> Vec<Wanted> {
+        Vec::new()
+    }
+
+    /// Returns the chains of iptables that a data plane of a family would use. Runs programs.
+    fn claims(&self, _: &Configuration, _: Family) -> Option<Claims> {
+        None
+    }
+
+    /// Returns the tables of nftables that a data plane would use, of those that have this program's names.
+    fn tables(&self, _: &Configuration) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Returns what happens to packets of a family in another way than in nftables mode.
     fn differences(
@@ -122,6 +150,15 @@ pub(super) trait ModeDriver: Sync {
 
     /// Counts a failed step of a data plane of this mode.
     fn count_failure(&self, _: &ProxyMetrics, _: Family, _: Step) {}
+}
+
+/// What a start would find in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// What is there.
+    Kernel,
+    /// No rules for Services.
+    Nothing,
 }
 
 /// All modes, in the order in which their former data planes are removed.

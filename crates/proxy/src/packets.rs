@@ -1,9 +1,10 @@
-//! What the configuration of the agent means for packets, without an agent: for `portolan explain`.
+//! What the configuration of the agent means for packets, without an agent: for `portolan explain` and `portolan plan`.
 //!
 //! The settings are derived by the same functions as those of a running agent, and the differences of the
 //! mode by its driver.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::ensure;
 use ipnet::IpNet;
@@ -14,9 +15,11 @@ use portolan_model::{Catalog, Event, Family};
 use portolan_node::config::Configuration;
 use portolan_sock::SocketError;
 use portolan_sock::addresses;
+use portolan_watch::{ClientSettings, Peers};
 
+use super::agent::api_server::places;
 use super::options::{Loaded, Options};
-use super::{modes, settings};
+use super::{configured_client, modes, settings};
 
 /// The configuration of an agent that does not run.
 #[derive(Debug, Clone)]
@@ -39,9 +42,30 @@ impl Configured {
         Ok(Self { loaded })
     }
 
+    /// Returns what was loaded.
+    pub(crate) const fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Returns this with another configuration, such as one with the mode that a start chooses.
+    pub(crate) fn with(mut self, configuration: Configuration) -> Self {
+        self.loaded.configuration = configuration;
+        self
+    }
+
+    /// Returns the configuration.
+    pub(crate) const fn configuration(&self) -> &Configuration {
+        &self.loaded.configuration
+    }
+
     /// Returns the warnings about the flags and the file.
     pub fn notes(&self) -> &[String] {
         self.loaded.notes()
+    }
+
+    /// Returns true if the configuration names a mode.
+    pub fn names_mode(&self) -> bool {
+        self.loaded.configuration.mode.is_some()
     }
 
     /// Returns the node name that the configuration sets (`hostnameOverride`).
@@ -83,6 +107,21 @@ impl Configured {
             }
         }
         (programmed, faults)
+    }
+
+    /// Returns where the API server is, with which credentials and how often it is asked. `peers` records the addresses of
+    /// connections.
+    pub fn client_settings(&self, peers: &Peers) -> ClientSettings {
+        let Loaded { configuration, master, .. } = &self.loaded;
+        ClientSettings { peers: peers.clone(), ..configured_client(configuration, master.clone()) }
+    }
+
+    /// Leaves out what a Service may not capture, because this node reaches the API server there. `sockets` are those to
+    /// which the client is connected, and `addresses` those of this node's interfaces.
+    pub fn protect(&self, catalog: &mut Catalog, sockets: &BTreeSet<SocketAddr>, addresses: &[IpAddr]) {
+        let behind = catalog.api_servers_behind(sockets);
+        let adds_addresses = modes::configured(&self.loaded.configuration).adds_addresses();
+        catalog.set_api_server(places(sockets, &behind, adds_addresses, addresses));
     }
 
     /// Returns the node as packets meet it. The Catalog has this node's Node object, if there is one. `addresses` are those
