@@ -1,5 +1,6 @@
 //! The binary `portolan`: parses the command line and starts the subcommand. The work itself is in the other crates.
 
+mod check;
 mod check_ips;
 mod doctor;
 mod explain;
@@ -50,6 +51,7 @@ enum Command {
     Doctor(portolan_doctor::Options),
     Explain(explain::Options),
     Plan(plan::Options),
+    Check(check::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -112,6 +114,10 @@ impl Program for Cli {
                     let _ = privilege::give_up();
                 }
                 return explain::run(&options);
+            }
+            Command::Check(options) => {
+                privilege::raise();
+                return check::run(&options);
             }
             Command::Plan(options) => {
                 if options.reads_kernel() {
