@@ -2,10 +2,9 @@
 //! and a configuration.
 //!
 //! - `origin`: where what is wanted comes from
-//! - `objects`: the objects of manifests, of an API server (`cluster`) and of a snapshot (`recorded`)
+//! - `cluster`, `recorded`: the objects of an API server, and of a snapshot
 
 mod cluster;
-mod objects;
 mod origin;
 mod recorded;
 
@@ -20,8 +19,8 @@ use portolan_model::catalog::{ApiServer, PerFamily};
 use portolan_model::observed::Observed;
 use portolan_proxy::packets::{self, Asked, Configured, Kernel, NoAnswer, Output, print};
 
-use self::objects::Objects;
 use self::origin::{Origin, WAYS};
+use crate::objects::{Objects, host_name};
 
 /// The flags that matter if the running proxy answers: they say where it listens.
 const FLAGS_OF_AGENT: [&str; 3] = ["config", "control-socket", "hostname-override"];
@@ -104,7 +103,7 @@ fn ask(options: &Options, warnings: &mut Warnings) -> anyhow::Result<Report> {
     match origin {
         Origin::Agent => ask_agent(options, &proxy, &configured, warnings),
         Origin::Manifests => {
-            let objects = Objects::read(&options.manifests)?;
+            let objects = Objects::read("--manifests", &options.manifests)?;
             explain(options, configured, &objects, Source::Manifests, warnings)
         }
         Origin::ApiServer(settings) => {
@@ -259,7 +258,5 @@ fn node_name(
         source == Source::Manifests,
         "which node handles the packet is not known: name it with --node NODE"
     );
-    let host = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
-    anyhow::ensure!(!host.is_empty(), "this host has no name; name the node with --node");
-    Ok(host)
+    host_name()
 }

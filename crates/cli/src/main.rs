@@ -1,8 +1,12 @@
 //! The binary `portolan`: parses the command line and starts the subcommand. The work itself is in the other crates.
 
+mod check;
 mod check_ips;
 mod doctor;
 mod explain;
+mod objects;
+mod output;
+mod plan;
 mod reference;
 mod serve;
 mod snapshot;
@@ -61,6 +65,8 @@ enum Command {
     Doctor(portolan_doctor::Options),
     Explain(explain::Options),
     Snapshot(snapshot::Options),
+    Plan(plan::Options),
+    Check(check::Options),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),
@@ -136,6 +142,18 @@ impl Program for Cli {
                     let _ = privilege::give_up();
                 }
                 snapshot::run(&options)?;
+            }
+            Command::Check(options) => {
+                privilege::raise();
+                return check::run(&options);
+            }
+            Command::Plan(options) => {
+                if options.reads_kernel() {
+                    privilege::raise();
+                } else {
+                    let _ = privilege::give_up();
+                }
+                return plan::run(&options);
             }
             Command::Completions(options) => {
                 // Completions are text on standard output and need no privilege, so a failure to give it up is

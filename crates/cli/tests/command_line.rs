@@ -28,7 +28,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pages) = (folder.path().join("config.yaml"), folder.path().join("man"));
     let (write, out) = (format!("--write-config-to={}", file.display()), pages.display().to_string());
-    let table: [(&[&str], &str); 13] = [
+    let table: [(&[&str], &str); 15] = [
         (&["--help"], "Usage: portolan <COMMAND>"),
         (&["--version"], "portolan "),
         (&["proxy", "--help"], "Usage: portolan proxy [OPTIONS]"),
@@ -40,6 +40,8 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
         (&["status", "--help"], "Usage: portolan status [OPTIONS]"),
         (&["snapshot", "--help"], "Usage: portolan snapshot [OPTIONS]"),
         (&["snapshot", "show", "--help"], "Usage: portolan snapshot show <FILE>"),
+        (&["plan", "--help"], "Usage: portolan plan [OPTIONS]"),
+        (&["check", "--help"], "Usage: portolan check [OPTIONS]"),
         (&["completions", "zsh"], "#compdef portolan"),
         (&["man", "--out", &out], ""),
     ];
@@ -54,7 +56,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 17] = [
+    let table: [(&[&str], &str); 19] = [
         (&[], "Usage: portolan <COMMAND>"),
         (&["proxy", "argument"], "unexpected argument 'argument'"),
         (&["proxy", "--no-such-flag"], "Usage: portolan proxy [OPTIONS]"),
@@ -83,6 +85,8 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
         ),
         (&["snapshot", "show", "/nonexistent"], "Error: cannot read /nonexistent"),
         (&["explain", "node", "10.96.0.1:80", "--snapshot=/nonexistent"], "Error: cannot read /nonexistent"),
+        (&["plan", "--output=xml"], "[possible values: text, json, yaml]"),
+        (&["check", "--init-only", "-v=x"], "-v"),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
     for (arguments, part) in table {

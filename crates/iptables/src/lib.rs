@@ -63,7 +63,7 @@
 //! # Reading back
 //!
 //! `observe` reads the rules of a save in the terms of the forwarding table, one line at a time. [`read`] works without a
-//! running agent, and also for the rules of kube-proxy.
+//! running agent, and also for the rules of kube-proxy. [`preview()`] returns what the next full load would write.
 //!
 //! # Removal
 //!
@@ -102,6 +102,7 @@ mod options;
 mod partial;
 mod planner;
 mod present;
+mod preview;
 mod probe;
 mod program;
 mod removal;
@@ -121,5 +122,6 @@ pub use options::{Options, Redirect};
 pub use planner::{Pieces, Planner};
 pub use present::Present;
 pub use present::is_own;
+pub use preview::{preview, preview_of_all};
 pub use program::{Error, Programs, Variant};
 pub use writers::Writers;

@@ -25,8 +25,8 @@
 //!   no affinity.
 //! - **Source ranges**: without the load-balancer IPs, which the mode may add. If the rule is missing that drops packets
 //!   from other sources, all sources are allowed.
-//! - **Not read**: masquerading, which sources are pods of this node, the addresses that accept node ports, health-check
-//!   node ports.
+//! - **Addresses that accept node ports**: the rules that lead to the chain of node ports.
+//! - **Not read**: masquerading, which sources are pods of this node, health-check node ports.
 //!
 //! A rule that kube-proxy does not write is not understood ([`UnknownRules`]). If it has no match and ends its chain,
 //! no packet reaches the rules after it, so these are not read. Otherwise, the rules after it are read as if it were not
@@ -42,6 +42,7 @@ mod assemble;
 mod chains;
 mod comment;
 mod line;
+mod node_ports;
 mod unknown;
 
 use portolan_model::Family;

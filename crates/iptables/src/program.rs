@@ -131,6 +131,13 @@ impl Programs {
         Self { lock: Some(file.into()), ..self }
     }
 
+    /// Creates the chain by which [`Programs::find`] recognises these programs, as kubelet does. For network namespaces of
+    /// trials.
+    pub fn leave_hint(&self) -> Result<(), Error> {
+        let [hint, _] = HINTS;
+        self.restore(|out| writeln!(out, "*mangle\n{hint}- [0:0]\nCOMMIT")).map(|_| ())
+    }
+
     /// Returns the iptables that these programs belong to.
     pub const fn variant(&self) -> Variant {
         self.variant

@@ -22,5 +22,7 @@ mod load;
 mod memory;
 #[path = "iptables/observe.rs"]
 mod observe;
+#[path = "iptables/preview.rs"]
+mod preview;
 #[path = "iptables/takeover.rs"]
 mod takeover;

@@ -8,7 +8,7 @@ use portolan_model::IpvsScheduler;
 
 use super::Error;
 use super::dataplane::Ipvs;
-use super::difference::{Difference, Operation, WriteSettings};
+use super::difference::{Difference, WriteSettings};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
 use super::owners::Owners;
@@ -18,10 +18,12 @@ use portolan_engine::dataplane::Commit;
 use portolan_engine::table::Table;
 
 /// What a comparison reads before it compares virtual servers.
-struct Read {
+pub(super) struct Read {
     /// The owners of the virtual servers.
-    owners: Owners,
-    difference: Difference,
+    pub(super) owners: Owners,
+    pub(super) difference: Difference,
+    /// The sets that are missing.
+    pub(super) missing: Vec<Set>,
 }
 
 impl Ipvs {
@@ -79,11 +81,14 @@ impl Ipvs {
 
     fn load_once(&mut self, table: &Table) -> Result<Commit, Error> {
         self.kernel.set_timeouts(self.options.timeouts)?;
-        let Read { owners, mut difference } = self.read(table)?;
+        self.device = self.kernel.ensure_device()?;
+        let Read { owners, mut difference, missing } = self.read(table)?;
+        for set in missing {
+            self.kernel.create(set)?;
+            self.written.objects(1);
+        }
         let found = self.compare_servers(&mut difference)?;
-        let stale = found.into_keys().filter(|key| owners.own.contains(key));
-        difference.gone.extend(stale.map(Operation::Delete));
-
+        difference.remove_stale(found, &owners);
         let present = self.present_rules()?;
         let mut commit = self.write(&difference, Some(&present), table)?;
         commit.full = true;
@@ -94,7 +99,7 @@ impl Ipvs {
 
     /// Compares virtual servers and their real servers. Returns the virtual servers that the table does not need:
     /// those of other programs, and stale ones of ours.
-    fn compare_servers(
+    pub(super) fn compare_servers(
         &mut self,
         difference: &mut Difference,
     ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
@@ -116,9 +121,8 @@ impl Ipvs {
         Ok(found)
     }
 
-    /// Reads addresses and sets, and compares them. Creates sets that are missing.
-    fn read(&mut self, table: &Table) -> Result<Read, Error> {
-        self.device = self.kernel.ensure_device()?;
+    /// Reads addresses and sets, and compares them. Writes nothing.
+    pub(super) fn read(&mut self, table: &Table) -> Result<Read, Error> {
         // Later changes of addresses are noticed by their events.
         self.kernel.addresses_changed(self.device)?;
         let addresses = self.kernel.addresses(self.device)?;
@@ -130,15 +134,13 @@ impl Ipvs {
         difference.addresses(&addresses.device, &self.desired);
         let excludes = |address| self.options.excludes(address) && !owners.noted.contains(&address);
         difference.unbind.retain(|address| !excludes(*address));
+        let mut missing = Vec::new();
         for set in Set::ALL {
             let found = self.kernel.members(set)?;
-            if found.is_none() {
-                self.kernel.create(set)?;
-                self.written.objects(1);
-            }
+            missing.extend(found.is_none().then_some(set));
             difference.members(set, &found.unwrap_or_default(), &self.desired);
         }
-        Ok(Read { owners, difference })
+        Ok(Read { owners, difference, missing })
     }
 
     /// Returns true if the kernel has everything except for what it refuses.

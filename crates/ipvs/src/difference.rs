@@ -10,6 +10,7 @@ use portolan_wire::ipset::Member;
 use super::desired::{Desired, Touched};
 use super::draining::{Draining, UptimeSecs};
 use super::frontend::{Config, Key, Server};
+use super::owners::Owners;
 use super::set::Set;
 
 /// The weight of every endpoint. All have the same share of new connections.
@@ -123,6 +124,12 @@ impl Difference {
         self.bind.extend(wanted.filter(|address| !present.contains(address)));
         let is_wanted = |address: IpAddr| desired.has_member(&(Set::IpvsIps, Member::Ip(address)));
         self.unbind.extend(present.iter().filter(|address| !is_wanted(**address)));
+    }
+
+    /// Adds the removal of virtual servers that the table does not need, if they are ours.
+    pub(super) fn remove_stale(&mut self, found: BTreeMap<Key, Option<Config>>, owners: &Owners) {
+        let stale = found.into_keys().filter(|key| owners.own.contains(key));
+        self.gone.extend(stale.map(Operation::Delete));
     }
 
     /// Compares one virtual server with the desired one.

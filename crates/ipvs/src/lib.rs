@@ -77,7 +77,7 @@
 //!
 //! [`read()`] describes what the kernel has, whether this mode or kube-proxy's IPVS mode wrote it, as a
 //! [`portolan_model::observed::Observed`]. Module `read` fetches rows, and module `observe` translates them. Neither
-//! needs the forwarding table.
+//! needs the forwarding table. [`Ipvs::preview`] returns what the next comparison would write, as lines.
 
 mod comparison;
 mod dataplane;
@@ -93,6 +93,7 @@ mod meter;
 mod observe;
 mod options;
 mod owners;
+mod preview;
 mod probe;
 mod read;
 mod refusal;
@@ -110,6 +111,7 @@ pub use meter::Meter;
 pub use options::Options;
 pub use owners::Owners;
 pub use portolan_wire::ipvs::Timeouts;
+pub use preview::preview_of_all;
 pub use probe::available;
 pub use read::{Known, read};
 pub use retire::{count_virtual_servers, is_left};

@@ -31,10 +31,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use portolan_model::observed::{
-    Counters, Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace,
-    ObservedPort,
+    Counters, Fact, NodePortReach, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend,
+    ObservedPlace, ObservedPort,
 };
-use portolan_model::{Family, Frontend, Protocol};
+use portolan_model::{Family, Frontend, NodePortAddresses, Protocol};
 use portolan_wire::ipset::Member;
 use portolan_wire::ipvs::{self, FLAG_PERSISTENT, FORWARD_MASQUERADE, RealServer, VirtualServer};
 
@@ -76,11 +76,24 @@ const KINDS: [(Set, Kind); 4] = [
 /// noted as ours. An address at which not one node port is programmed is not among them.
 pub(super) fn observed(rows: &Rows, exclude: &[IpNet]) -> Observed {
     let own = rows.own(exclude);
+    let node_port_addresses = rows.node_port_addresses(&own);
     Observed {
         family: rows.family,
-        node_port_addresses: Some(rows.node_port_addresses(&own)),
+        node_ports: reach(&node_port_addresses),
+        node_port_addresses: Some(node_port_addresses),
         ports: own.iter().filter_map(|key| rows.port(key)).collect(),
     }
+}
+
+/// Returns the addresses that accept node ports. Without a node port they are not known.
+pub(super) fn reach(addresses: &[IpAddr]) -> Fact<NodePortReach> {
+    if addresses.is_empty() {
+        return Fact::Unknown;
+    }
+    let (on_loopback, others): (Vec<IpAddr>, Vec<IpAddr>) =
+        addresses.iter().partition(|address| address.is_loopback());
+    let loopback = on_loopback.into_iter().map(IpNet::from).collect();
+    Fact::Known(NodePortReach { addresses: NodePortAddresses::Addresses(others), loopback })
 }
 
 impl Rows {

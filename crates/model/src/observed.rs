@@ -11,6 +11,7 @@
 //! | name of the Service port | a comment | a comment | not held: one entry for each frontend | as its rules |
 //! | kind of a frontend | not held | a comment, if there are endpoints | the ipset that has it | as its rules |
 //! | address of a node port | all of them together | all of them together | each by itself | as its rules |
+//! | addresses that accept node ports | a set, or a match | rules | those of the node ports | as its rules |
 //! | cluster and local list | each by itself | each by itself | one list for each frontend | the relay's table |
 //! | affinity timeout | the chain of the class | a rule of each endpoint | the virtual server | the relay's table |
 //! | source ranges | by load-balancer IP | rules, unless there are no endpoints | by load-balancer IP | as its rules |
@@ -32,7 +33,7 @@ use ipnet::IpNet;
 
 pub use difference::{Behind, Deviation, Difference};
 
-use crate::{Family, Frontend, Protocol, ServicePortName};
+use crate::{Family, Frontend, NodePortAddresses, Protocol, ServicePortName};
 
 /// Everything of one family that a mode has read back from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,10 +43,21 @@ pub struct Observed {
     /// The addresses at which the mode programs each node port by itself, as [`ObservedPlace::NodePortAt`]. `None` if
     /// it programs a node port for all addresses together.
     pub node_port_addresses: Option<Vec<IpAddr>>,
+    /// The addresses that accept node ports. Not compared by [`Observed::difference`].
+    pub node_ports: Fact<NodePortReach>,
     /// The Service ports, in any order. Several entries may have the same name: their frontends and endpoints are those
     /// of one Service port. An entry with endpoints, but without frontends, has endpoints that no frontend leads to:
     /// they can be extra, but none is missing there.
     pub ports: Vec<ObservedPort>,
+}
+
+/// The addresses of this node that accept node ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePortReach {
+    /// Those that are no loopback addresses.
+    pub addresses: NodePortAddresses,
+    /// The networks of loopback addresses; empty if these accept none.
+    pub loopback: Vec<IpNet>,
 }
 
 /// A Service port, or a part of one, as the kernel has it.

@@ -17,6 +17,7 @@ use super::encode;
 use super::layout::{Kind, Layout, Listeners, Target};
 use super::load::Pieces;
 use super::planner::{Plan, Planner};
+use super::preview;
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
 use portolan_engine::dataplane::{
@@ -91,6 +92,15 @@ impl Nftables {
             }
             other => Ok(other?),
         }
+    }
+
+    /// Returns what [`Dataplane::compare`] would write for a table, as lines in the words of nft, in the order of writing.
+    /// Empty if the kernel has everything. Changes nothing.
+    pub fn preview(&mut self, table: &Table) -> Result<Vec<String>, Error> {
+        let target = self.planner.target;
+        let place = target.kind().place(table.family());
+        let mut view = readback::undisturbed(self.mode(), || Ok(readback::read(&mut self.socket, place)?))?;
+        Ok(preview::lines(table, target, &mut view))
     }
 
     /// Returns our table, for [`DriftWatch`](portolan_engine::drift::DriftWatch).

@@ -59,6 +59,8 @@
 //! # Reading back
 //!
 //! [`read`] and [`read_capture`] return what the kernel has in the terms of Services, without the wanted table.
+//! [`read_kube_proxy`] does the same for the table of kube-proxy's nftables mode.
+//! [`Nftables::preview`] returns what the next comparison would write, as lines.
 
 mod changeset;
 mod class;
@@ -76,6 +78,7 @@ mod load;
 mod observe;
 mod placement;
 mod planner;
+mod preview;
 mod readback;
 mod resync;
 mod skeleton;
@@ -85,4 +88,5 @@ pub use connections::{Connections, TABLE as CONNECTIONS_TABLE};
 pub use dataplane::Nftables;
 pub use departure::{TableRemoval, remove as remove_table};
 pub use layout::{CAPTURE_MODE, CAPTURE_TABLE, Listeners, TABLE, capture_mark};
-pub use observe::{read, read_capture};
+pub use observe::{read, read_capture, read_kube_proxy};
+pub use preview::preview_of_all;

@@ -17,10 +17,11 @@
 //! - If packets do not come to the table's first lookup, there are no Service ports.
 //!
 //! Not held, or not in these terms: whether a frontend without endpoints rejects or drops, elements that no frontend
-//! leads to, cluster IPs, hairpin connections, addresses of node ports, unused classes, and the rules of the checks.
+//! leads to, cluster IPs, hairpin connections, unused classes, and the rules of the checks.
 
 mod decode;
 mod reach;
+mod upstream;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -41,6 +42,7 @@ use super::skeleton::Place;
 use super::value::{LOCAL_OFFSET, Value};
 use decode::At;
 use reach::{Lists, Reach};
+pub use upstream::read_kube_proxy;
 
 /// Returns what the kernel has of the nftables mode in the network namespace of this thread. `None` if the table does not
 /// exist.
@@ -64,7 +66,7 @@ fn read_kind(kind: &Kind, family: Family) -> Result<Option<Observed>, Error> {
 
 /// Returns an entry for a table without Service ports.
 const fn nothing(family: Family) -> Observed {
-    Observed { family, node_port_addresses: None, ports: Vec::new() }
+    Observed { family, node_port_addresses: None, node_ports: Fact::Unknown, ports: Vec::new() }
 }
 
 /// Returns what a table means. The view must have the comments of elements.
@@ -72,6 +74,7 @@ fn observed(view: View, kind: &Kind, place: Place) -> Observed {
     if !reach::is_in_effect(&view, kind) {
         return nothing(place.family);
     }
+    let node_ports = reach::node_ports(&view, place);
     let mut reader = Reader {
         family: place.family,
         holds_endpoints: kind.holds_endpoints,
@@ -99,7 +102,7 @@ fn observed(view: View, kind: &Kind, place: Place) -> Observed {
     if reader.has_unreadable {
         reader.ports.push(without_frontends(None, Protocol::Tcp, ObservedEndpoints::Unknown));
     }
-    Observed { ports: reader.ports, ..nothing(place.family) }
+    Observed { ports: reader.ports, node_ports, ..nothing(place.family) }
 }
 
 type Name = Option<Arc<ServicePortName>>;

@@ -1,7 +1,7 @@
 //! Compares the desired table with the kernel's. Adopts the ids, indexes and slots that the kernel has, and plans
 //! only the difference.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::SocketAddr;
 
 use portolan_model::{Family, Forwarding, Frontend};
@@ -26,25 +26,27 @@ pub(super) struct Difference {
     pub(super) plan: Plan,
     /// True if the table is created anew: it does not exist, or parts differ that cannot be changed in place.
     pub(super) rebuild: bool,
-    chains: Vec<ChainWork>,
-    classes: Vec<ClassWork>,
-    affinity_map: bool,
+    pub(super) chains: Vec<ChainWork>,
+    pub(super) classes: Vec<ClassWork>,
+    pub(super) affinity_map: bool,
     /// Base chains in our table that another program created. Packets pass through them until they are deleted.
-    foreign_base_chains: Vec<String>,
+    pub(super) foreign_base_chains: Vec<String>,
 }
 
+/// What is written of a chain.
 #[derive(Debug)]
-enum ChainWork {
+pub(super) enum ChainWork {
     Make(ChainBody),
     Refill(ChainBody),
 }
 
+/// What is written of the element that leads to the chain of a class.
 #[derive(Debug)]
-struct ClassWork {
-    number: u16,
+pub(super) struct ClassWork {
+    pub(super) number: u16,
     /// True if an element with this number leads to another chain.
-    replace: bool,
-    class: Option<Class>,
+    pub(super) replace: bool,
+    pub(super) class: Option<Class>,
 }
 
 impl Difference {
@@ -138,7 +140,7 @@ impl Difference {
     fn compare_chains(&mut self, planner: &Planner, view: &View) {
         let layout = planner.layout();
         self.affinity_map = planner.classes.needs_affinity() && !view.sets.contains_key(Set::Affinity.name());
-        let balances: HashSet<Balance> = planner.classes.balances().collect();
+        let balances: BTreeSet<Balance> = planner.classes.balances().collect();
         for balance in balances {
             self.compare_chain(view, skeleton::balance_chain(layout, balance));
         }
@@ -149,7 +151,7 @@ impl Difference {
                 self.classes.push(ClassWork { number, replace: leads_to.is_some(), class: Some(class) });
             }
         }
-        for &number in view.classes.keys() {
+        for &number in view.classes.keys().collect::<BTreeSet<_>>() {
             if !planner.classes.iter().any(|(known, _)| known == number) {
                 self.classes.push(ClassWork { number, replace: true, class: None });
             }

@@ -20,6 +20,8 @@ mod limits;
 mod listing;
 #[path = "kernel/observe.rs"]
 mod observe;
+#[path = "kernel/preview.rs"]
+mod preview;
 #[path = "kernel/priority.rs"]
 mod priority;
 #[path = "kernel/restart.rs"]
@@ -30,3 +32,5 @@ mod support;
 mod table;
 #[path = "kernel/transactions.rs"]
 mod transactions;
+#[path = "kernel/upstream.rs"]
+mod upstream;

@@ -3,10 +3,10 @@
 //! It runs on the thread of the watches. The engine commits on its own thread and reports each commit back
 //! ([`Agent::synced`]). The agent checks its deadlines once a second ([`Agent::check_deadlines`]).
 
-mod api_server;
+pub(crate) mod api_server;
 mod backlog;
 mod facts;
-mod health_checks;
+pub(crate) mod health_checks;
 mod history;
 mod memory;
 mod node;

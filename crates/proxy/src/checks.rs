@@ -138,6 +138,14 @@ impl Finding {
         }
     }
 
+    /// Returns true if the trial of a mode has found this.
+    pub(super) fn is_of_mode(&self) -> bool {
+        match self {
+            Self::LeftOut(finding) => finding.is_of_mode(),
+            _ => self.family().is_some(),
+        }
+    }
+
     /// Returns the family that cannot be programmed.
     fn family(&self) -> Option<Family> {
         match self {
@@ -156,9 +164,13 @@ impl Finding {
 }
 
 /// Returns the findings that need no Node object. Changes nothing on the node. Removes the families from `families`
-/// that the proxy cannot serve.
-pub(super) fn before_the_start(configuration: &Configuration, families: &mut Vec<Family>) -> Vec<Finding> {
-    let mut findings = host::findings(configuration, families);
+/// that the proxy cannot serve. `mode` returns why the mode cannot run; it is not called without the capability for it.
+pub(super) fn before_the_start(
+    configuration: &Configuration,
+    families: &mut Vec<Family>,
+    mode: impl FnOnce(&Configuration, &[Family]) -> Vec<Finding>,
+) -> Vec<Finding> {
+    let mut findings = host::findings(configuration, families, mode);
     if modes::configured(configuration).may_leave_out_a_family() {
         leave_out(&mut findings, families);
     }

@@ -33,6 +33,8 @@ mod modes;
 mod node_settings;
 mod options;
 pub mod packets;
+pub mod planned;
+pub mod preflight;
 pub mod privilege;
 pub mod program;
 mod readiness;
@@ -118,7 +120,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let configuration = &loaded.configuration;
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let node_name = configuration.node_name(&host_name)?;
-    let findings = checks::before_the_start(configuration, &mut families);
+    let findings = checks::before_the_start(configuration, &mut families, checks::mode);
     checks::log(&findings);
     checks::judge(&findings)?;
     let kernel_settings = Arc::new(KernelSettings::of_this_node());
@@ -273,23 +275,29 @@ fn client_settings(
     metrics: &Arc<ProxyMetrics>,
     peers: &Peers,
 ) -> ClientSettings {
-    let connection = &configuration.client_connection;
     let metrics = Arc::clone(metrics);
     let count = move |done: &RequestDone| {
         metrics.request_finished(done.verb, &done.host, done.code, done.duration);
         metrics.request_delayed(done.verb, &done.host, done.throttled);
     };
     ClientSettings {
-        context: None,
-        more_kubeconfigs: Vec::new(),
+        on_request: Some(Arc::new(count)),
+        peers: peers.clone(),
+        ..configured_client(configuration, master)
+    }
+}
+
+/// Returns what the configuration says of the client of the API server.
+fn configured_client(configuration: &Configuration, master: Option<String>) -> ClientSettings {
+    let connection = &configuration.client_connection;
+    ClientSettings {
         kubeconfig: (!connection.kubeconfig.is_empty()).then(|| connection.kubeconfig.clone().into()),
         master,
         qps: connection.qps,
         burst: connection.burst,
         content_type: connection.content_type.clone(),
         accept_content_types: connection.accept_content_types.clone(),
-        on_request: Some(Arc::new(count)),
-        peers: peers.clone(),
+        ..ClientSettings::default()
     }
 }
 

@@ -21,7 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use portolan_engine::Claims;
-use portolan_engine::{Boxed, Error, Step};
+use portolan_engine::{Boxed, Error, Step, Table};
 use portolan_iptables::{Programs, Variant};
 use portolan_leftovers::Keep;
 use portolan_model::catalog::UdpService;
@@ -30,6 +30,7 @@ use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, NodePortAddresses};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
+use portolan_node::sysctl::Wanted;
 
 use super::checks::Finding;
 use super::node_settings::KernelSettings;
@@ -76,6 +77,33 @@ pub(super) trait ModeDriver: Sync {
     /// `known` is what the running agent knows and the kernel does not hold. No agent needs to run: these facts are unknown
     /// then.
     fn read(&self, family: Family, known: Option<&Known>) -> Result<Option<Observed>, Error>;
+
+    /// Returns what a start would write for a table, as lines. Changes nothing. May run programs.
+    ///
+    /// # Errors
+    /// The kernel cannot be read, or the mode has no such lines.
+    fn preview(
+        &self,
+        configuration: &Configuration,
+        node: &settings::Node<'_>,
+        table: &Table,
+        over: Over,
+    ) -> Result<Vec<String>, Error>;
+
+    /// Returns the kernel settings that a start of this mode writes, besides those of connection tracking.
+    fn kernel_settings(&self, _: &Configuration, _: &settings::Node<'_>) -> Vec<Wanted> {
+        Vec::new()
+    }
+
+    /// Returns the chains of iptables that a data plane of a family would use. Runs programs.
+    fn claims(&self, _: &Configuration, _: Family) -> Option<Claims> {
+        None
+    }
+
+    /// Returns the tables of nftables that a data plane would use, of those that have this program's names.
+    fn tables(&self, _: &Configuration) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Returns what happens to packets of a family in another way than in nftables mode.
     fn differences(
@@ -137,6 +165,15 @@ pub(super) struct Known {
     pub(super) ipvs_exclude: Vec<IpNet>,
     /// The relay that has the endpoints, in the userspace mode.
     pub(super) relay: Option<portolan_relay::Handle>,
+}
+
+/// What a start would find in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// What is there.
+    Kernel,
+    /// No rules for Services.
+    Nothing,
 }
 
 /// All modes, in the order in which their former data planes are removed.

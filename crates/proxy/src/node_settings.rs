@@ -118,7 +118,8 @@ pub(super) fn conntrack_refusals(configuration: &Configuration, host: &Host) -> 
     refused.iter().map(ToString::to_string).collect()
 }
 
-fn wanted(configuration: &Configuration, host: &Host) -> Vec<Wanted> {
+/// Returns the connection tracking settings of the configuration.
+pub(super) fn wanted(configuration: &Configuration, host: &Host) -> Vec<Wanted> {
     conntrack::settings(&configuration.conntrack, conntrack::processors(host))
 }
 

@@ -1,4 +1,5 @@
-//! What an answer about a packet is made from: for `portolan explain`, and for the control socket of the agent.
+//! What an answer about a packet is made from: for `portolan explain`, for the control socket of the agent, and for
+//! `portolan plan`.
 //!
 //! - [`Configured`]: what a configuration means for packets, without an agent. The settings are derived by the same functions
 //!   as those of a running agent, and the differences of the mode by its driver
@@ -10,7 +11,8 @@ mod command;
 mod kernel;
 mod running;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use anyhow::{Context as _, ensure};
@@ -24,9 +26,11 @@ use portolan_node::config::{self, Configuration};
 use portolan_sock::SocketError;
 use portolan_sock::addresses;
 use portolan_status::State;
+use portolan_watch::{ClientSettings, Peers};
 
+use super::agent::api_server::places;
 use super::options::{Loaded, Options};
-use super::{modes, settings};
+use super::{configured_client, modes, settings};
 pub use command::{Asked, Output, print};
 pub use kernel::Kernel;
 pub use running::{Asking, NoAnswer, ask};
@@ -64,9 +68,30 @@ impl Configured {
         Ok(Self { loaded: Loaded::reported(configuration) })
     }
 
+    /// Returns what was loaded.
+    pub(crate) const fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    /// Returns this with another configuration, such as one with the mode that a start chooses.
+    pub(crate) fn with(mut self, configuration: Configuration) -> Self {
+        self.loaded.configuration = configuration;
+        self
+    }
+
+    /// Returns the configuration.
+    pub(crate) const fn configuration(&self) -> &Configuration {
+        &self.loaded.configuration
+    }
+
     /// Returns the warnings about the flags and the file.
     pub fn notes(&self) -> &[String] {
         self.loaded.notes()
+    }
+
+    /// Returns true if the configuration names a mode.
+    pub fn names_mode(&self) -> bool {
+        self.loaded.configuration.mode.is_some()
     }
 
     /// Returns the node name that the configuration sets (`hostnameOverride`).
@@ -114,6 +139,21 @@ impl Configured {
             }
         }
         (programmed, faults)
+    }
+
+    /// Returns where the API server is, with which credentials and how often it is asked. `peers` records the addresses of
+    /// connections.
+    pub fn client_settings(&self, peers: &Peers) -> ClientSettings {
+        let Loaded { configuration, master, .. } = &self.loaded;
+        ClientSettings { peers: peers.clone(), ..configured_client(configuration, master.clone()) }
+    }
+
+    /// Leaves out what a Service may not capture, because this node reaches the API server there. `sockets` are those to
+    /// which the client is connected, and `addresses` those of this node's interfaces.
+    pub fn protect(&self, catalog: &mut Catalog, sockets: &BTreeSet<SocketAddr>, addresses: &[IpAddr]) {
+        let behind = catalog.api_servers_behind(sockets);
+        let adds_addresses = modes::configured(&self.loaded.configuration).adds_addresses();
+        catalog.set_api_server(places(sockets, &behind, adds_addresses, addresses));
     }
 
     /// Returns the node as packets meet it. The Catalog has this node's Node object, if there is one. `addresses` are those

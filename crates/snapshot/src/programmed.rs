@@ -142,7 +142,7 @@ impl From<&Observed> for Programmed {
 }
 
 impl Programmed {
-    /// Returns the same as it was read.
+    /// Returns the same as it was read, without the addresses that accept node ports.
     ///
     /// # Errors
     /// A name is unknown. The error says which.
@@ -151,6 +151,7 @@ impl Programmed {
         Ok(Observed {
             family: family(name).ok_or_else(|| format!("`{name}` is not a family"))?,
             node_port_addresses: node_port_addresses.clone(),
+            node_ports: Fact::Unknown,
             ports: ports.iter().map(Port::observed).collect::<Result<_, _>>()?,
         })
     }
@@ -360,6 +361,7 @@ mod tests {
             let observed = Observed {
                 family: if rng.chance(50) { Family::Ipv4 } else { Family::Ipv6 },
                 node_port_addresses: rng.chance(50).then(|| vec![socket(&mut rng).ip()]),
+                node_ports: Fact::Unknown,
                 ports: (0..rng.below(5)).map(|_| port(&mut rng)).collect(),
             };
             let json = serde_json::to_string(&Programmed::from(&observed)).unwrap();

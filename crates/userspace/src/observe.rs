@@ -209,6 +209,7 @@ mod tests {
         Observed {
             family: Family::Ipv4,
             node_port_addresses: None,
+            node_ports: Fact::Unknown,
             ports: entries.iter().map(port).collect(),
         }
     }

@@ -3,7 +3,7 @@
 //! This crate owns the connection to the API server and one reflector for each of the four collections that a node
 //! needs: Services, EndpointSlices, its own Node and ServiceCIDRs. Response bodies come in. [`WatchEvent`]s go out
 //! to one consumer, in the order of each collection, batched as they arrived. [`events`] posts Kubernetes Events
-//! for `kubectl describe`. [`node`] writes to this node's Node. [`objects`] reads a whole collection once, for commands. All requests go through the
+//! for `kubectl describe`. [`node`] writes to this node's Node. [`objects`] reads a whole collection once, and asks for permissions, for commands. All requests go through the
 //! client that [`connect`] makes: credentials, certificates, proxies and the rate limit. The crate must not know
 //! what the objects mean, nor anything of rules, netlink or metrics pages.
 //!

@@ -1,13 +1,17 @@
-//! Reads a whole collection once, for commands: every object as JSON, page by page.
+//! Reads a whole collection once, for commands: every object as JSON, page by page. Also asks for permissions.
 
 use std::time::Duration;
 
-use http::{StatusCode, header::ACCEPT};
+use http::StatusCode;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http_body_util::{BodyExt as _, Limited};
 use kube::client::Body;
-use serde_json::Value;
+use portolan_model::object::Kind;
+use serde_json::{Value, json};
 
-use crate::{client::JSON, client::deadline::AnswerWithin, request::page_uri};
+use crate::client::JSON;
+use crate::client::deadline::AnswerWithin;
+use crate::request::{Collection, page_uri};
 
 /// Objects per page, as in kubectl.
 const PAGE: usize = 500;
@@ -49,6 +53,56 @@ pub enum ListError {
     },
 }
 
+/// What a client may do with a resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access<'a> {
+    /// The verb, such as `list`.
+    pub verb: &'a str,
+    /// The API group; empty for the core group.
+    pub group: &'a str,
+    /// The resource, such as `services`.
+    pub resource: &'a str,
+}
+
+/// The path at which a client asks for its own permissions.
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+
+/// Returns all objects of a kind that a node needs, or `None` if the API server does not have the kind.
+pub async fn list_kind(
+    client: &kube::Client,
+    kind: Kind,
+    node_name: &str,
+) -> Result<Option<Vec<Value>>, ListError> {
+    list_all(client, &Collection::new(kind, node_name).selected()).await
+}
+
+/// Lists one object of a kind that a node needs. Returns false if the API server does not have the kind.
+pub async fn try_list(client: &kube::Client, kind: Kind, node_name: &str) -> Result<bool, ListError> {
+    let path = Collection::new(kind, node_name).selected();
+    let request = http::Request::get(page_uri(&path, 1, "")).header(ACCEPT, JSON).body(Body::empty());
+    Ok(answer(client, &path, request).await?.is_some())
+}
+
+/// Returns whether the client has a permission, in any namespace. `None` if the API server does not say. Creates nothing.
+pub async fn is_allowed(client: &kube::Client, access: Access<'_>) -> Result<Option<bool>, ListError> {
+    let Access { verb, group, resource } = access;
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": { "resourceAttributes": { "verb": verb, "group": group, "resource": resource } },
+    });
+    let request = http::Request::post(REVIEWS)
+        .header(ACCEPT, JSON)
+        .header(CONTENT_TYPE, JSON)
+        .body(Body::from(review.to_string().into_bytes()));
+    match answer(client, REVIEWS, request).await {
+        Ok(review) => Ok(review.and_then(|review| review.pointer("/status/allowed")?.as_bool())),
+        // An API server without this kind may refuse the method, or clients that may not ask.
+        Err(ListError::Refused { code: 403 | 405 | 406 | 415, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns all objects of the collection at `path`, or `None` if the API server does not have the collection.
 pub async fn list_all(client: &kube::Client, path: &str) -> Result<Option<Vec<Value>>, ListError> {
     let mut tries = TRIES;
@@ -82,11 +136,17 @@ async fn list_once(client: &kube::Client, path: &str) -> Result<Option<Vec<Value
 }
 
 async fn page(client: &kube::Client, path: &str, token: &str) -> Result<Option<Value>, ListError> {
-    let uri = page_uri(path, PAGE, token);
-    let mut request = http::Request::get(uri)
-        .header(ACCEPT, JSON)
-        .body(Body::empty())
-        .map_err(|error| unreadable(path, &error.to_string()))?;
+    let request = http::Request::get(page_uri(path, PAGE, token)).header(ACCEPT, JSON).body(Body::empty());
+    answer(client, path, request).await
+}
+
+/// Returns the body of an answer, or `None` if there is nothing at the path.
+async fn answer(
+    client: &kube::Client,
+    path: &str,
+    request: Result<http::Request<Body>, http::Error>,
+) -> Result<Option<Value>, ListError> {
+    let mut request = request.map_err(|error| unreadable(path, &error.to_string()))?;
     request.extensions_mut().insert(AnswerWithin(PATIENCE));
     let answer = client.send(request).await;
     let answer =

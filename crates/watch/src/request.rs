@@ -36,6 +36,14 @@ impl Collection {
         Self { kind, path, fields, labels }
     }
 
+    /// Returns path and selectors.
+    pub(crate) fn selected(&self) -> String {
+        let mut uri = Uri(self.path.to_owned());
+        uri.add("fieldSelector", self.fields.as_deref());
+        uri.add("labelSelector", self.labels);
+        uri.0
+    }
+
     /// Returns true if a server may lack this collection: `ServiceCIDR` became stable in 1.33 (KEP-1880).
     pub(crate) fn optional(&self) -> bool {
         self.kind == Kind::ServiceCidr

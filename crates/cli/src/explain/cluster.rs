@@ -8,7 +8,7 @@ use portolan_serve::json::Value;
 use portolan_watch::objects::{ListError, list_all};
 use portolan_watch::{Client, ClientSettings, connect};
 
-use super::objects::Objects;
+use crate::objects::Objects;
 
 /// A collection of the API.
 struct Collection {

@@ -9,8 +9,8 @@ use portolan_model::observed::Observed;
 use portolan_proxy::packets::Configured;
 use portolan_snapshot::Snapshot;
 
-use super::objects::Objects;
 use super::{Warnings, World};
+use crate::objects::Objects;
 
 /// Reads a snapshot.
 pub(super) fn world(

@@ -40,7 +40,7 @@ fn as_wanted(world: &World) -> Observed {
         }
     };
     let ports = world.catalog.forwardings(Family::Ipv4).map(port).collect();
-    Observed { family: Family::Ipv4, node_port_addresses: None, ports }
+    Observed { family: Family::Ipv4, node_port_addresses: None, node_ports: Fact::Unknown, ports }
 }
 
 fn with_observed(world: &World, observed: &Observed, from: &str, to: &str) -> Report {

@@ -34,7 +34,8 @@ pub(super) fn observed(chains: &Chains) -> Observed {
     for found in services.into_values() {
         ports.extend(assembly.service_port(&Port::default(), found.name.as_ref(), &found));
     }
-    Observed { family: chains.family, node_port_addresses: None, ports }
+    let node_ports = chains.node_ports.reach(chains.family);
+    Observed { family: chains.family, node_port_addresses: None, node_ports, ports }
 }
 
 /// A place without the kind of its frontend. Rules of the filter table do not hold the kind.

@@ -13,6 +13,7 @@ use portolan_model::{Family, Frontend, Protocol, ServicePortName};
 
 use super::comment;
 use super::line::{Match, Rule};
+use super::node_ports::NodePortRules;
 use super::unknown::UnknownRules;
 use crate::fixed::{EXTERNAL_SERVICES, JUMPS, MARK_MASQUERADE, NODE_PORTS, PROXY_FIREWALL, RELAY, SERVICES};
 use crate::name::{ChainName, Hash, Kind};
@@ -39,6 +40,8 @@ pub(super) struct Chains {
     /// The ports of the relay's listeners, first and last, if the chains are those of the userspace mode.
     pub(super) listeners: Option<(u16, u16)>,
     pub(super) unknown: UnknownRules,
+    /// The rules that lead to the chain of node ports.
+    pub(super) node_ports: NodePortRules,
     /// The jumps of [`JUMPS`] that exist, by index.
     jumps: BTreeSet<usize>,
     /// Chains whose later rules no packet reaches, because of a rule that is not understood.
@@ -150,6 +153,7 @@ impl Chains {
             guards: HashSet::new(),
             listeners: None,
             unknown: UnknownRules::default(),
+            node_ports: NodePortRules::default(),
             jumps: BTreeSet::new(),
             ended: HashSet::new(),
             table: None,
@@ -249,6 +253,7 @@ impl Chains {
     /// Reads a rule that matches an address and port in the nat table. Returns false if it is not understood.
     fn dispatch(&mut self, rule: &Rule<'_>) -> bool {
         if rule.target() == NODE_PORTS {
+            self.node_ports.add(rule);
             return true;
         }
         let (Some(at), Some(to)) = (address(rule), rule.chain_of_service()) else { return false };

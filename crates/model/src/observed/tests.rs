@@ -71,7 +71,8 @@ fn precise(table: &[Entry]) -> Observed {
             Vec::new()
         }),
     };
-    Observed { family: Family::Ipv4, node_port_addresses: None, ports: table.iter().map(port).collect() }
+    let ports = table.iter().map(port).collect();
+    Observed { family: Family::Ipv4, node_port_addresses: None, node_ports: Fact::Unknown, ports }
 }
 
 fn has_load_balancer_ip(forwarding: &Forwarding) -> bool {
@@ -104,7 +105,8 @@ fn by_address(table: &[Entry], nodes: &[IpAddr]) -> Observed {
             }));
         }
     }
-    Observed { family: Family::Ipv4, node_port_addresses: Some(nodes.to_vec()), ports }
+    let node_port_addresses = Some(nodes.to_vec());
+    Observed { family: Family::Ipv4, node_port_addresses, node_ports: Fact::Unknown, ports }
 }
 
 /// Returns the texts of the differences after a change of what was read back.
@@ -347,7 +349,12 @@ fn without_local_endpoints_external_traffic_shares_those_of_the_cluster() {
 fn a_service_port_without_frontends_needs_nothing() {
     let (name, forwarding) = web();
     let table = [(name, Arc::new(Forwarding { frontends: Box::default(), ..(*forwarding).clone() }))];
-    let nothing = Observed { family: Family::Ipv4, node_port_addresses: None, ports: Vec::new() };
+    let nothing = Observed {
+        family: Family::Ipv4,
+        node_port_addresses: None,
+        node_ports: Fact::Unknown,
+        ports: Vec::new(),
+    };
     assert_eq!(nothing.difference(&table), []);
 }
 

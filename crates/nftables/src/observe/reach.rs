@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 
-use portolan_model::Settings;
+use portolan_model::observed::{Fact, NodePortReach};
+use portolan_model::{NodePortAddresses, Settings};
 use portolan_wire::nftables::expr::Immediate;
-use portolan_wire::nftables::{Data, Expr, Verdict};
+use portolan_wire::nftables::{Data, Expr, Rule, Verdict};
 
 use super::super::class::{Balance, Class};
+use super::super::element::{Set, read_address};
 use super::super::layout::{Kind, Layout, Target};
 use super::super::readback::View;
 use super::super::resync::same_rules;
@@ -85,6 +87,25 @@ pub(super) fn is_in_effect(view: &View, kind: &Kind) -> bool {
         && has_hook
         && verdicts(view, first).any(is_jump)
         && view.rules.get(skeleton::SERVICES).is_some_and(|rules| !rules.is_empty())
+}
+
+/// Returns the addresses that accept node ports: those of the set that the rule of node ports looks up, or else all but
+/// loopback addresses. Not known if there is no such rule.
+pub(super) fn node_ports(view: &View, place: Place) -> Fact<NodePortReach> {
+    let rules = view.rules.get(skeleton::SERVICES).map(Vec::as_slice).unwrap_or_default();
+    let looks_up = |rule: &&Rule, set: Set| {
+        rule.expressions
+            .iter()
+            .any(|expression| matches!(expression, Expr::Lookup(lookup) if lookup.set == set.name()))
+    };
+    let Some(rule) = rules.iter().find(|rule| looks_up(rule, Set::NodePorts)) else { return Fact::Unknown };
+    let addresses = if looks_up(&rule, Set::NodePortIps) {
+        let rows = view.rows_of(Set::NodePortIps);
+        NodePortAddresses::Addresses(rows.filter_map(|row| read_address(place.family, row.key)).collect())
+    } else {
+        NodePortAddresses::MatchAll
+    };
+    Fact::Known(NodePortReach { addresses, loopback: Vec::new() })
 }
 
 struct Chains<'a> {

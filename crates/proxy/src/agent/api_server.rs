@@ -48,7 +48,7 @@ impl Agent {
 /// Returns what Services must not capture. `sockets` are the addresses and ports to which the agent connects,
 /// `behind` the API servers behind them, and `own` the node's addresses without those that a mode added for Services.
 /// `adds_addresses` tells whether the mode does that.
-fn places(
+pub(crate) fn places(
     sockets: &BTreeSet<SocketAddr>,
     behind: &BTreeSet<IpAddr>,
     adds_addresses: bool,

@@ -123,7 +123,7 @@ pub(super) fn of_family(changes: &[HealthCheckChange], family: Family) -> Vec<He
 }
 
 /// Returns all health-check node ports of a family, for its data plane.
-pub(super) fn all_of_family(checks: &[(ObjectKey, HealthCheck)], family: Family) -> Vec<HealthCheckPort> {
+pub(crate) fn all_of_family(checks: &[(ObjectKey, HealthCheck)], family: Family) -> Vec<HealthCheckPort> {
     let of_family = checks.iter().filter(|(_, check)| check.local_ready.get(family).is_some());
     of_family.map(|(key, check)| health_check_port(key, Some(check.port))).collect()
 }

@@ -10,7 +10,11 @@ use crate::node_settings;
 /// `CAP_NET_ADMIN` (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
 
-pub(super) fn findings(configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
+pub(super) fn findings(
+    configuration: &Configuration,
+    families: &[Family],
+    mode: impl FnOnce(&Configuration, &[Family]) -> Vec<Finding>,
+) -> Vec<Finding> {
     let host = Host::default();
     let mut findings = Vec::new();
     let status = host.read("/proc/self/status").unwrap_or_default();
@@ -18,7 +22,7 @@ pub(super) fn findings(configuration: &Configuration, families: &[Family]) -> Ve
         // Without the capability, a trial of the kernel would only report the same lack again.
         findings.push(Finding::Capability { capability: "CAP_NET_ADMIN" });
     } else {
-        findings.extend(super::mode(configuration, families));
+        findings.extend(mode(configuration, families));
     }
     findings.extend(families.iter().filter_map(|&family| forwarding(&host, family)));
     // The trial loads conntrack at the latest, so its settings exist here.

@@ -17,7 +17,7 @@ use portolan_explain::{
     Ends, Facts, Note, Outcome, Question, Report, Services, Source, Unanswerable, answer as explain, ends,
 };
 use portolan_model::catalog::{ExplainedPort, LeftOut, ObjectFault, PerFamily};
-use portolan_model::observed::Observed;
+use portolan_model::observed::{Fact, Observed};
 use portolan_model::table::Entry;
 use portolan_model::{Family, Protocol, ServicePortName};
 use portolan_node::config::Configuration;
@@ -158,7 +158,7 @@ impl Prepared {
 
 /// Returns what the kernel has if it has no rules of the mode.
 const fn nothing(family: Family) -> Observed {
-    Observed { family, node_port_addresses: None, ports: Vec::new() }
+    Observed { family, node_port_addresses: None, node_ports: Fact::Unknown, ports: Vec::new() }
 }
 
 fn entries(table: &Table) -> Vec<Entry> {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
-use portolan_engine::Error;
+use portolan_engine::{Claims, Error, Table};
 use portolan_iptables::{Counted, Iptables, Measures, Options, Programs, Rules};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
@@ -17,7 +17,8 @@ use portolan_node::sysctl::{Host, StartValue, Wanted};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{
-    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
+    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, read_with_programs,
+    settings,
 };
 use crate::checks::{self, Finding};
 use crate::node_settings::KernelSettings;
@@ -59,6 +60,34 @@ impl ModeDriver for Driver {
 
     fn read(&self, family: Family, _: Option<&Known>) -> Result<Option<Observed>, Error> {
         read_with_programs(family, |programs| portolan_iptables::read(programs, family))
+    }
+
+    /// Node ports on loopback addresses are left out if the kernel setting that they need cannot be written, as in a start.
+    fn preview(
+        &self,
+        configuration: &Configuration,
+        node: &settings::Node<'_>,
+        table: &Table,
+        over: Over,
+    ) -> Result<Vec<String>, Error> {
+        let mut options = options(configuration, table.family(), node);
+        options.localhost_node_ports &= Host::default().refusals(&[route_localnet().written]).is_empty();
+        match over {
+            Over::Kernel => {
+                Ok(portolan_iptables::preview(&Programs::find(table.family())?, table, &options)?)
+            }
+            Over::Nothing => Ok(portolan_iptables::preview_of_all(table, &options)),
+        }
+    }
+
+    fn kernel_settings(&self, configuration: &Configuration, node: &settings::Node<'_>) -> Vec<Wanted> {
+        let ports = settings::node_ports(configuration, node.ips, Family::Ipv4);
+        let wants_localhost = wants_localhost(configuration, &ports, Family::Ipv4);
+        wants_localhost.then_some(route_localnet().written).into_iter().collect()
+    }
+
+    fn claims(&self, _: &Configuration, family: Family) -> Option<Claims> {
+        claims(family)
     }
 
     /// Node ports on loopback addresses follow the configuration, even if the kernel setting for them cannot be written.
@@ -108,6 +137,11 @@ impl ModeDriver for Driver {
             metrics.iptables(family, &measures(&measured));
         }
     }
+}
+
+/// Returns the chains of this mode, if the node has its programs. Runs programs.
+pub(super) fn claims(family: Family) -> Option<Claims> {
+    Programs::find(family).ok().map(|programs| programs.claims(family))
 }
 
 fn measures(measures: &Measures) -> IptablesMeasures {

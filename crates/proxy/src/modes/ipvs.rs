@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use portolan_engine::Error;
+use portolan_engine::{Claims, Error, Table};
+use portolan_iptables::Programs;
 use portolan_ipvs::{Ipvs, KernelVersion};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
@@ -14,7 +15,7 @@ use portolan_node::sysctl::Wanted;
 use portolan_wire::ipvs::Timeouts;
 
 use super::blueprint::{PlaneOptions, required};
-use super::{Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Plane, Shared, iptables};
+use super::{Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, iptables};
 use crate::checks::{self, Finding};
 use crate::node_settings::KernelSettings;
 use crate::settings;
@@ -41,6 +42,32 @@ impl ModeDriver for Driver {
             node_port_addresses: &known.node_port_addresses,
         });
         Ok(portolan_ipvs::read(family, known)?)
+    }
+
+    fn preview(
+        &self,
+        configuration: &Configuration,
+        node: &settings::Node<'_>,
+        table: &Table,
+        over: Over,
+    ) -> Result<Vec<String>, Error> {
+        let options = options(configuration).dataplane;
+        match over {
+            Over::Kernel => {
+                let programs = Programs::find(table.family())?;
+                Ipvs::open(programs, table.settings().clone(), options)?.preview(table)
+            }
+            Over::Nothing => Ok(portolan_ipvs::preview_of_all(table, &options, node.addresses)),
+        }
+    }
+
+    fn kernel_settings(&self, configuration: &Configuration, _: &settings::Node<'_>) -> Vec<Wanted> {
+        wanted(configuration.ipvs.strict_arp)
+    }
+
+    fn claims(&self, _: &Configuration, family: Family) -> Option<Claims> {
+        let iptables = iptables::claims(family)?;
+        Some(Claims { uses: portolan_ipvs::uses, ..iptables })
     }
 
     fn differences(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> ModeDifferences {

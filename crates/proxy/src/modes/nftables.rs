@@ -1,16 +1,15 @@
 //! The nftables mode.
 
-use portolan_engine::Error;
-use portolan_engine::Step;
+use portolan_engine::{Error, Step, Table};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
-use portolan_nftables::Nftables;
+use portolan_nftables::{Nftables, TABLE, preview_of_all};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
 use super::blueprint::PlaneOptions;
-use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, Plane, Shared};
+use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, Over, Plane, Shared};
 use crate::checks::Finding;
 use crate::settings;
 
@@ -33,6 +32,23 @@ impl ModeDriver for Driver {
 
     fn read(&self, family: Family, _: Option<&Known>) -> Result<Option<Observed>, Error> {
         portolan_nftables::read(family)
+    }
+
+    fn preview(
+        &self,
+        _: &Configuration,
+        _: &settings::Node<'_>,
+        table: &Table,
+        over: Over,
+    ) -> Result<Vec<String>, Error> {
+        match over {
+            Over::Kernel => Nftables::open(table.settings().clone())?.preview(table),
+            Over::Nothing => Ok(preview_of_all(table)),
+        }
+    }
+
+    fn tables(&self, _: &Configuration) -> &'static [&'static str] {
+        &[TABLE]
     }
 
     fn differences(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> ModeDifferences {

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use portolan_engine::Error;
+use portolan_engine::{Claims, Error, Table};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Capture, Family, Settings};
-use portolan_nftables::{Listeners, Nftables};
+use portolan_nftables::{CAPTURE_TABLE, CONNECTIONS_TABLE, Listeners, Nftables};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::{ProxyMetrics, RelayMeasures};
 use portolan_node::sysctl::Wanted;
@@ -23,7 +23,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{
-    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Plane, Shared, read_with_programs, settings,
+    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, read_with_programs,
+    settings,
 };
 use crate::checks::Finding;
 use crate::node_settings::KernelSettings;
@@ -39,6 +40,13 @@ const CAPTURE_ENDS: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(50);
 /// Upper limit of the file descriptors that the relay uses.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
+
+/// Why this mode has no preview of its rules.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the rules of the userspace mode name the relay's listeners, which exist while the agent runs in this mode"
+)]
+struct NoPreview;
 
 /// The driver of this mode.
 pub(super) struct Driver;
@@ -84,6 +92,30 @@ impl ModeDriver for Driver {
                 None => redirect(),
             },
         }
+    }
+
+    fn preview(
+        &self,
+        _: &Configuration,
+        _: &settings::Node<'_>,
+        _: &Table,
+        _: Over,
+    ) -> Result<Vec<String>, Error> {
+        Err(Error::of_mode(NoPreview))
+    }
+
+    fn kernel_settings(&self, configuration: &Configuration, _: &settings::Node<'_>) -> Vec<Wanted> {
+        let is_redirected = configuration.capture == Capture::Redirect;
+        is_redirected.then_some(Wanted::exactly(TCP_EARLY_DEMUX, 0)).into_iter().collect()
+    }
+
+    fn claims(&self, configuration: &Configuration, family: Family) -> Option<Claims> {
+        let is_redirected = configuration.capture == Capture::Redirect;
+        if is_redirected { super::iptables::claims(family) } else { None }
+    }
+
+    fn tables(&self, _: &Configuration) -> &'static [&'static str] {
+        &[CAPTURE_TABLE, CONNECTIONS_TABLE]
     }
 
     fn differences(

@@ -12,7 +12,7 @@ const PROXY: &str = "proxy";
 /// Under this name, kubectl finds `portolan` as a plugin: `kubectl portolan`.
 const KUBECTL_PLUGIN: &str = "kubectl-portolan";
 /// The subcommands that have the flags of the proxy.
-const WITH_FLAGS: [&str; 2] = [PROXY, "explain"];
+const WITH_FLAGS: [&str; 4] = [PROXY, "explain", "plan", "check"];
 
 /// Returns true if the program was called as `kube-proxy`.
 pub fn is_kube_proxy(arguments: &[OsString]) -> bool {
@@ -108,6 +108,8 @@ mod tests {
             ("portolan proxy --master  --a_b", "portolan proxy --master  --a-b"),
             ("portolan proxy -- ", "portolan proxy --"),
             ("portolan explain --cluster_cidr=a_b a_b", "portolan explain --cluster-cidr=a_b a_b"),
+            ("portolan plan --cluster_cidr=a_b", "portolan plan --cluster-cidr=a_b"),
+            ("portolan check --cluster_cidr=a_b", "portolan check --cluster-cidr=a_b"),
             ("portolan serve --a_b ", "portolan serve --a_b "),
             ("portolan", "portolan"),
             ("kube-proxy-old --a_b", "kube-proxy-old --a_b"),

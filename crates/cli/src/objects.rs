@@ -1,4 +1,4 @@
-//! The objects of manifests and of an API server: what the agent watches, and pods.
+//! The objects of manifests, of an API server, or of a snapshot: what the agent watches, and pods.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -52,14 +52,14 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Reads files, folders and the standard input (`-`). An object that cannot be read is a fault.
+    /// Reads the files, folders and standard input (`-`) that a flag names. An object that cannot be read is a fault.
     ///
     /// # Errors
     /// A path does not exist, cannot be read, or has no object.
-    pub(crate) fn read(paths: &[PathBuf]) -> anyhow::Result<Self> {
+    pub(crate) fn read(flag: &str, paths: &[PathBuf]) -> anyhow::Result<Self> {
         let mut objects = Self::default();
         for path in paths {
-            objects.add(read(path)?);
+            objects.add(read(flag, path)?);
         }
         Ok(objects)
     }
@@ -77,6 +77,17 @@ impl Objects {
         objects
     }
 
+    /// Takes the objects of the API server: lists, each with the kind and the version of its objects.
+    pub(crate) fn of_lists(lists: Vec<(&'static str, &'static str, Vec<Value>)>) -> Self {
+        let mut objects = Self::default();
+        for (kind, version, list) in lists {
+            for object in list {
+                objects.take_listed(version, kind, object);
+            }
+        }
+        objects
+    }
+
     fn add(&mut self, read: Read) {
         self.faults.extend(read.faults);
         for Declared { place, object } in read.objects {
@@ -87,14 +98,14 @@ impl Objects {
     }
 
     /// Adds an object of a list, in which objects have neither kind nor version.
-    pub(super) fn take_listed(&mut self, version: &str, kind: &str, object: Value) {
+    pub(crate) fn take_listed(&mut self, version: &str, kind: &str, object: Value) {
         let mut object = object;
         if let Some(fields) = object.as_object_mut() {
             fields.insert("apiVersion".to_owned(), json!(version));
             fields.insert("kind".to_owned(), json!(kind));
         }
         if let Err(fault) = self.take(object) {
-            self.faults.push(fault);
+            self.faults.push(format!("{kind} {fault}"));
         }
     }
 
@@ -261,18 +272,36 @@ impl Objects {
     }
 }
 
+/// Returns the name of the node: that of the configuration, or that of the only Node in the manifests, or this host's.
+pub(crate) fn node_name(configured: &Configured, objects: &Objects) -> anyhow::Result<String> {
+    if let Some(name) = configured.node_name() {
+        return Ok(name.to_owned());
+    }
+    if let [only] = objects.nodes.as_slice() {
+        return Ok(only.name.clone());
+    }
+    host_name()
+}
+
+/// Returns the name of this host.
+pub(crate) fn host_name() -> anyhow::Result<String> {
+    let host = rustix::system::uname().nodename().to_string_lossy().trim().to_lowercase();
+    anyhow::ensure!(!host.is_empty(), "this host has no name; name the node with --hostname-override");
+    Ok(host)
+}
+
 /// Reads a path that the command line names. It must have an object: an answer from nothing would mislead.
-fn read(path: &Path) -> anyhow::Result<Read> {
+fn read(flag: &str, path: &Path) -> anyhow::Result<Read> {
     let read = if path == Path::new("-") {
         manifests::read_stream("-", std::io::stdin().lock())
     } else {
         manifests::read(path)
     };
-    let read = read.with_context(|| format!("--manifests: cannot read {}", path.display()))?;
+    let read = read.with_context(|| format!("{flag}: cannot read {}", path.display()))?;
     if read.objects.is_empty() {
         let fault = read.faults.first().map_or_else(String::new, |fault| format!(" ({fault})"));
         anyhow::bail!(
-            "--manifests: {} has no object{fault}; name a file or folder with objects in YAML or JSON",
+            "{flag}: {} has no object{fault}; name a file or folder with objects in YAML or JSON",
             path.display()
         );
     }

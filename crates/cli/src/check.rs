@@ -1,0 +1,134 @@
+//! `portolan check`: everything that a start of the proxy would find out about its configuration, this node and the API
+//! server, in one report.
+//!
+//! The checks of a start are those of crate `proxy`, and those of the node's surroundings are the doctor's. `api` asks the API
+//! server, `report` has the report.
+
+mod api;
+mod report;
+
+use std::process::ExitCode;
+
+use clap::Args;
+use portolan_doctor::facts::{Cluster, Facts, Program};
+use portolan_doctor::{Code, Finding, Severity, checks, gather};
+use portolan_model::{Catalog, Family};
+use portolan_node::sysctl::Host;
+use portolan_proxy::preflight::{self, Item, Outcome, Part};
+
+use crate::output::{self, Output};
+use report::Report;
+
+/// Exit code if the agent would not start, or Services would not work.
+pub(crate) const FAILURE: u8 = 1;
+
+/// Finds out everything that a start of the proxy would, and prints one report. Changes nothing.
+///
+/// Takes the flags of the proxy. The mode is tried in a network namespace of its own, which needs root. Works also on a node
+/// that runs kube-proxy.
+///
+/// Exit codes: 0 nothing prevents a start; 1 something does.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Do not ask the API server.
+    #[arg(long)]
+    offline: bool,
+    /// Form of the report.
+    #[arg(short, long, value_enum, default_value_t = Output::Text)]
+    output: Output,
+    #[command(flatten)]
+    proxy: Box<portolan_proxy::Options>,
+}
+
+/// Prints the report.
+pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+    let mut preflight = preflight::examine(&options.proxy);
+    let mut catalog = None;
+    if let Some(configured) = &preflight.configured
+        && !options.offline
+    {
+        let asked = api::ask(configured)?;
+        preflight.items.extend(asked.items);
+        catalog = asked.catalog;
+    }
+    if let Some(catalog) = &catalog {
+        preflight.with_node(catalog);
+    }
+    let mut items = preflight.items;
+    items.extend(surroundings(catalog.as_ref()));
+    let report = Report::new(items);
+    output::print(&report, options.output, || report.text())?;
+    Ok(if report.outcome == Outcome::Failure { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
+}
+
+/// Returns what else on this node affects Services.
+fn surroundings(catalog: Option<&Catalog>) -> Vec<Item> {
+    let facts = Facts { cluster: catalog.map(cluster), ..gather::facts(&Host::default()) };
+    let mut items: Vec<Item> = facts.proxies.processes.iter().map(other_proxy).collect();
+    items.extend(checks::findings(&facts).iter().filter_map(of_finding));
+    items.extend(facts.unread.iter().map(|unread| {
+        let text = format!("could not read {}: {}", unread.what, unread.reason);
+        Item::new(Part::Surroundings, Outcome::Warning, text)
+    }));
+    if items.is_empty() {
+        let text = "no other proxy runs, and nothing else on this node affects Services";
+        items.push(Item::new(Part::Surroundings, Outcome::Ok, text));
+    }
+    items
+}
+
+/// Returns what the checks of the cluster need. Services are not examined.
+fn cluster(catalog: &Catalog) -> Cluster {
+    Cluster {
+        node_name: catalog.node_name().to_owned(),
+        node: catalog.node().cloned(),
+        service_cidrs: Family::BOTH.into_iter().flat_map(|family| catalog.service_cidrs(family)).collect(),
+        services: Vec::new(),
+    }
+}
+
+fn other_proxy(process: &portolan_doctor::facts::Process) -> Item {
+    let text = format!("{} (process {}) programs Services on this node", process.program, process.pid);
+    let mend = match process.program {
+        Program::KubeProxy => {
+            "stop it before the agent starts; its rules stay until the agent takes them over"
+        }
+        Program::Portolan => "nothing to do, if it is the agent that is to be replaced",
+    };
+    let outcome = if process.program == Program::KubeProxy { Outcome::Warning } else { Outcome::Ok };
+    Item::new(Part::Surroundings, outcome, text).with_mend(mend)
+}
+
+/// Returns a finding of the doctor. `None` for what the checks of a start report themselves.
+fn of_finding(finding: &Finding) -> Option<Item> {
+    let Finding { code, severity, title, mend, .. } = finding;
+    let outcome = match (code, severity) {
+        (Code::ForwardingOff, _) => return None,
+        // A start takes them over, or removes them.
+        (Code::NoProxy | Code::LeftoversOfKubeProxy | Code::LeftoversOfPortolan, _) | (_, Severity::Note) => {
+            Outcome::Ok
+        }
+        (_, Severity::Warning) => Outcome::Warning,
+        (_, Severity::Error) => Outcome::Failure,
+    };
+    let item = Item::new(Part::Surroundings, outcome, format!("{code}: {title}"));
+    Some(if outcome == Outcome::Ok { item } else { item.with_mend(mend.clone()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_of_the_doctor_have_an_outcome() {
+        let of = |code, severity| {
+            let item = of_finding(&Finding::new(code, severity, "title", "mend"))?;
+            Some((item.outcome, item.mend.is_some()))
+        };
+        assert_eq!(of(Code::ForwardDropped, Severity::Error), Some((Outcome::Failure, true)));
+        assert_eq!(of(Code::ConntrackNearlyFull, Severity::Warning), Some((Outcome::Warning, true)));
+        assert_eq!(of(Code::FirewallPresent, Severity::Note), Some((Outcome::Ok, false)));
+        assert_eq!(of(Code::LeftoversOfKubeProxy, Severity::Warning), Some((Outcome::Ok, false)));
+        assert_eq!(of(Code::ForwardingOff, Severity::Error), None, "a start reports it itself");
+    }
+}

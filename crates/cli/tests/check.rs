@@ -1,0 +1,149 @@
+//! `portolan check` as a program: what it finds, and that it changes nothing. Needs root, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{BINARY, Cluster, NODE};
+use portolan_testkit::Namespace;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// kube-proxy's tables, as it writes them.
+const KUBE_PROXY_NFT: &str = include_str!("../../nftables/tests/kernel/upstream/ipv4.nft");
+const KUBE_PROXY_SAVE: &str = include_str!("../../iptables/src/observe/tests/kube-proxy.save");
+
+/// Returns kube-proxy's chains without counters, which a new namespace does not have.
+fn kube_proxy_save() -> String {
+    let counters = ["localhost_nps_accepted_pkts", "ct_state_invalid_dropped_pkts"];
+    counters.iter().fold(KUBE_PROXY_SAVE.to_owned(), |save, counter| {
+        save.replace(&format!(" -m nfacct --nfacct-name  {counter}"), "")
+    })
+}
+
+/// Runs the program in a namespace. Returns its exit status and report.
+fn check(node: &Namespace, arguments: &[&str]) -> (i32, Value) {
+    let run = || Command::new(BINARY).args(["check", "-o", "json"]).args(arguments).output().unwrap();
+    let output = node.run(run).unwrap();
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
+    });
+    (output.status.code().unwrap(), report)
+}
+
+/// Returns the items of a part with an outcome.
+fn items<'a>(report: &'a Value, part: &str, outcome: &str) -> Vec<&'a str> {
+    let items = report["items"].as_array().unwrap().iter();
+    let items = items.filter(|item| item["part"] == part && item["outcome"] == outcome);
+    items.map(|item| item["text"].as_str().unwrap()).collect()
+}
+
+/// Returns all that the kernel has in the namespace and that a start of a mode writes.
+fn state(node: &Namespace) -> String {
+    let mut all = String::new();
+    for (program, arguments) in [
+        // Without counters, which packets change.
+        ("nft", &["-s", "list", "ruleset"][..]),
+        ("iptables-legacy-save", &[]),
+        ("ip6tables-legacy-save", &[]),
+        ("ip", &["-br", "address"]),
+        (
+            "sysctl",
+            &["-a", "--pattern", "^net\\.(ipv4\\.(ip_forward|conf)|netfilter\\.nf_conntrack_(max|tcp))"],
+        ),
+    ] {
+        let output = node.run(|| Command::new(program).args(arguments).output().unwrap()).unwrap();
+        all += &String::from_utf8_lossy(&output.stdout);
+    }
+    all
+}
+
+#[test]
+fn a_node_with_kube_proxy_stays_as_it_is_in_every_mode() {
+    let node = Namespace::new("check").unwrap();
+    let folder = TempDir::new().unwrap();
+    for (name, program, arguments, rules) in [
+        ("nft", "nft", &["-f"][..], KUBE_PROXY_NFT),
+        ("save", "iptables-nft-restore", &["-c"][..], &kube_proxy_save()),
+    ] {
+        let file = folder.path().join(name);
+        fs::write(&file, rules).unwrap();
+        node.output(program, &[arguments, &[file.to_str().unwrap()]].concat()).unwrap();
+    }
+    let before = state(&node);
+    for mode in ["nftables", "iptables", "userspace", "ipvs"] {
+        let (_, report) = check(&node, &["--offline", &format!("--proxy-mode={mode}")]);
+        assert_eq!(state(&node), before, "{mode}");
+        let tried = [items(&report, "mode", "ok"), items(&report, "mode", "failure")].concat();
+        assert!(tried.len() >= 2 || mode == "ipvs", "the mode was tried: {report:#}");
+    }
+    let (status, report) = check(&node, &["--offline", "--proxy-mode=nftables"]);
+    assert_eq!(status, 0, "{report:#}");
+    let tried = items(&report, "mode", "ok");
+    assert!(tried.iter().any(|text| text.starts_with("the trial succeeded: IPv4")), "{report:#}");
+    let surroundings = items(&report, "surroundings", "ok");
+    assert!(surroundings.iter().any(|text| text.starts_with("no-proxy")), "{report:#}");
+}
+
+#[test]
+fn every_error_of_a_configuration_is_in_the_report() {
+    let node = Namespace::new("check").unwrap();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("config.yaml");
+    let wrong = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: fast\n\
+                 oomScoreAdj: 2000\nclusterCIDRs: 10.0.0.0/8\n";
+    fs::write(&file, wrong).unwrap();
+    let (status, report) = check(&node, &["--config", file.to_str().unwrap()]);
+    assert_eq!((status, &report["outcome"]), (1, &"failure".into()), "{report:#}");
+    let failures = items(&report, "configuration", "failure");
+    for field in ["mode (line 3", "oomScoreAdj (line 4", "clusterCIDRs (line 5"] {
+        assert!(failures.iter().any(|text| text.starts_with(field)), "{field}: {report:#}");
+    }
+}
+
+#[test]
+fn the_api_server_is_asked() {
+    let mut cluster = Cluster::new();
+    cluster.configure("");
+    let file = cluster.configuration_file();
+    let (file, master) = (file.to_str().unwrap(), cluster.master());
+    let arguments = ["--config", file, "--master", &master];
+    let node = cluster.world.node().namespace();
+    let (status, report) = check(node, &arguments);
+    assert_eq!(status, 0, "{report:#}");
+    assert_eq!(items(&report, "api", "ok").len(), 1, "{report:#}");
+    let other = [&arguments[..], &["--hostname-override=elsewhere"]].concat();
+    let (_, report) = check(node, &other);
+    let missing = items(&report, "surroundings", "failure");
+    assert!(missing.iter().any(|text| text.contains("there is no Node elsewhere")), "{report:#}");
+    assert!(!report.to_string().contains(&format!("Node {NODE}")));
+
+    cluster.stop_server();
+    let (status, report) = check(cluster.world.node().namespace(), &arguments);
+    assert_eq!(status, 1, "{report:#}");
+    assert_eq!(items(&report, "api", "failure").len(), 1, "{report:#}");
+}
+
+#[test]
+fn a_running_agent_and_its_ports_are_found() {
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy();
+    let file = cluster.configuration_file();
+    let arguments = ["--config", file.to_str().unwrap(), "--master", &cluster.master()];
+    let node = cluster.world.node().namespace();
+    let before = state(node);
+    let (status, report) = check(node, &arguments);
+    assert_eq!(status, 0, "{report:#}");
+    assert_eq!(items(&report, "ports", "warning").len(), 2, "{report:#}");
+    let proxies = items(&report, "surroundings", "ok");
+    assert!(proxies.iter().any(|text| text.starts_with("Portolan (process ")), "{report:#}");
+    assert_eq!(state(node), before);
+}

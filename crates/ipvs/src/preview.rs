@@ -1,0 +1,217 @@
+//! What a comparison would write, as lines in the words of ipvsadm, ipset, ip and iptables-restore.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use portolan_engine::table::Table;
+use portolan_model::{Family, Protocol};
+use portolan_wire::ipset::Member;
+use portolan_wire::ipvs::FLAG_PERSISTENT;
+
+use super::comparison::Read;
+use super::dataplane::Ipvs;
+use super::desired::{Desired, Touched};
+use super::difference::{Difference, Operation, WEIGHT, WriteSettings};
+use super::draining::UptimeSecs;
+use super::frontend::{Config, Key};
+use super::kernel::DEVICE;
+use super::rules::{Part, Present, Rules};
+use super::set::Set;
+use super::{Error, Options};
+
+/// All that a comparison would write, in the order of writing.
+#[derive(Debug, Default)]
+struct Preview {
+    has_device: bool,
+    missing: Vec<Set>,
+    difference: Difference,
+    /// Restores before and after the virtual servers.
+    rules: [String; 2],
+}
+
+/// Returns what a start would write for a table into a kernel without objects of this mode. `addresses` are those of this
+/// node.
+pub fn preview_of_all(table: &Table, options: &Options, addresses: &[IpAddr]) -> Vec<String> {
+    let family = table.family();
+    let mut desired = Desired::new(table.settings().clone(), options.exclude.clone());
+    desired.apply(&table.all(), &mut Touched::default());
+    let is_of_node = |address: &&IpAddr| Family::of(**address) == family && !address.is_loopback();
+    let own: BTreeSet<IpAddr> = addresses.iter().filter(is_of_node).copied().collect();
+    desired.set_node_addresses(own.into_iter().collect(), table);
+    let mut difference = Difference::default();
+    difference.addresses(&BTreeSet::new(), &desired);
+    for set in Set::ALL {
+        difference.members(set, &BTreeSet::new(), &desired);
+    }
+    let manner = WriteSettings { default: options.scheduler, missing: &[], drained_by: UptimeSecs::now() };
+    for (key, server) in desired.servers() {
+        difference.server(*key, None, Some(server), manner);
+    }
+    let (rules, present) = (Rules::new(table.settings()), Present::default());
+    let rules = [Part::Before, Part::After].map(|part| rules.restore(&present, part));
+    Preview { has_device: false, missing: Set::ALL.into(), difference, rules }.lines(family)
+}
+
+impl Ipvs {
+    /// Returns what [`compare`](portolan_engine::dataplane::Dataplane::compare) would write for a table, one line for each
+    /// object. Empty if the kernel has everything. Writes nothing; the kernel may load its modules. Timeouts of IPVS are not
+    /// compared. To be called before any other method, and instead of them: the data plane takes over the table.
+    ///
+    /// # Errors
+    /// The kernel refuses a listing, or a program failed.
+    pub fn preview(&mut self, table: &Table) -> Result<Vec<String>, portolan_engine::Error> {
+        let family = table.family();
+        Ok(self.previewed(table)?.lines(family))
+    }
+
+    fn previewed(&mut self, table: &Table) -> Result<Preview, Error> {
+        self.desired.apply(&table.all(), &mut Touched::default());
+        if self.desired.configure(table) {
+            self.rules = Rules::new(self.desired.settings());
+        }
+        let device = self.kernel.device()?;
+        // Index 0 is that of no device.
+        self.device = device.unwrap_or_default();
+        let Read { owners, mut difference, missing } = self.read(table)?;
+        let found: BTreeMap<Key, Option<Config>> = self.compare_servers(&mut difference)?;
+        difference.remove_stale(found, &owners);
+        let present = self.present_rules()?;
+        let rules = [Part::Before, Part::After].map(|part| self.rules.restore(&present, part));
+        Ok(Preview { has_device: device.is_some(), missing, difference, rules })
+    }
+}
+
+impl Preview {
+    fn lines(&self, family: Family) -> Vec<String> {
+        let Difference { add, servers, bind, gone, unbind, remove, .. } = &self.difference;
+        let [before, after] = &self.rules;
+        let mut lines = Vec::new();
+        if !self.has_device {
+            lines.push(format!("ip link add {DEVICE} type dummy"));
+        }
+        lines.extend(self.missing.iter().map(|set| {
+            format!("ipset create {} {} family {}", set.name(family), set.kind().name(), ipset_family(family))
+        }));
+        let member = |verb: &str, (set, member): &(Set, Member)| {
+            format!("ipset {verb} {} {}", set.name(family), member_text(member))
+        };
+        let address = |verb: &str, address: &IpAddr| {
+            let length = if address.is_ipv4() { 32 } else { 128 };
+            format!("ip address {verb} {address}/{length} dev {DEVICE}")
+        };
+        lines.extend(add.iter().map(|added| member("add", added)));
+        lines.extend(before.lines().map(str::to_owned));
+        lines.extend(servers.iter().map(command));
+        lines.extend(bind.iter().map(|bound| address("add", bound)));
+        lines.extend(after.lines().map(str::to_owned));
+        lines.extend(gone.iter().map(command));
+        lines.extend(unbind.iter().map(|unbound| address("del", unbound)));
+        lines.extend(remove.iter().map(|removed| member("del", removed)));
+        lines
+    }
+}
+
+const fn ipset_family(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "inet",
+        Family::Ipv6 => "inet6",
+    }
+}
+
+/// Returns a message about a virtual server as a command of ipvsadm.
+fn command(operation: &Operation) -> String {
+    match operation {
+        Operation::New(key, config) => format!("ipvsadm -A {} {}", service(key), settings(*config)),
+        Operation::Set(key, config) => format!("ipvsadm -E {} {}", service(key), settings(*config)),
+        Operation::Delete(key) => format!("ipvsadm -D {}", service(key)),
+        Operation::NewReal(key, place) => format!("ipvsadm -a {} -r {place} -m -w {WEIGHT}", service(key)),
+        Operation::Restore(key, place) => format!("ipvsadm -e {} -r {place} -m -w {WEIGHT}", service(key)),
+        Operation::Drain(key, place, _) => format!("ipvsadm -e {} -r {place} -m -w 0", service(key)),
+        Operation::DeleteReal(key, place) => format!("ipvsadm -d {} -r {place}", service(key)),
+    }
+}
+
+fn service(key: &Key) -> String {
+    let option = match key.protocol {
+        Protocol::Tcp => "-t",
+        Protocol::Udp => "-u",
+        Protocol::Sctp => "--sctp-service",
+    };
+    format!("{option} {}", SocketAddr::new(key.address, key.port))
+}
+
+fn settings(config: Config) -> String {
+    let persistent = config.flags & FLAG_PERSISTENT != 0;
+    let persistence = if persistent { format!(" -p {}", config.timeout) } else { String::new() };
+    format!("-s {}{persistence}", config.scheduler)
+}
+
+/// Returns a member as ipset prints it.
+fn member_text(member: &Member) -> String {
+    let port = |number: u8, port: u16| match [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
+        .into_iter()
+        .find(|protocol| protocol.number() == number)
+    {
+        Some(protocol) => format!("{}:{port}", protocol.to_string().to_ascii_lowercase()),
+        None => format!("{number}:{port}"),
+    };
+    match *member {
+        Member::Ip(address) => address.to_string(),
+        Member::IpPort(address, protocol, number) => format!("{address},{}", port(protocol, number)),
+        Member::IpPortIp(address, protocol, number, other) => {
+            format!("{address},{},{other}", port(protocol, number))
+        }
+        Member::IpPortNet(address, protocol, number, network, prefix) => {
+            format!("{address},{},{network}/{prefix}", port(protocol, number))
+        }
+        Member::Port(number) => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::IpvsScheduler;
+
+    use super::*;
+
+    #[test]
+    fn each_write_is_one_line() {
+        let key = Key { address: IpAddr::from([10, 96, 0, 1]), port: 80, protocol: Protocol::Tcp };
+        let other = Key { protocol: Protocol::Udp, ..key };
+        let config = Config { scheduler: IpvsScheduler::default(), flags: FLAG_PERSISTENT, timeout: 60 };
+        let endpoint = "10.244.1.2:8080".parse().unwrap();
+        let preview = Preview {
+            has_device: false,
+            missing: vec![Set::ClusterIp],
+            difference: Difference {
+                add: vec![
+                    (Set::ClusterIp, key.member()),
+                    (Set::LoadBalancerSourceCidr, Member::IpPortNet(key.address, 6, 80, key.address, 24)),
+                ],
+                servers: vec![Operation::New(key, config), Operation::NewReal(key, endpoint)],
+                bind: vec![key.address],
+                gone: vec![Operation::Delete(other), Operation::DeleteReal(key, endpoint)],
+                unbind: vec![IpAddr::from([10, 96, 0, 9])],
+                remove: vec![(Set::NodePort(Protocol::Tcp), Member::Port(30_080))],
+                ..Difference::default()
+            },
+            rules: ["*nat\n-A KUBE-SERVICES -j ACCEPT\nCOMMIT\n".to_owned(), String::new()],
+        };
+        insta::assert_snapshot!(preview.lines(Family::Ipv4).join("\n"), @r"
+        ip link add kube-ipvs0 type dummy
+        ipset create KUBE-CLUSTER-IP hash:ip,port family inet
+        ipset add KUBE-CLUSTER-IP 10.96.0.1,tcp:80
+        ipset add KUBE-LOAD-BALANCER-SOURCE-CIDR 10.96.0.1,tcp:80,10.96.0.1/24
+        *nat
+        -A KUBE-SERVICES -j ACCEPT
+        COMMIT
+        ipvsadm -A -t 10.96.0.1:80 -s rr -p 60
+        ipvsadm -a -t 10.96.0.1:80 -r 10.244.1.2:8080 -m -w 1
+        ip address add 10.96.0.1/32 dev kube-ipvs0
+        ipvsadm -D -u 10.96.0.1:80
+        ipvsadm -d -t 10.96.0.1:80 -r 10.244.1.2:8080
+        ip address del 10.96.0.9/32 dev kube-ipvs0
+        ipset del KUBE-NODE-PORT-TCP 30080
+        ");
+    }
+}
