@@ -22,6 +22,15 @@ use portolan_engine::table::{Changes, Table as Wanted};
 /// Services, half of this number takes longer.
 const PIECE: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 
+/// Returns in how many transactions a full load writes the chains of Service ports.
+pub(super) const fn pieces(variant: Variant) -> Pieces {
+    match variant {
+        Variant::Nft => Pieces::Of(PIECE),
+        // The older iptables copies whole tables for each transaction.
+        Variant::Legacy => Pieces::One,
+    }
+}
+
 /// The data plane that programs the Services of one family as chains and rules of iptables.
 #[derive(Debug)]
 pub struct Iptables {
@@ -96,11 +105,7 @@ impl Iptables {
         self.abandon_removal();
         self.ensure_counters()?;
         let present = self.programs.present()?;
-        let pieces = match self.programs.variant() {
-            Variant::Nft => Pieces::Of(PIECE),
-            // The older iptables copies whole tables for each transaction.
-            Variant::Legacy => Pieces::One,
-        };
+        let pieces = pieces(self.programs.variant());
         let planner = &mut self.planner;
         let write = |mut out: &mut dyn fmt::Write| planner.full(wanted, &present, pieces, &mut out);
         let mut commit = restore(&self.programs, &self.meter, Kind::Full, write)?;

@@ -5,6 +5,7 @@
 
 use portolan_engine::table::Table as Wanted;
 
+use super::dataplane::pieces;
 use super::options::{COUNTER_INVALID, COUNTER_LOCALHOST};
 use super::program::Error;
 use super::{Options, Pieces, Planner, Present, Programs};
@@ -21,23 +22,23 @@ pub fn preview(programs: &Programs, wanted: &Wanted, options: &Options) -> Resul
         present.line(line);
     })?;
     let options = Options { count_invalid: has_counters, count_localhost: has_counters, ..options.clone() };
-    Ok(lines(wanted, options, &present))
+    Ok(lines(wanted, options, &present, pieces(programs.variant())))
 }
 
 /// Returns what a start would write for a table into empty tables of iptables, one line each.
 pub fn preview_of_all(wanted: &Wanted, options: &Options) -> Vec<String> {
-    lines(wanted, options.clone(), &Present::default())
+    lines(wanted, options.clone(), &Present::default(), Pieces::One)
 }
 
 fn refers_to(line: &str, counter: &str) -> bool {
     line.starts_with("-A KUBE-") && line.split(' ').any(|word| word == counter)
 }
 
-fn lines(wanted: &Wanted, options: Options, present: &Present) -> Vec<String> {
+fn lines(wanted: &Wanted, options: Options, present: &Present, pieces: Pieces) -> Vec<String> {
     let mut planner = Planner::new(wanted.settings().clone(), options);
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = planner.full(wanted, present, Pieces::One, &mut text);
+    let _ = planner.full(wanted, present, pieces, &mut text);
     text.lines().map(str::to_owned).collect()
 }
 
