@@ -138,7 +138,7 @@ pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object
     let Some(metadata) = json::object_mut(new, "metadata") else { return Err(wrong_metadata(new)) };
     let mut errors = metadata::forbidden_changes(metadata, old);
     metadata::prepare_update(metadata, old);
-    errors.extend(metadata::validate(target.resource, metadata));
+    errors.extend(metadata::validate(target.resource, metadata, Some(old)));
     let stored: HashSet<&str> = json::texts(old, "finalizers").collect();
     if old.contains_key("deletionTimestamp")
         && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(finalizer))
