@@ -253,6 +253,8 @@ impl From<CommitError> for ApiError {
 pub(crate) const MOST_CAUSES: usize = 100;
 /// Most bytes that a message quotes from a body. A name in a body can be as long as the body.
 const MOST_QUOTED: usize = 1000;
+/// Most characters of a body's name that a message about the URL repeats.
+const MOST_OF_A_NAME: usize = 300;
 
 fn shortened(mut text: String) -> String {
     if text.len() > MOST_QUOTED {
@@ -346,6 +348,12 @@ impl ApiError {
     pub fn invalid(resource: Resource, name: &str, mut errors: Vec<FieldError>) -> Self {
         errors.truncate(MOST_CAUSES);
         Self::Invalid { resource, name: shortened(name.chars().take(MOST_QUOTED).collect()), errors }
+    }
+
+    /// Returns the error for a field of the body that contradicts the URL.
+    pub fn mismatch(field: &'static str, body: &str, url: &str) -> Self {
+        // A name in the body can be as long as the body itself.
+        Self::Mismatch { field, body: body.chars().take(MOST_OF_A_NAME).collect(), url: url.to_owned() }
     }
 
     /// Returns the HTTP status.

@@ -137,13 +137,13 @@ fn drop_empty(metadata: &mut Object) {
 /// Returns everything that is wrong with the `metadata` of a new object whose name is generated already.
 pub(crate) fn validate_new(resource: Resource, metadata: &Object) -> Vec<FieldError> {
     let mut errors: Vec<FieldError> = generate_name_error(resource, metadata).into_iter().collect();
-    errors.extend(validate(resource, metadata));
+    errors.extend(validate(resource, metadata, None));
     errors
 }
 
-/// Returns everything that is wrong with `metadata`. The fields are those that upstream names (apimachinery,
+/// Returns everything that is wrong with `metadata`. `old` is the stored one if this is an update. The fields are those that upstream names (apimachinery,
 /// `pkg/api/validation/objectmeta.go`), which has no index in some lists.
-pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError> {
+pub(crate) fn validate(resource: Resource, metadata: &Object, old: Option<&Object>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     errors.extend(name_error(resource, metadata));
     let namespace = json::text(metadata, "namespace").unwrap_or_default();
@@ -157,7 +157,7 @@ pub(crate) fn validate(resource: Resource, metadata: &Object) -> Vec<FieldError>
     errors.extend(label_errors(metadata, "labels", "metadata.labels"));
     errors.extend(annotation_errors(metadata));
     errors.extend(owner_errors(metadata));
-    errors.extend(finalizer_errors(resource, metadata));
+    errors.extend(finalizer_errors(resource, metadata, old));
     errors
 }
 
@@ -311,14 +311,20 @@ fn version_of(api_version: &str) -> &str {
     }
 }
 
-fn finalizer_errors(resource: Resource, metadata: &Object) -> Vec<FieldError> {
+/// Checks the finalizers that are not stored already, so that an object whose finalizers an earlier version has accepted
+/// can be changed.
+fn finalizer_errors(resource: Resource, metadata: &Object, old: Option<&Object>) -> Vec<FieldError> {
     let field = "metadata.finalizers";
     // Upstream checks these two kinds only by the rules of all objects.
     let needs_domain = !matches!(resource, Resource::Lease | Resource::CoreEvent);
+    let stored: HashSet<&str> = old.into_iter().flat_map(|old| json::texts(old, "finalizers")).collect();
     let mut errors = Vec::new();
     for (index, finalizer) in json::texts(metadata, "finalizers").enumerate() {
         if errors.len() >= MOST_CAUSES {
             break;
+        }
+        if stored.contains(finalizer) {
+            continue;
         }
         if !names::is_qualified_name(finalizer) {
             errors.push(FieldError::invalid(field, finalizer, "must be a qualified name"));
@@ -329,7 +335,8 @@ fn finalizer_errors(resource: Resource, metadata: &Object) -> Vec<FieldError> {
         }
     }
     let has = |wanted| json::texts(metadata, "finalizers").any(|finalizer| finalizer == wanted);
-    if has(ORPHAN) && has(FOREGROUND) {
+    let both_stored = stored.contains(ORPHAN) && stored.contains(FOREGROUND);
+    if has(ORPHAN) && has(FOREGROUND) && !both_stored {
         let why = "of orphan and foregroundDeletion only one can be set";
         errors.push(FieldError::invalid(field, ORPHAN, why));
     }

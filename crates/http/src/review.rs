@@ -88,7 +88,7 @@ fn check_kind(resource: Resource, object: &mut Object) -> Result<(), ApiError> {
     for (field, url) in [("apiVersion", info.api_version), ("kind", info.kind)] {
         let body = object.get(field).and_then(Value::as_str).filter(|body| !body.is_empty());
         if let Some(body) = body.filter(|body| *body != url) {
-            return Err(ApiError::Mismatch { field, body: body.to_owned(), url: url.to_owned() });
+            return Err(ApiError::mismatch(field, body, url));
         }
         object.insert(field.to_owned(), url.into());
     }
@@ -147,7 +147,8 @@ fn asked(spec: &Object) -> Result<Attributes, FieldError> {
         (None, Some(path)) => (text(path, "verb"), Target::Path(text(path, "path"))),
         _ => {
             let why = "exactly one of resourceAttributes and nonResourceAttributes must be set";
-            return Err(FieldError::invalid("spec", Value::Object(spec.clone()), why));
+            let given: Vec<&str> = spec.keys().map(json::Text::as_str).collect();
+            return Err(FieldError::invalid("spec", given.join(", "), why));
         }
     };
     Ok(Attributes { verb: verb_named(&verb), target })
@@ -251,6 +252,13 @@ mod tests {
             let error = answer(Resource::AccessReview, &spec).unwrap_err();
             assert!(error.code() == 422 && error.to_string().contains("exactly one"), "{error}");
         }
+        let long = "x".repeat(100_000);
+        let both = json!({"resourceAttributes": {"verb": long}, "nonResourceAttributes": {"path": long}});
+        let error = answer(Resource::AccessReview, &both).unwrap_err().to_string();
+        assert!(error.contains("resourceAttributes") && error.len() < 1000, "{} bytes", error.len());
+        let mut wrong = json!({"kind": long}).as_object().unwrap().clone();
+        let error = check_kind(Resource::AccessReview, &mut wrong).unwrap_err().to_string();
+        assert!(error.contains("xxx") && error.len() < 1000, "{} bytes", error.len());
     }
 
     #[test]

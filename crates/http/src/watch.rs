@@ -36,7 +36,7 @@ use super::{
 const BATCH: usize = 512;
 /// Interval of bookmarks (upstream: about a minute).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
-/// How long a watch waits for a revision that the store has not reached. Upstream waits until the end of the watch. A
+/// How long a watch waits while the store has not reached its revision. Upstream waits until the end of the watch. A
 /// client whose revision is from another history, such as one from before a backup was restored, would then miss
 /// changes without notice.
 const FUTURE_WAIT: Duration = Duration::from_secs(30);
@@ -115,7 +115,8 @@ struct Watch {
     end_bookmark: bool,
     /// Every change up to this revision has been processed.
     cursor: u64,
-    /// Set while the cursor is beyond the store's revision: until when the watch waits for the store.
+    /// Set if the cursor was beyond the store's revision: until when the watch waits before it ends. The store did not
+    /// assign this revision, even if it reaches it later.
     ahead: Option<Instant>,
     bookmarks: bool,
     timing: Timing,
@@ -169,7 +170,7 @@ impl Watch {
             match self.wake().await {
                 Wake::Changed => {}
                 Wake::Timer if self.timing.end <= Instant::now() => return None,
-                // The loop looks whether the store has reached the cursor meanwhile.
+                // The loop ends the watch.
                 Wake::Timer if self.ahead.is_some() => {}
                 Wake::Timer => {
                     self.timing.schedule_bookmark();
@@ -231,15 +232,15 @@ impl Watch {
         Ok(frames.finish())
     }
 
-    /// Returns the frames of the changes after the cursor. While the cursor is ahead of the store, there are none.
+    /// Returns the frames of the changes after the cursor. A cursor that was ahead of the store has none: when the store
+    /// reaches it, the changes up to it are others than those that the client has seen.
     fn changed_frames(&mut self) -> Result<Option<Bytes>, ApiError> {
         if let Some(end) = self.ahead {
-            if self.store.revision() >= self.cursor {
-                self.ahead = None;
-                self.timing.schedule_bookmark();
-            } else if Instant::now() < end {
+            let reached = self.store.revision();
+            if reached < self.cursor && Instant::now() < end {
                 return Ok(None);
             }
+            return Err(ApiError::Expired { requested: self.cursor, oldest: reached, continue_token: None });
         }
         let mut frames = Frames::default();
         while !frames.is_full() {

@@ -148,8 +148,9 @@ impl Tables {
         let Some(table) = self.table(resource) else {
             return Ok(Changes { changes: Vec::new(), through: self.revision });
         };
-        // A revision that this store has not assigned comes from a former process whose clock was ahead. A client
-        // that waits for it would get no changes for a long time, so the client has to list again.
+        // A revision that this store has not assigned is from another history, such as that of a former process whose
+        // clock was ahead. Later changes do not follow on it, even after the store has passed it, so the client has to
+        // list again. A watch waits a while before it says so.
         if after < table.compacted || after > self.revision {
             return Err(Expired { requested: after, oldest: table.compacted });
         }

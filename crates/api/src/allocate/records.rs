@@ -133,9 +133,7 @@ fn draft(resource: Resource, name: &str, labels: Option<Value>, owner: &ServiceK
     if let Some(labels) = labels {
         meta.insert("labels".to_owned(), labels);
     }
-    let parent = json!({
-        "group": "", "resource": "services", "namespace": owner.namespace, "name": owner.name,
-    });
+    let parent = json!({"resource": "services", "namespace": owner.namespace, "name": owner.name});
     let mut object = Object::new();
     object.insert("metadata".to_owned(), meta.into());
     object.insert("spec".to_owned(), json!({"parentRef": parent}));

@@ -15,9 +15,6 @@ use crate::{
     metadata,
 };
 
-/// Most characters of a body's name that an error message repeats.
-const MOST_QUOTED: usize = 300;
-
 /// Checks that the body's kind, namespace and name match the URL. A missing kind or namespace is filled in. A missing
 /// name is an error if the URL names an object (apiserver, `checkName`).
 pub(super) fn match_url(
@@ -29,7 +26,7 @@ pub(super) fn match_url(
     let info = resource.info();
     for (field, url) in [("apiVersion", info.api_version), ("kind", info.kind)] {
         match given(object, field, field)? {
-            Some(body) if body != url => return Err(mismatch(field, body, url)),
+            Some(body) if body != url => return Err(ApiError::mismatch(field, body, url)),
             _ => object.insert(field.to_owned(), url.into()),
         };
     }
@@ -38,7 +35,9 @@ pub(super) fn match_url(
     }
     let Some(metadata) = json::object_mut(object, "metadata") else { return Err(wrong_metadata(object)) };
     match given(metadata, "namespace", "metadata.namespace")? {
-        Some(body) if body != namespace => return Err(mismatch("metadata.namespace", body, namespace)),
+        Some(body) if body != namespace => {
+            return Err(ApiError::mismatch("metadata.namespace", body, namespace));
+        }
         None if !namespace.is_empty() => {
             metadata.insert("namespace".to_owned(), namespace.into());
         }
@@ -46,7 +45,7 @@ pub(super) fn match_url(
     }
     let Some(url) = name else { return Ok(()) };
     match given(metadata, "name", "metadata.name")? {
-        Some(body) if body != url => Err(mismatch("metadata.name", body, url)),
+        Some(body) if body != url => Err(ApiError::mismatch("metadata.name", body, url)),
         Some(_) => Ok(()),
         // An object whose name a client left empty by mistake must not replace the object of the URL.
         None => Err(ApiError::NoName { url: url.to_owned() }),
@@ -62,11 +61,6 @@ fn given<'a>(object: &'a Object, key: &str, field: &str) -> Result<Option<&'a st
             Err(ApiError::WrongType { field: field.to_owned(), expected: "a string", got: type_name(other) })
         }
     }
-}
-
-pub(super) fn mismatch(field: &'static str, body: &str, url: &str) -> ApiError {
-    // A name in the body can be as long as the body itself.
-    ApiError::Mismatch { field, body: body.chars().take(MOST_QUOTED).collect(), url: url.to_owned() }
 }
 
 pub(super) fn wrong_metadata(object: &Object) -> ApiError {
@@ -144,7 +138,7 @@ pub(super) fn update_metadata(target: Target<'_>, new: &mut Object, old: &Object
     let Some(metadata) = json::object_mut(new, "metadata") else { return Err(wrong_metadata(new)) };
     let mut errors = metadata::forbidden_changes(metadata, old);
     metadata::prepare_update(metadata, old);
-    errors.extend(metadata::validate(target.resource, metadata));
+    errors.extend(metadata::validate(target.resource, metadata, Some(old)));
     let stored: HashSet<&str> = json::texts(old, "finalizers").collect();
     if old.contains_key("deletionTimestamp")
         && json::texts(metadata, "finalizers").any(|finalizer| !stored.contains(finalizer))

@@ -1,4 +1,6 @@
+use futures::FutureExt;
 use portolan_schema::json::json;
+use portolan_store::{Draft, Step};
 
 use super::*;
 
@@ -182,4 +184,77 @@ fn events_are_bounded() {
     assert_eq!(api.store().count(Resource::Event), MAX_EVENTS);
     assert!(api.store().get(Resource::Event, "default/e99").is_none());
     assert!(api.store().get(Resource::Event, "default/e100").is_some());
+}
+
+/// Stores an object as an earlier version might have, without any check.
+fn store(api: &Api, resource: Resource, object: &Value) {
+    let draft = Draft::new(resource, object.as_object().unwrap());
+    let step = Step::Put { resource, draft, expected: None };
+    let done = api.store().commit(Transaction { steps: vec![step] });
+    done.now_or_never().unwrap().unwrap();
+}
+
+fn patched(api: &Api, resource: Resource, (namespace, name): (&str, &str), patch: &Value) -> Outcome {
+    let target = Target { resource, namespace, name };
+    let patch = patch.as_object().unwrap().clone();
+    api.blocking().merge_patch(target, Part::Main, patch, WriteOptions::default()).unwrap()
+}
+
+#[test]
+fn an_allocated_address_can_be_labelled() {
+    let api = api(true);
+    api.blocking().apply(service("a", &json!({"clusterIP": "10.0.0.5", "ports": [{"port": 80}]}))).unwrap();
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    let address = decoded(&patched(&api, Resource::IpAddress, ("", "10.0.0.5"), &labels));
+    let parent = json!({"resource": "services", "namespace": "default", "name": "a"});
+    assert_eq!((&address["spec"]["parentRef"], &address["metadata"]["labels"]["a"]), (&parent, &"b".into()));
+    // An earlier version has stored the empty group.
+    let old = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": "10.0.0.6", "uid": "u"},
+        "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": "b"}}});
+    store(&api, Resource::IpAddress, &old);
+    patched(&api, Resource::IpAddress, ("", "10.0.0.6"), &labels);
+}
+
+#[test]
+fn stored_zero_values_do_not_freeze_objects() {
+    let api = api(true);
+    let meta = |name: &str| json!({"name": name, "namespace": "default", "uid": "u"});
+    let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": meta("e"), "note": "", "deprecatedCount": 0,
+        "eventTime": "2024-01-01T00:00:00.000000Z", "reportingController": "example.com/c", "reportingInstance": "i",
+        "action": "a", "reason": "r", "type": "Normal", "regarding": {"namespace": "default"}});
+    store(&api, Resource::Event, &event);
+    let series = json!({"series": {"count": 2, "lastObservedTime": "2024-01-01T00:00:01.000000Z"}});
+    let changed = decoded(&patched(&api, Resource::Event, ("default", "e"), &series));
+    assert_eq!(changed["series"]["count"], 2);
+
+    let mut metadata = meta("s");
+    metadata["generation"] = 1.into();
+    let port = json!({"name": "", "port": 80, "protocol": "TCP", "appProtocol": ""});
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": true}, "deprecatedTopology": {}}], "ports": [port]});
+    store(&api, Resource::EndpointSlice, &slice);
+    let note = json!({"metadata": {"annotations": {"a": "b"}}});
+    let changed = decoded(&patched(&api, Resource::EndpointSlice, ("default", "s"), &note));
+    assert_eq!(
+        (&changed["metadata"]["generation"], &changed["metadata"]["annotations"]["a"]),
+        (&1.into(), &"b".into())
+    );
+}
+
+#[test]
+fn rules_that_became_stricter_do_not_freeze_services() {
+    let api = api(true);
+    let spec = json!({"type": "LoadBalancer", "clusterIP": "10.0.0.5", "clusterIPs": ["10.0.0.5"], "ipFamilies": ["IPv4"],
+        "loadBalancerClass": "", "trafficDistribution": "",
+        "ports": [{"port": 10_250, "protocol": "TCP", "targetPort": 80, "nodePort": 30_005, "appProtocol": ""}]});
+    let mut old = service("a", &spec);
+    old["metadata"] = json!({"name": "a", "namespace": "default", "uid": "u", "finalizers": ["mine"]});
+    assert_eq!(api.blocking().apply(old.clone()).unwrap_err().code(), 422);
+    store(&api, Resource::Service, &old);
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    let changed = decoded(&patched(&api, Resource::Service, ("default", "a"), &labels));
+    assert_eq!(
+        (&changed["metadata"]["labels"]["a"], &changed["spec"]["ports"][0]["port"]),
+        (&"b".into(), &10_250.into())
+    );
 }

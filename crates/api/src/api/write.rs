@@ -93,10 +93,15 @@ impl Api {
         let Some(stored) = self.store.latest(resource.stored(), &target.key()) else {
             return self.create_on_update(ledger, target, part, change, options);
         };
-        let old = view::seen(resource, stored.decode());
+        let mut old = view::seen(resource, stored.decode());
         let is_patch = change.is_patch();
         let (mut new, owners) = change.onto(resource, part, &old, options)?;
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
+        if self.validate {
+            // An earlier version may have stored zero values that mean absence. They are no difference to the new
+            // object, which has none of them.
+            shape::drop_absent(resource, &mut old);
+        }
         let conformed = self.conform(resource, &mut new, options);
         let warnings = conformed.map_err(|error| {
             if is_patch { patch::bad_result(resource, target.name, error) } else { error }

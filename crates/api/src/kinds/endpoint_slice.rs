@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use portolan_schema::json::{self, Object, Value};
 
-use super::network::{PROTOCOLS, family_of, parse_address, unusable};
+use super::network::{PROTOCOLS, app_protocols, family_of, parse_address, unusable};
 use crate::{
     error::{FieldError, MOST_CAUSES},
     names,
@@ -74,7 +74,7 @@ pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     if old.is_none_or(|old| old.get("endpoints") != object.get("endpoints")) {
         endpoints_errors(object, address_type, &mut errors);
     }
-    ports_errors(object, &mut errors);
+    ports_errors(object, old, &mut errors);
     errors
 }
 
@@ -169,12 +169,14 @@ fn hints_errors(
     }
 }
 
-fn ports_errors(object: &Object, errors: &mut Vec<FieldError>) {
+/// Checks the ports. A stored appProtocol may stay, because earlier versions accepted an empty one.
+fn ports_errors(object: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
     let ports = json::list(object, "ports");
     if ports.len() > MAX_PORTS {
         errors.push(FieldError::too_many("ports", ports.len(), MAX_PORTS));
         return;
     }
+    let stored_protocols = app_protocols(old.map_or(&[], |old| json::list(old, "ports")));
     let mut seen = HashSet::new();
     for (index, port) in ports.iter().filter_map(Value::as_object).enumerate() {
         if errors.len() >= MOST_CAUSES {
@@ -193,7 +195,8 @@ fn ports_errors(object: &Object, errors: &mut Vec<FieldError>) {
         if let Some(protocol) = text("protocol").filter(|it| !PROTOCOLS.contains(it)) {
             errors.push(FieldError::not_supported(field("protocol"), protocol, &PROTOCOLS));
         }
-        if let Some(text) = text("appProtocol").filter(|text| !names::is_qualified_name(text)) {
+        let protocol = text("appProtocol").filter(|text| !stored_protocols.contains(text));
+        if let Some(text) = protocol.filter(|text| !names::is_qualified_name(text)) {
             errors.push(FieldError::invalid(field("appProtocol"), text, "must be a qualified name"));
         }
     }

@@ -1,8 +1,10 @@
 //! Endpoints: the predecessor of EndpointSlice. Source: `pkg/apis/core/validation/validation.go`.
 
+use std::collections::HashSet;
+
 use portolan_schema::json::{self, Object, Value};
 
-use super::network::{PORT_RULE, PROTOCOLS, is_port, parse_address, unusable};
+use super::network::{PORT_RULE, PROTOCOLS, app_protocols, is_port, parse_address, unusable};
 use crate::{
     error::{FieldError, MOST_CAUSES},
     names,
@@ -19,19 +21,28 @@ pub(super) fn set_defaults(object: &mut Object) {
     }
 }
 
-/// Validates the subsets, unless they are the stored ones.
+/// Validates the subsets, unless they are the stored ones. A stored appProtocol may stay, because earlier versions
+/// accepted an empty one.
 pub(super) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if old.is_some_and(|old| old.get("subsets") == object.get("subsets")) {
         return errors;
     }
+    let stored = old.map_or(&[][..], |old| json::list(old, "subsets")).iter().filter_map(Value::as_object);
+    let stored_protocols: HashSet<&str> =
+        stored.flat_map(|subset| app_protocols(json::list(subset, "ports"))).collect();
     for (index, subset) in json::list(object, "subsets").iter().filter_map(Value::as_object).enumerate() {
-        subset_errors(subset, &format!("subsets[{index}]"), &mut errors);
+        subset_errors(subset, &stored_protocols, &format!("subsets[{index}]"), &mut errors);
     }
     errors
 }
 
-fn subset_errors(subset: &Object, field: &str, errors: &mut Vec<FieldError>) {
+fn subset_errors(
+    subset: &Object,
+    stored_protocols: &HashSet<&str>,
+    field: &str,
+    errors: &mut Vec<FieldError>,
+) {
     let keys = ["addresses", "notReadyAddresses"];
     if keys.iter().all(|key| json::list(subset, key).is_empty()) {
         errors.push(FieldError::required(field, "needs addresses or notReadyAddresses"));
@@ -46,7 +57,7 @@ fn subset_errors(subset: &Object, field: &str, errors: &mut Vec<FieldError>) {
     }
     let ports = json::list(subset, "ports");
     for (index, port) in ports.iter().filter_map(Value::as_object).enumerate() {
-        port_errors(port, ports.len() > 1, &format!("{field}.ports[{index}]"), errors);
+        port_errors(port, (ports.len() > 1, stored_protocols), &format!("{field}.ports[{index}]"), errors);
     }
 }
 
@@ -64,7 +75,12 @@ fn address_errors(address: &Object, field: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn port_errors(port: &Object, needs_name: bool, field: &str, errors: &mut Vec<FieldError>) {
+fn port_errors(
+    port: &Object,
+    (needs_name, stored_protocols): (bool, &HashSet<&str>),
+    field: &str,
+    errors: &mut Vec<FieldError>,
+) {
     match json::text(port, "name") {
         None if needs_name => {
             errors.push(FieldError::required(format!("{field}.name"), "several ports need names"));
@@ -82,7 +98,9 @@ fn port_errors(port: &Object, needs_name: bool, field: &str, errors: &mut Vec<Fi
         errors.push(FieldError::not_supported(format!("{field}.protocol"), protocol, &PROTOCOLS));
     }
     let protocol = port.get("appProtocol").and_then(Value::as_str);
-    if let Some(text) = protocol.filter(|text| !names::is_qualified_name(text)) {
+    if let Some(text) =
+        protocol.filter(|text| !stored_protocols.contains(text) && !names::is_qualified_name(text))
+    {
         errors.push(FieldError::invalid(format!("{field}.appProtocol"), text, "must be a qualified name"));
     }
 }

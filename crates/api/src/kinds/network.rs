@@ -1,8 +1,9 @@
 //! Parsing and validation of addresses and CIDRs, shared by the kinds.
 
-use std::net::IpAddr;
+use std::{collections::HashSet, net::IpAddr};
 
 use ipnet::IpNet;
+use portolan_schema::json::Value;
 
 /// Names of the families, as in `ipFamilies`.
 pub(super) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
@@ -10,6 +11,11 @@ pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
 /// The message for a number that is not a port.
 pub(super) const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
+
+/// Returns the appProtocols of ports.
+pub(super) fn app_protocols(ports: &[Value]) -> HashSet<&str> {
+    ports.iter().filter_map(|port| port.get("appProtocol").and_then(Value::as_str)).collect()
+}
 
 /// Returns true if this is a port number.
 pub(super) fn is_port(number: i64) -> bool {

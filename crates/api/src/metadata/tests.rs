@@ -60,7 +60,7 @@ fn bad_metadata_is_named_field_by_field() {
         ],
     }));
     let fields: Vec<String> =
-        validate(Resource::Service, &metadata).into_iter().map(|error| error.field).collect();
+        validate(Resource::Service, &metadata, None).into_iter().map(|error| error.field).collect();
     assert_eq!(
         fields,
         [
@@ -104,7 +104,7 @@ fn owners_name_a_version() {
 #[test]
 fn finalizers_have_a_domain_where_upstream_asks_for_it() {
     let faults = |resource, finalizer: &str| {
-        let errors = finalizer_errors(resource, &object(json!({"finalizers": [finalizer]})));
+        let errors = finalizer_errors(resource, &object(json!({"finalizers": [finalizer]})), None);
         errors.iter().map(FieldError::brief).collect::<Vec<_>>()
     };
     for finalizer in ["example.com/a", "orphan", "foregroundDeletion", "kubernetes"] {
@@ -144,4 +144,17 @@ fn an_update_is_no_way_to_delete() {
     assert!(fields(json!({"deletionTimestamp": "2030-01-01T00:00:00Z"}), time()).is_empty());
     assert_eq!(fields(json!({"deletionGracePeriodSeconds": 5}), time()), both[1..]);
     assert!(fields(json!({"deletionTimestamp": null}), json!({})).is_empty());
+}
+
+#[test]
+fn stored_finalizers_are_not_checked_again() {
+    let stored = object(json!({"finalizers": ["mine", "orphan", "foregroundDeletion"]}));
+    let more = object(json!({"finalizers": ["mine", "yours", "orphan", "foregroundDeletion"]}));
+    let faults = |new: &Object, old| {
+        let errors = finalizer_errors(Resource::Service, new, old);
+        errors.iter().map(FieldError::brief).collect::<Vec<_>>()
+    };
+    assert_eq!(faults(&stored, None), ["Invalid metadata.finalizers[0]", "Invalid metadata.finalizers"]);
+    assert_eq!(faults(&stored, Some(&stored)), Vec::<String>::new());
+    assert_eq!(faults(&more, Some(&stored)), ["Invalid metadata.finalizers[1]"]);
 }

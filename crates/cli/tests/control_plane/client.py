@@ -134,12 +134,13 @@ def dynamically():
     resource.delete(name="dynamic", namespace=NAMESPACE)
     kinds = {it.kind for it in found.resources.search(group="networking.k8s.io")}
     assert {"IPAddress", "ServiceCIDR"} <= kinds, kinds
+    assert found.resources.get(api_version="v1", kind="Pod").get().items == []
     try:
-        found.resources.get(api_version="v1", kind="Pod")
+        found.resources.get(api_version="v1", kind="ConfigMap")
     except dynamic.exceptions.ResourceNotFoundError:
         pass
     else:
-        raise AssertionError("there are no Pods here")
+        raise AssertionError("there are no ConfigMaps here")
 
 
 core.create_namespace(client.V1Namespace(metadata=meta(NAMESPACE)))

@@ -1,61 +1,76 @@
 //! The Endpoints `default/kubernetes`, for clients that do not read EndpointSlices: the endpoints of the EndpointSlices
 //! of all servers on the store. They are not mirrored, because the slices exist already. Existing Endpoints that were
-//! written by another client are left unchanged.
+//! written by another client are left unchanged; the servers' own have the label [`MANAGED_BY`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_api::{Api, ApiError, Part, Target, WriteOptions};
+use portolan_api::{Api, ApiError, Part, Preconditions, Target, WriteOptions};
 use portolan_schema::{
     Resource,
     json::{self, Value, json},
 };
 use portolan_store::Scope;
 
-use super::{NAME, is_of_a_server, presence};
+use super::{MANAGED_BY, MANAGER, NAME, is_of_a_server};
 
-/// Label of Endpoints that are not mirrored (`k8s.io/api/discovery/v1` `LabelSkipMirror`). It also marks the Endpoints
-/// that this module has written.
+/// Label of Endpoints that are not mirrored (`k8s.io/api/discovery/v1` `LabelSkipMirror`). Upstream's API servers set it,
+/// too.
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
+
+/// How often they are computed and written while another server writes them at the same time. A server that stops has
+/// no later check that would mend them.
+const TRIES: usize = 5;
 
 const ENDPOINTS: Target<'static> = Target { resource: Resource::Endpoints, namespace: "default", name: NAME };
 
 /// Writes the Endpoints if they differ from the slices. Removes them if no server has an endpoint.
 pub(super) async fn sync(api: &Api) {
-    if let Err(error) = write(api).await {
-        tracing::warn!(%error, "Endpoints default/kubernetes not written");
+    for _ in 0..TRIES {
+        match write(api).await {
+            Ok(()) => return,
+            Err(ApiError::Conflict { .. } | ApiError::NotFound { .. } | ApiError::AlreadyExists { .. }) => {}
+            Err(error) => {
+                tracing::warn!(%error, "Endpoints default/kubernetes not written");
+                return;
+            }
+        }
+        // What the other server has done to its slice must be seen, too.
+        if let Err(error) = api.store().refresh().await {
+            tracing::warn!(%error, "Endpoints default/kubernetes not written");
+            return;
+        }
     }
+    tracing::warn!("Endpoints default/kubernetes not written: other servers write them all the time");
 }
 
 async fn write(api: &Api) -> Result<(), ApiError> {
+    // Read before the slices: if another server writes them in between, this write is a conflict.
+    let stored = api.store().latest(Resource::Endpoints, &ENDPOINTS.key());
     let wanted = subsets(api);
     let has_endpoints = wanted.as_array().is_some_and(|subsets| !subsets.is_empty());
     let options = WriteOptions::default();
-    let Some(stored) = api.store().latest(Resource::Endpoints, &ENDPOINTS.key()) else {
-        let metadata = json!({"name": NAME, "labels": {SKIP_MIRROR: "true"}});
+    let Some(stored) = stored else {
+        let metadata = json!({"name": NAME, "labels": {SKIP_MIRROR: "true", MANAGED_BY: MANAGER}});
         let Value::Object(object) = json!({"metadata": metadata, "subsets": wanted}) else { return Ok(()) };
         if !has_endpoints {
             return Ok(());
         }
         return api.create(Resource::Endpoints, "default", object, options).await.map(drop);
     };
-    if stored.labels().get(SKIP_MIRROR) != Some("true") {
+    if stored.labels().get(MANAGED_BY) != Some(MANAGER) {
         return Ok(());
     }
-    let revision = stored.revision();
+    let revision = stored.revision().to_string();
     if !has_endpoints {
-        presence::remove(api, ENDPOINTS, Some(revision)).await;
-        return Ok(());
+        let preconditions = Preconditions { resource_version: Some(revision), ..Preconditions::default() };
+        return api.delete(ENDPOINTS, &preconditions, options).await.map(drop);
     }
     if stored.decode().get("subsets") == Some(&wanted) {
         return Ok(());
     }
-    let patch = json!({"metadata": {"resourceVersion": revision.to_string()}, "subsets": wanted});
+    let patch = json!({"metadata": {"resourceVersion": revision}, "subsets": wanted});
     let Value::Object(patch) = patch else { return Ok(()) };
-    match api.merge_patch(ENDPOINTS, Part::Main, patch, options).await {
-        // Another server has written them. The next check compares them again.
-        Ok(_) | Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error),
-    }
+    api.merge_patch(ENDPOINTS, Part::Main, patch, options).await.map(drop)
 }
 
 /// Returns the endpoints of all servers, with one subset for each port.

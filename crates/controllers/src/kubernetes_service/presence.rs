@@ -86,7 +86,7 @@ impl Presence {
 }
 
 /// Deletes the object. Returns true if it is gone.
-pub(super) async fn remove(api: &Api, target: Target<'_>, revision: Option<u64>) -> bool {
+async fn remove(api: &Api, target: Target<'_>, revision: Option<u64>) -> bool {
     let resource_version = revision.map(|revision| revision.to_string());
     let preconditions = Preconditions { resource_version, ..Preconditions::default() };
     match api.delete(target, &preconditions, WriteOptions::default()).await {

@@ -103,8 +103,8 @@ async fn endpoints_are_written_once_and_those_of_others_are_kept() {
     api.merge_patch(target, part, patch, WriteOptions::default()).await.unwrap();
     one.sync(&api, &mut presence).await;
     assert_eq!(endpoints(&api).unwrap(), ["6443 192.0.2.1"]);
-    // Another client's own Endpoints have no such label.
-    let foreign = json!({"metadata": {"labels": null}, "subsets": [{"addresses": [{"ip": "192.0.2.9"}], "ports": [{"port": 1}]}]});
+    // Another client's own Endpoints have no such label, though they may not be mirrored, as those of upstream.
+    let foreign = json!({"metadata": {"labels": {MANAGED_BY: null}}, "subsets": [{"addresses": [{"ip": "192.0.2.9"}], "ports": [{"port": 1}]}]});
     let foreign = foreign.as_object().unwrap().clone();
     api.merge_patch(target, part, foreign, WriteOptions::default()).await.unwrap();
     one.sync(&api, &mut presence).await;

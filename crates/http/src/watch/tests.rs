@@ -33,7 +33,7 @@ async fn a_revision_that_never_comes_is_an_error_after_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_other_resources_reach_the_revision_too() {
+async fn a_revision_that_the_store_passes_later_was_of_another_history() {
     let api = Arc::new(Api::new(&ApiConfig::default()));
     let (_stop, stopping) = watch::channel(false);
     let mut answer = from_the_future(&api, 2, stopping);
@@ -44,12 +44,11 @@ async fn changes_of_other_resources_reach_the_revision_too() {
     for name in ["a", "b", "c"] {
         api.apply(node(name)).await.unwrap();
     }
-    let (bookmark, mut answer) = waiting.await.unwrap();
-    let bookmark = bookmark.unwrap();
-    assert!(bookmark.contains(r#""type":"BOOKMARK""#), "{bookmark}");
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
         "spec": {"clusterIP": "None", "ports": [{"port": 80}]}});
     api.apply(service).await.unwrap();
-    let event = next(&mut answer).await.unwrap();
-    assert!(event.contains(r#""type":"ADDED""#) && event.contains(r#""name":"web""#), "{event}");
+    let (event, mut answer) = waiting.await.unwrap();
+    let event = event.unwrap();
+    assert!(event.contains(r#""type":"ERROR""#) && event.contains("Expired"), "{event}");
+    assert_eq!(next(&mut answer).await, None);
 }

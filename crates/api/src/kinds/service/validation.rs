@@ -31,15 +31,15 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     let empty = Object::new();
     let spec = json::object(object, "spec").unwrap_or(&empty);
     let mut errors = Vec::new();
-    enumerations(spec, &mut errors);
-    ports::check(spec, &mut errors);
     let old = old.and_then(|old| json::object(old, "spec"));
+    enumerations(spec, old, &mut errors);
+    ports::check(spec, old, &mut errors);
     cluster_ips(spec, old, &mut errors);
     errors.extend(metadata::label_errors(spec, "selector", "spec.selector"));
     affinity(spec, &mut errors);
     hints(object, &mut errors);
     external(spec, &mut errors);
-    load_balancer(object, spec, &mut errors);
+    load_balancer(object, spec, old, &mut errors);
     health_check_port(spec, &mut errors);
     ingress(object, spec, &mut errors);
     if let Some(old) = old {
@@ -48,7 +48,9 @@ pub(crate) fn validate(object: &Object, old: Option<&Object>) -> Vec<FieldError>
     errors
 }
 
-fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
+/// Checks the fields with a fixed set of values. A stored trafficDistribution is kept, because earlier versions accepted
+/// an empty one.
+fn enumerations(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
     let enumerated: [(&str, &[&str]); 5] = [
         ("type", &TYPES),
         ("sessionAffinity", &["None", "ClientIP"]),
@@ -58,7 +60,8 @@ fn enumerations(spec: &Object, errors: &mut Vec<FieldError>) {
     ];
     // Where an empty text means absence, it has been dropped or replaced by the default.
     for (key, allowed) in enumerated {
-        let value = spec.get(key).and_then(Value::as_str);
+        let is_kept = key == "trafficDistribution" && is_stored(spec, old, key);
+        let value = spec.get(key).and_then(Value::as_str).filter(|_| !is_kept);
         if let Some(value) = value.filter(|value| !allowed.contains(value)) {
             errors.push(FieldError::not_supported(format!("spec.{key}"), value, allowed));
         }
@@ -129,7 +132,12 @@ fn external(spec: &Object, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
+/// Returns true if the field has the stored value.
+fn is_stored(spec: &Object, old: Option<&Object>, key: &str) -> bool {
+    old.is_some_and(|old| old.get(key) == spec.get(key))
+}
+
+fn load_balancer(object: &Object, spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
     let is_load_balancer = service_type(spec) == "LoadBalancer";
     source_ranges(object, spec, errors);
     for key in ["loadBalancerClass", "allocateLoadBalancerNodePorts"] {
@@ -137,8 +145,10 @@ fn load_balancer(object: &Object, spec: &Object, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::forbidden(format!("spec.{key}"), ONLY_LOAD_BALANCER));
         }
     }
+    // A stored class is kept, because earlier versions accepted an empty one.
+    let is_checked = is_load_balancer && !is_stored(spec, old, "loadBalancerClass");
     let class = spec.get("loadBalancerClass").and_then(Value::as_str);
-    if let Some(class) = class.filter(|class| is_load_balancer && !names::is_qualified_name(class)) {
+    if let Some(class) = class.filter(|class| is_checked && !names::is_qualified_name(class)) {
         errors.push(FieldError::invalid("spec.loadBalancerClass", class, "must be a qualified name"));
     }
 }

@@ -7,7 +7,7 @@ use portolan_schema::json::{self, Object, Value};
 use crate::{
     error::{FieldError, MOST_CAUSES},
     kinds::{
-        network::{PORT_RULE, PROTOCOLS, is_port},
+        network::{PORT_RULE, PROTOCOLS, app_protocols, is_port},
         service::{is_headless, service_type},
     },
     names,
@@ -16,12 +16,18 @@ use crate::{
 /// The port of the kubelet (`pkg/cluster/ports`), which upstream does not let load balancers expose.
 const KUBELET_PORT: i64 = 10_250;
 
-pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
+/// Checks the ports. `old` is the stored spec if this is an update: what is stored already and was allowed by an earlier
+/// version may stay.
+pub(super) fn check(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
     let ports: Vec<&Object> = json::list(spec, "ports").iter().filter_map(Value::as_object).collect();
     if ports.is_empty() && !is_headless(spec) && service_type(spec) != "ExternalName" {
         errors
             .push(FieldError::required("spec.ports", "a Service with a virtual IP needs at least one port"));
     }
+    let stored: &[Value] = old.map_or(&[], |old| json::list(old, "ports"));
+    let stored_protocols = app_protocols(stored);
+    let exposes_kubelet = old.is_some_and(|old| service_type(old) == "LoadBalancer")
+        && stored.iter().any(|port| port.get("port").and_then(Value::as_i64) == Some(KUBELET_PORT));
     let mut seen = Seen::default();
     for (index, port) in ports.iter().enumerate() {
         // Further errors are not reported, and each takes more memory than its port.
@@ -30,11 +36,11 @@ pub(super) fn check(spec: &Object, errors: &mut Vec<FieldError>) {
         }
         let field = |key: &str| format!("spec.ports[{index}].{key}");
         let is_kubelet = json::integer(port, "port") == Some(KUBELET_PORT);
-        if is_kubelet && service_type(spec) == "LoadBalancer" {
+        if is_kubelet && service_type(spec) == "LoadBalancer" && !exposes_kubelet {
             let why = "may not be exposed to the outside, as it is the kubelet's";
             errors.push(FieldError::invalid(format!("spec.ports[{index}]"), KUBELET_PORT, why));
         }
-        check_port(port, field, errors);
+        check_port(port, field, &stored_protocols, errors);
         check_name(port, ports.len(), field, &mut seen, errors);
         let protocol = json::text(port, "protocol").unwrap_or("TCP");
         let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
@@ -54,7 +60,12 @@ struct Seen<'a> {
     ports: HashSet<(&'a str, i64)>,
 }
 
-fn check_port(port: &Object, field: impl Fn(&str) -> String, errors: &mut Vec<FieldError>) {
+fn check_port(
+    port: &Object,
+    field: impl Fn(&str) -> String,
+    stored_protocols: &HashSet<&str>,
+    errors: &mut Vec<FieldError>,
+) {
     let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
     if !is_port(number) {
         errors.push(FieldError::invalid(field("port"), number, PORT_RULE));
@@ -77,7 +88,9 @@ fn check_port(port: &Object, field: impl Fn(&str) -> String, errors: &mut Vec<Fi
         }
     }
     let protocol = port.get("appProtocol").and_then(Value::as_str);
-    if let Some(text) = protocol.filter(|text| !names::is_qualified_name(text)) {
+    if let Some(text) =
+        protocol.filter(|text| !stored_protocols.contains(text) && !names::is_qualified_name(text))
+    {
         errors.push(FieldError::invalid(field("appProtocol"), text, "must be a qualified name"));
     }
 }
