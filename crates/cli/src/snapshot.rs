@@ -8,10 +8,10 @@ use clap::{Args, Subcommand};
 use portolan_doctor::report::Report;
 use portolan_doctor::{checks, gather};
 use portolan_explain::printable;
-use portolan_model::catalog::PerFamily;
+use portolan_model::observed::Observed;
 use portolan_node::config::CONTROL_SOCKET;
 use portolan_node::sysctl::Host;
-use portolan_proxy::packets::Configured;
+use portolan_proxy::packets::programmed_by_agent;
 use portolan_snapshot::programmed::Programmed;
 use portolan_snapshot::{Kernel, Snapshot, Unread, create, text};
 
@@ -105,9 +105,12 @@ fn add_kernel(snapshot: &mut Snapshot) -> anyhow::Result<()> {
         version: text(system.version()),
         machine: text(system.machine()),
     };
-    let mut configured = Configured::of_agent(&snapshot.state)?;
-    let (PerFamily { ipv4, ipv6 }, faults) = configured.programmed();
-    snapshot.programmed = ipv4.iter().chain(&ipv6).map(Programmed::from).collect();
+    let (programmed, faults) = programmed_by_agent(&snapshot.state);
+    let of_mode = |(mode, observed): &(String, Observed)| Programmed {
+        mode: Some(mode.clone()),
+        ..Programmed::from(observed)
+    };
+    snapshot.programmed = programmed.iter().map(of_mode).collect();
     let fault = |reason: String| Unread { what: "what is programmed".to_owned(), reason };
     snapshot.unread.extend(faults.into_iter().map(fault));
     let facts = gather::facts(&Host::default());

@@ -171,7 +171,7 @@ fn mistakes_end_with_1_and_say_what_to_write() {
         ),
         (
             &["node", "svc/web", "--control-socket=/nonexistent/s"],
-            "\nThere are three ways to ask: on a node with a",
+            "\nThere are four ways to ask: on a node with a",
         ),
         (&["node", "svc/web", "--control-socket="], "the configuration has no control socket"),
         (&["node", "svc/web", "--kernel"], "--kernel compares the kernel with objects: name them with"),

@@ -227,6 +227,7 @@ impl Lane {
             family: self.family(),
             mode: about.mode,
             place: about.place,
+            iptables: about.claims.map(|claims| claims.place),
             table: self.active.table.clone(),
             state: self.active.state,
             pending: self.active.plane.waiting(&self.active.table),

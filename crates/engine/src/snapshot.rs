@@ -23,6 +23,8 @@ pub struct FamilySnapshot {
     pub mode: &'static str,
     /// The place of the active data plane.
     pub place: &'static str,
+    /// The place of its chains of iptables, see [`Claims::place`](crate::Claims::place). `None` if it has none.
+    pub iptables: Option<&'static str>,
     /// The wanted state.
     pub table: Table,
     /// Whether the kernel has it.

@@ -64,7 +64,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
         version: VERSION,
         question: question.clone(),
         node: facts.node.name.clone(),
-        mode: facts.node.mode.clone(),
+        mode: asked.view.mode.clone(),
         source: facts.source,
         to: Destination {
             socket: asked.destination,

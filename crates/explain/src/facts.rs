@@ -79,7 +79,7 @@ pub struct Facts<'a> {
 pub struct NodeView {
     /// Name of the Node object.
     pub name: String,
-    /// Name of the mode.
+    /// Name of the configured mode. While families are replaced one by one, a family can have another one.
     pub mode: String,
     /// Addresses of this node's interfaces, as far as they are known. Loopback addresses need not be listed.
     pub addresses: Vec<IpAddr>,
@@ -92,6 +92,8 @@ pub struct NodeView {
 /// What decides about packets of one family besides Services.
 #[derive(Debug, Clone)]
 pub struct FamilyView {
+    /// Name of the mode.
+    pub mode: String,
     /// The settings of the agent.
     pub settings: Settings,
     /// The differences of the mode from nftables mode.

@@ -104,6 +104,22 @@ impl Programs {
         Self::named(format!("{}-{suffix}", base(family)))
     }
 
+    /// Returns the programs whose rules a reader looks at: those of a variant, or else of each variant that the node has.
+    ///
+    /// # Errors
+    /// The node has no such programs.
+    pub fn to_read(family: Family, variant: Option<Variant>) -> Result<Vec<Self>, Error> {
+        let found = || Self::find(family);
+        if let Some(variant) = variant {
+            let of_variant = Self::of(family, variant)
+                .or_else(|error| found().ok().filter(|programs| programs.variant == variant).ok_or(error));
+            return Ok(vec![of_variant?]);
+        }
+        let all: Vec<Self> =
+            [Variant::Nft, Variant::Legacy].into_iter().filter_map(|it| Self::of(family, it).ok()).collect();
+        if all.is_empty() { Ok(vec![found()?]) } else { Ok(all) }
+    }
+
     /// Returns the programs of this name or path. `-save` and `-restore` are appended to it.
     pub fn named(name: String) -> Result<Self, Error> {
         let output = Command::new(&name).arg("--version").stdin(Stdio::null()).output();

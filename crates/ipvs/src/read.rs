@@ -24,6 +24,8 @@ pub struct Known<'a> {
     pub exclude: &'a [IpNet],
     /// The addresses at which node ports are served.
     pub node_port_addresses: &'a NodePortAddresses,
+    /// The iptables that has the rules. If it is not known, the rules of both count.
+    pub variant: Option<Variant>,
 }
 
 /// Reads a family in the network namespace of this thread, as this mode or kube-proxy's IPVS mode wrote it. Returns
@@ -48,7 +50,7 @@ pub fn read(family: Family, known: Option<Known<'_>>) -> Result<Option<Observed>
     if rows.is_empty(exclude) {
         return Ok(None);
     }
-    let rows = Rows { rules: rules(family)?, ..rows };
+    let rows = Rows { rules: rules(family, known.and_then(|known| known.variant))?, ..rows };
     let observed = observed(&rows, exclude);
     let Some(Known { node_port_addresses, .. }) = known else { return Ok(Some(observed)) };
     let node_port_addresses = match node_port_addresses {
@@ -80,17 +82,10 @@ impl Kernel {
     }
 }
 
-/// Returns what the rules of this mode do, in whichever iptables they are.
-fn rules(family: Family) -> Result<InForce, Error> {
-    let mut programs: Vec<Programs> = [Variant::Nft, Variant::Legacy]
-        .into_iter()
-        .filter_map(|variant| Programs::of(family, variant).ok())
-        .collect();
-    if programs.is_empty() {
-        programs.push(Programs::find(family)?);
-    }
+/// Returns what the rules of this mode do: those of a variant of iptables, or else in whichever they are.
+fn rules(family: Family, variant: Option<Variant>) -> Result<InForce, Error> {
     let (mut in_force, mut failed) = (InForce::default(), None);
-    for programs in programs {
+    for programs in Programs::to_read(family, variant)? {
         let mut present = Present::default();
         match programs.save(&[], |line| present.line(line)) {
             Ok(()) => in_force = in_force.or(present.in_force(family)),

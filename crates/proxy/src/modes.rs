@@ -165,6 +165,8 @@ pub(super) struct Known {
     pub(super) ipvs_exclude: Vec<IpNet>,
     /// The relay that has the endpoints, in the userspace mode.
     pub(super) relay: Option<portolan_relay::Handle>,
+    /// The iptables that has the rules, in modes that use iptables. The other one may have rules of an earlier run.
+    pub(super) variant: Option<Variant>,
 }
 
 /// What a start would find in the kernel.
@@ -180,15 +182,22 @@ pub(super) enum Over {
 pub(super) const MODES: [&dyn ModeDriver; 4] =
     [&userspace::Driver, &nftables::Driver, &iptables::Driver, &ipvs::Driver];
 
-/// Reads with the programs of each variant of iptables until one finds rules. If the legacy variant fails beside the other
-/// one, its tables do not exist.
+/// Reads with the programs of the variant of iptables that is known, or else of each one until one finds rules. If the legacy
+/// variant fails beside the other one, its tables do not exist.
 fn read_with_programs(
     family: Family,
+    known: Option<&Known>,
     read: impl Fn(&Programs) -> Result<Option<Observed>, portolan_iptables::Error>,
 ) -> Result<Option<Observed>, Error> {
+    let variant = known.and_then(|known| known.variant);
+    let programs = match Programs::to_read(family, variant) {
+        Ok(programs) => programs,
+        // A node without iptables has no rules of it.
+        Err(_) if variant.is_none() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
     let mut first = None;
-    for variant in [Variant::Nft, Variant::Legacy] {
-        let Ok(programs) = Programs::of(family, variant) else { continue };
+    for programs in programs {
         match read(&programs) {
             Ok(Some(observed)) => return Ok(Some(observed)),
             outcome => first = first.or(Some(outcome)),
@@ -289,6 +298,15 @@ impl InUse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_known_iptables_is_read() {
+        for variant in [Variant::Nft, Variant::Legacy] {
+            // A machine without the variant has nothing to read.
+            let found = Programs::to_read(Family::Ipv4, Some(variant)).unwrap_or_default();
+            assert!(found.iter().all(|programs| programs.variant() == variant) && found.len() <= 1);
+        }
+    }
 
     #[test]
     fn the_table_has_the_driver_of_each_mode() {

@@ -22,7 +22,7 @@ use portolan_model::catalog::PerFamily;
 use portolan_model::object::Node;
 use portolan_model::observed::Observed;
 use portolan_model::{Capture, Catalog, Event, Family};
-use portolan_node::config::{self, Configuration};
+use portolan_node::config::{self, Configuration, Mode};
 use portolan_sock::SocketError;
 use portolan_sock::addresses;
 use portolan_status::State;
@@ -175,6 +175,40 @@ impl Configured {
         let this = ThisNode { name, own, pod_cidrs, addresses };
         node_view(&self.loaded.configuration, families, this, |family| catalog.service_cidrs(family))
     }
+
+    /// Returns this with the mode of this name. Without a change if this version does not know it.
+    #[must_use]
+    pub fn in_mode(&self, name: &str) -> Self {
+        let mut other = self.clone();
+        if let Some(driver) = modes::named(name) {
+            other.loaded.configuration.mode = Some(driver.mode());
+        }
+        other
+    }
+}
+
+/// What was read of a family, with the name of the mode that has programmed it.
+pub type ByMode = (String, Observed);
+
+/// Reads what the kernel has of each family, in the terms of Services, by the mode of the active data plane that the state of
+/// the running agent names: it is not the configured one while another mode is to replace it. A family that the state does not
+/// have is read by the mode that has rules. Returns a fault for each family that could not be read. May run programs.
+pub fn programmed_by_agent(state: &State) -> (Vec<ByMode>, Vec<String>) {
+    let (mut programmed, mut faults) = (Vec::new(), Vec::new());
+    for family in settings::supported_families() {
+        let lane = state.families.iter().find(|lane| lane.family == family.name());
+        let configuration = Configuration { mode: lane.and_then(active_mode), ..Configuration::default() };
+        match modes::read(&configuration, family) {
+            Ok(found) => programmed.extend(found.map(|(mode, observed)| (mode.name().to_owned(), observed))),
+            Err(error) => faults.push(format!("cannot read the {family} rules of Services: {error}")),
+        }
+    }
+    (programmed, faults)
+}
+
+/// Returns the mode of the active data plane of a family. `None` if this version does not know it.
+fn active_mode(lane: &portolan_status::Family) -> Option<Mode> {
+    modes::named(&lane.mode).map(modes::ModeDriver::mode)
 }
 
 /// Returns the addresses of this node's interfaces in the network namespace of this thread, without those that the IPVS mode
@@ -187,7 +221,7 @@ pub fn interface_addresses() -> Result<Vec<IpAddr>, SocketError> {
 }
 
 /// What is known of this node.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ThisNode {
     /// The name of the Node object.
     pub(crate) name: String,
@@ -210,13 +244,14 @@ pub(crate) fn node_view(
     let ips = settings::node_addresses(&own, configuration.bind_address);
     let node = settings::Node { ips: &ips, pod_cidrs: &pod_cidrs, addresses: &addresses };
     let driver = modes::configured(configuration);
+    let mode = driver.mode().name();
     let mut of_families = PerFamily::default();
     for &family in families {
         let settings = settings::settings(configuration, family, &node, service_cidrs(family));
         let differences = driver.differences(configuration, family, &node);
-        *of_families.get_mut(family) = Some(FamilyView { settings, differences });
+        *of_families.get_mut(family) = Some(FamilyView { mode: mode.to_owned(), settings, differences });
     }
-    NodeView { name, mode: driver.mode().name().to_owned(), pod_cidrs, families: of_families, addresses }
+    NodeView { name, mode: mode.to_owned(), pod_cidrs, families: of_families, addresses }
 }
 
 /// Returns the addresses of the Node object.
@@ -311,6 +346,18 @@ mod tests {
         let by_node = settings(&["--detect-local-mode=NodeCIDR"]).local_detector;
         assert_eq!(by_node, LocalDetector::Cidr("10.244.1.0/24".parse().unwrap()));
         assert_eq!(settings(&[]).node_ip, Some("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_recorded_mode_replaces_the_configured_one() {
+        let mode = |name: &str| {
+            let node = configured(&["--proxy-mode=nftables"]).unwrap().in_mode(name);
+            node.node_view(&Catalog::new("n1"), None).families.ipv6.unwrap().mode
+        };
+        assert_eq!((mode("ipvs").as_str(), mode("later").as_str()), ("ipvs", "nftables"));
+        let lane = |mode: &str| portolan_status::Family { mode: mode.into(), ..Default::default() };
+        assert_eq!(active_mode(&lane("ipvs")), Some(Mode::Ipvs));
+        assert_eq!(active_mode(&lane("later")), None);
     }
 
     #[test]

@@ -19,6 +19,9 @@ use crate::document::family;
 pub struct Programmed {
     /// `IPv4` or `IPv6`.
     pub family: String,
+    /// The mode that programmed it. `None` if it is the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
     /// See [`Observed::node_port_addresses`].
     pub node_port_addresses: Option<Vec<IpAddr>>,
     /// See [`Observed::ports`].
@@ -135,6 +138,7 @@ impl From<&Observed> for Programmed {
     fn from(observed: &Observed) -> Self {
         Self {
             family: observed.family.name().to_owned(),
+            mode: None,
             node_port_addresses: observed.node_port_addresses.clone(),
             ports: observed.ports.iter().map(Port::from).collect(),
         }
@@ -147,7 +151,7 @@ impl Programmed {
     /// # Errors
     /// A name is unknown. The error says which.
     pub fn observed(&self) -> Result<Observed, String> {
-        let Self { family: name, node_port_addresses, ports } = self;
+        let Self { family: name, mode: _, node_port_addresses, ports } = self;
         Ok(Observed {
             family: family(name).ok_or_else(|| format!("`{name}` is not a family"))?,
             node_port_addresses: node_port_addresses.clone(),
@@ -381,8 +385,12 @@ mod tests {
                 affinity: None,
                 source_ranges: Some(Known { known: vec!["x".into()] }),
             };
-            let programmed =
-                Programmed { family: family.into(), node_port_addresses: None, ports: vec![port] };
+            let programmed = Programmed {
+                family: family.into(),
+                mode: None,
+                node_port_addresses: None,
+                ports: vec![port],
+            };
             programmed.observed().unwrap_err()
         };
         assert_eq!(of("IPX", "TCP"), "`IPX` is not a family");

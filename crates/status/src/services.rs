@@ -54,12 +54,14 @@ pub struct ServicePort {
     pub has_endpoints: bool,
     /// The endpoints that this node uses.
     pub endpoints: Vec<Endpoint>,
-    /// Every endpoint that EndpointSlices list for it, with the reasons. Null unless one Service was asked for. At most
-    /// [`MAX_CANDIDATES`](ServicePort::MAX_CANDIDATES), and for the first
+    /// Every endpoint that EndpointSlices list for it, with the reasons, those in use first. Null unless one Service was
+    /// asked for. At most [`MAX_CANDIDATES`](ServicePort::MAX_CANDIDATES), and for the first
     /// [`MAX_EXPLAINED`](Service::MAX_EXPLAINED) ports of the Service only.
     pub candidates: Option<Vec<Candidate>>,
     /// Why it is not programmed, or not with all endpoints. Null if it is.
     pub refused: Option<String>,
+    /// True if it is programmed, but not with all endpoints.
+    pub refused_in_part: bool,
 }
 
 impl Service {

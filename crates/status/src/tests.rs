@@ -242,6 +242,7 @@ fn page() -> ServicePage {
             ),
         ]),
         refused: None,
+        refused_in_part: false,
     };
     let none = ServicePort {
         family: "IPv6".into(),
@@ -263,6 +264,15 @@ fn page() -> ServicePage {
     let dns =
         Service { namespace: "default".into(), name: "dns".into(), ports: vec![away], ..Service::default() };
     ServicePage { services: vec![web, dns], next: Some("default/dns".into()), ..ServicePage::default() }
+}
+
+#[test]
+fn a_service_port_without_all_endpoints_is_programmed() {
+    let mut page = page();
+    page.services[0].ports[1].refused_in_part = true;
+    let text = text::services(&page).join("\n");
+    assert!(text.contains("NOT ALL ENDPOINTS ARE USED: too many Service ports"), "{text}");
+    assert!(!text.contains("NOT PROGRAMMED"), "{text}");
 }
 
 #[test]

@@ -261,7 +261,8 @@ fn service_port(port: &ServicePort) -> Vec<String> {
     let name = if port.name.is_empty() { String::new() } else { format!("{} ", port.name) };
     let mut lines = vec![format!("  {name}{} {}", port.protocol, port.family)];
     if let Some(reason) = &port.refused {
-        lines.push(format!("    NOT PROGRAMMED: {reason}"));
+        let what = if port.refused_in_part { "NOT ALL ENDPOINTS ARE USED" } else { "NOT PROGRAMMED" };
+        lines.push(format!("    {what}: {reason}"));
     }
     let mut rows: Vec<Vec<String>> = port
         .frontends

@@ -24,6 +24,9 @@ const IPVS_MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 /// for other programs on this machine.
 const LOCK: &str = "/proc/thread-self/ns/net";
 
+/// The iptables that the IPVS mode uses.
+const IPVS_VARIANT: Variant = Variant::Nft;
+
 /// A mode, with the kernel interface that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -182,7 +185,8 @@ impl Mode {
             Self::RedirectNft => read_redirect(&programs(Variant::Nft), family, relay).unwrap(),
             Self::RedirectLegacy => read_redirect(&programs(Variant::Legacy), family, relay).unwrap(),
             Self::Ipvs => {
-                portolan_ipvs::read(family, Some(Known { exclude: &[], node_port_addresses })).unwrap()
+                let known = Known { exclude: &[], node_port_addresses, variant: Some(IPVS_VARIANT) };
+                portolan_ipvs::read(family, Some(known)).unwrap()
             }
         };
         read.expect("the rules of the mode")
@@ -248,7 +252,7 @@ fn open_ipvs(settings: Settings) -> Plane {
     for (path, value) in portolan_ipvs::kernel_settings(None, false) {
         std::fs::write(path, value.to_string()).unwrap();
     }
-    let programs = Programs::of(settings.family, Variant::Nft).unwrap();
+    let programs = Programs::of(settings.family, IPVS_VARIANT).unwrap();
     // Draining would take minutes: the kernel keeps the probes' connections for so long.
     let options = portolan_ipvs::Options { drain: Duration::ZERO, ..portolan_ipvs::Options::default() };
     let dataplane = Ipvs::open(programs, settings.clone(), options).unwrap();

@@ -218,6 +218,11 @@ pub async fn connect(settings: &ClientSettings) -> Result<kube::Client, ClientEr
     Surroundings::of_process(|around| connect_in(settings, around))
 }
 
+/// Returns the URL of the API server that [`connect`] would ask, for messages. Sends nothing.
+pub fn server_url(settings: &ClientSettings) -> Result<String, ClientError> {
+    Surroundings::of_process(|around| target::find(settings, around)).map(|target| target.url.to_string())
+}
+
 fn connect_in(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<kube::Client, ClientError> {
     let limiter = Limiter::new(settings.qps, settings.burst)?;
     warn_of_content_types(settings);

@@ -54,7 +54,7 @@ mod watcher;
 pub use backoff::BackoffLimits;
 pub use client::{
     ClientError, ClientSettings, CredentialError, ExecError, LimitError, PeerChanges, Peers, RequestDone,
-    RequestHook, connect,
+    RequestHook, connect, server_url,
 };
 pub use driver::ObjectError;
 pub use frame::InvalidBody;

@@ -8,10 +8,10 @@ use portolan_watch::ClientSettings;
 
 use super::Options;
 
-/// The three ways to ask, for an error.
-pub(super) const WAYS: &str = "There are three ways to ask: on a node with a running proxy, as root (--control-socket FILE if it \
+/// The four ways to ask, for an error.
+pub(super) const WAYS: &str = "There are four ways to ask: on a node with a running proxy, as root (--control-socket FILE if it \
                                listens elsewhere); about objects in files (--manifests PATH); about a cluster (--kubeconfig FILE \
-                               and --node NAME)";
+                               and --node NAME); about a snapshot of another node (--snapshot FILE)";
 
 /// The kubeconfig file of kubectl, in the home folder.
 const HOME_FILE: &str = ".kube/config";

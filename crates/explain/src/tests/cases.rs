@@ -74,6 +74,11 @@ fn modes_differ() {
     let ipvs = World::in_mode("ipvs", &ModeDifferences::ipvs());
     let iptables =
         World::in_mode("iptables", &ModeDifferences::iptables(vec!["127.0.0.0/8".parse().unwrap()]));
+    // Families are replaced one by one, so one can have another mode than the configured one.
+    let mut mixed = World::new();
+    mixed.node.families.ipv4 = ipvs.node.families.ipv4.clone();
+    let of_mixed = texts(&mixed, &[("pod/client", "10.96.0.80:81")]);
+    assert!(of_mixed.contains("ipvs mode, IPv4"), "{of_mixed}");
     let all = [
         texts(&userspace, &[("pod/client", "svc/signals"), ("pod/client", "svc/dns:53/udp")]),
         texts(&ipvs, &[("pod/client", "10.96.0.80:81"), ("node", "192.0.2.1:30080")]),

@@ -47,7 +47,7 @@ fn node(rng: &mut Rng, catalog: &Catalog) -> NodeView {
             service_cidrs: catalog.service_cidrs(family),
             ..Settings::plain(family)
         };
-        Some(FamilyView { settings, differences: differences.clone() })
+        Some(FamilyView { mode: "any".to_owned(), settings, differences: differences.clone() })
     };
     NodeView {
         name: "n1".to_owned(),

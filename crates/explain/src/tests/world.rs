@@ -169,7 +169,7 @@ fn node(catalog: &Catalog, mode: &str, differences: &ModeDifferences) -> NodeVie
             service_cidrs: catalog.service_cidrs(family),
             ..Settings::plain(family)
         };
-        Some(FamilyView { settings, differences: differences.clone() })
+        Some(FamilyView { mode: mode.to_owned(), settings, differences: differences.clone() })
     };
     NodeView {
         name: "n1".to_owned(),

@@ -30,7 +30,8 @@ fn texts(observed: &Observed, table: &[Entry]) -> Vec<String> {
 /// Reads with what an agent knows.
 fn observe(family: Family) -> Observed {
     let (settings, options) = (example::settings(family), options());
-    let known = Known { exclude: &options.exclude, node_port_addresses: &settings.node_port_addresses };
+    let node_port_addresses = &settings.node_port_addresses;
+    let known = Known { exclude: &options.exclude, node_port_addresses, variant: None };
     read(family, Some(known)).unwrap().expect("the mode is there")
 }
 

@@ -14,13 +14,16 @@ use bytes::Bytes;
 use hyper::{Request, StatusCode};
 use portolan_engine::{Extent, FamilySnapshot, State, Table};
 use portolan_explain::{
-    Ends, Facts, Note, Outcome, Question, Report, Services, Source, Unanswerable, answer as explain, ends,
+    Ends, Facts, FamilyView, Note, Outcome, Question, Report, Services, Source, Unanswerable,
+    answer as explain, ends,
 };
+use portolan_iptables::Variant;
 use portolan_model::catalog::{ExplainedPort, LeftOut, ObjectFault, PerFamily};
 use portolan_model::observed::{Fact, Observed};
 use portolan_model::table::Entry;
-use portolan_model::{Family, Protocol, ServicePortName};
+use portolan_model::{Family, Protocol, ServicePortName, Settings};
 use portolan_node::config::Configuration;
+use portolan_relay::Handle;
 use portolan_sock::SocketError;
 use portolan_web::Answer;
 
@@ -113,19 +116,16 @@ impl Prepared {
     fn report(self, control: &Arc<Control>, question: &Question) -> Result<Report, Failure> {
         let Self { facts: OfPackets { configuration, node, own_addresses, pod_cidrs, relay, .. }, lanes } =
             self;
-        // The active data plane decides, also while another mode is to replace it.
-        let mode = lanes.first().and_then(|lane| modes::named(lane.mode)).map(modes::ModeDriver::mode);
-        let configuration = Configuration { mode: mode.or(configuration.mode), ..configuration };
-        let families: Vec<Family> = lanes.iter().map(|lane| lane.family).collect();
         let addresses = interface_addresses()?;
         let this = ThisNode { name: node, own: own_addresses, pod_cidrs, addresses };
-        let mut node = node_view(&configuration, &families, this, |_| Vec::new());
+        let mut node = node_view(&configuration, &[], this.clone(), |_| Vec::new());
+        let mut active = PerFamily::<Option<Active>>::default();
         let (mut tables, mut notes) = (PerFamily::<Vec<Entry>>::default(), PerFamily::<Vec<Note>>::default());
         for lane in lanes {
             *notes.get_mut(lane.family) = state_notes(&lane);
-            if let Some(view) = node.families.get_mut(lane.family) {
-                view.settings.clone_from(lane.table.settings());
-            }
+            let of_lane = Active::of(&lane, &configuration);
+            *node.families.get_mut(lane.family) = of_lane.view(&lane, this.clone());
+            *active.get_mut(lane.family) = Some(of_lane);
             *tables.get_mut(lane.family) = entries(&lane.table);
             // The engine's next change would copy a table that is kept.
         }
@@ -134,16 +134,15 @@ impl Prepared {
         let Ends { destination, .. } = ends(question, &facts)?;
         let family = Family::of(destination.ip());
         let mut notes = std::mem::take(notes.get_mut(family));
-        let settings = node.families.get(family).as_ref().map(|view| &view.settings);
-        let known = settings.map(|settings| Known {
-            node_port_addresses: settings.node_port_addresses.clone(),
-            ipvs_exclude: configuration.ipvs.exclude_cidrs.clone(),
-            relay,
-        });
         let mut observed = PerFamily::default();
-        match modes::configured(&configuration).read(family, known.as_ref()) {
-            Ok(read) => *observed.get_mut(family) = Some(read.unwrap_or_else(|| nothing(family))),
-            Err(error) => notes.push(unread(&format!("cannot read the {family} rules of Services: {error}"))),
+        if let (Some(active), Some(view)) = (active.get(family), node.families.get(family)) {
+            let known = active.known(&view.settings, relay);
+            match modes::configured(&active.configuration).read(family, Some(&known)) {
+                Ok(read) => *observed.get_mut(family) = Some(read.unwrap_or_else(|| nothing(family))),
+                Err(error) => {
+                    notes.push(unread(&format!("cannot read the {family} rules of Services: {error}")));
+                }
+            }
         }
         let kernel = Kernel::read(question, &facts)?;
         notes.extend_from_slice(kernel.notes());
@@ -153,6 +152,39 @@ impl Prepared {
         notes.extend(services.refusal_note(&report, family));
         report.notes.extend(notes);
         Ok(report)
+    }
+}
+
+/// The active data plane of a family. It decides, also while another mode is to replace it. Families are replaced one by one,
+/// so the other family can have another mode.
+struct Active {
+    /// The configuration, with the mode of the data plane.
+    configuration: Configuration,
+    /// The iptables that has its rules, if it uses iptables.
+    variant: Option<Variant>,
+}
+
+impl Active {
+    fn of(lane: &FamilySnapshot, configuration: &Configuration) -> Self {
+        let mode = modes::named(lane.mode).map(modes::ModeDriver::mode).or(configuration.mode);
+        let variant = lane.iptables.and_then(Variant::at);
+        Self { configuration: Configuration { mode, ..configuration.clone() }, variant }
+    }
+
+    /// Returns what decides about packets of the family.
+    fn view(&self, lane: &FamilySnapshot, this: ThisNode) -> Option<FamilyView> {
+        let mut node = node_view(&self.configuration, &[lane.family], this, |_| Vec::new());
+        let view = node.families.get_mut(lane.family).take()?;
+        Some(FamilyView { settings: lane.table.settings().clone(), ..view })
+    }
+
+    fn known(&self, settings: &Settings, relay: Option<Handle>) -> Known {
+        Known {
+            node_port_addresses: settings.node_port_addresses.clone(),
+            ipvs_exclude: self.configuration.ipvs.exclude_cidrs.clone(),
+            relay,
+            variant: self.variant,
+        }
     }
 }
 
@@ -251,5 +283,46 @@ impl Services for OfAgent {
         let conflicts =
             self.control.ask_and_wait(move |agent| agent.conflicts_of(namespace.as_deref(), &service));
         conflicts.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_engine::Totals;
+    use portolan_node::config::Mode;
+
+    use super::*;
+
+    #[test]
+    fn each_family_has_its_own_mode_and_iptables() {
+        let configuration = Configuration { mode: Some(Mode::Nftables), ..Configuration::default() };
+        let active = |family, mode, place, iptables| {
+            let lane = FamilySnapshot {
+                family,
+                mode,
+                place,
+                iptables,
+                table: Table::new(Settings::plain(family)),
+                state: State::Waiting,
+                pending: 0,
+                commits: Vec::new(),
+                failures: Vec::new(),
+                events: Vec::new(),
+                totals: Totals::default(),
+                drift: portolan_engine::Drift::default(),
+                successor: None,
+                retired: Vec::new(),
+            };
+            let this =
+                ThisNode { name: "n1".into(), own: Vec::new(), pod_cidrs: Vec::new(), addresses: Vec::new() };
+            let active = Active::of(&lane, &configuration);
+            let view = active.view(&lane, this).expect("a family that is served");
+            (view.mode, active.known(&view.settings, None).variant)
+        };
+        let legacy = Some(Variant::Legacy.place());
+        let ipvs = active(Family::Ipv4, "ipvs", "ipvs", legacy);
+        assert_eq!(ipvs, ("ipvs".to_owned(), Some(Variant::Legacy)));
+        let nftables = active(Family::Ipv6, "nftables", "nftables", None);
+        assert_eq!(nftables, ("nftables".to_owned(), None));
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
-use portolan_engine::{FamilySnapshot, Table, endpoints};
+use portolan_engine::{Extent, FamilySnapshot, Table, endpoints};
 use portolan_model::catalog::PerFamily;
 use portolan_model::table::Entry;
 use portolan_model::{
@@ -36,8 +36,8 @@ use crate::agent::Agent;
 /// A namespace and the name of a Service in it.
 type Key = (Arc<str>, Arc<str>);
 
-/// Why Service ports are not programmed.
-type Reasons<'a> = HashMap<(Family, &'a ServicePortName), &'static str>;
+/// Why Service ports are not programmed, or not with all endpoints.
+type Reasons<'a> = HashMap<(Family, &'a ServicePortName), (&'static str, Extent)>;
 
 /// The endpoints of Service ports, in use or left out.
 type Candidates = HashMap<(Family, Arc<ServicePortName>), Vec<Candidate>>;
@@ -81,7 +81,7 @@ fn candidates(catalog: &Catalog, ports: &[Entry]) -> Candidates {
     let mut known = Candidates::new();
     for (name, forwarding) in ports {
         let Some(explained) = catalog.explain(name, forwarding.family) else { continue };
-        let all = explained.selection.endpoints.into_iter().take(ServicePort::MAX_CANDIDATES);
+        let all = first_of(explained.selection.endpoints, ServicePort::MAX_CANDIDATES);
         let candidate = |it: selection::Explained<portolan_model::catalog::SliceOf>| Candidate {
             address: it.endpoint.backend.socket().to_string(),
             slice: it.from.slice.into(),
@@ -89,9 +89,16 @@ fn candidates(catalog: &Catalog, ports: &[Entry]) -> Candidates {
             cluster: choice(it.cluster),
             local: choice(it.local),
         };
-        known.insert((forwarding.family, name.clone()), all.map(candidate).collect());
+        known.insert((forwarding.family, name.clone()), all.into_iter().map(candidate).collect());
     }
     known
+}
+
+/// Returns the first endpoints, with those in use before the others: a long list does not hide them.
+fn first_of<T>(mut all: Vec<selection::Explained<T>>, most: usize) -> Vec<selection::Explained<T>> {
+    all.sort_by_key(|it| !(it.cluster.is_used() || it.local.is_used()));
+    all.truncate(most);
+    all
 }
 
 fn choice(choice: selection::Choice) -> Choice {
@@ -103,7 +110,7 @@ fn page(selected: Selected, mut known: Candidates, refused: &PerFamily<RefusedPo
     let mut reasons = Reasons::new();
     for family in Family::BOTH {
         for refusal in &refused.get(family).some {
-            reasons.insert((family, &*refusal.name), refusal.reason);
+            reasons.insert((family, &*refusal.name), (refusal.reason, refusal.extent));
         }
     }
     let Selected { services, next } = selected;
@@ -131,6 +138,7 @@ fn service(picked: Picked, known: &mut Candidates, reasons: &Reasons<'_>) -> Ser
 
 fn service_port(name: &ServicePortName, forwarding: &Forwarding, reasons: &Reasons<'_>) -> ServicePort {
     let policy = |is_local| if is_local { "Local" } else { "Cluster" }.to_owned();
+    let refusal = reasons.get(&(forwarding.family, name));
     let endpoints = endpoints(forwarding);
     let endpoints =
         endpoints.map(|(at, cluster, local)| Endpoint { address: at.socket().to_string(), cluster, local });
@@ -146,7 +154,8 @@ fn service_port(name: &ServicePortName, forwarding: &Forwarding, reasons: &Reaso
         has_endpoints: forwarding.has_endpoints,
         endpoints: endpoints.collect(),
         candidates: None,
-        refused: reasons.get(&(forwarding.family, name)).map(ToString::to_string),
+        refused: refusal.map(|(reason, _)| (*reason).to_owned()),
+        refused_in_part: refusal.is_some_and(|(_, extent)| *extent == Extent::Endpoints),
     }
 }
 

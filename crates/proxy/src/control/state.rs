@@ -248,6 +248,7 @@ mod tests {
             family,
             mode: "nftables",
             place: "nftables",
+            iptables: None,
             table,
             state: SyncState::Waiting,
             pending: 0,

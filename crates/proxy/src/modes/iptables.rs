@@ -58,8 +58,8 @@ impl ModeDriver for Driver {
         Blueprint::Iptables(options(configuration, family, node))
     }
 
-    fn read(&self, family: Family, _: Option<&Known>) -> Result<Option<Observed>, Error> {
-        read_with_programs(family, |programs| portolan_iptables::read(programs, family))
+    fn read(&self, family: Family, known: Option<&Known>) -> Result<Option<Observed>, Error> {
+        read_with_programs(family, known, |programs| portolan_iptables::read(programs, family))
     }
 
     /// Node ports on loopback addresses are left out if the kernel setting that they need cannot be written, as in a start.

@@ -40,6 +40,7 @@ impl ModeDriver for Driver {
         let known = known.map(|known| portolan_ipvs::Known {
             exclude: &known.ipvs_exclude,
             node_port_addresses: &known.node_port_addresses,
+            variant: known.variant,
         });
         Ok(portolan_ipvs::read(family, known)?)
     }

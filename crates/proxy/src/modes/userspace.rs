@@ -81,7 +81,7 @@ impl ModeDriver for Driver {
         let relay = known.and_then(|known| known.relay.as_ref());
         let redirect = || {
             let read = |programs: &_| portolan_userspace::read_redirect(programs, family, relay);
-            read_with_programs(family, read)
+            read_with_programs(family, known, read)
         };
         match relay.map(|relay| relay.options().capture) {
             Some(Capture::Tproxy) => portolan_userspace::read(family, relay),

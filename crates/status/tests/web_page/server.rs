@@ -263,6 +263,7 @@ fn explained(number: usize) -> Service {
             session_affinity_seconds: None,
             source_ranges: Vec::new(),
             has_endpoints: true,
+            endpoints: Vec::new(),
             candidates: Some(vec![Candidate {
                 address: "[fd00:10:244::2:11]:8080".into(),
                 slice: "cart-v6-9b7d".into(),

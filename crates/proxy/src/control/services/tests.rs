@@ -98,12 +98,41 @@ fn a_service_shows_its_health_check_port_and_why_it_is_refused() {
     let (namespace, service) = ("default".into(), "web".into());
     tables[1].take([], [HealthCheckPort { namespace, service, port: Some(31_000) }]);
     let mut refused = PerFamily::<RefusedPorts>::default();
+    refused.get_mut(Family::Ipv4).some =
+        vec![Refusal { extent: Extent::Endpoints, ..Refusal::whole(web.clone(), "too long") }];
     refused.get_mut(Family::Ipv6).some = vec![Refusal::whole(web, "too many")];
     let page = page(select(&tables, &Query::parse("").unwrap()), Candidates::new(), &refused);
     let [service] = &page.services[..] else { panic!("one Service") };
     assert_eq!(service.health_check_node_port, Some(31_000));
-    let reasons: Vec<_> = service.ports.iter().map(|port| port.refused.as_deref()).collect();
-    assert_eq!(reasons, [None, Some("too many")]);
+    let reason = |port: &ServicePort| (port.refused.clone().unwrap(), port.refused_in_part);
+    let reasons: Vec<_> = service.ports.iter().map(reason).collect();
+    assert_eq!(reasons, [("too long".to_owned(), true), ("too many".to_owned(), false)]);
+}
+
+#[test]
+fn endpoints_in_use_are_named_before_the_others() {
+    use portolan_model::selection::{Choice, Endpoint, Explained, Hint};
+    let explained = |number: u8, cluster, local| {
+        let backend = Backend { address: [10, 0, 0, number].into(), port: 80, may_hairpin: false };
+        let endpoint = Endpoint {
+            backend,
+            ready: true,
+            serving: true,
+            terminating: false,
+            local: false,
+            node_hint: Hint::default(),
+            zone_hint: Hint::default(),
+        };
+        Explained { endpoint, from: number, cluster, local }
+    };
+    let all = vec![
+        explained(1, Choice::NotReady, Choice::NoTraffic),
+        explained(2, Choice::NotReady, Choice::NoTraffic),
+        explained(3, Choice::NoTraffic, Choice::Ready),
+        explained(4, Choice::Ready, Choice::NoTraffic),
+    ];
+    let first: Vec<u8> = first_of(all, 3).iter().map(|it| it.from).collect();
+    assert_eq!(first, [3, 4, 1]);
 }
 
 #[test]
