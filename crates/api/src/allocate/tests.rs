@@ -72,7 +72,7 @@ fn an_address_is_an_object_from_the_same_revision_on() {
         object["metadata"]["labels"],
         json!({"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"})
     );
-    let parent = json!({"group": "", "resource": "services", "namespace": "default", "name": "a"});
+    let parent = json!({"resource": "services", "namespace": "default", "name": "a"});
     assert_eq!(object["spec"]["parentRef"], parent);
     assert_eq!(keys(&api, Resource::NodePort), [spec["ports"][0]["nodePort"].to_string()]);
     delete(&api, Resource::Service, "a");
