@@ -4,7 +4,7 @@
 # System packages that targets need. `packages-NAME` installs each list.
 PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
 # systemd is for systemd-analyze. Without systemd-sysv it does not become the machine's init.
-PACKAGES_test := ipset python3-pip systemd unzip
+PACKAGES_test := bind9-dnsutils ipset python3-pip systemd unzip
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
 # Packages for the guest in which tests run on an older kernel. The kernel and the emulator, if it is not installed, are
@@ -29,7 +29,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check root page-test test-nftables test-iptables test-ipvs test-userspace bench lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-peers lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -44,7 +44,9 @@ test: packages-base lint deny doc vm-test unit
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that needs one of these programs fails without it. Without this variable the test would be skipped.
-unit: export PORTOLAN_TEST_TOOLS := systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
+unit: export PORTOLAN_TEST_TOOLS := dig systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
+# Newer kernels may be built without legacy iptables: `make test PORTOLAN_TEST_LEGACY=0` then leaves its tests out.
+unit: export PORTOLAN_TEST_LEGACY ?= 1
 unit: root packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 	tests/unchanged $(TESTS)
 
@@ -53,6 +55,17 @@ unit: root packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
 page-test: export PORTOLAN_TEST_TOOLS := $(PACKAGES_page)
 page-test: packages-page
 	$(TESTS) --test web_page
+
+## Cause faults at random under load for CHAOS_SECONDS (3600), and print each. PORTOLAN_SEED repeats the same choices.
+chaos: export CHAOS_SECONDS ?= 3600
+chaos: root packages-base
+	$(TESTS) --test chaos -- --nocapture
+
+## Take over from the kube-proxy at KUBE_PROXY=FILE and hand back to it, under load. Its release binary is on every node of a
+## cluster and in its image.
+takeover-test: root packages-base
+	$(CARGO) build --quiet --locked --workspace --all-features
+	KUBE_PROXY=$(abspath $(KUBE_PROXY)) $(TESTS) --test takeover -- --ignored --nocapture
 
 root:
 	@test "$$(id -u)" = 0 || { echo "this needs root: packet tests make network namespaces" >&2; exit 1; }
@@ -67,7 +80,7 @@ VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: r
 	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change drift:: takeover:: memory:: \
 	_legacy::the_kernel_agrees redirect_nft::the_kernel_agrees restart_hands_over after_a_kill
 # One test program for each aspect. Each has a module for each way to run a mode.
-PACKETS := --test affinity --test decisions --test frontends --test masquerade --test refusals --test random
+PACKETS := --test affinity --test balance --test counters --test decisions --test frontends --test masquerade --test refusals --test random
 # A random world takes minutes in an emulated guest.
 GUEST_IPVS_PACKETS := PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS) -- ipvs::
 vm-test: packages-base packages-vm
@@ -78,7 +91,11 @@ vm-test: packages-base packages-vm
 	$(GUEST_IPVS_PACKETS)
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
 	$(GUEST) --test cleanup -- --test-threads 1 way_back_ipvs::
-	VM_WITHOUT=nft_tproxy PORTOLAN_TEST_WITHOUT=nft_tproxy $(GUEST) --test userspace -- has_no_tproxy
+	$(GUEST) --test rolling_update -- in_ipvs_mode
+	VM_WITHOUT=nft_tproxy $(GUEST) --test userspace -- --ignored has_no_tproxy
+	for module in ip_vs ip_set dummy; do \
+		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module $(GUEST) --test modes -- has_no_ipvs || exit 1; \
+	done
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 	@echo "tests that failed in a guest and were run once more: $$(cat target/vm/again 2>/dev/null | wc -l)"
 	@cat target/vm/again 2>/dev/null || true
@@ -126,6 +143,14 @@ bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
 	target/release/portolan-bench --static-agent $(STATIC_FOLDER)/portolan-proxy --etcd target/tools/etcd \
 		--haproxy target/tools/haproxy/haproxy
+
+## Measure Portolan and the kube-proxy at KUBE_PROXY=FILE in turns, print the tables of docs/performance.md, and draw the plot
+## target/peers.svg. Needs root and an idle machine.
+bench-peers: root packages-base
+	@test -n "$(KUBE_PROXY)" || { echo "name a binary: make bench-peers KUBE_PROXY=/path/to/kube-proxy" >&2; exit 1; }
+	$(CARGO) build --quiet --locked --release -p portolan-proxy
+	$(CARGO) build --quiet --locked --release -p portolan-bench
+	target/release/portolan-bench --peers $(KUBE_PROXY) $(BENCH_OPTIONS)
 
 ## Build the static binaries in target/static: portolan-proxy for images (deploy/image) and nodes, portolan with all
 ## subcommands for hosts of any distribution, and the link to it that kubectl finds as its plugin.

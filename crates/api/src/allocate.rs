@@ -1,10 +1,12 @@
-//! The allocator of cluster IPs and node ports: which ones are free, and which ones a Service takes and releases.
+//! The allocator of cluster IPs, load-balancer addresses and node ports: which ones are free, and which ones a Service
+//! takes and releases.
 //!
 //! [`Ledger`] is guarded by the write lock. It follows the published IPAddress, ServiceCIDR and NodePort objects, and
 //! adds the claims of writes under way. It is a cache, never the truth: the transaction of a write requires that each
 //! object it creates is absent. `portolan-ipam` decides which address a Service gets; this module translates from and
 //! to objects and JSON.
 
+mod load_balancer;
 mod records;
 mod refusal;
 mod spec;
@@ -28,13 +30,14 @@ use portolan_store::{Change, Expired, Scope, Step, Store};
 
 use self::records::{Recorded, port_of};
 pub(crate) use self::{
+    load_balancer::{BALANCER, Request, held, is_being_deleted, is_ours, listed, why_not_free},
     records::{Cidr, FAMILY, MANAGED_BY, MANAGER, address_of, parent_of, ready_condition},
     refusal::refused,
     spec::Reading,
     steps::hold,
 };
 pub use self::{
-    records::{address_draft, port_draft},
+    records::{address_draft, load_balancer_draft, port_draft},
     usage::{AllocatorMetrics, Scope as AllocationScope},
 };
 use crate::config::ApiConfig;
@@ -48,6 +51,8 @@ pub(crate) struct Ledger {
     families: Families,
     is_lenient: bool,
     allocations: Allocations,
+    /// The load-balancer addresses of the configured ranges.
+    balancers: AddressPools,
     cidrs: Vec<Cidr>,
     /// The revisions up to which ServiceCIDRs, IPAddresses and NodePorts are applied. `None` if all of them must be
     /// read again.
@@ -77,6 +82,7 @@ impl Ledger {
                 addresses: AddressPools::new(),
                 ports: NodePorts::new(config.node_ports),
             },
+            balancers: balancer_pools(&config.load_balancer_ranges, &[]),
             cidrs: Vec::new(),
             followed: None,
             in_flight: <_>::default(),
@@ -172,8 +178,8 @@ impl Ledger {
 
     /// Marks addresses and ports as taken by a write that is given to the store.
     pub(crate) fn begin_write(&mut self, take: &Claims) {
-        for address in &take.addresses {
-            self.allocations.addresses.take(*address);
+        for address in take.addresses.iter().chain(&take.load_balancer) {
+            self.mark_taken(*address);
             self.in_flight.0.insert(*address);
         }
         for port in &take.ports {
@@ -184,7 +190,7 @@ impl Ledger {
 
     /// Settles a write that has ended or was dropped before the store returned its result.
     pub(crate) fn end_write(&mut self, store: &dyn Store, take: &Claims) {
-        self.landed.addresses.extend(&take.addresses);
+        self.landed.addresses.extend(take.addresses.iter().chain(&take.load_balancer));
         self.landed.ports.extend(&take.ports);
         self.settle_landed(store);
     }
@@ -204,6 +210,7 @@ impl Ledger {
             self.in_flight.0.remove(&address);
             if store.latest(Resource::IpAddress, &key).is_none() {
                 self.allocations.addresses.release(address);
+                self.balancers.release(address);
             }
         }
         for port in std::mem::take(&mut self.landed.ports) {
@@ -221,7 +228,7 @@ impl Ledger {
 
     /// Retires addresses and ports that a Service has released: they are free, but are reused only after others.
     pub(crate) fn retire(&mut self, store: &dyn Store, released: &Claims) {
-        for address in &released.addresses {
+        for address in released.addresses.iter().chain(&released.load_balancer) {
             self.retire_address(store, *address);
         }
         for port in &released.ports {
@@ -229,11 +236,18 @@ impl Ledger {
         }
     }
 
+    /// Marks an address as taken, as cluster IP and as load-balancer address.
+    fn mark_taken(&mut self, address: IpAddr) {
+        self.allocations.addresses.take(address);
+        self.balancers.take(address);
+    }
+
     fn retire_address(&mut self, store: &dyn Store, address: IpAddr) {
         let is_held = self.in_flight.0.contains(&address)
             || store.latest(Resource::IpAddress, &address.to_string()).is_some();
         if !is_held {
             self.allocations.addresses.retire(address);
+            self.balancers.retire(address);
         }
     }
 
@@ -277,7 +291,7 @@ impl Ledger {
         match (&change.new, &change.old) {
             (Some(new), _) => {
                 if let Some(address) = address_of(new) {
-                    self.allocations.addresses.take(address);
+                    self.mark_taken(address);
                 }
             }
             (None, Some(old)) => {
@@ -313,7 +327,10 @@ impl Ledger {
     fn is_listed(&self, store: &dyn Store, object: &portolan_store::StoredObject, address: IpAddr) -> bool {
         let portolan_ipam::Holder::Service(key) = parent_of(object) else { return false };
         let service = store.latest(Resource::Service, &key.to_string());
-        service.is_some_and(|service| self.stored_spec(&service.decode()).addresses().contains(&address))
+        service.map(|service| service.decode()).is_some_and(|service| {
+            self.stored_spec(&service).addresses().contains(&address)
+                || self.lists_load_balancer(&service, address)
+        })
     }
 
     /// Reads everything from the store.
@@ -328,6 +345,9 @@ impl Ledger {
             self.allocations.ports.take(port);
         }
         let ranges = self.read_ranges(store)?;
+        let balancers: Vec<AddressRange> = self.balancers.ranges().collect();
+        let taken = if balancers.is_empty() { Vec::new() } else { self.recorded_addresses(store)? };
+        self.balancers = balancer_pools(&balancers, &taken);
         self.take_listed(store)?;
         Ok([ranges, addresses.revision, ports.revision])
     }
@@ -335,8 +355,12 @@ impl Ledger {
     /// Marks the addresses of all Services as taken, even those whose IPAddress was deleted by hand.
     fn take_listed(&mut self, store: &dyn Store) -> Result<(), Expired> {
         for service in store.snapshot(Resource::Service, &Scope::default(), None)?.objects {
-            for address in self.stored_spec(&service.decode()).addresses() {
+            let service = service.decode();
+            for address in self.stored_spec(&service).addresses() {
                 self.allocations.addresses.take(address);
+            }
+            for address in if is_ours(&service) { listed(&service) } else { Vec::new() } {
+                self.balancers.take(address);
             }
         }
         Ok(())
@@ -371,4 +395,13 @@ impl Ledger {
         let recorded = snapshot.objects.iter().filter_map(|object| address_of(object));
         Ok(recorded.chain(self.in_flight.0.iter().copied()).collect())
     }
+}
+
+/// Returns the pools of load-balancer addresses.
+fn balancer_pools(ranges: &[AddressRange], taken: &[IpAddr]) -> AddressPools {
+    let mut pools = AddressPools::new();
+    for range in ranges {
+        pools.add(*range, true, taken.iter().copied());
+    }
+    pools
 }

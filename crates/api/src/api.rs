@@ -7,8 +7,8 @@
 //! for the store at once and share one fsync.
 //!
 //! Invariants:
-//! - A Service is written in one transaction with the objects that record its cluster IPs (IPAddress) and node ports
-//!   (NodePort). The store applies all of it or nothing. So no address is allocated without its Service, and no
+//! - A Service is written in one transaction with the objects that record its cluster IPs and load-balancer addresses
+//!   (IPAddress) and node ports (NodePort). The store applies all of it or nothing. So no address is allocated without its Service, and no
 //!   Service is stored without its addresses.
 //! - These objects alone record who holds an address or a port. The ledger in memory follows them.
 //! - Clients read what is published, that is, durable. A write is decided against what the store has accepted,
@@ -18,6 +18,7 @@
 //!
 //! Must not know: HTTP, who the client is and what it may do, and where the store keeps its data.
 
+mod applied;
 mod blocking;
 mod checks;
 mod commit;
@@ -41,7 +42,7 @@ use portolan_schema::{
     shape::FieldValidation,
     view,
 };
-use portolan_store::{MemoryStore, Scope, Store, StoredObject, Transaction};
+use portolan_store::{MemoryStore, Scope, Store, Transaction};
 
 pub(crate) use self::commit::{Decision, Write};
 use self::ownership::Owners;
@@ -55,7 +56,7 @@ pub use self::{
 };
 use crate::{
     allocate::{AllocatorMetrics, Ledger},
-    config::{ApiConfig, ServiceRanges},
+    config::{ApiConfig, LoadBalancerRanges, ServiceRanges},
     error::ApiError,
     refused::Refused,
     service_cidr,
@@ -77,7 +78,9 @@ pub struct Api {
     ledger: Mutex<Ledger>,
     ranges: ServiceRanges,
     pod_ranges: Vec<IpNet>,
+    load_balancer_ranges: LoadBalancerRanges,
     validate: bool,
+    keeps_health_checks: bool,
 }
 
 /// Options of a write.
@@ -166,7 +169,9 @@ impl Api {
             ledger: Mutex::new(Ledger::new(config)),
             ranges: config.service_ranges.clone(),
             pod_ranges: config.pod_ranges.clone(),
+            load_balancer_ranges: config.load_balancer_ranges.clone(),
             validate: config.validate,
+            keeps_health_checks: config.keeps_health_checks,
         }
     }
 
@@ -266,7 +271,8 @@ impl Api {
     }
 
     /// Stores `object` as given, `status` included: creates it, or replaces the stored one. An object without a
-    /// namespace goes to `default`.
+    /// namespace goes to `default`. The results of health checks in a stored EndpointSlice stay
+    /// ([`ApiConfig::keeps_health_checks`]).
     pub async fn apply(&self, object: impl Into<Value>) -> Result<Outcome, ApiError> {
         self.apply_value(object.into()).await
     }
@@ -300,7 +306,11 @@ impl Api {
         }
         let main = match self.store.get(resource.stored(), &target.key()) {
             Some(stored) => {
-                keep_finalizers_and_owners(&mut object, &stored);
+                let stored = stored.decode();
+                applied::keep_finalizers_and_owners(&mut object, &stored);
+                if self.keeps_health_checks {
+                    applied::keep_health_checks(resource, &mut object, &stored);
+                }
                 self.update(target, Part::Main, object, options).await?
             }
             None => self.create(resource, namespace, object, options).await?,
@@ -337,7 +347,7 @@ impl Api {
         decided.map(|outcome| outcome.seen_as(target.resource))
     }
 
-    fn write_lock(&self) -> MutexGuard<'_, Ledger> {
+    pub(crate) fn write_lock(&self) -> MutexGuard<'_, Ledger> {
         // A write that panicked stored nothing. At worst an address stays allocated in memory until the next start.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -345,6 +355,11 @@ impl Api {
     /// Returns the configured ranges of cluster IPs.
     pub fn ranges(&self) -> &ServiceRanges {
         &self.ranges
+    }
+
+    /// Returns the ranges of load-balancer addresses.
+    pub fn load_balancer_ranges(&self) -> &LoadBalancerRanges {
+        &self.load_balancer_ranges
     }
 
     /// Returns the IP families of the configured ranges.
@@ -426,18 +441,6 @@ impl Target<'_> {
     /// Returns the error for an object that does not exist.
     pub fn not_found(&self) -> ApiError {
         ApiError::NotFound { resource: self.resource, name: self.name.to_owned() }
-    }
-}
-
-/// Keeps the stored object's finalizers and owner references, unless the new object has its own.
-fn keep_finalizers_and_owners(object: &mut Object, stored: &StoredObject) {
-    let stored = stored.decode();
-    let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) else { return };
-    for key in ["finalizers", "ownerReferences"] {
-        let kept = json::object(&stored, "metadata").and_then(|metadata| metadata.get(key));
-        if let Some(kept) = kept.filter(|_| !metadata.contains_key(key)) {
-            metadata.insert(key.to_owned(), kept.clone());
-        }
     }
 }
 

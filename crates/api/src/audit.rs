@@ -19,8 +19,8 @@ use portolan_schema::json::{self, Object};
 
 pub use self::report::Report;
 use crate::{
-    allocate::{FAMILY, MANAGED_BY, MANAGER, Reading},
-    config::ServiceRanges,
+    allocate::{BALANCER, FAMILY, MANAGED_BY, MANAGER, Reading, is_ours, listed},
+    config::{LoadBalancerRanges, ServiceRanges},
     kinds::{node::networks, service},
     metadata::parse_time,
 };
@@ -33,6 +33,7 @@ pub struct Cluster {
     services: Vec<ServiceObject>,
     addresses: Option<Vec<AddressObject>>,
     ranges: Vec<AddressRange>,
+    load_balancers: Option<LoadBalancerRanges>,
     nodes: Vec<(String, NodeNetworks)>,
     recorded_ports: Option<Vec<u16>>,
 }
@@ -40,14 +41,28 @@ pub struct Cluster {
 impl Cluster {
     /// Creates an empty cluster. Its families are those of the ranges, unless they are set.
     pub fn new(port_range: NodePortRange) -> Self {
-        let (services, ranges, nodes) = (Vec::new(), Vec::new(), Vec::new());
-        Self { families: None, port_range, services, addresses: None, ranges, nodes, recorded_ports: None }
+        Self {
+            families: None,
+            port_range,
+            services: Vec::new(),
+            addresses: None,
+            ranges: Vec::new(),
+            load_balancers: None,
+            nodes: Vec::new(),
+            recorded_ports: None,
+        }
     }
 
     /// Sets the configured families.
     #[must_use]
     pub fn with_families(self, families: Families) -> Self {
         Self { families: Some(families), ..self }
+    }
+
+    /// Sets the ranges of load-balancer addresses. Without this call, only recorded addresses are compared with Services.
+    #[must_use]
+    pub fn with_load_balancers(self, ranges: LoadBalancerRanges) -> Self {
+        Self { load_balancers: Some(ranges), ..self }
     }
 
     /// Sets the node ports that are recorded as allocated. Without this call, the ports of Services are only compared
@@ -65,7 +80,8 @@ impl Cluster {
         let text = |key| json::text(&metadata, key).unwrap_or_default();
         let spec = json::object(&object, "spec").map(|spec| Reading::of(spec).spec).unwrap_or_default();
         let key = ServiceKey::new(text("namespace"), text("name"));
-        self.services.push(ServiceObject { key, spec, created: created(&metadata) });
+        let load_balancer = if is_ours(&object) { listed(&object) } else { Vec::new() };
+        self.services.push(ServiceObject { key, spec, load_balancer, created: created(&metadata) });
     }
 
     /// Adds an IPAddress. An object whose name is not an address is ignored. If the cluster has none at all, call
@@ -78,6 +94,7 @@ impl Cluster {
             address,
             parent: parent(object),
             is_managed: label(MANAGED_BY) == Some(MANAGER),
+            is_load_balancer: label(MANAGED_BY) == Some(BALANCER),
             has_family_label: label(FAMILY) == Some(Family::of(address).name()),
             created: created(&metadata),
         };
@@ -140,11 +157,14 @@ impl Cluster {
         let recorded_ports = self
             .recorded_ports
             .unwrap_or_else(|| self.services.iter().flat_map(|service| service.spec.held_ports()).collect());
+        // Without IPAddresses, nothing records load-balancer addresses.
+        let load_balancers = self.load_balancers.filter(|_| self.addresses.is_some());
         let addresses = self.addresses.unwrap_or_else(|| assumed(&self.services));
         let observed = Observed {
             services: &self.services,
             addresses: &addresses,
             ranges: &self.ranges,
+            load_balancers: load_balancers.as_deref(),
             nodes: &self.nodes,
             families,
             port_range: self.port_range,
@@ -167,6 +187,7 @@ fn assumed(services: &[ServiceObject]) -> Vec<AddressObject> {
             address,
             parent: Parent::Service(service.key.clone()),
             is_managed: true,
+            is_load_balancer: false,
             has_family_label: true,
             created: service.created,
         })

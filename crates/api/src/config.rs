@@ -1,11 +1,12 @@
 //! The settings of an API: which addresses and ports may be allocated, and how strict it is.
 
-use std::str::FromStr;
+use std::{ops::Deref, str::FromStr};
 
 use ipnet::IpNet;
 use portolan_ipam::{
     AddressRange, NodePortRange,
     check::{Neighbours, RangeRefusal, check_configured},
+    load_balancer::check_ranges,
 };
 use portolan_store::History;
 use thiserror::Error;
@@ -19,9 +20,15 @@ pub struct ApiConfig {
     pub node_ports: NodePortRange,
     /// Ranges of pods (`--cluster-cidr`). No range of cluster IPs may overlap them.
     pub pod_ranges: Vec<IpNet>,
+    /// Ranges for addresses of Services of type LoadBalancer (`--load-balancer-ip-range`). If there are none, another
+    /// program has to write these addresses.
+    pub load_balancer_ranges: LoadBalancerRanges,
     /// True if objects are validated (`--validation`). If false, only well-formed JSON and metadata are required, so
     /// that clients can be tested with objects that no API server would store.
     pub validate: bool,
+    /// True if [`Api::apply`](crate::Api::apply) keeps the results of health checks in EndpointSlices. False for a server
+    /// whose store has no health checks: the results of an earlier run would stay for good.
+    pub keeps_health_checks: bool,
     /// Size of the history that is kept for watches that resume and for paged lists.
     pub history: History,
 }
@@ -33,6 +40,11 @@ pub struct ServiceRanges {
     secondary: Option<IpNet>,
 }
 
+/// CIDRs without common addresses, of one family or both. Addresses are allocated from the first of a family that has a
+/// free one.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LoadBalancerRanges(Vec<AddressRange>);
+
 /// A setting that is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ConfigError {
@@ -42,6 +54,12 @@ pub enum ConfigError {
     /// The CIDR cannot be used for cluster IPs, or the CIDRs cannot be combined.
     #[error("service-cluster-ip-range: {0}")]
     Refused(#[from] RangeRefusal),
+    /// The text is not a CIDR.
+    #[error("load-balancer-ip-range: \"{0}\" is not a CIDR; write it like 192.0.2.0/24 or 2001:db8::/112")]
+    NotALoadBalancerCidr(String),
+    /// The CIDR cannot be used for load-balancer addresses.
+    #[error("load-balancer-ip-range: {0}")]
+    LoadBalancerRefused(RangeRefusal),
 }
 
 impl Default for ApiConfig {
@@ -50,7 +68,9 @@ impl Default for ApiConfig {
             service_ranges: ServiceRanges::default(),
             node_ports: NodePortRange::default(),
             pod_ranges: Vec::new(),
+            load_balancer_ranges: LoadBalancerRanges::default(),
             validate: true,
+            keeps_health_checks: true,
             history: History::default(),
         }
     }
@@ -60,7 +80,10 @@ impl ApiConfig {
     /// Checks that the settings fit together. The ServiceCIDRs of an existing store are not checked against them.
     pub fn check(&self) -> Result<(), ConfigError> {
         let nets: Vec<IpNet> = self.service_ranges.iter().collect();
-        check_configured(&nets, Neighbours { pods: &self.pod_ranges, nodes: &[] })?;
+        check_configured(&nets, Neighbours { pods: &self.pod_ranges, ..Neighbours::default() })?;
+        let balancers: Vec<IpNet> = self.load_balancer_ranges.iter().map(|range| range.net()).collect();
+        let others = Neighbours { pods: &self.pod_ranges, cluster_ips: &nets, ..Neighbours::default() };
+        check_ranges(&balancers, others).map_err(ConfigError::LoadBalancerRefused)?;
         Ok(())
     }
 }
@@ -74,6 +97,26 @@ impl ServiceRanges {
     /// Returns the primary range.
     pub fn primary(&self) -> IpNet {
         self.primary
+    }
+}
+
+impl Deref for LoadBalancerRanges {
+    type Target = [AddressRange];
+
+    fn deref(&self) -> &[AddressRange] {
+        &self.0
+    }
+}
+
+impl FromStr for LoadBalancerRanges {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, ConfigError> {
+        let not_a_cidr = |part: &str| ConfigError::NotALoadBalancerCidr(part.to_owned());
+        let parse = |part: &str| part.parse().map_err(|_| not_a_cidr(part));
+        let nets = text.split(',').map(str::trim).map(parse).collect::<Result<Vec<IpNet>, _>>()?;
+        let ranges = check_ranges(&nets, Neighbours::default()).map_err(ConfigError::LoadBalancerRefused)?;
+        Ok(Self(ranges))
     }
 }
 
@@ -118,6 +161,32 @@ mod tests {
         let expected =
             "service-cluster-ip-range: 10.96.0.0/12 overlaps 10.100.0.0/16, which is a range of pods";
         assert!(text.starts_with(expected), "{text}");
+    }
+
+    #[test]
+    fn load_balancer_ranges_overlap_nothing() {
+        let ranges: LoadBalancerRanges = "192.0.2.0/28, 198.51.100.0/24,fd00::/112".parse().unwrap();
+        assert_eq!(ranges.len(), 3);
+        for (text, part) in [
+            ("192.0.2.0", "\"192.0.2.0\" is not a CIDR"),
+            ("", "\"\" is not a CIDR"),
+            ("192.0.2.1/28", "bits set behind its prefix"),
+            ("192.0.2.0/24,192.0.2.0/28", "overlap"),
+            ("127.0.0.0/28", "loopback"),
+        ] {
+            let text = text.parse::<LoadBalancerRanges>().unwrap_err().to_string();
+            assert!(text.starts_with("load-balancer-ip-range: ") && text.contains(part), "{text}");
+        }
+        let check = |text: &str| {
+            let load_balancer_ranges = text.parse().unwrap();
+            let pod_ranges = vec!["10.244.0.0/16".parse().unwrap()];
+            ApiConfig { pod_ranges, load_balancer_ranges, ..ApiConfig::default() }.check()
+        };
+        assert_eq!(check("192.0.2.0/28"), Ok(()));
+        for (text, user) in [("10.244.7.0/24", "pods"), ("10.100.0.0/24", "cluster IPs")] {
+            let text = check(text).unwrap_err().to_string();
+            assert!(text.contains(&format!("which is a range of {user}")), "{text}");
+        }
     }
 
     #[test]

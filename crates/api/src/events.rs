@@ -13,14 +13,18 @@ use crate::{
     metadata,
 };
 
-/// Most characters of a note (`pkg/apis/events/validation`).
+/// Most bytes of a note (`pkg/apis/events/validation`).
 const MOST_NOTE: usize = 1024;
 
-/// A warning for users. If it repeats, the same Event counts it.
+/// An Event for users. If it repeats, the stored Event counts it.
 #[derive(Debug)]
-pub struct Warning<'a> {
+pub struct Notice<'a> {
     /// Resource, namespace (empty for a cluster-scoped kind) and name of the object.
     pub regarding: (Resource, &'a str, &'a str),
+    /// The object's uid, by which `kubectl describe` finds Events; `None` if it is not known.
+    pub uid: Option<&'a str>,
+    /// True for the type `Warning`, false for `Normal`.
+    pub is_warning: bool,
     /// `reportingController`.
     pub controller: &'static str,
     /// `reason`.
@@ -31,7 +35,7 @@ pub struct Warning<'a> {
     pub note: String,
 }
 
-impl Warning<'_> {
+impl Notice<'_> {
     /// Writes the Event. A failure is only logged.
     pub async fn send(&self, api: &Api) {
         if let Err(error) = self.write(api).await {
@@ -60,10 +64,13 @@ impl Warning<'_> {
         if !namespace.is_empty() {
             regarding.insert("namespace".to_owned(), namespace.into());
         }
+        if let Some(uid) = self.uid {
+            regarding.insert("uid".to_owned(), uid.into());
+        }
         let event = json!({
             "metadata": {"name": event, "namespace": event_namespace},
-            "eventTime": now, "type": "Warning", "reason": self.reason, "action": self.action,
-            "note": self.note.chars().take(MOST_NOTE).collect::<String>(), "regarding": regarding,
+            "eventTime": now, "type": if self.is_warning { "Warning" } else { "Normal" }, "reason": self.reason, "action": self.action,
+            "note": shortened(&self.note), "regarding": regarding,
             "reportingController": self.controller, "reportingInstance": "portolan",
         });
         let event = event.as_object().cloned().unwrap_or_default();
@@ -77,7 +84,26 @@ impl Warning<'_> {
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         let (resource, namespace, name) = self.regarding;
-        (resource, namespace, name, self.reason, &self.note).hash(&mut hasher);
+        (resource, namespace, name, self.uid, self.reason, &self.note).hash(&mut hasher);
         hasher.finish()
+    }
+}
+
+/// Returns as many whole characters of the note as an Event may have.
+fn shortened(note: &str) -> &str {
+    let ends = note.char_indices().map(|(start, character)| start.saturating_add(character.len_utf8()));
+    let end = ends.take_while(|end| *end <= MOST_NOTE).last().unwrap_or(0);
+    note.get(..end).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_note_is_cut_between_characters() {
+        assert_eq!(shortened("short"), "short");
+        assert_eq!(shortened(&"x".repeat(1025)).len(), 1024);
+        assert_eq!(shortened(&("x".to_owned() + &"\u{e9}".repeat(512))).len(), 1023);
     }
 }

@@ -1,7 +1,7 @@
 //! The meaning of reads and writes of the API server's objects.
 //!
 //! Owns: the rules for writing each kind (defaults, validation, metadata, field owners, deletion), the allocation of
-//! cluster IPs and node ports to stored Services, selectors, the errors that clients get, and the audit of a cluster.
+//! addresses and node ports to stored Services, selectors, the errors that clients get, and the audit of a cluster.
 //!
 //! In: decoded objects and patches, from HTTP requests, manifests, controllers and callers in the same process. Out:
 //! transactions of the [`Store`](portolan_store::Store), and outcomes or errors for the caller.
@@ -23,6 +23,7 @@ mod error;
 pub mod events;
 mod histogram;
 pub mod kinds;
+pub mod load_balancer;
 pub mod metadata;
 mod names;
 mod refused;
@@ -32,12 +33,12 @@ pub mod service_cidr;
 pub mod testing;
 
 pub use self::{
-    allocate::{AllocationScope, AllocatorMetrics, address_draft, port_draft},
+    allocate::{AllocationScope, AllocatorMetrics, address_draft, load_balancer_draft, port_draft},
     api::{
         Api, Blocking, Change, DeleteOptions, Effect, FieldManager, Kept, Outcome, Part, Preconditions,
         Propagation, SYSTEM_NAMESPACES, Target, WriteOptions, resource_of,
     },
-    config::{ApiConfig, ConfigError, ServiceRanges},
+    config::{ApiConfig, ConfigError, LoadBalancerRanges, ServiceRanges},
     error::{ApiError, CauseReason, FieldError},
     histogram::Histogram,
     refused::Refused,

@@ -16,7 +16,7 @@ use crate::{
     allocate::{Cidr, ready_condition},
     api::{Api, Decision, Effect, Part, Target, Write, WriteOptions},
     error::ApiError,
-    events::Warning,
+    events::Notice,
     metadata,
 };
 
@@ -57,14 +57,16 @@ pub(crate) async fn settle(api: &Api) -> bool {
             | Err(ApiError::Conflict { .. } | ApiError::NotFound { .. } | ApiError::Contended { .. }) => {}
             Err(error) => {
                 tracing::warn!(service_cidr = object.key(), %error, "ServiceCIDR not updated");
-                let warning = Warning {
+                let notice = Notice {
                     regarding: (Resource::ServiceCidr, "", object.key()),
+                    uid: None,
+                    is_warning: true,
                     controller: "service-cidr-controller",
                     reason: "KubernetesServiceCIDRError",
                     action: "KubernetesServiceCIDR",
                     note: error.to_string(),
                 };
-                warning.send(api).await;
+                notice.send(api).await;
             }
         }
     }
@@ -100,14 +102,16 @@ pub(crate) async fn ensure_default(api: &Api) -> Result<(), ApiError> {
         wanted.join(",")
     );
     tracing::warn!(note, "configured ranges are not those of the ServiceCIDR");
-    let warning = Warning {
+    let notice = Notice {
         regarding: (Resource::ServiceCidr, "", DEFAULT),
+        uid: None,
+        is_warning: true,
         controller: "kubernetes-service-cidr-controller",
         reason: "KubernetesDefaultServiceCIDRInconsistent",
         action: "KubernetesDefaultServiceCIDRReconciliation",
         note,
     };
-    warning.send(api).await;
+    notice.send(api).await;
     Ok(())
 }
 

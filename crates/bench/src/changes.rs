@@ -10,17 +10,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use crate::proxy::Proxy;
 use crate::stage::{self, Stage};
 use crate::statistics::Sample;
 use crate::workload::Size;
 
 /// Maximum time of a change.
-const CHANGE_WITHIN: Duration = Duration::from_secs(30);
+const CHANGE_WITHIN: Duration = Duration::from_secs(120);
 /// Pause between two attempts to connect, which leaves the processor to other threads.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Pause before each change. The work of the previous change is done by then, and every thread waits.
 const SHORT_PAUSE: Duration = Duration::from_millis(20);
+/// Timeout of a connection while there may be no rules yet. Its packets are lost then, and their repetition is slow.
+const ATTEMPT: Duration = Duration::from_millis(5);
 /// Longer than the default minSyncPeriod of a second.
 const LONG_PAUSE: Duration = Duration::from_millis(1_200);
 
@@ -44,10 +45,26 @@ pub(crate) struct Burst {
     pub(crate) duration: Duration,
 }
 
+/// Tries once to connect to the moving Service. Returns the time at which its endpoint accepted the connection.
+pub(crate) fn first_connection(stage: &Stage) -> anyhow::Result<Option<Instant>> {
+    let accepted = in_client(stage, || {
+        let Ok(stream) = TcpStream::connect_timeout(&stage::MOVING_VIP, ATTEMPT) else { return Ok(None) };
+        let at = Instant::now();
+        stage::close(&stream)?;
+        Ok(Some(at))
+    })?;
+    if accepted.is_none() {
+        thread::sleep(PAUSE);
+    }
+    stage.near.drain();
+    Ok(accepted)
+}
+
 /// Writes endpoint changes as fast as the API server accepts them, with the moving Service's change last.
+/// `processor_time` returns the processor time that the proxy has used.
 pub(crate) fn burst(
     stage: &Stage,
-    proxy: &Proxy,
+    processor_time: &(impl Fn() -> anyhow::Result<Duration> + Sync),
     size: Size,
     first: usize,
     count: usize,
@@ -55,14 +72,14 @@ pub(crate) fn burst(
     in_client(stage, || {
         settle(stage)?;
         let changes: Vec<_> = (first..first.saturating_add(count)).map(|round| size.change(round)).collect();
-        let (before, started) = (proxy.processor_time()?, Instant::now());
+        let (before, started) = (processor_time()?, Instant::now());
         changes.into_iter().try_for_each(|change| stage.apply(change))?;
         stage.apply(stage.moving(true))?;
         until(stage, true)?;
         let duration = started.elapsed();
         // Work after a commit (metrics, the release of memory) is part of its cost.
         thread::sleep(LONG_PAUSE);
-        Ok(Burst { processor: proxy.processor_time()?.saturating_sub(before), duration })
+        Ok(Burst { processor: processor_time()?.saturating_sub(before), duration })
     })
 }
 

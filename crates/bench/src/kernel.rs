@@ -28,11 +28,12 @@ pub(crate) struct Commits {
     pub(crate) changes: Sample,
 }
 
-/// Commits the whole table, then `count` changes of one endpoint each.
-pub(crate) fn measure(size: Size, count: usize) -> anyhow::Result<Commits> {
+/// Commits the whole table, then `count` changes of one endpoint each, with or without counters of Services.
+pub(crate) fn measure(size: Size, count: usize, counters: bool) -> anyhow::Result<Commits> {
     Namespace::new("kernel")?.run(|| {
         let mut catalog = catalog(size)?;
-        let mut dataplane = Driven::new(settings(), Nftables::open(settings())?);
+        let settings = Settings { counters, ..settings() };
+        let mut dataplane = Driven::new(settings.clone(), Nftables::open(settings)?);
         table(&mut catalog, |changes| dataplane.apply(changes).map(drop))?;
         let first = dataplane.resync()?.kernel;
         let changes = (0..count).map(|round| change(&mut catalog, &mut dataplane, &size.change(round)));
@@ -109,5 +110,6 @@ pub(crate) fn settings() -> Settings {
         node_port_addresses: NodePortAddresses::MatchAll,
         node_ip: None,
         service_cidrs: vec![ipnet::Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12).into()],
+        counters: false,
     }
 }

@@ -20,6 +20,18 @@ pub(crate) fn describe() -> String {
     .join("\n")
 }
 
+/// Returns the versions of nft and of iptables.
+pub(crate) fn programs() -> String {
+    ["nft", "iptables"].map(first_line).join(", ")
+}
+
+/// Returns the first line that a program prints about its version.
+fn first_line(program: &str) -> String {
+    let output = Command::new(program).arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    text.lines().next().map_or_else(|| format!("{program} unknown"), str::to_owned)
+}
+
 /// Returns the version number of a kernel's release, without the suffix of a distribution or host.
 fn release(system: &rustix::system::Uname) -> String {
     let release = system.release().to_string_lossy();

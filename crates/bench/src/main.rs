@@ -11,6 +11,7 @@
 //! - [`changes`], [`connect`], [`kernel`], [`idle`]: the measurements
 //! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
+//! - [`peers`]: kube-proxy and Portolan in turns
 //! - [`relay`]: the relay of the userspace mode compared with `HAProxy`
 //! - [`table`], [`bars`], [`machine`]: the output
 
@@ -23,6 +24,7 @@ mod iptables;
 mod kernel;
 mod machine;
 mod options;
+mod peers;
 mod proxy;
 mod relay;
 mod run;
@@ -41,6 +43,7 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use options::Options;
+use peers::{Effort, Peer, Programs};
 use stage::Stage;
 
 fn main() -> ExitCode {
@@ -78,8 +81,12 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
         let to = folder.path().join(name);
         fs::copy(from, &to).map(|_| to)
     };
-    let server = copy(options.server()?, "portolan")?;
     println!("{machine}\n");
+    if let Some(kube_proxy) = &options.peers {
+        let agent = copy(options.agent()?, "portolan-proxy")?;
+        return measure_peers(options, kube_proxy, agent).map(|()| true);
+    }
+    let server = copy(options.server()?, "portolan")?;
     if options.api {
         return measure_api(&server, options.etcd.as_deref());
     }
@@ -105,6 +112,23 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
     let met = measure_iptables(options)? && met;
     let met = measure_api(&server, options.etcd.as_deref())? && met;
     Ok(measure_relay(options.haproxy.as_deref())? && met)
+}
+
+/// Compares kube-proxy with Portolan. There are no bars: the ratios are the result.
+fn measure_peers(options: &Options, kube_proxy: &Path, agent: PathBuf) -> anyhow::Result<()> {
+    let programs = Programs::new(kube_proxy, agent)?;
+    let effort = Effort::new(options.quick, Duration::from_secs(options.first_sync_limit));
+    let versions = Peer::BOTH.map(|peer| format!("{peer} {}", programs.version(peer)));
+    println!("{}, {}", versions.join(", "), machine::programs());
+    let figures = peers::measure(&programs, &effort)?;
+    println!("\n{}", peers::render(&figures));
+    if let Some(folder) = options.plot.parent() {
+        fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    }
+    fs::write(&options.plot, peers::draw(&figures))
+        .with_context(|| format!("write {}", options.plot.display()))?;
+    println!("plot: {}", options.plot.display());
+    Ok(())
 }
 
 fn measure_relay(haproxy: Option<&Path>) -> anyhow::Result<bool> {

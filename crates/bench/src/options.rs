@@ -19,7 +19,7 @@ pub(crate) struct Options {
     sizes: Vec<Size>,
     /// Two small sizes and fewer rounds: to see that everything works.
     #[arg(long)]
-    quick: bool,
+    pub(crate) quick: bool,
     /// The node agent to measure; by default the one beside this program.
     #[arg(long, value_name = "FILE")]
     portolan_proxy: Option<PathBuf>,
@@ -50,6 +50,15 @@ pub(crate) struct Options {
     /// Program of `HAProxy`, to compare the relay with; its libraries may be beside it.
     #[arg(long, value_name = "FILE")]
     pub(crate) haproxy: Option<PathBuf>,
+    /// Only the comparison with kube-proxy: the path of its binary.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["idle", "api", "iptables", "relay"])]
+    pub(crate) peers: Option<PathBuf>,
+    /// The plot that the comparison writes.
+    #[arg(long, value_name = "FILE", default_value = "target/peers.svg")]
+    pub(crate) plot: PathBuf,
+    /// How long, in seconds, a first sync may take in the comparison.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub(crate) first_sync_limit: u64,
     /// What this process does for another one of this program.
     #[arg(long, hide = true)]
     pub(crate) role: Option<Role>,

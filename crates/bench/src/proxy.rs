@@ -56,6 +56,12 @@ impl Proxy {
         Self::start_on(binary, stage.node(), &stage.url(), min_sync_period)
     }
 
+    /// Does the same with counters of Services.
+    pub(crate) fn start_counting(binary: &Path, stage: &Stage) -> anyhow::Result<(Self, Start)> {
+        let configuration = configuration("0s", "portolan: {serviceCounters: true}\n")?;
+        Self::start_with(binary, stage.node(), &stage.url(), configuration)
+    }
+
     /// Starts `binary` on any node, with the API server at `url`.
     pub(crate) fn start_on(
         binary: &Path,
@@ -63,7 +69,15 @@ impl Proxy {
         url: &str,
         min_sync_period: &str,
     ) -> anyhow::Result<(Self, Start)> {
-        let configuration = configuration(min_sync_period)?;
+        Self::start_with(binary, node, url, configuration(min_sync_period, "")?)
+    }
+
+    fn start_with(
+        binary: &Path,
+        node: &Namespace,
+        url: &str,
+        configuration: NamedTempFile,
+    ) -> anyhow::Result<(Self, Start)> {
         let path = configuration.path().to_string_lossy().into_owned();
         // The default path of the control socket is that of the host's own proxy.
         let arguments = ["--master", url, "--config", &path, "--control-socket="].map(str::to_owned);
@@ -168,11 +182,11 @@ impl Drop for Proxy {
     }
 }
 
-fn configuration(min_sync_period: &str) -> anyhow::Result<NamedTempFile> {
+fn configuration(min_sync_period: &str, more: &str) -> anyhow::Result<NamedTempFile> {
     let file = NamedTempFile::with_prefix("portolan-bench-")?;
     let text = format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
-         hostnameOverride: {NODE}\nclusterCIDR: 10.128.0.0/9\nnftables:\n  minSyncPeriod: {min_sync_period}\n"
+         hostnameOverride: {NODE}\nclusterCIDR: 10.128.0.0/9\nnftables:\n  minSyncPeriod: {min_sync_period}\n{more}"
     );
     fs::write(file.path(), text)?;
     Ok(file)

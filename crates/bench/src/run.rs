@@ -25,6 +25,8 @@ pub(crate) struct Figures {
     pub(crate) size: Size,
     pub(crate) bodies: Bodies,
     pub(crate) commits: Commits,
+    /// The same with counters of Services.
+    pub(crate) counting_commits: Commits,
     /// Start with an empty kernel.
     pub(crate) cold: Start,
     /// Start with a kernel that is in sync.
@@ -45,19 +47,26 @@ pub(crate) struct Figures {
     pub(crate) far: Connections,
     /// Connections to pods of the client's own node.
     pub(crate) near: Connections,
+    /// Connections to pods of another node, with counters of Services.
+    pub(crate) counting_far: Connections,
+    /// The start that switches the counters on.
+    pub(crate) counting: Start,
     /// Connections to a Service without endpoints.
     pub(crate) refusals: Refusals,
 }
 
 /// Measures one size.
 pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Result<Figures> {
-    let commits = kernel::measure(size, rounds.changes).context("measure the kernel's part")?;
+    let commits = kernel::measure(size, rounds.changes, false).context("measure the kernel's part")?;
+    thread::sleep(CLEAN_UP);
+    let counting_commits =
+        kernel::measure(size, rounds.changes, true).context("measure the kernel's part with counters")?;
     thread::sleep(CLEAN_UP);
     let stage = Stage::build(size).context("build the namespaces and load the objects")?;
 
     let (proxy, cold) = Proxy::start(binary, &stage, "1s")?;
     let paused_changes = changes::after_pauses(&stage, rounds.paused_changes)?;
-    let burst = changes::burst(&stage, &proxy, size, 0, rounds.burst)?;
+    let burst = changes::burst(&stage, &|| proxy.processor_time(), size, 0, rounds.burst)?;
     let high_water_cold = proxy.high_water()?;
     proxy.stop()?;
 
@@ -69,11 +78,15 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         warm.objects
     );
     let changes = changes::single(&stage, rounds.changes)?;
-    let burst_at_once = changes::burst(&stage, &proxy, size, rounds.burst, rounds.burst)?;
+    let burst_at_once = changes::burst(&stage, &|| proxy.processor_time(), size, rounds.burst, rounds.burst)?;
     let high_water_warm = proxy.high_water()?;
     let far = connect::measure(&stage, &stage.far, rounds.connections)?;
     let near = connect::measure(&stage, &stage.near, rounds.connections)?;
     let refusals = connect::refusals(&stage, rounds.connections)?;
+    proxy.stop()?;
+
+    let (proxy, counting) = Proxy::start_counting(binary, &stage)?;
+    let counting_far = connect::measure(&stage, &stage.far, rounds.connections)?;
     proxy.stop()?;
 
     let bodies = stage.bodies();
@@ -83,6 +96,7 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         size,
         bodies,
         commits,
+        counting_commits,
         cold,
         warm,
         changes,
@@ -93,6 +107,8 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         high_water_warm,
         far,
         near,
+        counting_far,
+        counting,
         refusals,
     })
 }

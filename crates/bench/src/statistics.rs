@@ -17,6 +17,11 @@ impl Sample {
         self.0.len()
     }
 
+    /// Returns the values in ascending order.
+    pub(crate) fn values(&self) -> impl Iterator<Item = Duration> {
+        self.0.iter().copied()
+    }
+
     /// Returns the smallest value that this many hundredths of the sample do not exceed (nearest rank).
     pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let rank = self.0.len().saturating_mul(percent).div_ceil(100).saturating_sub(1);

@@ -1,6 +1,6 @@
 //! A Service whose endpoints are all addresses of one pod that answers. Connections are timed through it.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
 use portolan_testkit::{Namespace, Pod};
 use serde_json::Value;
@@ -89,6 +89,11 @@ impl Steady {
     pub(crate) fn remove_rule(&self, node: &Namespace) -> anyhow::Result<()> {
         node.output("nft", &["delete", "table", "ip", &format!("bench-{}", self.name)])?;
         Ok(())
+    }
+
+    /// Returns the pod's end of a waiting connection, if there is one.
+    pub(crate) fn accept(&self) -> Option<TcpStream> {
+        self.listeners.iter().find_map(|listener| listener.accept().ok()).map(|(stream, _)| stream)
     }
 
     /// Removes connections from the listeners' queues.

@@ -31,6 +31,13 @@ const ROWS: &[Row] = &[
     ("- direct", |it| two_micros(&it.near.direct)),
     ("- VIP against direct, p50 / p99", |it| two_ratios(&it.near.vip, &it.near.direct)),
     ("- one rule against direct", |it| two_ratios(&it.near.rule, &it.near.direct)),
+    ("with counters of Services: connect() to a pod of another node through a VIP, p50 / p99, us", |it| {
+        two_micros(&it.counting_far.vip)
+    }),
+    ("- VIP against direct, p50 / p99", |it| two_ratios(&it.counting_far.vip, &it.counting_far.direct)),
+    ("- start that switches them on, s", |it| seconds(it.counting.duration)),
+    ("- kernel commit of the first load, ms", |it| millis(it.counting_commits.first)),
+    ("- kernel commit of one change, median, ms", |it| fine_millis(it.counting_commits.changes.median())),
     ("refused connect(), no endpoints: from a pod, p50 / p99, us", |it| two_micros(&it.refusals.from_pod)),
     ("- from the node", |it| two_micros(&it.refusals.from_node)),
     ("mean Service / EndpointSlice, bytes of JSON", |it| {

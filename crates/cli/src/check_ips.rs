@@ -11,7 +11,7 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use portolan_serve::json::Value;
 use portolan_serve::{
-    NodePortRange, ServiceRanges,
+    LoadBalancerRanges, NodePortRange, ServiceRanges,
     audit::{Cluster, Report},
 };
 use portolan_watch::{Client, ClientSettings, connect, objects::list_all};
@@ -52,6 +52,9 @@ pub(crate) struct Options {
     /// Ranges of cluster IPs of a cluster that has no ServiceCIDRs (Kubernetes before 1.33).
     #[arg(long, value_name = "CIDR[,CIDR]")]
     service_cluster_ip_range: Option<ServiceRanges>,
+    /// Ranges of load-balancer addresses of a Portolan server: what is outside of them or not recorded is found, too.
+    #[arg(long, value_name = "CIDR,...")]
+    load_balancer_ip_range: Option<LoadBalancerRanges>,
 }
 
 /// Form of a report.
@@ -105,6 +108,9 @@ async fn list(client: &Client, path: &str) -> anyhow::Result<Option<Vec<Value>>>
 async fn look(client: &Client, options: &Options) -> anyhow::Result<Report> {
     let mut notes = Vec::new();
     let mut cluster = Cluster::new(options.service_node_port_range);
+    if let Some(ranges) = &options.load_balancer_ip_range {
+        cluster = cluster.with_load_balancers(ranges.clone());
+    }
     let services = list(client, SERVICES).await?.context("the API server has no Services")?;
     for service in services.iter().filter_map(Value::as_object) {
         cluster.add_service(service);

@@ -3,6 +3,7 @@
 mod check;
 mod check_ips;
 mod doctor;
+mod env;
 mod explain;
 mod objects;
 mod output;
@@ -10,6 +11,7 @@ mod plan;
 mod reference;
 mod serve;
 mod snapshot;
+mod up;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -45,6 +47,7 @@ enum PluginCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Up(Box<up::Options>),
     /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
     Proxy(Box<proxy::Options>),
     /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
@@ -63,6 +66,7 @@ enum Command {
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
     Doctor(portolan_doctor::Options),
+    Env(env::Options),
     Explain(explain::Options),
     Snapshot(snapshot::Options),
     Plan(plan::Options),
@@ -94,12 +98,17 @@ impl Program for Cli {
         match &self.command {
             Command::Proxy(options) => options.runs_until_signal(),
             Command::Serve { options, .. } => options.runs_until_signal(),
+            Command::Up(options) => options.runs_until_signal(),
             _ => false,
         }
     }
 
     fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
+            Command::Up(options) => {
+                privilege::raise();
+                return up::run(*options);
+            }
             Command::Proxy(options) => proxy::run(&options)?,
             Command::Cleanup(options) => proxy::clean_up(&options)?,
             Command::Status(options) => {
@@ -126,6 +135,10 @@ impl Program for Cli {
             Command::Doctor(options) => {
                 privilege::raise();
                 return doctor::run(&options);
+            }
+            Command::Env(options) => {
+                let _ = privilege::give_up();
+                env::run(&options)?;
             }
             Command::Explain(options) => {
                 if options.reads_kernel() {

@@ -1,10 +1,12 @@
 //! `portolan serve`: turns the options into a configuration and runs the API server.
 
+mod addons;
 mod kubeconfig;
 mod limits;
+pub(crate) mod listening;
 mod process;
 mod stores;
-mod tls;
+pub(crate) mod tls;
 
 use std::net::IpAddr;
 use std::net::SocketAddr;
@@ -18,11 +20,13 @@ use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use ipnet::IpNet;
 use portolan_node::config::parse_duration;
-use portolan_serve::{Api, ApiConfig, Config, ControllersConfig, NodePortRange, ServiceRanges};
+use portolan_serve::{
+    Api, ApiConfig, Config, ControllersConfig, LoadBalancerRanges, NodePortRange, ServiceRanges,
+};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Default folder of the data that outlives the server.
-const DATA_DIR: &str = "/var/lib/portolan";
+pub(crate) const DATA_DIR: &str = "/var/lib/portolan";
 /// The error if the first objects cannot be written.
 const CANNOT_BEGIN: &str = "cannot make what every cluster has";
 
@@ -32,20 +36,27 @@ const CANNOT_BEGIN: &str = "cannot make what every cluster has";
 pub(crate) struct Options {
     #[command(subcommand)]
     action: Option<Action>,
-    /// Address to listen on, with TLS.
-    #[arg(long, default_value = "127.0.0.1:6443", value_name = "IP:PORT")]
-    listen: SocketAddr,
-    /// Folder for what has to outlive the process, such as the certificate authority in its folder pki.
-    #[arg(long, default_value = DATA_DIR, value_name = "DIR")]
-    data_dir: PathBuf,
-    #[command(flatten)]
-    store: stores::StoreOptions,
     /// Look once for addresses and node ports that are not as they should be, mend what may be mended, print what was
     /// found, and end: with 0 if nothing is wrong any more, 2 if something is, 1 if it could not be found out.
     #[arg(long)]
     repair_once: bool,
     #[command(flatten)]
-    tls: tls::TlsOptions,
+    server: ServerOptions,
+}
+
+/// Options of the API server, for every subcommand that runs it.
+#[derive(Debug, Args)]
+pub(crate) struct ServerOptions {
+    /// Address to listen on, with TLS.
+    #[arg(long, default_value = "127.0.0.1:6443", value_name = "IP:PORT")]
+    pub(crate) listen: SocketAddr,
+    /// Folder for what has to outlive the process, such as the certificate authority in its folder pki.
+    #[arg(long, default_value = DATA_DIR, value_name = "DIR")]
+    pub(crate) data_dir: PathBuf,
+    #[command(flatten)]
+    store: stores::StoreOptions,
+    #[command(flatten)]
+    pub(crate) tls: tls::TlsOptions,
     #[command(flatten)]
     limits: limits::LimitOptions,
     /// After SIGTERM, keep serving for this long while /readyz says 503, so that clients go elsewhere first.
@@ -53,26 +64,32 @@ pub(crate) struct Options {
     shutdown_delay_duration: Duration,
     /// One or two CIDRs that cluster IPs are given from, the first being of the primary family.
     #[arg(long, default_value = "10.96.0.0/12", value_name = "CIDR[,CIDR]")]
-    service_cluster_ip_range: ServiceRanges,
+    pub(crate) service_cluster_ip_range: ServiceRanges,
     /// Ports that node ports are given from.
     #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
     service_node_port_range: NodePortRange,
     /// Ranges that pods have; no range of cluster IPs may overlap them.
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
-    cluster_cidr: Vec<IpNet>,
+    pub(crate) cluster_cidr: Vec<IpNet>,
+    /// CIDRs that Services of type LoadBalancer get their addresses from; without any, they get none. The network has to
+    /// lead these addresses to the nodes.
+    #[arg(long, value_name = "CIDR,...")]
+    load_balancer_ip_range: Option<LoadBalancerRanges>,
     /// Address at which others reach this server, as the endpoint of the Service default/kubernetes; the address
     /// listened on, unless that is loopback or all.
     #[arg(long, value_name = "IP")]
     advertise_address: Option<IpAddr>,
     /// Folder of YAML or JSON manifests to keep the objects in sync with.
     #[arg(long, value_name = "DIR")]
-    manifests: Option<PathBuf>,
+    pub(crate) manifests: Option<PathBuf>,
     /// `ignore` stores objects that no API server would: for testing clients.
     #[arg(long, value_enum, default_value_t = Validation::Strict)]
     validation: Validation,
     /// How long an Event is kept after it was last written to.
     #[arg(long, default_value = "1h", value_name = "DURATION", value_parser = parse_duration)]
     event_ttl: Duration,
+    #[command(flatten)]
+    addons: addons::AddonOptions,
 }
 
 /// What else can be done with the server's data.
@@ -98,36 +115,82 @@ impl Options {
     }
 }
 
+impl ServerOptions {
+    /// Returns true if this server probes endpoints.
+    pub(crate) const fn has_health_checks(&self) -> bool {
+        self.addons.has_health_checks()
+    }
+
+    /// Returns what the optional parts do at a start, one line for each that is on.
+    pub(crate) fn optional_parts(&self) -> Vec<String> {
+        self.addons.described()
+    }
+
+    /// Returns the settings of the API.
+    pub(crate) fn api(&self) -> ApiConfig {
+        ApiConfig {
+            service_ranges: self.service_cluster_ip_range.clone(),
+            node_ports: self.service_node_port_range,
+            pod_ranges: self.cluster_cidr.clone(),
+            load_balancer_ranges: self.load_balancer_ip_range.clone().unwrap_or_default(),
+            validate: self.validation == Validation::Strict,
+            // Another server of the same store may have health checks.
+            keeps_health_checks: self.addons.has_health_checks() || self.store.is_shared(),
+            ..ApiConfig::default()
+        }
+    }
+}
+
+/// What a subcommand adds to the server that it runs.
+pub(crate) struct Additions<F> {
+    /// Sets what no option sets.
+    pub(crate) adjust: Box<dyn FnOnce(&mut Config) + Send>,
+    /// Called with the address that the server listens on, when its store is open. Returns what ends the server.
+    pub(crate) started: F,
+}
+
 /// Serves until SIGTERM or SIGINT, or does the requested action.
 pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
     if let Some(Action::Kubeconfig(options)) = &options.action {
         return kubeconfig::run(options).map(|()| ExitCode::SUCCESS);
     }
-    let files = limits::raise_file_limit();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(serve(options, files))
+    if options.repair_once {
+        return runtime()?.block_on(repair_once(options.server));
+    }
+    let additions =
+        Additions { adjust: Box::new(|_| {}), started: |_: SocketAddr, _: &Arc<Api>| until_signal() };
+    run_server(options.server, additions).map(|()| ExitCode::SUCCESS)
 }
 
-async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
-    if options.repair_once {
-        return repair_once(options).await;
-    }
+/// Runs the server on this thread until `additions` end it.
+pub(crate) fn run_server<E: Future<Output = ()>>(
+    options: ServerOptions,
+    additions: Additions<impl FnOnce(SocketAddr, &Arc<Api>) -> anyhow::Result<E>>,
+) -> anyhow::Result<()> {
+    let files = limits::raise_file_limit();
+    runtime()?.block_on(serve(options, files, additions))
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()
+}
+
+async fn serve<E: Future<Output = ()>>(
+    options: ServerOptions,
+    files: usize,
+    additions: Additions<impl FnOnce(SocketAddr, &Arc<Api>) -> anyhow::Result<E>>,
+) -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind(options.listen)
         .await
-        .with_context(|| format!("--listen: cannot listen on {}", options.listen))?;
+        .with_context(|| listening::failure(options.listen))?;
     let address = listener.local_addr()?;
     let limits = options.limits.limits(files, options.shutdown_delay_duration);
     let transport =
         options.tls.transport(options.listen, &options.data_dir, &options.service_cluster_ip_range);
+    let api = options.api();
     let (store, data_dir) = (options.store, options.data_dir);
-    let config = Config {
-        api: ApiConfig {
-            service_ranges: options.service_cluster_ip_range,
-            node_ports: options.service_node_port_range,
-            pod_ranges: options.cluster_cidr,
-            validate: options.validation == Validation::Strict,
-            ..ApiConfig::default()
-        },
+    let mut config = Config {
+        api,
         controllers: ControllersConfig {
             kubernetes_service: true,
             advertise_address: options.advertise_address,
@@ -135,12 +198,14 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
             ..ControllersConfig::default()
         },
         listen: options.listen,
+        addons: options.addons.config(files, store.is_shared()),
         transport,
         limits,
         manifests: options.manifests,
         release_memory: Some(portolan_sock::memory::trim),
         ..Config::default()
     };
+    (additions.adjust)(&mut config);
     config.api.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
     portolan_serve::check_address(&config, address)?;
     config.metrics.register(Arc::new(process::Process));
@@ -148,24 +213,30 @@ async fn serve(options: Options, files: usize) -> anyhow::Result<ExitCode> {
     let asked = Arc::clone(&store);
     config.checks.register("store", Arc::new(move || asked.writable()));
     let api = Arc::new(Api::open(store, &config.api).await.context(CANNOT_BEGIN)?);
+    listening::note(&data_dir, address, &config.transport);
+    let end = (additions.started)(address, &api)?;
+    tracing::info!(%address, "serving the Kubernetes API");
+    Ok(portolan_serve::serve_with(api, config, listener, end).await?)
+}
+
+/// Completes when SIGTERM or SIGINT arrives.
+fn until_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     portolan_sock::signals::handled_elsewhere();
-    tracing::info!(%address, "serving the Kubernetes API");
-    portolan_serve::serve_with(api, config, listener, async move {
+    Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     })
-    .await?;
-    Ok(ExitCode::SUCCESS)
 }
 
-async fn repair_once(options: Options) -> anyhow::Result<ExitCode> {
+async fn repair_once(options: ServerOptions) -> anyhow::Result<ExitCode> {
     let config = ApiConfig {
         service_ranges: options.service_cluster_ip_range,
         node_ports: options.service_node_port_range,
+        load_balancer_ranges: options.load_balancer_ip_range.unwrap_or_default(),
         ..ApiConfig::default()
     };
     let store = options.store.open(&options.data_dir, config.history).await?;

@@ -106,6 +106,66 @@ fn a_cluster_is_checked_without_being_touched() {
     assert!(error.contains("gone"), "{error}");
 }
 
+#[test]
+fn load_balancer_addresses_are_checked() {
+    // This server has no range, so it mends nothing.
+    let server = Server::start(config()).unwrap();
+    let check = |arguments: &[&str]| {
+        let (code, text, error) =
+            portolan(&[&["check-ips", "--master", &server.url()][..], arguments].concat());
+        let finding = |line: &str| {
+            let (subject, problem) = (line.split_once(": ")?.0, line.rsplit_once('[')?.1);
+            Some(format!("{subject} {}", problem.trim_end_matches(']')))
+        };
+        let mut findings: Vec<String> = text.lines().filter_map(finding).collect();
+        findings.sort();
+        (code, findings, text + &error)
+    };
+    let put = |resource: Resource, object: &Value| {
+        let draft = Draft::new(resource, object.as_object().unwrap());
+        server.api().blocking().commit(Transaction::put(resource, draft, None)).unwrap();
+    };
+    let record = |ip: &str, owner: &str| {
+        let mut object = address(ip, owner);
+        object["metadata"]["labels"]["ipaddress.kubernetes.io/managed-by"] =
+            "load-balancer.portolan.dev".into();
+        put(Resource::IpAddress, &object);
+    };
+    let balanced = |name: &str, cluster_ip: &str, ip: &str| {
+        let mut object = service(name, cluster_ip);
+        object["spec"]["type"] = "LoadBalancer".into();
+        object["status"] = json!({"loadBalancer": {"ingress": [{"ip": ip, "ipMode": "VIP"}]}});
+        put(Resource::Service, &object);
+        put(Resource::IpAddress, &address(cluster_ip, name));
+    };
+    balanced("good", "10.96.0.1", "192.0.2.1");
+    record("192.0.2.1", "good");
+    balanced("foreign", "10.96.0.2", "198.51.100.1");
+    let range = ["--load-balancer-ip-range", "192.0.2.0/28"];
+    let (code, findings, text) = check(&range);
+    assert_eq!((code, findings), (0, vec![]), "{text}");
+    // Another Service with the address, one with an address that is not recorded, one from a former range, and an
+    // address without a Service.
+    balanced("twin", "10.96.0.3", "192.0.2.1");
+    balanced("lost", "10.96.0.4", "192.0.2.2");
+    balanced("kept", "10.96.0.5", "203.0.113.9");
+    record("203.0.113.9", "kept");
+    record("192.0.2.9", "nobody");
+    let (code, findings, text) = check(&range);
+    let expected = [
+        "IPAddress 192.0.2.9 IPAddressNotAllocated",
+        "Service default/kept LoadBalancerIPOutOfRange",
+        "Service default/lost LoadBalancerIPNotAllocated",
+        "Service default/twin LoadBalancerIPAlreadyAllocated",
+    ];
+    assert_eq!((code, findings), (2, expected.map(str::to_owned).to_vec()), "{text}");
+    // Without the ranges, only what is recorded can be judged.
+    let (code, findings, text) = check(&[]);
+    let expected =
+        ["IPAddress 192.0.2.9 IPAddressNotAllocated", "Service default/twin LoadBalancerIPAlreadyAllocated"];
+    assert_eq!((code, findings), (2, expected.map(str::to_owned).to_vec()), "{text}");
+}
+
 /// Starts an API server from before ServiceCIDRs: it has these Services and no other path. It ends with the test
 /// process.
 fn old_server(services: &[Value]) -> SocketAddr {

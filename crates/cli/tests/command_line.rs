@@ -28,9 +28,10 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pages) = (folder.path().join("config.yaml"), folder.path().join("man"));
     let (write, out) = (format!("--write-config-to={}", file.display()), pages.display().to_string());
-    let table: [(&[&str], &str); 15] = [
+    let table: [(&[&str], &str); 17] = [
         (&["--help"], "Usage: portolan <COMMAND>"),
         (&["--version"], "portolan "),
+        (&["up", "--help"], "Usage: portolan up [OPTIONS] [[NAMESPACE/]NAME=PORT[/PROTOCOL]:BACKEND,...]..."),
         (&["proxy", "--help"], "Usage: portolan proxy [OPTIONS]"),
         (&["proxy", "-h", "--cleanup"], "Usage: portolan proxy [OPTIONS]"),
         (&["proxy", "--version"], "Kubernetes v1.36.2+portolan-"),
@@ -42,6 +43,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
         (&["snapshot", "show", "--help"], "Usage: portolan snapshot show <FILE>"),
         (&["plan", "--help"], "Usage: portolan plan [OPTIONS]"),
         (&["check", "--help"], "Usage: portolan check [OPTIONS]"),
+        (&["env", "--help"], "Usage: portolan env [OPTIONS]"),
         (&["completions", "zsh"], "#compdef portolan"),
         (&["man", "--out", &out], ""),
     ];
@@ -56,8 +58,10 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 19] = [
+    let table: [(&[&str], &str); 24] = [
         (&[], "Usage: portolan <COMMAND>"),
+        (&["up", "web=80"], "there is no `:` between the port and the backends"),
+        (&["up", "--proxy-mode=fast"], "--proxy-mode"),
         (&["proxy", "argument"], "unexpected argument 'argument'"),
         (&["proxy", "--no-such-flag"], "Usage: portolan proxy [OPTIONS]"),
         (&["proxy", "--source-vip=10.0.0.1"], "unexpected argument '--source-vip'"),
@@ -79,6 +83,7 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
             "'--watch' cannot be used with '--service <NAMESPACE/NAME>'",
         ),
         (&["status", "--output=xml"], "[possible values: text, json, yaml]"),
+        (&["status", "--counters", "--namespace=a/b"], "Error: --namespace: `a/b` is no name of a namespace"),
         (
             &["snapshot", "--control-socket=/nonexistent/proxy.sock"],
             "no proxy answers at /nonexistent/proxy.sock",
@@ -87,6 +92,8 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
         (&["explain", "node", "10.96.0.1:80", "--snapshot=/nonexistent"], "Error: cannot read /nonexistent"),
         (&["plan", "--output=xml"], "[possible values: text, json, yaml]"),
         (&["check", "--init-only", "-v=x"], "-v"),
+        (&["env", "--data-dir=/nonexistent"], "there is no /nonexistent/admin.conf: give --kubeconfig"),
+        (&["serve", "--dns-forward=/etc/resolv.conf"], "--dns-listen"),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
     for (arguments, part) in table {

@@ -161,6 +161,25 @@ fn the_kernel_has_the_settings_and_timeouts_of_the_configuration() {
     assert!(timeouts().contains("1234 57 78"), "{} {}", timeouts(), proxy.output());
 }
 
+/// The kernel notifies of no change of virtual servers, so the comparison of each sync period finds it.
+#[test]
+fn virtual_servers_that_others_remove_are_written_again() {
+    let Some(cluster) = cluster() else { return };
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(IPVS);
+    let to = at("198.51.100.7:80");
+    reaches(client, Protocol::Tcp, to, &cluster.all_pods());
+    let virtual_servers = || node.output("ipvsadm", &["--save", "--numeric"]).unwrap();
+    let before = virtual_servers();
+    assert!(before.matches("-A ").count() >= 12, "{before}");
+    node.output("ipvsadm", &["--clear"]).unwrap();
+    let outcome = eventually(PATIENCE, "all virtual servers", || virtual_servers() == before);
+    assert!(outcome.is_ok(), "{} {}", virtual_servers(), proxy.output());
+    reaches(client, Protocol::Tcp, to, &cluster.all_pods());
+    proxy.terminate(PATIENCE).unwrap();
+}
+
 #[test]
 fn a_cleanup_puts_the_settings_back_whatever_ran_last() {
     let Some(cluster) = cluster() else { return };

@@ -38,13 +38,15 @@ struct Shell {
 }
 
 impl Shell {
-    fn new(kubectl: &Path) -> Self {
+    /// Starts the server, with these further arguments.
+    fn new(kubectl: &Path, more: &[&str]) -> Self {
         let node = Namespace::new("kubectl").unwrap();
         node.ip("link set lo up\n").unwrap();
         let folder = TempDir::new().unwrap();
         let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
         let (data, config) = (at("data"), at("admin.conf"));
         let arguments = ["serve", "--data-dir", &data, "--service-cluster-ip-range", "10.96.0.0/16"];
+        let arguments = [&arguments[..], more].concat();
         let mut server = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
         server.wait_for_output(PATIENCE, "serving").unwrap();
         let mut command = Command::new(BINARY);
@@ -157,11 +159,15 @@ fn commands() -> Vec<String> {
 
 /// Returns one shell for each kubectl.
 fn shells() -> Vec<Shell> {
+    shells_with(&[])
+}
+
+fn shells_with(arguments: &[&str]) -> Vec<Shell> {
     // Fails if there is none but the Makefile provides one.
     drop(tool("kubectl"));
     let programs: BTreeSet<_> =
         tools("kubectl").into_iter().map(|kubectl| kubectl.canonicalize().unwrap()).collect();
-    programs.iter().map(|kubectl| Shell::new(kubectl)).collect()
+    programs.iter().map(|kubectl| Shell::new(kubectl, arguments)).collect()
 }
 
 #[test]
@@ -179,6 +185,34 @@ fn the_commands_of_the_page_work() {
         shell.good(last);
         // The server's own Service is in another namespace.
         assert_eq!(shell.kubectl("get services,endpointslices,nodes -o name"), "");
+    }
+}
+
+#[test]
+fn load_balancer_addresses_are_external_ips() {
+    for shell in shells_with(&["--load-balancer-ip-range", "192.0.2.0/30"]) {
+        shell.kubectl("create namespace shop");
+        for name in ["a", "b", "late"] {
+            shell.kubectl(&format!("create service loadbalancer {name} --tcp=80"));
+        }
+        let external = |name: &str| {
+            let line = shell.kubectl(&format!("get service {name} --no-headers"));
+            line.split_whitespace().nth(3).unwrap().to_owned()
+        };
+        let (a, late) = (external("a"), external("late"));
+        assert!(a.starts_with("192.0.2.") && a != external("b"), "{a}");
+        assert_eq!(late, "<pending>");
+        let addresses = shell.kubectl("get ipaddresses -o name");
+        assert!(addresses.contains(&format!("ipaddress.networking.k8s.io/{a}\n")), "{addresses}");
+        let taken =
+            shell.bad(&format!("{SERVER} -n shop annotate service late portolan.dev/load-balancer-ips={a}"));
+        assert!(taken.contains(&format!("\"{a}\": is already allocated to Service shop/a")), "{taken}");
+        let events = shell.follow("get events --watch");
+        events.until("LoadBalancerIPPending");
+        let service = shell.follow("get service late --watch --no-headers");
+        assert!(service.next().contains("<pending>"));
+        shell.kubectl("delete service a");
+        assert!(service.next().contains(&a), "the only address that is free");
     }
 }
 

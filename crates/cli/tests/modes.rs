@@ -248,6 +248,28 @@ fn where_ipvs_lacks_something_iptables_runs_in_its_place() {
     assert_lossless(load);
 }
 
+/// Runs on kernels without IPVS, and in guests without one of the modules that it needs. On other kernels IPVS runs.
+#[test]
+fn where_the_kernel_has_no_ipvs_iptables_runs_in_its_place() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with("mode: ipvs\n");
+    in_sync(&mut proxy);
+    let missing = std::env::var("PORTOLAN_TEST_WITHOUT").ok();
+    if page(&cluster, "/proxyMode") == "ipvs" {
+        assert_eq!(missing, None, "{}", proxy.output());
+        return;
+    }
+    only(node, "iptables", &proxy);
+    let shown = "portolan_proxy_mode{mode=\"iptables\",reason=\"no_ipvs\",wanted=\"ipvs\"} 1";
+    assert!(page(&cluster, "/metrics").lines().any(|line| line == shown));
+    let event = cluster.event("ProxyModeFallback");
+    let text = event["note"].as_str().unwrap();
+    assert!(text.contains(missing.as_deref().unwrap_or("ip_vs")), "{text}");
+    assert_lossless(load::start(&cluster));
+}
+
 #[test]
 fn without_the_fall_back_what_ipvs_lacks_is_an_error() {
     let cluster = Cluster::new();

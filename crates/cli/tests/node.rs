@@ -169,6 +169,7 @@ fn the_start_waits_for_a_missing_node_object() {
     let outcome =
         eventually(PATIENCE, "the health server", || healthz().is_some_and(|got| got.status == 503));
     assert!(outcome.is_ok(), "{}", proxy.output());
+    proxy.wait_for_output(PATIENCE, "awaited=\"pod CIDRs of Node node1\"").unwrap();
     cluster.apply(with_pod_cidrs(&cluster, &[]));
     let outcome = eventually(PATIENCE, "a node", || healthz().is_some_and(|got| got.status == 200));
     assert!(outcome.is_ok(), "{}", proxy.output());

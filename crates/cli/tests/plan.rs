@@ -17,6 +17,7 @@ use std::process::{Command, Output};
 
 use common::{BINARY, Cluster, NODE, PATIENCE, at, objects, reaches};
 use portolan_testkit::{Namespace, Protocol, eventually};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -153,6 +154,26 @@ fn plan_start_plan_in_nftables_mode() {
 #[test]
 fn plan_start_plan_in_iptables_mode() {
     plan_start_plan("iptables", "    -A KUBE-SERVICES -m comment --comment \"default/web:tcp cluster IP\"");
+}
+
+/// Rules that another program removes while the agent cannot notice it are planned again.
+#[test]
+fn removed_rules_are_a_change() {
+    let removals: [(&str, &str, &[&str]); 4] = [
+        ("nftables", "nft", &["flush", "map", "ip", "portolan", "endpoints"]),
+        ("nftables", "nft", &["delete", "table", "ip", "portolan"]),
+        ("iptables", "iptables-nft", &["-t", "nat", "-F", "KUBE-SERVICES"]),
+        ("iptables", "iptables-nft", &["-t", "nat", "-F"]),
+    ];
+    for (mode, program, arguments) in removals {
+        let planned = Planned::new(mode);
+        let proxy = planned.cluster.proxy_with(&planned.yaml);
+        planned.no_change();
+        proxy.signal(Signal::STOP);
+        planned.node().output(program, arguments).unwrap();
+        let output = planned.plan(&[]);
+        assert_eq!(status(&output), 2, "{program} {arguments:?}: {}", text(&output.stdout));
+    }
 }
 
 /// The objects behind kube-proxy's tables, as manifests.

@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "status/counters.rs"]
+mod counters;
 #[path = "status/live.rs"]
 mod live;
 

@@ -81,13 +81,11 @@ fn with_redirected_packets_services_work_as_well() {
     serve_and_count(REDIRECT, "redirect");
 }
 
-/// Runs in a guest whose kernel lacks the module.
 #[test]
+#[ignore = "make vm-test runs it in a guest without nft_tproxy"]
 fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
-    if std::env::var("PORTOLAN_TEST_WITHOUT").is_ok_and(|module| module == "nft_tproxy") {
-        let output = serve_and_count("--userspace-capture=auto", "redirect");
-        assert!(output.contains("tproxy cannot be used"), "{output}");
-    }
+    let output = serve_and_count("--userspace-capture=auto", "redirect");
+    assert!(output.contains("tproxy cannot be used"), "{output}");
 }
 
 /// Checks Services and metrics with one way of capturing. Returns the proxy's log.

@@ -11,14 +11,14 @@ use super::{BATCH, queue::Queue};
 
 /// Follows some resources. Starts with their whole state.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub struct Feed {
     store: Arc<dyn Store>,
     sources: Vec<Source>,
 }
 
 /// An observation.
 #[derive(Debug)]
-pub(crate) enum Seen {
+pub enum Seen {
     /// All objects of the resource: at the start, and after a gap in the history.
     State(Resource, Vec<Arc<StoredObject>>),
     /// One change.
@@ -35,19 +35,20 @@ struct Source {
 }
 
 impl Feed {
-    pub(crate) fn new(store: &Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
+    /// Creates a feed of these resources.
+    pub fn new(store: &Arc<dyn Store>, resources: impl IntoIterator<Item = Resource>) -> Self {
         let source =
             |resource| Source { resource, signal: store.subscribe(resource), through: None, has_more: true };
         Self { store: Arc::clone(store), sources: resources.into_iter().map(source).collect() }
     }
 
-    /// Returns new observations, at most [`BATCH`] changes of each resource.
-    pub(crate) fn take(&mut self) -> Vec<Seen> {
+    /// Returns new observations, at most `BATCH` changes of each resource.
+    pub fn take(&mut self) -> Vec<Seen> {
         self.sources.iter_mut().flat_map(|source| source.take(&*self.store)).collect()
     }
 
     /// Returns true if there may be new observations already.
-    pub(crate) fn has_more(&self) -> bool {
+    pub fn has_more(&self) -> bool {
         self.sources.iter().any(|source| source.has_more || source.signal.has_changed().unwrap_or(false))
     }
 
@@ -65,7 +66,7 @@ impl Feed {
     }
 
     /// Waits until there may be new observations.
-    pub(crate) async fn changed(&mut self) {
+    pub async fn changed(&mut self) {
         if self.has_more() || self.sources.is_empty() {
             return;
         }

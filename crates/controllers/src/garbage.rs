@@ -11,7 +11,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use portolan_api::{
     Api, Propagation,
-    events::Warning,
+    events::Notice,
     metadata::{FOREGROUND, ORPHAN},
 };
 use portolan_schema::Resource;
@@ -294,12 +294,14 @@ fn note(object: &ObjectRef, owner: &Owner) -> String {
 }
 
 async fn tell(api: &Api, object: &ObjectRef, note: String) {
-    let warning = Warning {
+    let notice = Notice {
         regarding: (object.resource, object.namespace(), object.name()),
+        uid: None,
+        is_warning: true,
         controller: NAME,
         reason: "OwnerRefInvalidNamespace",
         action: "CollectGarbage",
         note,
     };
-    warning.send(api).await;
+    notice.send(api).await;
 }

@@ -3,28 +3,24 @@
 //! upstream does.
 //!
 //! Its endpoint is this server, if the server listens at an address that other hosts can reach. Each server on the
-//! same store has its own EndpointSlice and removes it when it stops. [`presence`] removes those of servers that
+//! same store has its own EndpointSlice and removes it when it stops. [`super::presence`] removes those of servers that
 //! crashed. [`endpoints`] writes the Endpoints of the Service from these slices.
 
 mod endpoints;
-mod presence;
 #[cfg(test)]
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 
-use portolan_api::{Api, ApiError, Effect, ServiceRanges, WriteOptions};
+use portolan_api::{Api, ApiError, ServiceRanges};
 use portolan_schema::json::json;
-use portolan_store::StoredObject;
 
-use self::presence::Presence;
+use super::presence::{self, MANAGED_BY, MANAGER, Presence, SERVICE_NAME, ServerService, ensure, log_made};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 const NAME: &str = "kubernetes";
 const PORT: u16 = 443;
-/// Label of the objects that these servers maintain (`k8s.io/api/discovery/v1` `LabelManagedBy`).
-const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-const MANAGER: &str = "apiserver.portolan";
+const SERVICE: ServerService = ServerService { namespace: "default", name: NAME };
 
 /// The Service, and this server's endpoint if it has one.
 #[derive(Debug, Clone)]
@@ -67,7 +63,7 @@ impl KubernetesService {
         match ensure(api, self.service()).await {
             Err(error @ (ApiError::Unavailable(_) | ApiError::Unconfirmed(_))) => Err(error),
             other => {
-                tell(other);
+                log_made(SERVICE, other);
                 Ok(())
             }
         }
@@ -75,22 +71,23 @@ impl KubernetesService {
 
     /// Creates missing objects, and removes those of servers that are gone.
     async fn sync(&self, api: &Api, presence: &mut Presence) {
-        tell(ensure(api, self.service()).await);
+        log_made(SERVICE, ensure(api, self.service()).await);
         let name = self.endpoint.map(|endpoint| self.slice_name(endpoint));
         if let (Some(endpoint), Some(name)) = (self.endpoint, &name) {
             if let Err(error) = presence::renew(api, name).await {
                 tracing::warn!(name, %error, "Lease not renewed");
             }
-            tell(ensure(api, self.slice(endpoint)).await);
+            log_made(SERVICE, ensure(api, self.slice(endpoint)).await);
         }
-        presence.sweep(api, name.as_deref()).await;
+        let own: Vec<&str> = name.as_deref().into_iter().collect();
+        presence.sweep(api, SERVICE, &own).await;
         endpoints::sync(api).await;
     }
 
     /// Removes this server's endpoint.
     pub(crate) async fn leave(&self, api: &Api) {
         if let Some(endpoint) = self.endpoint {
-            presence::leave(api, &self.slice_name(endpoint)).await;
+            presence::leave(api, SERVICE, &self.slice_name(endpoint)).await;
             endpoints::sync(api).await;
         }
     }
@@ -116,41 +113,10 @@ impl KubernetesService {
         let name = self.slice_name(endpoint);
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": name, "namespace": "default", "labels": {"kubernetes.io/service-name": NAME, MANAGED_BY: MANAGER}},
+            "metadata": {"name": name, "namespace": "default", "labels": {SERVICE_NAME: NAME, MANAGED_BY: MANAGER}},
             "addressType": if endpoint.is_ipv4() { "IPv4" } else { "IPv6" },
             "endpoints": [{"addresses": [endpoint], "conditions": {"ready": true}}],
             "ports": [{"name": "https", "protocol": "TCP", "port": self.port}],
         })
-    }
-}
-
-/// Returns true if this is the EndpointSlice of a server.
-fn is_of_a_server(slice: &StoredObject) -> bool {
-    let labels = slice.labels();
-    labels.get(MANAGED_BY) == Some(MANAGER) && labels.get("kubernetes.io/service-name") == Some(NAME)
-}
-
-fn tell(made: Result<Option<String>, ApiError>) {
-    match made {
-        Ok(Some(key)) => tracing::info!(key, "made"),
-        Ok(None) => {}
-        Err(error) => tracing::error!(%error, "the Service default/kubernetes can not be made"),
-    }
-}
-
-/// Creates the object if it does not exist. Returns its key if it was created.
-async fn ensure(api: &Api, object: portolan_schema::json::Value) -> Result<Option<String>, ApiError> {
-    let Some(object) = object.as_object().cloned() else { return Ok(None) };
-    let resource = portolan_api::resource_of(&object)?;
-    let metadata = portolan_schema::json::object(&object, "metadata");
-    let name = metadata.and_then(|it| portolan_schema::json::text(it, "name")).unwrap_or_default();
-    let key = format!("default/{name}");
-    if api.store().latest(resource, &key).is_some() {
-        return Ok(None);
-    }
-    match api.create(resource, "default", object, WriteOptions::default()).await {
-        Ok(outcome) => Ok((outcome.effect == Effect::Created).then_some(key)),
-        Err(ApiError::AlreadyExists { .. }) => Ok(None),
-        Err(error) => Err(error),
     }
 }

@@ -1,8 +1,9 @@
-//! The API server's own controllers. They maintain the objects that every cluster has, track the state of
-//! ServiceCIDRs, repair addresses and node ports, collect garbage, empty deleted Namespaces, mirror Endpoints to
-//! EndpointSlices, remove expired Events, and follow a folder of [`manifests`].
+//! The API server's own controllers. They maintain the objects that every cluster has and the Service of the DNS server,
+//! track the state of ServiceCIDRs, repair addresses and node ports, give Services the load-balancer addresses for which
+//! they wait, collect garbage, empty deleted Namespaces, mirror Endpoints to EndpointSlices, remove expired Events, register
+//! the Node of the server's host, and follow a folder of [`manifests`].
 //!
-//! In: the changes of the store, files of manifests, the time. Out: writes through [`Api`], and counts of what was
+//! In: the changes of the store, files of manifests, the host's addresses, the time. Out: writes through [`Api`], and counts of what was
 //! repaired.
 //!
 //! Must not know: HTTP, TLS, clients.
@@ -12,14 +13,18 @@
 //! controllers at the same time. Every write is conditional on the object that was read, so one server succeeds and
 //! the others find nothing left to do.
 
+mod dns_service;
 mod expiry;
 mod feed;
 mod garbage;
 mod kubernetes_service;
+mod load_balancer;
 pub mod manifests;
 mod mirror;
 mod namespaces;
 mod object;
+mod own_node;
+mod presence;
 mod queue;
 mod repair;
 mod service_cidr;
@@ -38,9 +43,13 @@ use futures::{FutureExt, StreamExt, future::BoxFuture, stream};
 use portolan_api::{Api, ApiError};
 use tokio::{sync::watch, task::JoinSet};
 
-pub(crate) use self::feed::{Feed, Seen};
+pub use self::feed::{Feed, Seen};
+pub use self::own_node::OwnNode;
 pub use self::repair::{RepairCounters, RepairMetrics, repair_once};
-use self::{expiry::Expiry, garbage::Collector, mirror::Mirror, namespaces::Namespaces};
+use self::{
+    dns_service::DnsService, expiry::Expiry, garbage::Collector, load_balancer::LoadBalancers,
+    mirror::Mirror, namespaces::Namespaces,
+};
 
 /// Interval at which the objects of every cluster are checked (as upstream's controllers of both objects).
 const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
@@ -56,11 +65,16 @@ pub struct ControllersConfig {
     pub kubernetes_service: bool,
     /// Address of that Service's endpoint (`--advertise-address`). `None`: the address listened on.
     pub advertise_address: Option<IpAddr>,
+    /// Addresses at which this process answers DNS requests: the endpoints of the Service `kube-system/kube-dns`, which
+    /// is maintained if pods can reach one of them.
+    pub dns_endpoints: Vec<SocketAddr>,
     /// True if garbage is collected, deleted Namespaces are emptied, Endpoints are mirrored and Events expire. False
     /// for tests of clients whose objects name owners that do not exist.
     pub housekeeping: bool,
     /// Time that an Event is kept after the last write to it (`--event-ttl`).
     pub event_ttl: Duration,
+    /// The host whose Node is registered, if it is.
+    pub own_node: Option<OwnNode>,
 }
 
 impl Default for ControllersConfig {
@@ -68,8 +82,10 @@ impl Default for ControllersConfig {
         Self {
             kubernetes_service: false,
             advertise_address: None,
+            dns_endpoints: Vec::new(),
             housekeeping: true,
             event_ttl: Duration::from_secs(60 * 60),
+            own_node: None,
         }
     }
 }
@@ -92,10 +108,21 @@ pub async fn start(
         tasks.spawn(until_stop(Mirror::new(api).run(), stopping.clone()));
         tasks.spawn(until_stop(Expiry::new(api, config.event_ttl).run(), stopping.clone()));
     }
+    if !api.load_balancer_ranges().is_empty() {
+        tasks.spawn(until_stop(LoadBalancers::new(api).run(), stopping.clone()));
+    }
     portolan_api::service_cidr::sync(api).await;
     let kubernetes = kubernetes_service::KubernetesService::new(config, api.ranges(), address);
     if let Some(kubernetes) = &kubernetes {
         kubernetes.begin(api).await?;
+    }
+    let own_node = config.own_node.clone();
+    if let Some(node) = &own_node {
+        node.sync(api).await;
+    }
+    let dns = DnsService::new(config, api);
+    if let Some(dns) = &dns {
+        dns.begin(api).await?;
     }
     let mut repair = repair::Repair::new(repairs.clone());
     repair.pass(api).await;
@@ -106,7 +133,9 @@ pub async fn start(
             tokio::join!(
                 service_cidr::keep(&api),
                 repair.keep(&api),
-                kubernetes_service::keep(&api, kubernetes.as_ref())
+                kubernetes_service::keep(&api, kubernetes.as_ref()),
+                own_node::keep(&api, own_node.as_ref()),
+                dns_service::keep(&api, dns.as_ref())
             )
         };
         tokio::select! {
@@ -115,6 +144,9 @@ pub async fn start(
         }
         if let Some(kubernetes) = &kubernetes {
             kubernetes.leave(&api).await;
+        }
+        if let Some(dns) = &dns {
+            dns.leave(&api).await;
         }
     });
     Ok(())

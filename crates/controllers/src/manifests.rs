@@ -12,6 +12,7 @@ mod contents;
 mod documents;
 mod elsewhere;
 mod follow;
+mod given;
 mod marker;
 mod reading;
 
@@ -30,6 +31,7 @@ use portolan_schema::{
 use portolan_store::{Scope, StoredObject};
 
 pub use self::follow::Follower;
+pub use self::given::{Given, GivenError, Keeper};
 pub(crate) use self::marker::MARKER;
 pub use self::reading::{Declared, Read, parse, read, read_stream};
 use self::{
@@ -51,7 +53,12 @@ struct Folder {
     files: BTreeMap<PathBuf, File>,
     /// Objects that could not be pruned yet.
     leftover: HashSet<ObjectId>,
+    reserved: Reserved,
 }
+
+/// The objects of one source, which another one must not declare, with the place where each is declared.
+#[derive(Debug, Default)]
+pub struct Reserved(HashMap<ObjectId, PathBuf>);
 
 /// A file as it was last read.
 #[derive(Debug, Default)]
@@ -99,7 +106,8 @@ pub fn has_made(api: &Arc<Api>, folder: &Path) -> bool {
 impl Folder {
     /// Creates the folder's state, with the objects that the folder created before this process started.
     fn new(api: Arc<Api>, path: PathBuf) -> Self {
-        let mut folder = Self { api, path, files: BTreeMap::new(), leftover: HashSet::new() };
+        let (files, leftover) = (BTreeMap::new(), HashSet::new());
+        let mut folder = Self { api, path, files, leftover, reserved: Reserved::default() };
         for resource in Resource::kept() {
             let snapshot = folder.api.store().snapshot(resource, &Scope::default(), None);
             for object in snapshot.into_iter().flat_map(|it| it.objects) {
@@ -117,7 +125,7 @@ impl Folder {
         let mut before = std::mem::take(&mut self.files);
         let mut made = std::mem::take(&mut self.leftover);
         made.extend(before.values().flat_map(|file| file.objects.iter().cloned()));
-        let mut declared: HashMap<ObjectId, PathBuf> = HashMap::new();
+        let mut declared = self.reserved.0.clone();
         let mut synced = Synced::Done;
         for (path, found) in contents {
             let old = before.remove(&path).unwrap_or_default();

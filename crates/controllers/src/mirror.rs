@@ -7,7 +7,7 @@ mod tests;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use portolan_api::{Api, ApiError, DeleteOptions, Part, Preconditions, WriteOptions, events::Warning};
+use portolan_api::{Api, ApiError, DeleteOptions, Part, Preconditions, WriteOptions, events::Notice};
 use portolan_schema::{Resource, json::Object};
 use portolan_store::{Scope, StoredObject};
 
@@ -278,12 +278,14 @@ fn remarks(wanted: &Wanted) -> Vec<(&'static str, String)> {
 }
 
 async fn tell(api: &Api, endpoints: &ObjectRef, reason: &'static str, note: String) {
-    let warning = Warning {
+    let notice = Notice {
         regarding: (endpoints.resource, endpoints.namespace(), endpoints.name()),
+        uid: None,
+        is_warning: true,
         controller: NAME,
         reason,
         action: "MirrorEndpoints",
         note,
     };
-    warning.send(api).await;
+    notice.send(api).await;
 }

@@ -12,8 +12,8 @@ use std::{
 use portolan_api::{
     Api, ApiError, address_draft,
     audit::{Cluster, Report},
-    events::Warning,
-    port_draft,
+    events::Notice,
+    load_balancer_draft, port_draft,
 };
 use portolan_ipam::{
     ServiceKey,
@@ -196,6 +196,7 @@ async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
     let ports = ports.iter().filter_map(|object| object.key().parse().ok()).collect();
     let mut cluster =
         Cluster::new(api.node_port_range()).with_families(api.families()).with_recorded_ports(ports);
+    cluster = cluster.with_load_balancers(api.load_balancer_ranges().clone());
     cluster.knows_addresses();
     for object in cidrs {
         cluster.add_service_cidr(&object.decode());
@@ -225,9 +226,15 @@ async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
 /// a wrong parent is replaced in place, so that its address is never free in between.
 async fn mend(store: &dyn Store, at: u64, finding: &Finding) -> Result<(), Interrupted> {
     let steps = match (&finding.mend, &finding.subject) {
-        (Mend::CreateAddress(address, owner) | Mend::ReplaceAddress(address, owner), _) => {
+        (
+            Mend::CreateAddress(address, owner)
+            | Mend::ReplaceAddress(address, owner)
+            | Mend::RecordLoadBalancer(address, owner),
+            _,
+        ) => {
             let expected = revision(store, at, Resource::IpAddress, &address.to_string())?;
-            let draft = address_draft(*address, owner);
+            let is_balancer = matches!(finding.mend, Mend::RecordLoadBalancer(..));
+            let draft = if is_balancer { load_balancer_draft } else { address_draft }(*address, owner);
             vec![
                 present(service(store, at, owner)?)?,
                 Step::Put { resource: Resource::IpAddress, draft, expected },
@@ -296,7 +303,9 @@ async fn report(api: &Api, finding: &Finding) {
     let controller =
         if is_port { "portallocator-repair-controller" } else { "ipallocator-repair-controller" };
     let note = finding.problem.to_string();
-    Warning { regarding: (resource, namespace, &name), controller, reason, action, note }.send(api).await;
+    let regarding = (resource, namespace, name.as_str());
+    let notice = Notice { regarding, uid: None, is_warning: true, controller, reason, action, note };
+    notice.send(api).await;
 }
 
 fn count(metrics: &mut RepairMetrics, findings: &[Finding]) {

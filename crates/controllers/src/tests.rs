@@ -96,6 +96,40 @@ fn repair_fixes_what_it_may_and_reports_the_rest() {
 }
 
 #[test]
+fn load_balancer_addresses_are_repaired() {
+    let config = portolan_api::ApiConfig {
+        load_balancer_ranges: "192.0.2.0/28".parse().unwrap(),
+        ..Default::default()
+    };
+    let api = Api::new(&config);
+    let mut balanced = service("a", "10.96.0.9");
+    balanced["spec"]["type"] = "LoadBalancer".into();
+    let created: Value = serde_json::from_slice(&apply(&api, balanced).unwrap().object).unwrap();
+    let address = created["status"]["loadBalancer"]["ingress"][0]["ip"].as_str().unwrap().to_owned();
+    let mut repair = Repair::default();
+    assert_eq!(problems(&api, &mut repair), Vec::<String>::new());
+    let record = get(&api, Resource::IpAddress, &address).unwrap();
+    let mut leak = record.clone();
+    leak["metadata"]["name"] = "203.0.113.9".into();
+    leak["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z".into();
+    leak["spec"]["parentRef"]["name"] = "nobody".into();
+    put(&api, Resource::IpAddress, &leak);
+    delete(&api, Resource::IpAddress, &address);
+    assert!(api.lacks_address());
+    let found = problems(&api, &mut repair);
+    assert_eq!(found, ["a LoadBalancerIPNotAllocated", "203.0.113.9 IPAddressNotAllocated"]);
+    assert_eq!(problems(&api, &mut repair), Vec::<String>::new());
+    let again = get(&api, Resource::IpAddress, &address).unwrap();
+    assert_eq!(again["spec"], record["spec"]);
+    assert_eq!(again["metadata"]["labels"], record["metadata"]["labels"]);
+    assert_eq!(get(&api, Resource::IpAddress, "203.0.113.9"), None);
+    // Without the range, the Service keeps its address and is named.
+    let api = block_on(Api::open(std::sync::Arc::clone(api.store()), &portolan_api::ApiConfig::default()));
+    let found = problems(&api.unwrap(), &mut repair);
+    assert_eq!(found, ["a LoadBalancerIPOutOfRange"]);
+}
+
+#[test]
 fn each_kind_of_problem_is_found_and_repaired_or_only_reported() {
     let api = api();
     let old = "2020-01-01T00:00:00Z";

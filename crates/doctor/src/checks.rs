@@ -1,5 +1,6 @@
 //! The checks: facts in, findings out. No I/O.
 
+mod affinity;
 mod cluster;
 mod conntrack;
 pub mod firewall;
@@ -15,9 +16,10 @@ pub use proxies::{Mode, mode};
 
 /// Returns all findings, worst first; those of equal severity in the order of [`Code::ALL`](crate::Code::ALL).
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let checks: [fn(&Facts) -> Vec<Finding>; 7] = [
+    let checks: [fn(&Facts) -> Vec<Finding>; 8] = [
         kernel::findings,
         conntrack::findings,
+        affinity::findings,
         links::findings,
         firewall::findings,
         translation::findings,

@@ -23,6 +23,8 @@ pub struct Facts {
     pub settings: BTreeMap<String, String>,
     /// The counters of connection tracking; `None` if the kernel does not track connections.
     pub conntrack: Option<ConntrackCounters>,
+    /// The lists of clients with session affinity in the iptables mode; `None` without them.
+    pub affinity: Option<AffinityLists>,
     /// The network interfaces, by index.
     pub links: Vec<Link>,
     /// Proxies that run in this network namespace.
@@ -88,6 +90,15 @@ pub struct ConntrackCounters {
     pub drop: u64,
     /// Entries that were removed early to make room for others.
     pub early_drop: u64,
+}
+
+/// The lists of clients that the `recent` match of iptables keeps for endpoints of Services.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AffinityLists {
+    /// Maximum number of clients of a list (`ip_list_tot`, see `net/netfilter/xt_recent.c`).
+    pub limit: usize,
+    /// Names of the lists that have as many clients, sorted.
+    pub full: Vec<String>,
 }
 
 /// The proxies that run in this network namespace.

@@ -88,6 +88,9 @@ codes! {
     TcpWindowsStrict: "tcp-windows-strict",
         breaks "Packets that arrive late are not translated: the client sees a reset in the middle of a transfer.",
         mend "`conntrack.tcpBeLiberal: true`, or `sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1`";
+    AffinityListFull: "affinity-list-full",
+        breaks "With session affinity in the iptables mode, an endpoint remembers the last clients only: others lose their endpoint.",
+        mend "load xt_recent with `ip_list_tot=CLIENTS`, or choose `mode: nftables`";
     NodePortsNotReserved: "node-ports-not-reserved",
         breaks "The node may use a node port for a connection of its own, whose answers then go to the Service.",
         mend "`sysctl -w net.ipv4.ip_local_reserved_ports=RANGE`";

@@ -26,6 +26,7 @@ pub fn facts(host: &Host) -> Facts {
     files::settings(host, &mut facts);
     facts.conntrack = files::conntrack(host);
     facts.has_ipvs = files::has_ipvs(host);
+    facts.affinity = files::affinity(host);
     match processes::read() {
         Ok(proxies) => facts.proxies = proxies,
         Err(error) => facts.unread.push(unread("processes", &error)),

@@ -1,4 +1,4 @@
-//! Checks that a range may hold cluster IPs and does not overlap other networks.
+//! Checks that a range may hold addresses of Services and does not overlap other networks.
 
 use ipnet::IpNet;
 use thiserror::Error;
@@ -15,6 +15,10 @@ pub struct Neighbours<'a> {
     pub pods: &'a [IpNet],
     /// Networks of nodes, or their addresses as /32 and /128.
     pub nodes: &'a [IpNet],
+    /// Ranges of cluster IPs.
+    pub cluster_ips: &'a [IpNet],
+    /// Ranges of load-balancer addresses.
+    pub load_balancers: &'a [IpNet],
 }
 
 /// The networks that a Node uses.
@@ -26,32 +30,53 @@ pub struct NodeNetworks {
     pub pods: Vec<IpNet>,
 }
 
-/// A network of a Node that overlaps a range of cluster IPs, so that the destination of a packet is ambiguous.
+/// A network of a Node that overlaps a range of Services, so that the destination of a packet is ambiguous.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{network}, {use_} of the Node, overlaps the range {range} of cluster IPs; change one of them")]
+#[error("{network}, {use_} of the Node, overlaps the range {range} of {of}; change one of them", of = .of.name())]
 pub struct NodeOverlap {
     /// The Node's network.
     pub network: IpNet,
     /// `an address` or `a range of pods`.
     pub use_: &'static str,
-    /// The range of cluster IPs.
+    /// The range.
     pub range: IpNet,
+    /// The addresses in the range.
+    pub of: RangeUse,
+}
+
+/// The addresses that a range has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RangeUse {
+    /// Cluster IPs.
+    ClusterIps,
+    /// Addresses of Services of type LoadBalancer.
+    LoadBalancers,
+}
+
+impl RangeUse {
+    /// Returns the name for texts.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClusterIps => "cluster IPs",
+            Self::LoadBalancers => "load-balancer addresses",
+        }
+    }
 }
 
 impl NodeNetworks {
-    /// Returns each network that overlaps a range of cluster IPs, with the first such range.
-    pub fn overlaps(&self, ranges: &[IpNet]) -> Vec<NodeOverlap> {
+    /// Returns each network that overlaps one of the ranges, with the first such range.
+    pub fn overlaps(&self, ranges: &[IpNet], of: RangeUse) -> Vec<NodeOverlap> {
         let addresses = self.addresses.iter().map(|network| (*network, "an address"));
         let pods = self.pods.iter().map(|network| (*network, "a range of pods"));
         let overlap = |(network, use_)| {
             let range = ranges.iter().copied().find(|range| overlap(network, *range))?;
-            Some(NodeOverlap { network, use_, range })
+            Some(NodeOverlap { network, use_, range, of })
         };
         addresses.chain(pods).filter_map(overlap).collect()
     }
 }
 
-/// The reason why a range may not hold cluster IPs.
+/// The reason why a range may not hold addresses of Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RangeRefusal {
     /// The CIDR is not a valid range.
@@ -74,7 +99,7 @@ pub enum RangeRefusal {
         range: IpNet,
         /// The overlapping range.
         other: IpNet,
-        /// `pods` or `nodes`.
+        /// `pods`, `nodes`, `cluster IPs` or `load-balancer addresses`.
         user: &'static str,
     },
     /// The primary range has fewer than 8 addresses.
@@ -118,7 +143,12 @@ pub fn check_range(net: IpNet, neighbours: Neighbours<'_>) -> Result<AddressRang
             return Err(RangeRefusal::Reserved { range: net, reserved, use_ });
         }
     }
-    for (others, user) in [(neighbours.pods, "pods"), (neighbours.nodes, "nodes")] {
+    for (others, user) in [
+        (neighbours.pods, "pods"),
+        (neighbours.nodes, "nodes"),
+        (neighbours.cluster_ips, "cluster IPs"),
+        (neighbours.load_balancers, "load-balancer addresses"),
+    ] {
         if let Some(other) = others.iter().copied().find(|other| overlap(net, *other)) {
             return Err(RangeRefusal::InUse { range: net, other, user });
         }
@@ -192,7 +222,8 @@ mod tests {
 
     #[test]
     fn ranges_in_use_are_refused_either_way_round() {
-        let neighbours = Neighbours { pods: &[net("10.0.0.0/16")], nodes: &[net("192.168.0.7/32")] };
+        let (pods, nodes) = ([net("10.0.0.0/16")], [net("192.168.0.7/32")]);
+        let neighbours = Neighbours { pods: &pods, nodes: &nodes, ..Neighbours::default() };
         for (text, user) in [("10.0.3.0/24", "pods"), ("10.0.0.0/8", "pods"), ("192.168.0.0/24", "nodes")] {
             let refusal = check_range(net(text), neighbours).unwrap_err();
             assert!(matches!(refusal, RangeRefusal::InUse { user: found, .. } if found == user), "{refusal}");
@@ -207,7 +238,7 @@ mod tests {
             pods: vec![net("10.0.0.0/8"), net("10.1.0.0/24")],
         };
         let texts: Vec<String> = node
-            .overlaps(&[net("10.96.0.0/16"), net("fd00::/112")])
+            .overlaps(&[net("10.96.0.0/16"), net("fd00::/112")], RangeUse::ClusterIps)
             .iter()
             .map(|overlap| format!("{} {} {}", overlap.network, overlap.use_, overlap.range))
             .collect();
@@ -219,7 +250,7 @@ mod tests {
                 "10.0.0.0/8 a range of pods 10.96.0.0/16"
             ]
         );
-        assert_eq!(node.overlaps(&[]), []);
+        assert_eq!(node.overlaps(&[], RangeUse::ClusterIps), []);
     }
 
     #[test]

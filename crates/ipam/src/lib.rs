@@ -1,8 +1,9 @@
-//! Cluster IPs and node ports: which are allocated, which may be allocated, and an audit of a cluster's allocations.
+//! Cluster IPs, addresses of load balancers and node ports: which are allocated, which may be allocated, and an audit of
+//! a cluster's allocations.
 //!
 //! The crate owns the arithmetic of ranges and their static bands, the sets of allocated numbers, the decision which
-//! families, addresses and node ports a Service gets ([`Planner`]), the validation of ranges, and the audit of a
-//! cluster ([`repair`]). Specs, ranges and objects go in as plain values. Plans, errors and findings come out. The
+//! families, addresses and node ports a Service gets ([`Planner`], [`load_balancer`]), the validation of ranges, and the
+//! audit of a cluster ([`repair`]). Specs, ranges and objects go in as plain values. Plans, errors and findings come out. The
 //! caller supplies randomness and the time. The crate must not know I/O, clocks, async, JSON, stores or watches.
 
 pub mod bitmap;
@@ -10,6 +11,7 @@ pub mod check;
 pub mod error;
 pub mod families;
 pub mod family;
+pub mod load_balancer;
 pub mod node_port;
 pub mod plan;
 pub mod pool;

@@ -204,6 +204,7 @@ impl Planner<'_> {
         Claims {
             addresses: addresses.filter(|address| is_own(self.holders.of_address(*address))).collect(),
             ports: ports.filter(|port| is_own(self.holders.of_port(*port))).collect(),
+            ..Claims::default()
         }
     }
 }

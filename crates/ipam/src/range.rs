@@ -30,7 +30,7 @@ pub enum RangeError {
     #[error("{0} has bits set behind its prefix; write it as {network}", network = .0.trunc())]
     HostBits(IpNet),
     /// The range has more addresses than an offset of 64 bits can number.
-    #[error("{0} is too large; the prefix of an IPv6 range of cluster IPs has 64 bits or more")]
+    #[error("{0} is too large; the prefix of an IPv6 range has 64 bits or more")]
     TooLarge(IpNet),
 }
 

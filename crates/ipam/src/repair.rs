@@ -1,4 +1,5 @@
-//! The audit of a cluster: compares Services, `IPAddress` objects, ranges, node ports and Nodes with each other.
+//! The audit of a cluster: compares Services, `IPAddress` objects, ranges, node ports and Nodes with each other. Rules for
+//! load-balancer addresses are ours: upstream allocates none.
 //!
 //! The audit writes nothing. Each [`Finding`] names a problem and the repair that needs no approval. The caller makes
 //! the repair, or only reports it if the cluster belongs to another controller. Rules and times are those of
@@ -16,7 +17,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::{
-    check::{NodeNetworks, NodeOverlap},
+    check::{NodeNetworks, NodeOverlap, RangeUse},
     family::Families,
     node_port::NodePortRange,
     range::AddressRange,
@@ -24,6 +25,7 @@ use crate::{
 };
 
 mod addresses;
+mod load_balancers;
 mod ports;
 #[cfg(test)]
 mod tests;
@@ -47,6 +49,8 @@ pub struct Observed<'a> {
     pub addresses: &'a [AddressObject],
     /// The ranges of all ServiceCIDRs.
     pub ranges: &'a [AddressRange],
+    /// The ranges of load-balancer addresses. `None` if they are not known.
+    pub load_balancers: Option<&'a [AddressRange]>,
     /// All Nodes: their names and networks.
     pub nodes: &'a [(String, NodeNetworks)],
     /// The configured families.
@@ -66,6 +70,8 @@ pub struct ServiceObject {
     pub key: ServiceKey,
     /// Its spec.
     pub spec: ServiceSpec,
+    /// The load-balancer addresses that its status lists, if the server is its load balancer.
+    pub load_balancer: Vec<IpAddr>,
     /// `metadata.creationTimestamp`.
     pub created: u64,
 }
@@ -79,6 +85,8 @@ pub struct AddressObject {
     pub parent: Parent,
     /// True if the label `ipaddress.kubernetes.io/managed-by` is `ipallocator.k8s.io`.
     pub is_managed: bool,
+    /// True if this label says that the address is a load-balancer address.
+    pub is_load_balancer: bool,
     /// True if the label `ipaddress.kubernetes.io/ip-family` matches the address.
     pub has_family_label: bool,
     /// `metadata.creationTimestamp`.
@@ -165,6 +173,24 @@ pub enum Problem {
     /// The `IPAddress` of a cluster IP lacks the labels of an allocated cluster IP.
     #[error("the IPAddress of cluster IP {0} has wrong labels")]
     WrongLabels(IpAddr),
+    /// A load-balancer address is not recorded for its Service.
+    #[error("load-balancer address {0} is not allocated")]
+    BalancerNotAllocated(IpAddr),
+    /// A load-balancer address belongs to another object.
+    #[error(
+        "load-balancer address {address} is already allocated to {holder}; edit the Service, and it gets another"
+    )]
+    BalancerDuplicate {
+        /// The address.
+        address: IpAddr,
+        /// `namespace/name` of the Service, or a description of the object.
+        holder: String,
+    },
+    /// A load-balancer address is in no range. The Service keeps it.
+    #[error(
+        "load-balancer address {0} is in no configured range; the Service keeps it until it requests another"
+    )]
+    BalancerOutOfRange(IpAddr),
     /// An `IPAddress` of this allocator does not refer to a Service.
     #[error("IPAddress {0} does not belong to a Service")]
     NoService(IpAddr),
@@ -206,7 +232,7 @@ pub enum Problem {
         /// Number of audits that have seen it, this one included.
         sightings: u8,
     },
-    /// A Node uses addresses of a range of cluster IPs.
+    /// A Node uses addresses of a range of Services.
     #[error(transparent)]
     NodeOverlap(NodeOverlap),
 }
@@ -220,6 +246,8 @@ pub enum Mend {
     CreateAddress(IpAddr, ServiceKey),
     /// Delete the `IPAddress` and create one for this Service.
     ReplaceAddress(IpAddr, ServiceKey),
+    /// Create or replace the `IPAddress` of a load-balancer address of this Service.
+    RecordLoadBalancer(IpAddr, ServiceKey),
     /// Delete the `IPAddress`.
     DeleteAddress(IpAddr),
     /// Record the node port as allocated.
@@ -242,7 +270,13 @@ impl Problem {
             Self::PortNotAllocated(_) => Some("PortNotAllocated"),
             Self::PortDuplicate { .. } => Some("PortAlreadyAllocated"),
             Self::PortOutOfRange(_) => Some("PortOutOfRange"),
-            Self::NodeOverlap(_) => Some("NodeOverlapsServiceCIDR"),
+            Self::BalancerNotAllocated(_) => Some("LoadBalancerIPNotAllocated"),
+            Self::BalancerDuplicate { .. } => Some("LoadBalancerIPAlreadyAllocated"),
+            Self::BalancerOutOfRange(_) => Some("LoadBalancerIPOutOfRange"),
+            Self::NodeOverlap(overlap) => Some(match overlap.of {
+                RangeUse::ClusterIps => "NodeOverlapsServiceCIDR",
+                RangeUse::LoadBalancers => "NodeOverlapsLoadBalancerRange",
+            }),
             Self::WrongLabels(_) | Self::PortLeaked { .. } => None,
         }
     }
@@ -258,6 +292,9 @@ impl Problem {
             | Self::AddressWronglyHeld(_)
             | Self::AddressDuplicate { .. }
             | Self::WrongLabels(_) => "ClusterIPAllocation",
+            Self::BalancerNotAllocated(_) | Self::BalancerDuplicate { .. } | Self::BalancerOutOfRange(_) => {
+                "LoadBalancerIPAllocation"
+            }
             Self::NoService(_) | Self::Orphan { .. } | Self::Unlisted { .. } => "IPAddressAllocation",
             Self::PortNotAllocated(_)
             | Self::PortDuplicate { .. }
@@ -271,14 +308,19 @@ impl Problem {
     pub fn metric_type(&self) -> &'static str {
         match self {
             Self::NotAnAddress(_) | Self::FamilyNotConfigured(_) => "invalid",
-            Self::AddressOutOfRange(_) | Self::PortOutOfRange(_) => "outOfRange",
-            Self::AddressDuplicate { .. } | Self::PortDuplicate { .. } => "duplicate",
+            Self::AddressOutOfRange(_) | Self::BalancerOutOfRange(_) | Self::PortOutOfRange(_) => {
+                "outOfRange"
+            }
+            Self::AddressDuplicate { .. } | Self::BalancerDuplicate { .. } | Self::PortDuplicate { .. } => {
+                "duplicate"
+            }
             Self::NodeOverlap(_) => "overlap",
             Self::NoService(_) | Self::Orphan { .. } | Self::Unlisted { .. } | Self::PortLeaked { .. } => {
                 "leak"
             }
             Self::AddressNotAllocated(_)
             | Self::AddressWronglyHeld(_)
+            | Self::BalancerNotAllocated(_)
             | Self::WrongLabels(_)
             | Self::PortNotAllocated(_) => "repair",
         }
@@ -291,6 +333,7 @@ pub fn audit(observed: &Observed<'_>, before: &Sightings) -> Audit {
     let services: HashMap<&ServiceKey, &ServiceObject> =
         observed.services.iter().map(|service| (&service.key, service)).collect();
     addresses::audit(observed, &services, &mut audit);
+    load_balancers::audit(observed, &services, &mut audit);
     ports::audit(observed, before, &mut audit);
     audit.nodes(observed);
     audit
@@ -298,9 +341,13 @@ pub fn audit(observed: &Observed<'_>, before: &Sightings) -> Audit {
 
 impl Audit {
     fn nodes(&mut self, observed: &Observed<'_>) {
-        let ranges: Vec<IpNet> = observed.ranges.iter().map(|range| range.net()).collect();
+        let nets = |ranges: &[AddressRange]| ranges.iter().map(|range| range.net()).collect::<Vec<IpNet>>();
+        let ranges = nets(observed.ranges);
+        let balancers = nets(observed.load_balancers.unwrap_or_default());
         for (name, networks) in observed.nodes {
-            for overlap in networks.overlaps(&ranges) {
+            let of_cluster_ips = networks.overlaps(&ranges, RangeUse::ClusterIps);
+            let of_balancers = networks.overlaps(&balancers, RangeUse::LoadBalancers);
+            for overlap in of_cluster_ips.into_iter().chain(of_balancers) {
                 self.report(Subject::Node(name.clone()), Problem::NodeOverlap(overlap), Mend::Nothing);
             }
         }

@@ -160,9 +160,9 @@ impl ServiceSpec {
         held
     }
 
-    /// Returns the addresses and node ports that a Service with this spec holds.
+    /// Returns the cluster IPs and node ports that a Service with this spec holds.
     pub fn claims(&self) -> Claims {
-        Claims { addresses: self.addresses(), ports: self.held_ports() }
+        Claims { addresses: self.addresses(), ports: self.held_ports(), ..Claims::default() }
     }
 }
 
@@ -173,11 +173,13 @@ pub struct Claims {
     pub addresses: Vec<IpAddr>,
     /// Node ports, including health-check node ports.
     pub ports: Vec<u16>,
+    /// Load-balancer addresses, which [`load_balancer::plan`](crate::load_balancer::plan) decides. A spec has none.
+    pub load_balancer: Vec<IpAddr>,
 }
 
 impl Claims {
     /// Returns true if there are no addresses and no node ports.
     pub fn is_empty(&self) -> bool {
-        self.addresses.is_empty() && self.ports.is_empty()
+        self.addresses.is_empty() && self.ports.is_empty() && self.load_balancer.is_empty()
     }
 }

@@ -20,7 +20,7 @@
 //!   only if its packets find all rules on their way, also the jumps from the kernel's own chains. So a rule that is missing
 //!   there is the difference "not programmed". For a frontend without endpoints, only the cluster IP has a kind.
 //! - **Endpoints**: the rules that choose an endpoint, and the translation in the endpoint's chain. The counters are those of
-//!   the rules that choose it, so an endpoint in both lists has those of each list.
+//!   the translation, which is written anew only if the endpoint changes. An endpoint in both lists has them in the first.
 //! - **Session affinity**: the rule that looks clients up, and the one that adds them. If one is missing, the endpoint has
 //!   no affinity.
 //! - **Source ranges**: without the load-balancer IPs, which the mode may add. If the rule is missing that drops packets

@@ -165,8 +165,8 @@ impl Planner {
             rule::commit(out)?;
         }
         let mut counts = Rules::default();
-        // Packets that another mode leads reach this chain with the Service's address. Its rules for other Services would drop
-        // them, so they are written when this mode leads the packets.
+        // If the chain has rules of another mode, packets still pass it with the Service's address. The rules of this mode
+        // would drop them, so they are written after the nat table.
         let firewall_last = present.has_rules(Table::Filter, &[PROXY_FIREWALL]);
         let (first, last) =
             FILTER_CHAINS.split_at(if firewall_last { FILTER_FIRST } else { FILTER_CHAINS.len() });
@@ -186,10 +186,11 @@ impl Planner {
         out: &mut impl fmt::Write,
     ) -> fmt::Result {
         let is_first = of_services.contains(&SERVICES);
-        let (mut first, mut last) = (fixed::filter_first(self.context()), fixed::filter_last(self.context()));
-        if !is_first {
-            (first, last) = (Vec::new(), Vec::new());
-        }
+        let (first, last) = if is_first {
+            (fixed::filter_first(self.context()), fixed::filter_last(self.context()))
+        } else {
+            Default::default()
+        };
         // If this mode has no rules in the chain, its rules may be kubelet's and stay.
         let firewall = is_first && (!first.is_empty() || present.lacks(Table::Filter, FIREWALL));
         let dispatch =
@@ -209,9 +210,9 @@ impl Planner {
         if is_first {
             declare_canary(Table::Filter, present, out)?;
         }
-        append_all(out, first.clone())?;
+        append_all(out, first)?;
         dispatch().try_for_each(|rule| rule::append(out, rule.chain, rule.text))?;
-        append_all(out, last.clone())?;
+        append_all(out, last)?;
         if is_first {
             jumps(Table::Filter, present, out)?;
         }
@@ -229,8 +230,8 @@ impl Planner {
         let first = fixed::nat_first(self.context());
         counts.add(Table::Nat, first.len());
         let are_there = self.is_there(Table::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned());
-        // The rules that masquerade belong to the rules that lead to Services. Another mode may have written both, and may
-        // need its own until its last connection has been led: both change at once.
+        // Another mode may have written the rules that masquerade. Until its rules that lead to Services are replaced, its
+        // packets need them. So both are replaced in the last transaction.
         let fixed_last = !are_there && pieces != Pieces::One && present.has_rules(Table::Nat, &NAT_FIXED);
         if fixed_last {
             let out = transaction.open()?;

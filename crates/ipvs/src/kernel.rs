@@ -21,7 +21,7 @@ use super::frontend::{Config, Key};
 use super::owners::{Evidence, Owners};
 use super::refusal::{Item, Refused};
 use super::set::{Set, Sets};
-use super::{Error, probe};
+use super::{Error, module, probe};
 use portolan_sock::retry_on_change;
 use send::{Sent, encode, on_device, send};
 
@@ -366,8 +366,13 @@ impl Kernel {
         Ok(self.note(sent?))
     }
 
-    /// Changes virtual servers. The removal of a missing one is no refusal.
+    /// Changes virtual servers. The removal of a missing one is no refusal. Changes nothing if a scheduler cannot be used.
     pub(super) fn operate(&mut self, operations: &[Operation]) -> Result<Vec<Refused>, Error> {
+        if let Some(scheduler) =
+            operations.iter().filter_map(Operation::scheduler).find(|of| !module::is_usable(*of))
+        {
+            return Err(Error::Scheduler { scheduler });
+        }
         let number = self.number;
         let sent = send(
             &mut self.generic,

@@ -90,6 +90,7 @@ mod kernel;
 #[cfg(test)]
 mod memory;
 mod meter;
+mod module;
 mod observe;
 mod options;
 mod owners;

@@ -32,7 +32,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use portolan_model::observed::{
     Counters, Fact, NodePortReach, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend,
-    ObservedPlace, ObservedPort,
+    ObservedPlace, ObservedPort, Traffic,
 };
 use portolan_model::{Family, Frontend, NodePortAddresses, Protocol};
 use portolan_wire::ipset::Member;
@@ -116,7 +116,8 @@ impl Rows {
         if allows_no_source || !self.local.contains(&key.address) || self.is_refused_as_foreign(key) {
             return None;
         }
-        let frontend = ObservedFrontend { place: self.place(key), counters: Some(counters(server.counters)) };
+        let counters = Some(counters(server.counters));
+        let frontend = ObservedFrontend { counters, ..ObservedFrontend::at(self.place(key)) };
         Some(ObservedPort {
             name: None,
             protocol: key.protocol,
@@ -124,6 +125,7 @@ impl Rows {
             endpoints: ObservedEndpoints::Shared(self.endpoints(key)),
             affinity: Fact::Known((server.flags & FLAG_PERSISTENT != 0).then_some(server.timeout)),
             source_ranges: Fact::Known(ranges.unwrap_or_default()),
+            counters: None,
         })
     }
 
@@ -214,7 +216,8 @@ impl Rows {
 }
 
 const fn counters(of: ipvs::Counters) -> Counters {
-    Counters { packets: of.packets, bytes: of.bytes }
+    let ipvs::Counters { connections, packets, bytes } = of;
+    Counters { connections, traffic: Some(Traffic { packets, bytes }) }
 }
 
 #[cfg(test)]

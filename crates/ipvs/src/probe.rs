@@ -14,6 +14,7 @@ use super::Error;
 use super::difference::Operation;
 use super::frontend::Key;
 use super::kernel::{self, DEVICE};
+use super::module;
 use super::set::Set;
 
 /// This file exists if the kernel's IPVS supports conntrack.
@@ -73,6 +74,9 @@ pub(super) fn trial(
     family: Family,
     scheduler: IpvsScheduler,
 ) -> Result<Option<String>, Error> {
+    if !module::is_usable(scheduler) {
+        return Ok(Some(lacks(scheduler)));
+    }
     let [ipv4, ipv6] = TRIAL_ADDRESSES;
     let address = match family {
         Family::Ipv4 => ipv4,
@@ -95,12 +99,7 @@ pub(super) fn trial(
             }
             // Another program has a virtual server there.
             Some(Errno::EEXIST) => {}
-            Some(Errno::ENOENT) => {
-                return Ok(Some(format!(
-                    "the scheduler {scheduler} is missing; run `modprobe ip_vs_{scheduler}`, or choose another one \
-                     (ipvs.scheduler)"
-                )));
-            }
+            Some(Errno::ENOENT) => return Ok(Some(lacks(scheduler))),
             Some(errno) => {
                 return Ok(Some(format!(
                     "IPVS takes no virtual server of {family} ({errno}); boot a kernel whose IPVS has {family}"
@@ -109,6 +108,12 @@ pub(super) fn trial(
         }
     }
     Ok(None)
+}
+
+fn lacks(scheduler: IpvsScheduler) -> String {
+    format!(
+        "the scheduler {scheduler} is missing; run `modprobe ip_vs_{scheduler}`, or choose another one (ipvs.scheduler)"
+    )
 }
 
 /// Sends one message. Returns why the kernel refused it, or `None`.

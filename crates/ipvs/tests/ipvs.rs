@@ -9,6 +9,8 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "ipvs/affinity.rs"]
+mod affinity;
 #[path = "ipvs/connections.rs"]
 mod connections;
 #[path = "../../iptables/tests/iptables/example.rs"]
@@ -35,6 +37,8 @@ mod others;
 mod probe;
 #[path = "ipvs/scale.rs"]
 mod scale;
+#[path = "ipvs/schedulers.rs"]
+mod schedulers;
 #[path = "ipvs/support.rs"]
 mod support;
 #[path = "ipvs/switch.rs"]

@@ -15,7 +15,9 @@
 //! | cluster and local list | each by itself | each by itself | one list for each frontend | the relay's table |
 //! | affinity timeout | the chain of the class | a rule of each endpoint | the virtual server | the relay's table |
 //! | source ranges | by load-balancer IP | rules, unless there are no endpoints | by load-balancer IP | as its rules |
-//! | counters | not held | rules of frontends and endpoints | virtual servers and real servers, added up every 2 s | frontends, as its rules |
+//! | counters of frontends | refusals, if they are switched on | rules | virtual servers, added up every 2 s | as its rules |
+//! | counters of endpoints | if they are switched on | the rule that translates | real servers, added up every 2 s | not held |
+//! | counters of the Service port | if they are switched on | not held: those of its frontends | not held: those of its frontends | not held |
 //!
 //! A source range that is one of the Service port's own load-balancer IPs is never compared: modes allow these IPs if the
 //! ranges contain the node's address.
@@ -23,6 +25,7 @@
 //! An endpoint that drains, which the IPVS mode keeps with weight 0, is not an endpoint here.
 
 mod compare;
+mod counted;
 mod difference;
 
 use std::fmt;
@@ -31,6 +34,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+pub use counted::{Counted, Total};
 pub use difference::{Behind, Deviation, Difference};
 
 use crate::{Family, Frontend, NodePortAddresses, Protocol, ServicePortName};
@@ -78,6 +82,8 @@ pub struct ObservedPort {
     /// are allowed. Ranges that are a load-balancer IP of the Service port itself are not compared, because a mode may
     /// add them.
     pub source_ranges: Fact<Vec<IpNet>>,
+    /// What went to endpoints from all frontends together. `None` if the mode does not count it as a whole.
+    pub counters: Option<Counters>,
 }
 
 /// Something that a mode may hold or not.
@@ -97,6 +103,8 @@ pub struct ObservedFrontend {
     pub place: ObservedPlace,
     /// What passed here since the rule was written. `None` if the mode does not count.
     pub counters: Option<Counters>,
+    /// What was refused here since the rule was written.
+    pub refused: Refused,
 }
 
 /// Where clients reach a frontend, as precisely as the kernel holds it.
@@ -137,19 +145,86 @@ pub struct ObservedEndpoint {
     pub counters: Option<Counters>,
 }
 
-/// Packets and bytes.
+/// What passed a rule or a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Number of packets. Modes that translate by conntrack count the first packet of each flow only.
+    /// Number of new connections; of flows for UDP.
+    pub connections: u64,
+    /// Their packets. `None` for modes that translate by conntrack: their rules see the first packet of a connection only.
+    pub traffic: Option<Traffic>,
+}
+
+/// Packets from clients and their bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traffic {
+    /// Number of packets.
     pub packets: u64,
     /// Number of bytes in these packets.
     pub bytes: u64,
 }
 
+/// Packets that were refused, by reason. A client that tries again is counted again. A number is `None` if the mode does not
+/// count it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Refused {
+    /// Rejected: the Service port has no endpoint.
+    pub no_endpoint: Option<u64>,
+    /// Dropped: the traffic must stay on this node, which has no endpoint.
+    pub no_local_endpoint: Option<u64>,
+    /// Dropped: the source ranges do not allow the client.
+    pub source_range: Option<u64>,
+}
+
+impl Counters {
+    /// Returns counters of connections only.
+    pub const fn of_connections(connections: u64) -> Self {
+        Self { connections, traffic: None }
+    }
+
+    /// Returns the sum of what is counted. `None` if neither is.
+    pub fn sum(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+        Some(one.and(other))
+    }
+
+    /// Returns the sum of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let traffic = match (self.traffic, other.traffic) {
+            (Some(one), Some(two)) => Some(Traffic {
+                packets: one.packets.saturating_add(two.packets),
+                bytes: one.bytes.saturating_add(two.bytes),
+            }),
+            (one, two) => one.or(two),
+        };
+        Self { connections: self.connections.saturating_add(other.connections), traffic }
+    }
+}
+
+impl Refused {
+    /// Returns the sum of both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        let sum = |one: Option<u64>, two: Option<u64>| match (one, two) {
+            (Some(one), Some(two)) => Some(one.saturating_add(two)),
+            (one, two) => one.or(two),
+        };
+        Self {
+            no_endpoint: sum(self.no_endpoint, other.no_endpoint),
+            no_local_endpoint: sum(self.no_local_endpoint, other.no_local_endpoint),
+            source_range: sum(self.source_range, other.source_range),
+        }
+    }
+}
+
 impl ObservedFrontend {
     /// Creates a frontend without counters.
     pub const fn at(place: ObservedPlace) -> Self {
-        Self { place, counters: None }
+        Self {
+            place,
+            counters: None,
+            refused: Refused { no_endpoint: None, no_local_endpoint: None, source_range: None },
+        }
     }
 }
 

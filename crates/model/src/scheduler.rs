@@ -31,7 +31,7 @@ pub enum IpvsScheduler {
     Sed,
     /// An idle endpoint, or else the one with the shortest expected delay.
     Nq,
-    /// By source address, with few changes when endpoints are added or removed (Maglev).
+    /// By source address and port, with few changes when endpoints are added or removed (Maglev).
     Mh,
     /// The better of two randomly chosen endpoints.
     Twos,

@@ -47,6 +47,9 @@ pub struct Settings {
     /// CIDRs of this family from which cluster IPs are allocated. Traffic to an address in them that no Service has
     /// is dropped. Sorted, without duplicates.
     pub service_cidrs: Vec<IpNet>,
+    /// True if rules count what passes each Service port and endpoint (`portolan.serviceCounters`). Modes that always count
+    /// ignore it.
+    pub counters: bool,
 }
 
 impl Settings {
@@ -60,6 +63,7 @@ impl Settings {
             node_port_addresses: NodePortAddresses::MatchAll,
             node_ip: None,
             service_cidrs: Vec::new(),
+            counters: false,
         }
     }
 }

@@ -172,6 +172,11 @@ pub(crate) const fn has_comment(set: Set) -> bool {
     )
 }
 
+/// Returns true if elements of a set hold more than keys and data: a comment, or a counter.
+pub(crate) const fn has_more(set: Set) -> bool {
+    has_comment(set) || set.has_counters()
+}
+
 /// Returns the comment of an element in the set, cut to what nft can show.
 pub(crate) fn comment_for(set: Set, comment: &str) -> &str {
     if has_comment(set) { truncated(comment) } else { "" }

@@ -8,7 +8,7 @@ use portolan_model::{Backend, ExternalPolicy, Forwarding, Frontend, InternalPoli
 
 use super::class::{Balance, Class};
 use super::element::{Data, Element, Key, Set, endpoint_data, node_port_key, service_key};
-use super::placement::Placement;
+use super::placement::{Placement, Slots};
 use super::value::{LOCAL_OFFSET, Value};
 
 /// The classes of a Service port's internal and external traffic. `None` if that traffic is not forwarded.
@@ -54,22 +54,36 @@ pub(crate) struct Values {
     pub(crate) external: Option<Value>,
 }
 
+/// The parts of the settings that decide about the elements of a Service port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) node_ip: Option<IpAddr>,
+    pub(crate) slots: Slots,
+    /// True if elements count.
+    pub(crate) counters: bool,
+}
+
 /// Returns the elements that belong to this Service port alone, sorted by set and key.
 pub(crate) fn elements(
     forwarding: &Forwarding,
     placement: &Placement,
     id: u32,
     values: Values,
-    node_ip: Option<IpAddr>,
+    options: Options,
 ) -> Vec<Element> {
     let mut elements = Vec::with_capacity(
         forwarding.frontends.len() * 2 + forwarding.cluster.len() + forwarding.local.len(),
     );
     for frontend in &forwarding.frontends {
         push_frontend(&mut elements, forwarding, *frontend, values);
-        push_source_ranges(&mut elements, forwarding, *frontend, node_ip);
+        push_source_ranges(&mut elements, forwarding, *frontend, options);
     }
-    push_backends(&mut elements, forwarding, placement, id, values);
+    if values != Values::default() {
+        push_backends(&mut elements, forwarding, placement, id, options.slots);
+        if options.counters {
+            elements.push(plain(Set::ServiceCounters, Key::EMPTY.number(Value::new(id, 0).0)));
+        }
+    }
     elements.sort_unstable();
     elements.dedup_by(|a, b| (a.set, a.key, a.key_end) == (b.set, b.key, b.key_end));
     elements
@@ -150,7 +164,7 @@ fn push_source_ranges(
     elements: &mut Vec<Element>,
     forwarding: &Forwarding,
     frontend: Frontend,
-    node_ip: Option<IpAddr>,
+    options: Options,
 ) {
     let Frontend::LoadBalancerIp(address, port) = frontend else { return };
     let ranges = &forwarding.source_ranges;
@@ -159,8 +173,11 @@ fn push_source_ranges(
     }
     let key = service_key(address, forwarding.protocol, port);
     elements.push(plain(Set::FirewallIps, key));
+    if options.counters {
+        elements.push(plain(Set::SourceRangeDrops, key));
+    }
     elements.extend(ranges.iter().map(|range| source_range(key, *range)));
-    if node_ip.is_some_and(|ip| contains(ranges, ip)) {
+    if options.node_ip.is_some_and(|ip| contains(ranges, ip)) {
         let own = forwarding.frontends.iter().filter_map(|frontend| match frontend {
             Frontend::LoadBalancerIp(ip, _) if !contains(ranges, *ip) => Some(IpNet::from(*ip)),
             _ => None,
@@ -187,11 +204,8 @@ fn push_backends(
     forwarding: &Forwarding,
     placement: &Placement,
     id: u32,
-    values: Values,
+    slots: Slots,
 ) {
-    if values == Values::default() {
-        return;
-    }
     let owner = Value::new(id, 0);
     let sets = [
         (&placement.cluster, &forwarding.cluster, 0, Set::AffinityEndpoints),
@@ -201,7 +215,7 @@ fn push_backends(
         for (index, backend) in (offset..).zip(order.backends(sorted)) {
             let choice = Key::EMPTY.number(owner.0).number(index);
             let endpoint = endpoint_data(backend.address, backend.port);
-            if forwarding.affinity.is_none() {
+            if !slots.are_for(forwarding) {
                 elements.push(Element { set: Set::Endpoints, key: choice, key_end: None, data: endpoint });
             } else if let Some(slot) = placement.slot(backend.socket()) {
                 let slot = Value::new(id, slot).0;

@@ -1,6 +1,6 @@
 //! The data plane of the nftables mode, and of capturing in the userspace mode: one socket, one table in one family.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
 use portolan_model::Settings;
@@ -37,7 +37,8 @@ pub struct Nftables {
     planner: Planner,
     /// The endpoint chains that are in the kernel.
     made: HashSet<Balance>,
-    affinity_map: bool,
+    /// The optional sets that are in the kernel.
+    optional_sets: BTreeSet<Set>,
     /// Chains to be deleted: no rule or element leads to them.
     garbage: Vec<String>,
     departure: TableRemoval,
@@ -50,7 +51,7 @@ impl Nftables {
             socket: Socket::open(Protocol::Netfilter)?,
             planner: Planner::new(settings),
             made: HashSet::new(),
-            affinity_map: false,
+            optional_sets: BTreeSet::new(),
             garbage: Vec::new(),
             departure: TableRemoval::default(),
         })
@@ -74,7 +75,7 @@ impl Nftables {
         let layout = self.planner.layout();
         encode::skeleton(&mut transaction, layout);
         encode::base_chains(&mut transaction, layout);
-        encode::affinity_map(&mut transaction, place);
+        encode::new_set(&mut transaction, place, Set::Affinity);
         for affinity in [None, Some(10_800)] {
             let balance = Balance { local: false, backends: 2, affinity };
             let class = Class::ExternalLocal(balance, 1);
@@ -122,9 +123,8 @@ impl Nftables {
         let layout = Layout { settings: &settings, target: self.planner.target };
         let mut objects = plan.classes.len();
         let mut transaction = self.begin(None);
-        if self.planner.classes.needs_affinity() && !self.affinity_map {
-            encode::affinity_map(&mut transaction, layout.place());
-            self.affinity_map = true;
+        if self.planner.needs(Set::Affinity) && self.optional_sets.insert(Set::Affinity) {
+            encode::new_set(&mut transaction, layout.place(), Set::Affinity);
         }
         for &(number, class) in &plan.classes {
             for balance in class.balances() {
@@ -151,17 +151,18 @@ impl Nftables {
             return Ok(commit);
         }
         let place = self.planner.layout().place();
-        let estimate = transaction.len() + encode::estimate(elements);
+        let counters = self.planner.settings.counters;
+        let estimate = transaction.len() + encode::estimate(elements, counters);
         let capacity = self.socket.reserve_send_capacity(estimate)?;
         let mut parts = Vec::new();
         if capacity < estimate {
             parts.push(transaction);
             let socket = &mut self.socket;
-            parts.extend(encode::elements_in_parts(place, elements, capacity, || {
+            parts.extend(encode::elements_in_parts(place, elements, counters, capacity, || {
                 Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), None)
             }));
         } else {
-            encode::elements(&mut transaction, place, elements);
+            encode::elements(&mut transaction, place, elements, counters);
             parts.push(transaction);
         }
         for part in parts.into_iter().filter(|part| !part.is_empty()) {
@@ -182,7 +183,11 @@ impl Nftables {
         let difference = Difference::between(&mut self.planner, table, &mut view);
         let mut garbage = foreign_chains(&self.planner, &view);
         garbage.retain(|name| !difference.rebuild && !has_hook(&view, name));
-        let affinity_map = view.sets.contains_key(Set::Affinity.name()) && !difference.rebuild;
+        let mut optional_sets: BTreeSet<Set> = Set::ALL.into_iter().filter(|set| set.is_optional()).collect();
+        optional_sets.retain(|set| {
+            let is_there = view.sets.contains_key(set.name()) && !difference.rebuild;
+            is_there || self.planner.needs(*set)
+        });
         drop(view);
         let mut commit = Commit::default();
         if !difference.is_empty() {
@@ -198,7 +203,7 @@ impl Nftables {
         commit.refused = difference.plan.refused;
         commit.full = true;
         self.made = self.planner.classes.balances().collect();
-        self.affinity_map = affinity_map || self.planner.classes.needs_affinity();
+        self.optional_sets = optional_sets;
         self.garbage = garbage;
         Ok(commit)
     }
@@ -218,9 +223,13 @@ impl Nftables {
         Ok(total)
     }
 
-    /// Returns true if there are unused chains or an unused affinity map.
+    /// Returns true if there are unused chains or sets.
     fn has_garbage(&self) -> bool {
-        !self.garbage.is_empty() || (self.affinity_map && !self.planner.classes.needs_affinity())
+        !self.garbage.is_empty() || self.unused_sets().next().is_some()
+    }
+
+    fn unused_sets(&self) -> impl Iterator<Item = Set> {
+        self.optional_sets.iter().copied().filter(|set| !self.planner.needs(*set))
     }
 
     fn keep(&mut self, chain: &str) {
@@ -255,9 +264,10 @@ impl Nftables {
         for chain in &self.garbage {
             transaction.delete_chain(place.wire(), place.table, chain);
         }
-        if self.affinity_map && !self.planner.classes.needs_affinity() {
-            transaction.delete_set(place.wire(), place.table, Set::Affinity.name());
-            self.affinity_map = false;
+        let unused: Vec<Set> = self.unused_sets().collect();
+        for set in &unused {
+            transaction.delete_set(place.wire(), place.table, set.name());
+            self.optional_sets.remove(set);
         }
         self.write(transaction, &Changeset::default())?;
         self.garbage.clear();
@@ -282,7 +292,7 @@ impl Dataplane for Nftables {
     }
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
-        self.planner.settings.clone_from(table.settings());
+        self.planner.configure(table.settings());
         self.planner.follow(&changes.forwardings);
         readback::undisturbed(self.mode(), || self.compare_and_write(table))
     }

@@ -15,7 +15,7 @@ pub(crate) enum Set {
     Endpoints,
     /// Class number : chain.
     Classes,
-    /// Id . index : id and slot.
+    /// Id . index : id and slot. Also without session affinity while counters are asked for.
     AffinityChoices,
     /// Id and slot : cluster endpoint.
     AffinityEndpoints,
@@ -41,10 +41,14 @@ pub(crate) enum Set {
     SourceRanges,
     /// Source . destination . protocol . port of an endpoint that reaches itself through a Service.
     HairpinConnections,
+    /// Ids; each element counts. Only while the settings ask for counters.
+    ServiceCounters,
+    /// The keys of [`Self::FirewallIps`]; each element counts drops. Only while the settings ask for counters.
+    SourceRangeDrops,
 }
 
 impl Set {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 19] = [
         Self::Services,
         Self::NodePorts,
         Self::Endpoints,
@@ -62,6 +66,8 @@ impl Set {
         Self::FirewallIps,
         Self::SourceRanges,
         Self::HairpinConnections,
+        Self::ServiceCounters,
+        Self::SourceRangeDrops,
     ];
 
     /// Returns the set's name in the kernel.
@@ -84,11 +90,37 @@ impl Set {
             Self::FirewallIps => "firewall-ips",
             Self::SourceRanges => "source-ranges",
             Self::HairpinConnections => "hairpin-connections",
+            Self::ServiceCounters => "service-counters",
+            Self::SourceRangeDrops => "source-range-drops",
         }
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|set| set.name() == name)
+    }
+
+    /// Returns true for a set that is there only while counters are asked for. Every element of it counts.
+    pub(crate) const fn is_for_counters(self) -> bool {
+        matches!(self, Self::ServiceCounters | Self::SourceRangeDrops)
+    }
+
+    /// Returns true for a set that a complete table may lack.
+    pub(crate) const fn is_optional(self) -> bool {
+        matches!(self, Self::Affinity) || self.is_for_counters()
+    }
+
+    /// Returns true for a set whose elements have a counter of their own while counters are asked for. An element of such a set
+    /// stays the same while its Service port changes, unless what it stands for changes.
+    pub(crate) const fn has_counters(self) -> bool {
+        matches!(
+            self,
+            Self::AffinityEndpoints
+                | Self::AffinityLocalEndpoints
+                | Self::NoEndpointServices
+                | Self::NoLocalEndpointServices
+                | Self::NoEndpointNodePorts
+                | Self::NoLocalEndpointNodePorts
+        )
     }
 
     pub(crate) const fn index(self) -> usize {

@@ -1,5 +1,6 @@
 //! Encodes changesets and chains as netlink messages of a transaction.
 
+use portolan_wire::nftables::expr::Counter;
 use portolan_wire::nftables::{
     DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
 };
@@ -14,21 +15,31 @@ use super::value::Value;
 /// Bytes of an element in a message besides key, data and comment.
 const ELEMENT_OVERHEAD: usize = 48;
 
-/// Returns about how many bytes of a transaction the element operations need.
-pub(super) fn estimate(changes: &Changeset) -> usize {
-    changes.len() * ELEMENT_OVERHEAD + changes.payload_bytes() + changes.len() / 500 * 100 + 4096
+/// Bytes of a counter in an element.
+const COUNTER_BYTES: usize = 48;
+
+/// Returns about how many bytes of a transaction the element operations need. `counters` is that of the settings.
+pub(super) fn estimate(changes: &Changeset, counters: bool) -> usize {
+    let counted = Set::ALL.into_iter().filter(|set| counters && set.has_counters());
+    let counted: usize = counted.map(|set| changes.additions(set).len()).sum();
+    changes.len() * ELEMENT_OVERHEAD
+        + counted * COUNTER_BYTES
+        + changes.payload_bytes()
+        + changes.len() / 500 * 100
+        + 4096
 }
 
-/// Writes all element operations. Deletions come first, so that a key can change its data or its owner.
-pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Changeset) {
-    transaction.reserve(estimate(changes));
+/// Writes all element operations. Deletions come first, so that a key can change its data or its owner. `counters` is that of
+/// the settings.
+pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Changeset, counters: bool) {
+    transaction.reserve(estimate(changes, counters));
     for set in Set::ALL {
         let operations = changes.deletions(set);
         if operations.len() > 0 {
             let mut writer =
                 transaction.elements(ElementsOperation::Delete, place.wire(), place.table, set.name());
             operations.for_each(|operation| {
-                writer.push(&reference(&operation, &[]));
+                writer.push(&reference(&operation, &[], None));
             });
         }
     }
@@ -39,6 +50,7 @@ pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Ch
         }
         let mut writer =
             transaction.elements(ElementsOperation::Create, place.wire(), place.table, set.name());
+        let counter = counter_of(set, counters);
         let mut last = ("", UserData::empty());
         for operation in operations {
             // The frontends of a Service port follow each other and have the same comment.
@@ -46,7 +58,7 @@ pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Ch
                 last = (operation.comment, UserData::comment(operation.comment));
             }
             let comment = if operation.comment.is_empty() { &[] } else { last.1.as_bytes() };
-            writer.push(&reference(&operation, comment));
+            writer.push(&reference(&operation, comment, counter));
         }
     }
 }
@@ -57,6 +69,7 @@ pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Ch
 pub(super) fn elements_in_parts(
     place: Place,
     changes: &Changeset,
+    counters: bool,
     limit: usize,
     mut begin: impl FnMut() -> Transaction,
 ) -> Vec<Transaction> {
@@ -71,14 +84,15 @@ pub(super) fn elements_in_parts(
         };
         let mut rest = operations.as_slice();
         while !rest.is_empty() {
-            let fitting = fitting(rest, limit.saturating_sub(part.len()));
+            let counter = counter_of(set, counters);
+            let fitting = fitting(rest, counter, limit.saturating_sub(part.len()));
             if fitting == 0 && !part.is_empty() {
                 parts.push(std::mem::replace(&mut part, begin()));
                 continue;
             }
             // If a single one does not fit, sending it returns the error.
             let (now, later) = rest.split_at(fitting.max(1));
-            write_keys(&mut part, place, set, now);
+            write_keys(&mut part, place, set, now, counter);
             rest = later;
         }
     }
@@ -94,10 +108,10 @@ const MESSAGE_LENGTH: usize = 60_000;
 const MESSAGE_OVERHEAD: usize = 128;
 
 /// Returns how many of the operations fit into `room` bytes. Operations of one key are not separated.
-fn fitting(operations: &[(bool, Operation<'_>)], room: usize) -> usize {
+fn fitting(operations: &[(bool, Operation<'_>)], counter: Option<Counter>, room: usize) -> usize {
     let (mut count, mut bytes) = (0, 2 * MESSAGE_OVERHEAD);
     for same_key in operations.chunk_by(|(_, a), (_, b)| (a.key, a.key_end) == (b.key, b.key_end)) {
-        bytes += same_key.iter().map(|(_, operation)| element_bytes(operation)).sum::<usize>();
+        bytes += same_key.iter().map(|(_, operation)| element_bytes(operation, counter)).sum::<usize>();
         if bytes + bytes / MESSAGE_LENGTH * MESSAGE_OVERHEAD > room {
             break;
         }
@@ -106,24 +120,38 @@ fn fitting(operations: &[(bool, Operation<'_>)], room: usize) -> usize {
     count
 }
 
-fn element_bytes(operation: &Operation<'_>) -> usize {
-    let Operation { key, key_end, data, comment } = operation;
-    ELEMENT_OVERHEAD + key.len() + key_end.len() + data.len() + comment.len()
+/// Returns the counter with which elements of a set are written.
+fn counter_of(set: Set, counters: bool) -> Option<Counter> {
+    (counters && set.has_counters()).then(Counter::default)
 }
 
-fn write_keys(transaction: &mut Transaction, place: Place, set: Set, operations: &[(bool, Operation<'_>)]) {
+fn element_bytes(operation: &Operation<'_>, counter: Option<Counter>) -> usize {
+    let Operation { key, key_end, data, comment } = operation;
+    let counter = if counter.is_some() { COUNTER_BYTES } else { 0 };
+    ELEMENT_OVERHEAD + counter + key.len() + key_end.len() + data.len() + comment.len()
+}
+
+fn write_keys(
+    transaction: &mut Transaction,
+    place: Place,
+    set: Set,
+    operations: &[(bool, Operation<'_>)],
+    counter: Option<Counter>,
+) {
     for (addition, kind) in [(false, ElementsOperation::Delete), (true, ElementsOperation::Create)] {
         let mut writer = transaction.elements(kind, place.wire(), place.table, set.name());
         for (_, operation) in operations.iter().filter(|(is_addition, _)| *is_addition == addition) {
             let comment = UserData::comment(operation.comment);
             let comment = if operation.comment.is_empty() { &[] } else { comment.as_bytes() };
-            writer.push(&reference(operation, comment));
+            writer.push(&reference(operation, comment, counter.filter(|_| addition)));
         }
     }
 }
 
-/// The order of the sets in parts: endpoints, then what the checks need, then frontends.
-const PART_ORDER: [Set; 15] = [
+/// The order of the sets in parts: what counts, endpoints, then what the checks need, then frontends.
+const PART_ORDER: [Set; 17] = [
+    Set::ServiceCounters,
+    Set::SourceRangeDrops,
     Set::Endpoints,
     Set::AffinityChoices,
     Set::AffinityEndpoints,
@@ -141,12 +169,13 @@ const PART_ORDER: [Set; 15] = [
     Set::ClusterIps,
 ];
 
-fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8]) -> ElementRef<'a> {
+fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8], counter: Option<Counter>) -> ElementRef<'a> {
     ElementRef {
         key: operation.key,
         key_end: (!operation.key_end.is_empty()).then_some(operation.key_end),
         data: (!operation.data.is_empty()).then_some(DataRef::Value(operation.data)),
         userdata,
+        counter,
         ..ElementRef::default()
     }
 }
@@ -155,8 +184,8 @@ fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8]) -> ElementRef<'a
 pub(super) fn skeleton(transaction: &mut Transaction, layout: Layout<'_>) {
     let place = layout.place();
     transaction.new_table(&skeleton::table(place), IfExists::Keep);
-    for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
-        transaction.new_set(&skeleton::set(place, set), IfExists::Keep);
+    for set in Set::ALL.into_iter().filter(|&set| layout.has_at_start(set)) {
+        new_set(transaction, place, set);
     }
     for body in skeleton::chains(layout).iter().filter(|body| body.base.is_none()) {
         chain(transaction, place, body);
@@ -184,9 +213,9 @@ pub(super) fn refill(transaction: &mut Transaction, place: Place, body: &ChainBo
     });
 }
 
-/// Creates the affinity map.
-pub(super) fn affinity_map(transaction: &mut Transaction, place: Place) {
-    transaction.new_set(&skeleton::set(place, Set::Affinity), IfExists::Keep);
+/// Creates a set. Its elements are written later.
+pub(super) fn new_set(transaction: &mut Transaction, place: Place, set: Set) {
+    transaction.new_set(&skeleton::set(place, set), IfExists::Keep);
 }
 
 /// Creates an endpoint chain.

@@ -12,6 +12,7 @@ use portolan_wire::nftables::Expr;
 
 use super::class::{Balance, Class};
 use super::connections;
+use super::element::Set;
 use super::expression::{Side, address_is_local, goto, is_marked, local_pod, reset_priority, status_dnat};
 use super::skeleton::{ChainBody, Place, RuleBody, commented, rule};
 pub use capture::{Listeners, MODE as CAPTURE_MODE, TABLE as CAPTURE_TABLE, capture_mark};
@@ -80,6 +81,17 @@ impl Layout<'_> {
         self.target.kind().place(self.settings.family)
     }
 
+    /// Returns true if packets find their endpoint by a slot, also without session affinity. An index leads to another
+    /// endpoint when one is removed; a slot does not, so its element can count.
+    pub(crate) const fn has_slots(&self) -> bool {
+        self.settings.counters && self.target.kind().holds_endpoints
+    }
+
+    /// Returns true if a set is created with the table.
+    pub(crate) const fn has_at_start(&self, set: Set) -> bool {
+        !set.is_optional() || (set.is_for_counters() && self.settings.counters)
+    }
+
     /// Returns the chain that only this layout has and that its base chains jump to.
     pub(super) fn own_chain(&self) -> Option<ChainBody> {
         match self.target {
@@ -115,7 +127,7 @@ impl Layout<'_> {
     /// Returns the rules of the chain of a set of endpoints.
     pub(super) fn balance_rules(&self, balance: Balance) -> Vec<RuleBody> {
         match self.target {
-            Target::Endpoints => translate::balance_rules(self.settings.family, balance),
+            Target::Endpoints => translate::balance_rules(self.settings, balance),
             Target::Relay(listeners) => listeners.rules(self.settings, balance.local),
         }
     }

@@ -42,6 +42,14 @@
 //! and go; indexes are not. If the endpoint of a slot is gone, the lookup in `affinity-endpoints` (or
 //! `affinity-local-endpoints`) fails. Rules then delete the binding and create a new one.
 //!
+//! # Counters
+//!
+//! If the settings ask for counters, every Service port has slots, as with session affinity. The element of a slot counts
+//! what went to its endpoint, and it stays while other endpoints come and go; the element of an index would not. The set
+//! `service-counters` counts for each id, also what went to endpoints that are gone. Elements of refused frontends count,
+//! too, and `source-range-drops` counts for each load-balancer IP. Rules that only count are rules of their own: a missing
+//! element stops no packet. Counters are part of elements, so nothing else is written for them and a restart keeps them.
+//!
 //! # Transactions
 //!
 //! The first load is written in pieces of some thousand Service ports, so that neither memory nor the time under the

@@ -15,6 +15,7 @@
 //! - An element that this mode cannot have written, such as a frontend of another protocol, becomes an entry without name
 //!   and frontends. Its protocol is TCP if the element has none.
 //! - If packets do not come to the table's first lookup, there are no Service ports.
+//! - Counters are those of elements, if they have any.
 //!
 //! Not held, or not in these terms: whether a frontend without endpoints rejects or drops, elements that no frontend
 //! leads to, cluster IPs, hairpin connections, unused classes, and the rules of the checks.
@@ -30,7 +31,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portolan_engine::dataplane::Error;
 use portolan_model::observed::{
-    Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace, ObservedPort,
+    Counters, Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace,
+    ObservedPort, Refused,
 };
 use portolan_model::{Family, Protocol, ServicePortName};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
@@ -116,6 +118,7 @@ struct Found {
     value: Option<Value>,
     /// True if packets that are not forwarded are rejected or dropped.
     is_refused: bool,
+    refused: Refused,
 }
 
 /// The frontends that are read together, because they have the same endpoints.
@@ -158,18 +161,19 @@ struct Reader {
 }
 
 impl Reader {
-    /// Returns the keys of a set of frontends, with the name and the data of each.
-    fn keys(&self, set: Set) -> impl Iterator<Item = (Option<At>, Name, Option<Value>)> {
+    /// Returns the keys of a set of frontends, with the name, the data and the count of each.
+    fn keys(&self, set: Set) -> impl Iterator<Item = (Option<At>, Name, Option<Value>, Option<u64>)> {
         self.view.rows_of(set).map(move |row| {
             let at = decode::frontend(self.family, set, row.key);
             let comment = row.comment.and_then(|hash| self.view.comment(hash));
             let name = comment.zip(at).and_then(|(comment, at)| decode::name(comment, at.protocol));
-            (at, name, read_number(row.data).map(Value))
+            let count = Key::from_kernel(row.key).and_then(|key| self.view.counts.get(&(set, key)).copied());
+            (at, name, read_number(row.data).map(Value), count)
         })
     }
 
     fn read_guards(&mut self) {
-        let guarded: Vec<_> = self.keys(Set::FirewallIps).map(|(at, name, _)| (at, name)).collect();
+        let guarded: Vec<_> = self.keys(Set::FirewallIps).map(|(at, name, ..)| (at, name)).collect();
         for (at, name) in guarded {
             match at {
                 Some(at) => drop(self.guarded.insert(at, name)),
@@ -188,16 +192,29 @@ impl Reader {
         let mut frontends: BTreeMap<At, Found> = BTreeMap::new();
         let mut has_unreadable = false;
         for set in FRONTENDS {
-            for (at, name, value) in self.keys(set) {
+            for (at, name, value, count) in self.keys(set) {
                 let Some(at) = at else {
                     has_unreadable = true;
                     continue;
                 };
-                let new = Found { at, name: None, value: None, is_refused: false };
+                let refused = Refused::default();
+                let new = Found { at, name: None, value: None, is_refused: false, refused };
                 let found = frontends.entry(at).or_insert(new);
                 found.name = found.name.take().or(name);
                 found.value = found.value.or(value);
                 found.is_refused |= !matches!(set, Set::Services | Set::NodePorts);
+                match set {
+                    Set::NoEndpointServices | Set::NoEndpointNodePorts => found.refused.no_endpoint = count,
+                    Set::NoLocalEndpointServices | Set::NoLocalEndpointNodePorts => {
+                        found.refused.no_local_endpoint = count;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (at, _, _, count) in self.keys(Set::SourceRangeDrops) {
+            if let Some(found) = at.and_then(|at| frontends.get_mut(&at)) {
+                found.refused.source_range = count;
             }
         }
         self.has_unreadable |= has_unreadable;
@@ -231,7 +248,10 @@ impl Reader {
             let key = (found.at.protocol, found.name.clone(), reach, self.source_ranges(found, &own_ips));
             let entry = entries.entry(key).or_default();
             if found.is_complete(self.reach(found)) {
-                entry.push(ObservedFrontend::at(found.at.place));
+                entry.push(ObservedFrontend {
+                    refused: found.refused,
+                    ..ObservedFrontend::at(found.at.place)
+                });
             }
         }
         for ((protocol, name, reach, source_ranges), frontends) in entries {
@@ -241,8 +261,24 @@ impl Reader {
             };
             let endpoints = self.endpoints(owner, reach, together.is_some());
             let source_ranges = Fact::Known(source_ranges);
-            self.ports.push(ObservedPort { name, protocol, frontends, endpoints, affinity, source_ranges });
+            let counters = self.counters(owner);
+            self.ports.push(ObservedPort {
+                name,
+                protocol,
+                frontends,
+                endpoints,
+                affinity,
+                source_ranges,
+                counters,
+            });
         }
+    }
+
+    /// Returns what went to the endpoints of an id. If several entries have it, the first of them gets the count.
+    fn counters(&mut self, owner: &Owner) -> Option<Counters> {
+        let Owner::Id(id) = owner else { return None };
+        let key = Key::EMPTY.number(Value::new(*id, 0).0);
+        self.view.counts.remove(&(Set::ServiceCounters, key)).map(Counters::of_connections)
     }
 
     fn reach(&self, found: &Found) -> Reach {
@@ -272,12 +308,12 @@ impl Reader {
     fn endpoints(&mut self, owner: &Owner, reach: Reach, is_whole: bool) -> ObservedEndpoints {
         match (reach, owner) {
             (Reach::Lists(lists), Owner::Id(id)) if self.holds_endpoints => {
-                let Lists { cluster, local, affinity } = lists;
+                let Lists { cluster, local, has_slots, .. } = lists;
                 let mut list = |of: List, count: Option<u16>| match count {
                     None if !is_whole => Fact::Unknown,
                     _ => Fact::Known(self.list(*id, of, count)),
                 };
-                let with = |is_local| List { is_local, has_slots: affinity.is_some() };
+                let with = |is_local| List { is_local, has_slots };
                 let cluster = list(with(false), cluster);
                 ObservedEndpoints::Lists { cluster, local: list(with(true), local) }
             }
@@ -289,20 +325,24 @@ impl Reader {
     /// Returns the endpoints of the first `count` indexes; `None` stands for all up to the first gap.
     fn list(&mut self, id: u32, of: List, count: Option<u16>) -> Vec<ObservedEndpoint> {
         let first = if of.is_local { LOCAL_OFFSET } else { 0 };
-        let mut endpoint = |index: u32| self.endpoint(id, index, of).map(ObservedEndpoint::at);
+        let mut endpoint = |index: u32| self.endpoint(id, index, of);
         match count {
             Some(count) => (first..first + u32::from(count)).filter_map(endpoint).collect(),
             None => (first..first + LOCAL_OFFSET).map_while(&mut endpoint).collect(),
         }
     }
 
-    fn endpoint(&mut self, id: u32, index: u32, of: List) -> Option<SocketAddr> {
+    fn endpoint(&mut self, id: u32, index: u32, of: List) -> Option<ObservedEndpoint> {
         let key = choice_key(id, index);
         if !of.has_slots {
-            return self.take(Set::Endpoints, &key, read_socket);
+            return self.take(Set::Endpoints, &key, read_socket).map(ObservedEndpoint::at);
         }
         let slot = self.take(Set::AffinityChoices, &key, |_, data| read_number(data))?;
-        self.take(of.slots(), &Key::EMPTY.number(slot), read_socket)
+        let key = Key::EMPTY.number(slot);
+        let at = self.take(of.slots(), &key, read_socket)?;
+        // If several entries have the endpoint, the first of them gets the count.
+        let count = self.view.counts.remove(&(of.slots(), key));
+        Some(ObservedEndpoint { at, counters: count.map(Counters::of_connections) })
     }
 
     fn take<T>(&mut self, set: Set, key: &Key, read: impl Fn(Family, &[u8]) -> Option<T>) -> Option<T> {
@@ -394,6 +434,7 @@ fn without_frontends(name: Name, protocol: Protocol, endpoints: ObservedEndpoint
         endpoints,
         affinity: Fact::Unknown,
         source_ranges: Fact::Unknown,
+        counters: None,
     }
 }
 

@@ -24,9 +24,9 @@ pub(crate) struct Placement {
 struct Extras {
     /// Local backends by index.
     local: Order,
-    /// With session affinity: slot of each backend of both sets, sorted by backend.
+    /// With slots: slot of each backend of both sets, sorted by backend.
     slots: Box<[(SocketAddr, u16)]>,
-    /// With session affinity: the next slot to assign. It wraps around, so that a slot is reused as late as possible
+    /// With slots: the next slot to assign. It wraps around, so that a slot is reused as late as possible
     /// and a binding to a removed backend does not lead to the backend that has its slot next.
     next_slot: u16,
 }
@@ -127,13 +127,14 @@ impl Before {
 
 impl Placement {
     /// Places the backends of a forwarding, moving as few as possible.
-    pub(crate) fn after(before: &Before, forwarding: &Forwarding) -> Self {
-        let limit = limit(forwarding);
+    pub(crate) fn after(before: &Before, forwarding: &Forwarding, slots: Slots) -> Self {
+        let limit = limit(forwarding, slots);
         let cluster = limited(&forwarding.cluster, limit);
         let local = limited(&forwarding.local, limit);
-        let (slots, next_slot) = match forwarding.affinity {
-            Some(_) => slots(before, cluster, local),
-            None => (Box::default(), before.next_slot),
+        let (slots, next_slot) = if slots.are_for(forwarding) {
+            assign_slots(before, cluster, local)
+        } else {
+            (Box::default(), before.next_slot)
         };
         let local = Order::after(before.local.iter().copied(), local);
         let rare = Extras { local, slots, next_slot };
@@ -170,20 +171,40 @@ impl Placement {
     }
 }
 
-/// Returns how many backends of a set can be used. With session affinity every backend of both sets needs a slot.
-fn limit(forwarding: &Forwarding) -> usize {
-    if forwarding.affinity.is_some() { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS }
+/// Which Service ports have slots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Slots {
+    /// Those with session affinity.
+    ForAffinity,
+    /// All, because the elements of slots count.
+    ForAll,
+}
+
+impl Slots {
+    /// Returns true if the backends of a Service port have slots.
+    pub(crate) fn are_for(self, forwarding: &Forwarding) -> bool {
+        self == Self::ForAll || forwarding.affinity.is_some()
+    }
+}
+
+/// Returns how many backends of a set can be used. If there are slots, every backend of both sets needs one.
+fn limit(forwarding: &Forwarding, slots: Slots) -> usize {
+    if slots.are_for(forwarding) { usize::from(MAX_CLASS) / 2 } else { MAX_BACKENDS }
 }
 
 /// Returns the reason why not every endpoint is used, and what to do about it, or `None` if all are.
-pub(crate) fn too_many(forwarding: &Forwarding) -> Option<&'static str> {
-    if forwarding.cluster.len().max(forwarding.local.len()) <= limit(forwarding) {
+pub(crate) fn too_many(forwarding: &Forwarding, slots: Slots) -> Option<&'static str> {
+    if forwarding.cluster.len().max(forwarding.local.len()) <= limit(forwarding, slots) {
         return None;
     }
     Some(match forwarding.affinity {
         Some(_) => {
             "it has more than 8,191 endpoints, the most with session affinity; the first ones, by address, are used: \
              spread the others over more Services, or turn session affinity off"
+        }
+        None if slots == Slots::ForAll => {
+            "it has more than 8,191 endpoints, the most with counters; the first ones, by address, are used: spread the \
+             others over more Services, or turn portolan.serviceCounters off"
         }
         None => {
             "it has more than 65,535 endpoints; the first ones, by address, are used: spread the others over more Services"
@@ -197,7 +218,7 @@ fn limited(backends: &[Backend], limit: usize) -> &[Backend] {
 
 /// Keeps the slots of remaining backends and assigns the next free ones to new backends. Returns the slots and the
 /// slot to assign next.
-fn slots(before: &Before, cluster: &[Backend], local: &[Backend]) -> (Box<[(SocketAddr, u16)]>, u16) {
+fn assign_slots(before: &Before, cluster: &[Backend], local: &[Backend]) -> (Box<[(SocketAddr, u16)]>, u16) {
     let mut sockets: Vec<SocketAddr> = cluster.iter().chain(local).map(Backend::socket).collect();
     sockets.sort_unstable();
     sockets.dedup();
@@ -264,7 +285,7 @@ mod tests {
             let mut before = Before::default();
             for step in steps {
                 let cluster = backends(&step);
-                let (now, next_slot) = slots(&before, &cluster, &[]);
+                let (now, next_slot) = assign_slots(&before, &cluster, &[]);
                 let distinct: BTreeSet<u16> = now.iter().map(|&(_, slot)| slot).collect();
                 prop_assert_eq!(distinct.len(), cluster.len());
                 for (socket, slot) in &now {
@@ -302,7 +323,7 @@ mod tests {
         for (first, count) in [(0, 70_000), (5, 70_000), (5, 65_535), (9, 65_536), (0, 3)] {
             let now = forwarding(many(first, count), many(first, count), None);
             let before = last.as_ref().map(|(old, placement)| Before::of(old, placement)).unwrap_or_default();
-            let placement = Placement::after(&before, &now);
+            let placement = Placement::after(&before, &now, Slots::ForAffinity);
             for (order, sorted) in [(&placement.cluster, &now.cluster), (placement.local(), &now.local)] {
                 assert_eq!(order.len(), sorted.len().min(MAX_BACKENDS));
                 let distinct: BTreeSet<SocketAddr> = order.backends(sorted).map(Backend::socket).collect();
@@ -315,13 +336,13 @@ mod tests {
     #[test]
     fn with_affinity_every_backend_that_has_an_index_has_a_slot() {
         let now = forwarding(many(0, 20_000), many(50_000, 20_000), Some(60));
-        let placement = Placement::after(&Before::default(), &now);
+        let placement = Placement::after(&Before::default(), &now, Slots::ForAffinity);
         let placed = placement.cluster.backends(&now.cluster).chain(placement.local().backends(&now.local));
         let slots: BTreeSet<u16> = placed.map(|backend| placement.slot(backend.socket()).unwrap()).collect();
         assert_eq!(slots.len(), placement.cluster.len() + placement.local().len());
         assert_eq!(slots.len(), usize::from(MAX_CLASS) / 2 * 2);
         let later = forwarding(many(10_000, 20_000), many(60_000, 20_000), Some(60));
-        let after = Placement::after(&Before::of(&now, &placement), &later);
+        let after = Placement::after(&Before::of(&now, &placement), &later, Slots::ForAffinity);
         let placed = after.cluster.backends(&later.cluster).chain(after.local().backends(&later.local));
         assert!(placed.into_iter().all(|backend| after.slot(backend.socket()).is_some()));
     }
@@ -335,13 +356,13 @@ mod tests {
         for step in
             [BTreeSet::from([1, 2]), BTreeSet::from([1]), BTreeSet::from([1, 3]), BTreeSet::from([3, 4])]
         {
-            let (now, next_slot) = slots(&before, &backends(&step), &[]);
+            let (now, next_slot) = assign_slots(&before, &backends(&step), &[]);
             given.push(now.iter().map(|&(_, slot)| slot).collect::<Vec<_>>());
             before = Before { slots: now.to_vec(), next_slot, ..Before::default() };
         }
         assert_eq!(given, [vec![0, 1], vec![0], vec![0, 2], vec![2, 3]]);
         let last = Before { next_slot: MAX_CLASS, ..before };
-        let (now, next_slot) = slots(&last, &backends(&BTreeSet::from([3, 4, 5, 6])), &[]);
+        let (now, next_slot) = assign_slots(&last, &backends(&BTreeSet::from([3, 4, 5, 6])), &[]);
         assert_eq!(now.iter().map(|&(_, slot)| slot).collect::<Vec<_>>(), [2, 3, MAX_CLASS, 0]);
         assert_eq!(next_slot, 1);
     }

@@ -13,7 +13,7 @@ use super::content::{self, ClassPair, Values};
 use super::counted::{Counted, CountedAddresses};
 use super::element::{Element, Set};
 use super::layout::{Layout, Target};
-use super::placement::{self, Before, Placement};
+use super::placement::{self, Before, Placement, Slots};
 use super::value::{Ids, Value};
 use portolan_engine::dataplane::{Extent, Refusal};
 use portolan_engine::table::Table;
@@ -96,6 +96,28 @@ impl Planner {
         Layout { settings: &self.settings, target: self.target }
     }
 
+    fn slots(&self) -> Slots {
+        if self.layout().has_slots() { Slots::ForAll } else { Slots::ForAffinity }
+    }
+
+    /// Replaces the settings. If they change where endpoints are in the sets, nothing is placed any more: the next comparison
+    /// adopts what the kernel has.
+    pub(crate) fn configure(&mut self, settings: &Settings) {
+        if settings.counters == self.settings.counters {
+            self.settings.clone_from(settings);
+        } else {
+            *self = Self { target: self.target, ..Self::new(settings.clone()) };
+        }
+    }
+
+    /// Returns true if the table should have a set.
+    pub(crate) fn needs(&self, set: Set) -> bool {
+        match set {
+            Set::Affinity => self.classes.needs_affinity(),
+            _ => !set.is_for_counters() || self.settings.counters,
+        }
+    }
+
     /// Plans the transaction that applies the changes.
     pub(crate) fn plan(&mut self, changes: &[Change]) -> Plan {
         let mut plan = Plan::default();
@@ -151,11 +173,15 @@ impl Planner {
 
     fn elements(&self, forwarding: &Forwarding, placed: &Placed) -> Vec<Element> {
         let values = self.values(forwarding, placed);
-        let node_ip = self.settings.node_ip;
-        let mut elements = content::elements(forwarding, &placed.placement(), placed.id, values, node_ip);
+        let options = content::Options {
+            node_ip: self.settings.node_ip,
+            slots: self.slots(),
+            counters: self.settings.counters,
+        };
+        let mut elements = content::elements(forwarding, &placed.placement(), placed.id, values, options);
         if !self.target.kind().holds_endpoints {
-            // The rules name the listeners.
-            elements.retain(|element| element.set != Set::Endpoints);
+            // The rules name the listeners, and do not count.
+            elements.retain(|element| !matches!(element.set, Set::Endpoints | Set::ServiceCounters));
         }
         elements
     }
@@ -222,7 +248,8 @@ impl Planner {
     /// Returns a refusal if a Service port has more endpoints than it can use. With listeners instead of endpoints
     /// there is no such limit.
     fn left_out(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Option<Refusal> {
-        let reason = placement::too_many(forwarding).filter(|_| self.target.kind().holds_endpoints)?;
+        let reason =
+            placement::too_many(forwarding, self.slots()).filter(|_| self.target.kind().holds_endpoints)?;
         Some(Refusal { name: name.clone(), reason, extent: Extent::Endpoints })
     }
 
@@ -234,7 +261,7 @@ impl Planner {
         id: u32,
         plan: &mut Plan,
     ) -> Result<Placed, &'static str> {
-        let placement = Placement::after(before, forwarding);
+        let placement = Placement::after(before, forwarding, self.slots());
         let classes = ClassPair::of(forwarding, &placement);
         let id = match id {
             0 if classes != ClassPair::default() => self

@@ -32,9 +32,9 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
     let exists = view.table.is_some();
     let difference = Difference::between(&mut planner, table, view);
     let place = planner.layout().place();
-    let mut lines = Lines { place, lines: Vec::new() };
+    let mut lines = Lines { place, counters: planner.settings.counters, written: Vec::new() };
     if difference.is_empty() {
-        return lines.lines;
+        return lines.written;
     }
     lines.objects(&difference, planner.layout(), exists);
     lines.elements(&difference.elements);
@@ -45,12 +45,14 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
         }
         lines.base_chains(planner.layout());
     }
-    lines.lines
+    lines.written
 }
 
 struct Lines {
     place: Place,
-    lines: Vec<String>,
+    /// True if elements count.
+    counters: bool,
+    written: Vec<String>,
 }
 
 impl Lines {
@@ -60,7 +62,7 @@ impl Lines {
             Family::Ipv6 => "ip6",
         };
         let space = if rest.is_empty() { "" } else { " " };
-        self.lines.push(format!("{verb} {kind} {family} {}{space}{rest}", self.place.table));
+        self.written.push(format!("{verb} {kind} {family} {}{space}{rest}", self.place.table));
     }
 
     /// Adds everything but the elements of Services, in the order of [`Difference::encode`].
@@ -70,7 +72,7 @@ impl Lines {
                 self.add("delete", "table", "");
             }
             self.add("add", "table", "");
-            for set in Set::ALL.into_iter().filter(|set| *set != Set::Affinity) {
+            for set in Set::ALL.into_iter().filter(|set| layout.has_at_start(*set)) {
                 self.add("add", "set", set.name());
             }
             for body in skeleton::chains(layout).iter().filter(|body| body.base.is_none()) {
@@ -80,8 +82,8 @@ impl Lines {
                 self.base_chains(layout);
             }
         }
-        if difference.affinity_map {
-            self.add("add", "set", Set::Affinity.name());
+        for set in &difference.sets {
+            self.add("add", "set", set.name());
         }
         for work in &difference.chains {
             match work {
@@ -139,6 +141,9 @@ impl Lines {
             *last = range(last, end);
         }
         let mut text = key.join(" . ");
+        if self.counters && set.has_counters() && verb == "add" {
+            text.push_str(" counter");
+        }
         if !operation.comment.is_empty() {
             // Writing to a String cannot fail.
             let _ = write!(text, " comment \"{}\"", operation.comment);
@@ -167,12 +172,12 @@ const fn fields(set: Set) -> (&'static [Field], &'static [Field]) {
         Set::Services => (&[Address, Protocol, Port], &[Mark]),
         Set::NodePorts => (&[Protocol, Port], &[Mark]),
         Set::Endpoints => (&[Mark, Mark], &[Address, Port]),
-        Set::Classes => (&[Mark], &[]),
+        Set::Classes | Set::ServiceCounters => (&[Mark], &[]),
         Set::AffinityChoices => (&[Mark, Mark], &[Mark]),
         Set::AffinityEndpoints | Set::AffinityLocalEndpoints => (&[Mark], &[Address, Port]),
         Set::Affinity => (&[Mark, Address], &[Mark]),
         Set::ClusterIps | Set::NodePortIps => (&[Address], &[]),
-        Set::NoEndpointServices | Set::NoLocalEndpointServices | Set::FirewallIps => {
+        Set::NoEndpointServices | Set::NoLocalEndpointServices | Set::FirewallIps | Set::SourceRangeDrops => {
             (&[Address, Protocol, Port], &[])
         }
         Set::NoEndpointNodePorts | Set::NoLocalEndpointNodePorts => (&[Protocol, Port], &[]),

@@ -14,7 +14,7 @@ use portolan_wire::nftables::{
     self as wire, Chain, DataRef, ElementRef, Event, Rule, SetData, UserData, Verdict, request,
 };
 
-use super::changeset::has_comment;
+use super::changeset::{has_comment, has_more};
 use super::element::{Key, Set, read_address, read_number};
 use super::skeleton::{self, Place};
 use rows::{Row, Rows};
@@ -37,15 +37,58 @@ pub(super) struct View {
     pub(super) classes: HashMap<u16, String>,
     /// Elements of our sets with a key or data that none of our elements has.
     pub(super) unexpected: Vec<(Set, KeyRange)>,
-    /// The comments of rows by their hash. `None` if they are not kept.
+    /// The comments of rows by their hash. `None` if neither comments nor counts are kept.
     pub(super) comments: Option<HashMap<u64, Box<str>>>,
+    /// The packets that elements have counted.
+    pub(super) counts: HashMap<(Set, Key), u64>,
 }
 
-/// Returns the hash by which comments are compared.
-pub(super) fn comment_hash(comment: &str) -> u64 {
+/// Returns the hash by which what an element has besides key and data is compared: its comment, and whether it counts.
+pub(super) fn hash_of(comment: &str, counts: bool) -> u64 {
     let mut hasher = DefaultHasher::new();
-    comment.hash(&mut hasher);
+    (comment, counts).hash(&mut hasher);
     hasher.finish()
+}
+
+/// The chains of a table with their rules in order, and its sets without elements. The keys are names.
+#[derive(Debug, Default)]
+pub(super) struct Outline {
+    pub(super) chains: HashMap<String, Chain>,
+    pub(super) rules: HashMap<String, Vec<Rule>>,
+    pub(super) sets: HashMap<String, wire::Set>,
+}
+
+/// Reads the outline of a table.
+pub(super) fn outline(socket: &mut Socket, place: Place) -> Result<Outline, SocketError> {
+    let mut outline = Outline::default();
+    socket.dump(&mut request::chains(place.wire()), |frame| {
+        match Event::decode(frame)? {
+            Event::NewChain(chain) if chain.table == place.table => {
+                outline.chains.insert(chain.name.clone(), chain);
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    socket.dump(&mut request::rules(place.wire(), place.table, None), |frame| {
+        match Event::decode(frame)? {
+            Event::NewRule(rule) if rule.table == place.table => {
+                outline.rules.entry(rule.chain.clone()).or_default().push(rule);
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    socket.dump(&mut request::sets(place.wire(), place.table), |frame| {
+        match Event::decode(frame)? {
+            Event::NewSet(set) if set.table == place.table => {
+                outline.sets.insert(set.name.clone(), set);
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(outline)
 }
 
 /// Returns the generation of the ruleset. Every commit of any program increments it.
@@ -81,7 +124,7 @@ pub(super) fn read(socket: &mut Socket, place: Place) -> Result<View, SocketErro
     View::default().filled(socket, place)
 }
 
-/// Does the same as [`read`], and keeps the comments of elements. The view is that of one generation of the ruleset.
+/// Does the same as [`read`], and keeps the comments and the counts of elements. The view is that of one generation of the ruleset.
 pub(super) fn read_with_comments(socket: &mut Socket, place: Place) -> Result<View, SocketError> {
     let before = generation(socket)?;
     let view = View::with_comments().filled(socket, place)?;
@@ -109,7 +152,7 @@ pub(super) fn undisturbed<T>(
 }
 
 impl View {
-    /// Creates an empty view that keeps the comments of elements.
+    /// Creates an empty view that keeps the comments and the counts of elements.
     pub(super) fn with_comments() -> Self {
         Self { comments: Some(HashMap::new()), ..Self::default() }
     }
@@ -124,8 +167,8 @@ impl View {
         if self.table.is_none() {
             return Ok(self);
         }
-        self.read_chains(socket, place)?;
-        self.read_sets(socket, place)?;
+        let Outline { chains, rules, sets } = outline(socket, place)?;
+        (self.chains, self.rules, self.sets) = (chains, rules, sets);
         for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
             if self.sets.contains_key(set.name()) {
                 self.read_elements(socket, place, set)?;
@@ -159,39 +202,6 @@ impl View {
     /// Returns the endpoint that a key maps to.
     pub(super) fn endpoint(&self, family: Family, set: Set, key: Key) -> Option<SocketAddr> {
         read_socket(family, self.data(set, &key)?)
-    }
-
-    fn read_chains(&mut self, socket: &mut Socket, place: Place) -> Result<(), SocketError> {
-        socket.dump(&mut request::chains(place.wire()), |frame| {
-            match Event::decode(frame)? {
-                Event::NewChain(chain) if chain.table == place.table => {
-                    self.chains.insert(chain.name.clone(), chain);
-                }
-                _ => {}
-            }
-            Ok(())
-        })?;
-        socket.dump(&mut request::rules(place.wire(), place.table, None), |frame| {
-            match Event::decode(frame)? {
-                Event::NewRule(rule) if rule.table == place.table => {
-                    self.rules.entry(rule.chain.clone()).or_default().push(rule);
-                }
-                _ => {}
-            }
-            Ok(())
-        })
-    }
-
-    fn read_sets(&mut self, socket: &mut Socket, place: Place) -> Result<(), SocketError> {
-        socket.dump(&mut request::sets(place.wire(), place.table), |frame| {
-            match Event::decode(frame)? {
-                Event::NewSet(set) if set.table == place.table => {
-                    self.sets.insert(set.name.clone(), set);
-                }
-                _ => {}
-            }
-            Ok(())
-        })
     }
 
     /// Reads the elements of a set. While the kernel resizes a set, a listing lacks some elements and has others
@@ -230,11 +240,11 @@ impl View {
         self.rows.insert(set, rows);
     }
 
-    /// Returns the hash of an element's comment. Keeps the comment if comments are kept.
-    fn keep_comment(&mut self, element: &ElementRef<'_>) -> u64 {
+    /// Returns the hash of what an element has besides key and data. Keeps the comment if comments are kept.
+    fn keep_comment(&mut self, set: Set, element: &ElementRef<'_>) -> u64 {
         let userdata = UserData::from_bytes(element.userdata);
-        let comment = userdata.comment_text().unwrap_or_default();
-        let hash = comment_hash(comment);
+        let comment = if has_comment(set) { userdata.comment_text().unwrap_or_default() } else { "" };
+        let hash = hash_of(comment, set.has_counters() && element.counter.is_some());
         if let Some(comments) = &mut self.comments {
             comments.entry(hash).or_insert_with(|| comment.into());
         }
@@ -263,7 +273,10 @@ impl View {
             (Set::SourceRanges, None) => drop(self.ranges.insert(range)),
             (_, None | Some(DataRef::Value(_))) => {
                 let data = if let Some(DataRef::Value(data)) = element.data { data } else { &[] };
-                let comment = has_comment(set).then(|| self.keep_comment(element));
+                if let (Some(_), Some(counter)) = (&self.comments, element.counter) {
+                    self.counts.insert((set, key), counter.packets);
+                }
+                let comment = has_more(set).then(|| self.keep_comment(set, element));
                 if !rows.push(&Row { key: element.key, data, comment }) {
                     self.unexpected.push((set, range));
                 }
@@ -280,7 +293,7 @@ fn rows_of(place: Place, set: Set) -> Rows {
         Some(SetData::Value { length, .. }) => length,
         Some(SetData::Verdict) | None => 0,
     };
-    Rows::new(shape.key_length as usize, data_length as usize, has_comment(set))
+    Rows::new(shape.key_length as usize, data_length as usize, has_more(set))
 }
 
 /// Returns the key of an index of an id.

@@ -14,7 +14,7 @@ use super::encode;
 use super::load::shared_elements;
 use super::placement::Before;
 use super::planner::{Plan, Planner};
-use super::readback::{View, comment_hash};
+use super::readback::{View, hash_of};
 use super::skeleton::{self, ChainBody};
 use super::value::{LOCAL_OFFSET, Value};
 use portolan_engine::table::Table;
@@ -28,7 +28,8 @@ pub(super) struct Difference {
     pub(super) rebuild: bool,
     pub(super) chains: Vec<ChainWork>,
     pub(super) classes: Vec<ClassWork>,
-    pub(super) affinity_map: bool,
+    /// Optional sets to create, besides those that are created with the table.
+    pub(super) sets: Vec<Set>,
     /// Base chains in our table that another program created. Packets pass through them until they are deleted.
     pub(super) foreign_base_chains: Vec<String>,
 }
@@ -76,7 +77,7 @@ impl Difference {
             rebuild,
             chains: Vec::new(),
             classes: Vec::new(),
-            affinity_map: false,
+            sets: Vec::new(),
             foreign_base_chains: Vec::new(),
         };
         difference.compare_chains(planner, actual);
@@ -90,14 +91,14 @@ impl Difference {
             && self.elements.is_empty()
             && self.chains.is_empty()
             && self.classes.is_empty()
-            && !self.affinity_map
+            && self.sets.is_empty()
             && self.foreign_base_chains.is_empty()
     }
 
     /// Returns the number of objects to write other than elements of Services.
     pub(super) fn objects(&self) -> usize {
         let chains = self.chains.len() + self.foreign_base_chains.len();
-        chains + self.classes.len() + usize::from(self.rebuild) + usize::from(self.affinity_map)
+        chains + self.classes.len() + usize::from(self.rebuild) + self.sets.len()
     }
 
     /// Writes all of the difference except for the elements of Services.
@@ -113,8 +114,8 @@ impl Difference {
                 encode::base_chains(transaction, layout);
             }
         }
-        if self.affinity_map {
-            encode::affinity_map(transaction, place);
+        for &set in &self.sets {
+            encode::new_set(transaction, place, set);
         }
         // Every chain comes before the rules that lead to it.
         for work in &self.chains {
@@ -139,7 +140,10 @@ impl Difference {
 
     fn compare_chains(&mut self, planner: &Planner, view: &View) {
         let layout = planner.layout();
-        self.affinity_map = planner.classes.needs_affinity() && !view.sets.contains_key(Set::Affinity.name());
+        let is_made = |set: &Set| self.rebuild && layout.has_at_start(*set);
+        let is_missing = |set: &Set| planner.needs(*set) && !view.sets.contains_key(set.name());
+        let optional = Set::ALL.into_iter().filter(|set| set.is_optional());
+        self.sets = optional.filter(is_missing).filter(|set| !is_made(set)).collect();
         let balances: BTreeSet<Balance> = planner.classes.balances().collect();
         for balance in balances {
             self.compare_chain(view, skeleton::balance_chain(layout, balance));
@@ -207,7 +211,7 @@ fn has_shape(view: &View, planner: &Planner) -> bool {
     let place = planner.layout().place();
     let sets = Set::ALL.into_iter().all(|set| match view.sets.get(set.name()) {
         Some(actual) => actual.clone().normalized() == skeleton::set(place, set).normalized(),
-        None => set == Set::Affinity,
+        None => set.is_optional(),
     });
     // A dormant table may be complete, but has no effect.
     let awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
@@ -274,7 +278,8 @@ fn before(view: &View, family: Family, id: u32) -> Before {
 
 /// Compares every element. Adds missing ones, and deletes those of no Service port.
 fn elements(planner: &Planner, table: &Table, view: &mut View) -> Changeset {
-    let mut comparison = Comparison { view, changes: Changeset::default() };
+    let counters = planner.settings.counters;
+    let mut comparison = Comparison { view, counters, changes: Changeset::default() };
     for (name, forwarding) in table.iter() {
         let comment = name.to_string();
         for element in planner.elements_of(name, &forwarding) {
@@ -289,6 +294,8 @@ fn elements(planner: &Planner, table: &Table, view: &mut View) -> Changeset {
 /// deleted.
 struct Comparison<'a> {
     view: &'a mut View,
+    /// True if elements should count.
+    counters: bool,
     changes: Changeset,
 }
 
@@ -299,10 +306,11 @@ impl Comparison<'_> {
             let there = self.view.ranges.remove(&(element.key, element.key_end));
             self.write(element, comment, there, there);
         } else {
+            let counts = self.counters && element.set.has_counters();
             let actual = self.view.rows.get_mut(&element.set).and_then(|rows| rows.take(&element.key));
             let same = actual.is_some_and(|row| {
                 row.data == element.data.as_slice()
-                    && row.comment.is_none_or(|hash| hash == comment_hash(comment))
+                    && row.comment.is_none_or(|hash| hash == hash_of(comment, counts))
             });
             let there = actual.is_some();
             self.write(element, comment, there, same);

@@ -4,7 +4,7 @@
 //! base chains have kube-proxy's types, hooks and priorities, because CNI plug-ins and policy engines rely on them.
 
 use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
-use portolan_wire::nftables::expr::MetaKey;
+use portolan_wire::nftables::expr::{Counter, MetaKey};
 use portolan_wire::nftables::{
     self as wire, BaseChain, ByteOrder, Chain, ChainType, DataType, Expr, Hook, Policy, Rule, SetData,
     SetFlags, Table, UserData, concatenated,
@@ -86,8 +86,11 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         ChainBody::regular(SERVICES, services_rules(settings)),
     ];
     chains.extend(layout.own_chain());
+    if settings.counters {
+        chains.push(ChainBody::regular(SOURCE_RANGE_DROPS, source_range_drop_rules(settings.family)));
+    }
     chains.extend([
-        ChainBody::regular("firewall-check", vec![firewall_rule(settings.family)]),
+        ChainBody::regular("firewall-check", vec![firewall_rule(settings)]),
         ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
         ChainBody::regular("node-port-endpoints-check", node_port_endpoints_rules(settings)),
         ChainBody::regular("cluster-ips-check", cluster_ips_rules(settings)),
@@ -145,6 +148,8 @@ pub(crate) fn set(place: Place, set: Set) -> wire::Set {
         Set::FirewallIps => (vec![ip, proto, port], network, None, "subject to loadBalancerSourceRanges"),
         Set::SourceRanges => (vec![ip, proto, port, ip], network, None, "allowed sources"),
         Set::HairpinConnections => (vec![ip, ip, proto, port], network, None, "service hairpin connections"),
+        Set::ServiceCounters => (vec![mark], host, None, "id: new connections"),
+        Set::SourceRangeDrops => (vec![ip, proto, port], network, None, "dropped: source not allowed"),
     };
     let set_data = match (&data, set) {
         (_, Set::Classes) => Some(SetData::Verdict),
@@ -165,7 +170,9 @@ pub(crate) fn set(place: Place, set: Set) -> wire::Set {
     };
     let definition =
         wire::Set::new(place.wire(), place.table, set.name(), concatenated(&key), padded_length(&key));
-    wire::Set { flags, data: set_data, size, fields, userdata, ..definition }
+    let counter = set.is_for_counters().then(|| Expr::Counter(Counter::default()));
+    let expressions = counter.into_iter().collect();
+    wire::Set { flags, data: set_data, size, fields, expressions, userdata, ..definition }
 }
 
 /// Returns the length in bytes without padding.
@@ -278,12 +285,23 @@ fn accepts_node_ports(settings: &Settings) -> Vec<Expr> {
     }
 }
 
-/// `<key> @firewall-ips <key> . ip saddr != @source-ranges drop`
-fn firewall_rule(family: Family) -> RuleBody {
+/// `<key> @firewall-ips <key> . ip saddr != @source-ranges drop`, or the same with `goto` to the chain that counts.
+fn firewall_rule(settings: &Settings) -> RuleBody {
+    let family = settings.family;
     let (key, words) = service_key(family);
+    let verdict = if settings.counters { goto(SOURCE_RANGE_DROPS) } else { drop() };
     let ranges =
-        [key.clone(), vec![address(family, Side::Source, words), not_member(Set::SourceRanges, 0), drop()]];
+        [key.clone(), vec![address(family, Side::Source, words), not_member(Set::SourceRanges, 0), verdict]];
     rule([key, vec![member(Set::FirewallIps, 0)], ranges.concat()].concat())
+}
+
+/// The chain that counts packets from sources that are not allowed, and drops them.
+const SOURCE_RANGE_DROPS: &str = "source-range-drops";
+
+/// `<key> @source-range-drops` and `drop`. The rule that drops has no lookup that could fail.
+fn source_range_drop_rules(family: Family) -> Vec<RuleBody> {
+    let (key, _) = service_key(family);
+    vec![rule([key, vec![member(Set::SourceRangeDrops, 0)]].concat()), rule(vec![drop()])]
 }
 
 fn service_endpoints_rules(family: Family) -> Vec<RuleBody> {

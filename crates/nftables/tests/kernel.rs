@@ -10,6 +10,8 @@
 
 #[path = "kernel/contention.rs"]
 mod contention;
+#[path = "kernel/counters.rs"]
+mod counters;
 #[path = "kernel/edits.rs"]
 mod edits;
 #[path = "kernel/faults.rs"]

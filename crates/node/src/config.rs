@@ -62,6 +62,8 @@ pub const RECORDER_BYTES: i32 = 4 << 20;
 const RECORDER_BYTES_MIN: i32 = 64 << 10;
 /// The greatest size of a history: it must leave the memory of the node to others.
 const RECORDER_BYTES_MAX: i32 = 64 << 20;
+/// Most Service ports that `portolan.serviceMetrics` may ask for.
+const SERVICE_METRICS_MAX: i32 = 10_000;
 
 /// Parses and checks a configuration in YAML or JSON.
 ///

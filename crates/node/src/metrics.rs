@@ -19,7 +19,7 @@ use portolan_web::metrics::{Collect, MetricKind, Page};
 pub use self::build::BuildInfo;
 pub use self::dynamic::DynamicVector;
 pub use self::labels::{NodeWrite, ObjectKind, Reload, Resource, TrafficPolicy};
-pub use self::pages::{AGENT_PAGES, AgentPages, Pages, PagesSettings, SetVerbosity, server};
+pub use self::pages::{AGENT_PAGES, AgentPages, Pages, PagesSettings, SERVICE_METRICS, SetVerbosity, server};
 pub use self::process::ProcessMetrics;
 pub use self::proxy::{IptablesMeasures, PacketCounters, ProxyMetrics, RelayMeasures};
 use crate::address::Family;

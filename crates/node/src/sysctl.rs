@@ -191,7 +191,7 @@ impl Host {
     }
 
     /// Returns the names in a folder; none if it cannot be read.
-    pub(crate) fn names(&self, folder: &str) -> Vec<String> {
+    pub fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.file(folder)).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
     }

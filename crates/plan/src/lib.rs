@@ -2,7 +2,7 @@
 //!
 //! What is there and what is wanted go in, a [`Report`] comes out. What is there is one of these ([`Present`]):
 //!
-//! - what was read from the kernel ([`Observed`]), whoever wrote it;
+//! - what was read from the kernel ([`Observed`]), written by this program or by kube-proxy;
 //! - nothing;
 //! - the forwarding table of other objects.
 //!

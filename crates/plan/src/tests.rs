@@ -68,6 +68,7 @@ fn observed(table: &[Entry], node_ports: NodePortReach) -> Observed {
         } else {
             Vec::new()
         }),
+        counters: None,
     };
     Observed {
         family: Family::Ipv4,

@@ -71,6 +71,8 @@ pub(super) struct Agent {
     /// When everything but the Node object was first known. The deadlines for the Node object count from then.
     listed_at: Option<Instant>,
     started_at: Instant,
+    /// What the start waits for, as it was logged last, and when.
+    reported_wait: Option<(Vec<String>, Instant)>,
     health: Arc<Health>,
     metrics: Arc<ProxyMetrics>,
     /// The counters of the current watcher.
@@ -214,6 +216,7 @@ impl Agent {
             families,
             listed_at: None,
             started_at: Instant::now(),
+            reported_wait: None,
             notes,
             peers,
             progress,
@@ -330,6 +333,7 @@ impl Agent {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
+        self.report_waiting();
         if let Some(running) = &self.running {
             if let Some(thread) = running.ended_thread().or_else(|| self.shared.relays.ended_thread()) {
                 bail!(

@@ -157,6 +157,11 @@ impl Finding {
         }
     }
 
+    /// Returns true if this finding is about the forwarding of packets.
+    pub(super) const fn is_of_forwarding(&self) -> bool {
+        matches!(self, Self::Forwarding { .. })
+    }
+
     /// Returns true if this finding reports `setting` completely.
     pub(super) fn reports_setting(&self, setting: &str) -> bool {
         matches!(self, Self::KernelSettings { settings } if settings.iter().any(|reports| reports == setting))

@@ -3,6 +3,7 @@
 //! - `routes`: the table of paths
 //! - `state`, `services`, `snapshot`: the documents, made from what the agent and the engine know
 //! - `page`: the web page that shows the documents
+//! - `service_metrics`: what the kernel has counted of single Services, as metrics
 //! - `explain`: the answer about one packet, for which the kernel is read, too
 //! - `socket`: the control socket
 //!
@@ -15,13 +16,14 @@
 //! next change would copy it as a whole.
 //!
 //! A request waits at most [`ENGINE_WAIT`] for the engine, and for the agent until its present step ends. Only [`AT_ONCE`]
-//! are answered at the same time: what is in a document is bounded, and so is the work for documents. Only one answer at a
-//! time reads the kernel. Answers have no secrets. Only the one about a packet has addresses of clients, those of connections of
+//! are answered at the same time: what is in a document is bounded, and so is the work for documents. Only one answer about a
+//! packet at a time reads the kernel, and only one with counters, which waits after that. Answers have no secrets. Only the one about a packet has addresses of clients, those of connections of
 //! its flow, and the metrics port does not serve it.
 
 mod explain;
 mod page;
 pub(crate) mod routes;
+mod service_metrics;
 mod services;
 mod snapshot;
 pub(crate) mod socket;
@@ -100,6 +102,8 @@ pub(crate) struct Control {
     at_once: Arc<Semaphore>,
     /// The turn of the answer that reads the kernel.
     reading: Arc<Semaphore>,
+    /// What the kernel has counted, shared by requests.
+    counts: Arc<services::counters::Shared>,
     /// One place: a snapshot takes as much memory as the objects.
     one_snapshot: Arc<Semaphore>,
     version: String,
@@ -118,6 +122,7 @@ impl Control {
             questions,
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
             reading: Arc::new(Semaphore::new(1)),
+            counts: services::counters::Shared::new(),
             one_snapshot: Arc::new(Semaphore::new(1)),
             version,
             started: Now::read(),

@@ -56,7 +56,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use portolan_engine::drift::{DriftWatch, Own};
 use portolan_model::Family;
-use portolan_node::config::{Configuration, Logging};
+use portolan_node::config::Logging;
 use portolan_node::health::Health;
 use portolan_node::metrics::{AgentPages, BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
 use portolan_sock::addresses::Addresses;
@@ -111,6 +111,20 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         return cleanup::run_as_flag(&loaded.configuration, options.only_ours);
     }
     ensure!(!options.only_ours, "--only-ours says what --cleanup removes: write both");
+    run_agent(options, std::future::pending())
+}
+
+/// Runs the node agent until a signal stops it, or until `ended` returns the error of something else that the process
+/// needs, such as an API server on another thread. The rules stay in the kernel.
+///
+/// # Errors
+/// That error, and those of [`run`].
+pub fn run_beside(options: &Options, ended: impl Future<Output = anyhow::Error>) -> anyhow::Result<()> {
+    privilege::raise();
+    run_agent(options, ended)
+}
+
+fn run_agent(options: &Options, ended: impl Future<Output = anyhow::Error>) -> anyhow::Result<()> {
     let mut loaded = options.load()?;
     portolan_logging::start(&loaded.configuration.logging)?;
     loaded.log();
@@ -120,10 +134,14 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let configuration = &loaded.configuration;
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let node_name = configuration.node_name(&host_name)?;
-    let findings = checks::before_the_start(configuration, &mut families, checks::mode);
+    let mut findings = checks::before_the_start(configuration, &mut families, checks::mode);
+    let forwards = options.forwards.as_slice();
+    // Services of other families need none.
+    findings.retain(|finding| forwards.is_empty() || !finding.is_of_forwarding());
     checks::log(&findings);
     checks::judge(&findings)?;
     let kernel_settings = Arc::new(KernelSettings::of_this_node());
+    kernel_settings.turn_on_forwarding(forwards, &findings);
     kernel_settings.apply_conntrack(configuration, &findings);
     if options.init_only {
         let ips = settings::node_addresses(&[], configuration.bind_address);
@@ -135,7 +153,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Start { loaded, host_name, node_name, families, findings, choice, kernel_settings };
     let agent = AgentSlot::default();
-    let outcome = runtime.block_on(run_until_signal(&agent, follow(options, start, &agent)));
+    let work = async {
+        tokio::select! {
+            outcome = follow(options, start, &agent) => outcome,
+            error = ended => Err(error),
+        }
+    };
+    let outcome = runtime.block_on(run_until_signal(&agent, work));
     // The engine's thread may be in a commit. Commits are atomic, and the kernel keeps what it has.
     runtime.shutdown_background();
     outcome
@@ -184,7 +208,7 @@ async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Re
     let metrics = Arc::new(metrics);
     metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
     let peers = Peers::default();
-    let settings = client_settings(configuration, loaded.master.clone(), &metrics, &peers);
+    let settings = client_settings(&loaded, &metrics, &peers);
     let client = portolan_watch::connect(&settings).await.context("API server")?;
     let progress = Progress::new(client.clone(), configuration.readiness.clone());
     let (recorder, poster) = Recorder::new(client.clone(), &host_name);
@@ -269,30 +293,22 @@ fn watcher(client: Client, node_name: &str, options: &Options) -> Watcher {
 }
 
 /// Returns where the API server is and which credentials and limits the client uses.
-fn client_settings(
-    configuration: &Configuration,
-    master: Option<String>,
-    metrics: &Arc<ProxyMetrics>,
-    peers: &Peers,
-) -> ClientSettings {
+fn client_settings(loaded: &Loaded, metrics: &Arc<ProxyMetrics>, peers: &Peers) -> ClientSettings {
     let metrics = Arc::clone(metrics);
     let count = move |done: &RequestDone| {
         metrics.request_finished(done.verb, &done.host, done.code, done.duration);
         metrics.request_delayed(done.verb, &done.host, done.throttled);
     };
-    ClientSettings {
-        on_request: Some(Arc::new(count)),
-        peers: peers.clone(),
-        ..configured_client(configuration, master)
-    }
+    ClientSettings { on_request: Some(Arc::new(count)), peers: peers.clone(), ..configured_client(loaded) }
 }
 
 /// Returns what the configuration says of the client of the API server.
-fn configured_client(configuration: &Configuration, master: Option<String>) -> ClientSettings {
-    let connection = &configuration.client_connection;
+fn configured_client(loaded: &Loaded) -> ClientSettings {
+    let connection = &loaded.configuration.client_connection;
     ClientSettings {
+        local: loaded.local.clone(),
         kubeconfig: (!connection.kubeconfig.is_empty()).then(|| connection.kubeconfig.clone().into()),
-        master,
+        master: loaded.master.clone(),
         qps: connection.qps,
         burst: connection.burst,
         content_type: connection.content_type.clone(),

@@ -27,7 +27,7 @@ use portolan_leftovers::Keep;
 use portolan_model::catalog::UdpService;
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
-use portolan_model::{Family, NodePortAddresses};
+use portolan_model::{Family, NodePortAddresses, Settings};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 use portolan_node::sysctl::Wanted;
@@ -43,6 +43,15 @@ pub(super) use userspace::{RelayCounters, Relays};
 
 /// A data plane of any mode.
 type Plane = Boxed;
+
+/// What a mode does not count of Services, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotCounted {
+    /// It counts nothing.
+    All(&'static str),
+    /// It counts some of it.
+    Part(&'static str),
+}
 
 /// What a mode is to the node agent.
 pub(super) trait ModeDriver: Sync {
@@ -77,6 +86,11 @@ pub(super) trait ModeDriver: Sync {
     /// `known` is what the running agent knows and the kernel does not hold. No agent needs to run: these facts are unknown
     /// then.
     fn read(&self, family: Family, known: Option<&Known>) -> Result<Option<Observed>, Error>;
+
+    /// Returns what is not counted of Services, and why. `None` if connections are counted.
+    fn not_counted(&self, _: &Settings) -> Option<NotCounted> {
+        None
+    }
 
     /// Returns what a start would write for a table, as lines. Changes nothing. May run programs.
     ///

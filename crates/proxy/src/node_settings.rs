@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::sync::{Mutex, Once, PoisonError};
 
+use portolan_model::Family;
 use portolan_node::config::Configuration;
 use portolan_node::former::{Change, Former};
 use portolan_node::sysctl::{Host, Outcome, Refused, Wanted};
@@ -19,6 +20,11 @@ const FOLDERS_VARIABLE: &str = "PORTOLAN_STATE_DIRS";
 /// The folders without that variable. The first one is emptied at a boot, as the settings are. The second one is often
 /// mounted into containers.
 const FOLDERS: &str = "/run/portolan:/var/lib/portolan";
+
+/// The folder with the IPv6 settings of each interface.
+const IPV6_INTERFACES: &str = "/proc/sys/net/ipv6/conf";
+/// The names in this folder behind which no router is. Interfaces that are made later do not get another value.
+const WITHOUT_ROUTERS: [&str; 3] = ["all", "default", "lo"];
 
 /// Writes kernel settings, and remembers what they were.
 #[derive(Debug)]
@@ -87,6 +93,40 @@ impl KernelSettings {
         self.apply_or_warn(&wanted(configuration, &self.host), reported);
     }
 
+    /// Turns on the forwarding of packets for these families. Interfaces whose router advertisements the kernel would then
+    /// ignore accept them still.
+    pub(super) fn turn_on_forwarding(&self, families: &[Family], reported: &[Finding]) {
+        if families.contains(&Family::Ipv6) {
+            self.keep_router_advertisements();
+        }
+        let wanted: Vec<Wanted> = families.iter().copied().map(forwarding).collect();
+        self.apply_or_warn(&wanted, reported);
+    }
+
+    /// Sets `accept_ra` to 2 where it is 1 and the interface does not forward: a host that forwards ignores router
+    /// advertisements with 1, and would lose its IPv6 addresses and default route. They are not noted for a clean-up,
+    /// because a clean-up leaves the forwarding on.
+    fn keep_router_advertisements(&self) {
+        let mut refused = Vec::new();
+        for interface in self.host.names(IPV6_INTERFACES) {
+            let path = |setting| format!("{IPV6_INTERFACES}/{interface}/{setting}");
+            let has = |setting, value| self.host.read(&path(setting)).as_deref() == Some(value);
+            let is_affected = has("accept_ra", "1") && has("forwarding", "0");
+            if WITHOUT_ROUTERS.contains(&interface.as_str()) || !is_affected {
+                continue;
+            }
+            let setting = path("accept_ra");
+            match self.host.write(&setting, "2") {
+                Ok(()) => tracing::info!(setting, value = 2, "kernel setting written"),
+                Err(error) => refused.push(format!("{error}; run `echo 2 > {setting}`")),
+            }
+        }
+        if !refused.is_empty() {
+            let consequence = "with forwarding, these interfaces ignore router advertisements";
+            tracing::warn!(?refused, consequence, "kernel settings not written");
+        }
+    }
+
     /// Writes settings that differ. Warns of those that cannot be written, with the commands that set them, unless a finding
     /// in `reported` has reported them.
     pub(super) fn apply_or_warn(&self, wanted: &[Wanted], reported: &[Finding]) {
@@ -121,6 +161,14 @@ pub(super) fn conntrack_refusals(configuration: &Configuration, host: &Host) -> 
 /// Returns the connection tracking settings of the configuration.
 pub(super) fn wanted(configuration: &Configuration, host: &Host) -> Vec<Wanted> {
     conntrack::settings(&configuration.conntrack, conntrack::processors(host))
+}
+
+/// Returns the setting with which the host forwards packets of a family.
+pub(super) const fn forwarding(family: Family) -> Wanted {
+    match family {
+        Family::Ipv4 => Wanted::exactly("/proc/sys/net/ipv4/ip_forward", 1),
+        Family::Ipv6 => Wanted::exactly("/proc/sys/net/ipv6/conf/all/forwarding", 1),
+    }
 }
 
 /// Writes the out-of-memory score on its own thread, because a second attempt may take a while.
@@ -169,6 +217,33 @@ mod tests {
         assert_eq!(former().changes, [Change { path: MINE.to_owned(), former: 0, written: 1 }]);
         assert!(settings.apply(&[Wanted::exactly(MINE, 2)]).is_empty());
         assert_eq!(former().changes, [Change { path: MINE.to_owned(), former: 0, written: 2 }]);
+    }
+
+    #[test]
+    fn router_advertisements_are_accepted_with_forwarding() {
+        let of = |interface: &str, setting: &str| format!("{IPV6_INTERFACES}/{interface}/{setting}");
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let all = [
+            ("eth0", "1", "0"),
+            ("eth1", "0", "0"),
+            ("eth2", "1", "1"),
+            ("all", "1", "0"),
+            ("default", "1", "0"),
+        ];
+        let mut files = vec![("/proc/sys/net/ipv4/ip_forward".to_owned(), "0")];
+        for (interface, accept_ra, forwarding) in all {
+            files.push((of(interface, "accept_ra"), accept_ra));
+            files.push((of(interface, "forwarding"), forwarding));
+        }
+        let files: Vec<(&str, &str)> = files.iter().map(|(path, value)| (path.as_str(), *value)).collect();
+        let settings = settings_below(folder.path(), &files);
+        let seen =
+            || all.map(|(interface, ..)| settings.host.read(&of(interface, "accept_ra")).unwrap_or_default());
+        settings.turn_on_forwarding(&[Family::Ipv4], &[]);
+        assert_eq!(seen(), ["1", "0", "1", "1", "1"], "IPv4 does not matter to them");
+        settings.turn_on_forwarding(&Family::BOTH, &[]);
+        assert_eq!(seen(), ["2", "0", "1", "1", "1"]);
+        assert_eq!(settings.host.read(&of("all", "forwarding")).as_deref(), Some("1"));
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
-use portolan_model::Capture;
+use portolan_model::{Capture, Family};
 use portolan_node::config::{self, ConfigError, Configuration, FieldError, FieldErrors};
 use portolan_node::gates::{FeatureGates, Stage};
+use portolan_watch::LocalServer;
 
 use self::given::Given;
 use self::value::{KUBERNETES, VersionFlag};
@@ -45,6 +46,10 @@ pub struct Options {
     pub(crate) empty_list_hold: Duration,
     /// How packets are captured in the userspace mode. `None`: the proxy chooses.
     pub(crate) capture: Option<Capture>,
+    /// The API server, if it runs in the same process.
+    local: Option<LocalServer>,
+    /// The families whose packets the host is made to forward.
+    pub(crate) forwards: Vec<Family>,
 }
 
 /// Where the API server is, by the flags.
@@ -63,6 +68,8 @@ pub(crate) struct Loaded {
     pub(crate) configuration: Configuration,
     /// URL of the API server, overriding the kubeconfig's.
     pub(crate) master: Option<String>,
+    /// The API server of the same process, in place of the one that the configuration and `master` name.
+    pub(crate) local: Option<LocalServer>,
     /// Path of the configuration file, if any.
     pub(crate) file: Option<PathBuf>,
     /// Every flag with its effective text, for `/flagz`.
@@ -82,6 +89,7 @@ impl Loaded {
             gates: configuration.gates(),
             configuration,
             master: None,
+            local: None,
             file: None,
             flags: Vec::new(),
             version: own_version(),
@@ -125,6 +133,28 @@ impl Options {
             }
         }
         Ok(true)
+    }
+
+    /// Returns the options that these flags give, for a command that runs the node agent with flags of its own.
+    ///
+    /// # Errors
+    /// A flag or its value is wrong.
+    pub fn from_flags(flags: impl IntoIterator<Item = String>) -> Result<Self, clap::Error> {
+        let command = Self::augment_args(Command::new("portolan")).no_binary_name(true);
+        Self::from_arg_matches(&command.try_get_matches_from(flags)?)
+    }
+
+    /// Returns these options with an API server in the same process.
+    #[must_use]
+    pub fn with_local_server(self, server: LocalServer) -> Self {
+        Self { local: Some(server), ..self }
+    }
+
+    /// Returns these options for a host that is no node of a cluster: the start turns on the forwarding of packets of these
+    /// families, which are all that Services have. A clean-up leaves it on.
+    #[must_use]
+    pub fn with_forwarding(self, families: Vec<Family>) -> Self {
+        Self { forwards: families, ..self }
     }
 
     /// Removes the flags of the connection to the API server, for a command that connects itself: they are not flags of the
@@ -197,7 +227,8 @@ impl Options {
             _ => own_version(),
         };
         let (master, flags) = (given.non_empty("master"), given.texts());
-        Ok(Loaded { configuration, master, file, flags, gates, version, notes })
+        let local = self.local.clone();
+        Ok(Loaded { configuration, master, local, file, flags, gates, version, notes })
     }
 
     fn notes(&self, file: Option<&Path>) -> Vec<String> {
@@ -283,6 +314,8 @@ impl FromArgMatches for Options {
             ipvs_fallback,
             empty_list_hold,
             capture,
+            local: None,
+            forwards: Vec::new(),
         })
     }
 

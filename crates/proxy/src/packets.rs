@@ -24,7 +24,7 @@ use portolan_model::observed::Observed;
 use portolan_model::{Capture, Catalog, Event, Family};
 use portolan_node::config::{self, Configuration, Mode};
 use portolan_sock::SocketError;
-use portolan_sock::addresses;
+use portolan_sock::addresses::{self, Addresses};
 use portolan_status::State;
 use portolan_watch::{ClientSettings, Peers};
 
@@ -99,6 +99,19 @@ impl Configured {
         self.loaded.configuration.hostname_override.as_deref()
     }
 
+    /// Returns the name of this node: the one that the configuration sets, or else that of the host.
+    ///
+    /// # Errors
+    /// The host has no name.
+    pub fn own_node_name(&self, host_name: &str) -> anyhow::Result<String> {
+        Ok(self.loaded.configuration.node_name(host_name)?)
+    }
+
+    /// Returns the name of the mode, if the configuration names one.
+    pub fn mode_name(&self) -> Option<&'static str> {
+        self.loaded.configuration.mode.map(Mode::name)
+    }
+
     /// Returns the path of the control socket of an agent with this configuration. `None` if it has none.
     pub fn control_socket(&self) -> Option<&Path> {
         let path = &self.loaded.configuration.portolan.control_socket;
@@ -144,8 +157,7 @@ impl Configured {
     /// Returns where the API server is, with which credentials and how often it is asked. `peers` records the addresses of
     /// connections.
     pub fn client_settings(&self, peers: &Peers) -> ClientSettings {
-        let Loaded { configuration, master, .. } = &self.loaded;
-        ClientSettings { peers: peers.clone(), ..configured_client(configuration, master.clone()) }
+        ClientSettings { peers: peers.clone(), ..configured_client(&self.loaded) }
     }
 
     /// Leaves out what a Service may not capture, because this node reaches the API server there. `sockets` are those to
@@ -218,6 +230,22 @@ fn active_mode(lane: &portolan_status::Family) -> Option<Mode> {
 /// The kernel does not list them.
 pub fn interface_addresses() -> Result<Vec<IpAddr>, SocketError> {
     addresses::list_except(portolan_ipvs::DEVICE)
+}
+
+/// Returns the same addresses, each with the name of its interface.
+///
+/// # Errors
+/// The kernel does not list them.
+pub fn addresses_with_interfaces() -> Result<Vec<(IpAddr, String)>, SocketError> {
+    addresses::list_with_devices_except(portolan_ipvs::DEVICE)
+}
+
+/// Subscribes to changes of these addresses.
+///
+/// # Errors
+/// The kernel has no such subscription.
+pub fn address_changes() -> Result<Addresses, SocketError> {
+    Addresses::open(portolan_ipvs::DEVICE)
 }
 
 /// What is known of this node.

@@ -26,6 +26,11 @@ pub fn raise() {
     }
 }
 
+/// Returns true if this thread has `CAP_NET_ADMIN`, or if the kernel does not tell.
+pub fn is_effective() -> bool {
+    capabilities(None).map_or(true, |sets| sets.effective.contains(WANTED))
+}
+
 /// Makes the process dumpable: otherwise `/proc/self` of a process whose file has capabilities belongs to root, and
 /// the process cannot count its own files. Disables core dumps first, because a dump would contain tokens.
 fn own_its_files() -> io::Result<()> {

@@ -158,7 +158,7 @@ impl Reload<'_> {
         if old.client_connection == new.configuration.client_connection {
             return Ok(None);
         }
-        let settings = client_settings(&new.configuration, new.master.clone(), &self.metrics, &self.peers);
+        let settings = client_settings(new, &self.metrics, &self.peers);
         let client = portolan_watch::connect(&settings).await.context("clientConnection")?;
         self.notes.use_client(client.clone());
         self.progress.use_client(client.clone());

@@ -27,6 +27,7 @@ pub(super) fn neutral(family: Family) -> Settings {
         node_port_addresses: NodePortAddresses::MatchAll,
         node_ip: None,
         service_cidrs: Vec::new(),
+        counters: false,
     }
 }
 
@@ -94,6 +95,7 @@ pub(super) fn settings(
         node_port_addresses,
         node_ip: node.ips.known(family),
         service_cidrs,
+        counters: configuration.portolan.service_counters,
     }
 }
 

@@ -20,6 +20,8 @@ use serde_json::Value;
 use crate::asking::{self, Unanswered};
 use crate::control::routes::{SERVICES, STATE};
 
+/// How many Services an answer with counters has. Each answer reads the kernel.
+const PAGE: usize = 1_000;
 /// The exit status if not everything is in sync.
 const NOT_IN_SYNC: u8 = 1;
 /// The exit status if there is no agent, or it may not be asked.
@@ -41,11 +43,17 @@ pub struct Options {
     /// Show one Service: its frontends, policies and endpoints.
     #[arg(long, value_name = "NAMESPACE/NAME")]
     service: Option<String>,
+    /// Show what was counted of all Services: new connections, and refusals.
+    #[arg(long, conflicts_with = "service")]
+    counters: bool,
+    /// Show the counters of this namespace only.
+    #[arg(short, long, value_name = "NAMESPACE", requires = "counters")]
+    namespace: Option<String>,
     /// The form of the output.
     #[arg(short, long, value_name = "FORM", value_parser = ["text", "json", "yaml"], default_value = "text")]
     output: String,
     /// Show a live view that is drawn every second, with rates; q ends it. It needs a terminal.
-    #[arg(short, long, conflicts_with_all = ["service", "output"])]
+    #[arg(short, long, conflicts_with_all = ["service", "counters", "output"])]
     watch: bool,
 }
 
@@ -60,6 +68,9 @@ pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
     };
     if let Some(service) = options.service.as_deref().filter(|service| !is_service(service)) {
         bail!("--service: `{service}` is not of the form NAMESPACE/NAME");
+    }
+    if let Some(namespace) = options.namespace.as_deref().filter(|namespace| !is_name(namespace)) {
+        bail!("--namespace: `{namespace}` is no name of a namespace");
     }
     if options.watch {
         return match get(&place, STATE).and_then(|answer| read(&place, &answer)) {
@@ -95,6 +106,9 @@ enum Busy {
 fn show(options: &Options, place: &Place) -> anyhow::Result<(String, bool)> {
     let answer = get(place, STATE)?;
     let state: State = read(place, &answer)?;
+    if options.counters {
+        return Ok((counters(options, place)?, state.in_sync));
+    }
     let Some(service) = &options.service else {
         let shown = match options.output.as_str() {
             "text" => lines(&text::state(&state)),
@@ -102,7 +116,7 @@ fn show(options: &Options, place: &Place) -> anyhow::Result<(String, bool)> {
         };
         return Ok((shown, state.in_sync));
     };
-    let answer = get(place, &format!("{SERVICES}?service={service}"))?;
+    let answer = get(place, &format!("{SERVICES}?service={service}&counters=true"))?;
     let page: ServicePage = read(place, &answer)?;
     let is_known = !page.services.is_empty();
     let shown = match options.output.as_str() {
@@ -113,11 +127,39 @@ fn show(options: &Options, place: &Place) -> anyhow::Result<(String, bool)> {
     Ok((shown, state.in_sync && is_known))
 }
 
-/// Returns true for `NAMESPACE/NAME`. Other characters than those of names would change the request.
+/// Returns the counters of all Services, or of those of a namespace. Asks page by page.
+fn counters(options: &Options, place: &Place) -> anyhow::Result<String> {
+    let namespace = options.namespace.as_ref().map(|name| format!("&namespace={name}")).unwrap_or_default();
+    let (mut pages, mut after) = (Vec::<ServicePage>::new(), String::new());
+    loop {
+        let path = format!("{SERVICES}?counters=true&limit={PAGE}{namespace}{after}");
+        let page: ServicePage = read(place, &get(place, &path)?)?;
+        let next = page.next.clone();
+        pages.push(page);
+        let Some(next) = next else { break };
+        after = format!("&after={next}");
+    }
+    if options.output == "text" {
+        return Ok(lines(&text::counters(&pages)));
+    }
+    let mut all = ServicePage::default();
+    for page in pages {
+        let not_counted = all.not_counted.take().or(page.not_counted);
+        // Pages may be of two readings.
+        let counted_at = all.counted_at.take().or(page.counted_at);
+        all.services.extend(page.services);
+        all = ServicePage { version: page.version, time: page.time, not_counted, counted_at, ..all };
+    }
+    form_of(&options.output, &serde_json::to_value(&all)?)
+}
+
+/// Returns true for text with the characters of names only. Others would change the request.
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.')
+}
+
+/// Returns true for `NAMESPACE/NAME`.
 fn is_service(text: &str) -> bool {
-    let is_name = |name: &str| {
-        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '.')
-    };
     text.split_once('/').is_some_and(|(namespace, name)| is_name(namespace) && is_name(name))
 }
 
@@ -144,11 +186,15 @@ fn read<T: serde::de::DeserializeOwned>(place: &Place, answer: &Received) -> any
 
 /// Returns the document as received, in another form.
 fn document(form: &str, place: &Place, answer: &Received) -> anyhow::Result<String> {
-    let value: Value = read(place, answer)?;
+    form_of(form, &read(place, answer)?)
+}
+
+/// Returns a document in the form of the output.
+fn form_of(form: &str, value: &Value) -> anyhow::Result<String> {
     Ok(match form {
         "yaml" => {
             let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-            serde_saphyr::to_string_with_options(&value, options)?
+            serde_saphyr::to_string_with_options(value, options)?
         }
         _ => format!("{value:#}\n"),
     })

@@ -15,3 +15,6 @@ pub mod view;
 pub use json::Object;
 pub use resource::{Info, Resource};
 pub use shape::ShapeError;
+
+/// Annotation of an EndpointSlice whose conditions `ready` and `serving` health checks have written.
+pub const HEALTH_CHECKED: &str = "portolan.dev/health-checked";

@@ -2,9 +2,11 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use portolan_addons::AddonsConfig;
 use portolan_api::ApiConfig;
-use portolan_controllers::ControllersConfig;
+use portolan_controllers::{ControllersConfig, manifests::Given};
 use portolan_web::metrics::Sources;
+use tokio::sync::watch;
 
 use crate::{
     security::TlsSettings,
@@ -18,6 +20,8 @@ pub struct Config {
     pub api: ApiConfig,
     /// Settings of its controllers.
     pub controllers: ControllersConfig,
+    /// The optional parts: names of Services and health checks. All are off by default.
+    pub addons: AddonsConfig,
     /// Address that [`Server::start`](crate::Server::start) listens on. With port 0 the kernel selects the port.
     pub listen: SocketAddr,
     /// How clients connect, and whether they must authenticate.
@@ -27,6 +31,10 @@ pub struct Config {
     pub insecure_allow_non_loopback: bool,
     /// Folder of manifests whose objects are applied and pruned (`--manifests`).
     pub manifests: Option<PathBuf>,
+    /// Objects that the program gives, besides those of the folder.
+    pub given: Option<Given>,
+    /// Becomes true when the objects of both are in the store, as far as they are accepted.
+    pub applied: Option<watch::Sender<bool>>,
     /// Limits on the requests of clients.
     pub limits: Limits,
     /// Returns free memory to the operating system. `None` if the allocator cannot do that.
@@ -52,10 +60,13 @@ impl Default for Config {
         Self {
             api: ApiConfig::default(),
             controllers: ControllersConfig::default(),
+            addons: AddonsConfig::default(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             transport: Transport::default(),
             insecure_allow_non_loopback: false,
             manifests: None,
+            given: None,
+            applied: None,
             limits: Limits::default(),
             release_memory: None,
             checks: Checks::default(),

@@ -9,9 +9,9 @@
 //! Must not know: what is read and written, the proxy, rules, netlink. It never reads the host's network state.
 //!
 //! The layers below, each of which knows only those after it: `portolan-http` (requests and answers),
-//! `portolan-controllers` (the server's own writers), `portolan-api` (the meaning of reads and writes),
-//! `portolan-store`. The two former do not know each other. What callers in the same process need of them is exported
-//! here, too.
+//! `portolan-addons` (the optional parts) and `portolan-controllers` (the server's own writers), `portolan-api` (the
+//! meaning of reads and writes), `portolan-store`. The first does not know the next two, nor they it. What callers in the
+//! same process need of them is exported here, too.
 //!
 //! The path of a request: `server` (connections, TLS, limits) -> `security` (authentication, authorization) ->
 //! [`Handler`](portolan_http::Handler).
@@ -23,20 +23,23 @@ mod security;
 mod server;
 
 pub use config::{Config, Transport};
+pub use portolan_addons::{AddonError, AddonsConfig, Forward, HealthChecks, NamesConfig};
 pub use portolan_api::{
     AllocationScope, AllocatorMetrics, Api, ApiConfig, ApiError, Blocking, CauseReason, ConfigError,
-    DeleteOptions, Effect, FieldError, FieldManager, NodePortRange, NodePortRangeError, Outcome, Part,
-    Preconditions, Propagation, ServiceRanges, Target, WriteOptions, audit,
+    DeleteOptions, Effect, FieldError, FieldManager, LoadBalancerRanges, NodePortRange, NodePortRangeError,
+    Outcome, Part, Preconditions, Propagation, ServiceRanges, Target, WriteOptions, audit,
 };
 pub use portolan_controllers::manifests;
-pub use portolan_controllers::{ControllersConfig, RepairCounters, RepairMetrics, repair_once};
+pub use portolan_controllers::{ControllersConfig, OwnNode, RepairCounters, RepairMetrics, repair_once};
 pub use portolan_schema::{Info, Object, Resource, json, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
     Step, Store, StoredObject, Transaction,
 };
 pub use portolan_web::metrics::{Collect, MetricKind, Page, Sources};
-pub use security::{ClientFiles, Kubeconfig, Pki, Role, SecurityError, TlsSettings, server_names};
+pub use security::{
+    ClientFiles, Kubeconfig, Pki, ProcessToken, Role, SecurityError, TlsSettings, server_names,
+};
 pub use server::{
     Check, Checks, Error, Limits, ReleaseMemory, RunningServer, Server, check_address, serve, serve_with,
 };

@@ -28,3 +28,4 @@ pub(crate) use peer::Peer;
 pub use pki::{ClientFiles, Pki};
 pub(crate) use tls::Security;
 pub use tls::{SecurityError, TlsSettings};
+pub use tokens::ProcessToken;

@@ -46,10 +46,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use portolan_addons::{AddonError, Addons};
 use portolan_api::{Api, ApiError};
 use portolan_controllers::{
-    RepairCounters,
-    manifests::{self, Follower},
+    ControllersConfig, RepairCounters,
+    manifests::{self, Follower, GivenError, Keeper, Reserved},
 };
 use portolan_http::Handler;
 use portolan_store::Store;
@@ -107,12 +108,18 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+    /// Objects that the program gives cannot be stored.
+    #[error(transparent)]
+    Given(#[from] GivenError),
     /// The certificates or tokens cannot be loaded.
     #[error("TLS: {0}")]
     Security(#[from] SecurityError),
     /// The objects that must exist before the first request cannot be written.
-    #[error("cannot make the Service default/kubernetes: {0}")]
+    #[error("cannot make the objects that must exist first: {0}")]
     Begin(#[from] ApiError),
+    /// An optional part cannot start.
+    #[error("{0}")]
+    Addon(#[from] AddonError),
     /// A thread or its runtime cannot be created, or the thread panicked.
     #[error("cannot start the server's thread: {0}")]
     Thread(io::Error),
@@ -256,8 +263,17 @@ async fn serve_api(
     let mut tasks = JoinSet::new();
     tokio::pin!(shutdown);
     let repairs = RepairCounters::default();
-    portolan_controllers::start(&api, &config.controllers, address, &repairs, &stopping, &mut tasks).await?;
-    let (folder, failed) = follow(&api, config.manifests.as_ref(), &stopping, &mut tasks);
+    let addons = Addons::prepare(&config.addons)?;
+    let controllers =
+        ControllersConfig { dns_endpoints: addons.dns_endpoints(), ..config.controllers.clone() };
+    portolan_controllers::start(&api, &controllers, address, &repairs, &stopping, &mut tasks).await?;
+    let mut reserved = Reserved::default();
+    if let Some(given) = &config.given {
+        let keeper = Keeper::start(Arc::clone(&api), given).await?;
+        reserved = keeper.reserved();
+        tasks.spawn(keeper.run(stopping.clone()));
+    }
+    let (folder, failed) = follow(&api, config, reserved, &stopping, &mut tasks);
     if let Some(security) = &security {
         tasks.spawn(refresh(Arc::clone(security), stopping.clone()));
     }
@@ -267,12 +283,16 @@ async fn serve_api(
     let metrics = Sources::default();
     metrics.register(Arc::new(Allocation { api: Arc::clone(&api), repairs }));
     metrics.register(Arc::new(config.metrics.clone()));
+    let mut checks = config.checks.clone();
+    if let Some(dns) = addons.start(&api, loaded(&folder), &stopping, &mut tasks, &metrics)? {
+        checks = checks.with("dns", Arc::new(move || dns.check()));
+    }
     let gate = Gate::new(Parts {
         handler: Handler::new(api, stopping.clone(), limits.body_bytes),
         freed: freed.clone(),
         security: security.clone(),
         limits: limits.clone(),
-        checks: config.checks.clone(),
+        checks,
         metrics,
         stopping: leaving,
         folder,
@@ -325,17 +345,20 @@ async fn serve_api(
 /// may hang. Returns the state of the folder, and a receiver of the error if the folder cannot be followed.
 fn follow(
     api: &Arc<Api>,
-    folder: Option<&PathBuf>,
+    config: &Config,
+    reserved: Reserved,
     stopping: &watch::Receiver<bool>,
     tasks: &mut JoinSet<()>,
 ) -> (Loading, oneshot::Receiver<Error>) {
     let (fail, failed) = oneshot::channel();
-    let Some(folder) = folder.cloned() else {
+    let applied = config.applied.clone().unwrap_or_default();
+    let Some(folder) = config.manifests.clone() else {
+        applied.send_replace(true);
         return (Loading { is_read: None, is_known: true }, failed);
     };
     let (read, is_read) = watch::channel(false);
     let is_known = manifests::has_made(api, &folder);
-    let start = Follower::start(Arc::clone(api), folder.clone());
+    let start = Follower::start_beside(Arc::clone(api), folder.clone(), reserved);
     let mut stopping = stopping.clone();
     tasks.spawn(async move {
         let started = tokio::select! {
@@ -345,6 +368,7 @@ fn follow(
         match started {
             Ok(follower) => {
                 read.send_replace(true);
+                applied.send_replace(true);
                 follower.run(stopping).await;
             }
             Err(source) => {
@@ -356,6 +380,12 @@ fn follow(
         }
     });
     (Loading { is_read: Some(is_read), is_known }, failed)
+}
+
+/// Returns whether the objects of the manifests folder are stored. Without a folder they are.
+fn loaded(folder: &Loading) -> watch::Receiver<bool> {
+    let is_read = folder.is_read.clone().filter(|_| !folder.is_known);
+    is_read.unwrap_or_else(|| watch::channel(true).1)
 }
 
 /// Counts a connection's memory as freed when it is dropped.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portolan_model::observed::{
     Counters, Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace,
-    ObservedPort,
+    ObservedPort, Refused, Traffic,
 };
 use portolan_model::{Frontend, Protocol, ServicePortName};
 use serde::{Deserialize, Serialize};
@@ -48,6 +48,9 @@ pub struct Port {
     /// The source ranges, if the mode holds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ranges: Option<Known<Vec<String>>>,
+    /// What went to endpoints, if the mode counts it for all frontends together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Passed>,
 }
 
 /// The name of a Service port.
@@ -79,6 +82,9 @@ pub struct At {
     /// What passed, if the mode counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<Passed>,
+    /// What was refused, if the mode counts.
+    #[serde(default, skip_serializing_if = "RefusedPackets::is_empty")]
+    pub refused: RefusedPackets,
 }
 
 /// The place of a frontend.
@@ -99,13 +105,42 @@ pub enum Place {
     NodePortAt(SocketAddr),
 }
 
-/// Packets and bytes.
+/// What passed a rule or a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Passed {
+    /// New connections.
+    #[serde(default)]
+    pub connections: u64,
+    /// Packets and bytes, if the mode counts all of them.
+    #[serde(flatten)]
+    pub traffic: Option<PacketsAndBytes>,
+}
+
+/// Packets and bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacketsAndBytes {
     /// Packets.
     pub packets: u64,
     /// Bytes in them.
     pub bytes: u64,
+}
+
+/// Packets that were refused, by reason; null if the mode does not count them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RefusedPackets {
+    /// Without an endpoint.
+    pub no_endpoint: Option<u64>,
+    /// Without an endpoint on this node, where one is required.
+    pub no_local_endpoint: Option<u64>,
+    /// From a client that the source ranges do not allow.
+    pub source_range: Option<u64>,
+}
+
+impl RefusedPackets {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The endpoints of a Service port.
@@ -163,7 +198,7 @@ impl Programmed {
 
 impl From<&ObservedPort> for Port {
     fn from(port: &ObservedPort) -> Self {
-        let ObservedPort { name, protocol, frontends, endpoints, affinity, source_ranges } = port;
+        let ObservedPort { name, protocol, frontends, endpoints, affinity, source_ranges, counters } = port;
         let list = |list: &[ObservedEndpoint]| list.iter().copied().map(Endpoint::from).collect::<Vec<_>>();
         let fact = |fact: &Fact<Vec<ObservedEndpoint>>| known(fact).map(|endpoints| list(endpoints));
         Self {
@@ -184,13 +219,14 @@ impl From<&ObservedPort> for Port {
             affinity: known(affinity).map(|seconds| Known { known: *seconds }),
             source_ranges: known(source_ranges)
                 .map(|ranges| Known { known: ranges.iter().map(ToString::to_string).collect() }),
+            counters: counters.map(Passed::from),
         }
     }
 }
 
 impl Port {
     fn observed(&self) -> Result<ObservedPort, String> {
-        let Self { name, protocol, frontends, endpoints, affinity, source_ranges } = self;
+        let Self { name, protocol, frontends, endpoints, affinity, source_ranges, counters } = self;
         let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
         let known = all.into_iter().find(|known| known.name() == protocol);
         let protocol = known.ok_or_else(|| format!("`{protocol}` is not a protocol"))?;
@@ -218,6 +254,7 @@ impl Port {
             },
             affinity: fact(affinity.as_ref().map(|affinity| affinity.known)),
             source_ranges: fact(ranges.transpose()?),
+            counters: counters.map(Counters::from),
         })
     }
 }
@@ -234,7 +271,7 @@ fn fact<T>(known: Option<T>) -> Fact<T> {
 }
 
 impl From<ObservedFrontend> for At {
-    fn from(ObservedFrontend { place, counters }: ObservedFrontend) -> Self {
+    fn from(ObservedFrontend { place, counters, refused }: ObservedFrontend) -> Self {
         let at = SocketAddr::new;
         let place = match place {
             ObservedPlace::Frontend(Frontend::ClusterIp(ip, port)) => Place::ClusterIp(at(ip, port)),
@@ -246,12 +283,12 @@ impl From<ObservedFrontend> for At {
             ObservedPlace::Address(socket) => Place::Address(socket),
             ObservedPlace::NodePortAt(socket) => Place::NodePortAt(socket),
         };
-        Self { place, counters: counters.map(Passed::from) }
+        Self { place, counters: counters.map(Passed::from), refused: refused.into() }
     }
 }
 
 impl From<At> for ObservedFrontend {
-    fn from(At { place, counters }: At) -> Self {
+    fn from(At { place, counters, refused }: At) -> Self {
         let frontend =
             |of: fn(IpAddr, u16) -> Frontend, at: SocketAddr| ObservedPlace::Frontend(of(at.ip(), at.port()));
         let place = match place {
@@ -262,7 +299,7 @@ impl From<At> for ObservedFrontend {
             Place::Address(at) => ObservedPlace::Address(at),
             Place::NodePortAt(at) => ObservedPlace::NodePortAt(at),
         };
-        Self { place, counters: counters.map(Counters::from) }
+        Self { place, counters: counters.map(Counters::from), refused: refused.into() }
     }
 }
 
@@ -279,14 +316,28 @@ impl From<Endpoint> for ObservedEndpoint {
 }
 
 impl From<Counters> for Passed {
-    fn from(Counters { packets, bytes }: Counters) -> Self {
-        Self { packets, bytes }
+    fn from(Counters { connections, traffic }: Counters) -> Self {
+        let traffic = traffic.map(|Traffic { packets, bytes }| PacketsAndBytes { packets, bytes });
+        Self { connections, traffic }
     }
 }
 
 impl From<Passed> for Counters {
-    fn from(Passed { packets, bytes }: Passed) -> Self {
-        Self { packets, bytes }
+    fn from(Passed { connections, traffic }: Passed) -> Self {
+        let traffic = traffic.map(|PacketsAndBytes { packets, bytes }| Traffic { packets, bytes });
+        Self { connections, traffic }
+    }
+}
+
+impl From<Refused> for RefusedPackets {
+    fn from(Refused { no_endpoint, no_local_endpoint, source_range }: Refused) -> Self {
+        Self { no_endpoint, no_local_endpoint, source_range }
+    }
+}
+
+impl From<RefusedPackets> for Refused {
+    fn from(RefusedPackets { no_endpoint, no_local_endpoint, source_range }: RefusedPackets) -> Self {
+        Self { no_endpoint, no_local_endpoint, source_range }
     }
 }
 
@@ -308,7 +359,8 @@ mod tests {
     }
 
     fn counters(rng: &mut Rng) -> Option<Counters> {
-        rng.chance(50).then(|| Counters { packets: rng.bits(), bytes: rng.bits() })
+        let traffic = rng.chance(50).then(|| Traffic { packets: rng.bits(), bytes: rng.bits() });
+        rng.chance(50).then(|| Counters { connections: rng.bits(), traffic })
     }
 
     fn random_fact<T>(rng: &mut Rng, value: impl FnOnce(&mut Rng) -> T) -> Fact<T> {
@@ -329,7 +381,9 @@ mod tests {
             4 => ObservedPlace::Address(at),
             _ => ObservedPlace::NodePortAt(at),
         };
-        ObservedFrontend { place, counters: counters(rng) }
+        let mut number = || rng.chance(50).then(|| rng.bits());
+        let refused = Refused { no_endpoint: number(), no_local_endpoint: number(), source_range: number() };
+        ObservedFrontend { place, counters: counters(rng), refused }
     }
 
     fn port(rng: &mut Rng) -> ObservedPort {
@@ -355,6 +409,7 @@ mod tests {
             },
             affinity: random_fact(rng, |rng| rng.chance(50).then_some(10_800)),
             source_ranges: random_fact(rng, ranges),
+            counters: counters(rng),
         }
     }
 
@@ -384,6 +439,7 @@ mod tests {
                 endpoints: None,
                 affinity: None,
                 source_ranges: Some(Known { known: vec!["x".into()] }),
+                counters: None,
             };
             let programmed = Programmed {
                 family: family.into(),

@@ -1,6 +1,6 @@
 //! The addresses of this node's interfaces: lists them and reports changes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -77,6 +77,33 @@ pub fn list_except(ignored: &str) -> Result<Vec<IpAddr>, SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
     let device = device_index(&mut socket, ignored)?;
     retry_on_change(|| list_but(&mut socket, device))
+}
+
+/// Returns every address with the name of its device, but those of the device with the name `ignored`, sorted by address.
+/// Leaves out addresses of devices that came after the list of devices was read.
+pub fn list_with_devices_except(ignored: &str) -> Result<Vec<(IpAddr, String)>, SocketError> {
+    let mut socket = Socket::open(Protocol::Route)?;
+    retry_on_change(|| {
+        let mut names = BTreeMap::new();
+        socket.dump(&mut route::links(), |frame| {
+            if let Event::NewLink(link) = Event::decode(frame)?
+                && link.name != ignored
+            {
+                names.insert(link.index, link.name);
+            }
+            Ok(())
+        })?;
+        let mut addresses = BTreeSet::new();
+        socket.dump(&mut route::addresses(BOTH_FAMILIES), |frame| {
+            if let Event::NewAddress(address) = Event::decode(frame)?
+                && let Some(name) = names.get(&address.index)
+            {
+                addresses.insert((address.local, name.clone()));
+            }
+            Ok(())
+        })?;
+        Ok(addresses.into_iter().collect())
+    })
 }
 
 /// Returns the index of the network device with this name, if it exists.

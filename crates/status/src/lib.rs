@@ -9,6 +9,7 @@
 //! Pure: values in, values out. Ages are in the documents, so that no clock is needed to show them. Must not know where
 //! the values come from, HTTP, or how a document reaches its reader. Documents have neither secrets nor addresses of clients.
 
+mod counters;
 mod document;
 mod event;
 pub mod live;
@@ -24,7 +25,9 @@ pub use document::{
     Totals, Watch,
 };
 pub use event::{Event, What};
-pub use services::{Candidate, Choice, Endpoint, Frontend, Service, ServicePage, ServicePort};
+pub use services::{
+    Candidate, Choice, Counters, Endpoint, Frontend, Passed, Refused, Service, ServicePage, ServicePort,
+};
 
 /// The version of the documents.
 pub const VERSION: u32 = 1;

@@ -14,6 +14,10 @@ pub struct ServicePage {
     pub services: Vec<Service>,
     /// The value of the query parameter `after` that asks for the next page. Null on the last page.
     pub next: Option<String>,
+    /// Why counters that were asked for are missing. Null if none are, or if they were not asked for.
+    pub not_counted: Option<String>,
+    /// When the counters were read, in RFC 3339. Null if they were not.
+    pub counted_at: Option<String>,
 }
 
 /// A Service with its ports in both families.
@@ -54,6 +58,8 @@ pub struct ServicePort {
     pub has_endpoints: bool,
     /// The endpoints that this node uses.
     pub endpoints: Vec<Endpoint>,
+    /// What was counted. Null unless it was asked for, and if nothing is counted.
+    pub counters: Option<Counters>,
     /// Every endpoint that EndpointSlices list for it, with the reasons, those in use first. Null unless one Service was
     /// asked for. At most [`MAX_CANDIDATES`](ServicePort::MAX_CANDIDATES), and for the first
     /// [`MAX_EXPLAINED`](Service::MAX_EXPLAINED) ports of the Service only.
@@ -96,6 +102,53 @@ pub struct Endpoint {
     pub cluster: bool,
     /// True if traffic with policy Local goes to it.
     pub local: bool,
+    /// What went to it. Null unless it was asked for, and if nothing is counted.
+    pub counters: Option<Passed>,
+}
+
+/// What was counted of a Service port in one family.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Counters {
+    /// What went to endpoints. Null if the mode does not count it.
+    pub passed: Option<Passed>,
+    /// What did not.
+    pub refused: Refused,
+}
+
+/// What went to endpoints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Passed {
+    /// New connections; flows for UDP.
+    pub connections: u64,
+    /// Packets from clients. Null if the mode counts connections only.
+    pub packets: Option<u64>,
+    /// Bytes in these packets. Null if the mode counts connections only.
+    pub bytes: Option<u64>,
+}
+
+/// Packets that did not go to an endpoint, by reason. A number is null if the mode does not count it, or has nothing to count
+/// at present. A client that tries again is counted again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Refused {
+    /// Rejected: no endpoint.
+    pub no_endpoint: Option<u64>,
+    /// Dropped: no endpoint on this node, and the traffic must stay here.
+    pub no_local_endpoint: Option<u64>,
+    /// Dropped: the source ranges do not allow the client.
+    pub source_range: Option<u64>,
+}
+
+impl Refused {
+    /// Returns all of them together.
+    pub fn total(&self) -> u64 {
+        [self.no_endpoint, self.no_local_endpoint, self.source_range]
+            .into_iter()
+            .flatten()
+            .fold(0, u64::saturating_add)
+    }
 }
 
 /// An endpoint that an EndpointSlice lists, in use or not.

@@ -203,7 +203,13 @@ fn page() -> ServicePage {
         address: address.map(str::to_owned),
         port,
     };
-    let endpoint = |address: &str, cluster, local| Endpoint { address: address.into(), cluster, local };
+    let passed = |connections| Some(Passed { connections, packets: None, bytes: None });
+    let endpoint = |address: &str, cluster, local| Endpoint {
+        address: address.into(),
+        cluster,
+        local,
+        counters: passed(1),
+    };
     let http = ServicePort {
         family: "IPv4".into(),
         name: "http".into(),
@@ -224,6 +230,10 @@ fn page() -> ServicePage {
             endpoint("10.244.2.10:8080", true, true),
             endpoint("10.244.2.11:8080", false, true),
         ],
+        counters: Some(Counters {
+            passed: passed(14),
+            refused: Refused { source_range: Some(2), no_local_endpoint: Some(0), no_endpoint: None },
+        }),
         candidates: Some(vec![
             candidate(
                 "10.244.1.10:8080",

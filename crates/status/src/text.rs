@@ -1,7 +1,7 @@
 //! The documents as text for a terminal.
 
-use crate::event;
 use crate::{Candidate, Family, ServicePage, ServicePort, State, Sync};
+use crate::{counters, event};
 
 /// How many syncs are shown.
 const SYNCS: usize = 6;
@@ -26,6 +26,8 @@ pub fn state(state: &State) -> Vec<String> {
     lines
 }
 
+pub use crate::counters::table as counters;
+
 /// Returns a page of Services as lines.
 pub fn services(page: &ServicePage) -> Vec<String> {
     let mut lines = Vec::new();
@@ -40,6 +42,9 @@ pub fn services(page: &ServicePage) -> Vec<String> {
         for port in &service.ports {
             lines.extend(service_port(port));
         }
+    }
+    if let Some(why) = &page.not_counted {
+        lines.push(format!("Not counted: {}.", one_line(why)));
     }
     if page.next.is_some() {
         lines.push("More Services follow; name one, or read the JSON.".into());
@@ -302,7 +307,16 @@ fn service_port(port: &ServicePort) -> Vec<String> {
             (false, true) => " (policy Local)",
             _ => "",
         };
-        rows.push(row(if index == 0 { "endpoints" } else { "" }, &format!("{}{only}", endpoint.address)));
+        let counted = endpoint.counters.as_ref().map(|passed| format!(": {}", counters::passed(passed)));
+        let text = format!("{}{only}{}", endpoint.address, counted.unwrap_or_default());
+        rows.push(row(if index == 0 { "endpoints" } else { "" }, &text));
+    }
+    if let Some(counted) = &port.counters {
+        let passed = counted.passed.as_ref().map(counters::passed);
+        let all = passed.into_iter().chain(counters::refused(&counted.refused));
+        for (index, text) in all.enumerate() {
+            rows.push(row(if index == 0 { "counted" } else { "" }, &text));
+        }
     }
     let left_out = |candidate: &Candidate| {
         let choice = candidate.left_out()?;

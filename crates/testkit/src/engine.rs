@@ -63,6 +63,11 @@ struct Flight {
     /// The result if nothing more arrives before the deadline.
     verdict: ProbeResult,
     transport: Transport,
+    /// The source address of the probe.
+    source: Option<IpAddr>,
+    /// Time between two attempts, and how often the packet is sent again.
+    pause: Duration,
+    attempts_left: u32,
 }
 
 enum Transport {
@@ -107,11 +112,14 @@ impl Engine {
         match opened {
             Ok((source_port, transport)) => {
                 let flow = (probe.protocol, source_port, probe.destination);
-                let deadline = Instant::now() + probe.patience();
+                let pause = probe.patience() / probe.attempts();
+                let deadline = Instant::now() + pause;
                 self.flows.insert(flow, token);
                 self.deadlines.insert((deadline, token));
-                let verdict = ProbeResult::TimedOut;
-                self.flights.insert(token, Flight { flow, deadline, verdict, transport });
+                let (verdict, source) = (ProbeResult::TimedOut, probe.source);
+                let attempts_left = probe.attempts() - 1;
+                let flight = Flight { flow, deadline, verdict, transport, source, pause, attempts_left };
+                self.flights.insert(token, flight);
             }
             Err(errno) => self.done.push((token, classify(errno))),
         }
@@ -170,17 +178,27 @@ impl Engine {
         let (turn, port) = next_port();
         let source_port = probe.source_port.unwrap_or(port);
         let initiate_tag = turn.wrapping_mul(0x9e37_79b1) | 1;
+        self.send_init(probe.source, source_port, probe.destination, initiate_tag)?;
+        Ok((source_port, Transport::Sctp { initiate_tag }))
+    }
+
+    fn send_init(
+        &mut self,
+        source: Option<IpAddr>,
+        source_port: u16,
+        destination: SocketAddr,
+        initiate_tag: u32,
+    ) -> Result<(), Errno> {
         let packet = Packet {
             source_port,
-            destination_port: probe.destination.port(),
+            destination_port: destination.port(),
             verification_tag: 0,
             chunk: Chunk::Init { initiate_tag },
         };
         // A raw socket has its protocol already: the port of the address must be zero.
-        let destination = SocketAddr::new(probe.destination.ip(), 0);
-        let fd = self.sctp_socket(Family::of(destination.ip()), probe.source)?;
-        ignore_local_drop(sendto(fd, &packet.encode(), SendFlags::NOSIGNAL, &destination))?;
-        Ok((source_port, Transport::Sctp { initiate_tag }))
+        let destination = SocketAddr::new(destination.ip(), 0);
+        let fd = self.sctp_socket(Family::of(destination.ip()), source)?;
+        ignore_local_drop(sendto(fd, &packet.encode(), SendFlags::NOSIGNAL, &destination))
     }
 
     fn sctp_socket(&mut self, family: Family, source: Option<IpAddr>) -> Result<&OwnedFd, Errno> {
@@ -272,9 +290,33 @@ impl Engine {
         let now = Instant::now();
         while let Some((_, token)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)
         {
-            let verdict = self.flights.get(&token).map_or(ProbeResult::TimedOut, |flight| flight.verdict);
-            self.finish(token, verdict);
+            if !self.repeat(token) {
+                let verdict = self.flights.get(&token).map_or(ProbeResult::TimedOut, |flight| flight.verdict);
+                self.finish(token, verdict);
+            }
         }
+    }
+
+    /// Sends the packet of an unanswered probe again. Returns false if it was sent often enough.
+    fn repeat(&mut self, token: u64) -> bool {
+        let Some(flight) = self.flights.get_mut(&token) else { return false };
+        if flight.attempts_left == 0 || flight.verdict != ProbeResult::TimedOut {
+            return false;
+        }
+        flight.attempts_left -= 1;
+        self.deadlines.remove(&(flight.deadline, token));
+        flight.deadline = Instant::now() + flight.pause;
+        self.deadlines.insert((flight.deadline, token));
+        let ((_, source_port, destination), source) = (flight.flow, flight.source);
+        // If it cannot be sent, the next attempt may succeed.
+        let _ = match &flight.transport {
+            Transport::Tcp(..) => Ok(()),
+            Transport::Udp(fd) => ignore_local_drop(send(fd, b"probe", SendFlags::NOSIGNAL)),
+            &Transport::Sctp { initiate_tag } => {
+                self.send_init(source, source_port, destination, initiate_tag)
+            }
+        };
+        true
     }
 
     fn finish(&mut self, token: u64, result: ProbeResult) {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -114,6 +115,14 @@ pub enum TestkitError {
         wanted: usize,
         /// The time that was waited.
         waited: Duration,
+    },
+    /// There is no usable kube-proxy.
+    #[error("kube-proxy {path:?} {why}; name a release binary with KUBE_PROXY=/path/to/kube-proxy")]
+    KubeProxy {
+        /// The path that was given; empty if none was.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// More pods or addresses were requested than the address plan holds.
     #[error("{asked} {what} asked for, the address plan holds {limit}")]

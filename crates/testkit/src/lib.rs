@@ -2,8 +2,8 @@
 //!
 //! Owns the [`World`] (a node with pods, a second node with remote pods and an outside client, each in
 //! its own network namespace), the responders ([`EchoServer`]), the [`Probe`]s that find out which
-//! responder a packet reaches, the background [`Traffic`] for tests of restarts, and the Portolan process
-//! under test ([`PortolanProcess`]). Topology and probes go in; namespaces, results of probes and reports
+//! responder a packet reaches, the background [`Traffic`] for tests of restarts, the Portolan process
+//! under test ([`PortolanProcess`]), and the kube-proxy that it is compared with ([`KubeProxy`]). Topology and probes go in; namespaces, results of probes and reports
 //! come out. It must not know of Services, rules or netlink: the caller decides which result is expected.
 //!
 //! Nothing outlives the process that created it. Namespaces have no names in the file system: threads and
@@ -19,6 +19,7 @@ mod engine;
 mod error;
 mod http;
 mod icmp;
+mod kube_proxy;
 mod namespace;
 mod plan;
 mod probe;
@@ -32,6 +33,7 @@ mod world;
 pub use echo::EchoServer;
 pub use error::TestkitError;
 pub use http::{HttpAnswer, HttpClient, HttpLines};
+pub use kube_proxy::{KubeProxy, kubeconfig};
 pub use namespace::{Namespace, NamespaceCommand, can_create_namespaces, user_namespace_command};
 pub use plan::{Addresses, Site};
 pub use portolan_model::{Family, Protocol};

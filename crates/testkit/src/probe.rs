@@ -1,6 +1,8 @@
 //! Probes: one packet, or a batch of packets, sent to find out which responder they reach.
 
 use std::collections::HashMap;
+use std::fs;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::LazyLock;
 use std::thread;
@@ -18,10 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Factor for waiting times if every instruction is emulated. An emulated machine is thirty times slower, pauses now and
 /// then, and shares the processors with other work of the host.
 const EMULATED_TIMES: u32 = 10;
+/// How often an emulated machine sends a datagram that is not answered.
+const EMULATED_ATTEMPTS: u32 = 4;
 /// Time to wait if no answer is expected: long compared to an answer's time, short compared to a test's.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
-/// A time before the second SYN. The kernel repeats a SYN after a second (`TCP_TIMEOUT_INIT`).
-const BEFORE_THE_SECOND_SYN: Duration = Duration::from_millis(900);
+/// Time to wait for a blocking `connect()` that is refused. The kernel repeats a SYN after one second
+/// (`TCP_TIMEOUT_INIT`), so a refusal that misses the first SYN has arrived by then as well.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum probes that run at the same time, well below usual limits of open files.
 const AT_ONCE: usize = 500;
 
@@ -81,6 +86,13 @@ impl Probe {
     /// Returns the time to wait on this machine. Only the default is longer on an emulated machine.
     pub(crate) fn patience(&self) -> Duration {
         if self.timeout == PATIENCE { patience(self.timeout) } else { self.timeout }
+    }
+
+    /// Returns how often the packet is sent until an answer arrives. The kernel repeats SYNs itself. An emulated machine
+    /// loses packets while it pauses, so datagrams are repeated there.
+    pub(crate) fn attempts(&self) -> u32 {
+        let repeats = is_emulated() && self.protocol != Protocol::Tcp && self.timeout == PATIENCE;
+        if repeats { EMULATED_ATTEMPTS } else { 1 }
     }
 
     /// Sets the short timeout (200 ms) of a probe that should get no answer.
@@ -186,15 +198,31 @@ fn probe_here(probe: Probe) -> Result<ProbeResult, TestkitError> {
 fn probe_many_here(probes: &[Probe]) -> Result<Vec<ProbeResult>, TestkitError> {
     let mut results = send_many(probes)?;
     for (probe, result) in probes.iter().zip(&mut results) {
-        if probe.protocol == Protocol::Tcp
-            && *result == ProbeResult::Refused
-            && socket::connect_until(probe.destination, probe.source, BEFORE_THE_SECOND_SYN)
-                == Err(Errno::INPROGRESS)
-        {
+        if probe.protocol == Protocol::Tcp && *result == ProbeResult::Refused && is_refused_late(probe)? {
             *result = ProbeResult::RefusedLate;
         }
     }
     Ok(results)
+}
+
+/// Returns true if the kernel ignores the refusal of the first SYN of a blocking `connect()`. It counts these refusals,
+/// so the result does not depend on the speed of the machine.
+fn is_refused_late(probe: &Probe) -> Result<bool, TestkitError> {
+    let before = ignored_icmp_errors()?;
+    let result = socket::connect_until(probe.destination, probe.source, patience(REFUSAL_PATIENCE));
+    Ok(result == Err(Errno::INPROGRESS) || ignored_icmp_errors()? != before)
+}
+
+/// Returns how many ICMP errors the kernel has ignored in this thread's namespace because a system call held the
+/// socket: `LockDroppedIcmps`, of both families (`tcp_v4_err` in `net/ipv4/tcp_ipv4.c`).
+fn ignored_icmp_errors() -> Result<u64, TestkitError> {
+    const FILE: &str = "/proc/thread-self/net/netstat";
+    let fail = |source| TestkitError::System { action: "count ignored ICMP errors", source };
+    let text = fs::read_to_string(FILE).map_err(fail)?;
+    let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:")).map(str::split_whitespace);
+    let (names, values) = (lines.next().into_iter().flatten(), lines.next().into_iter().flatten());
+    let value = names.zip(values).find(|(name, _)| *name == "LockDroppedIcmps").map(|(_, value)| value);
+    value.and_then(|value| value.parse().ok()).ok_or_else(|| fail(io::ErrorKind::NotFound.into()))
 }
 
 fn send_many(probes: &[Probe]) -> Result<Vec<ProbeResult>, TestkitError> {

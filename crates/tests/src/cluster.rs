@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use portolan_engine::{Boxed, Commit, Driven};
 use portolan_model::catalog::{Changes, PerFamily};
 use portolan_model::object::Kind;
+use portolan_model::observed::Counted;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::verdict::Verdict;
 use portolan_model::world::Edit;
@@ -108,6 +109,7 @@ impl Cluster {
             node_port_addresses: NodePortAddresses::Addresses(vec![node]),
             node_ip: Some(node),
             service_cidrs: vec![cidr(SERVICE_CIDRS, family)],
+            counters: false,
         }
     }
 
@@ -191,6 +193,16 @@ impl Cluster {
             differences.extend(observed.difference(&carried).iter().map(|found| format!("{family} {found}")));
         }
         differences
+    }
+
+    /// Returns what each Service port has counted.
+    pub fn counted(&self, family: Family) -> Vec<(Arc<ServicePortName>, Counted)> {
+        let (settings, relay) = (self.settings.get(family), self.planes.get(family).relay.as_ref());
+        let mode = self.mode;
+        let observed = self.world.node().namespace().run(|| mode.read(settings, relay)).unwrap();
+        let table = self.table(family);
+        let counted = observed.counted(&table);
+        table.into_iter().map(|(name, _)| name).zip(counted).collect()
     }
 
     /// Reads the kernel's state back and writes the differences.

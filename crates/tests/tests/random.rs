@@ -244,6 +244,8 @@ impl<'a> Round<'a> {
         self.apply(&edits);
         self.cluster.collect();
         self.cluster.configure(|settings| *settings = Cluster::usual_settings(settings.family));
+        // What only counters needed.
+        self.cluster.collect();
         let left = self.cluster.ruleset();
         self.cluster.remove();
         self.cluster.resync();
@@ -335,6 +337,7 @@ fn random_settings(rng: &mut Rng, cluster: &Cluster, family: Family) -> Settings
         },
         node_ip: usual.node_ip.filter(|_| rng.chance(70)),
         service_cidrs: if rng.chance(70) { usual.service_cidrs } else { Vec::new() },
+        counters: rng.chance(30),
         family,
     }
 }

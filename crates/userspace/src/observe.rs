@@ -158,6 +158,7 @@ fn without_frontends((name, forwarding): &Entry) -> ObservedPort {
         endpoints: lists(&forwarding.cluster, &forwarding.local),
         affinity: Fact::Known(forwarding.affinity),
         source_ranges: Fact::Unknown,
+        counters: None,
     }
 }
 

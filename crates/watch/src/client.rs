@@ -12,6 +12,7 @@ mod credentials;
 pub(crate) mod deadline;
 mod exec;
 mod limiter;
+mod local;
 mod observed;
 mod peers;
 mod proxy;
@@ -43,6 +44,7 @@ use crate::reflector::is_refused;
 pub use self::credentials::CredentialError;
 pub use self::exec::ExecError;
 pub use self::limiter::LimitError;
+pub use self::local::LocalServer;
 pub use self::observed::{RequestDone, RequestHook};
 pub use self::peers::{PeerChanges, Peers};
 
@@ -55,6 +57,8 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// The API server, the credentials and the behaviour of the client (`clientConnection` and `--master`).
 #[derive(Clone)]
 pub struct ClientSettings {
+    /// An API server in the same process. Replaces the kubeconfig and the master.
+    pub local: Option<LocalServer>,
     /// A kubeconfig file. Its current context is used unless `context` names another one.
     pub kubeconfig: Option<PathBuf>,
     /// Further files, as `KUBECONFIG` may name them for kubectl. Of several entries with one name, that of the first file
@@ -83,6 +87,7 @@ pub struct ClientSettings {
 impl Default for ClientSettings {
     fn default() -> Self {
         Self {
+            local: None,
             kubeconfig: None,
             more_kubeconfigs: Vec::new(),
             context: None,
@@ -100,6 +105,7 @@ impl Default for ClientSettings {
 impl std::fmt::Debug for ClientSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ClientSettings")
+            .field("local", &self.local)
             .field("kubeconfig", &self.kubeconfig)
             .field("more_kubeconfigs", &self.more_kubeconfigs)
             .field("context", &self.context)
@@ -227,7 +233,11 @@ fn connect_in(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<ku
     let limiter = Limiter::new(settings.qps, settings.burst)?;
     warn_of_content_types(settings);
     let target = target::find(settings, around)?;
-    let proxy = Proxy::choose(&target.url, target.proxy.as_deref(), around.variable)?;
+    let proxy = match settings.local {
+        // The environment may name a proxy, which does not reach this process.
+        Some(_) => None,
+        None => Proxy::choose(&target.url, target.proxy.as_deref(), around.variable)?,
+    };
     if let Some(proxy) = &proxy {
         tracing::info!(proxy = %proxy.uri(), "the API server is reached through a proxy");
     }

@@ -53,8 +53,8 @@ mod watcher;
 
 pub use backoff::BackoffLimits;
 pub use client::{
-    ClientError, ClientSettings, CredentialError, ExecError, LimitError, PeerChanges, Peers, RequestDone,
-    RequestHook, connect, server_url,
+    ClientError, ClientSettings, CredentialError, ExecError, LimitError, LocalServer, PeerChanges, Peers,
+    RequestDone, RequestHook, connect, server_url,
 };
 pub use driver::ObjectError;
 pub use frame::InvalidBody;

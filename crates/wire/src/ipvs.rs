@@ -69,6 +69,7 @@ const IPVS_DEST_ATTR_STATS: u16 = 10;
 const IPVS_DEST_ATTR_ADDR_FAMILY: u16 = 11;
 const IPVS_DEST_ATTR_STATS64: u16 = 12;
 
+const IPVS_STATS_ATTR_CONNS: u16 = 1;
 const IPVS_STATS_ATTR_INPKTS: u16 = 2;
 const IPVS_STATS_ATTR_INBYTES: u16 = 4;
 
@@ -132,10 +133,12 @@ pub struct RealServer {
     pub counters: Counters,
 }
 
-/// The packets from clients since a server was added. Packets of the same connections to clients do not count. The
+/// The connections and packets from clients since a server was added. Packets of the same connections to clients do not count. The
 /// kernel adds up the packets of its processors every two seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
+    /// Number of connections. Kernels before 4.1 count to 2^32 only, and begin anew then.
+    pub connections: u64,
     /// Number of packets. Kernels before 4.1 count to 2^32 only, and begin anew then.
     pub packets: u64,
     /// Number of bytes in these packets.
@@ -346,7 +349,7 @@ impl RealServer {
             upper_threshold: 0,
             active: 0,
             inactive: 0,
-            counters: Counters { packets: 0, bytes: 0 },
+            counters: Counters { connections: 0, packets: 0, bytes: 0 },
         }
     }
 
@@ -380,7 +383,7 @@ impl RealServer {
 }
 
 impl Counters {
-    /// Reads the counters: `wide` if the kernel has it, else `narrow`, whose number of packets has 32 bits. Both are
+    /// Reads the counters: `wide` if the kernel has it, else `narrow`, whose numbers of connections and packets have 32 bits. Both are
     /// missing in requests.
     fn decode(wide: Option<Attribute<'_>>, narrow: Option<Attribute<'_>>) -> Result<Self, DecodeError> {
         let is_wide = wide.is_some();
@@ -388,8 +391,12 @@ impl Counters {
         let map = attribute.nested(COUNTERS).by_kind::<5>()?;
         let long = |kind| map.get(kind).map_or(Ok(0), |number| number.array().map(u64::from_ne_bytes));
         let short = |kind| map.get(kind).map_or(Ok(0), |number| number.u32_ne().map(u64::from));
-        let packets = if is_wide { long(IPVS_STATS_ATTR_INPKTS)? } else { short(IPVS_STATS_ATTR_INPKTS)? };
-        Ok(Self { packets, bytes: long(IPVS_STATS_ATTR_INBYTES)? })
+        let count = |kind| if is_wide { long(kind) } else { short(kind) };
+        Ok(Self {
+            connections: count(IPVS_STATS_ATTR_CONNS)?,
+            packets: count(IPVS_STATS_ATTR_INPKTS)?,
+            bytes: long(IPVS_STATS_ATTR_INBYTES)?,
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use portolan_schema::{
 use portolan_store::{Draft, Store, StoredObject};
 use serde::Deserialize;
 
+use super::BALANCER;
 use crate::metadata;
 
 /// Label of an IPAddress that names its manager (`k8s.io/api/networking/v1` `LabelManagedBy`).
@@ -118,6 +119,12 @@ pub(super) fn port_of(object: &StoredObject) -> Option<u16> {
 /// Returns a new IPAddress of a Service.
 pub fn address_draft(address: IpAddr, owner: &ServiceKey) -> Draft {
     let labels = json!({FAMILY: Family::of(address).name(), MANAGED_BY: MANAGER});
+    draft(Resource::IpAddress, &address.to_string(), Some(labels), owner)
+}
+
+/// Returns a new IPAddress of a Service for its load-balancer address.
+pub fn load_balancer_draft(address: IpAddr, owner: &ServiceKey) -> Draft {
+    let labels = json!({FAMILY: Family::of(address).name(), MANAGED_BY: BALANCER});
     draft(Resource::IpAddress, &address.to_string(), Some(labels), owner)
 }
 

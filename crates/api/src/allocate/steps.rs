@@ -35,11 +35,16 @@ impl Ledger {
             let draft = records::address_draft(*address, owner);
             steps.push(Step::Put { resource: Resource::IpAddress, draft, expected: None });
         }
+        for address in &take.load_balancer {
+            let draft = records::load_balancer_draft(*address, owner);
+            steps.push(Step::Put { resource: Resource::IpAddress, draft, expected: None });
+        }
         for port in &take.ports {
             let draft = records::port_draft(*port, owner);
             steps.push(Step::Put { resource: Resource::NodePort, draft, expected: None });
         }
-        let addresses = release.addresses.iter().map(|address| (Resource::IpAddress, address.to_string()));
+        let addresses = release.addresses.iter().chain(&release.load_balancer);
+        let addresses = addresses.map(|address| (Resource::IpAddress, address.to_string()));
         let ports = release.ports.iter().map(|port| (Resource::NodePort, port.to_string()));
         for (resource, key) in addresses.chain(ports) {
             if let Some(object) = store.latest(resource, &key) {

@@ -16,6 +16,7 @@ use crate::{
 
 mod concurrent;
 mod landing;
+mod load_balancer;
 
 pub(super) fn service(name: &str, spec: &Value) -> Value {
     let mut spec = spec.clone();

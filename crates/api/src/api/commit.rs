@@ -69,7 +69,7 @@ pub(crate) struct Exchange {
     /// Newly allocated ones.
     pub(super) take: Claims,
     /// Those that are recorded for the Service already, but are not in its stored spec.
-    pub(super) find: Claims,
+    pub(super) find: Box<Claims>,
     /// Those that are released once the write has succeeded.
     pub(super) release: Claims,
     /// The spec as the client wrote it.

@@ -87,7 +87,9 @@ impl Api {
         let mut exchange = Exchange::default();
         if target.resource == Resource::Service {
             let spec = ledger.stored_spec(object);
-            exchange.release = ledger.plan_removal(&*self.store, &service_key(object), &spec);
+            let owner = service_key(object);
+            exchange.release = ledger.plan_removal(&*self.store, &owner, &spec);
+            exchange.release.load_balancer = Ledger::held_load_balancer(&*self.store, &owner, object);
         }
         let key = stored.key().into();
         let step = Step::Remove { resource: target.resource.stored(), key, expected: stored.revision() };

@@ -258,3 +258,44 @@ fn rules_that_became_stricter_do_not_freeze_services() {
         (&"b".into(), &10_250.into())
     );
 }
+
+/// Returns an EndpointSlice `web-1` of a manifest.
+fn slice(endpoints: &Value) -> Value {
+    json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "web-1", "annotations": null},
+        "addressType": "IPv4", "endpoints": endpoints})
+}
+
+/// Applies a slice again after health checks have written its conditions.
+fn applied_after_checks(keeps_health_checks: bool, before: &Value, after: &Value) -> Outcome {
+    let api = Api::new(&ApiConfig { keeps_health_checks, ..ApiConfig::default() });
+    api.blocking().apply(slice(before)).unwrap();
+    let failed = json!({"ready": false, "serving": false});
+    let written = json!({"metadata": {"annotations": {"portolan.dev/health-checked": "true"}},
+        "endpoints": [{"addresses": ["10.1.0.1"], "conditions": failed}, {"addresses": ["10.1.0.2"], "conditions": failed},
+            {"addresses": ["10.1.0.3"], "conditions": {"ready": false, "serving": false, "terminating": true}}]});
+    let slices = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
+    let written = written.as_object().cloned().unwrap();
+    api.blocking().merge_patch(slices, Part::Main, written, WriteOptions::default()).unwrap();
+    api.blocking().apply(slice(after)).unwrap()
+}
+
+#[test]
+fn an_applied_slice_keeps_the_results_of_health_checks() {
+    let plain = json!([{"addresses": ["10.1.0.1"]}, {"addresses": ["10.1.0.2"]},
+        {"addresses": ["10.1.0.3"], "conditions": {"terminating": true}}]);
+    let outcome = applied_after_checks(true, &plain, &plain);
+    assert_eq!(outcome.effect, Effect::Unchanged, "{:#}", decoded(&outcome));
+
+    let other = json!([{"addresses": ["10.1.0.9"]}, {"addresses": ["10.1.0.2"], "conditions": {"ready": true}},
+        {"addresses": ["10.1.0.1"], "conditions": null}]);
+    let kept = decoded(&applied_after_checks(true, &plain, &other));
+    assert_eq!(kept["metadata"]["annotations"], json!({"portolan.dev/health-checked": "true"}));
+    let conditions = [0, 1, 2].map(|index| kept["endpoints"][index]["conditions"].clone());
+    let failed = json!({"ready": false, "serving": false});
+    assert_eq!(conditions, [Value::Null, json!({"ready": true}), failed], "by address, and as given");
+
+    // A server without health checks: nothing would mend the results.
+    let erased = decoded(&applied_after_checks(false, &plain, &plain));
+    assert!(!erased.to_string().contains("health-checked"), "{erased:#}");
+    assert_eq!(erased["endpoints"][0]["conditions"], Value::Null);
+}

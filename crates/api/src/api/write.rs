@@ -1,10 +1,13 @@
 //! Decides creations and changes under the write lock. A decision stores nothing and allocates nothing; it only plans
 //! both.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
-use portolan_ipam::{ServiceKey, check::Neighbours};
+use portolan_ipam::{
+    Claims, ServiceKey,
+    check::{Neighbours, RangeUse},
+};
 use portolan_schema::{
     Resource,
     json::{self, Object},
@@ -242,12 +245,19 @@ impl Api {
         if let Some(spec) = json::object_mut(object, "spec") {
             reading.write(&plan.spec, spec);
         }
+        // The status is checked as the client wrote it.
         self.check(Resource::Service, object, old)?;
+        let families = (&owner, plan.spec.ip_families.as_slice());
+        let balancer = ledger
+            .plan_load_balancer(&*self.store, (&mut *object, old), families, || self.node_addresses())
+            .map_err(|errors| ApiError::invalid(Resource::Service, name_of(object), errors))?;
         let held = old_spec.map(|old| old.claims()).unwrap_or_default();
-        let mut find = plan.keep;
+        let mut find = Box::new(plan.keep);
         find.addresses.retain(|address| !held.addresses.contains(address));
         find.ports.retain(|port| !held.ports.contains(port));
-        Ok(Exchange { take: plan.take, find, release: plan.release, asked: Box::new(asked) })
+        let take = Claims { load_balancer: balancer.take, ..plan.take };
+        let release = Claims { load_balancer: balancer.release, ..plan.release };
+        Ok(Exchange { take, find, release, asked: Box::new(asked) })
     }
 
     fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
@@ -269,7 +279,14 @@ impl Api {
             pods.extend(networks.pods);
             nodes.extend(networks.addresses);
         }
-        check(Neighbours { pods: &pods, nodes: &nodes })
+        let load_balancers: Vec<IpNet> = self.load_balancer_ranges.iter().map(|range| range.net()).collect();
+        check(Neighbours { pods: &pods, nodes: &nodes, load_balancers: &load_balancers, cluster_ips: &[] })
+    }
+
+    /// Returns the addresses of all Nodes.
+    pub(crate) fn node_addresses(&self) -> Vec<IpAddr> {
+        let nodes = self.all(Resource::Node);
+        nodes.iter().flat_map(|node| kinds::node::stored_addresses(node.body())).collect()
     }
 
     /// Returns the warnings about the object for the client. A write of the status does not cause warnings about the
@@ -280,8 +297,11 @@ impl Api {
         }
         let mut remarks = if part == Part::Main { kinds::warnings(resource, object) } else { Vec::new() };
         if resource == Resource::Node {
-            let overlaps = kinds::node::networks(object).overlaps(&self.service_ranges());
-            remarks.extend(overlaps.iter().map(ToString::to_string));
+            let networks = kinds::node::networks(object);
+            let balancers: Vec<IpNet> = self.load_balancer_ranges.iter().map(|range| range.net()).collect();
+            let of_cluster_ips = networks.overlaps(&self.service_ranges(), RangeUse::ClusterIps);
+            let of_balancers = networks.overlaps(&balancers, RangeUse::LoadBalancers);
+            remarks.extend(of_cluster_ips.iter().chain(&of_balancers).map(ToString::to_string));
         }
         remarks
     }
@@ -349,7 +369,8 @@ impl Api {
         draft: Draft,
         (options, warnings, exchange): (WriteOptions, Vec<String>, Exchange),
     ) -> Decision {
-        if draft.is_same_as(stored) {
+        // An address that the status lists already may have to be recorded, although the Service stays the same.
+        if draft.is_same_as(stored) && exchange.take.load_balancer.is_empty() {
             return Decision::Done(outcome(stored, Effect::Unchanged, warnings));
         }
         if options.dry_run {

@@ -93,6 +93,7 @@ fn mend(mend: &Mend) -> &'static str {
         Mend::Nothing => "",
         Mend::CreateAddress(..) => "create the IPAddress",
         Mend::ReplaceAddress(..) => "replace the IPAddress",
+        Mend::RecordLoadBalancer(..) => "record the load-balancer address",
         Mend::DeleteAddress(_) => "delete the IPAddress",
         Mend::RecordPort(_) => "record the node port",
         Mend::ReleasePort(_) => "release the node port",

@@ -7,8 +7,11 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use portolan_serve::{Kubeconfig, Pki, Role};
 
-use super::DATA_DIR;
 use super::tls::pki_folder;
+use super::{DATA_DIR, listening};
+
+/// The URL of a server without options.
+const SERVER: &str = "https://127.0.0.1:6443";
 
 /// Options of `portolan serve kubeconfig`.
 #[derive(Debug, Args)]
@@ -19,9 +22,10 @@ pub(super) struct Options {
     /// Folder of the server's data.
     #[arg(long, default_value = DATA_DIR, value_name = "DIR")]
     data_dir: PathBuf,
-    /// URL that the client connects to.
-    #[arg(long, default_value = "https://127.0.0.1:6443", value_name = "URL")]
-    server: String,
+    /// URL that the client connects to; where none is given, that of the server that ran last with the data folder, or
+    /// else of a server without options.
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
     /// Name of the user; portolan-admin, system:kube-proxy or portolan-read-only where none is given.
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -59,9 +63,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<()> {
         std::fs::read_to_string(path).with_context(|| format!("--certificate-authority: {}", path.display()))
     });
     let authority = authority.transpose()?;
+    let server = options.server.clone().or_else(|| listening::noted(&options.data_dir));
+    let server = server.as_deref().unwrap_or(SERVER);
     let pki = Pki::open(pki_folder(&options.data_dir)).context("--data-dir")?;
     let make = if options.token { Kubeconfig::with_token } else { Kubeconfig::with_certificate };
-    let config = make(&pki, &options.server, authority.as_deref(), role, user)?;
+    let config = make(&pki, server, authority.as_deref(), role, user)?;
     match &options.output {
         Some(path) => {
             config.write(path).with_context(|| format!("--output: cannot write {}", path.display()))

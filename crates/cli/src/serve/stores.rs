@@ -37,6 +37,11 @@ pub(super) struct StoreOptions {
 }
 
 impl StoreOptions {
+    /// Returns true if other servers may use the same store.
+    pub(super) fn is_shared(&self) -> bool {
+        !self.etcd_servers.is_empty()
+    }
+
     /// Opens the store. The tasks of an etcd store run on the current runtime.
     pub(super) async fn open(&self, data_dir: &Path, history: History) -> anyhow::Result<Arc<dyn Store>> {
         if self.in_memory {

@@ -8,7 +8,7 @@ use portolan_serve::{ServiceRanges, TlsSettings, Transport, server_names};
 
 /// TLS, or its absence.
 #[derive(Debug, Args)]
-pub(super) struct TlsOptions {
+pub(crate) struct TlsOptions {
     /// Serve plain HTTP, in which everybody who can connect may do everything. Refused on addresses other than
     /// loopback.
     #[arg(long, conflicts_with_all = ["tls_cert_file", "tls_private_key_file", "client_ca_file", "token_auth_file", "tls_san"])]
@@ -31,6 +31,16 @@ pub(super) struct TlsOptions {
 }
 
 impl TlsOptions {
+    /// Returns true if the server has a certificate of another authority.
+    pub(crate) const fn has_other_certificate(&self) -> bool {
+        self.tls_cert_file.is_some()
+    }
+
+    /// Returns true if the server has TLS.
+    pub(crate) const fn has_tls(&self) -> bool {
+        !self.insecure_http
+    }
+
     /// Returns the transport settings of the server.
     pub(super) fn transport(&self, listen: SocketAddr, data_dir: &Path, ranges: &ServiceRanges) -> Transport {
         if self.insecure_http {
@@ -43,11 +53,12 @@ impl TlsOptions {
             certificate: self.tls_cert_file.clone().zip(self.tls_private_key_file.clone()),
             client_authorities: self.client_ca_file.clone(),
             tokens: self.token_auth_file.clone(),
+            of_process: None,
         }))
     }
 }
 
 /// Returns the folder of certificates and keys.
-pub(super) fn pki_folder(data_dir: &Path) -> PathBuf {
+pub(crate) fn pki_folder(data_dir: &Path) -> PathBuf {
     data_dir.join("pki")
 }

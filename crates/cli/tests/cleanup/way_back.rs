@@ -1,51 +1,18 @@
 //! The way back to kube-proxy, by the commands of `docs/migrate.md`, under load.
 
-use std::path::Path;
-
 use portolan_testkit::{Namespace, PortolanProcess, Protocol, Traffic, eventually};
 
 use crate::common::kernel::nft;
 use crate::common::load::assert_lossless_but_answers;
+use crate::common::migrate::{
+    BACK, CHECK, CLEANUP, CONNECTIONS_ENDED, EDIT, GONE, HEALTHZ, LOGS, MODE, REPLACED, STATUS, UNDO,
+    commands, looked_for, run,
+};
 use crate::common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, load, logged, page, reaches};
 use crate::{
     ended, iptables_rules, kube_proxy_table, pod_address, service, use_service, use_service_from,
     way_back_ipvs,
 };
-
-const PAGE: &str = include_str!("../../../../docs/migrate.md");
-const SECTION: &str = "## Back to kube-proxy";
-/// The beginnings of the commands that need a cluster. The test does the same without one.
-const EDIT: &str = "kubectl -n kube-system edit configmap kube-proxy";
-const LOGS: &str = "kubectl -n kube-system logs POD";
-const UNDO: &str = "kubectl -n kube-system rollout undo daemonset/kube-proxy --to-revision=REVISION";
-const STATUS: &str = "kubectl -n kube-system rollout status daemonset/kube-proxy";
-const MODE: &str = "curl -sf http://127.0.0.1:10249/proxyMode";
-const HEALTHZ: &str = "curl -sf http://127.0.0.1:10256/healthz";
-/// Succeeds if kube-proxy's rules exist.
-const CHECK: &str = "(nft list tables; iptables-save -t filter)";
-/// Succeeds if the rules of Portolan's former mode are gone.
-const GONE: &str = "! iptables-save -t filter";
-/// Succeeds if the rules of Portolan's IPVS mode are gone.
-const REPLACED: &str = "! iptables-save -t nat";
-pub(crate) const CLEANUP: &str = "portolan-proxy cleanup --only-ours";
-/// The log message when the relay, or the former virtual servers, have no connections left.
-pub(crate) const CONNECTIONS_ENDED: &str = "last connection has ended";
-
-/// Returns the commands of the section, in order, without comments.
-fn commands() -> Vec<&'static str> {
-    let section = PAGE.split(SECTION).nth(1).unwrap().split("\n## ").next().unwrap();
-    let blocks = section.split("```").skip(1).step_by(2);
-    let commands = blocks.flat_map(str::lines).map(|line| line.split("  #").next().unwrap().trim());
-    commands.filter(|command| !command.is_empty()).collect()
-}
-
-/// Runs a command of the page on the node, with `portolan` in the path. Returns whether it succeeded, and its output.
-pub(crate) fn run(node: &Namespace, command: &str) -> (bool, String) {
-    let folder = Path::new(BINARY).parent().unwrap().display();
-    let script = format!("PATH={folder}:$PATH; {command}");
-    let (code, output) = ended(node, "sh", &["-c", &script]);
-    (code == Some(0), output)
-}
 
 /// Returns what a kube-proxy in iptables mode writes over existing rules: all of its chains again, and no second
 /// jump.
@@ -95,7 +62,7 @@ pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
     let mut load = use_service(cluster, plan);
     let why = format!("{from} to {to}");
     let mut done = Vec::new();
-    for command in commands() {
+    for command in commands(BACK) {
         done.push(command);
         if command.starts_with(EDIT) {
             cluster.configure(&yaml(to));
@@ -105,7 +72,7 @@ pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
                 load = connections_end(cluster, &mut proxy, from, load, &why);
             }
         } else if command.starts_with(LOGS) {
-            let text = command.split('\'').nth(1).unwrap();
+            let text = looked_for(command);
             assert!(from == to || proxy.output().contains(text), "{command}: {}", proxy.output());
         } else if command == UNDO {
             assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());

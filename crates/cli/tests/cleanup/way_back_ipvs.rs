@@ -5,8 +5,9 @@ use portolan_testkit::{Namespace, Traffic, TrafficPlan, eventually};
 
 use crate::common::ipvs::cluster;
 use crate::common::kernel::nft;
+use crate::common::migrate::{CLEANUP, run};
 use crate::common::{COMPLETE, PATIENCE, load, logged, objects};
-use crate::way_back::{CLEANUP, kube_proxy as kube_proxy_in, leads_back_in, run};
+use crate::way_back::{kube_proxy as kube_proxy_in, leads_back_in};
 use crate::{pod_address, service};
 
 /// With short timeouts, the kernel forgets flows soon after their last packet.

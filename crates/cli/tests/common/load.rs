@@ -15,6 +15,14 @@ pub(crate) fn busy_services(cluster: &Cluster) {
 
 /// Starts a steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
 pub(crate) fn start(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
+    start_plans(cluster, plan)
+}
+
+/// Does the same with another plan for each address.
+pub(crate) fn start_plans(
+    cluster: &Cluster,
+    plan: impl Fn(&str) -> TrafficPlan,
+) -> Vec<(&'static str, Traffic)> {
     let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
     let client = cluster.world.client().namespace();
     let ways: [(&str, &Namespace, &str); 6] = [

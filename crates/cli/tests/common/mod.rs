@@ -7,6 +7,7 @@ pub(crate) mod gate;
 pub(crate) mod ipvs;
 pub(crate) mod kernel;
 pub(crate) mod load;
+pub(crate) mod migrate;
 
 use std::path::Path;
 

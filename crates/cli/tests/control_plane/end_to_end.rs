@@ -1,6 +1,6 @@
 //! End to end: a client of the API server over TLS, the proxy with a kubeconfig of its role, and packets.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
-use portolan_testkit::{PortolanProcess, Protocol, World, eventually};
+use portolan_testkit::{Addresses, Family, PortolanProcess, Protocol, World, eventually};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -50,6 +50,48 @@ fn a_service_made_by_a_client_answers_at_the_address_that_it_was_given() {
     eventually(PATIENCE, "the end of the Service", is_gone).unwrap();
 }
 
+/// The client knows no other way to the cluster than a static route, as the page about addresses describes.
+#[test]
+fn a_client_outside_reaches_a_service_at_its_load_balancer_address() {
+    let cluster = Cluster { folder: TempDir::new().unwrap(), world: common::world() };
+    let client = cluster.world.client().namespace();
+    for (family, all, range) in
+        [(Family::Ipv4, "0.0.0.0/0", "192.0.2.0/28"), (Family::Ipv6, "::/0", "2001:db8:7::/124")]
+    {
+        let gateway = Addresses::OUTSIDE.of(family);
+        client.ip(&format!("route del {all} via {gateway}\nroute add {range} via {gateway}\n")).unwrap();
+    }
+    let ranges = ["--load-balancer-ip-range", "192.0.2.0/28,2001:db8:7::/124"];
+    let cluster_ips = ["--service-cluster-ip-range", "10.96.0.0/16,fd00:96::/112"];
+    let (_server, admin) = (cluster.serve_with(&[ranges, cluster_ips].concat()), cluster.kubeconfig("admin"));
+    let node = typed::<Node>(objects::node(&cluster.world));
+    cluster
+        .run(&admin, async |client| Api::all(client).create(&PostParams::default(), &node).await.map(drop));
+    let _proxy = cluster.proxy();
+    let service =
+        typed::<Service>(json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"type": "LoadBalancer", "ipFamilyPolicy": "RequireDualStack",
+            "ports": [{"name": "tcp", "port": 80, "targetPort": common::BACKEND_PORT}]}}));
+    let created =
+        cluster.run(&admin, async |client| services(client).create(&PostParams::default(), &service).await);
+    let ingress = created.status.and_then(|status| status.load_balancer?.ingress).unwrap();
+    let addresses: Vec<IpAddr> =
+        ingress.iter().map(|entry| entry.ip.as_ref().unwrap().parse().unwrap()).collect();
+    assert_eq!(addresses.len(), 2, "{ingress:?}");
+    let pod = &cluster.world.pods()[0];
+    for (family, address) in Family::BOTH.into_iter().zip(&addresses) {
+        let mut slice = objects::slice("web", &[pod], &[("tcp".to_owned(), family)]);
+        slice["metadata"]["name"] = format!("web-{}", address.is_ipv6()).into();
+        cluster.apply(&admin, &slice);
+        reaches(client, Protocol::Tcp, SocketAddr::new(*address, 80), &[pod]);
+    }
+    cluster
+        .run(&admin, async |client| services(client).delete("web", &DeleteParams::default()).await.map(drop));
+    let is_gone =
+        || addresses.iter().all(|ip| backends(client, Protocol::Tcp, SocketAddr::new(*ip, 80)).is_empty());
+    eventually(PATIENCE, "the end of the Service", is_gone).unwrap();
+}
+
 fn services(client: Client) -> Api<Service> {
     Api::namespaced(client, "default")
 }
@@ -64,8 +106,12 @@ impl Cluster {
     }
 
     fn serve(&self) -> PortolanProcess {
-        let arguments = ["serve", "--data-dir", &self.data(), "--service-cluster-ip-range", "10.96.0.0/16"];
-        let mut server = self.start(&arguments);
+        self.serve_with(&["--service-cluster-ip-range", "10.96.0.0/16"])
+    }
+
+    fn serve_with(&self, arguments: &[&str]) -> PortolanProcess {
+        let data = self.data();
+        let mut server = self.start(&[&["serve", "--data-dir", &data][..], arguments].concat());
         server.wait_for_output(PATIENCE, "tls=true").unwrap();
         server
     }

@@ -13,8 +13,11 @@ mod bad_bodies;
 #[path = "../common/mod.rs"]
 mod common;
 mod end_to_end;
+mod health_checks;
 mod kube_rs;
 mod model;
+mod names;
 mod python;
 mod readiness;
 mod site;
+mod soak;

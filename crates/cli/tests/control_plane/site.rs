@@ -82,7 +82,13 @@ impl Site {
         let ended = server.ended();
         assert!(ended.is_none(), "a server ended by itself, {ended:?}: {}", server.output());
         server.kill().unwrap();
-        *server = start_server(&self.namespace, &self.arguments[index]);
+        drop(server);
+        self.restart(index);
+    }
+
+    /// Starts a server that was killed.
+    pub(crate) fn restart(&self, index: usize) {
+        *self.server(index) = start_server(&self.namespace, &self.arguments[index]);
     }
 
     /// Does the same with etcd.

@@ -41,6 +41,8 @@ fn every_target_installs_what_it_needs() {
         ("vm-test", &["nftables", "cpio", "ipvsadm"]),
         ("deny", &["python3-pip", "unzip"]),
         ("bench", &["nftables", "musl-tools"]),
+        ("bench-peers", &["conntrack", "iproute2", "iptables", "nftables"]),
+        ("takeover-test", &["conntrack", "iproute2", "iptables", "nftables"]),
         ("static", &["musl-tools"]),
         ("image", &["musl-tools", "libcap2-bin"]),
         ("image-small", &["musl-tools", "libcap2-bin"]),

@@ -5,9 +5,10 @@ use std::process::Command;
 use crate::files::{BINARY, path, read, run, tool};
 
 /// The units, their programs, and the same as a subcommand of the binary under test.
-const UNITS: [(&str, &str, &str); 2] = [
+const UNITS: [(&str, &str, &str); 3] = [
     ("portolan-proxy", "/usr/bin/portolan-proxy", "proxy"),
     ("portolan-serve", "/usr/bin/portolan serve", "serve"),
+    ("portolan-up", "/usr/bin/portolan up", "up"),
 ];
 
 /// Returns the value of `NAME=` in a unit's environment file, without its quotes.

@@ -9,9 +9,9 @@ use portolan_schema::{
     Resource,
     json::{self, Value, json},
 };
-use portolan_store::Scope;
 
-use super::{MANAGED_BY, MANAGER, NAME, is_of_a_server};
+use super::{MANAGED_BY, MANAGER, NAME, SERVICE};
+use crate::presence::is_of_a_server;
 
 /// Label of Endpoints that are not mirrored (`k8s.io/api/discovery/v1` `LabelSkipMirror`). Upstream's API servers set it,
 /// too.
@@ -75,10 +75,8 @@ async fn write(api: &Api) -> Result<(), ApiError> {
 
 /// Returns the endpoints of all servers, with one subset for each port.
 fn subsets(api: &Api) -> Value {
-    let scope = Scope { namespace: Some("default"), ..Scope::default() };
-    let slices = api.store().snapshot(Resource::EndpointSlice, &scope, None).map(|it| it.objects);
     let mut addresses: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
-    for slice in slices.into_iter().flatten().filter(|slice| is_of_a_server(slice)) {
+    for slice in SERVICE.slices(api).into_iter().filter(|slice| is_of_a_server(slice)) {
         let slice = slice.decode();
         let port = json::list(&slice, "ports").first().and_then(Value::as_object);
         let Some(port) = port.and_then(|port| json::integer(port, "port")) else { continue };

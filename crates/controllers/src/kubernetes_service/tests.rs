@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use portolan_api::ApiConfig;
+use portolan_api::{ApiConfig, WriteOptions};
 use portolan_schema::{Resource, json::json};
 use portolan_store::Scope;
 

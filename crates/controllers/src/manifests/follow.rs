@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    Folder, Synced,
+    Folder, Reserved, Synced,
     contents::{self, Contents},
     elsewhere::elsewhere,
 };
@@ -63,15 +63,25 @@ struct Events {
 impl Follower {
     /// Starts to watch the folder, then applies its contents, so that no change is missed in between.
     pub async fn start(api: Arc<Api>, path: PathBuf) -> io::Result<Self> {
+        Self::start_beside(api, path, Reserved::default()).await
+    }
+
+    /// Does the same as [`Follower::start`]. Objects that are reserved for another source are refused.
+    pub async fn start_beside(api: Arc<Api>, path: PathBuf, reserved: Reserved) -> io::Result<Self> {
         let events = Events::of(&path).await?;
         let path = std::path::absolute(path)?;
         let resources = Resource::kept();
         let feed = Feed::new(api.store(), resources);
-        let mut follower =
-            Self { folder: Folder::new(api, path), events, feed, retry: None, is_stale: false };
+        let folder = Folder { reserved, ..Folder::new(api, path) };
+        let mut follower = Self { folder, events, feed, retry: None, is_stale: false };
         let contents = follower.read().await?;
         follower.sync(contents).await;
         Ok(follower)
+    }
+
+    /// Returns what is wrong in the files of the folder: one line for each document that is not applied.
+    pub fn complaints(&self) -> impl Iterator<Item = &str> {
+        self.folder.files.values().flat_map(|file| &file.complaints).map(String::as_str)
     }
 
     /// Follows the folder until the server stops.

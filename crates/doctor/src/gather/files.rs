@@ -2,7 +2,7 @@
 
 use portolan_node::sysctl::Host;
 
-use crate::facts::{ConntrackCounters, Facts, KernelVersion};
+use crate::facts::{AffinityLists, ConntrackCounters, Facts, KernelVersion};
 
 /// The settings of the whole network namespace that the checks read, below `/proc/sys`.
 const SETTINGS: [&str; 9] = [
@@ -18,6 +18,12 @@ const SETTINGS: [&str; 9] = [
 ];
 /// Counters of connection tracking of the network namespace of this thread.
 const COUNTERS: &str = "/proc/thread-self/net/stat/nf_conntrack";
+/// Maximum number of clients of a list of the `recent` match. It is set when the module is loaded.
+const LIST_LIMIT: &str = "/sys/module/xt_recent/parameters/ip_list_tot";
+/// The lists of the `recent` match in this thread's network namespace: a file for each list, a line for each client.
+const LISTS: &str = "/proc/thread-self/net/xt_recent";
+/// The beginning of names of kube-proxy's lists, one for each endpoint.
+const ENDPOINT_LISTS: &str = "KUBE-SEP-";
 /// Exists in each network namespace while the kernel has IPVS.
 const IPVS: &str = "/proc/thread-self/net/ip_vs";
 
@@ -42,6 +48,17 @@ pub(super) fn conntrack(host: &Host) -> Option<ConntrackCounters> {
 
 pub(super) fn has_ipvs(host: &Host) -> bool {
     host.read(IPVS).is_some()
+}
+
+/// Returns the lists of clients with session affinity. Without the module there are none.
+pub(super) fn affinity(host: &Host) -> Option<AffinityLists> {
+    let limit = host.read(LIST_LIMIT)?.parse().ok()?;
+    let mut full = host.names(LISTS);
+    // A list is removed with its last rule, so it can vanish at any time.
+    let clients = |name: &str| host.read(&format!("{LISTS}/{name}")).map_or(0, |text| text.lines().count());
+    full.retain(|name| name.starts_with(ENDPOINT_LISTS) && clients(name) >= limit);
+    full.sort_unstable();
+    Some(AffinityLists { limit, full })
 }
 
 /// Reads a line of names and, for each processor, a line of hexadecimal numbers.
@@ -81,6 +98,27 @@ mod tests {
         assert_eq!(counters(text), Some(expected));
         assert_eq!(counters(""), None);
         assert_eq!(counters("invalid\nx\n"), Some(ConntrackCounters::default()));
+    }
+
+    #[test]
+    fn full_lists_of_clients() {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let host = Host::below(folder.path());
+        assert_eq!(affinity(&host), None, "no module");
+        let write = |path: &str, text: &str| {
+            let file = folder.path().join(path.trim_start_matches('/'));
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(file, text).expect("a file");
+        };
+        write(LIST_LIMIT, "2\n");
+        assert_eq!(affinity(&host), Some(AffinityLists { limit: 2, full: Vec::new() }));
+        for (name, text) in
+            [("KUBE-SEP-B", "a\nb\n"), ("KUBE-SEP-A", "a\nb\n"), ("KUBE-SEP-C", "a\n"), ("X", "a\nb\n")]
+        {
+            write(&format!("{LISTS}/{name}"), text);
+        }
+        let full = vec!["KUBE-SEP-A".to_owned(), "KUBE-SEP-B".to_owned()];
+        assert_eq!(affinity(&host), Some(AffinityLists { limit: 2, full }));
     }
 
     #[test]

@@ -66,6 +66,28 @@ fn a_bridge_of_pods_whose_packets_pass_no_rules() {
     assert_eq!(setting(&node, BRIDGE), "1");
 }
 
+/// The kernel's file of a list takes lines with clients.
+#[test]
+fn endpoints_that_forget_clients() {
+    let node = node("affinity");
+    shell(
+        &node,
+        "iptables-nft -t nat -N CLIENTS; iptables-nft -t nat -A CLIENTS -m recent --name KUBE-SEP-A --set",
+    );
+    let limit =
+        std::fs::read_to_string("/sys/module/xt_recent/parameters/ip_list_tot").expect("a loaded module");
+    let limit: u16 = limit.trim().parse().expect("a number");
+    let add = |number: u16| {
+        let client = std::net::Ipv4Addr::from(0x0a00_0000 + u32::from(number));
+        let write = || std::fs::write("/proc/thread-self/net/xt_recent/KUBE-SEP-A", format!("+{client}\n"));
+        node.run(write).expect("the namespace").expect("a list");
+    };
+    (1..limit).for_each(add);
+    assert_eq!(codes(&look(&node)), []);
+    add(limit);
+    assert_eq!(codes(&look(&node)), [(Code::AffinityListFull, Severity::Warning)]);
+}
+
 #[test]
 fn node_ports_among_the_ports_of_the_node() {
     let node = node("ports");

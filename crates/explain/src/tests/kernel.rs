@@ -37,6 +37,7 @@ fn as_wanted(world: &World) -> Observed {
             },
             affinity: Fact::Known(forwarding.affinity),
             source_ranges: Fact::Known(forwarding.source_ranges.to_vec()),
+            counters: None,
         }
     };
     let ports = world.catalog.forwardings(Family::Ipv4).map(port).collect();

@@ -45,6 +45,7 @@ fn node(rng: &mut Rng, catalog: &Catalog) -> NodeView {
             node_port_addresses,
             masquerade_all: rng.chance(20),
             service_cidrs: catalog.service_cidrs(family),
+            counters: false,
             ..Settings::plain(family)
         };
         Some(FamilyView { mode: "any".to_owned(), settings, differences: differences.clone() })

@@ -167,6 +167,7 @@ fn node(catalog: &Catalog, mode: &str, differences: &ModeDifferences) -> NodeVie
             node_port_addresses: NodePortAddresses::Addresses(vec!["192.0.2.1".parse().unwrap()]),
             node_ip: (family == Family::Ipv4).then(|| "192.0.2.1".parse().unwrap()),
             service_cidrs: catalog.service_cidrs(family),
+            counters: false,
             ..Settings::plain(family)
         };
         Some(FamilyView { mode: mode.to_owned(), settings, differences: differences.clone() })

@@ -164,7 +164,7 @@ fn a_service_gets_all_that_it_asks_or_nothing() {
     assert_eq!(cluster.allocations, before);
     // A stale plan leaves the allocations as they were.
     let addresses = vec![address("10.0.0.9"), address("fd00::1")];
-    let result = cluster.allocations.take(&Claims { addresses, ports: vec![30_001] });
+    let result = cluster.allocations.take(&Claims { addresses, ports: vec![30_001], ..Claims::default() });
     assert_eq!(result, Err(Conflict::Address(address("fd00::1"))));
     assert_eq!(cluster.allocations, before);
 }

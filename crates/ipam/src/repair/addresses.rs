@@ -81,6 +81,10 @@ impl<'a> Sides<'a> {
                 Some(duplicate(address, "something that is no Service".to_owned()))
             }
             Parent::Other => Some((Problem::AddressWronglyHeld(address), replace)),
+            // Another Service has the address as its load-balancer address.
+            Parent::Service(parent) if object.is_load_balancer => {
+                Some(duplicate(address, parent.to_string()))
+            }
             Parent::Service(parent) => match self.services.get(parent) {
                 None => Some((Problem::AddressWronglyHeld(address), replace)),
                 Some(other) if lists(other, address) => Some(duplicate(address, parent.to_string())),
@@ -93,35 +97,46 @@ impl<'a> Sides<'a> {
 
     fn object(&mut self, object: &AddressObject) {
         let address = object.address;
-        if self.created.contains_key(&address) {
-            return;
+        if !self.created.contains_key(&address) {
+            leaked(self.observed, self.services, object, |service| lists(service, address), self.audit);
         }
-        let age = self.observed.now.saturating_sub(object.created);
-        let problem = match &object.parent {
-            Parent::Other => Problem::NoService(address),
-            Parent::Service(key) => match self.services.get(key) {
-                None => {
-                    if age <= ORPHAN_GRACE {
-                        self.audit.recheck_in(ORPHAN_GRACE.saturating_sub(age).saturating_add(1));
-                        return;
-                    }
-                    Problem::Orphan { address, service: key.clone() }
-                }
-                Some(service) if lists(service, address) => return,
-                Some(service) => {
-                    if let Some(rest) = grace(service, object, age) {
-                        self.audit.recheck_in(rest);
-                        return;
-                    }
-                    // If another Service lists the address, the next audit creates an `IPAddress` for it, so it is
-                    // due at once.
-                    self.audit.recheck_in(0);
-                    Problem::Unlisted { address, service: key.clone() }
-                }
-            },
-        };
-        self.audit.report(Subject::Address(address), problem, Mend::DeleteAddress(address));
     }
+}
+
+/// Reports an `IPAddress` whose Service does not exist or does not list it.
+pub(super) fn leaked(
+    observed: &Observed<'_>,
+    services: &Services<'_>,
+    object: &AddressObject,
+    lists: impl Fn(&ServiceObject) -> bool,
+    audit: &mut Audit,
+) {
+    let address = object.address;
+    let age = observed.now.saturating_sub(object.created);
+    let problem = match &object.parent {
+        Parent::Other => Problem::NoService(address),
+        Parent::Service(key) => match services.get(key) {
+            None => {
+                if age <= ORPHAN_GRACE {
+                    audit.recheck_in(ORPHAN_GRACE.saturating_sub(age).saturating_add(1));
+                    return;
+                }
+                Problem::Orphan { address, service: key.clone() }
+            }
+            Some(service) if lists(service) => return,
+            Some(service) => {
+                if let Some(rest) = grace(service, object, age) {
+                    audit.recheck_in(rest);
+                    return;
+                }
+                // If another Service lists the address, the next audit creates an `IPAddress` for it, so it is
+                // due at once.
+                audit.recheck_in(0);
+                Problem::Unlisted { address, service: key.clone() }
+            }
+        },
+    };
+    audit.report(Subject::Address(address), problem, Mend::DeleteAddress(address));
 }
 
 /// Returns the seconds for which an `IPAddress` that its Service does not list is still kept, or `None` if it is due.

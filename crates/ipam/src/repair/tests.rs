@@ -1,6 +1,8 @@
 use super::*;
 use crate::{ServicePort, ServiceType, family::Family::Ipv4};
 
+mod load_balancers;
+
 const NOW: u64 = 1_000;
 
 /// A healthy cluster in which each test causes a problem.
@@ -9,13 +11,14 @@ struct World {
     addresses: Vec<AddressObject>,
     ports: Vec<u16>,
     nodes: Vec<(String, NodeNetworks)>,
+    balancers: Option<Vec<AddressRange>>,
     now: u64,
 }
 
 impl World {
     fn new() -> Self {
         let (services, addresses, ports, nodes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { services, addresses, ports, nodes, now: NOW }
+        Self { services, addresses, ports, nodes, balancers: None, now: NOW }
     }
 
     /// Adds a Service with its `IPAddress`.
@@ -30,7 +33,8 @@ impl World {
             cluster_ips: vec![ip.to_owned()],
             ..ServiceSpec::default()
         };
-        self.services.push(ServiceObject { key: key(name), spec, created: 0 });
+        let load_balancer = Vec::new();
+        self.services.push(ServiceObject { key: key(name), spec, load_balancer, created: 0 });
         self
     }
 
@@ -53,6 +57,7 @@ impl World {
             services: &self.services,
             addresses: &self.addresses,
             ranges: &ranges,
+            load_balancers: self.balancers.as_deref(),
             nodes: &self.nodes,
             families: Families::single(Ipv4),
             port_range: NodePortRange::default(),
@@ -88,7 +93,8 @@ fn address(text: &str) -> IpAddr {
 }
 
 fn object(address: IpAddr, parent: Parent) -> AddressObject {
-    AddressObject { address, parent, is_managed: true, has_family_label: true, created: 0 }
+    let (is_managed, is_load_balancer, has_family_label) = (true, false, true);
+    AddressObject { address, parent, is_managed, is_load_balancer, has_family_label, created: 0 }
 }
 
 fn of_service(name: &str) -> Subject {

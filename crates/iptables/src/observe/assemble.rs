@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use portolan_model::observed::{
     Counters, Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace,
-    ObservedPort,
+    ObservedPort, Refused,
 };
 use portolan_model::{Frontend, Protocol, ServicePortName};
 
@@ -57,6 +57,7 @@ struct FoundFrontend {
     place: ObservedPlace,
     protocol: Protocol,
     counters: Option<Counters>,
+    refused: Refused,
     /// The source ranges. `None` if those of load-balancer IPs do not apply, or if they are not held.
     ranges: Option<Vec<IpNet>>,
 }
@@ -73,6 +74,8 @@ struct Assembly<'a> {
     chains: &'a Chains,
     /// Places at which packets from outside are refused or dropped.
     verdicts: HashSet<(Protocol, Place)>,
+    /// What rules of the filter table have refused.
+    refused: HashMap<(Protocol, Place), Refused>,
     /// The load-balancer IPs of Service ports with source ranges, by the hash of their chains.
     load_balancer_ips: BTreeMap<Hash, BTreeSet<IpAddr>>,
     /// True if packets enter the chain that matches frontends in the nat table.
@@ -92,9 +95,17 @@ impl<'a> Assembly<'a> {
             let own = load_balancer_ips.entry(dispatch.to.hash()).or_default();
             own.extend(address(dispatch.place).map(|at| at.ip()));
         }
+        let mut refused: HashMap<_, Refused> = HashMap::new();
+        for verdict in &chains.verdicts {
+            if let Some(at) = place(verdict.place) {
+                let sum = refused.entry((verdict.protocol, at)).or_default();
+                *sum = sum.and(verdict.refused());
+            }
+        }
         Self {
             chains,
             load_balancer_ips,
+            refused,
             verdicts: verdicts
                 .filter_map(|verdict| Some((verdict.protocol, place(verdict.place)?)))
                 .collect(),
@@ -116,7 +127,7 @@ impl<'a> Assembly<'a> {
                 (frontend.place, frontend.protocol) == (dispatch.place, dispatch.protocol)
             };
             match found.frontends.iter_mut().find(is_same) {
-                Some(frontend) => frontend.counters = sum(frontend.counters, dispatch.counters),
+                Some(frontend) => frontend.counters = Counters::sum(frontend.counters, dispatch.counters),
                 None => found.frontends.extend(self.frontend(dispatch)),
             }
         }
@@ -130,7 +141,7 @@ impl<'a> Assembly<'a> {
         let matched: HashSet<_> = self.chains.dispatches.iter().filter_map(place_of).collect();
         let mut others = Vec::new();
         for verdict in &self.chains.verdicts {
-            let Verdict { place: at, protocol, counters, .. } = *verdict;
+            let Verdict { place: at, protocol, .. } = *verdict;
             // A packet that a rule of the nat table translates does not come here.
             let is_second = place(at).is_some_and(|at| matched.contains(&(protocol, at)));
             if is_second || !self.is_whole(verdict) {
@@ -139,9 +150,16 @@ impl<'a> Assembly<'a> {
             if let Some(name) = &verdict.name {
                 let found = services.entry(hash_of(&name.to_string(), protocol)).or_default();
                 found.name = Some(Arc::clone(name));
-                found.frontends.push(FoundFrontend { place: at, protocol, counters, ranges: None });
+                let refused = verdict.refused();
+                found.frontends.push(FoundFrontend {
+                    place: at,
+                    protocol,
+                    counters: None,
+                    refused,
+                    ranges: None,
+                });
             } else {
-                let frontend = ObservedFrontend { place: at, counters };
+                let frontend = ObservedFrontend { refused: verdict.refused(), ..ObservedFrontend::at(at) };
                 others.push(of_unknown(protocol, frontend, no_endpoints()));
             }
         }
@@ -164,8 +182,16 @@ impl<'a> Assembly<'a> {
             place: dispatch.place,
             protocol: dispatch.protocol,
             counters: dispatch.counters,
+            refused: self.refused(dispatch),
             ranges: self.ranges(dispatch, port),
         })
+    }
+
+    /// Returns what rules of the filter table have refused at a frontend that a rule of the nat table matches. No packet that
+    /// was translated comes to them.
+    fn refused(&self, dispatch: &Dispatch) -> Refused {
+        let at = place(dispatch.place).map(|at| (dispatch.protocol, at));
+        at.and_then(|at| self.refused.get(&at)).copied().unwrap_or_default()
     }
 
     /// Returns true if the chain for external traffic has a way for packets from outside and for those from this node.
@@ -247,7 +273,9 @@ impl<'a> Assembly<'a> {
         let first = found.frontends.first().map(|frontend| frontend.protocol);
         // Chains without a name that no rule leads to are stale.
         let Some(protocol) = name.map(|name| name.protocol).or(first) else { return Vec::new() };
-        let (cluster, local) = (self.list(&port.cluster), self.list(&port.local));
+        let mut counted = HashSet::new();
+        let cluster = self.list(&port.cluster, &mut counted);
+        let local = self.list(&port.local, &mut counted);
         let mut affinities =
             cluster.affinities.iter().chain(&local.affinities).copied().collect::<BTreeSet<_>>();
         let is_relayed = self.chains.listeners.is_some();
@@ -259,6 +287,7 @@ impl<'a> Assembly<'a> {
             endpoints: ObservedEndpoints::Unknown,
             affinity: affinity.map_or(Fact::Unknown, Fact::Known),
             source_ranges: Fact::Unknown,
+            counters: None,
         };
         if !is_relayed {
             let (cluster, local) = (Fact::Known(cluster.endpoints), Fact::Known(local.endpoints));
@@ -279,19 +308,18 @@ impl<'a> Assembly<'a> {
         others
     }
 
-    /// Returns the endpoints that rules choose. A rule for former clients only is not enough.
-    fn list(&self, choices: &[Choice]) -> List {
+    /// Returns the endpoints that rules choose. A rule for former clients only is not enough. An endpoint that is not in
+    /// `counted` gets its counters.
+    fn list(&self, choices: &[Choice], counted: &mut HashSet<Hash>) -> List {
         if self.chains.listeners.is_some() {
             return List::default();
         }
         let mut list = List::default();
-        let (mut within, mut counters) = (HashMap::new(), HashMap::new());
+        let mut within = HashMap::new();
         for choice in choices {
             if let Some(seconds) = choice.within {
                 within.insert(choice.endpoint, seconds);
             }
-            let total = counters.entry(choice.endpoint).or_insert(None);
-            *total = sum(*total, choice.counters);
         }
         let mut seen = HashSet::new();
         for choice in choices.iter().filter(|choice| choice.within.is_none()) {
@@ -300,7 +328,7 @@ impl<'a> Assembly<'a> {
             let Some(Destination::At(at)) = endpoint.to else { continue };
             let seconds = within.get(&choice.endpoint).copied().filter(|_| endpoint.remembers);
             list.affinities.insert(seconds);
-            let counters = counters.get(&choice.endpoint).copied().flatten();
+            let counters = endpoint.counters.filter(|_| counted.insert(choice.endpoint));
             list.endpoints.push(ObservedEndpoint { at, counters });
         }
         list
@@ -312,7 +340,8 @@ impl<'a> Assembly<'a> {
 fn add_frontends(entry: &mut ObservedPort, found: &Found) -> Vec<ObservedPort> {
     let mut others: Vec<ObservedPort> = Vec::new();
     for frontend in &found.frontends {
-        let observed = ObservedFrontend { place: frontend.place, counters: frontend.counters };
+        let FoundFrontend { place, counters, refused, .. } = *frontend;
+        let observed = ObservedFrontend { place, counters, refused };
         if frontend.protocol != entry.protocol {
             others.push(of_unknown(frontend.protocol, observed, ObservedEndpoints::Unknown));
             continue;
@@ -332,6 +361,7 @@ fn add_frontends(entry: &mut ObservedPort, found: &Found) -> Vec<ObservedPort> {
                 endpoints: ObservedEndpoints::Unknown,
                 affinity: Fact::Unknown,
                 source_ranges: ranges,
+                counters: None,
             });
         }
     }
@@ -347,6 +377,7 @@ fn of_unknown(protocol: Protocol, frontend: ObservedFrontend, endpoints: Observe
         endpoints,
         affinity: Fact::Unknown,
         source_ranges: Fact::Unknown,
+        counters: None,
     }
 }
 
@@ -371,12 +402,4 @@ fn place(observed: ObservedPlace) -> Option<Place> {
         ObservedPlace::Frontend(Frontend::NodePort(port)) => Some(Place::NodePort(port)),
         _ => address(observed).map(Place::At),
     }
-}
-
-fn sum(one: Option<Counters>, other: Option<Counters>) -> Option<Counters> {
-    let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
-    Some(Counters {
-        packets: one.packets.saturating_add(other.packets),
-        bytes: one.bytes.saturating_add(other.bytes),
-    })
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::observed::{Counters, ObservedPlace};
+use portolan_model::observed::{Counters, ObservedPlace, Refused};
 use portolan_model::{Family, Frontend, Protocol, ServicePortName};
 
 use super::comment;
@@ -80,7 +80,6 @@ pub(super) struct Choice {
     pub(super) endpoint: Hash,
     /// For clients whose last connection to this endpoint is at most this many seconds old. `None` for all clients.
     pub(super) within: Option<u32>,
-    pub(super) counters: Option<Counters>,
 }
 
 /// The chain for traffic to a node port, an external IP or a load-balancer IP.
@@ -107,6 +106,7 @@ pub(super) struct Endpoint {
     pub(super) to: Option<Destination>,
     /// True if it adds clients to the list that rules of session affinity look up.
     pub(super) remembers: bool,
+    pub(super) counters: Option<Counters>,
 }
 
 /// Where a packet goes.
@@ -138,6 +138,18 @@ pub(super) struct Verdict {
     pub(super) is_external: bool,
     pub(super) drops: bool,
     pub(super) counters: Option<Counters>,
+}
+
+impl Verdict {
+    /// Returns the packets that met the rule. Each of them is counted: the rule is one of the filter table.
+    pub(super) fn refused(&self) -> Refused {
+        let packets = self.counters.map(|counters| counters.connections);
+        if self.drops {
+            Refused { no_local_endpoint: packets, ..Refused::default() }
+        } else {
+            Refused { no_endpoint: packets, ..Refused::default() }
+        }
+    }
 }
 
 impl Chains {
@@ -365,7 +377,7 @@ impl Chains {
         } else {
             return false;
         };
-        let choice = Choice { endpoint: to.hash(), within, counters: rule.counters };
+        let choice = Choice { endpoint: to.hash(), within };
         let port = self.port(chain.hash());
         let choices = if chain.kind() == Kind::Cluster { &mut port.cluster } else { &mut port.local };
         choices.push(choice);
@@ -421,7 +433,8 @@ impl Chains {
         let is_own_list = ChainName::parse(&rule.recent.list) == Some(chain);
         let endpoint = self.endpoints.entry(chain.hash()).or_default();
         if endpoint.to.is_none() {
-            *endpoint = Endpoint { to, remembers: rule.recent.is_set && is_own_list };
+            let remembers = rule.recent.is_set && is_own_list;
+            *endpoint = Endpoint { to, remembers, counters: rule.counters };
         }
         true
     }

@@ -212,10 +212,11 @@ impl<'a> Rule<'a> {
     }
 }
 
-/// Parses `12:345`.
+/// Parses `12:345`, packets and bytes. A rule of the nat table meets the first packet of a connection only, so its packets
+/// are connections, and its bytes say nothing.
 fn counters(text: &str) -> Option<Counters> {
-    let (packets, bytes) = text.split_once(':')?;
-    Some(Counters { packets: packets.parse().ok()?, bytes: bytes.parse().ok()? })
+    let (packets, _) = text.split_once(':')?;
+    Some(Counters::of_connections(packets.parse().ok()?))
 }
 
 fn net(text: &str) -> Option<IpNet> {

@@ -113,25 +113,28 @@ fn counters_are_those_of_the_rules_that_match() {
         let sum = |parts: &[&str]| {
             let lines = text.lines().filter(|line| parts.iter().all(|part| line.contains(part)));
             let packets = lines.map(|line| line[1..].split(':').next().unwrap().parse::<u64>().unwrap());
-            let packets = packets.sum();
-            Some(Counters { packets, bytes: packets * 10 })
+            Some(Counters::of_connections(packets.sum()))
         };
         let observed = read(Family::Ipv4, &text);
         let port = |name: &str| {
             let mut ports = observed.ports.iter();
             ports.find(|port| port.name.as_ref().is_some_and(|own| own.to_string() == name)).unwrap()
         };
-        let frontend = |name: &str, frontend: Frontend| {
+        let observed_at = |name: &str, frontend: Frontend| {
             let place = ObservedPlace::Frontend(frontend);
-            port(name).frontends.iter().find(|found| found.place == place).unwrap().counters
+            *port(name).frontends.iter().find(|found| found.place == place).unwrap()
         };
+        let frontend = |name: &str, frontend: Frontend| observed_at(name, frontend).counters;
         let node_port = frontend("demo/edge:api", Frontend::NodePort(30443));
         assert_eq!(node_port, sum(&["-A KUBE-NODEPORTS ", "--dport 30443 "]), "also on loopback addresses");
         let ip = |text: &str| text.parse().unwrap();
         let cluster_ip = frontend("demo/web:http", Frontend::ClusterIp(ip("172.30.10.1"), 80));
         assert_eq!(cluster_ip, sum(&["-A KUBE-SERVICES ", "demo/web:http cluster IP"]));
-        let refused = frontend("demo/empty:dns", Frontend::ClusterIp(ip("172.30.10.4"), 53));
-        assert_eq!(refused, sum(&["-A KUBE-SERVICES ", "demo/empty:dns has no endpoints"]));
+        let empty = observed_at("demo/empty:dns", Frontend::ClusterIp(ip("172.30.10.4"), 53));
+        let refused =
+            sum(&["-A KUBE-SERVICES ", "demo/empty:dns has no endpoints"]).map(|sum| sum.connections);
+        assert_eq!((empty.counters, empty.refused.no_endpoint), (None, refused));
+        assert!(refused > Some(0));
         let lists = |name: &str| match &port(name).endpoints {
             ObservedEndpoints::Lists { cluster: Fact::Known(cluster), local: Fact::Known(local) } => {
                 (cluster.clone(), local.clone())
@@ -139,10 +142,10 @@ fn counters_are_those_of_the_rules_that_match() {
             other => panic!("{other:?}"),
         };
         let (cluster, local) = lists("demo/edge:api");
-        assert_eq!(cluster[0].counters, sum(&["-A KUBE-SVC-", "demo/edge:api -> 10.180.0.21:8443"]));
-        assert_eq!(local[0].counters, sum(&["-A KUBE-SVL-", "demo/edge:api -> 10.180.0.21:8443"]));
+        assert_eq!(cluster[0].counters, sum(&["-A KUBE-SEP-", "--to-destination 10.180.0.21:8443"]));
+        assert_eq!((local[0].at, local[0].counters), (cluster[0].at, None), "they are those of both lists");
         let (cluster, _) = lists("demo/shop:https");
-        let both = sum(&["-A KUBE-SVC-", "demo/shop:https -> 10.180.0.31:9443"]);
+        let both = sum(&["-A KUBE-SEP-", "--to-destination 10.180.0.31:9443"]);
         assert_eq!(cluster[0].counters, both, "of former clients and of new ones");
     }
 }

@@ -25,6 +25,7 @@ pub(crate) fn settings(family: Family) -> Settings {
         node_port_addresses: NodePortAddresses::MatchAll,
         node_ip: Some(ip(node)),
         service_cidrs: Vec::new(),
+        counters: false,
     }
 }
 

@@ -114,7 +114,7 @@ fn server(key: &Key, flags: u32, timeout: u32) -> VirtualServer {
         scheduler,
         flags,
         timeout,
-        counters: WireCounters { packets: 3, bytes: 180 },
+        counters: WireCounters { connections: 1, packets: 3, bytes: 180 },
     }
 }
 
@@ -386,12 +386,17 @@ fn counters_are_those_of_the_kernel() {
     let mut rows = committed(Family::Ipv4);
     let web = tcp("172.30.10.1:80");
     rows.servers.insert(web, server(&web, 0, 0));
-    rows.real.get_mut(&web).unwrap()[1].counters = WireCounters { packets: 2, bytes: 120 };
+    rows.real.get_mut(&web).unwrap()[1].counters = WireCounters { connections: 2, packets: 5, bytes: 120 };
     let port = rows.port(&web).unwrap();
-    assert_eq!(port.frontends[0].counters, Some(Counters { packets: 3, bytes: 180 }));
+    assert_eq!(
+        port.frontends[0].counters,
+        Some(Counters { connections: 1, traffic: Some(Traffic { packets: 3, bytes: 180 }) })
+    );
     let ObservedEndpoints::Shared(endpoints) = port.endpoints else { panic!("{:?}", port.endpoints) };
-    let counted: Vec<_> = endpoints.iter().map(|endpoint| endpoint.counters.unwrap().packets).collect();
-    assert_eq!(counted, [0, 2, 0]);
+    let counted: Vec<_> = endpoints.iter().map(|endpoint| endpoint.counters.unwrap()).collect();
+    let two = Counters { connections: 2, traffic: Some(Traffic { packets: 5, bytes: 120 }) };
+    let none = Counters { connections: 0, traffic: Some(Traffic::default()) };
+    assert_eq!(counted, [none, two, none]);
 }
 
 /// What kube-proxy 1.36 writes for the example: it has no sets of its own for virtual servers, refusals and drops.

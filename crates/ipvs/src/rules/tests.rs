@@ -10,6 +10,7 @@ fn settings(family: Family) -> Settings {
         node_port_addresses: NodePortAddresses::MatchAll,
         node_ip: None,
         service_cidrs: Vec::new(),
+        counters: false,
     }
 }
 

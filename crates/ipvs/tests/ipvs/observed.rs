@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use portolan_ipvs::{Known, read};
-use portolan_model::observed::{Counters, Observed, ObservedEndpoints, ObservedPlace};
+use portolan_model::observed::{Counters, Observed, ObservedEndpoints, ObservedPlace, Traffic};
 use portolan_model::table::Entry;
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family, Forwarding, Frontend, Protocol};
@@ -163,7 +163,7 @@ fn counts() {
     let client = UdpSocket::bind((IpAddr::from([192, 168, 0, 2]), 0)).unwrap();
     client.send_to(b"question", frontend).unwrap();
     // The headers of IPv4 and UDP have 28 bytes.
-    let sent = Some(Counters { packets: 1, bytes: 36 });
+    let sent = Some(Counters { connections: 1, traffic: Some(Traffic { packets: 1, bytes: 36 }) });
     let counted = || {
         let observed = observe(Family::Ipv4);
         let place = ObservedPlace::Frontend(Frontend::ClusterIp(frontend.ip(), frontend.port()));

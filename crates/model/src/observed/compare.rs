@@ -54,14 +54,14 @@ fn without_owner(port: &ObservedPort) -> Vec<Difference> {
 }
 
 /// The Service ports of the table by name and by frontend.
-struct Owners<'a> {
+pub(super) struct Owners<'a> {
     names: HashMap<&'a ServicePortName, usize>,
     addresses: HashMap<(Protocol, SocketAddr), usize>,
     node_ports: HashMap<(Protocol, u16), usize>,
 }
 
 impl<'a> Owners<'a> {
-    fn of(table: &'a [Entry]) -> Self {
+    pub(super) fn of(table: &'a [Entry]) -> Self {
         let mut owners =
             Self { names: HashMap::new(), addresses: HashMap::new(), node_ports: HashMap::new() };
         for (index, (name, forwarding)) in table.iter().enumerate() {
@@ -83,7 +83,7 @@ impl<'a> Owners<'a> {
     }
 
     /// Returns the Service port of an entry: by its name, or by the first of its frontends that the table has.
-    fn find(&self, observed: &Observed, port: &ObservedPort) -> Option<usize> {
+    pub(super) fn find(&self, observed: &Observed, port: &ObservedPort) -> Option<usize> {
         if let Some(name) = &port.name {
             return self.names.get(&**name).copied();
         }

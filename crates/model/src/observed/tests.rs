@@ -70,6 +70,7 @@ fn precise(table: &[Entry]) -> Observed {
         } else {
             Vec::new()
         }),
+        counters: None,
     };
     let ports = table.iter().map(port).collect();
     Observed { family: Family::Ipv4, node_port_addresses: None, node_ports: Fact::Unknown, ports }
@@ -102,6 +103,7 @@ fn by_address(table: &[Entry], nodes: &[IpAddr]) -> Observed {
                 endpoints: ObservedEndpoints::Shared(list(forwarding.shared_backends(frontend))),
                 affinity: Fact::Known(forwarding.affinity),
                 source_ranges: Fact::Known(ranges.clone()),
+                counters: None,
             }));
         }
     }

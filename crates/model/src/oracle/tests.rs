@@ -44,6 +44,7 @@ fn settings() -> Settings {
         node_port_addresses: NodePortAddresses::Addresses(vec![ip(NODE_IP)]),
         node_ip: Some(ip(NODE_IP)),
         service_cidrs: vec!["10.96.0.0/16".parse().expect("a CIDR")],
+        counters: false,
     }
 }
 

@@ -14,8 +14,8 @@ const PLACE: Place = Place { family: Family::Ipv4, table: TABLE };
 
 const LIMIT: usize = 8_000;
 
-/// Data and comment of each element, by set and key.
-type Model = BTreeMap<(String, Vec<u8>), (Option<WireData>, Vec<u8>)>;
+/// Data, comment and counter of each element, by set and key.
+type Model = BTreeMap<(String, Vec<u8>), (Option<WireData>, Vec<u8>, Option<Counter>)>;
 
 fn frames(batch: &Batch) -> impl Iterator<Item = Frame<'_>> {
     (batch.first_sequence()..batch.next_sequence()).filter_map(|sequence| batch.frame(sequence))
@@ -36,7 +36,7 @@ fn replay(model: &mut Model, transaction: Transaction) {
             if deletion {
                 assert!(model.remove(&place).is_some(), "{place:?} is not there");
             } else {
-                assert_eq!(model.insert(place, (element.data, element.userdata)), None);
+                assert_eq!(model.insert(place, (element.data, element.userdata, element.counter)), None);
             }
         }
     }
@@ -48,7 +48,12 @@ fn element(set: Set, key: u16, data: u8) -> Element {
 
 /// Generates a state of some sets, as sorted elements.
 fn state() -> impl Strategy<Value = Vec<Element>> {
-    let sets = prop_oneof![Just(Set::Services), Just(Set::Endpoints), Just(Set::NodePorts)];
+    let sets = prop_oneof![
+        Just(Set::Services),
+        Just(Set::Endpoints),
+        Just(Set::NodePorts),
+        Just(Set::AffinityEndpoints)
+    ];
     proptest::collection::btree_map((sets, 0..400_u16), 0..3_u8, 0..400).prop_map(|elements| {
         let mut elements: Vec<Element> =
             elements.into_iter().map(|((set, key), data)| element(set, key, data)).collect();
@@ -59,7 +64,7 @@ fn state() -> impl Strategy<Value = Vec<Element>> {
 
 proptest! {
     #[test]
-    fn parts_do_what_one_transaction_does(old in state(), new in state()) {
+    fn parts_do_what_one_transaction_does(old in state(), new in state(), counters: bool) {
         let difference = |old: &[Element], new: &[Element]| {
             let mut changes = Changeset::default();
             changes.difference(old, new, "demo/web:http");
@@ -69,10 +74,10 @@ proptest! {
         for changes in [difference(&[], &old), difference(&old, &new)] {
             let mut parts_model = whole.clone();
             let mut transaction = Transaction::begin(1, None);
-            elements(&mut transaction, PLACE, &changes);
-            prop_assert!(transaction.len() <= estimate(&changes) + 200, "the estimate holds");
+            elements(&mut transaction, PLACE, &changes, counters);
+            prop_assert!(transaction.len() <= estimate(&changes, counters) + 200, "the estimate holds");
             replay(&mut whole, transaction);
-            let parts = elements_in_parts(PLACE, &changes, LIMIT, || Transaction::begin(1, None));
+            let parts = elements_in_parts(PLACE, &changes, counters, LIMIT, || Transaction::begin(1, None));
             for part in parts {
                 prop_assert!(part.len() <= LIMIT);
                 replay(&mut parts_model, part);

@@ -86,10 +86,12 @@ pub(super) fn class_rules(settings: &Settings, class: Class) -> Vec<RuleBody> {
 }
 
 /// Returns the rules that choose one of N endpoints and translate the destination.
-pub(super) fn balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
+pub(super) fn balance_rules(settings: &Settings, balance: Balance) -> Vec<RuleBody> {
+    let family = settings.family;
     match balance.affinity {
+        None if settings.counters => counted_balance_rules(family, balance),
         None => plain_balance_rules(family, balance),
-        Some(seconds) => affinity_rules(family, balance, seconds),
+        Some(seconds) => affinity_rules(settings, balance, seconds),
     }
 }
 
@@ -126,17 +128,44 @@ fn plain_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
     rules
 }
 
+/// `meta priority set meta priority & ID . numgen random mod N map @affinity-choices`: draws a slot.
+fn choose_slot(balance: Balance, modulus: u16) -> RuleBody {
+    let mut expressions = priority(ID_MASK, 0).to_vec();
+    let draw = random(modulus, offset(balance), 1);
+    expressions.extend([draw, map(Set::AffinityChoices, 0, 0), set_meta(MetaKey::PRIORITY, 0)]);
+    rule(expressions)
+}
+
+/// `dnat to meta priority map @affinity-endpoints`: translates to the endpoint of the slot.
+fn follow_slot(family: Family, balance: Balance) -> RuleBody {
+    let slots = if balance.local { Set::AffinityLocalEndpoints } else { Set::AffinityEndpoints };
+    rule(vec![meta(MetaKey::PRIORITY, 0), map(slots, 0, 0), dnat(family, 0)])
+}
+
+/// `meta priority & ID @service-counters`. A rule of its own: without the element, packets go on to the next rule.
+fn count() -> RuleBody {
+    rule([&priority(ID_MASK, 0)[..], &[member(Set::ServiceCounters, 0)]].concat())
+}
+
+/// Draws a slot, counts, and translates to the slot's endpoint, whose element counts, too. The second draw serves a packet
+/// whose slot was removed just then.
+fn counted_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
+    let follow = || follow_slot(family, balance);
+    let mut rules = vec![choose_slot(balance, balance.backends), count(), follow()];
+    if balance.backends > 1 {
+        rules.extend([choose_slot(balance, 1), follow()]);
+    }
+    rules.push(rule(reset_priority(0).to_vec()));
+    rules
+}
+
 /// Draws a slot, then creates or refreshes the client's binding, reads it, and translates to its endpoint. If that
 /// endpoint is gone, the binding is deleted and the rules do the same once more.
-fn affinity_rules(family: Family, balance: Balance, seconds: u32) -> Vec<RuleBody> {
+fn affinity_rules(settings: &Settings, balance: Balance, seconds: u32) -> Vec<RuleBody> {
+    let family = settings.family;
     let id_and_client = || [&priority(ID_MASK, 0)[..], &[address(family, Side::Source, 1)]].concat();
     let after_client = 1 + address_words(family);
-    let choose = |modulus: u16| {
-        let mut expressions = priority(ID_MASK, 0).to_vec();
-        let draw = random(modulus, offset(balance), 1);
-        expressions.extend([draw, map(Set::AffinityChoices, 0, 0), set_meta(MetaKey::PRIORITY, 0)]);
-        rule(expressions)
-    };
+    let choose = |modulus: u16| choose_slot(balance, modulus);
     let remember = || {
         let value = [meta(MetaKey::PRIORITY, after_client), update(Set::Affinity, 0, after_client, seconds)];
         rule([id_and_client(), value.to_vec()].concat())
@@ -145,15 +174,11 @@ fn affinity_rules(family: Family, balance: Balance, seconds: u32) -> Vec<RuleBod
         let value = [map(Set::Affinity, 0, 0), set_meta(MetaKey::PRIORITY, 0)];
         rule([id_and_client(), value.to_vec()].concat())
     };
-    let follow = || {
-        let slots = if balance.local { Set::AffinityLocalEndpoints } else { Set::AffinityEndpoints };
-        rule(vec![meta(MetaKey::PRIORITY, 0), map(slots, 0, 0), dnat(family, 0)])
-    };
+    let follow = || follow_slot(family, balance);
     let forget = rule([id_and_client(), vec![delete(Set::Affinity, 0, 0)]].concat());
-    vec![
-        choose(balance.backends),
-        remember(),
-        recall(),
+    let mut rules = vec![choose(balance.backends), remember(), recall()];
+    rules.extend(settings.counters.then(count));
+    rules.extend([
         follow(),
         forget,
         choose(1),
@@ -162,5 +187,6 @@ fn affinity_rules(family: Family, balance: Balance, seconds: u32) -> Vec<RuleBod
         recall(),
         follow(),
         rule(reset_priority(0).to_vec()),
-    ]
+    ]);
+    rules
 }

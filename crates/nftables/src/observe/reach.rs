@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use portolan_model::observed::{Fact, NodePortReach};
-use portolan_model::{NodePortAddresses, Settings};
+use portolan_model::{Family, NodePortAddresses, Settings};
 use portolan_wire::nftables::expr::Immediate;
 use portolan_wire::nftables::{Data, Expr, Rule, Verdict};
 
@@ -34,12 +34,16 @@ pub(super) struct Lists {
     pub(super) local: Option<u16>,
     /// Timeout of session affinity in seconds.
     pub(super) affinity: Option<u32>,
+    /// True if indexes lead to slots, and slots to endpoints.
+    pub(super) has_slots: bool,
 }
 
 impl Lists {
-    /// Returns the lists that packets of a class go to.
-    pub(super) fn of(class: Class) -> Self {
-        let mut lists = Self { cluster: None, local: None, affinity: class.affinity() };
+    /// Returns the lists that packets of a class go to. `counts` is true if the rules of its endpoints count.
+    pub(super) fn of(class: Class, counts: bool) -> Self {
+        let affinity = class.affinity();
+        let mut lists =
+            Self { cluster: None, local: None, affinity, has_slots: counts || affinity.is_some() };
         match class {
             Class::Internal(Balance { local: true, backends, .. }) => lists.local = Some(backends),
             Class::Internal(balance) | Class::External(balance) => lists.cluster = Some(balance.backends),
@@ -56,7 +60,8 @@ impl Lists {
         let agree = |one: Option<u16>, two: Option<u16>| one.is_none() || two.is_none() || one == two;
         let is_same = agree(self.cluster, other.cluster)
             && agree(self.local, other.local)
-            && self.affinity == other.affinity;
+            && self.affinity == other.affinity
+            && self.has_slots == other.has_slots;
         is_same.then(|| Self {
             cluster: self.cluster.or(other.cluster),
             local: self.local.or(other.local),
@@ -72,8 +77,7 @@ impl Lists {
 
 /// Returns where the packets of each class number go.
 pub(super) fn reaches(view: &View, kind: &Kind, place: Place) -> HashMap<u16, Reach> {
-    let chains =
-        Chains { view, holds_endpoints: kind.holds_endpoints, settings: Settings::plain(place.family) };
+    let chains = Chains { view, holds_endpoints: kind.holds_endpoints, family: place.family };
     view.classes.iter().map(|(&number, chain)| (number, chains.class(chain))).collect()
 }
 
@@ -111,8 +115,7 @@ pub(super) fn node_ports(view: &View, place: Place) -> Fact<NodePortReach> {
 struct Chains<'a> {
     view: &'a View,
     holds_endpoints: bool,
-    /// The rules that choose an endpoint depend on the family only.
-    settings: Settings,
+    family: Family,
 }
 
 impl Chains<'_> {
@@ -129,9 +132,15 @@ impl Chains<'_> {
         if !class.balances().all(leads_to) {
             return Reach::Unknown;
         }
-        let worst = class.balances().map(|balance| self.balance(balance)).max();
-        match worst {
-            Some(Rules::Ours) => Reach::Lists(Lists::of(class)),
+        let mut found = class.balances().map(|balance| self.balance(balance)).collect::<Vec<_>>();
+        found.sort_unstable();
+        if found.first() != found.last() && found.last() == Some(&Rules::Counting) {
+            // The two lists have their endpoints in different sets.
+            return Reach::Unknown;
+        }
+        match found.last() {
+            Some(Rules::Ours) => Reach::Lists(Lists::of(class, false)),
+            Some(Rules::Counting) => Reach::Lists(Lists::of(class, true)),
             Some(Rules::None) => Reach::Nowhere,
             Some(Rules::Foreign) | None => Reach::Unknown,
         }
@@ -142,10 +151,22 @@ impl Chains<'_> {
             return Rules::None;
         }
         // The rules that capture name the relay's listeners, which the reader does not know.
-        let layout = Layout { settings: &self.settings, target: Target::Endpoints };
-        let is_ours =
-            !self.holds_endpoints || same_rules(self.view, &skeleton::balance_chain(layout, balance));
-        if is_ours { Rules::Ours } else { Rules::Foreign }
+        if !self.holds_endpoints {
+            return Rules::Ours;
+        }
+        let is_written = |counters| {
+            // The rules that choose an endpoint depend on nothing else.
+            let settings = Settings { counters, ..Settings::plain(self.family) };
+            let layout = Layout { settings: &settings, target: Target::Endpoints };
+            same_rules(self.view, &skeleton::balance_chain(layout, balance))
+        };
+        if is_written(false) {
+            Rules::Ours
+        } else if is_written(true) {
+            Rules::Counting
+        } else {
+            Rules::Foreign
+        }
     }
 
     fn has_rules(&self, chain: &str) -> bool {
@@ -157,6 +178,8 @@ impl Chains<'_> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rules {
     Ours,
+    /// Ours, and they count.
+    Counting,
     Foreign,
     None,
 }
@@ -175,12 +198,12 @@ mod tests {
     use super::*;
 
     fn lists(class: &str) -> Lists {
-        Lists::of(class.parse().unwrap())
+        Lists::of(class.parse().unwrap(), false)
     }
 
     #[test]
     fn classes_of_one_service_port_agree() {
-        let both = Lists { cluster: Some(3), local: Some(1), affinity: None };
+        let both = Lists { cluster: Some(3), local: Some(1), affinity: None, has_slots: false };
         assert_eq!(lists("internal-3").and(lists("external-local-3-1")), Some(both));
         assert_eq!(lists("internal-local-1").and(lists("external-3")), Some(both));
         assert_eq!(lists("internal-3").and(lists("external-2")), None);

@@ -29,7 +29,7 @@ fn random_settings(seed: u64, family: Family) -> Settings {
         Family::Ipv4 => IpAddr::from([10, 244, 0, 9]),
         Family::Ipv6 => IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 9]),
     });
-    Settings { node_ip, ..settings(family) }
+    Settings { node_ip, counters: seed.is_multiple_of(2), ..settings(family) }
 }
 
 proptest! {

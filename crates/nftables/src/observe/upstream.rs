@@ -99,6 +99,7 @@ fn service_port(chains: &Chains<'_>, owner: &Owner, frontends: &BTreeSet<At>) ->
         endpoints: ObservedEndpoints::Lists { cluster: cluster.endpoints, local: local.endpoints },
         affinity,
         source_ranges: chains.source_ranges(&base),
+        counters: None,
     }
 }
 

@@ -30,6 +30,7 @@ pub(crate) fn settings(family: Family) -> Settings {
         node_port_addresses: NodePortAddresses::MatchAll,
         node_ip: Some(IpAddr::from([10, 244, 0, 9])),
         service_cidrs: Vec::new(),
+        counters: false,
     }
 }
 
@@ -66,7 +67,7 @@ fn meaning(model: &Model, planner: &Planner) -> BTreeSet<String> {
             backends += 1;
             None
         }
-        Set::AffinityEndpoints | Set::AffinityLocalEndpoints => None,
+        Set::AffinityEndpoints | Set::AffinityLocalEndpoints | Set::ServiceCounters => None,
         _ => Some(format!("{set:?} {key:02x?} {end:02x?} {comment}")),
     };
     let lines = model.iter().filter_map(&mut line).collect();
@@ -189,8 +190,9 @@ impl Edited {
 fn plans_fit_the_kernel_and_end_where_a_start_from_scratch_does() {
     for seed in 0..400 {
         let family = if seed % 2 == 0 { Family::Ipv4 } else { Family::Ipv6 };
+        let settings = Settings { counters: seed % 3 == 0, ..settings(family) };
         let mut edited = Edited::new(seed);
-        let (mut planner, mut model) = from_scratch(settings(family), &edited.now(family));
+        let (mut planner, mut model) = from_scratch(settings.clone(), &edited.now(family));
         for step in 0..15 {
             let plan = planner.plan(&edited.edit(family));
             assert_eq!(plan.refused, []);
@@ -199,7 +201,7 @@ fn plans_fit_the_kernel_and_end_where_a_start_from_scratch_does() {
                 planner.classes.take_idle();
             }
         }
-        let (fresh, fresh_model) = from_scratch(settings(family), &edited.now(family));
+        let (fresh, fresh_model) = from_scratch(settings, &edited.now(family));
         assert_eq!(meaning(&model, &planner), meaning(&fresh_model, &fresh), "seed {seed}");
         planner.classes.take_idle();
         let classes =
@@ -287,7 +289,7 @@ fn a_service_port_with_the_usual_placement_takes_16_bytes() {
     let stored = Placed::new(usual.clone(), 7);
     assert!(stored.other.is_none() && *stored.placement() == usual && stored.id == 7);
     let before = Before { next_slot: 5, ..Before::default() };
-    let other = Placement::after(&before, &web(1, 3).new.unwrap());
+    let other = Placement::after(&before, &web(1, 3).new.unwrap(), Slots::ForAffinity);
     let stored = Placed::new(other.clone(), 7);
     assert!(other.usual().is_none() && *stored.placement() == other);
 }

@@ -24,7 +24,7 @@ pub(in super::super) struct Row<'a> {
     pub(in super::super) key: &'a [u8],
     /// Empty if the set is not a map.
     pub(in super::super) data: &'a [u8],
-    /// Hash of the comment. `None` in a set whose elements have none.
+    /// Hash of the comment and of whether the element counts. `None` in a set whose elements have neither.
     pub(in super::super) comment: Option<u64>,
 }
 

@@ -8,14 +8,15 @@ use super::support::{
 
 #[test]
 fn nft_lists_every_kind_of_service() {
-    for family in Family::BOTH {
+    for (family, counters) in Family::BOTH.into_iter().flat_map(|family| [(family, false), (family, true)]) {
+        let settings = Settings { counters, ..settings(family) };
         in_namespace(|| {
-            drop(programmed(settings(family), &every_kind(family)));
+            drop(programmed(settings.clone(), &every_kind(family)));
             let listing = list(family);
             for name in ["demo/web", "demo/ranges", "demo/internal-local-elsewhere"] {
                 assert!(listing.contains(&format!("comment \"{name}\"")), "{name}");
             }
-            drop(programmed(settings(family), &of(family, &Edited::new(7, 12).first())));
+            drop(programmed(settings, &of(family, &Edited::new(7, 12).first())));
             assert!(list(family).contains("comment \"default/svc-"), "of random Services, too");
         });
     }
@@ -46,9 +47,10 @@ fn example(family: Family) -> (Settings, Vec<Change>) {
     (settings, vec![put("web", web), put("shop", shop), put("gone", gone)])
 }
 
-fn example_listing(family: Family) -> String {
+fn example_listing(family: Family, counters: bool) -> String {
     in_namespace(|| {
         let (settings, changes) = example(family);
+        let settings = Settings { counters, ..settings };
         let mut nftables = programmed(settings, &[]);
         nftables.apply(&changes).unwrap();
         list(family)
@@ -57,10 +59,15 @@ fn example_listing(family: Family) -> String {
 
 #[test]
 fn an_example_in_ipv4() {
-    insta::assert_snapshot!(example_listing(Family::Ipv4));
+    insta::assert_snapshot!(example_listing(Family::Ipv4, false));
 }
 
 #[test]
 fn an_example_in_ipv6() {
-    insta::assert_snapshot!(example_listing(Family::Ipv6));
+    insta::assert_snapshot!(example_listing(Family::Ipv6, false));
+}
+
+#[test]
+fn an_example_with_counters() {
+    insta::assert_snapshot!(example_listing(Family::Ipv4, true));
 }

@@ -28,6 +28,7 @@ fn what_is_programmed_is_read_back() {
         let addresses = NodePortAddresses::Addresses(vec![ip(family, 3, 1)]);
         for settings in [
             settings(family),
+            Settings { counters: true, ..settings(family) },
             Settings { node_ip: own, ..settings(family) },
             Settings { masquerade_all: true, node_port_addresses: addresses, ..settings(family) },
         ] {
@@ -50,7 +51,7 @@ fn after_edits_the_wanted_table_is_read_back() {
             in_namespace(|| {
                 let mut edited = Edited::new(seed, 12);
                 let node_ip = Some(ip(family, 244, 1));
-                let settings = Settings { node_ip, ..settings(family) };
+                let settings = Settings { node_ip, counters: seed % 2 == 0, ..settings(family) };
                 let mut nftables = programmed(settings, &of(family, &edited.first()));
                 for step in 0..12 {
                     let count = 1 + edited.rng.below(6);

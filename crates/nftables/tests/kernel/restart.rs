@@ -40,6 +40,7 @@ fn all_settings(family: Family) -> Vec<Settings> {
         Settings { local_detector: LocalDetector::Interface("an-interface-15".into()), ..plain.clone() },
         Settings { local_detector: LocalDetector::InterfacePrefix("veth".into()), ..plain.clone() },
         Settings { masquerade_all: true, ..plain.clone() },
+        Settings { counters: true, ..plain.clone() },
         Settings {
             node_port_addresses: NodePortAddresses::Addresses(vec![ip(family, 3, 1), ip(family, 3, 2)]),
             node_ip: Some(ip(family, 3, 1)),
@@ -128,6 +129,7 @@ fn new_settings_are_programmed_on_the_old_table() {
                 nftables.configure(settings.clone());
                 let commit = nftables.resync().unwrap();
                 assert!(commit.bytes < 40_000, "the Services themselves are left alone: {commit:?}");
+                collect(&mut nftables);
                 let here = Table::read(family).meaning();
                 let fresh = in_namespace(|| {
                     drop(programmed(settings.clone(), &state));

@@ -137,7 +137,7 @@ impl Table {
         for (name, elements) in &self.elements {
             match name.as_str() {
                 "services" | "node-ports" => lines.extend(self.frontends(name, elements)),
-                "classes" | "endpoints" => {}
+                "classes" | "endpoints" | "service-counters" => {}
                 _ if name.starts_with("affinity") => {}
                 _ => lines.extend(
                     elements.iter().map(|(key, (_, comment))| format!("{name}: {key:02x?} {comment}")),

@@ -10,8 +10,8 @@ use super::reader::{
 };
 use super::{
     ClientConnection, Configuration, Conntrack, DetectLocalMode, HEALTHZ_PORT, Iptables, Ipvs, LogFormat,
-    Logging, METRICS_PORT, Mode, Nftables, OutputOptions, RECORDER_BYTES_MAX, VmoduleItem, Winkernel,
-    default_healthz, default_metrics, own, source, validate,
+    Logging, METRICS_PORT, Mode, Nftables, OutputOptions, RECORDER_BYTES_MAX, SERVICE_METRICS_MAX,
+    VmoduleItem, Winkernel, default_healthz, default_metrics, own, source, validate,
 };
 use crate::address::{self, NodePortAddresses};
 
@@ -92,6 +92,8 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
         s.read("controlSocketGroup", &mut c.portolan.control_socket_group, text);
         s.read("stateOnAnyAddress", &mut c.portolan.state_on_any_address, boolean);
         s.read("recorderBytes", &mut c.portolan.recorder_bytes, integer(0, RECORDER_BYTES_MAX.into()));
+        s.read("serviceCounters", &mut c.portolan.service_counters, boolean);
+        s.read("serviceMetrics", &mut c.portolan.service_metrics, integer(0, SERVICE_METRICS_MAX.into()));
     });
     root.read("udpIdleTimeout", &mut c.udp_idle_timeout, duration);
     // Files of upgraded clusters often still have these fields.

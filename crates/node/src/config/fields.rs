@@ -481,4 +481,18 @@ const FIELDS: &[Field] = &[
         "65536 to 67108864; 0 records nothing; not in kube-proxy",
         "Memory for the history of the last syncs, which `portolan snapshot` writes.",
     ),
+    field(
+        "portolan.serviceCounters",
+        "boolean",
+        "false",
+        "not in kube-proxy",
+        "Count the connections of each Service port and endpoint, and what is refused, in the nftables mode.",
+    ),
+    field(
+        "portolan.serviceMetrics",
+        "int32",
+        "0",
+        "0 to 10000; not in kube-proxy",
+        "Number of Service ports, those with the most connections, that `/metrics/services` shows; 0 shows none.",
+    ),
 ];

@@ -217,6 +217,10 @@ pub struct Portolan {
     pub state_on_any_address: bool,
     /// Bytes that the history of the last syncs takes at most; zero means none. See [`RECORDER_BYTES`](super::RECORDER_BYTES).
     pub recorder_bytes: i32,
+    /// Counts connections of each Service port and endpoint, and refusals, in modes that do not always count.
+    pub service_counters: bool,
+    /// How many Service ports have metrics at most: those with the most connections. Zero means none.
+    pub service_metrics: i32,
 }
 
 impl Default for Portolan {
@@ -226,6 +230,8 @@ impl Default for Portolan {
             control_socket_group: String::new(),
             state_on_any_address: false,
             recorder_bytes: super::RECORDER_BYTES,
+            service_counters: false,
+            service_metrics: 0,
         }
     }
 }

@@ -48,6 +48,8 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
             "controlSocketGroup": c.portolan.control_socket_group,
             "stateOnAnyAddress": c.portolan.state_on_any_address,
             "recorderBytes": c.portolan.recorder_bytes,
+            "serviceCounters": c.portolan.service_counters,
+            "serviceMetrics": c.portolan.service_metrics,
         },
     });
     if let Some(fields) = object.as_object_mut() {

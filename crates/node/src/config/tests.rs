@@ -50,6 +50,7 @@ fn every_field_is_tested() {
     the_node_name();
     the_control_socket();
     the_size_of_the_history();
+    the_number_of_service_ports_with_metrics();
     modes();
     cidrs();
     node_port_addresses();
@@ -157,6 +158,7 @@ fn every_switch() {
     boolean("winkernel.forwardHealthCheckVip", |c| c.winkernel.forward_health_check_vip, false);
     boolean("conntrack.tcpBeLiberal", |c| c.conntrack.tcp_be_liberal, false);
     boolean("portolan.stateOnAnyAddress", |c| c.portolan.state_on_any_address, false);
+    boolean("portolan.serviceCounters", |c| c.portolan.service_counters, false);
 }
 
 #[test]
@@ -297,6 +299,13 @@ fn the_size_of_the_history() {
         ("4Mi", "whole number"),
     ];
     field("portolan.recorderBytes", |c| c.portolan.recorder_bytes, RECORDER_BYTES, &set, &bad);
+}
+
+#[test]
+fn the_number_of_service_ports_with_metrics() {
+    let set = [("0", 0), ("50", 50), ("10000", 10_000)];
+    let bad = [("10001", "write 0 to 10000"), ("-1", "out of range"), ("all", "whole number")];
+    field("portolan.serviceMetrics", |c| c.portolan.service_metrics, 0, &set, &bad);
 }
 
 #[test]

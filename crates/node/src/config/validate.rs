@@ -6,7 +6,7 @@ use super::duration::format_duration;
 use super::error::{FieldError, Problem};
 use super::{
     Configuration, DetectLocalMode, LogFormat, Mode, OutputOptions, RECORDER_BYTES_MAX, RECORDER_BYTES_MIN,
-    quantity,
+    SERVICE_METRICS_MAX, quantity,
 };
 use crate::address::{AddressError, Family};
 use crate::gates::FeatureGates;
@@ -39,6 +39,12 @@ pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
     if bytes != 0 && !(RECORDER_BYTES_MIN..=RECORDER_BYTES_MAX).contains(&bytes) {
         let (minimum, maximum) = (RECORDER_BYTES_MIN.into(), RECORDER_BYTES_MAX.into());
         wrong("portolan.recorderBytes", Problem::OutOfRange { value: bytes.into(), minimum, maximum });
+    }
+    let ports = c.portolan.service_metrics;
+    if !(0..=SERVICE_METRICS_MAX).contains(&ports) {
+        let problem =
+            Problem::OutOfRange { value: ports.into(), minimum: 0, maximum: SERVICE_METRICS_MAX.into() };
+        wrong("portolan.serviceMetrics", problem);
     }
     let version = &c.show_hidden_metrics_for_version;
     if !version.is_empty() && version != PREVIOUS_MINOR {

@@ -26,11 +26,14 @@ mod zpages;
 /// Changes klog's verbosity while the program runs.
 pub type SetVerbosity = Box<dyn Fn(u32) + Send + Sync>;
 
-/// Answers requests below [`AGENT_PAGES`]; `None` for an unknown path.
+/// Answers requests below [`AGENT_PAGES`] and at [`SERVICE_METRICS`]; `None` for an unknown path.
 pub type AgentPages = Box<dyn Fn(&Request<Bytes>) -> Option<Reply> + Send + Sync>;
 
 /// What the paths of the agent's own pages start with.
 pub const AGENT_PAGES: &str = "/debug/portolan/";
+
+/// The path of the metrics of single Services. The agent answers there, because it has to read the kernel.
+pub const SERVICE_METRICS: &str = "/metrics/services";
 
 /// What the pages contain besides the metrics.
 pub struct PagesSettings<'a> {
@@ -96,8 +99,10 @@ impl Pages {
 
     /// Answers a request to a server whose address is, or is not, on loopback.
     fn reply(&self, request: &Request<Bytes>, is_loopback: bool) -> Reply {
-        if request.uri().path().starts_with(AGENT_PAGES) {
-            let may_see = is_loopback || self.shown().agent_pages_anywhere;
+        let is_metrics = request.uri().path() == SERVICE_METRICS;
+        if is_metrics || request.uri().path().starts_with(AGENT_PAGES) {
+            // The operator has asked for metrics of Services, and other hosts scrape them.
+            let may_see = is_metrics || is_loopback || self.shown().agent_pages_anywhere;
             let pages = self.of_agent.as_ref().filter(|_| may_see);
             return pages.and_then(|pages| pages(request)).unwrap_or_else(|| web::not_found().into());
         }

@@ -23,6 +23,8 @@ use crate::settings;
 
 /// Number of changes in one message to the engine at the start.
 const START_CHUNK: usize = 1_024;
+/// How often the log repeats what the start waits for.
+const WAIT_REPEAT: Duration = Duration::from_secs(60);
 
 impl Agent {
     /// Returns true if everything that the first commit needs is known.
@@ -51,6 +53,22 @@ impl Agent {
 
     /// Shows on `/readyz` what the first complete commit waits for.
     pub(super) fn update_readiness(&self) {
+        self.health.awaits(self.awaited());
+    }
+
+    /// Logs what the first complete commit waits for, when that changes and every [`WAIT_REPEAT`].
+    pub(super) fn report_waiting(&mut self) {
+        let awaited = self.awaited();
+        let is_reported =
+            |(reported, at): &(Vec<String>, Instant)| *reported == awaited && at.elapsed() < WAIT_REPEAT;
+        if awaited.is_empty() || self.reported_wait.as_ref().is_some_and(is_reported) {
+            return;
+        }
+        tracing::info!(awaited = awaited.join(", "), "waiting before the rules are complete");
+        self.reported_wait = Some((awaited, Instant::now()));
+    }
+
+    fn awaited(&self) -> Vec<String> {
         let mut awaited: Vec<String> =
             self.catalog.unsynced_kinds().map(|kind| format!("the list of {}s", kind.name())).collect();
         match &self.running {
@@ -66,7 +84,7 @@ impl Agent {
             }
             None => {}
         }
-        self.health.awaits(awaited);
+        awaited
     }
 
     /// Starts the engine. Does nothing yet if this node's addresses or programs are not known; it is called again then.

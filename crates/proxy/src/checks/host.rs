@@ -32,9 +32,10 @@ pub(super) fn findings(
 }
 
 fn forwarding(host: &Host, family: Family) -> Option<Finding> {
-    let (path, name) = match family {
-        Family::Ipv4 => ("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward"),
-        Family::Ipv6 => ("/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding"),
+    let path = node_settings::forwarding(family).path;
+    let name = match family {
+        Family::Ipv4 => "net.ipv4.ip_forward",
+        Family::Ipv6 => "net.ipv6.conf.all.forwarding",
     };
     (host.read(path).as_deref() == Some("0")).then_some(Finding::Forwarding { path, name })
 }

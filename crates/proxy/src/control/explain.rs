@@ -136,8 +136,7 @@ impl Prepared {
         let mut notes = std::mem::take(notes.get_mut(family));
         let mut observed = PerFamily::default();
         if let (Some(active), Some(view)) = (active.get(family), node.families.get(family)) {
-            let known = active.known(&view.settings, relay);
-            match modes::configured(&active.configuration).read(family, Some(&known)) {
+            match active.read(&view.settings, relay) {
                 Ok(read) => *observed.get_mut(family) = Some(read.unwrap_or_else(|| nothing(family))),
                 Err(error) => {
                     notes.push(unread(&format!("cannot read the {family} rules of Services: {error}")));
@@ -157,7 +156,7 @@ impl Prepared {
 
 /// The active data plane of a family. It decides, also while another mode is to replace it. Families are replaced one by one,
 /// so the other family can have another mode.
-struct Active {
+pub(super) struct Active {
     /// The configuration, with the mode of the data plane.
     configuration: Configuration,
     /// The iptables that has its rules, if it uses iptables.
@@ -166,8 +165,13 @@ struct Active {
 
 impl Active {
     fn of(lane: &FamilySnapshot, configuration: &Configuration) -> Self {
-        let mode = modes::named(lane.mode).map(modes::ModeDriver::mode).or(configuration.mode);
-        let variant = lane.iptables.and_then(Variant::at);
+        Self::new(lane.mode, lane.iptables, configuration)
+    }
+
+    /// Creates it from the mode and the place of the chains of iptables that a data plane names.
+    pub(super) fn new(mode: &str, iptables: Option<&str>, configuration: &Configuration) -> Self {
+        let mode = modes::named(mode).map(modes::ModeDriver::mode).or(configuration.mode);
+        let variant = iptables.and_then(Variant::at);
         Self { configuration: Configuration { mode, ..configuration.clone() }, variant }
     }
 
@@ -176,6 +180,21 @@ impl Active {
         let mut node = node_view(&self.configuration, &[lane.family], this, |_| Vec::new());
         let view = node.families.get_mut(lane.family).take()?;
         Some(FamilyView { settings: lane.table.settings().clone(), ..view })
+    }
+
+    /// Reads what the kernel has of a family. Blocks. `None` if it has nothing of the mode.
+    pub(super) fn read(
+        &self,
+        settings: &Settings,
+        relay: Option<Handle>,
+    ) -> Result<Option<Observed>, portolan_engine::Error> {
+        let known = self.known(settings, relay);
+        modes::configured(&self.configuration).read(settings.family, Some(&known))
+    }
+
+    /// Returns what is not counted of Services, and why. `None` if connections are counted.
+    pub(super) fn not_counted(&self, settings: &Settings) -> Option<modes::NotCounted> {
+        modes::configured(&self.configuration).not_counted(settings)
     }
 
     fn known(&self, settings: &Settings, relay: Option<Handle>) -> Known {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Method, Request, StatusCode};
+use portolan_node::metrics::SERVICE_METRICS;
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, Place, explain, page, services, snapshot, state};
+use super::{Control, Place, explain, page, service_metrics, services, snapshot, state};
 
 /// The path of the web page.
 pub(crate) const PAGE: &str = "/debug/portolan/";
@@ -56,10 +57,13 @@ const fn get_on_socket(path: &'static str, answer: Make) -> Route {
 }
 
 /// All paths.
-static ROUTES: [Route; 5] = [
+static ROUTES: [Route; 6] = [
     get(PAGE, |_, request, _| Box::pin(std::future::ready(page::answer(&request)))),
     get(STATE, |control, request, place| Box::pin(state::answer(control, request, place))),
     get(SERVICES, |control, request, place| Box::pin(services::answer(control, request, place))),
+    get(SERVICE_METRICS, |control, request, place| {
+        Box::pin(service_metrics::answer(control, request, place))
+    }),
     post(EXPLAIN, |control, request, place| Box::pin(explain::answer(control, request, place))),
     // Its size is that of all objects, and it names the API server.
     get_on_socket(SNAPSHOT, |control, request, place| Box::pin(snapshot::answer(control, request, place))),

@@ -2,11 +2,13 @@
 //!
 //! - `query`: which Services a request asks for
 //! - `select`: what of the tables is on the page, on the engine's thread
+//! - `counters`: what the kernel has counted of them, if that is asked for
 //!
 //! A page has at most 1,000 Services, and ends early after 10,000 endpoints or 20,000 Service ports that were looked at: the
 //! size and the cost of an answer do not depend on the size of the cluster. If one Service is asked for, the agent adds why
 //! each endpoint is in use or left out.
 
+pub(super) mod counters;
 mod query;
 mod select;
 #[cfg(test)]
@@ -28,6 +30,7 @@ use portolan_node::time::rfc3339;
 use portolan_status::{self as status, Candidate, Choice, Endpoint, Service, ServicePage, ServicePort};
 use portolan_web::Answer;
 
+use self::counters::Counts;
 use self::query::Query;
 use self::select::{Picked, Selected, select};
 use super::{Control, Place, RefusedPorts, routes};
@@ -56,7 +59,7 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
             "the Services are not known completely yet; ask again",
         );
     };
-    let is_one = query.service.is_some();
+    let (is_one, is_counted) = (query.service.is_some(), query.counters);
     let selecting = Control::ask_engine(engine, move |snapshots| {
         let tables: Vec<Table> = snapshots.into_iter().map(|FamilySnapshot { table, .. }| table).collect();
         select(&tables, &query)
@@ -72,8 +75,9 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
         let Some(answered) = asked else { return ending() };
         known = answered;
     }
+    let counts = if is_counted { counters::read(&control).await } else { Arc::default() };
     let refused = facts.refused;
-    routes::document(&request, place, move || page(selected, known, &refused)).await
+    routes::document(&request, place, move || page(selected, known, &counts, &refused)).await
 }
 
 /// Returns the endpoints that EndpointSlices list for these Service ports, with the reasons of the selection.
@@ -106,7 +110,12 @@ fn choice(choice: selection::Choice) -> Choice {
 }
 
 /// Returns the page of what was selected.
-fn page(selected: Selected, mut known: Candidates, refused: &PerFamily<RefusedPorts>) -> ServicePage {
+fn page(
+    selected: Selected,
+    mut known: Candidates,
+    counts: &Counts,
+    refused: &PerFamily<RefusedPorts>,
+) -> ServicePage {
     let mut reasons = Reasons::new();
     for family in Family::BOTH {
         for refusal in &refused.get(family).some {
@@ -117,16 +126,23 @@ fn page(selected: Selected, mut known: Candidates, refused: &PerFamily<RefusedPo
     ServicePage {
         version: status::VERSION,
         time: rfc3339(Now::read().wall),
-        services: services.into_iter().map(|picked| service(picked, &mut known, &reasons)).collect(),
+        services: services.into_iter().map(|picked| service(picked, &mut known, counts, &reasons)).collect(),
         next: next.map(|(namespace, name)| format!("{namespace}/{name}")),
+        not_counted: counts.missing().map(str::to_owned),
+        counted_at: counts.at.map(rfc3339),
     }
 }
 
-fn service(picked: Picked, known: &mut Candidates, reasons: &Reasons<'_>) -> Service {
+fn service(picked: Picked, known: &mut Candidates, counts: &Counts, reasons: &Reasons<'_>) -> Service {
     let Picked { key: (namespace, name), health_check_port, ports } = picked;
     let port = |(name, forwarding): Entry| {
-        let candidates = known.remove(&(forwarding.family, name.clone()));
-        ServicePort { candidates, ..service_port(&name, &forwarding, reasons) }
+        let key = (forwarding.family, name.clone());
+        let candidates = known.remove(&key);
+        let mut port = ServicePort { candidates, ..service_port(&name, &forwarding, reasons) };
+        if let Some(counted) = counts.ports.get(&key) {
+            counters::add(&mut port, &forwarding, counted);
+        }
+        port
     };
     Service {
         namespace: namespace.to_string(),
@@ -140,8 +156,12 @@ fn service_port(name: &ServicePortName, forwarding: &Forwarding, reasons: &Reaso
     let policy = |is_local| if is_local { "Local" } else { "Cluster" }.to_owned();
     let refusal = reasons.get(&(forwarding.family, name));
     let endpoints = endpoints(forwarding);
-    let endpoints =
-        endpoints.map(|(at, cluster, local)| Endpoint { address: at.socket().to_string(), cluster, local });
+    let endpoints = endpoints.map(|(at, cluster, local)| Endpoint {
+        address: at.socket().to_string(),
+        cluster,
+        local,
+        counters: None,
+    });
     ServicePort {
         family: forwarding.family.name().to_owned(),
         name: name.port.to_string(),
@@ -153,6 +173,7 @@ fn service_port(name: &ServicePortName, forwarding: &Forwarding, reasons: &Reaso
         source_ranges: forwarding.source_ranges.iter().map(ToString::to_string).collect(),
         has_endpoints: forwarding.has_endpoints,
         endpoints: endpoints.collect(),
+        counters: None,
         candidates: None,
         refused: refusal.map(|(reason, _)| (*reason).to_owned()),
         refused_in_part: refusal.is_some_and(|(_, extent)| *extent == Extent::Endpoints),

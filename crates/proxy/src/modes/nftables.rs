@@ -9,7 +9,7 @@ use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
 use super::blueprint::PlaneOptions;
-use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, Over, Plane, Shared};
+use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, NotCounted, Over, Plane, Shared};
 use crate::checks::Finding;
 use crate::settings;
 
@@ -32,6 +32,11 @@ impl ModeDriver for Driver {
 
     fn read(&self, family: Family, _: Option<&Known>) -> Result<Option<Observed>, Error> {
         portolan_nftables::read(family)
+    }
+
+    fn not_counted(&self, settings: &Settings) -> Option<NotCounted> {
+        let off = "the nftables mode counts only if portolan.serviceCounters is true";
+        (!settings.counters).then_some(NotCounted::All(off))
     }
 
     fn preview(

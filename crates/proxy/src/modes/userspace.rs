@@ -23,8 +23,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{
-    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, read_with_programs,
-    settings,
+    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, NotCounted, Over, Plane, Shared,
+    read_with_programs, settings,
 };
 use crate::checks::Finding;
 use crate::node_settings::KernelSettings;
@@ -92,6 +92,12 @@ impl ModeDriver for Driver {
                 None => redirect(),
             },
         }
+    }
+
+    fn not_counted(&self, _: &Settings) -> Option<NotCounted> {
+        Some(NotCounted::Part(
+            "the userspace mode counts connections of Services with redirect only, and those of endpoints never",
+        ))
     }
 
     fn preview(

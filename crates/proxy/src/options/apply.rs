@@ -85,6 +85,12 @@ pub(super) fn portolan(given: &Given, c: &mut Portolan) {
     if given.is_given("recorder-bytes") {
         c.recorder_bytes = given.integer("recorder-bytes");
     }
+    if given.is_given("service-counters") {
+        c.service_counters = given.boolean("service-counters");
+    }
+    if given.is_given("service-metrics") {
+        c.service_metrics = given.integer("service-metrics");
+    }
 }
 
 /// Replaces the field in a configuration error with the name of its flag. With a file, only given flags count,

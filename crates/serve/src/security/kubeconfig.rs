@@ -10,6 +10,7 @@ use portolan_schema::json::{Value, json};
 use super::authorization::Role;
 use super::pki::{Pki, PkiError};
 use super::stamp::{self, Owner};
+use super::tokens::ProcessToken;
 
 /// A kubeconfig for one user and one server.
 pub struct Kubeconfig(String);
@@ -41,6 +42,11 @@ impl Kubeconfig {
     ) -> Result<Self, PkiError> {
         let credentials = json!({"token": pki.issue_token(role, user)?});
         Self::new(pki, server, authority, user, &credentials)
+    }
+
+    /// Creates the kubeconfig of a client in the process of the server, with the token that the server accepts.
+    pub fn of_process(pki: &Pki, server: &str, token: &ProcessToken) -> Result<Self, PkiError> {
+        Self::new(pki, server, None, token.user(), &json!({"token": token.text()}))
     }
 
     /// Returns the text, which is YAML. It is secret.

@@ -21,7 +21,7 @@ use super::certificate::{Facts, Pair};
 use super::peer::Peer;
 use super::pki::{Pki, PkiError};
 use super::stamp::{self, Stamp};
-use super::tokens::{Form, TokenFileError, Tokens};
+use super::tokens::{Form, ProcessToken, TokenFileError, Tokens};
 
 /// Pause before a failed renewal is retried.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
@@ -40,6 +40,8 @@ pub struct TlsSettings {
     pub client_authorities: Option<PathBuf>,
     /// Static tokens (`--token-auth-file`).
     pub tokens: Option<PathBuf>,
+    /// The token of a client in the same process.
+    pub of_process: Option<ProcessToken>,
 }
 
 /// Why TLS cannot be set up.
@@ -177,6 +179,9 @@ impl Current {
             let path = pki.path("tokens");
             PkiError::File { path, source: std::io::Error::other(error) }
         })?);
+        if let Some(token) = &settings.of_process {
+            tokens.extend(token.accepted());
+        }
         let certificate = Facts::of_pem(&pair.certificate);
         if let Some(facts) = certificate.as_ref().filter(|facts| facts.is_old(now)) {
             tracing::warn!(days = facts.days_left(now), "the server's certificate ends soon");
@@ -323,6 +328,7 @@ mod tests {
             certificate: None,
             client_authorities: None,
             tokens: None,
+            of_process: None,
         });
         let security = security.unwrap();
         let (first, config) = (security.certificate_end().unwrap(), security.server_config());

@@ -3,11 +3,13 @@
 //! A line is `token,user,uid`, optionally followed by `"group,group"`. In the own file the first field is `sha256:`
 //! and the hash.
 
+use std::fmt;
+
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use thiserror::Error;
 
-use super::authorization::Identity;
+use super::authorization::{Identity, Role};
 
 type Hash = [u8; 32];
 
@@ -18,6 +20,43 @@ const HASH_PREFIX: &str = "sha256:";
 /// Hashes of tokens with their identities.
 #[derive(Debug, Default)]
 pub(super) struct Tokens(Vec<(Hash, Identity)>);
+
+/// The token of a client in the process of the server. It is in no file, and valid as long as the process runs.
+#[derive(Clone)]
+pub struct ProcessToken {
+    token: String,
+    identity: Identity,
+}
+
+impl ProcessToken {
+    /// Creates a token for the default user of a role. Returns `None` if the kernel returns no random numbers.
+    pub fn new(role: Role) -> Option<Self> {
+        let identity =
+            Identity { user: role.default_user().to_owned(), groups: vec![role.group().to_owned()] };
+        Some(Self { token: random()?, identity })
+    }
+
+    /// Returns the token. It is secret.
+    pub(super) fn text(&self) -> &str {
+        &self.token
+    }
+
+    /// Returns the user.
+    pub(super) fn user(&self) -> &str {
+        &self.identity.user
+    }
+
+    /// Returns what the server accepts.
+    pub(super) fn accepted(&self) -> Tokens {
+        Tokens(vec![(hash(&self.token), self.identity.clone())])
+    }
+}
+
+impl fmt::Debug for ProcessToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProcessToken").field("identity", &self.identity).finish_non_exhaustive()
+    }
+}
 
 /// How a file stores its tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,11 +102,16 @@ impl Tokens {
 
 /// Creates a token and its line for the own file. Returns `None` if the kernel returns no random numbers.
 pub(super) fn issue(user: &str, group: &str) -> Option<(String, String)> {
-    let mut bytes = [0; TOKEN_BYTES];
-    SystemRandom::new().fill(&mut bytes).ok()?;
-    let token = hex(&bytes);
+    let token = random()?;
     let line = format!("{HASH_PREFIX}{},{},,{}\n", hex(&hash(&token)), quoted(user), quoted(group));
     Some((token, line))
+}
+
+/// Returns a new token. Returns `None` if the kernel returns no random numbers.
+fn random() -> Option<String> {
+    let mut bytes = [0; TOKEN_BYTES];
+    SystemRandom::new().fill(&mut bytes).ok()?;
+    Some(hex(&bytes))
 }
 
 fn entry(line: &str, form: Form) -> Result<(Hash, Identity), &'static str> {
@@ -203,6 +247,16 @@ mod tests {
         let hash = line.split([':', ',']).nth(1).unwrap();
         assert_eq!(groups(&tokens, hash), None);
         assert_ne!(issue("a", "b").unwrap().0, token);
+    }
+
+    #[test]
+    fn the_token_of_the_process_is_in_no_text() {
+        let (token, other) =
+            (ProcessToken::new(Role::Proxy).unwrap(), ProcessToken::new(Role::Proxy).unwrap());
+        let user = Some(("system:kube-proxy".to_owned(), vec!["system:node-proxier".to_owned()]));
+        assert_eq!(groups(&token.accepted(), token.text()), user);
+        assert_eq!(groups(&token.accepted(), other.text()), None);
+        assert!(!format!("{token:?}").contains(token.text()));
     }
 
     proptest! {

@@ -18,6 +18,14 @@ impl Checks {
         self.0.write().unwrap_or_else(PoisonError::into_inner).push((name, check));
     }
 
+    /// Returns these checks and one more. Checks that are registered afterwards with `self` are not among them.
+    pub(super) fn with(&self, name: &'static str, check: Check) -> Self {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let with = Self(Arc::new(RwLock::new(all)));
+        with.register(name, check);
+        with
+    }
+
     /// Returns the answer to a path below one of the three; `None` if there is no such check.
     ///
     /// `folder` says whether the manifests folder has been read; `None` without a folder.

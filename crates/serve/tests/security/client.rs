@@ -50,6 +50,7 @@ pub(crate) fn settings(folder: &Path) -> TlsSettings {
         certificate: None,
         client_authorities: None,
         tokens: None,
+        of_process: None,
     }
 }
 

@@ -174,8 +174,11 @@ fn name(number: usize) -> String {
 }
 
 fn service(number: usize) -> Service {
-    let endpoint =
-        |last: usize| Endpoint { address: format!("10.244.1.{last}:8080"), cluster: true, local: false };
+    let endpoint = |last: usize| Endpoint {
+        address: format!("10.244.1.{last}:8080"),
+        cluster: true,
+        ..Endpoint::default()
+    };
     let port = ServicePort {
         family: "IPv4".into(),
         name: if number == 0 { HOSTILE.into() } else { "http".into() },

@@ -36,6 +36,7 @@ pub(crate) fn settings() -> Settings {
         node_port_addresses: NodePortAddresses::MatchAll,
         node_ip: None,
         service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
+        counters: false,
     }
 }
 

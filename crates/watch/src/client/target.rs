@@ -14,7 +14,7 @@ use kube::config::{
     NamedContext,
 };
 
-use super::{ClientError, ClientSettings};
+use super::{ClientError, ClientSettings, LocalServer};
 
 /// Directory in which a pod's credentials are mounted (`rest.InClusterConfig`).
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -55,11 +55,23 @@ pub(super) struct Target {
 
 /// Finds the API server by the given settings.
 pub(super) fn find(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<Target, ClientError> {
+    if let Some(local) = &settings.local {
+        return from_local(local);
+    }
     match (&settings.kubeconfig, settings.master.as_deref().filter(|master| !master.is_empty())) {
         (Some(path), master) => from_files(path, settings, master, around),
         (None, Some(master)) => from_master(master),
         (None, None) => in_cluster(around),
     }
+}
+
+fn from_local(local: &LocalServer) -> Result<Target, ClientError> {
+    let fault = |source| unusable(Path::new("of this process"), source);
+    let kubeconfig = Kubeconfig::from_yaml(local.kubeconfig()).map_err(fault)?;
+    complete(kubeconfig, None, false).map_err(|error| match error {
+        Fault::Kube(source) => fault(source),
+        Fault::Client(error) => error,
+    })
 }
 
 fn from_files(

@@ -62,7 +62,7 @@ pub struct ElementRef<'a> {
     pub expiration: Option<u64>,
     /// User data with the element's comment: see [`UserData::comment`](super::UserData::comment).
     pub userdata: &'a [u8],
-    /// The values of the element's counter. Never written.
+    /// The values of the element's counter. An element that is written with one counts from these values on.
     pub counter: Option<Counter>,
 }
 
@@ -167,6 +167,11 @@ impl<'a> ElementRef<'a> {
         }
         if !self.userdata.is_empty() {
             batch.attribute(NFTA_SET_ELEM_USERDATA, self.userdata);
+        }
+        if let Some(counter) = self.counter {
+            let expression = batch.open_nest(NFTA_SET_ELEM_EXPR);
+            counter.encode_expression(batch);
+            batch.close_nest(expression);
         }
         batch.close_nest(element);
     }

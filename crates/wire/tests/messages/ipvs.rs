@@ -153,7 +153,7 @@ fn an_ipv4_address_in_sixteen_bytes() {
     let address = "10.96.0.1".parse().unwrap();
     assert_eq!(server.identity, Identity::Address { protocol: 6, address, port: 80 });
     assert_eq!((server.scheduler.as_str(), server.timeout), ("rr", 600));
-    assert_eq!(server.counters, Counters { packets: 5, bytes: 700 });
+    assert_eq!(server.counters, Counters { connections: 3, packets: 5, bytes: 700 });
 }
 
 /// Writes connections, packets in, packets out, bytes in and bytes out.
@@ -189,5 +189,5 @@ fn counters_of_64_bits_go_before_those_of_32() {
     drop(message);
     let ipvs::Event::RealServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
     assert_eq!(server.place, "10.0.0.7:8080".parse().unwrap());
-    assert_eq!(server.counters, Counters { packets: 5_000_000_000, bytes: 7_000_000_000 });
+    assert_eq!(server.counters, Counters { connections: 3, packets: 5_000_000_000, bytes: 7_000_000_000 });
 }

@@ -18,7 +18,12 @@ fn spec(random: &mut fastrand::Rng) -> Value {
             spec["type"] = "NodePort".into();
             spec["ports"] = json!([{"port": 80, "nodePort": random.u16(30_000..30_040)}]);
         }
-        3 => spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"}),
+        3 => {
+            spec = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"});
+            if random.bool() {
+                spec["loadBalancerIP"] = format!("192.0.2.{}", random.u8(0..16)).into();
+            }
+        }
         _ => {}
     }
     spec
@@ -27,11 +32,17 @@ fn spec(random: &mut fastrand::Rng) -> Value {
 fn change(api: &Api, random: &mut fastrand::Rng) {
     let name = format!("s{}", random.u8(..60));
     let target = target(Resource::Service, &name);
-    let result = match random.u8(..5) {
+    let result = match random.u8(..6) {
         0 | 1 => api.blocking().apply(service(&name, &spec(random))),
         2 => {
             let patch = json!({"spec": spec(random)}).as_object().unwrap().clone();
             api.blocking().merge_patch(target, Part::Main, patch, WriteOptions::default())
+        }
+        3 => {
+            let address = format!("192.0.2.{}", random.u8(0..16));
+            let patch = json!({"status": {"loadBalancer": {"ingress": [{"ip": address}]}}});
+            let patch = patch.as_object().unwrap().clone();
+            api.blocking().merge_patch(target, Part::Status, patch, WriteOptions::default())
         }
         _ => api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()),
     };
@@ -44,8 +55,11 @@ fn change(api: &Api, random: &mut fastrand::Rng) {
 fn held(api: &Api) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
     let (mut addresses, mut ports) = (BTreeMap::new(), BTreeMap::new());
     for key in keys(api, Resource::Service) {
-        let spec = &stored(api, Resource::Service, &key)["spec"];
-        for address in spec["clusterIPs"].as_array().into_iter().flatten() {
+        let service = stored(api, Resource::Service, &key);
+        let spec = &service["spec"];
+        let ingress = service["status"]["loadBalancer"]["ingress"].as_array().into_iter().flatten();
+        let balancers = ingress.map(|entry| &entry["ip"]);
+        for address in spec["clusterIPs"].as_array().into_iter().flatten().chain(balancers) {
             let address = address.as_str().unwrap().to_owned();
             assert_eq!(addresses.insert(address, key.clone()), None, "{key}: {spec}");
         }
@@ -89,11 +103,12 @@ fn run(store: Arc<dyn Store>, rounds: usize) {
     let config = ApiConfig {
         service_ranges: "10.0.0.0/27,fd00::/123".parse().unwrap(),
         node_ports: "30000-30030".parse().unwrap(),
+        load_balancer_ranges: "192.0.2.0/28".parse().unwrap(),
         ..ApiConfig::default()
     };
     // Two servers on one store, as on etcd. One may be slower than the other.
     let first = Arc::new(block_on(Api::open(Arc::clone(&store), &config)).unwrap());
-    let second = Arc::new(block_on(Api::open(store, &config)).unwrap());
+    let second = Arc::new(block_on(Api::open(Arc::clone(&store), &config)).unwrap());
     thread::scope(|scope| {
         for seed in 0..THREADS {
             let api = if seed % 2 == 0 { &first } else { &second };
@@ -109,9 +124,15 @@ fn run(store: Arc<dyn Store>, rounds: usize) {
     assert!(!addresses.is_empty() && !ports.is_empty());
     assert_eq!(recorded(&first, Resource::IpAddress), addresses);
     assert_eq!(recorded(&first, Resource::NodePort), ports);
-    for api in [first, second] {
+    let third = Arc::new(block_on(Api::open(store, &config)).unwrap());
+    let balancers = addresses.keys().filter(|address| address.starts_with("192.0.2.")).count();
+    assert!(balancers > 0);
+    for api in [first, second, third] {
         let metrics = api.allocator_metrics();
         let allocated: u64 = metrics.addresses.values().map(|(allocated, _)| allocated).sum();
-        assert_eq!((allocated, metrics.ports.0), (addresses.len() as u64, ports.len() as u64));
+        let cluster_ips = addresses.len() - balancers;
+        assert_eq!((allocated, metrics.ports.0), (cluster_ips as u64, ports.len() as u64));
+        let balanced: u64 = api.write_lock().balancers().usage().map(|usage| usage.allocated).sum();
+        assert_eq!(balanced, balancers as u64);
     }
 }

@@ -90,7 +90,8 @@ impl Actor<'_> {
         match self.rng.u8(..10) {
             0..4 => self.create(namespace, &name),
             4..7 => self.update(namespace, &name),
-            7 => self.patch(namespace, &name),
+            7 if self.rng.bool() => self.patch(namespace, &name),
+            7 => self.patch_status(namespace, &name),
             _ => self.delete(namespace, &name),
         }
     }
@@ -126,6 +127,14 @@ impl Actor<'_> {
             json!({"metadata": {"annotations": {MARKER: marker}}, "spec": specs::patch(&mut self.rng)});
         let write = self.begin(namespace, name, Some(marker), None, false);
         self.send(write, "PATCH", &path(namespace, name), &body);
+    }
+
+    fn patch_status(&mut self, namespace: &str, name: &str) {
+        let marker = self.marker();
+        let body =
+            json!({"metadata": {"annotations": {MARKER: marker}}, "status": specs::status(&mut self.rng)});
+        let write = self.begin(namespace, name, Some(marker), None, false);
+        self.send(write, "PATCH", &format!("{}/status", path(namespace, name)), &body);
     }
 
     fn delete(&mut self, namespace: &str, name: &str) {

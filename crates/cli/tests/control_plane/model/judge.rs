@@ -34,6 +34,7 @@ pub(crate) fn judge(run: &Run, histories: &[History], lists: &[List], after: &Af
     every_change_was_asked_for(&writes, &services);
     nothing_is_shared_at_any_time(&services);
     addresses_and_services_agree_at_any_time(&services, &addresses);
+    each_load_balancer_has_its_addresses(&services);
     the_end_is_where_the_changes_lead(&services, &addresses, after);
     let unjustified: Vec<&String> = histories.iter().flat_map(|history| &history.unjustified).collect();
     assert!(unjustified.is_empty(), "a server that had seen a revision called it too old: {unjustified:#?}");
@@ -146,12 +147,35 @@ fn held(object: &Value) -> BTreeSet<String> {
     let ports = spec["ports"].as_array().into_iter().flatten().map(|port| &port["nodePort"]);
     let ports =
         ports.chain([&spec["healthCheckNodePort"]]).filter_map(Value::as_u64).filter(|port| *port > 0);
-    cluster_ips(object).into_iter().chain(ports.map(|port| format!("node port {port}"))).collect()
+    addresses(object).into_iter().chain(ports.map(|port| format!("node port {port}"))).collect()
 }
 
-fn cluster_ips(object: &Value) -> BTreeSet<String> {
+/// Returns the cluster IPs and load-balancer addresses of a Service.
+fn addresses(object: &Value) -> BTreeSet<String> {
     let list = object["spec"]["clusterIPs"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    list.filter(|text| *text != "None").map(str::to_owned).collect()
+    let cluster_ips = list.filter(|text| *text != "None");
+    cluster_ips.chain(balancers(object)).map(str::to_owned).collect()
+}
+
+fn balancers(object: &Value) -> impl Iterator<Item = &str> {
+    let ingress = object["status"]["loadBalancer"]["ingress"].as_array();
+    ingress.into_iter().flatten().filter_map(|entry| entry["ip"].as_str())
+}
+
+/// Asserts that each Service of type LoadBalancer has an address of each of its families, and no other Service has one.
+fn each_load_balancer_has_its_addresses(services: &Replay) {
+    for (at, change) in services.changes.iter().filter(|(_, change)| change.kind != "DELETED") {
+        let object = &change.object;
+        let families =
+            |texts: Vec<&str>| texts.iter().map(|text| text.contains(':')).collect::<BTreeSet<_>>();
+        let cluster_ips = object["spec"]["clusterIPs"].as_array().into_iter().flatten();
+        let wanted = match object["spec"]["type"].as_str() {
+            Some("LoadBalancer") => families(cluster_ips.filter_map(Value::as_str).collect()),
+            _ => BTreeSet::new(),
+        };
+        let found = families(balancers(object).collect());
+        assert_eq!((found.len(), &found), (balancers(object).count(), &wanted), "{} at {at}", change.key);
+    }
 }
 
 /// Asserts that right after every change of a Service, it has exactly its IPAddress objects.
@@ -166,7 +190,7 @@ fn addresses_and_services_agree_at_any_time(services: &Replay, addresses: &Repla
         while let Some((_, address)) = pending.next_if(|(revision, _)| *revision < at) {
             own(&mut owned, address);
         }
-        let wanted = if change.kind == "DELETED" { BTreeSet::new() } else { cluster_ips(&change.object) };
+        let wanted = if change.kind == "DELETED" { BTreeSet::new() } else { self::addresses(&change.object) };
         let has = owned.get(&change.key).cloned().unwrap_or_default();
         assert_eq!(has, wanted, "IPAddresses of {} right after {at}", change.key);
     }
@@ -201,7 +225,9 @@ fn the_end_is_where_the_changes_lead(services: &Replay, addresses: &Replay, afte
     let services = services.at(u64::MAX);
     let wanted: BTreeSet<(String, String)> = services
         .iter()
-        .flat_map(|(key, object)| cluster_ips(object).into_iter().map(|address| (address, (*key).to_owned())))
+        .flat_map(|(key, object)| {
+            self::addresses(object).into_iter().map(|address| (address, (*key).to_owned()))
+        })
         .collect();
     let addresses = addresses.at(u64::MAX);
     let found: BTreeSet<(String, String)> =
@@ -224,8 +250,10 @@ pub(crate) fn judge_reuse(run: &Run) {
         assert_eq!(status, 200, "{answer}");
     }
     for number in 0..specs::ASKED {
-        let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("again-{number}")}, "spec": {
-            "type": "NodePort", "ports": [{"port": 80, "nodePort": specs::FIRST_PORT + number}],
+        let balancers = [false, true].map(|is_ipv6| specs::balancer(number + 1, is_ipv6)).join(",");
+        let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("again-{number}"),
+            "annotations": {"portolan.dev/load-balancer-ips": balancers}}, "spec": {
+            "type": "LoadBalancer", "ports": [{"port": 80, "nodePort": specs::FIRST_PORT + number}],
             "ipFamilyPolicy": "RequireDualStack",
             // The first address is the API server's own.
             "clusterIP": specs::address(number + 2, false),

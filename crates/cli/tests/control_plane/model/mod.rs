@@ -34,8 +34,15 @@ pub(crate) const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";
 /// The name of the last write of a run. A watcher that has seen it has seen everything.
 pub(crate) const LAST: &str = "the-last";
 const WRITERS: u64 = 8;
-const ARGUMENTS: [&str; 4] =
-    ["--service-cluster-ip-range", "10.96.0.0/24,fd00:96::/120", "--service-node-port-range", "30000-30127"];
+const ARGUMENTS: [&str; 6] = [
+    "--service-cluster-ip-range",
+    "10.96.0.0/24,fd00:96::/120",
+    "--service-node-port-range",
+    "30000-30127",
+    // More addresses than Services: the server never writes a Service by itself.
+    "--load-balancer-ip-range",
+    "192.0.2.0/25,2001:db8::/121",
+];
 
 /// The state that the clients of one run share.
 pub(crate) struct Run {

@@ -30,6 +30,18 @@ pub(crate) fn address(number: u16, is_ipv6: bool) -> String {
     if is_ipv6 { format!("fd00:96::{number:x}") } else { format!("10.96.0.{number}") }
 }
 
+/// Returns a load-balancer address.
+pub(crate) fn balancer(number: u16, is_ipv6: bool) -> String {
+    if is_ipv6 { format!("2001:db8::{number:x}") } else { format!("192.0.2.{number}") }
+}
+
+/// Returns a status with a load-balancer address, which may be of another Service.
+pub(crate) fn status(rng: &mut Rng) -> Value {
+    let address = balancer(rng.u16(1..=ASKED), rng.u8(..4) == 0);
+    let ingress = if rng.u8(..4) == 0 { json!(null) } else { json!([{"ip": address}]) };
+    json!({"loadBalancer": {"ingress": ingress}})
+}
+
 /// Returns a complete spec.
 pub(crate) fn spec(rng: &mut Rng) -> Value {
     let kind = pick(rng, &TYPES);
@@ -49,6 +61,9 @@ pub(crate) fn spec(rng: &mut Rng) -> Value {
         }
     }
     families(rng, &mut spec);
+    if kind == "LoadBalancer" && rng.u8(..3) == 0 {
+        spec["loadBalancerIP"] = json!(balancer(rng.u16(1..=ASKED), spec["ipFamilies"][0] == "IPv6"));
+    }
     spec
 }
 

@@ -1,3 +1,4 @@
+use portolan_model::observed::Counters;
 use proptest::prelude::*;
 
 use super::super::comment;
@@ -10,8 +11,7 @@ fn the_parts_of_a_rule() {
                 -m tcp --dport 80 -j KUBE-SVC-XRY76EGRC3BSCIIJ";
     let rule = Rule::parse(line).unwrap();
     assert_eq!(rule.chain, "KUBE-SERVICES");
-    let counters = rule.counters.unwrap();
-    assert_eq!((counters.packets, counters.bytes), (12, 345));
+    assert_eq!(rule.counters, Some(Counters::of_connections(12)));
     assert!(rule.has(&[Match::Destination, Match::Protocol, Match::Port]));
     assert_eq!(rule.to(), Some("10.96.0.1".parse().unwrap()));
     assert_eq!(rule.port(), Some(80));

@@ -45,17 +45,19 @@ fn table() -> Vec<Entry> {
     ])
 }
 
-/// Returns one line for each Service port, frontend and endpoint, with the packets that passed.
+/// Returns one line for each Service port, frontend and endpoint, with the connections that passed, or the packets that were refused.
 fn described(observed: &Observed) -> String {
     let packets =
-        |counters: Option<Counters>| counters.map_or("none".to_owned(), |own| own.packets.to_string());
+        |counters: Option<Counters>| counters.map_or("none".to_owned(), |own| own.connections.to_string());
     let mut lines = Vec::new();
     for port in &observed.ports {
         let name = port.name.as_ref().map(ToString::to_string).unwrap_or_default();
         lines.push(format!("{name} ({})", port.protocol));
         lines.push(format!("  affinity {:?}, source ranges {:?}", port.affinity, port.source_ranges));
         for frontend in &port.frontends {
-            lines.push(format!("  {}: {}", frontend.place, packets(frontend.counters)));
+            let refused = frontend.refused.no_endpoint.or(frontend.refused.no_local_endpoint);
+            let counted = frontend.counters.or(refused.map(Counters::of_connections));
+            lines.push(format!("  {}: {}", frontend.place, packets(counted)));
         }
         let ObservedEndpoints::Lists { cluster, local } = &port.endpoints else { panic!("{port:?}") };
         for (list, endpoints) in [("cluster", cluster), ("local", local)] {

@@ -50,6 +50,7 @@ fn random_settings(rng: &mut Rng, family: Family) -> Settings {
         node_port_addresses: rng.pick(&addresses).expect("one").clone(),
         node_ip: *rng.pick(&node_ips).expect("one"),
         service_cidrs: if rng.chance(70) { vec![services.parse().expect("a CIDR")] } else { Vec::new() },
+        counters: false,
         ..Settings::plain(family)
     }
 }

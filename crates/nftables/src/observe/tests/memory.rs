@@ -103,6 +103,7 @@ fn reference(element: &Element) -> ElementRef<'_> {
         key_end: element.key_end.as_deref(),
         data,
         userdata: &element.userdata,
+        counter: element.counter,
         ..ElementRef::default()
     }
 }
@@ -160,7 +161,8 @@ impl Written {
     }
 
     fn commit(&mut self, mut transaction: Transaction, elements: &Changeset) {
-        encode::elements(&mut transaction, self.place(), elements);
+        let counters = self.planner.settings.counters;
+        encode::elements(&mut transaction, self.place(), elements, counters);
         self.memory.apply(transaction);
     }
 

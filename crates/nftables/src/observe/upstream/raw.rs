@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{self as wire, Chain, Element, Event, Rule, request};
 
-use super::super::super::readback;
+use super::super::super::readback::{self, Outline};
 use super::super::super::skeleton::Place;
 
 /// A table.
@@ -24,17 +24,8 @@ impl Raw {
         if readback::table(socket, place)?.is_none() {
             return Ok(None);
         }
-        let mut raw = Self::default();
-        raw.read_chains(socket, place)?;
-        socket.dump(&mut request::sets(place.wire(), place.table), |frame| {
-            match Event::decode(frame)? {
-                Event::NewSet(set) if set.table == place.table => {
-                    raw.sets.insert(set.name.clone(), set);
-                }
-                _ => {}
-            }
-            Ok(())
-        })?;
+        let Outline { chains, rules, sets } = readback::outline(socket, place)?;
+        let mut raw = Self { chains, rules, sets, elements: HashMap::new() };
         // Clients are in the sets of session affinity. Only their timeouts are of use.
         let names = raw.sets.keys().filter(|name| !name.starts_with(super::chains::AFFINITY));
         let names: Vec<String> = names.cloned().collect();
@@ -50,27 +41,6 @@ impl Raw {
             })?;
         }
         if readback::generation(socket)? == before { Ok(Some(raw)) } else { Err(SocketError::Interrupted) }
-    }
-
-    fn read_chains(&mut self, socket: &mut Socket, place: Place) -> Result<(), SocketError> {
-        socket.dump(&mut request::chains(place.wire()), |frame| {
-            match Event::decode(frame)? {
-                Event::NewChain(chain) if chain.table == place.table => {
-                    self.chains.insert(chain.name.clone(), chain);
-                }
-                _ => {}
-            }
-            Ok(())
-        })?;
-        socket.dump(&mut request::rules(place.wire(), place.table, None), |frame| {
-            match Event::decode(frame)? {
-                Event::NewRule(rule) if rule.table == place.table => {
-                    self.rules.entry(rule.chain.clone()).or_default().push(rule);
-                }
-                _ => {}
-            }
-            Ok(())
-        })
     }
 
     /// Returns the rules of a chain in order; none if it does not exist.

@@ -39,7 +39,8 @@ windowsRunAsService: true
 addressGuard: {clusterIPs: Warn, podCIDRs: Allow, nodeAddresses: Refuse, serviceCIDRs: Refuse, clusterCIDR: Allow,
   allowed: [192.0.2.0/24]}
 readiness: {taint: 'portolan.dev/agent-not-ready:NoSchedule', condition: ServicesUnavailable}
-portolan: {controlSocket: /run/p.sock, controlSocketGroup: operators, stateOnAnyAddress: true, recorderBytes: 65536}
+portolan: {controlSocket: /run/p.sock, controlSocketGroup: operators, stateOnAnyAddress: true, recorderBytes: 65536,
+  serviceCounters: true, serviceMetrics: 50}
 ";
 
 #[test]

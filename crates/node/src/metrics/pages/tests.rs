@@ -61,7 +61,7 @@ async fn the_metrics_server_has_its_pages() {
 #[tokio::test]
 async fn the_agents_own_pages_are_for_loopback_unless_the_configuration_allows_more() {
     let own: fn(&Request<Bytes>) -> Option<Reply> = |request| {
-        let is_known = request.uri().path() == "/debug/portolan/state";
+        let is_known = ["/debug/portolan/state", SERVICE_METRICS].contains(&request.uri().path());
         is_known.then(|| web::answer(StatusCode::OK, PLAIN, "state").into())
     };
     let mut configuration = Configuration { enable_profiling: true, ..Configuration::default() };
@@ -73,6 +73,7 @@ async fn the_agents_own_pages_are_for_loopback_unless_the_configuration_allows_m
     let any = start(server(any, true, Arc::clone(&pages))).await;
     let any = SocketAddr::new(address.ip(), any.port());
     assert_eq!(get(any, "/debug/portolan/state", &[]).await.0, 404, "other hosts reach that server");
+    assert_eq!(get(any, SERVICE_METRICS, &[]).await, plain(200, "state"), "they scrape it");
     configuration.portolan.state_on_any_address = true;
     pages.set_configuration(&configuration);
     assert_eq!(get(any, "/debug/portolan/state", &[]).await, plain(200, "state"));

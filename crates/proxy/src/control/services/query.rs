@@ -27,6 +27,8 @@ pub(super) struct Query {
     /// Only Services that this finds.
     pub(super) search: Option<Search>,
     pub(super) limit: usize,
+    /// Whether what the kernel has counted is asked for.
+    pub(super) counters: bool,
 }
 
 /// What to search for.
@@ -43,7 +45,8 @@ pub(super) enum Search {
 impl Query {
     /// Parses the query of a URL.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let mut query = Self { service: None, namespace: None, after: None, search: None, limit: LIMIT };
+        let mut query =
+            Self { service: None, namespace: None, after: None, search: None, limit: LIMIT, counters: false };
         for part in text.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
             let value = decoded(value).ok_or_else(|| format!("{name}: `{value}` has a wrong escape"))?;
@@ -57,7 +60,15 @@ impl Query {
                     query.limit =
                         limit.ok_or(format!("limit: `{value}` is not a number from 1 to {LIMIT_MAX}"))?;
                 }
-                _ => return Err(format!("{name}: unknown; use service, namespace, search, after or limit")),
+                "counters" => {
+                    query.counters =
+                        value.parse().map_err(|_| format!("counters: `{value}` is not true or false"))?;
+                }
+                _ => {
+                    return Err(format!(
+                        "{name}: unknown; use service, namespace, search, after, limit or counters"
+                    ));
+                }
             }
         }
         Ok(query)
@@ -168,7 +179,7 @@ mod tests {
         }
 
         #[test]
-        fn a_query_is_parsed_or_refused(name in "service|after|namespace|search|limit|", value in any::<String>()) {
+        fn a_query_is_parsed_or_refused(name in "service|after|namespace|search|limit|counters|", value in any::<String>()) {
             if let Err(error) = Query::parse(&format!("{name}={value}")) {
                 prop_assert!(error.starts_with(&name) || value.contains('&'), "{}", error);
             }
@@ -202,7 +213,7 @@ mod tests {
             ("service=a/b/c", "service"),
             ("after=/x", "after"),
             ("search=%f", "search: `%f` has a wrong escape"),
-            ("page=2", "page: unknown; use service, namespace, search, after or limit"),
+            ("page=2", "page: unknown; use service, namespace, search, after, limit or counters"),
         ] {
             let error = Query::parse(query).unwrap_err();
             assert!(error.contains(part), "{query}: {error}");

@@ -33,7 +33,7 @@ fn both(names: &[Arc<ServicePortName>]) -> Vec<Table> {
 
 fn ask(tables: &[Table], query: &str) -> ServicePage {
     let selected = select(tables, &Query::parse(query).unwrap());
-    page(selected, Candidates::new(), &PerFamily::default())
+    page(selected, Candidates::new(), &Counts::default(), &PerFamily::default())
 }
 
 fn names(page: &ServicePage) -> Vec<String> {
@@ -101,7 +101,8 @@ fn a_service_shows_its_health_check_port_and_why_it_is_refused() {
     refused.get_mut(Family::Ipv4).some =
         vec![Refusal { extent: Extent::Endpoints, ..Refusal::whole(web.clone(), "too long") }];
     refused.get_mut(Family::Ipv6).some = vec![Refusal::whole(web, "too many")];
-    let page = page(select(&tables, &Query::parse("").unwrap()), Candidates::new(), &refused);
+    let selected = select(&tables, &Query::parse("").unwrap());
+    let page = page(selected, Candidates::new(), &Counts::default(), &refused);
     let [service] = &page.services[..] else { panic!("one Service") };
     assert_eq!(service.health_check_node_port, Some(31_000));
     let reason = |port: &ServicePort| (port.refused.clone().unwrap(), port.refused_in_part);

@@ -165,6 +165,24 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
     .counts_with_config(),
     flag(
         NODE,
+        "service-counters",
+        Boolean,
+        "false",
+        "Count the connections of each Service port and endpoint, and what is refused, in the nftables mode",
+    )
+    .field("portolan.serviceCounters")
+    .counts_with_config(),
+    flag(
+        NODE,
+        "service-metrics",
+        Integer,
+        "0",
+        "Number of Service ports, those with the most connections, that /metrics/services shows; 0 shows none",
+    )
+    .field("portolan.serviceMetrics")
+    .counts_with_config(),
+    flag(
+        NODE,
         "nodeport-addresses",
         List,
         "",

@@ -73,6 +73,8 @@ pub(super) const CASES: &[Case] = &[
     case("control-socket-group", &[], "adm", "portolan.controlSocketGroup", r#""adm""#, None),
     case("state-on-any-address", &[], "true", "portolan.stateOnAnyAddress", "true", Some("2")),
     case("recorder-bytes", &[], "65536", "portolan.recorderBytes", "65536", Some("65535")),
+    case("service-counters", &[], "true", "portolan.serviceCounters", "true", Some("2")),
+    case("service-metrics", &[], "50", "portolan.serviceMetrics", "50", Some("10001")),
     case(
         "nodeport-addresses",
         &[],

@@ -203,3 +203,26 @@ fn urls() {
         assert!(error.contains(reason), "{text}: {error}");
     }
 }
+
+#[test]
+fn a_server_of_this_process_comes_before_all_others() {
+    let world = World::pod();
+    let text = "{apiVersion: v1, kind: Config, current-context: c, users: [{name: u, user: {token: t}}],
+        contexts: [{name: c, context: {cluster: k, user: u}}],
+        clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}]}";
+    let settings = |text| ClientSettings {
+        local: Some(LocalServer::of_kubeconfig(text)),
+        kubeconfig: Some("/nonexistent".into()),
+        master: Some("http://other".to_owned()),
+        ..ClientSettings::default()
+    };
+    let around = Surroundings {
+        variable: &|name| world.variables.get(name).map(|value| (*value).to_owned()),
+        service_account: world.directory.path(),
+    };
+    let target = find(&settings(text), &around).unwrap();
+    assert_eq!(target.url.to_string(), "http://127.0.0.1:1/");
+    assert!(target.user.token.is_some());
+    assert!(find(&settings("["), &around).is_err());
+    assert!(!format!("{:?}", settings("secret")).contains("secret"));
+}

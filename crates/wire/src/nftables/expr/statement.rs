@@ -1,10 +1,10 @@
 //! Expressions that change, reject, count or log the packet.
 
-use super::{Body, Map, number, register_if};
-use crate::DecodeError;
+use super::{Body, Map, NFTA_EXPR_DATA, NFTA_EXPR_NAME, number, register_if};
 use crate::netlink::Message;
 use crate::nfnetlink::Family;
 use crate::nftables::Register;
+use crate::{Batch, DecodeError};
 
 const NFTA_NAT_TYPE: u16 = 1;
 const NFTA_NAT_FAMILY: u16 = 2;
@@ -277,6 +277,17 @@ impl Body for Reject {
     fn decode(map: &Map<'_>) -> Result<Self, DecodeError> {
         let code = map.get(NFTA_REJECT_ICMP_CODE).map(|attribute| attribute.u8()).transpose()?;
         Ok(Self { kind: RejectType(number(map, NFTA_REJECT_TYPE)?), code: code.unwrap_or(0) })
+    }
+}
+
+impl Counter {
+    /// Writes the expression without allocating, for elements.
+    pub(in crate::nftables) fn encode_expression(self, batch: &mut Batch) {
+        batch.attribute_of(NFTA_EXPR_NAME, Self::NAME.as_bytes(), &[0]);
+        let data = batch.open_nest(NFTA_EXPR_DATA);
+        batch.attribute(NFTA_COUNTER_BYTES, &self.bytes.to_be_bytes());
+        batch.attribute(NFTA_COUNTER_PACKETS, &self.packets.to_be_bytes());
+        batch.close_nest(data);
     }
 }
 

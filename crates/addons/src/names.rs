@@ -1,0 +1,173 @@
+//! The DNS server for names of Services, with the objects of the store.
+
+mod feed;
+mod forward;
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use portolan_api::Api;
+use portolan_dns::server::{Bound, Sockets};
+use portolan_dns::{Limits, Server, Settings, Zone};
+use portolan_web::metrics::{Collect, MetricKind, Page, Sources};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use self::forward::{Forward, ForwardParseError};
+use crate::{AddonError, thread};
+
+/// Name of the thread.
+const THREAD: &str = "portolan-dns";
+/// Time from the failure of a socket to the next attempt to listen.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Settings of the DNS server.
+#[derive(Debug, Clone)]
+pub struct NamesConfig {
+    /// Addresses to listen on, over UDP and TCP. With port 0 the kernel selects the port.
+    pub listen: Vec<SocketAddr>,
+    /// The cluster domain, such as `cluster.local`.
+    pub domain: String,
+    /// Servers that are asked about other names. `None`: such requests are refused.
+    pub forward: Option<Forward>,
+    /// True if the Service `kube-system/kube-dns` is maintained.
+    pub service: bool,
+}
+
+/// Whether the DNS server answers with all names. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    is_in_sync: AtomicBool,
+    /// True if the thread has ended or panicked.
+    has_ended: AtomicBool,
+}
+
+impl Readiness {
+    /// Returns an error that says why the server is not ready.
+    pub fn check(&self) -> Result<(), String> {
+        if self.0.has_ended.load(Relaxed) {
+            return Err("the DNS server has ended".to_owned());
+        }
+        let is_in_sync = self.0.is_in_sync.load(Relaxed);
+        is_in_sync.then_some(()).ok_or_else(|| "the names of Services are not known yet".to_owned())
+    }
+}
+
+/// A DNS server whose settings are checked and whose sockets are bound.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    settings: Settings,
+    sockets: Vec<(SocketAddr, Bound)>,
+    forward: Option<forward::Servers>,
+    service: bool,
+}
+
+impl Prepared {
+    pub(crate) fn new(config: &NamesConfig) -> Result<Self, AddonError> {
+        let domain = || AddonError::Domain(config.domain.clone());
+        let settings = Settings::new(&config.domain).ok_or_else(domain)?;
+        let bind = |address: &SocketAddr| {
+            if address.ip().is_unspecified() {
+                return Err(AddonError::Unspecified(*address));
+            }
+            let failed = |source| AddonError::Listen { address: *address, source };
+            let bound = Bound::new(*address).map_err(failed)?;
+            Ok((bound.address().map_err(failed)?, bound))
+        };
+        let sockets = config.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        let forward = config.forward.as_ref().map(Forward::read).transpose()?;
+        Ok(Self { settings, sockets, forward, service: config.service })
+    }
+
+    /// Returns the addresses that are to be endpoints of the Service.
+    pub(crate) fn endpoints(&self) -> Vec<SocketAddr> {
+        if self.service { self.addresses() } else { Vec::new() }
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.sockets.iter().map(|(address, _)| *address).collect()
+    }
+
+    pub(crate) fn start(
+        self,
+        api: &Arc<Api>,
+        loaded: watch::Receiver<bool>,
+        stopping: &watch::Receiver<bool>,
+        tasks: &mut JoinSet<()>,
+        metrics: &Sources,
+    ) -> Result<Readiness, AddonError> {
+        let own = forward::own_addresses(&self.addresses(), &self.settings.server, api);
+        let forwarder = self.forward.and_then(|servers| servers.forwarder(&own));
+        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Serial numbers are compared in a circle of 2^32 (RFC 1982), so the high bits may be lost.
+        let serial = u32::try_from(seconds & u64::from(u32::MAX)).unwrap_or_default();
+        let zone = Arc::new(RwLock::new(Zone::new(self.settings, serial)));
+        let server = Arc::new(Server::new(Arc::clone(&zone), forwarder, Limits::default()));
+        let readiness = Readiness::default();
+        let source = Source { server: Arc::clone(&server), readiness: readiness.clone() };
+        let (api, ended) = (Arc::clone(api), Ended(readiness.clone()));
+        let sockets = self.sockets;
+        thread::spawn(THREAD, stopping, tasks, async move |stopping| {
+            let mut listeners = JoinSet::new();
+            for (address, bound) in sockets {
+                listeners.spawn(listen(Arc::clone(&server), address, bound));
+            }
+            let in_sync = &ended.0.0.is_in_sync;
+            tokio::select! {
+                () = thread::stopped(stopping) => {}
+                () = feed::follow(&api, &zone, loaded, in_sync) => {}
+                Some(Err(error)) = listeners.join_next() => tracing::error!(%error, "the DNS server panicked"),
+            }
+        })?;
+        metrics.register(Arc::new(source));
+        Ok(readiness)
+    }
+}
+
+/// Answers at one address. If a socket fails, listens again.
+async fn listen(server: Arc<Server>, address: SocketAddr, bound: Bound) {
+    tracing::info!(%address, "answering DNS requests");
+    let mut sockets = Sockets::new(bound);
+    loop {
+        let result = match sockets {
+            Ok(sockets) => Arc::clone(&server).serve(sockets).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = result {
+            tracing::error!(%address, %error, "DNS: cannot listen; will try again");
+        }
+        tokio::time::sleep(PAUSE).await;
+        sockets = Sockets::bind(address);
+    }
+}
+
+/// Notes the end of the thread, also after a panic.
+struct Ended(Readiness);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.0.has_ended.store(true, Relaxed);
+    }
+}
+
+/// The metrics of the server.
+struct Source {
+    server: Arc<Server>,
+    readiness: Readiness,
+}
+
+impl Collect for Source {
+    fn collect(&self, page: &mut Page) {
+        self.server.metrics().collect(page);
+        let help = "1 if all Services and EndpointSlices have been read.";
+        let is_ready = f64::from(u8::from(self.readiness.check().is_ok()));
+        page.single("portolan_dns_in_sync", MetricKind::Gauge, help, is_ready);
+    }
+}

@@ -1,0 +1,167 @@
+use std::net::UdpSocket;
+use std::time::Instant;
+
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
+use hickory_proto::rr::{Name, RecordType};
+use portolan_api::{ApiConfig, Preconditions, Target, WriteOptions};
+use portolan_schema::Resource;
+use portolan_schema::json::{Value, json};
+
+use super::*;
+use crate::testing::assert_documented;
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running server, and what stops it.
+struct Running {
+    address: SocketAddr,
+    readiness: Readiness,
+    loaded: watch::Sender<bool>,
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
+    metrics: Sources,
+}
+
+fn start(api: &Arc<Api>) -> Running {
+    let config = NamesConfig {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        domain: "cluster.local".to_owned(),
+        forward: None,
+        service: true,
+    };
+    let prepared = Prepared::new(&config).unwrap();
+    let address = prepared.addresses()[0];
+    let ((loaded, is_loaded), (stop, stopping)) = (watch::channel(false), watch::channel(false));
+    let (mut tasks, metrics) = (JoinSet::new(), Sources::default());
+    let readiness = prepared.start(api, is_loaded, &stopping, &mut tasks, &metrics).unwrap();
+    Running { address, readiness, loaded, stop, tasks, metrics }
+}
+
+impl Running {
+    /// Returns the response code and the records of the answer.
+    fn ask(&self, name: &str, kind: RecordType) -> (ResponseCode, Vec<String>) {
+        let mut message = Message::new(7, MessageType::Query, OpCode::Query);
+        message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.send_to(&message.to_vec().unwrap(), self.address).unwrap();
+        let mut bytes = [0; 4096];
+        let (length, _) = socket.recv_from(&mut bytes).unwrap();
+        let answer = Message::from_vec(&bytes[..length]).unwrap();
+        let records = answer.answers.iter().map(|record| record.data.to_string()).collect();
+        (answer.response_code, records)
+    }
+
+    /// Asks until the answer is as expected.
+    fn answers(&self, name: &str, kind: RecordType, code: ResponseCode, records: &[&str]) {
+        let begun = Instant::now();
+        loop {
+            let answer = self.ask(name, kind);
+            if answer.0 == code && answer.1 == records {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{name} {kind}: {answer:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "callers write the value in place")]
+fn service(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
+}
+
+const WEB: &str = "web.default.svc.cluster.local.";
+
+#[tokio::test]
+async fn changes_are_answered() {
+    let api = Arc::new(Api::new(&ApiConfig::default()));
+    api.apply(service("web", json!({"clusterIP": "10.96.0.80", "ports": [{"port": 80}]}))).await.unwrap();
+    let mut running = start(&api);
+    // Before the folder of manifests is read, a known name is answered, and no name is said not to exist.
+    running.answers(WEB, RecordType::A, ResponseCode::NoError, &["10.96.0.80"]);
+    let none = "none.default.svc.cluster.local.";
+    assert_eq!(running.ask(none, RecordType::A).0, ResponseCode::ServFail);
+    assert_eq!(running.readiness.check(), Err("the names of Services are not known yet".to_owned()));
+    running.loaded.send_replace(true);
+    running.answers(none, RecordType::A, ResponseCode::NXDomain, &[]);
+    assert_eq!(running.readiness.check(), Ok(()));
+
+    // A reverse name in the range of cluster IPs does not exist; others belong to other servers.
+    running.answers("80.0.96.10.in-addr.arpa.", RecordType::PTR, ResponseCode::NoError, &[WEB]);
+    running.answers("81.0.96.10.in-addr.arpa.", RecordType::PTR, ResponseCode::NXDomain, &[]);
+    running.answers("1.2.0.192.in-addr.arpa.", RecordType::PTR, ResponseCode::Refused, &[]);
+
+    let headless = service("db", json!({"clusterIP": "None", "ports": [{"port": 5432}]}));
+    api.apply(headless).await.unwrap();
+    let slice = |ready: bool| {
+        json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"name": "db-1", "labels": {"kubernetes.io/service-name": "db"}},
+            "endpoints": [{"addresses": ["192.0.2.1"], "conditions": {"ready": ready}}]})
+    };
+    let db = "db.default.svc.cluster.local.";
+    api.apply(slice(true)).await.unwrap();
+    running.answers(db, RecordType::A, ResponseCode::NoError, &["192.0.2.1"]);
+    running.answers(db, RecordType::AAAA, ResponseCode::NoError, &[]);
+    api.apply(slice(false)).await.unwrap();
+    running.answers(db, RecordType::A, ResponseCode::NXDomain, &[]);
+    api.apply(slice(true)).await.unwrap();
+    running.answers(db, RecordType::A, ResponseCode::NoError, &["192.0.2.1"]);
+    for (resource, name) in [(Resource::EndpointSlice, "db-1"), (Resource::Service, "web")] {
+        let target = Target { resource, namespace: "default", name };
+        api.delete(target, &Preconditions::default(), WriteOptions::default()).await.unwrap();
+    }
+    running.answers(db, RecordType::A, ResponseCode::NXDomain, &[]);
+    running.answers(WEB, RecordType::A, ResponseCode::NXDomain, &[]);
+
+    let page = running.metrics.render();
+    assert_documented(&page, "dns.md", "portolan_dns_");
+    assert!(
+        page.contains("portolan_dns_answers_total{transport=\"udp\",type=\"AAAA\",code=\"NOERROR\"} "),
+        "{page}"
+    );
+    assert!(page.contains("\nportolan_dns_in_sync 1\n"), "{page}");
+
+    // The thread ends, and the port is free again.
+    running.stop.send_replace(true);
+    while running.tasks.join_next().await.is_some() {}
+    Bound::new(running.address).unwrap();
+    assert_eq!(running.readiness.check(), Err("the DNS server has ended".to_owned()));
+}
+
+#[tokio::test]
+async fn an_object_that_cannot_be_used_affects_only_itself() {
+    let api = Arc::new(Api::new(&ApiConfig { validate: false, ..ApiConfig::default() }));
+    let running = start(&api);
+    running.loaded.send_replace(true);
+    api.apply(service("bad", json!({"clusterIP": "10.96.0.1", "ports": 7}))).await.unwrap();
+    api.apply(service("web", json!({"clusterIP": "10.96.0.80", "ports": [{"port": 80}]}))).await.unwrap();
+    running.answers(WEB, RecordType::A, ResponseCode::NoError, &["10.96.0.80"]);
+    assert_eq!(running.ask("bad.default.svc.cluster.local.", RecordType::A).0, ResponseCode::NXDomain);
+    // An object that becomes unusable loses its names.
+    api.apply(service("web", json!({"clusterIP": "10.96.0.80", "ports": 7}))).await.unwrap();
+    running.answers(WEB, RecordType::A, ResponseCode::NXDomain, &[]);
+}
+
+#[test]
+fn mistakes_name_the_flag_and_the_value() {
+    let taken = Bound::new("127.0.0.1:0".parse().unwrap()).unwrap();
+    let taken = (taken.address().unwrap(), taken);
+    let good = NamesConfig {
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        domain: "cluster.local".to_owned(),
+        forward: None,
+        service: true,
+    };
+    let error = |config: &NamesConfig| Prepared::new(config).unwrap_err().to_string();
+    let listen = error(&NamesConfig { listen: vec![taken.0], ..good.clone() });
+    assert!(listen.starts_with(&format!("--dns-listen: cannot listen on {}: ", taken.0)), "{listen}");
+    let every = error(&NamesConfig { listen: vec!["0.0.0.0:53".parse().unwrap()], ..good.clone() });
+    assert!(every.starts_with("--dns-listen: 0.0.0.0:53 is every address"), "{every}");
+    let domain = error(&NamesConfig { domain: "a..b".to_owned(), ..good.clone() });
+    assert!(domain.starts_with("--cluster-domain: \"a..b\" is not a domain name"), "{domain}");
+    let forward = Some(Forward::File("/nonexistent".into()));
+    let forward = error(&NamesConfig { forward, ..good });
+    assert!(forward.starts_with("--dns-forward: cannot read /nonexistent: "), "{forward}");
+}

@@ -1,0 +1,72 @@
+//! Measures request and response on an open connection: through the cluster IP of a Service, and directly to its pod.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use portolan_testkit::eventually_some;
+
+use crate::stage::{self, Stage};
+use crate::statistics::Sample;
+use crate::steady::Steady;
+
+/// Requests that are not measured.
+const WARM_UP: usize = 200;
+/// Maximum time until the pod has a connection that the client has opened, and of one response.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// The times of one byte there and back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RoundTrips {
+    /// Through the VIP of a Service.
+    pub(crate) vip: Sample,
+    /// Directly to one of its endpoints.
+    pub(crate) direct: Sample,
+}
+
+/// Measures `count` requests each way, in turn, so that other load on the machine affects both alike.
+pub(super) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
+    stage.client().context("the client pod")?.run(|| in_turns(to, count))?
+}
+
+fn in_turns(to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
+    let direct = to.direct().next().context("an endpoint")?;
+    let mut connections = [open(to, to.vip())?, open(to, direct)?];
+    let mut times = [const { Vec::new() }; 2];
+    for round in 0..WARM_UP.saturating_add(count) {
+        for (connection, times) in connections.iter_mut().zip(&mut times) {
+            let time = request(connection)?;
+            if round >= WARM_UP {
+                times.push(time);
+            }
+        }
+    }
+    connections.iter().try_for_each(stage::close)?;
+    let [vip, direct] = times.map(Sample::from_iter);
+    Ok(RoundTrips { vip, direct })
+}
+
+/// Opens a connection whose other end returns every byte.
+fn open(to: &Steady, address: SocketAddr) -> anyhow::Result<TcpStream> {
+    to.drain();
+    let stream = TcpStream::connect(address).with_context(|| format!("connect to {address}"))?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(WITHIN))?;
+    let mut accepted = eventually_some(WITHIN, "the pod's end of a connection", || to.accept())?;
+    accepted.set_nodelay(true)?;
+    thread::spawn(move || {
+        let mut byte = [0];
+        // Ends with the connection.
+        while accepted.read_exact(&mut byte).and_then(|()| accepted.write_all(&byte)).is_ok() {}
+    });
+    Ok(stream)
+}
+
+fn request(stream: &mut TcpStream) -> anyhow::Result<Duration> {
+    let started = Instant::now();
+    stream.write_all(b"?")?;
+    stream.read_exact(&mut [0])?;
+    Ok(started.elapsed())
+}

@@ -1,0 +1,298 @@
+//! `portolan up`: the API server and the node agent in one process, for a host without anything else.
+//!
+//! In: Services of the command line (`services`), manifests, the addresses of the host (`host`). Out: both running, the Node of
+//! the host, a kubeconfig, and a summary (`screen`).
+//!
+//! The agent runs on the main thread as `portolan proxy` does, the server on a thread of its own (`server`). The agent reaches
+//! the server over the socket on which the server listens, with a token that is only in memory. If one of them fails, the
+//! process ends with its error, and the rules stay in the kernel.
+
+mod dry_run;
+mod host;
+mod kubeconfig;
+mod screen;
+mod server;
+mod services;
+
+use std::io::{self, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use portolan_logging as logging;
+use portolan_model::Family;
+use portolan_node::config::Logging;
+use portolan_proxy as proxy;
+use portolan_proxy::packets::Configured;
+use portolan_proxy::privilege;
+use portolan_serve::json::Value;
+use portolan_serve::manifests::Given;
+use portolan_serve::{Kubeconfig, OwnNode, Pki, ProcessToken, Role};
+use portolan_watch::LocalServer;
+use tokio::sync::watch;
+
+use self::screen::Summary;
+use self::server::{Parts, Server, Started};
+use self::services::Declared;
+use crate::serve::{ServerOptions, listening, tls::pki_folder};
+
+/// The kubeconfig in the data folder.
+const KUBECONFIG: &str = "admin.conf";
+/// The mode where none is given: it needs no programs, and every supported kernel has it.
+const MODE: &str = "nftables";
+/// Longest wait for the Services before the summary is printed.
+const PRINT_WITHIN: Duration = Duration::from_millis(800);
+/// Longest wait for a connection to the own server, which listens already.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+
+/// A load balancer on this host: the API server and the node agent in one process.
+///
+/// Serves the Services of its arguments and of --manifests, and those that clients write into its API. Registers a Node for this
+/// host and follows the addresses of the host. Prints where each Service is reached. The rules stay when it ends;
+/// `portolan up --cleanup` removes them.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Services to serve. The same NAME may be given again for another port. A Service that is left out at the next start is
+    /// removed.
+    #[arg(value_name = "[NAMESPACE/]NAME=PORT[/PROTOCOL]:BACKEND,...", value_parser = services::parse)]
+    services: Vec<Declared>,
+    /// Show what a start would do, and change nothing.
+    #[arg(long, conflicts_with = "cleanup")]
+    dry_run: bool,
+    /// Remove the rules from this host, and end. The data folder stays.
+    #[arg(long)]
+    cleanup: bool,
+    /// Name of the Node of this host; the host name in lower case where none is given.
+    #[arg(long, value_name = "NAME")]
+    hostname_override: Option<String>,
+    /// Addresses of the Node, one of each family. Where none is given: those of the default routes, or else of an interface. These
+    /// are followed when they change.
+    #[arg(long, value_name = "IP[,IP]", value_delimiter = ',')]
+    node_ip: Vec<IpAddr>,
+    /// How Services are programmed: nftables, iptables, ipvs or userspace. Where neither this nor --config is given, nftables.
+    #[arg(long, value_name = "MODE")]
+    proxy_mode: Option<String>,
+    /// Configuration file of the node agent (KubeProxyConfiguration).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// File to write a kubeconfig with all permissions to; admin.conf in the data folder where none is given. An existing file is
+    /// replaced, unless it has other clusters.
+    #[arg(long, value_name = "FILE")]
+    write_kubeconfig: Option<PathBuf>,
+    /// Leave the forwarding of packets as it is. Without this, it is turned on for the families of the cluster IPs: node ports
+    /// need it.
+    #[arg(long)]
+    no_ip_forward: bool,
+    /// Socket on which `portolan status` and `portolan explain` ask this process; /run/portolan/proxy.sock where none is given,
+    /// and none if it is empty.
+    #[arg(long, value_name = "FILE")]
+    control_socket: Option<String>,
+    /// How much to log: 0 what operators need, 2 what happens, 4 what is decided.
+    #[arg(short, long, default_value_t = 0)]
+    v: u8,
+    #[command(flatten)]
+    server: ServerOptions,
+}
+
+impl Options {
+    /// Returns true if these options run until a signal arrives.
+    pub(crate) const fn runs_until_signal(&self) -> bool {
+        !self.dry_run && !self.cleanup
+    }
+
+    /// Returns the options of the node agent.
+    fn agent(&self) -> anyhow::Result<proxy::Options> {
+        let mut flags = vec![format!("--v={}", self.v)];
+        let mode = self.proxy_mode.as_deref().or(self.config.is_none().then_some(MODE));
+        flags.extend(mode.map(|mode| format!("--proxy-mode={mode}")));
+        flags.extend(self.hostname_override.iter().map(|name| format!("--hostname-override={name}")));
+        flags.extend(self.config.iter().map(|file| format!("--config={}", file.display())));
+        flags.extend(self.control_socket.iter().map(|path| format!("--control-socket={path}")));
+        let pods: Vec<String> = self.server.cluster_cidr.iter().map(ToString::to_string).collect();
+        if self.config.is_none() {
+            // Without ranges of pods, no client is known to be on the way of the backends' answers.
+            let all = || "--masquerade-all".to_owned();
+            flags.push(if pods.is_empty() { all() } else { format!("--cluster-cidr={}", pods.join(",")) });
+        }
+        flags.extend(self.cleanup.then(|| "--cleanup".to_owned()));
+        let forwards = if self.no_ip_forward { Vec::new() } else { self.families() };
+        Ok(proxy::Options::from_flags(flags)?.with_forwarding(forwards))
+    }
+
+    /// Returns the families of the cluster IPs.
+    fn families(&self) -> Vec<Family> {
+        self.server.service_cluster_ip_range.iter().map(|range| Family::of(range.addr())).collect()
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.write_kubeconfig.clone().unwrap_or_else(|| self.server.data_dir.join(KUBECONFIG))
+    }
+}
+
+/// What a start is made from, when the options are checked.
+struct Plan {
+    options: Options,
+    agent: proxy::Options,
+    /// The objects of the Services of the command line.
+    objects: Vec<Value>,
+    /// The name of the Node.
+    node: String,
+}
+
+impl Plan {
+    fn new(options: Options) -> anyhow::Result<Self> {
+        let agent = options.agent()?;
+        let configured = Configured::load(&agent)?;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let node = configured.own_node_name(&host)?;
+        let objects = services::objects(&options.services, &options.families())?;
+        if options.server.tls.has_other_certificate() {
+            bail!(
+                "--tls-cert-file: the agent trusts the server's own certificates only; leave it out, or run `portolan serve` \
+                   and `portolan proxy`"
+            );
+        }
+        for family in Family::BOTH {
+            let count = options.node_ip.iter().filter(|ip| Family::of(**ip) == family).count();
+            anyhow::ensure!(
+                count <= 1,
+                "--node-ip: {count} {family} addresses; write at most one of each family"
+            );
+        }
+        if let Some(path) = options.write_kubeconfig.as_deref().filter(|_| options.server.tls.has_tls()) {
+            kubeconfig::check_replaceable(path)?;
+        }
+        Ok(Self { options, agent, objects, node })
+    }
+
+    /// Returns the Services of the command line. They belong to this host: others may use the same store.
+    fn given(&self) -> Given {
+        Given { source: format!("the command line of {}", self.node), objects: self.objects.clone() }
+    }
+
+    fn warn(&self) {
+        if self.options.server.has_health_checks() && !self.objects.is_empty() {
+            let mend = "declare them in manifests, with the annotation portolan.dev/health-check";
+            tracing::warn!(mend, "--health-checks: Services of arguments are not checked");
+        }
+    }
+}
+
+/// Runs until SIGTERM or SIGINT, or until the agent or the server fails.
+pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+    if options.cleanup {
+        return proxy::run(&options.agent()?).map(|()| ExitCode::SUCCESS);
+    }
+    let plan = Plan::new(options)?;
+    if plan.options.dry_run {
+        return dry_run::run(&plan).map(|()| ExitCode::SUCCESS);
+    }
+    logging::start(&Logging { verbosity: plan.options.v.into(), ..Logging::default() })?;
+    serve(plan).map(|()| ExitCode::SUCCESS)
+}
+
+fn serve(plan: Plan) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        privilege::is_effective(),
+        "this needs the capability CAP_NET_ADMIN: run it as root, or in namespaces of your own (`unshare -Urn`)"
+    );
+    plan.warn();
+    let given = plan.given();
+    let Plan { options, agent, node, .. } = plan;
+    let access = Access {
+        has_tls: options.server.tls.has_tls(),
+        pki: pki_folder(&options.server.data_dir),
+        token: ProcessToken::new(Role::Proxy).context("the kernel gives no random numbers")?,
+        kubeconfig: options.kubeconfig(),
+    };
+    let manifests = options.server.manifests.clone();
+    let addresses = match options.node_ip.as_slice() {
+        [] => host::follow().context("cannot start a thread")?,
+        given => watch::channel(given.to_vec()).1,
+    };
+    let parts = Parts {
+        given,
+        node: OwnNode { name: node.clone(), addresses, is_given: !options.node_ip.is_empty() },
+        token: access.token.clone(),
+    };
+    let mut server = Server::start(options.server, parts).context("cannot start a thread")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    let Started { address, api } = runtime.block_on(server.started())?;
+    reach(address)?;
+    let applied = runtime.block_on(async { tokio::time::timeout(PRINT_WITHIN, server.applied()).await });
+    let unread = manifests.filter(|_| applied.is_err()).map(|folder| folder.display().to_string());
+    applied.unwrap_or(Ok(()))?;
+    let url = listening::url(address, access.has_tls);
+    let local = access.set_up(&url)?;
+    let kubeconfig = access.kubeconfig.display().to_string();
+    let summary = Summary {
+        node: &node,
+        addresses: &screen::node_addresses(&api, &node),
+        rows: &screen::rows(&api),
+        unread: unread.as_deref(),
+        url: &url,
+        kubeconfig: access.has_tls.then_some(&kubeconfig),
+        socket: options.control_socket.as_deref(),
+    };
+    print(&summary.text());
+    let outcome = proxy::run_beside(&agent.with_local_server(local), server.ended());
+    server.stop();
+    outcome
+}
+
+/// How clients on this host get access to the server.
+struct Access {
+    has_tls: bool,
+    /// The folder of the server's certificates.
+    pki: PathBuf,
+    /// The token of the agent.
+    token: ProcessToken,
+    /// The file for kubectl.
+    kubeconfig: PathBuf,
+}
+
+impl Access {
+    /// Writes the kubeconfig of kubectl. Returns the access of the agent.
+    fn set_up(&self, url: &str) -> anyhow::Result<LocalServer> {
+        if !self.has_tls {
+            return Ok(LocalServer::of_kubeconfig(&without_credentials(url)));
+        }
+        let (pki, path) = (Pki::open(&self.pki).context("--data-dir")?, &self.kubeconfig);
+        let admin = Kubeconfig::with_certificate(&pki, url, None, Role::Admin, Role::Admin.default_user())?;
+        admin.write(path).with_context(|| {
+            format!("cannot write {}; name another file with --write-kubeconfig", path.display())
+        })?;
+        Ok(LocalServer::of_kubeconfig(Kubeconfig::of_process(&pki, url, &self.token)?.text()))
+    }
+}
+
+/// Returns a kubeconfig for a server that asks for no credentials.
+fn without_credentials(url: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: portolan\n\
+         clusters: [{{name: portolan, cluster: {{server: \"{url}\"}}}}]\n\
+         users: [{{name: portolan, user: {{}}}}]\n\
+         contexts: [{{name: portolan, context: {{cluster: portolan, user: portolan}}}}]\n"
+    )
+}
+
+/// Checks that this host reaches its own server. Otherwise the agent would wait without end.
+fn reach(address: SocketAddr) -> anyhow::Result<()> {
+    let here = listening::from_here(address);
+    match TcpStream::connect_timeout(&here, CONNECT_WITHIN) {
+        Err(error) if error.kind() == io::ErrorKind::NetworkUnreachable => {
+            bail!("this host does not reach its own API server at {here}: {error}; run `ip link set lo up`")
+        }
+        // The agent logs other errors, and tries again.
+        _ => Ok(()),
+    }
+}
+
+/// Prints to the standard output, which may be closed.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

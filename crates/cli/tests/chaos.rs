@@ -1,0 +1,337 @@
+//! Faults at random, while Services change and carry traffic: the agent is killed, paused, starved of file descriptors,
+//! restarted in another mode or given another configuration, its API server goes away, and other programs remove its rules.
+//! After each fault the kernel has what the objects ask for (`portolan plan` finds nothing to change), every Service reaches
+//! exactly its endpoints, and no packet was lost but for those that met removed rules.
+//!
+//! `CHAOS_SECONDS` sets the time for which faults go on, `PORTOLAN_SEED` repeats the same choices. Each fault is a line of
+//! the output: `make chaos` shows them. Needs root, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use portolan_serve::Resource;
+use portolan_testkit::{Pod, PortolanProcess, ProbeResult, Protocol, Traffic, TrafficReport, eventually};
+use rustix::process::Signal;
+
+use common::load::{self, busy_services};
+use common::{BINARY, Cluster, PATIENCE, at, ends_as, objects, reaches};
+
+/// The modes that keep open connections when their agent ends. Connections of the userspace mode end with it.
+const MODES: [&str; 2] = ["nftables", "iptables"];
+/// Services that come and go, besides those that carry the load.
+const SERVICES: u8 = 6;
+/// Time for which faults go on in `make test`.
+const USUAL: Duration = Duration::from_secs(40);
+/// Growth of the agent's memory that no fault may cause.
+const GROWTH: u64 = 16 << 20;
+
+/// What is done to the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    /// Nothing but edits.
+    None,
+    /// `kill -9`, edits, and a start in a mode.
+    Kill(&'static str),
+    /// SIGTERM, edits, and a start in a mode.
+    Restart(&'static str),
+    /// The configuration names another mode.
+    Switch(&'static str),
+    /// SIGSTOP, edits, SIGCONT.
+    Pause,
+    /// The API server ends, objects change, and it starts again.
+    ServerAway,
+    /// The agent can open no file and no socket, while the API server ends and starts again.
+    NoDescriptors,
+    /// Another program removes all rules of Services in a family.
+    Flush,
+    /// Another program removes some of the rules.
+    Damage,
+}
+
+impl Fault {
+    fn draw(rng: &mut Rng) -> Self {
+        let mode = MODES[rng.usize(..MODES.len())];
+        let all = [
+            Self::None,
+            Self::Kill(mode),
+            Self::Restart(mode),
+            Self::Switch(mode),
+            Self::Pause,
+            Self::ServerAway,
+            Self::NoDescriptors,
+            Self::Flush,
+            Self::Damage,
+        ];
+        all[rng.usize(..all.len())]
+    }
+
+    /// Returns true if packets meet removed rules until the agent has written them again.
+    const fn removes_rules(self) -> bool {
+        matches!(self, Self::Flush | Self::Damage)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("edits only"),
+            Self::Kill(mode) => write!(f, "kill -9 and start in mode {mode}"),
+            Self::Restart(mode) => write!(f, "restart in mode {mode}"),
+            Self::Switch(mode) => write!(f, "switch to mode {mode}"),
+            Self::Pause => f.write_str("stop and continue"),
+            Self::ServerAway => f.write_str("API server away"),
+            Self::NoDescriptors => f.write_str("no file descriptors"),
+            Self::Flush => f.write_str("all rules removed"),
+            Self::Damage => f.write_str("some rules removed"),
+        }
+    }
+}
+
+#[test]
+fn no_fault_loses_what_it_need_not() {
+    let seed =
+        std::env::var("PORTOLAN_SEED").map_or_else(|_| fastrand::u64(..), |text| text.parse().unwrap());
+    let seconds = std::env::var("CHAOS_SECONDS").ok().map(|text| text.parse().unwrap());
+    let length = seconds.map_or(USUAL, Duration::from_secs);
+    println!("PORTOLAN_SEED={seed} for {length:?}");
+    let mut chaos = Chaos::start(seed);
+    let begin = Instant::now();
+    let mut faults: BTreeMap<String, usize> = BTreeMap::new();
+    while begin.elapsed() < length {
+        let fault = chaos.next();
+        *faults.entry(fault.to_string()).or_default() += 1;
+    }
+    println!("{} faults: {faults:?}", chaos.number);
+}
+
+struct Chaos {
+    cluster: Cluster,
+    proxy: PortolanProcess,
+    mode: &'static str,
+    rng: Rng,
+    number: usize,
+    /// The endpoints of each Service that comes and goes, as indexes of all pods.
+    services: BTreeMap<u8, Vec<usize>>,
+    /// Resident memory after the first fault of this process.
+    resident: Option<u64>,
+}
+
+impl Chaos {
+    fn start(seed: u64) -> Self {
+        let cluster = Cluster::new();
+        busy_services(&cluster);
+        let mode = MODES[0];
+        let proxy = cluster.proxy_with(&configuration(mode));
+        let (rng, services) = (Rng::with_seed(seed), BTreeMap::new());
+        Self { cluster, proxy, mode, rng, number: 0, services, resident: None }
+    }
+
+    /// Draws a fault, and checks that everything is right after it.
+    fn next(&mut self) -> Fault {
+        let fault = Fault::draw(&mut self.rng);
+        self.number += 1;
+        let load = load::start(&self.cluster);
+        let edits = self.rng.u8(1..=8);
+        self.cause(fault, edits);
+        self.settle(fault);
+        let reports = stop(load);
+        let count = |of: fn(&TrafficReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum::<u64>();
+        let lost = count(lost);
+        let (asked, sent) = (count(|report| report.connections_ok), count(|report| report.udp_sent));
+        println!(
+            "{:3}: {fault}, {edits} edits: {lost} lost of {asked} connections and {sent} datagrams",
+            self.number
+        );
+        assert!(fault.removes_rules() || lost == 0, "{fault}: {reports:#?}\n{}", self.proxy.output());
+        if fault.removes_rules() {
+            // A SYN that met no rule has an entry without translation. A connection from the same port within two
+            // minutes continues it.
+            self.on_node("conntrack", &["-F"]);
+        }
+        self.services_are_right();
+        self.memory_is_flat(fault);
+        fault
+    }
+
+    fn cause(&mut self, fault: Fault, edits: u8) {
+        match fault {
+            Fault::None => self.edit(edits),
+            Fault::Kill(mode) => {
+                self.edit(edits / 2);
+                self.proxy.kill().unwrap();
+                self.edit(edits.div_ceil(2));
+                self.start_in(mode);
+            }
+            Fault::Restart(mode) => {
+                self.edit(edits / 2);
+                self.proxy.terminate(PATIENCE).unwrap();
+                self.edit(edits.div_ceil(2));
+                self.start_in(mode);
+            }
+            Fault::Switch(mode) => {
+                self.edit(edits / 2);
+                self.cluster.configure(&configuration(mode));
+                self.mode = mode;
+                self.edit(edits.div_ceil(2));
+            }
+            Fault::Pause => {
+                self.proxy.signal(Signal::STOP);
+                self.edit(edits);
+                self.proxy.signal(Signal::CONT);
+            }
+            Fault::ServerAway => {
+                self.cluster.stop_server();
+                self.edit(edits);
+                self.cluster.restart_server();
+            }
+            Fault::NoDescriptors => {
+                let process = self.proxy.id().to_string();
+                let limit = |value: &str| run("prlimit", &["--pid", &process, &format!("--nofile={value}")]);
+                limit("0:");
+                self.cluster.stop_server();
+                self.edit(edits);
+                self.cluster.restart_server();
+                limit("1024:");
+            }
+            Fault::Flush => {
+                self.edit(edits);
+                let family = ["ip", "ip6"][self.rng.usize(..2)];
+                self.remove_rules(family);
+            }
+            Fault::Damage => {
+                self.edit(edits);
+                let family = ["ip", "ip6"][self.rng.usize(..2)];
+                self.damage(family);
+            }
+        }
+    }
+
+    fn start_in(&mut self, mode: &'static str) {
+        self.proxy = self.cluster.start_proxy(&configuration(mode));
+        (self.mode, self.resident) = (mode, None);
+    }
+
+    /// Creates, changes and deletes Services. They have any endpoints, or none.
+    fn edit(&mut self, times: u8) {
+        for _ in 0..times {
+            let number = self.rng.u8(..SERVICES);
+            let name = format!("random-{number}");
+            let pods = self.cluster.all_pods();
+            let mut chosen: Vec<usize> = (0..pods.len()).collect();
+            chosen.retain(|_| self.rng.bool());
+            if self.rng.u8(..4) == 0 && self.services.remove(&number).is_some() {
+                self.cluster.delete(Resource::Service, &name);
+                self.cluster.delete(Resource::EndpointSlice, &format!("{name}-1"));
+                continue;
+            }
+            let endpoints: Vec<&Pod> = chosen.iter().map(|&index| pods[index]).collect();
+            self.cluster.service(objects::cluster_ip(&name, &address(number)), &endpoints);
+            self.services.insert(number, chosen);
+        }
+    }
+
+    /// Removes all rules that lead packets of a family to Services.
+    fn remove_rules(&self, family: &str) {
+        match self.mode {
+            "nftables" => self.on_node("nft", &["delete", "table", family, "portolan"]),
+            _ => self.on_node(iptables(family), &["-t", "nat", "-F"]),
+        };
+    }
+
+    fn damage(&self, family: &str) {
+        match self.mode {
+            "nftables" => self.on_node("nft", &["flush", "map", family, "portolan", "endpoints"]),
+            _ => self.on_node(iptables(family), &["-t", "nat", "-F", "KUBE-SERVICES"]),
+        };
+    }
+
+    fn on_node(&self, program: &str, arguments: &[&str]) -> String {
+        self.cluster.world.node().namespace().output(program, arguments).unwrap()
+    }
+
+    /// Waits until the kernel has what the objects ask for.
+    fn settle(&mut self, fault: Fault) {
+        let (file, master) = (self.cluster.configuration_file(), self.cluster.master());
+        let arguments = ["plan", "--config", file.to_str().unwrap(), "--master", &master];
+        let node = self.cluster.world.node().namespace();
+        let mut last = None;
+        let settled = eventually(PATIENCE, "nothing to change", || {
+            let ended = self.proxy.ended();
+            assert!(ended.is_none(), "{fault}: the agent ended: {}", self.proxy.output());
+            let plan = node.run(|| Command::new(BINARY).args(arguments).output().unwrap()).unwrap();
+            let done = plan.status.code() == Some(0);
+            last = Some(plan);
+            done
+        });
+        assert!(settled.is_ok(), "{fault}: {}\n{}", text(last.as_ref().unwrap()), self.proxy.output());
+    }
+
+    /// Checks from outside that every Service reaches exactly its endpoints.
+    fn services_are_right(&self) {
+        let (pods, client) = (self.cluster.all_pods(), self.cluster.world.client().namespace());
+        for (number, endpoints) in &self.services {
+            let to = at(&format!("{}:80", address(*number)));
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                if endpoints.is_empty() {
+                    ends_as(client, protocol, to, ProbeResult::Refused);
+                } else {
+                    let endpoints: Vec<&Pod> = endpoints.iter().map(|&index| pods[index]).collect();
+                    reaches(client, protocol, to, &endpoints);
+                }
+            }
+        }
+    }
+
+    fn memory_is_flat(&mut self, fault: Fault) {
+        let now = self.proxy.resident().unwrap();
+        let first = *self.resident.get_or_insert(now);
+        assert!(now <= first + GROWTH, "{fault}: {first} bytes became {now}");
+    }
+}
+
+/// Returns the configuration of a mode. Without notifications, removed rules are noticed within the sync period.
+fn configuration(mode: &str) -> String {
+    format!("mode: {mode}\niptables: {{minSyncPeriod: 0s, syncPeriod: 2s}}\n")
+}
+
+fn address(number: u8) -> String {
+    format!("10.96.0.{}", 100 + number)
+}
+
+fn iptables(family: &str) -> &'static str {
+    if family == "ip" { "iptables-nft" } else { "ip6tables-nft" }
+}
+
+/// Stops the load.
+fn stop(load: Vec<(&'static str, Traffic)>) -> Vec<(&'static str, TrafficReport)> {
+    let reports: Vec<_> = load.into_iter().map(|(name, traffic)| (name, traffic.stop().unwrap())).collect();
+    for (name, report) in &reports {
+        assert!(report.connections_ok > 0 && report.udp_sent > 0, "{name}: {report}");
+    }
+    reports
+}
+
+/// Returns the number of connections, streams and datagrams that were lost. UDP flows may move to another endpoint.
+const fn lost(report: &TrafficReport) -> u64 {
+    report.connections_failed + report.streams_broken + report.udp_lost
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{program} {arguments:?}: {}", text(&output));
+}
+
+fn text(output: &Output) -> String {
+    [&output.stdout[..], &output.stderr].map(String::from_utf8_lossy).concat()
+}

@@ -1,0 +1,139 @@
+//! A rolling update of a Service with the external traffic policy Local, in every mode, under load: the health check node
+//! port, endpoints that terminate, and connections that are open meanwhile. Needs root, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use portolan_testkit::{Pod, Protocol, Traffic, eventually};
+use serde_json::{Value, json};
+
+use common::http::get;
+use common::load::{assert_lossless_but_answers, plan};
+use common::{Cluster, PATIENCE, at, ipvs, objects, page, reaches};
+
+const LOAD_BALANCER: &str = "198.51.100.7:80";
+const NODE_PORT: &str = "192.168.100.1:30080";
+/// Replies of an endpoint that is removed may be on their way when its UDP flows are deleted.
+const ANSWERS_ON_THEIR_WAY: u64 = 3;
+
+#[test]
+fn in_nftables_mode() {
+    nothing_is_lost(&Cluster::new(), "nftables");
+}
+
+#[test]
+fn in_iptables_mode() {
+    nothing_is_lost(&Cluster::new(), "iptables");
+}
+
+#[test]
+fn in_userspace_mode() {
+    nothing_is_lost(&Cluster::new(), "userspace");
+}
+
+#[test]
+fn in_ipvs_mode() {
+    if let Some(cluster) = ipvs::cluster() {
+        nothing_is_lost(&cluster, "ipvs");
+    }
+}
+
+/// An endpoint of a rolling update.
+#[derive(Clone, Copy)]
+enum Endpoint<'a> {
+    Ready(&'a Pod),
+    /// It still serves, but is not ready.
+    Terminating(&'a Pod),
+}
+
+use Endpoint::{Ready, Terminating};
+
+impl<'a> Endpoint<'a> {
+    const fn pod(&self) -> &'a Pod {
+        match self {
+            Ready(pod) | Terminating(pod) => pod,
+        }
+    }
+}
+
+fn nothing_is_lost(cluster: &Cluster, mode: &str) {
+    let [old, new] = cluster.world.pods() else { panic!("two pods") };
+    cluster.apply(service());
+    update(cluster, &[Ready(old)]);
+    let _proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
+    assert_eq!(page(cluster, "/proxyMode"), mode);
+    expect(cluster, &[old], 1);
+    let load = load(cluster);
+
+    update(cluster, &[Ready(old), Ready(new)]);
+    expect(cluster, &[old, new], 2);
+    // New connections avoid the endpoint that terminates. Its open ones stay.
+    update(cluster, &[Terminating(old), Ready(new)]);
+    expect(cluster, &[new], 1);
+    update(cluster, &[Ready(new)]);
+    expect(cluster, &[new], 1);
+
+    // No endpoint is ready: the load balancer learns it from the health check, and what it still sends is served.
+    update(cluster, &[Terminating(new)]);
+    expect(cluster, &[new], 0);
+    update(cluster, &[Terminating(new), Ready(old)]);
+    expect(cluster, &[old], 1);
+    update(cluster, &[Ready(old)]);
+    expect(cluster, &[old], 1);
+    assert_lossless_but_answers(load, ANSWERS_ON_THEIR_WAY, mode);
+}
+
+fn service() -> Value {
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["externalTrafficPolicy"] = json!("Local");
+    service["spec"]["healthCheckNodePort"] = json!(32_000);
+    service
+}
+
+/// Writes the EndpointSlice of the Service.
+fn update(cluster: &Cluster, endpoints: &[Endpoint<'_>]) {
+    let pods: Vec<&Pod> = endpoints.iter().map(Endpoint::pod).collect();
+    let mut slice = objects::slice("web", &pods, &objects::ports(&service()));
+    for (endpoint, object) in endpoints.iter().zip(slice["endpoints"].as_array_mut().unwrap()) {
+        if matches!(endpoint, Terminating(_)) {
+            object["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
+        }
+    }
+    cluster.apply(slice);
+}
+
+/// Waits until new connections from outside reach exactly these pods, and the health check has this number of endpoints.
+fn expect(cluster: &Cluster, pods: &[&Pod], ready: usize) {
+    let client = cluster.world.client().namespace();
+    for to in [LOAD_BALANCER, NODE_PORT] {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            reaches(client, protocol, at(to), pods);
+        }
+    }
+    let node = cluster.world.node().namespace();
+    let status = if ready == 0 { 503 } else { 200 };
+    let mut last = String::new();
+    let outcome = eventually(PATIENCE, "the health check", || {
+        let Some(answer) = get(node, at("192.168.100.1:32000"), "/") else { return false };
+        last = format!("{} {}", answer.status, answer.body);
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        answer.status == status && body["localEndpoints"] == json!(ready)
+    });
+    assert!(outcome.is_ok(), "{ready}: {last}");
+}
+
+/// Starts TCP streams, TCP connections and UDP flows from outside and from the other pods.
+fn load(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
+    let (client, remote) = (cluster.world.client().namespace(), cluster.world.remote_pods()[0].namespace());
+    let ways = [
+        ("client to load balancer", client, LOAD_BALANCER),
+        ("client to node port", client, NODE_PORT),
+        ("pod to cluster IP", remote, "10.96.0.10:80"),
+    ];
+    ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
+}

@@ -1,0 +1,63 @@
+//! Counters of Services: switched on by a changed file, and shown by the command, as JSON and as metrics.
+
+use portolan_testkit::{Probe, ProbeResult, Protocol, eventually};
+use serde_json::Value;
+
+use super::common::{Cluster, PATIENCE, at, http, in_sync, logged, objects};
+use super::{LISTENING, METRICS, status};
+
+/// Number of connections.
+const CONNECTIONS: u64 = 12;
+
+#[test]
+fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
+    let cluster = Cluster::new();
+    cluster.service(objects::cluster_ip("web", "10.96.0.77"), &[&cluster.world.pods()[0]]);
+    let (socket, node) = (cluster.control_socket(), cluster.world.node().namespace());
+    let mut proxy = cluster.start_proxy("");
+    logged(&mut proxy, LISTENING, 1);
+    in_sync(&mut proxy);
+    let metrics = || http::get(node, at(METRICS), "/metrics/services").unwrap();
+    let shown = status(&socket, &["--counters"]);
+    let off = "Not counted: the nftables mode counts only if portolan.serviceCounters is true.\n";
+    assert_eq!((shown.code, shown.stdout.as_str()), (0, off), "{}", shown.stderr);
+    assert_eq!(metrics().status, 404);
+
+    cluster.configure("portolan: {serviceCounters: true, serviceMetrics: 5}\n");
+    let port = || {
+        let shown = status(&socket, &["--service", "default/web", "-o", "json"]).json();
+        let ports = shown["services"][0]["ports"].as_array().unwrap().clone();
+        ports.into_iter().find(|port| port["protocol"] == "TCP" && port["family"] == "IPv4").unwrap()
+    };
+    let counted = |wanted: u64| {
+        let outcome =
+            eventually(PATIENCE, "the counts", || port()["counters"]["passed"]["connections"] == wanted);
+        assert!(outcome.is_ok(), "{wanted}: {:#}\n{}", port(), proxy.output());
+    };
+    counted(0);
+    for _ in 0..CONNECTIONS {
+        let probe = Probe::new(Protocol::Tcp, at("10.96.0.77:80"));
+        let result = cluster.world.client().namespace().probe(probe).unwrap();
+        assert!(matches!(result, ProbeResult::Reached(_)), "{result:?}");
+    }
+    counted(CONNECTIONS);
+    let port = port();
+    assert_eq!(port["endpoints"][0]["counters"]["connections"], Value::from(CONNECTIONS), "{port:#}");
+    assert!(port["counters"]["passed"]["bytes"].is_null(), "{port:#}");
+
+    let shown = status(&socket, &["--service", "default/web"]);
+    let endpoint = format!(":{}: {CONNECTIONS} connections\n", super::common::BACKEND_PORT);
+    assert!(shown.stdout.contains(&endpoint), "{}", shown.stdout);
+    let shown = status(&socket, &["--counters", "--namespace", "default"]);
+    let busiest = shown.stdout.lines().nth(1).unwrap_or_default();
+    let words: Vec<&str> = busiest.split_whitespace().collect();
+    assert!(words.first() == Some(&"default/web") && words.contains(&"12"), "{}", shown.stdout);
+    let empty = status(&socket, &["--counters", "--namespace", "other", "-o", "json"]).json();
+    assert_eq!(empty["services"], Value::Array(Vec::new()));
+
+    let page = metrics();
+    assert_eq!(page.status, 200, "{}", page.body);
+    let samples: Vec<&str> = page.body.lines().filter(|line| !line.starts_with('#')).collect();
+    let is_web = |line: &&str| line.contains("service=\"web\"") && line.ends_with("} 12");
+    assert!(samples.len() == 1 && samples.iter().all(is_web), "{}", page.body);
+}

@@ -1,0 +1,383 @@
+//! `portolan up`: the API server and the node agent in one process, with real packets.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::api::{Api, DeleteParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Protocol, World, eventually};
+use tempfile::{TempDir, tempdir};
+
+use common::{BACKEND_PORT, BINARY, NODE, PATIENCE, backends, in_sync, reaches};
+
+const FORWARD: &str = "net/ipv4/ip_forward";
+
+/// A data folder, and the arguments that every start has.
+struct Site {
+    folder: TempDir,
+}
+
+impl Site {
+    fn new() -> Self {
+        Self { folder: tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn arguments(&self, more: &[&str]) -> Vec<String> {
+        let (data, socket) = (self.path("data"), self.path("proxy.sock"));
+        let mut all = vec![
+            "up".to_owned(),
+            format!("--data-dir={}", data.display()),
+            format!("--control-socket={}", socket.display()),
+            "--proxy-mode=nftables".to_owned(),
+            format!("--hostname-override={NODE}"),
+        ];
+        all.extend(more.iter().map(|&argument| argument.to_owned()));
+        all
+    }
+
+    fn start(&self, node: &Namespace, more: &[&str]) -> PortolanProcess {
+        let arguments = self.arguments(more);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        PortolanProcess::start(node, BINARY.as_ref(), &arguments).unwrap()
+    }
+
+    /// Starts the program and waits until the kernel has everything.
+    fn up(&self, node: &Namespace, more: &[&str]) -> PortolanProcess {
+        let mut up = self.start(node, more);
+        in_sync(&mut up);
+        up
+    }
+
+    /// Runs the program to its end. Returns its exit code and output.
+    fn run(&self, node: &Namespace, more: &[&str]) -> (i32, String) {
+        let mut up = self.start(node, more);
+        let status = up.wait_for_end(PATIENCE).unwrap();
+        (status.code().unwrap(), up.output())
+    }
+
+    /// Runs a client with the kubeconfig that the program has written.
+    fn client<T: Send>(
+        &self,
+        node: &Namespace,
+        work: impl AsyncFnOnce(Client) -> kube::Result<T> + Send,
+    ) -> T {
+        let kubeconfig = self.path("data/admin.conf");
+        let work = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let file = Kubeconfig::read_from(kubeconfig).unwrap();
+                let config =
+                    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
+                work(Client::try_from(config).unwrap()).await.unwrap()
+            })
+        };
+        node.run(work).unwrap()
+    }
+
+    /// Returns the `InternalIP`s of the Node.
+    fn node_addresses(&self, node: &Namespace) -> Vec<String> {
+        let found = self.client(node, async |client| Api::<Node>::all(client).get(NODE).await);
+        let addresses = found.status.and_then(|status| status.addresses).unwrap_or_default();
+        addresses.into_iter().filter(|it| it.type_ == "InternalIP").map(|it| it.address).collect()
+    }
+}
+
+/// Returns an argument that serves these pods.
+fn service(name: &str, pods: &[&Pod], family: Family) -> String {
+    let at = |pod: &&Pod| SocketAddr::new(pod.address(family), BACKEND_PORT).to_string();
+    format!("{name}:{}", pods.iter().map(at).collect::<Vec<_>>().join(","))
+}
+
+/// Returns where the summary says that a Service is reached.
+fn printed(output: &str, service: &str) -> Vec<SocketAddr> {
+    let line = output.lines().find_map(|line| line.trim_start().strip_prefix(service)).unwrap_or_else(|| {
+        panic!("no {service} in {output}");
+    });
+    let reached = line.split(" -> ").next().unwrap();
+    reached.trim_start_matches(':').split(',').map(|at| at.trim().parse().unwrap()).collect()
+}
+
+#[test]
+fn arguments_alone_make_services_that_outlive_a_restart() {
+    let world: World = common::world();
+    let (node, client) = (world.node().namespace(), world.client().namespace());
+    let (first, second, far) = (&world.pods()[0], &world.pods()[1], &world.remote_pods()[0]);
+    let site = Site::new();
+    let web = service("web=80", &[first, far], Family::Ipv4);
+    let dns = service("shop/dns=53/udp", &[second], Family::Ipv4);
+    let mut up = site.up(node, &[&web, &dns]);
+    let output = up.output();
+    let (web_at, dns_at) = (printed(&output, "default/web 80/TCP"), printed(&output, "shop/dns 53/UDP"));
+    assert_eq!((web_at.len(), web_at[0].port(), dns_at[0].port()), (2, 80, 53), "{output}");
+    assert!(output.contains(" -> 2 backends") && output.contains("portolan status --socket "), "{output}");
+    for from in [node, client] {
+        for at in &web_at {
+            reaches(from, Protocol::Tcp, *at, &[first, far]);
+        }
+        reaches(from, Protocol::Udp, dns_at[1], &[second]);
+    }
+    reaches(second.namespace(), Protocol::Tcp, web_at[0], &[first, far]);
+
+    // The rules stay while nothing runs, and the addresses over a restart.
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+    reaches(node, Protocol::Tcp, web_at[0], &[first, far]);
+    let web = service("web=80", &[second], Family::Ipv4);
+    let mut up = site.up(node, &[&web]);
+    let output = up.output();
+    assert_eq!(printed(&output, "default/web 80/TCP"), web_at, "{output}");
+    assert!(!output.contains("shop/dns"), "{output}");
+    reaches(client, Protocol::Tcp, web_at[1], &[second]);
+    let is_gone = || backends(node, Protocol::Udp, dns_at[0]).is_empty();
+    eventually(PATIENCE, "the end of the Service that is not given", is_gone).unwrap();
+
+    // What a client deletes comes back, as with manifests.
+    site.client(node, async |client| {
+        Api::<Service>::namespaced(client, "default").delete("web", &DeleteParams::default()).await.map(drop)
+    });
+    let is_back = || {
+        let found = site
+            .client(node, async |client| Api::<Service>::namespaced(client, "default").get_opt("web").await);
+        found.is_some()
+    };
+    eventually(PATIENCE, "the Service again", is_back).unwrap();
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+
+    let (code, output) = site.run(node, &["--cleanup"]);
+    assert_eq!(code, 0, "{output}");
+    assert_eq!(node.output("nft", &["list", "tables"]).unwrap(), "");
+    assert!(site.path("data").exists(), "the data stays");
+}
+
+#[test]
+fn both_families_of_one_service() {
+    let world: World = common::world();
+    let node = world.node().namespace();
+    let pod = &world.pods()[0];
+    let site = Site::new();
+    let backends = Family::BOTH.map(|family| SocketAddr::new(pod.address(family), BACKEND_PORT));
+    let web = format!("web=80:{},{}", backends[0], backends[1]);
+    let up = site.up(node, &["--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112", &web]);
+    for at in printed(&up.output(), "default/web 80/TCP") {
+        reaches(world.client().namespace(), Protocol::Tcp, at, &[pod]);
+    }
+}
+
+/// Returns a host with one interface and no default route.
+fn host(name: &str) -> Namespace {
+    let host = Namespace::new(name).unwrap();
+    host.ip("link set lo up\nlink add eth0 type veth peer name peer0\nlink set peer0 up\nlink set eth0 up\n\
+         addr add 192.0.2.10/24 dev eth0\n")
+        .unwrap();
+    host
+}
+
+#[test]
+fn the_node_follows_the_addresses_of_the_host() {
+    let host = host("host");
+    host.write_sysctls(&[(FORWARD.to_owned(), "0")]).unwrap();
+    let site = Site::new();
+    let mut up = site.up(&host, &["--listen=127.0.0.1:7443"]);
+    let output = up.output();
+    assert!(output.contains(&format!("Services on {NODE} (192.0.2.10")), "{output}");
+    assert!(output.contains("  none yet") && !output.contains("is not passed on"), "{output}");
+    assert_eq!(host.output("cat", &[&format!("/proc/sys/{FORWARD}")]).unwrap().trim(), "1");
+    let has = |wanted: &[&str]| {
+        let mut seen = Vec::new();
+        let outcome = eventually(PATIENCE, "the addresses of the Node", || {
+            seen = site.node_addresses(&host);
+            seen == wanted
+        });
+        assert!(outcome.is_ok(), "wanted {wanted:?}, saw {seen:?}");
+    };
+    has(&["192.0.2.10"]);
+    host.ip("addr add 2001:db8:7::10/64 dev eth0 nodad\n").unwrap();
+    has(&["192.0.2.10", "2001:db8:7::10"]);
+    host.ip("addr add 198.51.100.20/24 dev eth0\naddr del 192.0.2.10/24 dev eth0\n").unwrap();
+    has(&["198.51.100.20", "2001:db8:7::10"]);
+
+    // The subcommand knows where the server of the data folder listens.
+    let mut command = Command::new(BINARY);
+    command.args(["serve", "kubeconfig", "--role", "read-only", "--data-dir"]).arg(site.path("data"));
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("https://127.0.0.1:7443"), "{text}");
+
+    // Two servers cannot have one data folder.
+    let (code, output) = site.run(&host, &["--listen=127.0.0.1:7444"]);
+    assert!(code == 1 && output.contains("is in use by another process"), "{output}");
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+}
+
+#[test]
+fn manifests_are_served_and_their_node_stays() {
+    let host = host("manifests");
+    let site = Site::new();
+    let manifests = site.path("manifests");
+    fs::create_dir(&manifests).unwrap();
+    let node = format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: {NODE}}}\n\
+         status: {{addresses: [{{type: InternalIP, address: 192.0.2.77}}]}}\n"
+    );
+    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
+                   spec: {clusterIP: 10.96.0.80, ports: [{port: 80}]}\n";
+    fs::write(manifests.join("node.yaml"), node).unwrap();
+    fs::write(manifests.join("web.yaml"), service).unwrap();
+    let folder = format!("--manifests={}", manifests.display());
+    let mut up = site.up(&host, &[&folder, "api=81:10.0.0.1:1"]);
+    let output = up.output();
+    assert_eq!(printed(&output, "default/web 80/TCP"), [SocketAddr::new(IpAddr::from([10, 96, 0, 80]), 80)]);
+    assert_eq!(printed(&output, "default/api 81/TCP")[1].ip(), IpAddr::from([192, 0, 2, 77]), "{output}");
+    assert_eq!(site.node_addresses(&host), ["192.0.2.77"]);
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+
+    // An argument does not take an object from the manifests.
+    let (code, output) = site.run(&host, &[&folder, "web=80:10.0.0.1:1"]);
+    assert!(
+        code == 1
+            && output.contains(&format!("Service default/web of the command line of {NODE} exists already")),
+        "{output}"
+    );
+}
+
+#[test]
+fn a_dry_run_leaves_no_trace() {
+    let host = host("dry");
+    let site = Site::new();
+    let addons = ["--health-checks", "--dns-listen=192.0.2.10:10053", "--dns-forward=192.0.2.53"];
+    let arguments = [&["--dry-run", "shop/web=80:10.0.0.11:8080,10.0.0.12:8080"][..], &addons].concat();
+    let (code, output) = site.run(&host, &arguments);
+    assert_eq!(code, 0, "{output}");
+    for part in [
+        "which it makes",
+        "serve the Kubernetes API at 127.0.0.1:6443",
+        &format!("register Node {NODE} with 192.0.2.10"),
+        "mode nftables",
+        "turn on the forwarding of packets",
+        "shop/web 80/TCP, with a node port -> 2 backends",
+        "answer DNS requests for names below cluster.local at 192.0.2.10:10053, and forward other names",
+        "probe the endpoints of Services that have an annotation",
+        "Objects that are stored already were not compared",
+        "Nothing was changed",
+    ] {
+        assert!(output.contains(part), "{part}: {output}");
+    }
+    assert_eq!(fs::read_dir(site.folder.path()).unwrap().count(), 0);
+    assert_eq!(host.output("nft", &["list", "tables"]).unwrap(), "");
+    fs::write(
+        site.path("bad.yaml"),
+        "apiVersion: v1\nkind: Service\nmetadata: {name: b}\nspec: {ports: [{port: 0}]}\n",
+    )
+    .unwrap();
+    let folder = format!("--manifests={}", site.folder.path().display());
+    let (code, output) = site.run(&host, &["--dry-run", &folder]);
+    assert!(
+        code == 0 && output.contains("bad.yaml: document 1, line 1: Service \"b\" is invalid"),
+        "{output}"
+    );
+    let (code, output) = site.run(&host, &["--dry-run", "Web=80:10.0.0.11:8080"]);
+    assert!(code == 1 && output.contains("metadata.name"), "{output}");
+}
+
+#[test]
+fn wrong_arguments_and_missing_folders_are_one_error() {
+    let host = host("mistakes");
+    let site = Site::new();
+    fs::write(site.path("file"), "").unwrap();
+    let data = format!("--data-dir={}", site.path("file/data").display());
+    let manifests = format!("--manifests={}", site.path("nowhere").display());
+    let of_others = "clusters: [{name: work, cluster: {server: \"https://192.0.2.1\"}}]\n";
+    fs::write(site.path("config"), of_others).unwrap();
+    let kubeconfig = format!("--write-kubeconfig={}", site.path("config").display());
+    for (arguments, part) in [
+        (&["web"][..], "write [NAMESPACE/]NAME=PORT[/PROTOCOL]:BACKEND[,BACKEND...], such as web=80:"),
+        (&["web=80:10.0.0.1"], "`10.0.0.1` is no backend"),
+        (&["web=80:10.0.0.1:1", "web=80:10.0.0.2:1"], "port 80/TCP is given twice"),
+        (&["web=80:[2001:db8::1]:1"], "has no IPv6 range"),
+        (
+            &["web=80:127.0.0.1:1"],
+            r#"endpoints[0].addresses[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range"#,
+        ),
+        (&["--node-ip=192.0.2.1,192.0.2.2"], "--node-ip: 2 IPv4 addresses"),
+        (&["--listen=192.0.2.99:6443"], "this host does not have the address"),
+        (&[&manifests], "cannot follow the manifests folder"),
+        (&["--write-kubeconfig=/nonexistent/a"], "name another file with --write-kubeconfig"),
+        (&[&kubeconfig], "has other clusters (work)"),
+    ] {
+        let (code, output) = site.run(&host, arguments);
+        assert!(code == 1 && output.contains(part), "{arguments:?}: {output}");
+        assert_eq!(host.output("nft", &["list", "tables"]).unwrap(), "", "{arguments:?}");
+    }
+    assert_eq!(fs::read_to_string(site.path("config")).unwrap(), of_others);
+    let mut up = PortolanProcess::start(&host, BINARY.as_ref(), &["up", &data, "--control-socket="]).unwrap();
+    assert!(!up.wait_for_end(PATIENCE).unwrap().success());
+    assert!(up.output().contains("--data-dir"), "{}", up.output());
+}
+
+#[test]
+fn without_the_capability_nothing_is_made() {
+    let host = host("capability");
+    let folder = tempdir().unwrap();
+    let program = public_copy(folder.path());
+    let (program, data) = (program.to_str().unwrap(), folder.path().join("data"));
+    let option = format!("--data-dir={}", data.display());
+    let arguments = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", program, "up", &option];
+    let mut up = PortolanProcess::start(&host, "setpriv".as_ref(), &arguments).unwrap();
+    assert_eq!(up.wait_for_end(PATIENCE).unwrap().code(), Some(1));
+    assert!(up.output().contains("needs the capability CAP_NET_ADMIN: run it as root"), "{}", up.output());
+    assert!(!data.exists());
+}
+
+/// Returns a copy of the program that every user can run.
+fn public_copy(folder: &Path) -> PathBuf {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let file = folder.join("portolan");
+    fs::copy(BINARY, &file).unwrap();
+    file
+}
+
+#[test]
+fn a_plain_user_in_a_user_namespace() {
+    let host = host("user");
+    let folder = tempdir().unwrap();
+    let program = public_copy(folder.path());
+    let data = folder.path().join("data");
+    let command = format!(
+        "{} up --proxy-mode=nftables --data-dir={} --control-socket={} web=80:10.0.0.1:8080",
+        program.display(),
+        data.display(),
+        folder.path().join("proxy.sock").display()
+    );
+    let start = |line: &str| {
+        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+        let arguments = [&user[..], &["unshare", "-Urn", "sh", "-c", line]].concat();
+        PortolanProcess::start(&host, "setpriv".as_ref(), &arguments).unwrap()
+    };
+    let mut without_loopback = start(&format!("exec {command}"));
+    assert!(!without_loopback.wait_for_end(PATIENCE).unwrap().success());
+    let output = without_loopback.output();
+    assert!(output.contains("run `ip link set lo up`"), "{output}");
+
+    let mut up = start(&format!("ip link set lo up && exec {command}"));
+    in_sync(&mut up);
+    let output = up.output();
+    assert_eq!(printed(&output, "default/web 80/TCP").len(), 2, "{output}");
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+}

@@ -1,0 +1,273 @@
+//! Objects that the program itself gives, such as those of its command line. They are kept in sync like those of a folder:
+//! each has the annotation of manifests, an object that is no longer given is pruned, and a deleted one is created again.
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
+
+use portolan_api::Api;
+use portolan_schema::{Resource, json::Value};
+use thiserror::Error;
+use tokio::{
+    sync::watch,
+    time::{Duration, sleep},
+};
+
+use super::{
+    Folder, ObjectId, Reserved, Synced,
+    contents::{Contents, Found},
+    marker, object_id,
+};
+use crate::Feed;
+
+/// Delay after which objects that could not be written are tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Objects that the program gives.
+#[derive(Debug, Clone)]
+pub struct Given {
+    /// Where they come from, such as `the command line of host1`. Stands in the annotation in place of a folder, so a later
+    /// start with the same text finds them. Servers that share a store need different texts. Has no slash.
+    pub source: String,
+    /// The objects, each with a name.
+    pub objects: Vec<Value>,
+}
+
+/// The reason why given objects cannot be kept in sync.
+#[derive(Debug, Error)]
+pub enum GivenError {
+    /// The store has the object, and it does not come from this source.
+    #[error(
+        "{object} of {source_name} exists already, and was made by other means; give another name, or start once without this \
+         argument, delete the object, and start with it again"
+    )]
+    Taken {
+        /// The object.
+        object: String,
+        /// The source.
+        source_name: String,
+    },
+    /// Objects were refused.
+    #[error("{0}")]
+    Refused(String),
+    /// Objects were refused, and an earlier start has stored some of them with other fields.
+    #[error("{0}; if a stored object cannot change so, start once without this argument, then again with it")]
+    RefusedChange(String),
+}
+
+/// Keeps the stored objects in sync with given ones.
+#[derive(Debug)]
+pub struct Keeper {
+    folder: Folder,
+    files: HashMap<PathBuf, Vec<u8>>,
+    feed: Feed,
+}
+
+impl Keeper {
+    /// Applies the objects, and prunes those of an earlier start that are not among them.
+    ///
+    /// # Errors
+    /// An object belongs to someone else, and nothing was changed; or an object was refused.
+    pub async fn start(api: Arc<Api>, given: &Given) -> Result<Self, GivenError> {
+        let feed = Feed::new(api.store(), Resource::kept());
+        let folder = Folder::new(api, given.source.as_str().into());
+        let mut files = HashMap::new();
+        for object in &given.objects {
+            let id = object_id(object).map_err(|refusal| GivenError::Refused(refusal.to_string()))?;
+            folder.check_owner(&id, &given.source)?;
+            let text = serde_json::to_vec(object).map_err(|error| GivenError::Refused(error.to_string()))?;
+            files.insert(folder.path.join(file_name(&id)), text);
+        }
+        let stored: Vec<PathBuf> = folder.files.keys().cloned().collect();
+        let mut keeper = Self { folder, files, feed };
+        keeper.folder.sync(keeper.contents()).await;
+        let refused = || keeper.folder.files.iter().filter(|(_, file)| !file.complaints.is_empty());
+        let complaints = refused().flat_map(|(_, file)| &file.complaints);
+        // Each object is a file with one line.
+        let reasons =
+            complaints.map(|it| it.split_once(", line 1: ").map_or(it.as_str(), |(_, reason)| reason));
+        let is_change = refused().any(|(path, _)| stored.contains(path));
+        match reasons.collect::<Vec<_>>().as_slice() {
+            [] => Ok(keeper),
+            reasons if is_change => Err(GivenError::RefusedChange(reasons.join("; "))),
+            reasons => Err(GivenError::Refused(reasons.join("; "))),
+        }
+    }
+
+    /// Returns the objects, so that no folder declares them, too.
+    pub fn reserved(&self) -> Reserved {
+        let place = self.folder.path.clone();
+        let objects = self.folder.files.values().flat_map(|file| &file.objects);
+        Reserved(objects.map(|id| (id.clone(), place.clone())).collect())
+    }
+
+    /// Keeps the objects in sync until the server stops.
+    pub async fn run(mut self, mut stopping: watch::Receiver<bool>) {
+        tokio::select! {
+            () = self.follow() => {}
+            _ = stopping.wait_for(|stopping| *stopping) => {}
+        }
+    }
+
+    async fn follow(&mut self) {
+        let mut synced = Synced::Done;
+        loop {
+            tokio::select! {
+                () = self.feed.changed() => {
+                    let seen = self.feed.take();
+                    if !self.folder.observe(seen) {
+                        continue;
+                    }
+                }
+                () = sleep(RETRY), if synced == Synced::TryAgain => {}
+            }
+            synced = self.folder.sync(self.contents()).await;
+        }
+    }
+
+    fn contents(&self) -> Contents {
+        self.files.iter().map(|(path, text)| (path.clone(), Found::Content(text.clone()))).collect()
+    }
+}
+
+impl Folder {
+    /// Returns an error if the store has the object and it does not come from this folder.
+    fn check_owner(&self, id: &ObjectId, source_name: &str) -> Result<(), GivenError> {
+        match self.api.store().get(id.resource, &id.target().key()) {
+            Some(stored) if marker::file_of(id.resource, &stored, &self.path).is_none() => {
+                Err(GivenError::Taken { object: id.to_string(), source_name: source_name.to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Returns a name that no other object has. Names of objects have no underscore.
+fn file_name(id: &ObjectId) -> String {
+    format!("{}_{}_{}.json", id.resource.info().kind, id.namespace, id.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_api::{ApiConfig, Preconditions, Target, WriteOptions};
+    use portolan_schema::json::json;
+    use portolan_store::Scope;
+
+    use super::*;
+
+    const SOURCE: &str = "the command line of host1";
+
+    fn api() -> Arc<Api> {
+        Arc::new(Api::new(&ApiConfig::default()))
+    }
+
+    fn service(name: &str, port: u16) -> Value {
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"ports": [{"port": port}]}})
+    }
+
+    async fn start(api: &Arc<Api>, objects: Vec<Value>) -> Result<Keeper, GivenError> {
+        start_as(api, SOURCE, objects).await
+    }
+
+    async fn start_as(api: &Arc<Api>, source: &str, objects: Vec<Value>) -> Result<Keeper, GivenError> {
+        Keeper::start(Arc::clone(api), &Given { source: source.to_owned(), objects }).await
+    }
+
+    fn names(api: &Api) -> Vec<String> {
+        let snapshot = api.store().snapshot(Resource::Service, &Scope::default(), None).unwrap();
+        snapshot.objects.iter().map(|object| object.name().to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_later_start_prunes_what_is_not_given() {
+        let api = api();
+        drop(start(&api, vec![service("a", 80), service("b", 80)]).await.unwrap());
+        assert_eq!(names(&api), ["a", "b"]);
+        let address = |name: &str| {
+            let stored = api.store().get(Resource::Service, &format!("default/{name}")).unwrap().decode();
+            Value::Object(stored).pointer("/spec/clusterIP").cloned()
+        };
+        let before = address("b");
+        drop(start(&api, vec![service("b", 81)]).await.unwrap());
+        assert_eq!((names(&api), address("b")), (vec!["b".to_owned()], before));
+        drop(start(&api, Vec::new()).await.unwrap());
+        assert!(names(&api).is_empty());
+    }
+
+    #[tokio::test]
+    async fn two_hosts_keep_their_own_objects_in_one_store() {
+        let api = api();
+        let other = "the command line of host2";
+        drop(start(&api, vec![service("a", 80)]).await.unwrap());
+        drop(start_as(&api, other, vec![service("b", 80)]).await.unwrap());
+        drop(start(&api, vec![service("a", 80)]).await.unwrap());
+        assert_eq!(names(&api), ["a", "b"]);
+        let error = start_as(&api, other, vec![service("a", 80)]).await.unwrap_err().to_string();
+        assert!(
+            error.starts_with("Service default/a of the command line of host2 exists already"),
+            "{error}"
+        );
+        assert_eq!(names(&api), ["a", "b"], "a refused start changes nothing");
+        drop(start_as(&api, other, Vec::new()).await.unwrap());
+        assert_eq!(names(&api), ["a"]);
+    }
+
+    #[tokio::test]
+    async fn a_refused_change_names_the_mend() {
+        let api = api();
+        drop(start(&api, vec![service("a", 80)]).await.unwrap());
+        let mend = "start once without this argument, then again with it";
+        let other_family = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"},
+            "spec": {"ports": [{"port": 80}], "ipFamilies": ["IPv6"]}});
+        let error = start(&api, vec![other_family]).await.unwrap_err().to_string();
+        assert!(error.contains("spec.") && error.contains(mend), "{error}");
+        let error = start(&api, vec![service("b", 0)]).await.unwrap_err().to_string();
+        assert!(!error.contains(mend), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_object_of_others_is_an_error() {
+        let api = api();
+        api.apply(service("a", 80)).await.unwrap();
+        let revision = api.store().revision();
+        let error = start(&api, vec![service("b", 1), service("a", 81)]).await.unwrap_err().to_string();
+        assert!(
+            error.starts_with("Service default/a of the command line of host1 exists already"),
+            "{error}"
+        );
+        assert_eq!(api.store().revision(), revision, "nothing was written");
+    }
+
+    #[tokio::test]
+    async fn a_refusal_names_the_object_and_the_field() {
+        let error = start(&api(), vec![service("a", 0)]).await.unwrap_err().to_string();
+        assert!(error.starts_with("Service \"a\" is invalid: [spec.ports[0].port"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_deleted_object_comes_back_and_folders_do_not_get_it() {
+        let api = api();
+        let keeper = start(&api, vec![service("a", 80)]).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("a.json"), serde_json::to_vec(&service("a", 82)).unwrap()).unwrap();
+        let follower = super::super::Follower::start_beside(
+            Arc::clone(&api),
+            folder.path().to_owned(),
+            keeper.reserved(),
+        );
+        drop(follower.await.unwrap());
+        let port = || {
+            let stored = api.store().get(Resource::Service, "default/a").map(|stored| stored.decode())?;
+            Value::Object(stored).pointer("/spec/ports/0/port").and_then(Value::as_i64)
+        };
+        assert_eq!(port(), Some(80));
+        let (_stop, stopping) = watch::channel(false);
+        let running = tokio::spawn(keeper.run(stopping));
+        let target = Target { resource: Resource::Service, namespace: "default", name: "a" };
+        api.delete(target, &Preconditions::default(), WriteOptions::default()).await.unwrap();
+        let mut changes = api.store().subscribe(Resource::Service);
+        while port().is_none() {
+            changes.changed().await.unwrap();
+        }
+        assert_eq!(port(), Some(80));
+        running.abort();
+    }
+}

@@ -1,0 +1,167 @@
+//! Tracks which servers share the store, for the Services whose endpoints are the servers themselves. Each server renews
+//! a Lease for each of its EndpointSlices. The EndpointSlice of a server that crashed is removed by the other servers, or
+//! by the same server when it runs at another address.
+//!
+//! A Lease has expired if it was not renewed while this server has watched it for the Lease's duration. Only this
+//! server's own clock is used, so the clocks of the servers need not agree.
+
+use std::{collections::HashMap, time::Duration};
+
+use portolan_api::{Api, ApiError, Effect, Part, Preconditions, Target, WriteOptions, metadata};
+use portolan_schema::{
+    Resource,
+    json::{self, Value, json},
+};
+use portolan_store::{Scope, StoredObject};
+use tokio::time::Instant;
+
+use super::RECHECK_INTERVAL;
+
+/// Label of the objects that these servers maintain (`k8s.io/api/discovery/v1` `LabelManagedBy`).
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+pub(super) const MANAGER: &str = "apiserver.portolan";
+/// Label of an EndpointSlice with the name of its Service (`LabelServiceName`).
+pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+
+/// The namespace of the Leases, as for upstream's API servers.
+const NAMESPACE: &str = "kube-system";
+/// Duration of a Lease. Its server may miss two renewals.
+pub(super) const DURATION: Duration = RECHECK_INTERVAL.saturating_mul(3);
+
+/// A Service whose endpoints are servers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ServerService {
+    pub(super) namespace: &'static str,
+    pub(super) name: &'static str,
+}
+
+impl ServerService {
+    /// Returns the EndpointSlices of the Service, those of servers and all others.
+    pub(super) fn slices(self, api: &Api) -> Vec<std::sync::Arc<StoredObject>> {
+        let scope = Scope { namespace: Some(self.namespace), ..Scope::default() };
+        let slices = api.store().snapshot(Resource::EndpointSlice, &scope, None).map(|it| it.objects);
+        let has_label = |slice: &StoredObject| slice.labels().get(SERVICE_NAME) == Some(self.name);
+        slices.into_iter().flatten().filter(|slice| has_label(slice)).collect()
+    }
+
+    fn slice(self, name: &str) -> Target<'_> {
+        Target { resource: Resource::EndpointSlice, namespace: self.namespace, name }
+    }
+}
+
+/// Returns true if the object is maintained by a server.
+pub(super) fn is_of_a_server(object: &StoredObject) -> bool {
+    object.labels().get(MANAGED_BY) == Some(MANAGER)
+}
+
+/// The other servers, as this server has observed them.
+#[derive(Debug, Default)]
+pub(super) struct Presence {
+    /// By the name of each EndpointSlice: the revision of its Lease, and the time since when the Lease has it.
+    seen: HashMap<String, (Option<u64>, Instant)>,
+}
+
+/// Renews the Lease of the server with this EndpointSlice.
+pub(super) async fn renew(api: &Api, name: &str) -> Result<(), ApiError> {
+    let now = metadata::now_micro();
+    let duration = DURATION.as_secs();
+    let spec = json!({"holderIdentity": name, "leaseDurationSeconds": duration, "renewTime": now});
+    let object = if api.store().latest(Resource::Lease, &lease(name).key()).is_some() {
+        json!({"spec": spec})
+    } else {
+        let metadata = json!({"name": name, "namespace": NAMESPACE, "labels": {MANAGED_BY: MANAGER}});
+        json!({"metadata": metadata, "spec": spec})
+    };
+    let Value::Object(object) = object else { return Ok(()) };
+    let options = WriteOptions::default();
+    let done = if object.contains_key("metadata") {
+        api.create(Resource::Lease, NAMESPACE, object, options).await
+    } else {
+        api.merge_patch(lease(name), Part::Main, object, options).await
+    };
+    done.map(drop)
+}
+
+/// Removes the EndpointSlice and the Lease.
+pub(super) async fn leave(api: &Api, service: ServerService, name: &str) {
+    for target in [service.slice(name), lease(name)] {
+        remove(api, target, None).await;
+    }
+}
+
+impl Presence {
+    /// Removes the EndpointSlices and Leases of servers that are gone. `own` are the names of this server's. Returns true
+    /// if there are other servers.
+    pub(super) async fn sweep(&mut self, api: &Api, service: ServerService, own: &[&str]) -> bool {
+        let mut others = HashMap::new();
+        for object in service.slices(api) {
+            if !is_of_a_server(&object) || own.contains(&object.name()) {
+                continue;
+            }
+            let name = object.name();
+            let renewed = api.store().get(Resource::Lease, &lease(name).key()).map(|lease| lease.revision());
+            let known = self.seen.get(name).copied().filter(|(revision, _)| *revision == renewed);
+            let (_, since) = known.unwrap_or_else(|| (renewed, Instant::now()));
+            if since.elapsed() < DURATION {
+                others.insert(name.to_owned(), (renewed, since));
+                continue;
+            }
+            tracing::warn!(name, "a server has not renewed its Lease: its endpoint is taken away");
+            // The Lease is deleted first, at the observed revision: a server that comes back at this moment keeps its
+            // endpoint.
+            if renewed.is_none() || remove(api, lease(name), renewed).await {
+                remove(api, service.slice(name), None).await;
+            }
+        }
+        self.seen = others;
+        !self.seen.is_empty()
+    }
+}
+
+/// Deletes the object. Returns true if it is gone.
+async fn remove(api: &Api, target: Target<'_>, revision: Option<u64>) -> bool {
+    let resource_version = revision.map(|revision| revision.to_string());
+    let preconditions = Preconditions { resource_version, ..Preconditions::default() };
+    match api.delete(target, &preconditions, WriteOptions::default()).await {
+        Ok(_) | Err(ApiError::NotFound { .. }) => true,
+        Err(error) => {
+            tracing::warn!(name = target.name, kind = target.resource.info().kind, %error, "not deleted");
+            false
+        }
+    }
+}
+
+fn lease(name: &str) -> Target<'_> {
+    Target { resource: Resource::Lease, namespace: NAMESPACE, name }
+}
+
+/// Creates the object if it does not exist. Returns its key if it was created.
+pub(super) async fn ensure(api: &Api, object: Value) -> Result<Option<String>, ApiError> {
+    let Some(object) = object.as_object().cloned() else { return Ok(None) };
+    let resource = portolan_api::resource_of(&object)?;
+    let metadata = json::object(&object, "metadata").cloned().unwrap_or_default();
+    let namespace = json::text(&metadata, "namespace").unwrap_or_default();
+    let key = format!("{namespace}/{}", json::text(&metadata, "name").unwrap_or_default());
+    if api.store().latest(resource, &key).is_some() {
+        return Ok(None);
+    }
+    match api.create(resource, namespace, object, WriteOptions::default()).await {
+        Ok(outcome) => Ok((outcome.effect == Effect::Created).then_some(key)),
+        Err(ApiError::AlreadyExists { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Logs the result of [`ensure`] for an object of the Service.
+pub(super) fn log_made(service: ServerService, made: Result<Option<String>, ApiError>) {
+    match made {
+        Ok(Some(key)) => tracing::info!(key, "made"),
+        Ok(None) => {}
+        Err(error) => {
+            tracing::error!(
+                namespace = service.namespace, service = service.name, %error,
+                "a Service of this server cannot be made"
+            );
+        }
+    }
+}

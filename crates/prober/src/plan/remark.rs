@@ -1,0 +1,87 @@
+//! The Events of the plan.
+
+use std::net::SocketAddr;
+
+use super::{ServiceEntry, group::Group, slice::SliceEntry};
+use crate::annotations::{Complaint, HealthCheck, PortChoice, Probe};
+use crate::client::{Regarding, Report};
+use crate::object::Key;
+use crate::probe::Outcome;
+
+/// Most bytes of a note (`pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
+const MOST_NOTE: usize = 1024;
+
+/// Returns an Event for each complaint that is not known.
+pub(super) fn complaints(key: &Key, entry: &ServiceEntry, known: &[Complaint]) -> Vec<Report> {
+    let new = entry.complaints.iter().filter(|complaint| !known.contains(complaint));
+    new.map(|complaint| of_service(key, entry, true, "InvalidHealthCheck", complaint.to_string())).collect()
+}
+
+/// Returns the Event of an endpoint whose health changed.
+pub(super) fn endpoint(
+    slice: &SliceEntry,
+    address: SocketAddr,
+    check: &HealthCheck,
+    outcome: &Outcome,
+) -> Report {
+    let what = match &check.probe {
+        Probe::Tcp => "tcp".to_owned(),
+        Probe::Http(request) => format!("{} {}", if request.tls { "https" } else { "http" }, request.path),
+    };
+    let (is_warning, reason, note) = match outcome {
+        Outcome::Failed(failure) => (
+            true,
+            "EndpointUnhealthy",
+            format!("endpoint {address} fails its health check ({what}): {failure}"),
+        ),
+        _ => (false, "EndpointHealthy", format!("endpoint {address} passes its health check ({what})")),
+    };
+    of_slice(slice, is_warning, reason, note)
+}
+
+/// Returns the Event of a slice that does not have the port of the check.
+pub(super) fn lacks_port(slice: &SliceEntry, port: &PortChoice) -> Report {
+    let note = match port {
+        PortChoice::Name(name) => format!(
+            "endpoints are not checked: the slice has no TCP port with the name {name:?}; correct portolan.dev/health-check-port of the Service"
+        ),
+        _ => "endpoints are not checked: the slice has no TCP port; set portolan.dev/health-check-port of the Service to a number".to_owned(),
+    };
+    of_slice(slice, true, "HealthCheckLacksPort", note)
+}
+
+/// Returns the Event of a group in which all endpoints became ready, or only the healthy ones.
+pub(super) fn fail_open(key: &Key, entry: &ServiceEntry, group: &Group, is_ipv6: bool) -> Report {
+    let family = if is_ipv6 { "IPv6" } else { "IPv4" };
+    let (healthy, decided) = (group.counts.healthy(), group.counts.decided());
+    let (is_warning, reason, effect) = if group.is_open {
+        (true, "HealthCheckFailOpen", "all of them are ready (portolan.dev/health-check-fail-open)")
+    } else {
+        (false, "HealthCheckFailOpenEnded", "only healthy ones are ready")
+    };
+    let note = format!("{healthy} of {decided} {family} endpoints are healthy: {effect}");
+    of_service(key, entry, is_warning, reason, note)
+}
+
+fn of_service(
+    key: &Key,
+    entry: &ServiceEntry,
+    is_warning: bool,
+    reason: &'static str,
+    note: String,
+) -> Report {
+    let regarding = Regarding { kind: "Service", key: key.clone(), uid: entry.uid.clone() };
+    Report { regarding, is_warning, reason, note: cut(note) }
+}
+
+fn of_slice(slice: &SliceEntry, is_warning: bool, reason: &'static str, note: String) -> Report {
+    let uid = slice.slice.metadata.uid.clone();
+    let regarding = Regarding { kind: "EndpointSlice", key: slice.key.clone(), uid };
+    Report { regarding, is_warning, reason, note: cut(note) }
+}
+
+fn cut(mut note: String) -> String {
+    let end = (0..=MOST_NOTE).rev().find(|end| note.is_char_boundary(*end)).unwrap_or(0);
+    note.truncate(end);
+    note
+}

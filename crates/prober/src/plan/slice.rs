@@ -1,0 +1,97 @@
+//! A slice as it was last observed or written.
+
+use super::write::{EndpointWrite, MarkerChange, SliceWrite};
+use crate::object::{Conditions, EndpointSlice, Key, MARKER};
+
+/// A slice, with the endpoints that are probed.
+#[derive(Debug)]
+pub(super) struct SliceEntry {
+    pub(super) key: Key,
+    pub(super) service: Option<Key>,
+    pub(super) slice: EndpointSlice,
+    /// For each endpoint its number in the plan, if it is probed. Empty if none is.
+    pub(super) targets: Vec<Option<u64>>,
+    /// True if the slice should be checked and does not have the port.
+    pub(super) lacks_port: bool,
+}
+
+impl SliceEntry {
+    pub(super) fn new(slice: EndpointSlice) -> Self {
+        let (key, service) = (slice.metadata.key(), slice.service());
+        Self { key, service, slice, targets: Vec::new(), lacks_port: false }
+    }
+
+    /// Returns true if `other` is an older version of the slice. A watch that lags delivers such versions after a write.
+    /// Resource versions that are no numbers are not compared.
+    pub(super) fn is_older(&self, other: &EndpointSlice) -> bool {
+        let version = |slice: &EndpointSlice| slice.metadata.resource_version.parse::<u64>();
+        let (Ok(own), Ok(other_version)) = (version(&self.slice), version(other)) else { return false };
+        self.slice.metadata.uid == other.metadata.uid && other_version < own
+    }
+
+    pub(super) fn conditions(&self, index: usize) -> Conditions {
+        self.slice.endpoints.get(index).and_then(|endpoint| endpoint.conditions).unwrap_or_default()
+    }
+
+    /// Returns the write that gives endpoints these conditions, by index; `None` if they have them. Endpoints that are
+    /// not listed stay as they are.
+    pub(super) fn write(
+        &self,
+        wanted: impl Iterator<Item = (usize, Option<bool>, Option<bool>)>,
+    ) -> Option<SliceWrite> {
+        let differs = |(index, ready, serving): &(usize, Option<bool>, Option<bool>)| {
+            let old = self.conditions(*index);
+            old.ready != *ready || old.serving != *serving
+        };
+        let endpoint = |(index, ready, serving): (usize, Option<bool>, Option<bool>)| {
+            let old = self.slice.endpoints.get(index)?.conditions;
+            Some(EndpointWrite { index, old, ready, serving })
+        };
+        let endpoints: Vec<EndpointWrite> = wanted.filter(differs).filter_map(endpoint).collect();
+        let annotations = self.slice.metadata.annotations.is_some();
+        let marker =
+            if self.slice.is_marked() { MarkerChange::None } else { MarkerChange::Add { annotations } };
+        (!endpoints.is_empty()).then(|| self.with(endpoints, marker))
+    }
+
+    /// Returns the write that removes the prober's conditions and marker, or `None` if the slice has no marker.
+    pub(super) fn release(&self) -> Option<SliceWrite> {
+        let is_set = |conditions: &Conditions| conditions.ready.is_some() || conditions.serving.is_some();
+        let endpoint = |(index, endpoint): (usize, &crate::object::Endpoint)| {
+            let old = endpoint.conditions.filter(is_set)?;
+            Some(EndpointWrite { index, old: Some(old), ready: None, serving: None })
+        };
+        let endpoints = || self.slice.endpoints.iter().enumerate().filter_map(endpoint).collect();
+        self.slice.is_marked().then(|| self.with(endpoints(), MarkerChange::Remove))
+    }
+
+    fn with(&self, endpoints: Vec<EndpointWrite>, marker: MarkerChange) -> SliceWrite {
+        let metadata = &self.slice.metadata;
+        let (uid, resource_version) = (metadata.uid.clone(), metadata.resource_version.clone());
+        SliceWrite { key: self.key.clone(), uid, resource_version, endpoints, marker }
+    }
+
+    /// Applies a write that succeeded, unless another version of the slice has been observed meanwhile.
+    pub(super) fn written(&mut self, write: &SliceWrite, resource_version: &str) {
+        let metadata = &mut self.slice.metadata;
+        if metadata.uid != write.uid || metadata.resource_version != write.resource_version {
+            return;
+        }
+        resource_version.clone_into(&mut metadata.resource_version);
+        match write.marker {
+            MarkerChange::None => {}
+            MarkerChange::Add { .. } => {
+                metadata.annotations.get_or_insert_default().insert(MARKER.to_owned(), "true".to_owned());
+            }
+            MarkerChange::Remove => {
+                metadata.annotations.get_or_insert_default().remove(MARKER);
+            }
+        }
+        for change in &write.endpoints {
+            if let Some(endpoint) = self.slice.endpoints.get_mut(change.index) {
+                let conditions = endpoint.conditions.get_or_insert_default();
+                (conditions.ready, conditions.serving) = (change.ready, change.serving);
+            }
+        }
+    }
+}

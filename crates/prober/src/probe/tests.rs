@@ -1,0 +1,320 @@
+//! Probes of real servers on loopback.
+
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+use crate::annotations::{Wish, parse};
+
+/// Returns the check of some annotations.
+fn check(annotations: &[(&str, &str)]) -> Arc<HealthCheck> {
+    let all = annotations
+        .iter()
+        .map(|(name, value)| (format!("portolan.dev/health-check{name}"), (*value).to_owned()));
+    let parsed = parse(Some(&all.collect()));
+    let Wish::Valid(check) = parsed.wish else { panic!("{parsed:?}") };
+    Arc::new(check)
+}
+
+async fn probe(address: SocketAddr, annotations: &[(&str, &str)]) -> Outcome {
+    Client::new().unwrap().probe(address, &check(annotations)).await
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
+
+/// Reads the head of a request.
+async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+/// Starts a server that gives each request its answer and closes the connection.
+async fn serve(answer: impl Fn(&str) -> String + Send + 'static) -> SocketAddr {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let request = head(&mut stream).await;
+            let _ = stream.write_all(answer(&request).as_bytes()).await;
+        }
+    });
+    address
+}
+
+fn status(status: u16) -> String {
+    format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok")
+}
+
+fn answer_failure(outcome: Outcome) -> String {
+    let Outcome::Failed(Failure::Answer(why)) = outcome else { panic!("{outcome:?}") };
+    why
+}
+
+const HTTP: (&str, &str) = ("", "http /healthz?x=y");
+
+#[tokio::test]
+async fn an_open_port_passes_and_the_connection_ends_with_a_reset() {
+    let (listener, address) = listen().await;
+    assert_eq!(probe(address, &[("", "tcp")]).await, Outcome::Passed);
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let error = stream.read_u8().await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
+
+#[tokio::test]
+async fn a_closed_port_is_refused() {
+    let (listener, address) = listen().await;
+    drop(listener);
+    assert_eq!(probe(address, &[("", "tcp")]).await, Outcome::Failed(Failure::Refused));
+    assert_eq!(probe(address, &[HTTP]).await, Outcome::Failed(Failure::Refused));
+}
+
+/// Returns a listener whose queue is full, so that it answers no SYN.
+async fn silent() -> (TcpListener, Vec<TcpStream>, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut held = Vec::new();
+    loop {
+        match tokio::time::timeout(std::time::Duration::from_millis(300), TcpStream::connect(address)).await {
+            Ok(stream) => held.push(stream.unwrap()),
+            Err(_) => return (listener, held, address),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_silent_port_fails_after_the_timeout() {
+    let (_listener, _held, address) = silent().await;
+    assert_eq!(
+        probe(address, &[("", "tcp"), ("-timeout", "100ms")]).await,
+        Outcome::Failed(Failure::TimedOut)
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_too_late_or_stops_in_the_middle_fails_after_the_timeout() {
+    for answer in ["", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab"] {
+        let (listener, address) = listen().await;
+        let server = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            head(&mut stream).await;
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            std::future::pending::<()>().await;
+        };
+        let annotations = [HTTP, ("-timeout", "100ms")];
+        tokio::select! {
+            outcome = probe(address, &annotations) => assert_eq!(outcome, Outcome::Failed(Failure::TimedOut), "{answer}"),
+            () = server => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_request_says_who_asks_and_for_what() {
+    let (listener, address) = listen().await;
+    let server = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let request = head(&mut stream).await;
+        stream.write_all(status(200).as_bytes()).await.unwrap();
+        request
+    };
+    let (request, outcome) = tokio::join!(server, probe(address, &[HTTP]));
+    assert_eq!(outcome, Outcome::Passed);
+    let request =
+        request.replace(&address.to_string(), "ADDRESS").replace(env!("CARGO_PKG_VERSION"), "VERSION");
+    insta::assert_snapshot!(request, @r##"
+    GET /healthz?x=y HTTP/1.1
+    host: ADDRESS
+    user-agent: portolan-probe/VERSION
+    accept: */*
+    connection: close
+    "##);
+}
+
+#[tokio::test]
+async fn the_status_decides() {
+    for (code, outcome) in [
+        (200, Outcome::Passed),
+        (302, Outcome::Passed),
+        (404, Outcome::Failed(Failure::Status(404))),
+        (503, Outcome::Failed(Failure::Status(503))),
+    ] {
+        assert_eq!(probe(serve(move |_| status(code)).await, &[HTTP]).await, outcome);
+    }
+    let address = serve(|_| status(401)).await;
+    assert_eq!(probe(address, &[HTTP, ("-statuses", "401")]).await, Outcome::Passed);
+    assert_eq!(
+        probe(address, &[HTTP, ("-statuses", "200,204")]).await,
+        Outcome::Failed(Failure::Status(401))
+    );
+}
+
+#[tokio::test]
+async fn the_host_can_be_set() {
+    let address =
+        serve(|request| status(if request.contains("host: shop.example.com\r\n") { 200 } else { 404 })).await;
+    assert_eq!(probe(address, &[HTTP, ("-host", "shop.example.com")]).await, Outcome::Passed);
+    assert_eq!(probe(address, &[HTTP]).await, Outcome::Failed(Failure::Status(404)));
+}
+
+#[tokio::test]
+async fn redirects_to_the_endpoint_are_followed_and_others_are_not() {
+    let redirect =
+        |location: &str| format!("HTTP/1.1 302 Found\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n");
+    let moved =
+        serve(move |request| if request.starts_with("GET /new ") { status(503) } else { redirect("/new") })
+            .await;
+    assert_eq!(probe(moved, &[HTTP]).await, Outcome::Failed(Failure::Status(503)));
+    assert_eq!(
+        probe(moved, &[HTTP, ("-statuses", "302")]).await,
+        Outcome::Passed,
+        "a listed redirect decides"
+    );
+    let (listener, _) = listen().await;
+    // Another address of this node: a probe that followed the redirect would find the listener silent.
+    let elsewhere = format!("http://127.0.0.2:{}/", listener.local_addr().unwrap().port());
+    let away = serve(move |_| redirect(&elsewhere)).await;
+    assert_eq!(probe(away, &[HTTP]).await, Outcome::Passed, "302 passes by itself");
+    assert_eq!(probe(away, &[HTTP, ("-statuses", "200")]).await, Outcome::Failed(Failure::Status(302)));
+    let circle = serve(move |_| redirect("/again")).await;
+    assert_eq!(answer_failure(probe(circle, &[HTTP]).await), "too many redirects");
+}
+
+/// Starts a server that begins an answer and goes on with it for ever.
+async fn endless(begin: &'static str, more: &'static str) -> SocketAddr {
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            head(&mut stream).await;
+            let _ = stream.write_all(begin.as_bytes()).await;
+            while stream.write_all(more.as_bytes()).await.is_ok() {}
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn answers_without_an_end_are_bounded() {
+    let long = [HTTP, ("-interval", "1h"), ("-timeout", "1h")];
+    let body = endless("HTTP/1.1 200 OK\r\n\r\n", "0123456789abcdef").await;
+    assert_eq!(probe(body, &long).await, Outcome::Passed);
+    let chunks = endless("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "5\r\nhello\r\n").await;
+    assert_eq!(probe(chunks, &long).await, Outcome::Passed);
+    let names = endless("HTTP/1.1 200 OK\r\n", "a: b\r\n").await;
+    answer_failure(probe(names, &long).await);
+    let line = endless("HTTP/1.1 200 ", "x").await;
+    answer_failure(probe(line, &long).await);
+    let one = endless("HTTP/1.1 200 OK\r\na: ", "b").await;
+    answer_failure(probe(one, &long).await);
+}
+
+#[tokio::test]
+async fn what_is_not_http_fails() {
+    for answer in ["SSH-2.0-x\r\n", "", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nab", "\0\0\0\0"] {
+        answer_failure(probe(serve(|_| answer.to_owned()).await, &[HTTP]).await);
+    }
+}
+
+/// Starts an HTTPS server with a self-signed certificate of another name.
+async fn serve_tls() -> SocketAddr {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(vec!["unrelated.example.com".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key).unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            head(&mut stream).await;
+            let _ = stream.write_all(status(200).as_bytes()).await;
+            let _ = stream.shutdown().await;
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_self_signed_certificate_passes_unless_certificates_are_verified() {
+    let address = serve_tls().await;
+    assert_eq!(probe(address, &[("", "https /")]).await, Outcome::Passed);
+    assert_eq!(probe(address, &[("", "https /"), ("-host", "shop.example.com")]).await, Outcome::Passed);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let config = config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
+    let outcome = Client::with_tls(Arc::new(config)).probe(address, &check(&[("", "https /")])).await;
+    assert!(matches!(outcome, Outcome::Failed(Failure::Tls(_))), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn plain_http_on_a_tls_port_and_tls_on_a_plain_port_fail() {
+    answer_failure(probe(serve_tls().await, &[HTTP]).await);
+    let (listener, address) = listen().await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").await;
+        }
+    });
+    let outcome = probe(address, &[("", "https /")]).await;
+    assert!(matches!(outcome, Outcome::Failed(Failure::Tls(_))), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn a_connection_that_the_endpoint_closes_first_gets_no_reset() {
+    let (listener, address) = listen().await;
+    let server = async {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        head(&mut stream).await;
+        stream.write_all(b"HTTP/1.1 200 OK\r\n\r\nok").await.unwrap();
+        stream.shutdown().await.unwrap();
+        stream.read_u8().await.unwrap_err().kind()
+    };
+    // Without a length the end of the body is the end of the connection.
+    let (kind, outcome) = tokio::join!(server, probe(address, &[HTTP]));
+    assert_eq!((outcome, kind), (Outcome::Passed, io::ErrorKind::UnexpectedEof));
+}
+
+#[test]
+fn errors_of_this_node_decide_nothing() {
+    let outcome = |errno: Errno| of_connect(&io::Error::from(errno));
+    for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL, Errno::PERM] {
+        assert!(matches!(outcome(errno), Outcome::Unable(_)), "{errno:?}");
+    }
+    assert_eq!(outcome(Errno::TIMEDOUT), Outcome::Failed(Failure::TimedOut));
+    for errno in [Errno::HOSTUNREACH, Errno::NETUNREACH] {
+        assert!(matches!(outcome(errno), Outcome::Failed(Failure::Unreachable(_))), "{errno:?}");
+    }
+}
+
+#[test]
+fn every_failure_has_its_place_among_the_reasons() {
+    let text = String::new;
+    let all = [
+        Failure::TimedOut,
+        Failure::Refused,
+        Failure::Unreachable(text()),
+        Failure::Tls(text()),
+        Failure::Status(503),
+        Failure::Answer(text()),
+    ];
+    let indices: Vec<usize> = all.iter().map(Failure::index).collect();
+    assert_eq!(indices, (0..REASONS.len()).collect::<Vec<_>>());
+}

@@ -1,0 +1,160 @@
+//! How new connections are spread over the endpoints of a Service: with equal chances, or in turn.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test program: its helpers fail the test, too"
+)]
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use portolan_model::world::Edit;
+use portolan_model::{Family, Protocol};
+use portolan_testkit::{Pod, Probe, ProbeResult};
+use portolan_tests::{At, Cluster, Endpoint, Mode, TARGET_PORTS, in_every_mode, service, slices};
+use serde_json::json;
+
+in_every_mode! {
+    every_endpoint_gets_its_share,
+}
+
+/// The number of connections for each number of endpoints.
+const DRAWS: u16 = 3000;
+/// Maximum number of endpoints.
+const ENDPOINTS: u16 = 40;
+/// The quantile of the normal distribution above which a result is a fault. Equal chances give such a result once in
+/// 1,000,000,000 tests.
+const QUANTILE: f64 = 6.0;
+
+/// The modes nftables and iptables draw each endpoint at random. IPVS with its usual scheduler and the relay use the
+/// endpoints in turn.
+fn every_endpoint_gets_its_share(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    cluster.put(&service(), "Rl1");
+    for family in Family::BOTH {
+        let addresses = endpoint_addresses(family);
+        serve(&cluster, &addresses);
+        let mut faults = String::new();
+        for count in counts(mode, family) {
+            set_endpoints(&mut cluster, family, &addresses[..usize::from(count)]);
+            let judge = if draws(mode) { unequal_chances } else { out_of_turn };
+            if let Some(fault) = judge(&cluster, family, count) {
+                writeln!(faults, "{family}, {count} endpoints: {fault}").unwrap();
+            }
+        }
+        assert!(faults.is_empty(), "{faults}");
+    }
+}
+
+/// Returns the numbers of endpoints to check: every number, if chances are computed from it. The rules of both families
+/// have the same chances, so one family has fewer.
+fn counts(mode: Mode, family: Family) -> Vec<u16> {
+    match family {
+        _ if !draws(mode) => vec![2, 3, 5, 8],
+        Family::Ipv4 => (2..=ENDPOINTS).collect(),
+        Family::Ipv6 => vec![2, 3, 17, ENDPOINTS],
+    }
+}
+
+fn draws(mode: Mode) -> bool {
+    matches!(mode, Mode::Nftables | Mode::IptablesNft | Mode::IptablesLegacy)
+}
+
+fn endpoint_addresses(family: Family) -> Vec<IpAddr> {
+    (1..=ENDPOINTS)
+        .map(|number| match family {
+            Family::Ipv4 => Ipv4Addr::from(0x0af4_0180 + u32::from(number)).into(),
+            Family::Ipv6 => Ipv6Addr::new(0xfd00, 0x10, 0x244, 1, 0, 0, 1, number).into(),
+        })
+        .collect()
+}
+
+fn server(cluster: &Cluster) -> &Pod {
+    &cluster.world().pods()[0]
+}
+
+/// Makes the first pod respond at these addresses.
+fn serve(cluster: &Cluster, addresses: &[IpAddr]) {
+    server(cluster).add_addresses(addresses).unwrap();
+    let places = |protocol| {
+        addresses.iter().map(move |address| (protocol, SocketAddr::new(*address, TARGET_PORTS[0])))
+    };
+    let places: Vec<_> = places(Protocol::Tcp).chain(places(Protocol::Udp)).collect();
+    cluster.world().echo().listen_many(server(cluster).namespace(), &places).unwrap();
+}
+
+/// Gives the Service `default/web` these endpoints in a family. Flows of earlier endpoints are forgotten, because a
+/// source port that is used again continues its flow.
+fn set_endpoints(cluster: &mut Cluster, family: Family, addresses: &[IpAddr]) {
+    let version = u64::MAX - u64::from(ENDPOINTS) + addresses.len() as u64;
+    let mut edits = slices(&Endpoint::parse_all("Rl1"), version);
+    edits.retain(|edit| matches!(edit, Edit::Upsert(_, slice) if slice["addressType"] == family.to_string()));
+    for edit in &mut edits {
+        let Edit::Upsert(_, slice) = edit else { continue };
+        let endpoint = slice["endpoints"][0].clone();
+        let with = |address: &IpAddr| {
+            let mut endpoint = endpoint.clone();
+            endpoint["addresses"] = json!([address]);
+            endpoint
+        };
+        slice["endpoints"] = addresses.iter().map(with).collect();
+    }
+    cluster.apply(&edits);
+    cluster.world().node().namespace().output("conntrack", &["-F"]).unwrap();
+}
+
+fn probe_of(family: Family, protocol: Protocol) -> Probe {
+    Probe::new(protocol, At::ClusterIp.socket(family))
+}
+
+/// Returns what is wrong with the chances of the endpoints, by the chi-square test.
+fn unequal_chances(cluster: &Cluster, family: Family, count: u16) -> Option<String> {
+    let sender = cluster.world().pods().last().unwrap().namespace();
+    let probes = vec![probe_of(family, Protocol::Udp); DRAWS.into()];
+    let mut drawn: BTreeMap<SocketAddr, u32> = BTreeMap::new();
+    for result in sender.probe_many(&probes).unwrap() {
+        match result.backend() {
+            Some(backend) => *drawn.entry(backend).or_default() += 1,
+            None => return Some(format!("{result:?}")),
+        }
+    }
+    let expected = f64::from(DRAWS) / f64::from(count);
+    let missing = f64::from(count) - drawn.values().map(|_| 1.0).sum::<f64>();
+    let squares = drawn.values().map(|times| (f64::from(*times) - expected).powi(2)).sum::<f64>();
+    let statistic = squares / expected + missing * expected;
+    let limit = chi_square_limit(f64::from(count) - 1.0, QUANTILE);
+    (statistic > limit).then(|| format!("chi-square is {statistic:.0}, above {limit:.0}: {drawn:?}"))
+}
+
+/// Returns the limit of the chi-square statistic with these degrees of freedom and this quantile of the normal
+/// distribution, by the approximation of Wilson and Hilferty (1931).
+fn chi_square_limit(freedom: f64, quantile: f64) -> f64 {
+    let variance = 2.0 / (9.0 * freedom);
+    freedom * quantile.mul_add(variance.sqrt(), 1.0 - variance).powi(3)
+}
+
+/// Returns what is wrong with the order of the endpoints in three rounds.
+fn out_of_turn(cluster: &Cluster, family: Family, count: u16) -> Option<String> {
+    let sender = cluster.world().pods().last().unwrap().namespace();
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        let probe = probe_of(family, protocol);
+        let results: Vec<_> = (0..3 * count).map(|_| sender.probe(probe).unwrap()).collect();
+        let order: Vec<_> = results.iter().filter_map(ProbeResult::backend).collect();
+        let (round, all) = (usize::from(count), order.iter().collect::<HashSet<_>>());
+        let repeats = order.iter().zip(order.iter().skip(round)).all(|(first, next)| first == next);
+        if order.len() != results.len() || all.len() != round || !repeats {
+            return Some(format!("{protocol}: {results:?}"));
+        }
+    }
+    None
+}
+
+#[test]
+fn the_limit_is_that_of_the_tables() {
+    // The limits that are exceeded once in 1000 times, which is a quantile of 3.09.
+    for (freedom, limit) in [(1.0, 10.83), (10.0, 29.59), (39.0, 72.05)] {
+        let approximation = chi_square_limit(freedom, 3.09);
+        assert!((approximation - limit).abs() < limit / 25.0, "{freedom}: {approximation}");
+    }
+}
