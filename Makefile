@@ -33,10 +33,11 @@ STATIC_BINARIES ?= portolan-proxy portolan
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
-## Show Services that work, in network namespaces on this machine.
+## Show Services that work, in network namespaces on this machine: those of a cluster, then those of a plain host.
 demo: packages-base
 	$(CARGO) build --quiet --locked -p portolan
 	target/debug/portolan demo
+	target/debug/portolan demo up
 
 ## Run format check, lints, dependency checks, docs and all tests, including packet tests, some of them on Debian's
 ## kernel, too. Needs root.

@@ -16,12 +16,41 @@ const MARK: &str = "PORTOLAN_TEST_OF_DEMO";
 const GONE_WITHIN: Duration = Duration::from_secs(60);
 const UNPRIVILEGED: [&str; 6] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"];
 
+/// Output of steps with a cluster.
+const CLUSTER: [&str; 8] = [
+    "TCP from a pod, a pod of the other node, the node: cluster IP  180 of 180 answered, by 3 backends",
+    "TCP from outside and from a pod: node port, load balancer      180 of 180 answered, by 3 backends",
+    "TCP from a backend to its own Service (hairpin)                60 of 60 answered, by 3 backends",
+    "UDP: cluster IP, node port, load balancer                      180 of 180 answered, by 3 backends",
+    "IPv6, TCP and UDP                                              180 of 180 answered, by 3 backends",
+    "started again: it finds everything as it should be             0 commits",
+    " requests, 0 failed",
+    "All 21 steps went as expected",
+];
+/// Output of steps with a host without Kubernetes.
+const HOST: [&str; 7] = [
+    "from the client: load-balancer address and node port           120 of 120 answered, by 3 backends",
+    "on the host: the name web.default.svc.cluster.local            10.96.",
+    "60 of 60 answered, by 3 backends",
+    "from the client: load-balancer address and node port           120 of 120 answered, by 2 backends",
+    "60 of 60 answered, by 2 backends",
+    " made, 0 failed)",
+    "All 11 steps went as expected",
+];
+
 #[test]
 fn as_root() {
     assert!(can_create_namespaces(), "run this as root: it makes network namespaces");
     let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
     command.arg("demo");
-    assert_complete(&mut command, "as_root");
+    assert_complete(&mut command, &CLUSTER, "as_root");
+}
+
+#[test]
+fn a_host_without_kubernetes() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_portolan"));
+    command.args(["demo", "up"]);
+    assert_complete(&mut command, &HOST, "up");
 }
 
 /// If the kernel refuses user namespaces, the demo has to say so.
@@ -36,7 +65,7 @@ fn as_plain_user() {
     command.arg("demo");
     let allowed = as_nobody("unshare".as_ref()).args(["--user", "--map-root-user", "--net", "true"]).output();
     if allowed.unwrap().status.success() {
-        assert_complete(&mut command, "as_plain_user");
+        assert_complete(&mut command, &CLUSTER, "as_plain_user");
     } else {
         let output = command.output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -71,21 +100,12 @@ fn says_what_is_missing() {
     assert!(errors.contains("ip could not be started") && errors.contains("is it installed?"), "{errors}");
 }
 
-/// Runs the demo to its end. Asserts success, the output of every step, plain text, and that nothing is left.
-fn assert_complete(command: &mut Command, mark: &str) {
+/// Runs the demo to its end. Asserts success, the output of its steps, plain text, and that nothing is left.
+fn assert_complete(command: &mut Command, steps: &[&str], mark: &str) {
     let output = command.env(MARK, mark).stdin(Stdio::null()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    for line in [
-        "TCP from a pod, a pod of the other node, the node: cluster IP  180 of 180 answered, by 3 backends",
-        "TCP from outside and from a pod: node port, load balancer      180 of 180 answered, by 3 backends",
-        "TCP from a backend to its own Service (hairpin)                60 of 60 answered, by 3 backends",
-        "UDP: cluster IP, node port, load balancer                      180 of 180 answered, by 3 backends",
-        "IPv6, TCP and UDP                                              180 of 180 answered, by 3 backends",
-        "started again: it finds everything as it should be             0 commits",
-        " requests, 0 failed",
-        "All 21 steps went as expected",
-    ] {
+    for line in steps {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
     assert!(!text.contains('\x1b'), "escape sequences where there is no terminal:\n{text}");

@@ -11,134 +11,24 @@
 #[path = "deploy/files.rs"]
 #[allow(dead_code, reason = "most of it is for the tests of deploy/")]
 mod files;
+#[path = "kubectl/shell.rs"]
+mod shell;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use portolan_testkit::{Namespace, NamespaceCommand, PortolanProcess};
+use portolan_testkit::{Namespace, PortolanProcess};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use files::{BINARY, read, tool, tools, yaml};
+use files::{BINARY, read, tool, tools};
+use shell::Shell;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER: &str = "kubectl --kubeconfig admin.conf";
-
-/// `portolan serve` in a namespace, and a folder with one kubectl and the example of the page.
-struct Shell {
-    node: Namespace,
-    folder: TempDir,
-    _server: PortolanProcess,
-}
-
-impl Shell {
-    /// Starts the server, with these further arguments.
-    fn new(kubectl: &Path, more: &[&str]) -> Self {
-        let node = Namespace::new("kubectl").unwrap();
-        node.ip("link set lo up\n").unwrap();
-        let folder = TempDir::new().unwrap();
-        let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-        let (data, config) = (at("data"), at("admin.conf"));
-        let arguments = ["serve", "--data-dir", &data, "--service-cluster-ip-range", "10.96.0.0/16"];
-        let arguments = [&arguments[..], more].concat();
-        let mut server = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
-        server.wait_for_output(PATIENCE, "serving").unwrap();
-        let mut command = Command::new(BINARY);
-        command.args(["serve", "kubeconfig", "--role", "admin", "--data-dir", &data, "--output", &config]);
-        files::run(command);
-        std::os::unix::fs::symlink(kubectl, folder.path().join("kubectl")).unwrap();
-        fs::write(folder.path().join("web.yaml"), blocks(&page(), "yaml").concat()).unwrap();
-        Self { node, folder, _server: server }
-    }
-
-    /// Returns a command that runs a shell line, without the configuration and cache of the machine's user.
-    fn command(&self, line: &str) -> NamespaceCommand {
-        let folder = self.folder.path();
-        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-        let mut command = self.node.command("sh");
-        command.args(["-c", &format!("cd {} && {line}", folder.display())]);
-        command.env("PATH", path).env("HOME", folder).env("KUBECONFIG", "/dev/null");
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, line: &str) -> Output {
-        self.command(line).spawn().unwrap().wait_with_output().unwrap()
-    }
-
-    /// Runs kubectl, asserts success and returns its output.
-    fn kubectl(&self, arguments: &str) -> String {
-        self.good(&format!("{SERVER} -n shop {arguments}"))
-    }
-
-    /// Starts a kubectl that keeps running, and returns its output line by line.
-    fn follow(&self, arguments: &str) -> Follow {
-        let mut child = self.command(&format!("exec {SERVER} -n shop {arguments}")).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let (send, lines) = channel();
-        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        Follow { child, lines }
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.folder.path().join(name), text).unwrap();
-    }
-
-    /// Runs a line, asserts success and returns its stdout.
-    fn good(&self, line: &str) -> String {
-        let Output { status, stdout, stderr } = self.run(line);
-        assert!(status.success(), "{line}: {}", String::from_utf8_lossy(&stderr));
-        String::from_utf8(stdout).unwrap()
-    }
-
-    /// Runs a line, asserts failure and returns its stderr.
-    fn bad(&self, line: &str) -> String {
-        let Output { status, stdout, stderr } = self.run(line);
-        assert!(!status.success(), "{line}: {}", String::from_utf8_lossy(&stdout));
-        String::from_utf8(stderr).unwrap()
-    }
-
-    /// Returns the minor version of this kubectl. Debian 12 has 1.20.
-    fn minor(&self) -> u32 {
-        let version: Value =
-            serde_json::from_str(&self.good("kubectl version --client --output=json")).unwrap();
-        version["clientVersion"]["minor"].as_str().unwrap().trim_end_matches('+').parse().unwrap()
-    }
-
-    fn object(&self, what: &str) -> Value {
-        yaml(what, &self.good(&format!("{SERVER} -n shop get {what} -o yaml"))).remove(0)
-    }
-}
-
-/// A running kubectl. It is killed when dropped.
-struct Follow {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Follow {
-    fn next(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("another line")
-    }
-
-    /// Reads up to the next line that contains a text.
-    fn until(&self, text: &str) {
-        while !self.next().contains(text) {}
-    }
-}
-
-impl Drop for Follow {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 fn page() -> String {
     read("docs/serve.md")

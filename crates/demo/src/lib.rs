@@ -4,6 +4,8 @@
 //! `portolan proxy` on the node, and sends requests to check that Services work. Each step has an expected result.
 //! The exit code tells whether all steps had it. Nothing has a name in the file system, so nothing is left however
 //! the demo ends.
+//!
+//! `portolan demo up` shows a host without Kubernetes (`up`). Its manifests are in a temporary folder.
 
 mod changes;
 mod cluster;
@@ -13,20 +15,31 @@ mod permission;
 mod requests;
 mod screen;
 mod steps;
+mod up;
 
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use cluster::Cluster;
 use screen::Screen;
 
 /// Options of `portolan demo`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Options {
     /// Leave the cluster up at the end, until Ctrl-C, for a look at it by hand.
     #[arg(long)]
     keep: bool,
+    #[command(subcommand)]
+    part: Option<Part>,
+}
+
+/// Other demos.
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// A host without Kubernetes: one program serves a Service, checks its backends and answers for its name.
+    Up,
 }
 
 /// The outcome of a step.
@@ -39,7 +52,11 @@ struct Finding {
 
 /// Runs the demo. Returns success if every step had the expected result.
 pub fn run(options: &Options) -> ExitCode {
-    match permission::obtain().and_then(|()| play(options)) {
+    let play = || match options.part {
+        None => play(options),
+        Some(Part::Up) => up::play(),
+    };
+    match permission::obtain().and_then(|()| play()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -60,15 +60,27 @@ pub(super) fn show(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result
 /// Stops everything and checks that nothing is left.
 pub(super) fn take_down(screen: &mut Screen, cluster: Cluster) -> anyhow::Result<()> {
     screen.heading("The end")?;
+    let ids = namespace_ids(&cluster.world);
+    gone(screen, &ids, cluster)
+}
+
+/// Drops everything that runs, and checks that nothing is left in its namespaces.
+pub(super) fn gone<T>(screen: &mut Screen, namespaces: &[u64], everything: T) -> anyhow::Result<()> {
     screen.step("processes and namespaces are gone", || {
-        let ids = cluster.namespace_ids();
         let ((), took) = timed(|| -> anyhow::Result<()> {
-            drop(cluster);
-            eventually(GONE_WITHIN, "the end of every namespace", || !is_any_thread_in(&ids))?;
+            drop(everything);
+            eventually(GONE_WITHIN, "the end of every namespace", || !is_any_thread_in(namespaces))?;
             Ok(())
         })?;
         Ok(((), found(format!("after {}", milliseconds(took)))))
     })
+}
+
+/// Returns the IDs of all network namespaces.
+pub(super) fn namespace_ids(world: &World) -> Vec<u64> {
+    let pods = world.pods().iter().chain(world.remote_pods()).chain([world.client()]);
+    let nodes = [world.node(), world.remote_node()].map(|node| node.namespace().id());
+    pods.map(|pod| pod.namespace().id()).chain(nodes).collect()
 }
 
 fn create_web(screen: &mut Screen, cluster: &mut Cluster) -> anyhow::Result<()> {
@@ -323,12 +335,6 @@ impl Cluster {
         })
         .context("Service empty")
     }
-
-    fn namespace_ids(&self) -> Vec<u64> {
-        let pods = self.world.pods().iter().chain(self.world.remote_pods()).chain([self.world.client()]);
-        let nodes = [self.world.node(), self.world.remote_node()].map(|node| node.namespace().id());
-        pods.map(|pod| pod.namespace().id()).chain(nodes).collect()
-    }
 }
 
 /// Returns true if a thread of any process is in one of these network namespaces.
@@ -354,15 +360,15 @@ fn summary(rows: &[Row]) -> Finding {
     Finding { result: format!("{answered} of {sent} answered, by {backends} {plural}"), faults }
 }
 
-fn found(result: String) -> Finding {
+pub(super) fn found(result: String) -> Finding {
     Finding { result, faults: Vec::new() }
 }
 
-fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, Duration), E> {
+pub(super) fn timed<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<(T, Duration), E> {
     let started = Instant::now();
     work().map(|value| (value, started.elapsed()))
 }
 
-fn milliseconds(duration: Duration) -> String {
+pub(super) fn milliseconds(duration: Duration) -> String {
     format!("{:.1} ms", duration.as_secs_f64() * 1_000.0)
 }

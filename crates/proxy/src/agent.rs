@@ -14,20 +14,18 @@ mod objects;
 mod programs;
 mod refusals;
 mod relays;
+mod running;
 mod start;
 mod verification;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use portolan_conntrack::CleanerThread;
-use portolan_engine::Claims;
 use portolan_engine::drift::Own;
-use portolan_engine::{Handle, Timing, Work};
+use portolan_engine::{Timing, Work};
 use portolan_model::catalog::{Changes, GuardedAddresses, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family, Settings};
@@ -40,19 +38,19 @@ use tokio::sync::{oneshot, watch};
 
 use super::checks::Finding;
 use super::events::Notes;
-use super::modes::{self, Blueprint, InUse, Meters, Relays, Shared};
+use super::modes::{self, InUse, Meters, Relays, Shared};
 use super::node_settings::KernelSettings;
 use super::readiness::Progress;
 use super::recording::{self, Lists};
 use super::reports::{self, Synced};
 use backlog::Backlog;
-use health_checks::HealthChecks;
 use memory::Need;
 use node::OwnNode;
 pub(super) use programs::Found;
 use programs::Search;
 use refusals::Reported;
 pub(super) use relays::SHUTDOWN_LIMIT;
+use running::{Next, Plane, Running};
 
 /// How long the start waits for the Node object to have addresses. The same as in kube-proxy.
 const NODE_WAIT: Duration = Duration::from_secs(30);
@@ -117,40 +115,6 @@ pub(super) struct Agent {
     lists: Lists,
 }
 
-/// The state that exists once the first complete state is known.
-struct Running {
-    engine: Handle,
-    engine_thread: JoinHandle<()>,
-    flows: CleanerThread,
-    settings: Vec<Settings>,
-    health_checks: Vec<HealthChecks>,
-    /// Families whose first commit is not in the kernel.
-    unsynced: Vec<Family>,
-    /// Families of which no comparison has shown that the kernel has everything.
-    unverified: Vec<Family>,
-    planes: Vec<Plane>,
-    /// Whether what kube-proxy left is being removed.
-    removes_leftovers: bool,
-}
-
-/// The data plane of one family.
-struct Plane {
-    family: Family,
-    /// Blueprint of the data plane that is wanted.
-    blueprint: Blueprint,
-    /// See [`modes::Made`].
-    claims: Option<Claims>,
-    own: Option<Own>,
-    /// The data plane that is to replace the current one.
-    next: Option<Next>,
-}
-
-/// A data plane that is not active yet.
-struct Next {
-    /// See [`modes::Made`].
-    own: Option<Own>,
-}
-
 /// Arguments of [`Agent::new`].
 pub(super) struct Surroundings {
     pub(super) node_name: String,
@@ -166,23 +130,6 @@ pub(super) struct Surroundings {
     pub(super) meters: Meters,
     pub(super) kernel_settings: Arc<KernelSettings>,
     pub(super) recorder: Recorder,
-}
-
-impl Running {
-    /// Returns the name of a thread that has ended, although it should run for as long as the process.
-    fn ended_thread(&self) -> Option<&'static str> {
-        let threads = [("engine", !self.engine_thread.is_finished()), ("conntrack", self.flows.is_running())];
-        threads.into_iter().find(|(_, is_running)| !is_running).map(|(name, _)| name)
-    }
-
-    /// Records that a family's next data plane has become the active one.
-    fn replaced(&mut self, family: Family) {
-        for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
-            if let Some(next) = plane.next.take() {
-                plane.own = next.own;
-            }
-        }
-    }
 }
 
 impl Agent {
@@ -501,7 +448,7 @@ impl Agent {
         self.review_memory();
         let Some(running) = &mut self.running else { return };
         if !changes.health_checks.is_empty() {
-            running.health_checks.iter_mut().for_each(HealthChecks::touch);
+            running.health_checks.iter_mut().for_each(health_checks::HealthChecks::touch);
         }
         let mut idle = Vec::new();
         let now = Now::read();

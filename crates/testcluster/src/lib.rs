@@ -48,7 +48,7 @@ pub trait Agent {
 /// The name of the node.
 pub const NODE: &str = "node1";
 /// Deadline of every wait: longer than anything takes on a busy machine. Promised times are measured separately.
-pub const PATIENCE: Duration = Duration::from_secs(180);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 /// The proxy's log message for each family when the kernel has its whole state.
 pub const IN_SYNC: &str = "compared with the kernel and in sync";
 /// The proxy's log message for each family when another mode has replaced one.

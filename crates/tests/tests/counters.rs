@@ -24,7 +24,7 @@ in_every_mode! {
 }
 
 /// Deadline for a count to appear. IPVS adds up what its processors have counted every two seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Number of connections that are tried at once.
 const CONNECTIONS: usize = 24;

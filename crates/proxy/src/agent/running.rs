@@ -1,0 +1,62 @@
+//! What runs once the first complete state is known: the engine's thread and the data plane of each family.
+
+use std::thread::JoinHandle;
+
+use portolan_conntrack::CleanerThread;
+use portolan_engine::drift::Own;
+use portolan_engine::{Claims, Handle};
+use portolan_model::{Family, Settings};
+
+use super::health_checks::HealthChecks;
+use crate::modes::Blueprint;
+
+/// The state that exists once the first complete state is known.
+pub(super) struct Running {
+    pub(super) engine: Handle,
+    pub(super) engine_thread: JoinHandle<()>,
+    pub(super) flows: CleanerThread,
+    pub(super) settings: Vec<Settings>,
+    pub(super) health_checks: Vec<HealthChecks>,
+    /// Families whose first commit is not in the kernel.
+    pub(super) unsynced: Vec<Family>,
+    /// Families of which no comparison has shown that the kernel has everything.
+    pub(super) unverified: Vec<Family>,
+    pub(super) planes: Vec<Plane>,
+    /// Whether what kube-proxy left is being removed.
+    pub(super) removes_leftovers: bool,
+}
+
+/// The data plane of one family.
+pub(super) struct Plane {
+    pub(super) family: Family,
+    /// Blueprint of the data plane that is wanted.
+    pub(super) blueprint: Blueprint,
+    /// See [`Made`](crate::modes::Made).
+    pub(super) claims: Option<Claims>,
+    pub(super) own: Option<Own>,
+    /// The data plane that is to replace the current one.
+    pub(super) next: Option<Next>,
+}
+
+/// A data plane that is not active yet.
+pub(super) struct Next {
+    /// See [`Made`](crate::modes::Made).
+    pub(super) own: Option<Own>,
+}
+
+impl Running {
+    /// Returns the name of a thread that has ended, although it should run for as long as the process.
+    pub(super) fn ended_thread(&self) -> Option<&'static str> {
+        let threads = [("engine", !self.engine_thread.is_finished()), ("conntrack", self.flows.is_running())];
+        threads.into_iter().find(|(_, is_running)| !is_running).map(|(name, _)| name)
+    }
+
+    /// Records that a family's next data plane has become the active one.
+    pub(super) fn replaced(&mut self, family: Family) {
+        for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
+            if let Some(next) = plane.next.take() {
+                plane.own = next.own;
+            }
+        }
+    }
+}
