@@ -28,7 +28,7 @@ use portolan_engine::drift::Own;
 use portolan_engine::{Timing, Work};
 use portolan_model::catalog::{Changes, GuardedAddresses, PerFamily};
 use portolan_model::object::Kind;
-use portolan_model::{Catalog, Change, Event, Family, Settings};
+use portolan_model::{Catalog, Change, Event, Family};
 use portolan_node::config::Configuration;
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};

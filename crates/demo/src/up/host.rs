@@ -12,8 +12,9 @@ use tempfile::TempDir;
 
 use crate::steps;
 
-/// The only address that Services of type `LoadBalancer` get.
-const LOAD_BALANCER_IP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 80);
+/// The range that Services of type `LoadBalancer` get their addresses from, and the address that the Service asks for.
+const LOAD_BALANCER_IPS: &str = "198.51.100.80/29";
+const LOAD_BALANCER_IP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 81);
 /// The port of the Service.
 pub(super) const PORT: u16 = 80;
 const NODE_PORT: u16 = 30_080;
@@ -57,7 +58,7 @@ impl Host {
             format!("--manifests={}", manifests.path().display()),
             format!("--node-ip={}", world.node().address(Family::Ipv4)),
             "--service-cluster-ip-range=10.96.0.0/16".to_owned(),
-            format!("--load-balancer-ip-range={LOAD_BALANCER_IP}/32"),
+            format!("--load-balancer-ip-range={LOAD_BALANCER_IPS}"),
             "--health-checks".to_owned(),
             format!("--dns-listen={}", dns_server(&world)),
             // The default path is that of the host's own proxy.
@@ -138,6 +139,7 @@ fn service() -> Value {
         "metadata": {
             "name": "web",
             "annotations": {
+                "portolan.dev/load-balancer-ips": LOAD_BALANCER_IP,
                 "portolan.dev/health-check": "tcp",
                 "portolan.dev/health-check-interval": INTERVAL,
                 "portolan.dev/health-check-fall": "2",

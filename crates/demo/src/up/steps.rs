@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use portolan_testkit::{Family, Pod, World};
 
 use super::host::{self, Host};
@@ -24,8 +25,8 @@ pub(super) fn set_up(screen: &mut Screen) -> anyhow::Result<Host> {
     screen.step("portolan up, with the Service web in a folder of manifests", || {
         let started = Instant::now();
         let host = Host::start(world)?;
-        let reached = |all: &Connections| !all.backends.is_empty();
-        traffic::until(host.client(), host.load_balancer(), "an answer", reached)?;
+        let first = traffic::until_reached(host.client(), host.load_balancer());
+        first.with_context(|| format!("log of portolan up:\n{}", host.log()))?;
         let result =
             format!("first answer at {} after {}", host.load_balancer(), milliseconds(started.elapsed()));
         Ok((host, found(result)))
@@ -54,7 +55,7 @@ pub(super) fn show(screen: &mut Screen, host: &mut Host) -> anyhow::Result<()> {
         let seen = traffic::until(host.client(), host.load_balancer(), "no failure any more", quiet)?;
         let took = seen.last_failure.map_or(Duration::ZERO, |last| last.duration_since(ended));
         let result = format!("taken out after {} ({} connections refused)", seconds(took), seen.refused);
-        Ok(((), Finding { result, faults: seen.faults }))
+        Ok(((), Finding { result, faults: seen.faults.into_iter().collect() }))
     })?;
     requests(screen, host, &[&first, &third])?;
     screen.step(&format!("the program of {name} starts again: two checks pass"), || {
@@ -102,7 +103,7 @@ fn requests(screen: &mut Screen, host: &Host, backends: &[&Pod]) -> anyhow::Resu
 
 fn summary(seen: Connections) -> Finding {
     let result = format!("{} of {} answered, by {} backends", seen.answered, seen.made, seen.backends.len());
-    Finding { result, faults: seen.faults }
+    Finding { result, faults: seen.faults.into_iter().collect() }
 }
 
 fn seconds(duration: Duration) -> String {

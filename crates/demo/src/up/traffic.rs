@@ -16,6 +16,8 @@ const CONNECTIONS: usize = 60;
 const AT_ONCE: usize = 8;
 /// Pause between them. Without it, they would use up the ports of the client.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Shortest timeout of a connection while the Service may not be programmed. Nothing answers then.
+const SHORT: Duration = Duration::from_millis(20);
 /// Deadline of a change.
 const CHANGED_WITHIN: Duration = Duration::from_secs(30);
 /// Deadline of an answer of the DNS server.
@@ -29,8 +31,8 @@ pub(super) struct Connections {
     pub(super) answered: usize,
     /// Connections that were refused.
     pub(super) refused: usize,
-    /// Other failures.
-    pub(super) faults: Vec<String>,
+    /// Other failures. Of those with the same words, one.
+    pub(super) faults: BTreeSet<String>,
     /// The backends that answered.
     pub(super) backends: BTreeSet<IpAddr>,
     /// When the last failure was seen.
@@ -39,9 +41,9 @@ pub(super) struct Connections {
 
 impl Connections {
     /// Makes connections from a namespace.
-    pub(super) fn make(&mut self, from: &Namespace, to: SocketAddr, count: usize) -> anyhow::Result<()> {
-        let probes = vec![Probe::new(Protocol::Tcp, to); count];
-        for result in from.probe_many(&probes)? {
+    fn make(&mut self, from: &Namespace, probe: Probe, count: usize) -> anyhow::Result<()> {
+        let to = probe.destination;
+        for result in from.probe_many(&vec![probe; count])? {
             self.made += 1;
             match result {
                 ProbeResult::Reached(reached) => {
@@ -53,7 +55,7 @@ impl Connections {
                     self.last_failure = Some(Instant::now());
                 }
                 other => {
-                    self.faults.push(format!("a connection to {to} failed: {other:?}"));
+                    self.faults.insert(format!("a connection to {to} failed: {other:?}"));
                     self.last_failure = Some(Instant::now());
                 }
             }
@@ -66,14 +68,14 @@ impl Connections {
 pub(super) fn send(from: &Namespace, to: &[SocketAddr], backends: &[IpAddr]) -> anyhow::Result<Connections> {
     let mut all = Connections::default();
     for to in to {
-        all.make(from, *to, CONNECTIONS)?;
+        all.make(from, Probe::new(Protocol::Tcp, *to), CONNECTIONS)?;
     }
     if all.refused > 0 {
-        all.faults.push(format!("{} connections were refused", all.refused));
+        all.faults.insert(format!("{} connections were refused", all.refused));
     }
     let expected: BTreeSet<IpAddr> = backends.iter().copied().collect();
     if all.backends != expected {
-        all.faults.push(format!("{:?} answered, not {expected:?}", all.backends));
+        all.faults.insert(format!("{:?} answered, not {expected:?}", all.backends));
     }
     Ok(all)
 }
@@ -85,12 +87,29 @@ pub(super) fn until(
     what: &str,
     enough: impl Fn(&Connections) -> bool,
 ) -> anyhow::Result<Connections> {
+    let probe = Probe::new(Protocol::Tcp, to);
+    repeat(from, what, enough, |_| probe)
+}
+
+/// Makes connections until one is answered. The timeout grows with the time that has passed, because a busy machine needs more.
+pub(super) fn until_reached(from: &Namespace, to: SocketAddr) -> anyhow::Result<Connections> {
+    let probe = |passed: Duration| Probe::new(Protocol::Tcp, to).timeout(SHORT.max(passed / 4));
+    repeat(from, "an answer", |all| all.answered > 0, probe)
+}
+
+fn repeat(
+    from: &Namespace,
+    what: &str,
+    enough: impl Fn(&Connections) -> bool,
+    probe: impl Fn(Duration) -> Probe,
+) -> anyhow::Result<Connections> {
     let (mut all, started) = (Connections::default(), Instant::now());
     while !enough(&all) {
-        if started.elapsed() > CHANGED_WITHIN {
+        let passed = started.elapsed();
+        if passed > CHANGED_WITHIN {
             bail!("{what}: not within {CHANGED_WITHIN:?}: {all:?}");
         }
-        all.make(from, to, AT_ONCE)?;
+        all.make(from, probe(passed), AT_ONCE)?;
         thread::sleep(PAUSE);
     }
     Ok(all)
