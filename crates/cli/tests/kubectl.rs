@@ -17,7 +17,7 @@ mod shell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use portolan_testkit::{Namespace, PortolanProcess};

@@ -17,6 +17,8 @@ const LOAD_BALANCER_IPS: &str = "198.51.100.80/29";
 const LOAD_BALANCER_IP: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 81);
 /// The port of the Service.
 pub(super) const PORT: u16 = 80;
+/// The Service at its load-balancer address.
+pub(super) const LOAD_BALANCER: SocketAddr = SocketAddr::new(IpAddr::V4(LOAD_BALANCER_IP), PORT);
 const NODE_PORT: u16 = 30_080;
 /// The port of every backend.
 const BACKEND_PORT: u16 = 8080;
@@ -86,10 +88,6 @@ impl Host {
     /// Returns the namespace of a client in another network.
     pub(super) fn client(&self) -> &Namespace {
         self.world.client().namespace()
-    }
-
-    pub(super) fn load_balancer(&self) -> SocketAddr {
-        SocketAddr::new(IpAddr::V4(LOAD_BALANCER_IP), PORT)
     }
 
     pub(super) fn node_port(&self) -> SocketAddr {

@@ -25,10 +25,10 @@ pub(super) fn set_up(screen: &mut Screen) -> anyhow::Result<Host> {
     screen.step("portolan up, with the Service web in a folder of manifests", || {
         let started = Instant::now();
         let host = Host::start(world)?;
-        let first = traffic::until_reached(host.client(), host.load_balancer());
+        let first = traffic::until_reached(host.client(), host::LOAD_BALANCER);
         first.with_context(|| format!("log of portolan up:\n{}", host.log()))?;
         let result =
-            format!("first answer at {} after {}", host.load_balancer(), milliseconds(started.elapsed()));
+            format!("first answer at {} after {}", host::LOAD_BALANCER, milliseconds(started.elapsed()));
         Ok((host, found(result)))
     })
 }
@@ -41,7 +41,7 @@ pub(super) fn show(screen: &mut Screen, host: &mut Host) -> anyhow::Result<()> {
     screen.step("every backend passes its first health check", || {
         let outside = |all: &Connections| all.backends.len() == 3;
         let (_, took) =
-            timed(|| traffic::until(host.client(), host.load_balancer(), "three backends", outside))?;
+            timed(|| traffic::until(host.client(), host::LOAD_BALANCER, "three backends", outside))?;
         Ok(((), found(format!("after another {}", milliseconds(took)))))
     })?;
     requests(screen, host, &all)?;
@@ -52,7 +52,7 @@ pub(super) fn show(screen: &mut Screen, host: &mut Host) -> anyhow::Result<()> {
         host.end(&second)?;
         let ended = Instant::now();
         let quiet = |all: &Connections| all.last_failure.is_some_and(|last| last.elapsed() > QUIET);
-        let seen = traffic::until(host.client(), host.load_balancer(), "no failure any more", quiet)?;
+        let seen = traffic::until(host.client(), host::LOAD_BALANCER, "no failure any more", quiet)?;
         let took = seen.last_failure.map_or(Duration::ZERO, |last| last.duration_since(ended));
         let result = format!("taken out after {} ({} connections refused)", seconds(took), seen.refused);
         Ok(((), Finding { result, faults: seen.faults.into_iter().collect() }))
@@ -63,7 +63,7 @@ pub(super) fn show(screen: &mut Screen, host: &mut Host) -> anyhow::Result<()> {
         let started = Instant::now();
         let back = second.address(Family::Ipv4);
         let used = |all: &Connections| all.backends.contains(&back);
-        let seen = traffic::until(host.client(), host.load_balancer(), "its first connection", used)?;
+        let seen = traffic::until(host.client(), host::LOAD_BALANCER, "its first connection", used)?;
         let (took, lost) = (seconds(started.elapsed()), seen.made - seen.answered);
         let result = format!("its first connection after {took} ({} made, {lost} failed)", seen.made);
         let faults = if lost == 0 { vec![] } else { vec![format!("{seen:?}")] };
@@ -73,7 +73,7 @@ pub(super) fn show(screen: &mut Screen, host: &mut Host) -> anyhow::Result<()> {
     screen.step("SIGTERM: the rules stay in the kernel", || {
         host.stop()?;
         let addresses = all.map(|backend| backend.address(Family::Ipv4));
-        let seen = traffic::send(host.client(), &[host.load_balancer()], &addresses)?;
+        let seen = traffic::send(host.client(), &[host::LOAD_BALANCER], &addresses)?;
         Ok(((), summary(seen)))
     })
 }
@@ -89,7 +89,7 @@ pub(super) fn take_down(screen: &mut Screen, host: Host) -> anyhow::Result<()> {
 fn requests(screen: &mut Screen, host: &Host, backends: &[&Pod]) -> anyhow::Result<()> {
     let expected: Vec<IpAddr> = backends.iter().map(|backend| backend.address(Family::Ipv4)).collect();
     screen.step("from the client: load-balancer address and node port", || {
-        let to: [SocketAddr; 2] = [host.load_balancer(), host.node_port()];
+        let to: [SocketAddr; 2] = [host::LOAD_BALANCER, host.node_port()];
         Ok(((), summary(traffic::send(host.client(), &to, &expected)?)))
     })?;
     screen.step("on the host: the name web.default.svc.cluster.local", || {
