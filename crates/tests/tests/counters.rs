@@ -69,7 +69,8 @@ fn expect(cluster: &Cluster, family: Family, protocol: Protocol, tally: &Tally, 
         let found: Tally = nonzero.map(|(at, counters)| (*at, counters.connections)).collect();
         (found == *tally && counted.total.passed.unwrap().connections == total).then_some(())
     });
-    as_wanted.unwrap_or_else(|error| panic!("{family} {protocol}: {tally:?} of {total}, but {last}: {error}"));
+    as_wanted
+        .unwrap_or_else(|error| panic!("{family} {protocol}: {tally:?} of {total}, but {last}: {error}"));
 }
 
 fn connections_are_counted_where_they_go(mode: Mode) {
