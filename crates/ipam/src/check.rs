@@ -134,7 +134,19 @@ const RESERVED: [(&str, &str); 8] = [
 /// Checks a range. ServiceCIDRs may overlap each other. 240.0.0.0/4, reserved for future use since 1989, is accepted
 /// because some networks use it.
 pub fn check_range(net: IpNet, neighbours: Neighbours<'_>) -> Result<AddressRange, RangeRefusal> {
-    let range = AddressRange::new(net)?;
+    check_new(AddressRange::new(net)?, neighbours)
+}
+
+/// Checks a range of load-balancer addresses. It may be a single address.
+pub(crate) fn check_load_balancers(
+    net: IpNet,
+    neighbours: Neighbours<'_>,
+) -> Result<AddressRange, RangeRefusal> {
+    check_new(AddressRange::of_load_balancers(net)?, neighbours)
+}
+
+fn check_new(range: AddressRange, neighbours: Neighbours<'_>) -> Result<AddressRange, RangeRefusal> {
+    let net = range.net();
     if range.usable() == 0 {
         return Err(RangeRefusal::Empty(net));
     }

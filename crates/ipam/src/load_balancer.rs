@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::{
-    check::{Neighbours, RangeRefusal, check_range, overlap},
+    check::{Neighbours, RangeRefusal, check_load_balancers, overlap},
     family::Family,
     plan::{Holder, Holders},
     pools::{AddressError, AddressPools},
@@ -91,7 +91,7 @@ pub fn check_ranges(nets: &[IpNet], neighbours: Neighbours<'_>) -> Result<Vec<Ad
             return Err(RangeRefusal::Overlap(other, *net));
         }
     }
-    nets.iter().map(|net| check_range(*net, neighbours)).collect()
+    nets.iter().map(|net| check_load_balancers(*net, neighbours)).collect()
 }
 
 /// Plans the addresses of a Service. Every refused request is returned with its address. Without errors, a family for

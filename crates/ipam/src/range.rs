@@ -1,8 +1,11 @@
-//! A range of cluster IPs: which of its addresses can be allocated, and the number of each.
+//! A range of cluster IPs or load-balancer addresses: which of its addresses can be allocated, and the number of each.
 //!
 //! The network address is never allocated, nor is the IPv4 broadcast address. IPv6 has no broadcast, so its last
 //! address is allocated like any other. Its first is the subnet-router anycast address (RFC 4291, 2.6.1). These
 //! addresses are not marked as taken but have no number, so they can never be released.
+//!
+//! A range of load-balancer addresses may be one address (`192.0.2.5/32`) or two. No network begins or ends there, so all of
+//! them are allocated, as on a point-to-point link (RFC 3021, RFC 6164).
 
 use std::{
     fmt,
@@ -17,10 +20,12 @@ use crate::family::Family;
 #[cfg(test)]
 mod tests;
 
-/// A range of cluster IPs. Addresses are numbered by *offsets*. Offset 0 is the address after the network address.
+/// A range of addresses. They are numbered by *offsets*. Offset 0 is the first one that can be allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AddressRange {
     net: IpNet,
+    /// Whether the network and broadcast addresses are allocated, too.
+    is_whole: bool,
 }
 
 /// The reason why a CIDR cannot be a range of cluster IPs.
@@ -38,16 +43,22 @@ pub enum RangeError {
 const MOST_IPV6_HOST_BITS: u8 = 64;
 
 impl AddressRange {
-    /// Creates a range from a CIDR without host bits. The prefix of an IPv6 range must have 64 bits or more.
+    /// Creates a range of cluster IPs from a CIDR without host bits. The prefix of an IPv6 range must have 64 bits or more.
     pub fn new(net: IpNet) -> Result<Self, RangeError> {
         if net.trunc() != net {
             return Err(RangeError::HostBits(net));
         }
-        let range = Self { net };
+        let range = Self { net, is_whole: false };
         if range.family() == Family::Ipv6 && range.host_bits() > MOST_IPV6_HOST_BITS {
             return Err(RangeError::TooLarge(net));
         }
         Ok(range)
+    }
+
+    /// Creates a range of load-balancer addresses. Of a range of one or two addresses, all can be allocated.
+    pub fn of_load_balancers(net: IpNet) -> Result<Self, RangeError> {
+        let range = Self::new(net)?;
+        Ok(Self { is_whole: range.host_bits() <= 1, ..range })
     }
 
     /// Returns the CIDR.
@@ -67,6 +78,7 @@ impl AddressRange {
     /// broadcast address. Saturates at 2^64 - 1, which is exact for every range that [`new`](Self::new) accepts.
     pub fn usable(self) -> u64 {
         let never = match self.family() {
+            _ if self.is_whole => 0,
             Family::Ipv4 => 2,
             Family::Ipv6 => 1,
         };
@@ -94,7 +106,7 @@ impl AddressRange {
         if !self.net.contains(&address) {
             return None;
         }
-        let offset = to_number(address).checked_sub(to_number(self.net.network()))?.checked_sub(1)?;
+        let offset = to_number(address).checked_sub(self.base())?;
         u64::try_from(offset).ok().filter(|offset| *offset < self.usable())
     }
 
@@ -103,7 +115,7 @@ impl AddressRange {
         if offset >= self.usable() {
             return None;
         }
-        let number = to_number(self.net.network()).checked_add(u128::from(offset))?.checked_add(1)?;
+        let number = self.base().checked_add(u128::from(offset))?;
         match self.family() {
             Family::Ipv4 => u32::try_from(number).ok().map(|bits| Ipv4Addr::from_bits(bits).into()),
             Family::Ipv6 => Some(Ipv6Addr::from_bits(number).into()),
@@ -119,6 +131,11 @@ impl AddressRange {
     /// Returns true if every address of the other range is in this one.
     pub fn covers(self, other: Self) -> bool {
         self.net.contains(&other.net)
+    }
+
+    /// Returns the number of the first address that can be allocated.
+    fn base(self) -> u128 {
+        to_number(self.net.network()).saturating_add(u128::from(!self.is_whole))
     }
 
     fn host_bits(self) -> u8 {

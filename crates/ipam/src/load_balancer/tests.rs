@@ -125,6 +125,26 @@ fn an_address_that_the_status_lists_is_preferred() {
 }
 
 #[test]
+fn a_range_of_one_or_two_addresses_is_used_whole() {
+    for (range, wanted) in [
+        ("192.0.2.1/32", &["192.0.2.1"][..]),
+        ("192.0.2.2/31", &["192.0.2.2", "192.0.2.3"]),
+        ("192.0.2.4/30", &["192.0.2.5", "192.0.2.6"]),
+        ("2001:db8::1/128", &["2001:db8::1"]),
+        ("2001:db8::2/127", &["2001:db8::2", "2001:db8::3"]),
+        ("2001:db8::4/126", &["2001:db8::5", "2001:db8::6", "2001:db8::7"]),
+    ] {
+        let range = check_ranges(&[range.parse().unwrap()], Neighbours::default()).unwrap().remove(0);
+        let addresses: Vec<IpAddr> = (0..9).filter_map(|offset| range.address_at(offset)).collect();
+        assert_eq!(addresses, ips(wanted), "{range}");
+        assert_eq!(range.usable(), wanted.len() as u64, "{range}");
+        for (offset, address) in (0..).zip(addresses) {
+            assert_eq!(range.offset_of(address), Some(offset), "{range} {address}");
+        }
+    }
+}
+
+#[test]
 fn ranges_are_checked_with_their_neighbours() {
     let check = |texts: &[&str]| {
         let nets: Vec<IpNet> = texts.iter().map(|text| text.parse().unwrap()).collect();
@@ -134,7 +154,7 @@ fn ranges_are_checked_with_their_neighbours() {
     assert_eq!(check(&["192.0.2.0/28", "198.51.100.0/24", "fd00::/112"]).unwrap().len(), 3);
     assert!(matches!(check(&["192.0.2.0/24", "192.0.2.16/28"]), Err(RangeRefusal::Overlap(..))));
     assert!(matches!(check(&["192.0.2.1/28"]), Err(RangeRefusal::Range(_))));
-    assert!(matches!(check(&["192.0.2.1/32"]), Err(RangeRefusal::Empty(_))));
+    assert_eq!(check(&["192.0.2.1/32", "2001:db8::1/128"]).unwrap().len(), 2);
     let overlaps = check(&["10.100.0.0/24"]).unwrap_err().to_string();
     assert!(overlaps.contains("overlaps 10.96.0.0/12, which is a range of cluster IPs"), "{overlaps}");
 }
