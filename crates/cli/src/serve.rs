@@ -121,6 +121,11 @@ impl ServerOptions {
         self.addons.has_health_checks()
     }
 
+    /// Returns true if Services of type LoadBalancer get addresses.
+    pub(crate) const fn has_load_balancer_ips(&self) -> bool {
+        self.load_balancer_ip_range.is_some()
+    }
+
     /// Returns what the optional parts do at a start, one line for each that is on.
     pub(crate) fn optional_parts(&self) -> Vec<String> {
         self.addons.described()

@@ -148,7 +148,11 @@ impl Plan {
         let configured = Configured::load(&agent)?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let node = configured.own_node_name(&host)?;
-        let objects = services::objects(&options.services, &options.families())?;
+        let extras = services::Extras {
+            are_checked: options.server.has_health_checks(),
+            has_load_balancer_ips: options.server.has_load_balancer_ips(),
+        };
+        let objects = services::objects(&options.services, &options.families(), extras)?;
         if options.server.tls.has_other_certificate() {
             bail!(
                 "--tls-cert-file: the agent trusts the server's own certificates only; leave it out, or run `portolan serve` \
@@ -174,9 +178,11 @@ impl Plan {
     }
 
     fn warn(&self) {
-        if self.options.server.has_health_checks() && !self.objects.is_empty() {
-            let mend = "declare them in manifests, with the annotation portolan.dev/health-check";
-            tracing::warn!(mend, "--health-checks: Services of arguments are not checked");
+        for service in services::unchecked(&self.options.services) {
+            if self.options.server.has_health_checks() {
+                let mend = "declare it in a manifest, with the annotations for health checks";
+                tracing::warn!(service, mend, "not every port is TCP, so its endpoints are not checked");
+            }
         }
     }
 }

@@ -14,12 +14,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::api::{Api, DeleteParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
-use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Protocol, World, eventually};
+use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, Protocol, World, eventually};
 use tempfile::{TempDir, tempdir};
 
 use common::{BACKEND_PORT, BINARY, NODE, PATIENCE, backends, in_sync, reaches};
@@ -255,6 +256,28 @@ fn manifests_are_served_and_their_node_stays() {
             && output.contains(&format!("Service default/web of the command line of {NODE} exists already")),
         "{output}"
     );
+}
+
+#[test]
+fn services_of_arguments_are_checked_and_get_a_load_balancer_address() {
+    let world: World = common::world();
+    let (node, client) = (world.node().namespace(), world.client().namespace());
+    let (first, second) = (&world.pods()[0], &world.pods()[1]);
+    let place = SocketAddr::new(second.address(Family::Ipv4), BACKEND_PORT);
+    world.echo().close(second.namespace(), Protocol::Tcp, place).unwrap();
+    let site = Site::new();
+    let web = service("web=80", &[first, second], Family::Ipv4);
+    let mut up = site.up(node, &["--health-checks", "--load-balancer-ip-range=198.51.100.9/32", &web]);
+    // A new endpoint is not ready until a probe has passed, and the second one refuses every connection.
+    let probe = Probe::new(Protocol::Tcp, "198.51.100.9:80".parse().unwrap());
+    let answered = || {
+        let results = client.probe_many(&[probe.timeout(Duration::from_millis(250)); 24]).unwrap();
+        results.iter().all(|result| result.backend().is_some())
+    };
+    eventually(PATIENCE, "the first backend answers alone", answered).unwrap();
+    let output = up.output();
+    assert!(printed(&output, "default/web 80/TCP").contains(&probe.destination), "{output}");
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }
 
 #[test]

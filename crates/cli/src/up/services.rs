@@ -15,6 +15,17 @@ const DEFAULT_NAMESPACE: &str = "default";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGER: &str = "portolan-up";
+/// Annotation that says how the endpoints of a Service are probed.
+const HEALTH_CHECK: &str = "portolan.dev/health-check";
+
+/// What the Services of arguments get by the flags.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Extras {
+    /// Endpoints are probed by TCP connections (`--health-checks`).
+    pub(super) are_checked: bool,
+    /// There are addresses for the type LoadBalancer (`--load-balancer-ip-range`).
+    pub(super) has_load_balancer_ips: bool,
+}
 
 /// Namespace and name of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,7 +107,7 @@ type Ports = BTreeMap<Port, BTreeSet<SocketAddr>>;
 ///
 /// # Errors
 /// A port is named twice, or a backend has a family without cluster IPs.
-pub(super) fn objects(all: &[Declared], families: &[Family]) -> anyhow::Result<Vec<Value>> {
+pub(super) fn objects(all: &[Declared], families: &[Family], extras: Extras) -> anyhow::Result<Vec<Value>> {
     let mut services: BTreeMap<&Name, Ports> = BTreeMap::new();
     for Declared { service, port, backends } in all {
         let ports = services.entry(service).or_default();
@@ -116,15 +127,21 @@ pub(super) fn objects(all: &[Declared], families: &[Family]) -> anyhow::Result<V
     }
     let of_service = |(name, ports): (&Name, Ports)| {
         let slices = slices(name, &ports);
-        std::iter::once(service(name, &ports)).chain(slices).collect::<Vec<_>>()
+        std::iter::once(service(name, &ports, extras)).chain(slices).collect::<Vec<_>>()
     };
     Ok(services.into_iter().flat_map(of_service).collect())
 }
 
-fn service(Name { namespace, name }: &Name, ports: &Ports) -> Value {
+/// Returns the names of Services that cannot be probed although endpoints are: they have ports of UDP or SCTP.
+pub(super) fn unchecked(all: &[Declared]) -> BTreeSet<String> {
+    let other = all.iter().filter(|declared| declared.port.protocol != Protocol::Tcp);
+    other.map(|declared| declared.service.to_string()).collect()
+}
+
+fn service(Name { namespace, name }: &Name, ports: &Ports, extras: Extras) -> Value {
     let has = |family| ports.values().flatten().any(|backend| Family::of(backend.ip()) == family);
     let mut spec = json!({
-        "type": "NodePort",
+        "type": if extras.has_load_balancer_ips { "LoadBalancer" } else { "NodePort" },
         "ports": ports.keys().map(|port| {
             json!({"name": port.name(), "port": port.number, "protocol": port.protocol.to_string()})
         }).collect::<Vec<_>>(),
@@ -137,11 +154,12 @@ fn service(Name { namespace, name }: &Name, ports: &Ports) -> Value {
     if let (Some(spec), Some(families)) = (spec.as_object_mut(), families.as_object()) {
         spec.extend(families.iter().map(|(key, value)| (key.clone(), value.clone())));
     }
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": name, "namespace": namespace},
-        "spec": spec,
-    })
+    let mut metadata = json!({"name": name, "namespace": namespace});
+    let is_tcp = ports.keys().all(|port| port.protocol == Protocol::Tcp);
+    if let (true, Some(metadata)) = (extras.are_checked && is_tcp, metadata.as_object_mut()) {
+        metadata.insert("annotations".to_owned(), json!({HEALTH_CHECK: "tcp"}));
+    }
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec})
 }
 
 /// Returns one EndpointSlice for each port, port of its backends and family.
@@ -180,7 +198,7 @@ mod tests {
 
     fn made(arguments: &[&str], families: &[Family]) -> anyhow::Result<Vec<Value>> {
         let all: Vec<Declared> = arguments.iter().map(|text| parse(text).unwrap()).collect();
-        objects(&all, families)
+        objects(&all, families, Extras::default())
     }
 
     fn at(objects: &[Value], pointer: &str) -> Vec<String> {
@@ -225,6 +243,24 @@ mod tests {
     }
 
     #[test]
+    fn flags_add_health_checks_and_load_balancer_addresses() {
+        let all = ["web=80:10.0.0.1:1", "web=443:10.0.0.1:2", "dns=53:10.0.0.1:3", "dns=53/udp:10.0.0.1:3"];
+        let all: Vec<Declared> = all.iter().map(|text| parse(text).unwrap()).collect();
+        let annotation = "/metadata/annotations/portolan.dev~1health-check";
+        let made = |extras| {
+            let services = objects(&all, &BOTH, extras).unwrap();
+            services.into_iter().filter(|object| object["kind"] == "Service").collect::<Vec<_>>()
+        };
+        let with = made(Extras { are_checked: true, has_load_balancer_ips: true });
+        assert_eq!(at(&with, "/spec/type"), ["\"LoadBalancer\"", "\"LoadBalancer\""]);
+        assert_eq!(at(&with, annotation), ["", "\"tcp\""], "dns also has a port of UDP");
+        assert_eq!(unchecked(&all), BTreeSet::from(["default/dns".to_owned()]));
+        let without = made(Extras::default());
+        assert_eq!(at(&without, "/spec/type"), ["\"NodePort\"", "\"NodePort\""]);
+        assert_eq!(at(&without, annotation), ["", ""]);
+    }
+
+    #[test]
     fn mistakes_show_the_form() {
         for (text, part) in [
             ("web", "no `=`"),
@@ -253,7 +289,7 @@ mod tests {
         #[test]
         fn no_text_makes_it_panic(text in ".{0,60}") {
             if let Ok(declared) = parse(&text) {
-                objects(&[declared], &BOTH).unwrap();
+                objects(&[declared], &BOTH, Extras::default()).unwrap();
             }
         }
     }
