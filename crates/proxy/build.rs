@@ -8,13 +8,30 @@ const GLIBC: (u32, u32) = (2, 36);
 /// The first Rust whose bundled musl reads packed relocations: 1.2.5. The first musl that does is 1.2.4.
 const RUST_WITH_MUSL: (u32, u32) = (1, 93);
 
+fn main() {
+    println!("cargo::rerun-if-changed=../proxy/build.rs");
+    pack_relocations();
+    leave_out_unwinding();
+}
+
 /// Packs the relative relocations (`DT_RELR`) if the loader can read them. The binary has tens of thousands of
 /// addresses that are only known when it is loaded. The usual relocation table for them is over a MiB long and is
 /// read whole at each start. The packed table is a hundredth of that size.
-fn main() {
-    println!("cargo::rerun-if-changed=../proxy/build.rs");
+fn pack_relocations() {
     if loader_reads_packed() {
         println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    }
+}
+
+/// Leaves the tables for unwinding out of the static binaries that abort on a panic: a fourteenth of the file. The compiler option
+/// `force-unwind-tables=no` is not enough, because the standard library has debug information and is compiled with them.
+fn leave_out_unwinding() {
+    println!("cargo::rerun-if-changed=../proxy/without-unwinding.ld");
+    let is = |variable, value| env::var(variable).is_ok_and(|found| found == value);
+    // `CARGO_CFG_PANIC` is that of the target, not of the profile. The profile `release` aborts.
+    if is("CARGO_CFG_TARGET_ENV", "musl") && is("PROFILE", "release") {
+        let crates = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+        println!("cargo::rustc-link-arg-bins=-Wl,-T,{crates}/../proxy/without-unwinding.ld");
     }
 }
 
