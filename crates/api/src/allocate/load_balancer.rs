@@ -134,7 +134,8 @@ impl Ledger {
             })?
         };
         write_ingress(new, &allocation, |address| {
-            let is_inside = self.balancers.ranges().any(|range| range.accepts(address));
+            // The first and last address of a range are inside of it, although they are never allocated.
+            let is_inside = self.balancers.ranges().any(|range| range.net().contains(&address));
             !is_inside && recorded_holder(store, address).is_none()
         });
         Ok(allocation)

@@ -36,12 +36,32 @@ fn first_document(text: &str) -> Result<Tree, Error> {
     };
     match serde_saphyr::from_str_with_options(text, options()) {
         Err(error) if matches!(error.without_snippet(), Error::MultipleDocuments { .. }) => {
-            let mut bytes = text.as_bytes();
-            let first = serde_saphyr::read_with_options(&mut bytes, options()).next();
-            first.unwrap_or(Ok(Tree::Leaf(Value::Null)))
+            serde_saphyr::from_str_with_options(until_second(text), options())
         }
         outcome => outcome,
     }
+}
+
+/// Returns the text up to the end of its first document. A line that begins with the marker `---` or `...` is never inside of a
+/// document (YAML 1.2.2, rule `c-forbidden`). To find the end here, and not by the parser's reader of streams, keeps the tables
+/// of that reader's encodings out of the program.
+fn until_second(text: &str) -> &str {
+    let (mut has_begun, mut end) = (false, 0_usize);
+    for line in text.split_inclusive('\n') {
+        let content = line.strip_prefix('\u{feff}').unwrap_or(line);
+        let begins_with = |marker| {
+            let rest = content.strip_prefix(marker);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+        };
+        let (starts, ends) = (begins_with("---"), begins_with("..."));
+        if has_begun && (starts || ends) {
+            return text.get(..end).unwrap_or(text);
+        }
+        let is_nothing = content.trim().is_empty() || content.trim_start().starts_with('#');
+        has_begun |= starts || !(ends || is_nothing || content.starts_with('%'));
+        end = end.saturating_add(line.len());
+    }
+    text
 }
 
 fn place(location: Location) -> Option<Place> {

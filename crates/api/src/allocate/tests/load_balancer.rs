@@ -172,6 +172,13 @@ fn a_status_takes_nothing_away() {
     };
     assert_eq!(write(json!([{"ip": first}])), [second.as_str()], "the address of another Service");
     assert_eq!(write(json!([{"ip": "192.0.2.14"}])), [second.as_str()], "one that it does not have");
+    for never in ["192.0.2.0", "192.0.2.15"] {
+        assert_eq!(
+            write(json!([{"ip": never}])),
+            [second.as_str()],
+            "{never} is in the range, and never allocated"
+        );
+    }
     assert_eq!(write(Value::Null), [second.as_str()], "its own stays");
     assert_eq!(
         write(json!([{"ip": "203.0.113.1"}, {"hostname": "lb.example"}])),

@@ -170,6 +170,16 @@ fn fields_of_earlier_versions_are_reported_and_ignored() {
 fn the_first_of_several_documents_is_read() {
     let text = format!("---\n{HEAD}mode: ipvs\n---\nmode: iptables\nnonsense: [\n");
     assert_eq!(parse(&text).expect("one good document").mode, Some(Mode::Ipvs));
+    let second = "mode: iptables\n";
+    for text in [
+        format!("# comment\n%YAML 1.2\n---\n{HEAD}mode: ipvs\n...\n---\n{second}"),
+        format!("\u{feff}---\n{HEAD}mode: ipvs\n--- # the next one\n{second}"),
+        format!("{HEAD}mode: ipvs\n---\n{second}---\n{second}").replace('\n', "\r\n"),
+        format!("{HEAD}metricsBindAddress: |-\n  ---\nmode: ipvs\n---\n{second}"),
+    ] {
+        let read = super::super::source::read(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(read.value["mode"], "ipvs", "{text}");
+    }
     let error = parse(&format!("{HEAD}mod: ipvs\n---\na: 1\n")).expect_err("a mistake in the first");
     assert!(
         error.to_string().contains("mod (line 3, column 1): unknown field; did you mean `mode`?"),
