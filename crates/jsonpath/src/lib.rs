@@ -1,9 +1,9 @@
-//! The part of JSONPath that kube's client needs, under the name of the crate that it asks for.
+//! The part of `JSONPath` that kube's client needs, under the name of the crate that it asks for.
 //!
 //! In: a JSON value and a path. Out: the value at the path. Must not know: anything of Portolan.
 //!
 //! The client looks for the token and its expiry in the output of a command, where a kubeconfig has the auth provider `gcp`. Such
-//! paths consist of names: `{.credential.access_token}`. The crate that implements all of JSONPath (RFC 9535) brings a parser
+//! paths consist of names: `{.credential.access_token}`. The crate that implements all of `JSONPath` (RFC 9535) brings a parser
 //! generator and an engine for regular expressions with it. Those are half a MiB of the node agent, and eight crates to build.
 
 use serde_json::Value;
