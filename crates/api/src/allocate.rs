@@ -1,12 +1,13 @@
 //! The allocator of cluster IPs, load-balancer addresses and node ports: which ones are free, and which ones a Service
 //! takes and releases.
 //!
-//! [`Ledger`] is guarded by the write lock. It follows the published IPAddress, ServiceCIDR and NodePort objects, and
-//! adds the claims of writes under way. It is a cache, never the truth: the transaction of a write requires that each
+//! [`Ledger`] is guarded by the write lock. It follows the published IPAddress, ServiceCIDR, NodePort and Node objects,
+//! and adds the claims of writes under way. It is a cache, never the truth: the transaction of a write requires that each
 //! object it creates is absent. `portolan-ipam` decides which address a Service gets; this module translates from and
 //! to objects and JSON.
 
 mod load_balancer;
+mod nodes;
 mod records;
 mod refusal;
 mod spec;
@@ -15,11 +16,11 @@ mod steps;
 mod tests;
 mod usage;
 
-use std::{collections::HashSet, net::IpAddr};
+use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use portolan_ipam::{
-    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, NodePortRange, NodePorts, Plan,
-    Planner, ServiceKey, ServiceSpec, families::default_on_read, family::Families,
+    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, NodePortRange, NodePorts, Nodes,
+    Plan, Planner, ServiceKey, ServiceSpec, families::default_on_read, family::Families,
     service_cidr::blocks_deletion,
 };
 use portolan_schema::{
@@ -28,13 +29,16 @@ use portolan_schema::{
 };
 use portolan_store::{Change, Expired, Scope, Step, Store};
 
-use self::records::{Recorded, port_of};
 pub(crate) use self::{
-    load_balancer::{BALANCER, Request, held, is_being_deleted, is_ours, listed, why_not_free},
+    load_balancer::{BALANCER, Request, held, is_being_deleted, is_ours, listed},
     records::{Cidr, FAMILY, MANAGED_BY, MANAGER, address_of, parent_of, ready_condition},
     refusal::refused,
     spec::Reading,
     steps::hold,
+};
+use self::{
+    nodes::FollowedNodes,
+    records::{Recorded, port_of},
 };
 pub use self::{
     records::{address_draft, load_balancer_draft, port_draft},
@@ -54,6 +58,7 @@ pub(crate) struct Ledger {
     /// The load-balancer addresses of the configured ranges.
     balancers: AddressPools,
     cidrs: Vec<Cidr>,
+    nodes: FollowedNodes,
     /// The revisions up to which ServiceCIDRs, IPAddresses and NodePorts are applied. `None` if all of them must be
     /// read again.
     followed: Option<[u64; FOLLOWED.len()]>,
@@ -84,6 +89,7 @@ impl Ledger {
             },
             balancers: balancer_pools(&config.load_balancer_ranges, &[]),
             cidrs: Vec::new(),
+            nodes: FollowedNodes::default(),
             followed: None,
             in_flight: <_>::default(),
             landed: Claims::default(),
@@ -109,6 +115,7 @@ impl Ledger {
     /// Brings the ledger in sync with the published objects.
     pub(crate) fn follow(&mut self, store: &dyn Store) {
         self.settle_landed(store);
+        self.nodes.follow(store);
         let followed = self.followed.take();
         if let Some(followed) = followed
             && let Ok(followed) = self.catch_up(store, followed)
@@ -117,6 +124,11 @@ impl Ledger {
         } else {
             self.followed = self.read(store).ok();
         }
+    }
+
+    /// Returns the Nodes.
+    pub(crate) fn nodes(&self) -> &Arc<Nodes> {
+        self.nodes.nodes()
     }
 
     /// Returns the range of node ports.

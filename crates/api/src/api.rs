@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use futures::executor::block_on;
 use ipnet::IpNet;
-use portolan_ipam::{Families, NodePortRange};
+use portolan_ipam::{Families, NodePortRange, Nodes};
 use portolan_schema::{
     Resource,
     json::{self, Object, Value},
@@ -352,6 +352,13 @@ impl Api {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks the ledger, brought in sync with the published objects.
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        let mut ledger = self.write_lock();
+        ledger.follow(&*self.store);
+        ledger
+    }
+
     /// Returns the configured ranges of cluster IPs.
     pub fn ranges(&self) -> &ServiceRanges {
         &self.ranges
@@ -374,16 +381,17 @@ impl Api {
 
     /// Returns true if, since the last call, a Service has lost the IPAddress of an address that it still lists.
     pub fn lacks_address(&self) -> bool {
-        let mut ledger = self.write_lock();
-        ledger.follow(&*self.store);
-        ledger.take_needs_repair()
+        self.ledger().take_needs_repair()
     }
 
     /// Returns the allocator's counters, and how many addresses and ports are allocated and free.
     pub fn allocator_metrics(&self) -> AllocatorMetrics {
-        let mut ledger = self.write_lock();
-        ledger.follow(&*self.store);
-        ledger.metrics()
+        self.ledger().metrics()
+    }
+
+    /// Returns the networks of all published Nodes.
+    pub fn nodes(&self) -> Arc<Nodes> {
+        Arc::clone(self.ledger().nodes())
     }
 
     /// Creates the Namespace if it does not exist.

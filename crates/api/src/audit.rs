@@ -6,11 +6,13 @@ mod report;
 #[cfg(test)]
 mod tests;
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use portolan_ipam::{
-    AddressRange, Families, Family, NodePortRange, ServiceKey,
-    check::NodeNetworks,
+    AddressRange, Families, Family, NodePortRange, Nodes, ServiceKey,
     families::default_on_read,
     family::parse_address,
     repair::{self, AddressObject, Audit, Observed, Parent, ServiceObject, Sightings},
@@ -34,7 +36,7 @@ pub struct Cluster {
     addresses: Option<Vec<AddressObject>>,
     ranges: Vec<AddressRange>,
     load_balancers: Option<LoadBalancerRanges>,
-    nodes: Vec<(String, NodeNetworks)>,
+    nodes: Arc<Nodes>,
     recorded_ports: Option<Vec<u16>>,
 }
 
@@ -48,7 +50,7 @@ impl Cluster {
             addresses: None,
             ranges: Vec::new(),
             load_balancers: None,
-            nodes: Vec::new(),
+            nodes: Arc::default(),
             recorded_ports: None,
         }
     }
@@ -70,6 +72,12 @@ impl Cluster {
     #[must_use]
     pub fn with_recorded_ports(self, ports: Vec<u16>) -> Self {
         Self { recorded_ports: Some(ports), ..self }
+    }
+
+    /// Sets the Nodes.
+    #[must_use]
+    pub fn with_nodes(self, nodes: Arc<Nodes>) -> Self {
+        Self { nodes, ..self }
     }
 
     /// Adds a Service.
@@ -119,7 +127,7 @@ impl Cluster {
     pub fn add_node(&mut self, object: &Object) {
         let metadata = json::object(object, "metadata");
         let name = metadata.and_then(|metadata| json::text(metadata, "name")).unwrap_or_default();
-        self.nodes.push((name.to_owned(), networks(object)));
+        Arc::make_mut(&mut self.nodes).set(name, networks(object));
     }
 
     fn add_range(&mut self, range: AddressRange) {

@@ -6,7 +6,7 @@
 
 use std::net::IpAddr;
 
-use portolan_ipam::{Family, ServiceKey, load_balancer::Supply};
+use portolan_ipam::{Family, ServiceKey};
 use portolan_schema::{
     Resource,
     json::{self, Object},
@@ -14,7 +14,7 @@ use portolan_schema::{
 use portolan_store::StoredObject;
 
 use crate::{
-    allocate::{Request, held, is_being_deleted, is_ours, why_not_free},
+    allocate::{Request, held, is_being_deleted, is_ours},
     api::{Api, Effect, Part, Target, WriteOptions},
     error::ApiError,
 };
@@ -60,10 +60,7 @@ pub fn pending(api: &Api, service: &StoredObject) -> Option<Pending> {
 
 /// Returns the families of which addresses are free.
 pub fn free_families(api: &Api) -> Vec<Family> {
-    let nodes = api.node_addresses();
-    let mut ledger = api.write_lock();
-    ledger.follow(&**api.store());
-    Supply { pools: ledger.balancers(), nodes: &nodes }.free_families()
+    api.ledger().free_families()
 }
 
 /// Writes a Service without a change of its own, which allocates the addresses that it lacks if they are free. Returns
@@ -125,10 +122,9 @@ fn full(api: &Api, families: &[Family]) -> String {
 }
 
 fn refused(api: &Api, request: &Request<'_>, requested: &[IpAddr]) -> String {
-    let nodes = api.node_addresses();
-    let ledger = api.write_lock();
+    let ledger = api.ledger();
     let why = requested.iter().find_map(|address| {
-        let refusal = why_not_free(&**api.store(), ledger.balancers(), &nodes, *address)?;
+        let refusal = ledger.why_not_free(&**api.store(), *address)?;
         Some(format!("{}: {address} {refusal}", request.field))
     });
     why.unwrap_or_else(|| format!("{}: the address is not allocated yet", request.field))

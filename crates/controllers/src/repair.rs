@@ -186,17 +186,17 @@ impl From<CommitError> for Interrupted {
     }
 }
 
-/// Reads all objects at one revision. Yields to other tasks in between.
+/// Reads all objects but Nodes at one revision. Yields to other tasks in between.
 async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
     let snapshot =
         |resource| api.store().snapshot(resource, &Scope::default(), Some(at)).map(|it| it.objects);
     let (ports, cidrs) = (snapshot(Resource::NodePort)?, snapshot(Resource::ServiceCidr)?);
     let (addresses, services) = (snapshot(Resource::IpAddress)?, snapshot(Resource::Service)?);
-    let nodes = snapshot(Resource::Node)?;
     let ports = ports.iter().filter_map(|object| object.key().parse().ok()).collect();
     let mut cluster =
         Cluster::new(api.node_port_range()).with_families(api.families()).with_recorded_ports(ports);
-    cluster = cluster.with_load_balancers(api.load_balancer_ranges().clone());
+    // Findings about Nodes lead to no write, so the Nodes may be newer than the revision.
+    cluster = cluster.with_load_balancers(api.load_balancer_ranges().clone()).with_nodes(api.nodes());
     cluster.knows_addresses();
     for object in cidrs {
         cluster.add_service_cidr(&object.decode());
@@ -210,12 +210,6 @@ async fn observe(api: &Api, at: u64) -> Result<Cluster, Expired> {
     for batch in services.chunks(BATCH) {
         for object in batch {
             cluster.add_service(&object.decode());
-        }
-        yield_now().await;
-    }
-    for batch in nodes.chunks(BATCH) {
-        for object in batch {
-            cluster.add_node(&object.decode());
         }
         yield_now().await;
     }

@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::{
     check::{Neighbours, RangeRefusal, check_load_balancers, overlap},
     family::Family,
+    nodes::Nodes,
     plan::{Holder, Holders},
     pools::{AddressError, AddressPools},
     random::Random,
@@ -80,8 +81,8 @@ pub enum RequestRefusal {
 pub struct Supply<'a> {
     /// The ranges and their taken addresses.
     pub pools: &'a AddressPools,
-    /// Addresses of Nodes, which are never allocated.
-    pub nodes: &'a [IpAddr],
+    /// The Nodes. Their addresses are never allocated.
+    pub nodes: &'a Nodes,
 }
 
 /// Checks the ranges of `--load-balancer-ip-range`: any number of both families, none of which overlaps another one.
@@ -168,7 +169,7 @@ impl<'a> Supply<'a> {
         holders: &dyn Holders,
         address: IpAddr,
     ) -> Result<(), RequestRefusal> {
-        if self.nodes.contains(&address) {
+        if self.nodes.has_address(address) {
             return Err(RequestRefusal::OfNode);
         }
         match (pools.check(address), holders.of_address(address)) {
@@ -188,14 +189,13 @@ impl<'a> Supply<'a> {
 
     /// Returns the pools with the addresses of Nodes taken.
     fn without_nodes(self) -> Cow<'a, AddressPools> {
-        let is_inside = |address: &&IpAddr| self.pools.ranges().any(|range| range.accepts(**address));
-        let mut inside = self.nodes.iter().filter(is_inside).peekable();
+        let mut inside = self.pools.ranges().flat_map(|range| self.nodes.addresses_in(range)).peekable();
         if inside.peek().is_none() {
             return Cow::Borrowed(self.pools);
         }
         let mut pools = self.pools.clone();
         for address in inside {
-            pools.take(*address);
+            pools.take(address);
         }
         Cow::Owned(pools)
     }

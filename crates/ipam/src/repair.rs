@@ -17,9 +17,10 @@ use ipnet::IpNet;
 use thiserror::Error;
 
 use crate::{
-    check::{NodeNetworks, NodeOverlap, RangeUse},
+    check::{NodeOverlap, RangeUse},
     family::Families,
     node_port::NodePortRange,
+    nodes::Nodes,
     range::AddressRange,
     service::{ServiceKey, ServiceSpec},
 };
@@ -51,8 +52,8 @@ pub struct Observed<'a> {
     pub ranges: &'a [AddressRange],
     /// The ranges of load-balancer addresses. `None` if they are not known.
     pub load_balancers: Option<&'a [AddressRange]>,
-    /// All Nodes: their names and networks.
-    pub nodes: &'a [(String, NodeNetworks)],
+    /// All Nodes.
+    pub nodes: &'a Nodes,
     /// The configured families.
     pub families: Families,
     /// The range of node ports.
@@ -344,11 +345,11 @@ impl Audit {
         let nets = |ranges: &[AddressRange]| ranges.iter().map(|range| range.net()).collect::<Vec<IpNet>>();
         let ranges = nets(observed.ranges);
         let balancers = nets(observed.load_balancers.unwrap_or_default());
-        for (name, networks) in observed.nodes {
+        for (name, networks) in observed.nodes.iter() {
             let of_cluster_ips = networks.overlaps(&ranges, RangeUse::ClusterIps);
             let of_balancers = networks.overlaps(&balancers, RangeUse::LoadBalancers);
             for overlap in of_cluster_ips.into_iter().chain(of_balancers) {
-                self.report(Subject::Node(name.clone()), Problem::NodeOverlap(overlap), Mend::Nothing);
+                self.report(Subject::Node(name.to_owned()), Problem::NodeOverlap(overlap), Mend::Nothing);
             }
         }
     }

@@ -12,7 +12,7 @@
 use std::net::IpAddr;
 
 use portolan_ipam::{
-    AddressPools, Family, Holder, ServiceKey,
+    Family, Holder, ServiceKey,
     family::parse_address,
     load_balancer::{self, Allocation, Demand, RequestRefusal, Supply},
 };
@@ -93,13 +93,12 @@ impl<'a> Request<'a> {
 
 impl Ledger {
     /// Plans the load-balancer addresses of a new or changed Service, and writes them into its status. `families` are
-    /// those of the planned spec; `nodes` returns the addresses of Nodes.
+    /// those of the planned spec.
     pub(crate) fn plan_load_balancer(
         &mut self,
         store: &dyn Store,
         (new, old): (&mut Object, Option<&Object>),
         (owner, families): (&ServiceKey, &[Family]),
-        nodes: impl FnOnce() -> Vec<IpAddr>,
     ) -> Result<Allocation, Vec<FieldError>> {
         let (was_ours, is_ours) = (old.is_some_and(is_ours), is_ours(new));
         if !was_ours && !is_ours {
@@ -121,12 +120,10 @@ impl Ledger {
                 return Err(vec![error]);
             }
             let requested = request.addresses();
-            // The addresses of Nodes are read only if the Service may get one.
-            let nodes = if self.is_complete(&held, &requested, families) { Vec::new() } else { nodes() };
-            let listed = self.adoptable(store, new, old, &nodes);
+            let listed = self.adoptable(store, new, old);
             let demand = Demand { families: families.to_vec(), held, requested, is_strict, listed };
-            let Self { balancers, random, .. } = self;
-            let supply = Supply { pools: balancers, nodes: &nodes };
+            let Self { balancers, nodes, random, .. } = self;
+            let supply = Supply { pools: balancers, nodes: nodes.nodes() };
             let plan = load_balancer::plan(supply, &Recorded(store), &demand, &mut || random.u64(..));
             plan.map_err(|refused| {
                 let error = |(address, refusal): &(IpAddr, _)| request.refused(&address.to_string(), refusal);
@@ -141,26 +138,12 @@ impl Ledger {
         Ok(allocation)
     }
 
-    /// Returns true if a Service with these addresses needs no other one.
-    fn is_complete(&self, held: &[IpAddr], requested: &[IpAddr], families: &[Family]) -> bool {
-        let has = |family: &Family| held.iter().any(|address| Family::of(*address) == *family);
-        let has_range = |family: &Family| self.balancers.ranges().any(|range| range.family() == *family);
-        families.iter().all(|family| has(family) || !has_range(family))
-            && requested.iter().all(|address| held.contains(address))
-    }
-
     /// Returns addresses that the status lists and that no object records: those of the stored status, which wait for
     /// the repair of their IPAddress or were there before the range was configured, then free ones of the new status.
-    fn adoptable(
-        &self,
-        store: &dyn Store,
-        new: &Object,
-        old: Option<&Object>,
-        nodes: &[IpAddr],
-    ) -> Vec<IpAddr> {
+    fn adoptable(&self, store: &dyn Store, new: &Object, old: Option<&Object>) -> Vec<IpAddr> {
         let is_fit = |address: &IpAddr| {
             self.balancers.ranges().any(|range| range.accepts(*address))
-                && !nodes.contains(address)
+                && !self.nodes().has_address(*address)
                 && store.latest(Resource::IpAddress, &address.to_string()).is_none()
         };
         let stored = old.map(listed).unwrap_or_default();
@@ -180,9 +163,18 @@ impl Ledger {
             && listed(service).contains(&address)
     }
 
-    /// Returns the pools of load-balancer addresses.
-    pub(crate) fn balancers(&self) -> &AddressPools {
-        &self.balancers
+    /// Returns the families of which a load-balancer address is free.
+    pub(crate) fn free_families(&self) -> Vec<Family> {
+        self.supply().free_families()
+    }
+
+    /// Returns the reason why a load-balancer address is not free.
+    pub(crate) fn why_not_free(&self, store: &dyn Store, address: IpAddr) -> Option<RequestRefusal> {
+        self.supply().check(&Recorded(store), address).err()
+    }
+
+    fn supply(&self) -> Supply<'_> {
+        Supply { pools: &self.balancers, nodes: self.nodes() }
     }
 }
 
@@ -193,16 +185,6 @@ fn recorded_holder(store: &dyn Store, address: IpAddr) -> Option<ServiceKey> {
         Holder::Service(holder) if object.labels().get(MANAGED_BY) == Some(BALANCER) => Some(holder),
         _ => None,
     }
-}
-
-/// Returns the reason why the address is not free.
-pub(crate) fn why_not_free(
-    store: &dyn Store,
-    pools: &AddressPools,
-    nodes: &[IpAddr],
-    address: IpAddr,
-) -> Option<RequestRefusal> {
-    Supply { pools, nodes }.check(&Recorded(store), address).err()
 }
 
 pub(crate) fn is_being_deleted(service: &Object) -> bool {

@@ -17,6 +17,7 @@ use crate::{
 mod concurrent;
 mod landing;
 mod load_balancer;
+mod nodes;
 
 pub(super) fn service(name: &str, spec: &Value) -> Value {
     let mut spec = spec.clone();

@@ -129,8 +129,7 @@ impl Api {
         &self,
         decide: &mut impl FnMut(&mut Ledger) -> Result<Decision, E>,
     ) -> Result<Submitted<'_>, E> {
-        let mut ledger = self.write_lock();
-        ledger.follow(&*self.store);
+        let mut ledger = self.ledger();
         let write = match decide(&mut ledger)? {
             Decision::Done(outcome) => return Ok(Submitted::Done(outcome)),
             Decision::Write(write) => write,

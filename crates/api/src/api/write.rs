@@ -1,7 +1,7 @@
 //! Decides creations and changes under the write lock. A decision stores nothing and allocates nothing; it only plans
 //! both.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_ipam::{
@@ -211,7 +211,7 @@ impl Api {
         }
         kinds::prepare(resource, object, old);
         owners.note_defaulted(resource, object);
-        self.check(resource, object, old)?;
+        self.check(ledger, resource, object, old)?;
         Ok(Exchange::default())
     }
 
@@ -231,7 +231,7 @@ impl Api {
         let Some(spec) = json::object_mut(object, "spec") else { return Ok(Exchange::default()) };
         let reading = Reading::of(spec);
         if !reading.is_complete() {
-            self.check(Resource::Service, object, old)?;
+            self.check(ledger, Resource::Service, object, old)?;
         }
         let old_spec = old.map(|old| ledger.stored_spec(old));
         let asked = reading.spec.clone();
@@ -246,10 +246,10 @@ impl Api {
             reading.write(&plan.spec, spec);
         }
         // The status is checked as the client wrote it.
-        self.check(Resource::Service, object, old)?;
+        self.check(ledger, Resource::Service, object, old)?;
         let families = (&owner, plan.spec.ip_families.as_slice());
         let balancer = ledger
-            .plan_load_balancer(&*self.store, (&mut *object, old), families, || self.node_addresses())
+            .plan_load_balancer(&*self.store, (&mut *object, old), families)
             .map_err(|errors| ApiError::invalid(Resource::Service, name_of(object), errors))?;
         let held = old_spec.map(|old| old.claims()).unwrap_or_default();
         let mut find = Box::new(plan.keep);
@@ -260,11 +260,17 @@ impl Api {
         Ok(Exchange { take, find, release, asked: Box::new(asked) })
     }
 
-    fn check(&self, resource: Resource, object: &Object, old: Option<&Object>) -> Result<(), ApiError> {
+    fn check(
+        &self,
+        ledger: &Ledger,
+        resource: Resource,
+        object: &Object,
+        old: Option<&Object>,
+    ) -> Result<(), ApiError> {
         let errors = match resource {
             _ if !self.validate => Vec::new(),
             Resource::ServiceCidr => {
-                self.with_neighbours(|it| kinds::service_cidr::validate(object, old, it))
+                self.with_neighbours(ledger, |it| kinds::service_cidr::validate(object, old, it))
             }
             _ => kinds::validate(resource, object, old),
         };
@@ -272,21 +278,14 @@ impl Api {
     }
 
     /// Calls `check` with the other ranges in use, as far as they are known: pod ranges and node addresses.
-    fn with_neighbours<T>(&self, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
+    fn with_neighbours<T>(&self, ledger: &Ledger, check: impl FnOnce(Neighbours<'_>) -> T) -> T {
         let (mut pods, mut nodes) = (self.pod_ranges.clone(), Vec::new());
-        for node in self.all(Resource::Node) {
-            let networks = kinds::node::networks(&node.decode());
-            pods.extend(networks.pods);
-            nodes.extend(networks.addresses);
+        for (_, networks) in ledger.nodes().iter() {
+            pods.extend(&networks.pods);
+            nodes.extend(&networks.addresses);
         }
         let load_balancers: Vec<IpNet> = self.load_balancer_ranges.iter().map(|range| range.net()).collect();
         check(Neighbours { pods: &pods, nodes: &nodes, load_balancers: &load_balancers, cluster_ips: &[] })
-    }
-
-    /// Returns the addresses of all Nodes.
-    pub(crate) fn node_addresses(&self) -> Vec<IpAddr> {
-        let nodes = self.all(Resource::Node);
-        nodes.iter().flat_map(|node| kinds::node::stored_addresses(node.body())).collect()
     }
 
     /// Returns the warnings about the object for the client. A write of the status does not cause warnings about the

@@ -9,7 +9,6 @@ use portolan_schema::{
     json::{self, Object, Value},
     shape::quantity,
 };
-use serde::Deserialize;
 
 use super::network::parse_cidr;
 use crate::{error::FieldError, names};
@@ -41,27 +40,6 @@ pub(crate) fn networks(object: &Object) -> NodeNetworks {
         addresses: addresses.map(IpNet::from).collect(),
         pods: cidrs.filter_map(|cidr| cidr.parse().ok()).collect(),
     }
-}
-
-/// Returns the addresses in a stored Node, without decoding the rest of it.
-pub(crate) fn stored_addresses(body: &[u8]) -> Vec<IpAddr> {
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Node {
-        status: Status,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Status {
-        addresses: Vec<Address>,
-    }
-    #[derive(Default, Deserialize)]
-    #[serde(default)]
-    struct Address {
-        address: String,
-    }
-    let node: Node = serde_json::from_slice(body).unwrap_or_default();
-    node.status.addresses.iter().filter_map(|it| it.address.parse().ok()).collect()
 }
 
 pub(super) fn set_defaults(object: &mut Object) {

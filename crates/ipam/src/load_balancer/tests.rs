@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::check::NodeNetworks;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -18,6 +19,14 @@ fn pools(ranges: &[&str]) -> AddressPools {
         pools.add(AddressRange::new(range.parse().unwrap()).unwrap(), true, []);
     }
     pools
+}
+
+/// Returns the index of one Node with these addresses.
+fn nodes(addresses: &[&str]) -> Nodes {
+    let addresses = ips(addresses).into_iter().map(IpNet::from).collect();
+    let mut nodes = Nodes::default();
+    nodes.set("n", NodeNetworks { addresses, pods: Vec::new() });
+    nodes
 }
 
 #[derive(Debug, Default)]
@@ -38,7 +47,7 @@ fn demand(families: &[Family]) -> Demand {
 }
 
 fn decide(pools: &AddressPools, demand: &Demand) -> Result<Allocation, Vec<(IpAddr, RequestRefusal)>> {
-    plan(Supply { pools, nodes: &[] }, &Records::default(), demand, &mut || 0)
+    plan(Supply { pools, nodes: &Nodes::default() }, &Records::default(), demand, &mut || 0)
 }
 
 const DUAL: [Family; 2] = [Family::Ipv4, Family::Ipv6];
@@ -78,7 +87,7 @@ fn each_refused_request_has_its_reason() {
         pools.take(*address);
     }
     pools.take(ip("192.0.2.4"));
-    let nodes = ips(&["192.0.2.5"]);
+    let nodes = nodes(&["192.0.2.5"]);
     let ranges = || RequestRefusal::NotInRange("192.0.2.0/29,fd00::/125".to_owned());
     for (requested, refusal) in [
         (&["192.0.2.2"][..], RequestRefusal::HeldBy(owner.clone())),
@@ -106,11 +115,11 @@ fn each_refused_request_has_its_reason() {
 #[test]
 fn addresses_of_nodes_are_not_allocated() {
     let pools = pools(&["192.0.2.0/30"]);
-    let nodes = ips(&["192.0.2.1"]);
-    let supply = Supply { pools: &pools, nodes: &nodes };
+    let first = nodes(&["192.0.2.1"]);
+    let supply = Supply { pools: &pools, nodes: &first };
     let allocation = plan(supply, &Records::default(), &demand(&[Family::Ipv4]), &mut || 0).unwrap();
     assert_eq!(allocation.take, ips(&["192.0.2.2"]));
-    let both = ips(&["192.0.2.1", "192.0.2.2"]);
+    let both = nodes(&["192.0.2.1", "192.0.2.2"]);
     let supply = Supply { pools: &pools, nodes: &both };
     assert_eq!(supply.free_families(), []);
     let allocation = plan(supply, &Records::default(), &demand(&[Family::Ipv4]), &mut || 0).unwrap();
@@ -191,7 +200,7 @@ proptest! {
                 is_strict,
                 listed: Vec::new(),
             };
-            let supply = Supply { pools: &pools, nodes: &[] };
+            let supply = Supply { pools: &pools, nodes: &Nodes::default() };
             let Ok(allocation) = plan(supply, &records, &demand, &mut || random.u64(..)) else {
                 prop_assert!(is_strict && requested.is_some());
                 continue;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{ServicePort, ServiceType, family::Family::Ipv4};
+use crate::{ServicePort, ServiceType, check::NodeNetworks, family::Family::Ipv4};
 
 mod load_balancers;
 
@@ -10,14 +10,14 @@ struct World {
     services: Vec<ServiceObject>,
     addresses: Vec<AddressObject>,
     ports: Vec<u16>,
-    nodes: Vec<(String, NodeNetworks)>,
+    nodes: Nodes,
     balancers: Option<Vec<AddressRange>>,
     now: u64,
 }
 
 impl World {
     fn new() -> Self {
-        let (services, addresses, ports, nodes) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (services, addresses, ports, nodes) = (Vec::new(), Vec::new(), Vec::new(), Nodes::default());
         Self { services, addresses, ports, nodes, balancers: None, now: NOW }
     }
 
@@ -294,10 +294,10 @@ fn a_node_in_a_range_is_reported() {
     let network = |text: &str| text.parse().unwrap();
     let mut world = World::new();
     let fine = NodeNetworks { addresses: vec![network("192.0.2.1/32")], pods: vec![network("10.1.0.0/24")] };
-    world.nodes.push(("fine".to_owned(), fine));
+    world.nodes.set("fine", fine);
     assert_eq!(world.audit().findings, []);
     let inside = NodeNetworks { addresses: vec![network("10.0.0.7/32")], pods: Vec::new() };
-    world.nodes.push(("inside".to_owned(), inside));
+    world.nodes.set("inside", inside);
     let (subject, problem, mend) = world.finding();
     assert_eq!((subject, mend), (Subject::Node("inside".to_owned()), Mend::Nothing));
     assert_eq!(problem.event_reason(), Some("NodeOverlapsServiceCIDR"));

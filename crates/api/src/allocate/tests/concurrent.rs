@@ -132,7 +132,7 @@ fn run(store: Arc<dyn Store>, rounds: usize) {
         let allocated: u64 = metrics.addresses.values().map(|(allocated, _)| allocated).sum();
         let cluster_ips = addresses.len() - balancers;
         assert_eq!((allocated, metrics.ports.0), (cluster_ips as u64, ports.len() as u64));
-        let balanced: u64 = api.write_lock().balancers().usage().map(|usage| usage.allocated).sum();
+        let balanced: u64 = api.write_lock().balancers.usage().map(|usage| usage.allocated).sum();
         assert_eq!(balanced, balancers as u64);
     }
 }

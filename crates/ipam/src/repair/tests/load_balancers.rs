@@ -116,7 +116,7 @@ fn an_address_outside_of_the_ranges_is_kept_and_named() {
 fn a_node_in_a_range_of_load_balancers_is_reported() {
     let mut world = World::balanced();
     let networks = NodeNetworks { addresses: vec!["192.0.2.5/32".parse().unwrap()], pods: Vec::new() };
-    world.nodes.push(("inside".to_owned(), networks));
+    world.nodes.set("inside", networks);
     let (_, problem, mend) = world.finding();
     assert_eq!((problem.event_reason(), mend), (Some("NodeOverlapsLoadBalancerRange"), Mend::Nothing));
     assert_eq!(
