@@ -47,7 +47,7 @@ const REVISION: &str = "revision";
 const CREATED: &str = "created";
 
 /// The newest layout that this version can read.
-const KNOWN_FORMAT: u64 = 1;
+pub(super) const KNOWN_FORMAT: u64 = 1;
 
 const FILE_NAME: &str = "objects.redb";
 const NEW_FILE_NAME: &str = "objects.redb.new";

@@ -11,6 +11,8 @@ use tempfile::TempDir;
 use super::*;
 use crate::{Draft, Step};
 
+mod earlier;
+
 const NODE: Resource = Resource::Node;
 
 fn put(name: &str, content: &str, expected: Option<u64>) -> Transaction {
@@ -274,6 +276,11 @@ fn a_newer_format_is_refused() {
     drop(database);
     let error = DurableStore::open(dir.path(), History::default()).unwrap_err();
     assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}");
+    let wanted = format!(
+        "{} has format 2, this version knows formats up to 1; run the version that wrote it, or a newer one",
+        file.display()
+    );
+    assert_eq!(error.to_string(), wanted);
 }
 
 proptest! {
