@@ -11,16 +11,10 @@ use crate::{
     service::{ServiceKey, ServiceType},
 };
 
-type Services<'a> = HashMap<&'a ServiceKey, &'a ServiceObject>;
+pub(super) type Services<'a> = HashMap<&'a ServiceKey, &'a ServiceObject>;
 
 pub(super) fn audit(observed: &Observed<'_>, services: &Services<'_>, audit: &mut Audit) {
-    let mut sides = Sides {
-        observed,
-        services,
-        objects: observed.addresses.iter().map(|object| (object.address, object)).collect(),
-        created: HashMap::new(),
-        audit,
-    };
+    let mut sides = Sides::new(observed, services, audit);
     for service in observed.services.iter().filter(|service| service.spec.needs_address()) {
         for text in &service.spec.cluster_ips {
             sides.cluster_ip(service, text);
@@ -31,16 +25,22 @@ pub(super) fn audit(observed: &Observed<'_>, services: &Services<'_>, audit: &mu
     }
 }
 
-struct Sides<'a> {
-    observed: &'a Observed<'a>,
-    services: &'a Services<'a>,
-    objects: HashMap<IpAddr, &'a AddressObject>,
-    /// `IPAddress` objects that this audit proposes to create, and their Services.
-    created: HashMap<IpAddr, &'a ServiceKey>,
-    audit: &'a mut Audit,
+/// The two sides that an audit compares: Services and `IPAddress` objects.
+pub(super) struct Sides<'a> {
+    pub(super) observed: &'a Observed<'a>,
+    pub(super) services: &'a Services<'a>,
+    pub(super) objects: HashMap<IpAddr, &'a AddressObject>,
+    /// Addresses for which this audit proposes to write an `IPAddress`, and their Services.
+    pub(super) recorded: HashMap<IpAddr, &'a ServiceKey>,
+    pub(super) audit: &'a mut Audit,
 }
 
 impl<'a> Sides<'a> {
+    pub(super) fn new(observed: &'a Observed<'a>, services: &'a Services<'a>, audit: &'a mut Audit) -> Self {
+        let objects = observed.addresses.iter().map(|object| (object.address, object)).collect();
+        Self { observed, services, objects, recorded: HashMap::new(), audit }
+    }
+
     fn cluster_ip(&mut self, service: &'a ServiceObject, text: &str) {
         let key = &service.key;
         let (problem, mend) = match parse_address(text) {
@@ -57,14 +57,14 @@ impl<'a> Sides<'a> {
             },
         };
         if let Mend::CreateAddress(address, _) | Mend::ReplaceAddress(address, _) = &mend {
-            self.created.insert(*address, key);
+            self.recorded.insert(*address, key);
         }
         self.audit.report(Subject::Service(key.clone()), problem, mend);
     }
 
     /// Returns the problem of the `IPAddress` of a valid cluster IP, or `None` if it has none.
     fn allocation(&self, key: &ServiceKey, address: IpAddr) -> Option<(Problem, Mend)> {
-        if let Some(holder) = self.created.get(&address) {
+        if let Some(holder) = self.recorded.get(&address) {
             return (*holder != key).then(|| duplicate(address, holder.to_string()));
         }
         let Some(object) = self.objects.get(&address) else {
@@ -97,7 +97,7 @@ impl<'a> Sides<'a> {
 
     fn object(&mut self, object: &AddressObject) {
         let address = object.address;
-        if !self.created.contains_key(&address) {
+        if !self.recorded.contains_key(&address) {
             leaked(self.observed, self.services, object, |service| lists(service, address), self.audit);
         }
     }

@@ -1,21 +1,19 @@
 //! Compares the load-balancer addresses of Services with `IPAddress` objects, in both directions. Addresses that other
 //! programs wrote into the status of a Service are not examined: they are in no range and have no such object.
 
-use std::{collections::HashMap, net::IpAddr};
+use std::net::IpAddr;
 
 use super::{
-    AddressObject, Audit, Mend, Observed, Parent, Problem, ServiceObject, Subject, addresses::leaked,
+    Audit, Mend, Observed, Parent, Problem, ServiceObject, Subject,
+    addresses::{Services, Sides, leaked},
 };
 use crate::service::ServiceKey;
 
-type Services<'a> = HashMap<&'a ServiceKey, &'a ServiceObject>;
-
 pub(super) fn audit(observed: &Observed<'_>, services: &Services<'_>, audit: &mut Audit) {
-    let objects = observed.addresses.iter().map(|object| (object.address, object)).collect();
-    let mut sides = Sides { observed, services, objects, recorded: HashMap::new(), audit };
+    let mut sides = Sides::new(observed, services, audit);
     for service in observed.services {
         for address in &service.load_balancer {
-            sides.address(service, *address);
+            sides.load_balancer_address(service, *address);
         }
     }
     for object in observed.addresses.iter().filter(|object| object.is_load_balancer) {
@@ -27,17 +25,8 @@ pub(super) fn audit(observed: &Observed<'_>, services: &Services<'_>, audit: &mu
     }
 }
 
-struct Sides<'a> {
-    observed: &'a Observed<'a>,
-    services: &'a Services<'a>,
-    objects: HashMap<IpAddr, &'a AddressObject>,
-    /// Addresses that this audit proposes to record, and their Services.
-    recorded: HashMap<IpAddr, &'a ServiceKey>,
-    audit: &'a mut Audit,
-}
-
 impl<'a> Sides<'a> {
-    fn address(&mut self, service: &'a ServiceObject, address: IpAddr) {
+    fn load_balancer_address(&mut self, service: &'a ServiceObject, address: IpAddr) {
         let Some((problem, mend)) = self.problem(&service.key, address) else { return };
         if matches!(mend, Mend::RecordLoadBalancer(..)) {
             self.recorded.insert(address, &service.key);

@@ -22,6 +22,23 @@ fn claim(step: Step) -> Claim {
     claim
 }
 
+/// Returns an election that has read a Lease without holder at the beginning, and has taken it with this version.
+fn taken(found: Option<Held>, version: &str) -> Election {
+    let mut it = Election::new("a".to_owned(), Duration::ZERO);
+    it.next(Duration::ZERO);
+    it.read(Duration::ZERO, Ok(found));
+    let take = claim(it.next(Duration::ZERO));
+    it.wrote(&take, Duration::ZERO, Duration::ZERO, Ok(version.to_owned()));
+    it
+}
+
+/// Returns an election that created the Lease at the beginning, and its renewal two seconds later.
+fn renewing() -> (Election, Claim) {
+    let mut it = taken(None, "1");
+    let renew = claim(it.next(seconds(2)));
+    (it, renew)
+}
+
 #[test]
 fn a_lease_that_does_not_exist_is_created_and_renewed() {
     let mut it = Election::new("a".to_owned(), Duration::ZERO);
@@ -42,12 +59,7 @@ fn a_lease_that_does_not_exist_is_created_and_renewed() {
 
 #[test]
 fn a_holder_that_cannot_renew_stops_at_the_deadline() {
-    let mut it = Election::new("a".to_owned(), Duration::ZERO);
-    it.next(Duration::ZERO);
-    it.read(Duration::ZERO, Ok(None));
-    let create = claim(it.next(Duration::ZERO));
-    it.wrote(&create, Duration::ZERO, Duration::ZERO, Ok("1".to_owned()));
-    let renew = claim(it.next(seconds(2)));
+    let (mut it, renew) = renewing();
     it.wrote(&renew, seconds(2), seconds(3), Err(WriteError::Failed("no route".to_owned())));
     assert_eq!(it.next(seconds(3)), Step::Wait(seconds(3) + AFTER_FAILURE));
     assert_eq!(it.next(seconds(3) + AFTER_FAILURE), Step::Read, "the renewal may have been applied");
@@ -62,12 +74,7 @@ fn a_holder_that_cannot_renew_stops_at_the_deadline() {
 
 #[test]
 fn a_lease_that_another_client_annotates_stays_with_its_holder() {
-    let mut it = Election::new("a".to_owned(), Duration::ZERO);
-    it.next(Duration::ZERO);
-    it.read(Duration::ZERO, Ok(None));
-    let create = claim(it.next(Duration::ZERO));
-    it.wrote(&create, Duration::ZERO, Duration::ZERO, Ok("1".to_owned()));
-    let renew = claim(it.next(seconds(2)));
+    let (mut it, renew) = renewing();
     it.wrote(&renew, seconds(2), seconds(2), Err(WriteError::Conflict));
     assert_eq!(it.next(seconds(2)), Step::Read);
     it.read(seconds(2), Ok(Some(held("a", 9))));
@@ -107,11 +114,7 @@ fn a_deleted_lease_is_created_by_its_holder_first() {
 
 #[test]
 fn a_released_lease_is_taken_at_once() {
-    let mut it = Election::new("b".to_owned(), Duration::ZERO);
-    it.next(Duration::ZERO);
-    it.read(Duration::ZERO, Ok(Some(held("", 7))));
-    let take = claim(it.next(Duration::ZERO));
-    it.wrote(&take, Duration::ZERO, Duration::ZERO, Ok("8".to_owned()));
+    let mut it = taken(Some(held("", 7)), "8");
     assert!(it.leads(Duration::ZERO));
     let release = it.release().unwrap();
     assert_eq!((release.holder.as_str(), release.resource_version.as_deref()), ("", Some("8")));
