@@ -25,9 +25,10 @@ use portolan_nftables::Nftables;
 use portolan_node::config::{self, Configuration, Logging};
 use portolan_userspace::Remains;
 
-use self::report::{Output, Report};
+use self::report::Report;
 use self::settings::{Memory, Settings};
 use self::survey::Survey;
+use super::packets::Output;
 use super::settings::neutral;
 
 /// Shortest wait between two parts of a removal.

@@ -5,7 +5,7 @@
 //!   as those of a running agent, and the differences of the mode by its driver
 //! - [`Kernel`]: what the kernel has besides rules of Services
 //! - [`ask`]: the answer of a running agent
-//! - [`Asked`], [`print()`]: what the command lines have in common
+//! - [`Asked`], [`print()`]: what the command lines have in common; [`print_as`] is for reports of any kind
 
 mod command;
 mod kernel;
@@ -31,7 +31,7 @@ use portolan_watch::{ClientSettings, Peers};
 use super::agent::api_server::places;
 use super::options::{Loaded, Options};
 use super::{configured_client, modes, settings};
-pub use command::{Asked, Output, print};
+pub use command::{Asked, Output, print, print_as};
 pub use kernel::Kernel;
 pub use running::{Asking, NoAnswer, ask};
 

@@ -5,8 +5,6 @@
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use anyhow::Context as _;
-use clap::ValueEnum;
 use portolan_iptables::Variant;
 use portolan_leftovers::{Found, Held, Object};
 use portolan_model::Family;
@@ -15,18 +13,7 @@ use serde::Serialize;
 
 use super::settings::Settings;
 use super::survey::{Survey, why_left};
-
-/// Form of the report.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
-    /// One line for each object.
-    #[default]
-    Text,
-    /// One JSON object.
-    Json,
-    /// One YAML document.
-    Yaml,
-}
+use crate::packets::Output;
 
 /// The report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -178,11 +165,7 @@ impl Report {
 
     /// Returns the report in one of its forms.
     pub(super) fn rendered(&self, output: Output) -> anyhow::Result<String> {
-        Ok(match output {
-            Output::Text => self.text(),
-            Output::Json => serde_json::to_string_pretty(self).context("the report as JSON")? + "\n",
-            Output::Yaml => serde_saphyr::to_string(self).context("the report as YAML")?,
-        })
+        output.rendered(self, || self.text())
     }
 
     fn text(&self) -> String {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use portolan_explain::{Flow, Outcome, Question, Report, Sender, Style, Target};
+use serde::Serialize;
 
 /// Exit codes besides 0, reachable. An error has 1.
 const REFUSED: u8 = 2;
@@ -28,7 +29,7 @@ pub struct Asked {
     /// Name of the interface at which the packet arrives on this node, for detectLocalMode by interface and for firewall rules.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
-    /// Form of the report.
+    /// Form of the report. Text has colours on a terminal, unless `NO_COLOR` is set.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 }
@@ -36,12 +37,27 @@ pub struct Asked {
 /// Form of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// Lines for people, in colour on a terminal without `NO_COLOR`.
+    /// Lines for people.
     Text,
     /// One JSON object.
     Json,
     /// One YAML document.
     Yaml,
+}
+
+impl Output {
+    /// Returns a report in this form. `text` returns it as lines for people.
+    pub(crate) fn rendered(
+        self,
+        report: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> anyhow::Result<String> {
+        Ok(match self {
+            Self::Text => text(),
+            Self::Json => serde_json::to_string_pretty(report).context("cannot write JSON")? + "\n",
+            Self::Yaml => serde_saphyr::to_string(report).context("cannot write YAML")?,
+        })
+    }
 }
 
 impl Asked {
@@ -57,13 +73,21 @@ impl Asked {
 /// # Errors
 /// The report cannot be written.
 pub fn print(report: &Report, output: Output) -> anyhow::Result<ExitCode> {
-    let text = match output {
-        Output::Text => report.text(style()),
-        Output::Json => serde_json::to_string_pretty(report).context("cannot write JSON")? + "\n",
-        Output::Yaml => serde_saphyr::to_string(report).context("cannot write YAML")?,
-    };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write the report")?;
+    print_as(report, output, || report.text(style()))?;
     Ok(status(report.outcome))
+}
+
+/// Prints a report of any kind. `text` returns it as lines for people.
+///
+/// # Errors
+/// The report cannot be written.
+pub fn print_as(
+    report: &impl Serialize,
+    output: Output,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    let rendered = output.rendered(report, text)?;
+    std::io::stdout().lock().write_all(rendered.as_bytes()).context("cannot write the report")
 }
 
 /// Returns whether to use colours: on a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).
