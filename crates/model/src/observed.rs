@@ -27,6 +27,8 @@
 mod compare;
 mod counted;
 mod difference;
+#[cfg(any(test, feature = "world"))]
+mod precise;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -36,6 +38,8 @@ use ipnet::IpNet;
 
 pub use counted::{Counted, Total};
 pub use difference::{Behind, Deviation, Difference};
+#[cfg(any(test, feature = "world"))]
+pub use precise::precise;
 
 use crate::{Family, Frontend, NodePortAddresses, Protocol, ServicePortName};
 

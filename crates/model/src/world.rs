@@ -9,6 +9,8 @@
     reason = "`value[key] = …` on JSON objects adds the key; all are made here"
 )]
 
+mod edited;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -20,6 +22,8 @@ use crate::object::{
     DecodeError, Kind, ObjectKey, decode_endpoint_slice, decode_node, decode_service, decode_service_cidr,
 };
 use crate::{Event, Family};
+
+pub use edited::Edited;
 
 /// A small deterministic random number generator (`SplitMix64`, by Sebastiano Vigna). Not for secrets.
 #[derive(Debug, Clone)]

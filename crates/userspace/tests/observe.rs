@@ -4,45 +4,11 @@
 use portolan_engine::Driven;
 use portolan_model::observed::{Fact, Observed, ObservedEndpoints};
 use portolan_model::table::Entry;
-use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
-use portolan_model::{Catalog, Change, Family, InternalPolicy, Protocol, Settings};
+use portolan_model::world::Edited;
+use portolan_model::{Change, Family, InternalPolicy, Protocol, Settings};
 use portolan_relay::Options;
 use portolan_testkit::Namespace;
 use portolan_userspace::{Userspace, read};
-
-/// A random world, and the Catalog that applies its edits.
-struct Edited {
-    rng: Rng,
-    ranges: Ranges,
-    world: World,
-    catalog: Catalog,
-}
-
-impl Edited {
-    fn new(seed: u64) -> Self {
-        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
-        let world = World::random(&mut rng, 10, &ranges);
-        Self { rng, ranges, world, catalog: Catalog::new("n1") }
-    }
-
-    fn first(&mut self) -> Vec<Change> {
-        let edits = self.world.edits();
-        self.take(&edits)
-    }
-
-    fn edit(&mut self) -> Vec<Change> {
-        let edits: Vec<Edit> =
-            (0..3).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
-        self.take(&edits)
-    }
-
-    fn take(&mut self, edits: &[Edit]) -> Vec<Change> {
-        for edit in edits {
-            self.catalog.apply(edit.event().unwrap());
-        }
-        self.catalog.take_changes().changes
-    }
-}
 
 fn plane(family: Family) -> Driven<Userspace> {
     let settings = Settings::plain(family);
@@ -72,16 +38,16 @@ fn what_is_captured_and_relayed_is_read_back() {
         namespace.ip("link set lo up").unwrap();
         let work = || {
             assert_eq!(read(family, None).unwrap(), None);
-            let mut edited = Edited::new(seed);
+            let mut edited = Edited::new(seed, 10);
             let mut plane = plane(family);
-            plane.apply(&of(family, edited.first())).unwrap();
+            plane.apply(&of(family, edited.first().changes)).unwrap();
             plane.resync().unwrap();
             for step in 0..8 {
                 let observed = read(family, Some(plane.relay())).unwrap().unwrap();
                 assert_eq!(differences(&observed, &plane), [""; 0], "seed {seed} step {step}");
                 let rules = read(family, None).unwrap().unwrap();
                 assert_eq!(differences(&rules, &plane), [""; 0], "seed {seed} step {step}: rules only");
-                plane.apply(&of(family, edited.edit())).unwrap();
+                plane.apply(&of(family, edited.edit(3).changes)).unwrap();
             }
         };
         namespace.run(work).unwrap();
@@ -94,9 +60,9 @@ fn damage_is_read_back_as_what_it_does_to_services() {
     let namespace = Namespace::new("observe").unwrap();
     namespace.ip("link set lo up").unwrap();
     let work = || {
-        let mut edited = Edited::new(3);
+        let mut edited = Edited::new(3, 10);
         let mut plane = plane(family);
-        plane.apply(&of(family, edited.first())).unwrap();
+        plane.apply(&of(family, edited.first().changes)).unwrap();
         plane.resync().unwrap();
         let has_endpoints = |(_, forwarding): &&Entry| {
             !forwarding.cluster.is_empty() && forwarding.internal_policy == InternalPolicy::Cluster

@@ -165,7 +165,7 @@ proptest! {
         let options = random_options(&mut rng, &settings);
         let differences = &differences(&settings, &options);
         let mut planner = Planned::new(settings.clone(), options);
-        let mut edited = Edited::new(seed);
+        let mut edited = Edited::new(seed, 6);
         let (changes, health_checks) = edited.first();
         planner.remember(&changes, &health_checks);
         let tables = loaded(&mut planner);

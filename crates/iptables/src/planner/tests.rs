@@ -1,9 +1,8 @@
 use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
-use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{
-    Catalog, ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses, Protocol,
+    ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses, Protocol,
 };
 use proptest::prelude::*;
 
@@ -11,11 +10,14 @@ use super::*;
 use crate::interpreter::Tables;
 use portolan_engine::HealthCheckPort;
 
+#[path = "../../tests/iptables/edited.rs"]
+mod edited;
 #[path = "../../tests/iptables/example.rs"]
 pub(crate) mod example;
 #[path = "../../tests/iptables/planned.rs"]
 mod planned;
 
+pub(crate) use edited::Edited;
 pub(crate) use example::settings;
 use example::{cluster_ip, ip, ipv4 as demo, ipv6, put};
 pub(crate) use planned::Planned;
@@ -270,53 +272,6 @@ pub(crate) fn loaded(planner: &mut Planned) -> Tables {
     tables
 }
 
-/// A random world, and a Catalog that its edits are applied to.
-pub(crate) struct Edited {
-    rng: Rng,
-    ranges: Ranges,
-    world: World,
-    catalog: Catalog,
-}
-
-impl Edited {
-    pub(crate) fn new(seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let ranges = Ranges::example();
-        let world = World::random(&mut rng, 6, &ranges);
-        Self { rng, ranges, world, catalog: Catalog::new("n1") }
-    }
-
-    pub(crate) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
-        let edits = self.world.edits();
-        self.changes(&edits)
-    }
-
-    /// Returns the forwardings of a family as the Catalog has them.
-    pub(crate) fn entries(&self, family: Family) -> Vec<portolan_model::table::Entry> {
-        self.catalog.forwardings(family).collect()
-    }
-
-    pub(crate) fn edit(&mut self, count: usize) -> (Vec<Change>, Vec<HealthCheckPort>) {
-        let edits: Vec<Edit> =
-            (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
-        self.changes(&edits)
-    }
-
-    fn changes(&mut self, edits: &[Edit]) -> (Vec<Change>, Vec<HealthCheckPort>) {
-        for edit in edits {
-            self.catalog.apply(edit.event().unwrap());
-        }
-        let changes = self.catalog.take_changes();
-        let health_check = |change: &portolan_model::catalog::HealthCheckChange| HealthCheckPort {
-            namespace: change.key.namespace.as_ref().into(),
-            service: change.key.name.as_ref().into(),
-            port: change.new.map(|check| check.port),
-        };
-        let health_checks = changes.health_checks.iter().map(health_check).collect();
-        (changes.changes, health_checks)
-    }
-}
-
 pub(crate) fn family() -> impl Strategy<Value = Family> {
     prop_oneof![Just(Family::Ipv4), Just(Family::Ipv6)]
 }
@@ -337,7 +292,7 @@ proptest! {
     fn changes_lead_to_the_same_rules_as_a_full_load(
         seed in any::<u64>(), family in family(), pieces in pieces(), counts in prop::collection::vec(1_usize..6, 1..12)
     ) {
-        let mut edited = Edited::new(seed);
+        let mut edited = Edited::new(seed, 6);
         let mut planner = Planned::new(settings(family), counting());
         let (changes, health_checks) = edited.first();
         planner.remember(&changes, &health_checks);
@@ -360,7 +315,7 @@ proptest! {
         seed in any::<u64>(), family in family(), pieces in pieces(), place in any::<prop::sample::Index>(),
         at_first in any::<bool>()
     ) {
-        let mut edited = Edited::new(seed);
+        let mut edited = Edited::new(seed, 6);
         let mut planner = Planned::new(settings(family), counting());
         let (changes, health_checks) = edited.first();
         planner.remember(&changes, &health_checks);
@@ -389,7 +344,7 @@ proptest! {
     ) {
         let plan = |seed| {
             let mut planner = Planned::new(settings(family), counting());
-            let (changes, health_checks) = Edited::new(seed).first();
+            let (changes, health_checks) = Edited::new(seed, 6).first();
             planner.remember(&changes, &health_checks);
             planner
         };
@@ -421,7 +376,7 @@ prop_assert_eq!(again, "", "nothing is written twice");
         seed in any::<u64>(), family in family(), pieces in pieces()
     ) {
         let mut planner = Planned::new(settings(family), counting());
-        let (changes, health_checks) = Edited::new(seed).first();
+        let (changes, health_checks) = Edited::new(seed, 6).first();
         planner.remember(&changes, &health_checks);
         let new = loaded(&mut planner);
         let mut tables = Tables::empty();

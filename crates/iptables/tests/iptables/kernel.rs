@@ -1,16 +1,13 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use portolan_engine::{Commit, HealthCheckPort, Table as Wanted};
 use portolan_iptables::{
     Counted, Error, Options, Pieces, Planner, Present, Programs, Rules, Variant, counted,
 };
-use portolan_model::table::Entry;
-use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
-use portolan_model::{Catalog, Change, Family};
+use portolan_model::{Change, Family};
 use portolan_sock::namespace::in_new_network_namespace;
 use portolan_sock::{Protocol, Socket};
 use portolan_testkit::eventually;
@@ -19,8 +16,11 @@ use portolan_wire::{Request, nfnetlink};
 
 use super::example::{backends, ipv4, ipv6, put, settings};
 use super::load::{driven, programs_of};
+pub(crate) use edited::Edited;
 use planned::Planned;
 
+#[path = "edited.rs"]
+mod edited;
 #[path = "planned.rs"]
 mod planned;
 
@@ -149,64 +149,18 @@ fn an_example_in_ipv6() {
     insta::assert_snapshot!(same_in_both(Family::Ipv6));
 }
 
-/// A random world, and a Catalog that its edits are applied to.
-pub(crate) struct Edited {
-    rng: Rng,
-    ranges: Ranges,
-    world: World,
-    catalog: Catalog,
-}
-
-impl Edited {
-    pub(crate) fn new(seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
-        let ranges = Ranges::example();
-        let world = World::random(&mut rng, 8, &ranges);
-        Self { rng, ranges, world, catalog: Catalog::new("n1") }
-    }
-
-    pub(crate) fn first(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
-        let edits = self.world.edits();
-        self.changes(&edits)
-    }
-
-    pub(crate) fn edit(&mut self) -> (Vec<Change>, Vec<HealthCheckPort>) {
-        let edits: Vec<Edit> =
-            (0..4).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
-        self.changes(&edits)
-    }
-
-    /// Returns the forwarding table of a family as the Catalog has it.
-    pub(crate) fn table(&self, family: Family) -> Vec<Entry> {
-        self.catalog.forwardings(family).collect()
-    }
-
-    fn changes(&mut self, edits: &[Edit]) -> (Vec<Change>, Vec<HealthCheckPort>) {
-        for edit in edits {
-            self.catalog.apply(edit.event().unwrap());
-        }
-        let changes = self.catalog.take_changes();
-        let health_checks = changes.health_checks.iter().map(|change| HealthCheckPort {
-            namespace: Arc::from(&*change.key.namespace),
-            service: Arc::from(&*change.key.name),
-            port: change.new.map(|check| check.port),
-        });
-        (changes.changes, health_checks.collect())
-    }
-}
-
 #[test]
 fn changes_lead_to_the_same_rules_as_a_full_load() {
     for (seed, family) in (1..=4).zip(Family::BOTH.into_iter().cycle()) {
         for variant in VARIANTS {
-            let mut edited = Edited::new(seed);
+            let mut edited = Edited::new(seed, 8);
             let (changes, health_checks) = edited.first();
             let (by_steps, expected, planner) = in_namespace(|| {
                 let programs = programs_of(family, variant);
                 let mut planner = planner(family, &changes, &health_checks);
                 load(&programs, &mut planner, Pieces::One);
                 for _ in 0..12 {
-                    let (changes, health_checks) = edited.edit();
+                    let (changes, health_checks) = edited.edit(4);
                     apply(&programs, &planner.plan(&changes, &health_checks));
                 }
                 let by_steps = save(family, variant);

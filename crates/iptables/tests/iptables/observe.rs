@@ -28,7 +28,7 @@ fn committed_rules_read_back_without_a_difference() {
     for (seed, family) in (11..=14).zip(Family::BOTH.into_iter().cycle()) {
         for variant in VARIANTS {
             in_namespace(|| {
-                let mut edited = Edited::new(seed);
+                let mut edited = Edited::new(seed, 8);
                 let mut iptables = driven(programs_of(family, variant), settings(family));
                 let programs = programs_of(family, variant);
                 assert_eq!(read(&programs, family).unwrap(), None, "there are no chains");
@@ -40,9 +40,9 @@ fn committed_rules_read_back_without_a_difference() {
                 iptables.resync().unwrap();
                 for _ in 0..6 {
                     let observed = read(&programs, family).unwrap().unwrap();
-                    let differences = texts(&observed, &edited.table(family));
+                    let differences = texts(&observed, &edited.entries(family));
                     assert_eq!(differences, [""; 0], "seed {seed}, {variant:?}");
-                    iptables.apply(&of_family(edited.edit().0)).unwrap();
+                    iptables.apply(&of_family(edited.edit(4).0)).unwrap();
                 }
             });
         }

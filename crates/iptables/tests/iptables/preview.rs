@@ -19,7 +19,7 @@ fn after_a_commit_nothing_is_left_to_write() {
     for (seed, family) in (31..=33).zip(Family::BOTH.into_iter().cycle()) {
         for variant in VARIANTS {
             in_namespace(|| {
-                let mut edited = Edited::new(seed);
+                let mut edited = Edited::new(seed, 8);
                 let programs = programs_of(family, variant);
                 let mut iptables = driven(programs_of(family, variant), settings(family));
                 let of_family = |changes: Vec<Change>| -> Vec<Change> {
@@ -33,7 +33,7 @@ fn after_a_commit_nothing_is_left_to_write() {
                 iptables.resync().unwrap();
                 let lines = preview(&programs, iptables.table(), &Options::default()).unwrap();
                 assert_eq!(lines, [""; 0], "seed {seed}, {variant:?}");
-                iptables.apply(&of_family(edited.edit().0)).unwrap();
+                iptables.apply(&of_family(edited.edit(4).0)).unwrap();
                 let lines = preview(&programs, iptables.table(), &Options::default()).unwrap();
                 assert_eq!(lines, [""; 0], "seed {seed}, {variant:?}: after an edit");
             });

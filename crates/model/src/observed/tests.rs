@@ -50,32 +50,6 @@ fn list(backends: &[Backend]) -> Vec<ObservedEndpoint> {
     backends.iter().map(|backend| ObservedEndpoint::at(backend.socket())).collect()
 }
 
-/// Returns what a mode that holds every fact reads back of a table.
-fn precise(table: &[Entry]) -> Observed {
-    let port = |(name, forwarding): &Entry| ObservedPort {
-        name: Some(Arc::clone(name)),
-        protocol: forwarding.protocol,
-        frontends: forwarding
-            .frontends
-            .iter()
-            .map(|frontend| ObservedFrontend::at(ObservedPlace::Frontend(*frontend)))
-            .collect(),
-        endpoints: ObservedEndpoints::Lists {
-            cluster: Fact::Known(list(&forwarding.cluster)),
-            local: Fact::Known(list(&forwarding.local)),
-        },
-        affinity: Fact::Known(forwarding.affinity),
-        source_ranges: Fact::Known(if has_load_balancer_ip(forwarding) {
-            forwarding.source_ranges.to_vec()
-        } else {
-            Vec::new()
-        }),
-        counters: None,
-    };
-    let ports = table.iter().map(port).collect();
-    Observed { family: Family::Ipv4, node_port_addresses: None, node_ports: Fact::Unknown, ports }
-}
-
 fn has_load_balancer_ip(forwarding: &Forwarding) -> bool {
     forwarding.frontends.iter().any(|frontend| matches!(frontend, Frontend::LoadBalancerIp(..)))
 }

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 
-use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
-use portolan_model::{Backend, Catalog, Family, LocalDetector, NodePortAddresses};
+use portolan_model::{Backend, Family, LocalDetector, NodePortAddresses, world};
 
 use super::super::class::Balance;
 use super::super::element::{Set, read_number};
@@ -147,42 +146,25 @@ fn from_scratch(settings: Settings, state: &[Change]) -> (Planned, Model) {
     (Planned { planner, table }, model)
 }
 
-pub(crate) struct Edited {
-    rng: Rng,
-    ranges: Ranges,
-    world: World,
-    catalog: Catalog,
-}
+/// A random world of ten Services, whose changes are those of one family.
+pub(crate) struct Edited(world::Edited);
 
 impl Edited {
     pub(crate) fn new(seed: u64) -> Self {
-        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
-        let world = World::random(&mut rng, 10, &ranges);
-        let mut edited = Self { rng, ranges, world, catalog: Catalog::new("n1") };
-        let edits = edited.world.edits();
-        edited.take(&edits, Family::Ipv4);
-        edited
+        let mut edited = world::Edited::new(seed, 10);
+        edited.first();
+        Self(edited)
     }
 
     pub(crate) fn edit(&mut self, family: Family) -> Vec<Change> {
-        let count = 1 + self.rng.below(5);
-        let edits: Vec<Edit> =
-            (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
-        self.take(&edits, family)
-    }
-
-    fn take(&mut self, edits: &[Edit], family: Family) -> Vec<Change> {
-        for edit in edits {
-            self.catalog.apply(edit.event().unwrap());
-        }
-        let mut changes = self.catalog.take_changes().changes;
+        let count = 1 + self.0.rng().below(5);
+        let mut changes = self.0.edit(count).changes;
         changes.retain(|change| change.family == family);
         changes
     }
 
     pub(crate) fn now(&self, family: Family) -> Vec<Change> {
-        let change = |(name, new)| Change { name, family, old: None, new: Some(new) };
-        self.catalog.forwardings(family).map(change).collect()
+        self.0.now(family)
     }
 }
 

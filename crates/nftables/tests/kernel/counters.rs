@@ -14,7 +14,7 @@ fn the_switch_ends_with_the_table_of_a_start() {
             in_namespace(|| {
                 let with = |counters| Settings { counters, ..settings(family) };
                 let mut edited = Edited::new(seed, 10);
-                let mut nftables = programmed(with(false), &of(family, &edited.first()));
+                let mut nftables = programmed(with(false), &of(family, &edited.first().changes));
                 for is_on in [true, false, true] {
                     let before = generation();
                     nftables.configure(with(is_on));
@@ -22,7 +22,7 @@ fn the_switch_ends_with_the_table_of_a_start() {
                     assert_eq!(generation(), before + 1, "seed {seed}: one transaction");
                     collect(&mut nftables);
                     for _ in 0..3 {
-                        nftables.apply(&of(family, &edited.edit(3))).unwrap();
+                        nftables.apply(&of(family, &edited.edit(3).changes)).unwrap();
                     }
                     collect(&mut nftables);
                     let (here, now) = (Table::read(family).meaning(), edited.now(family));

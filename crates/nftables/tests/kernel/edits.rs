@@ -11,10 +11,10 @@ fn after_edits_the_table_is_that_from_scratch() {
         for family in Family::BOTH {
             let mut edited = Edited::new(seed, 12);
             let incremental = in_namespace(|| {
-                let mut nftables = programmed(settings(family), &of(family, &edited.first()));
+                let mut nftables = programmed(settings(family), &of(family, &edited.first().changes));
                 for step in 0..25 {
-                    let size = 1 + edited.rng.below(6);
-                    let changes = of(family, &edited.edit(size));
+                    let size = 1 + edited.rng().below(6);
+                    let changes = of(family, &edited.edit(size).changes);
                     let commit = nftables.apply(&changes).unwrap();
                     assert!(!commit.full && commit.refused.is_empty(), "seed {seed} step {step}");
                     if step % 7 == 3 {

@@ -16,7 +16,7 @@ fn nft_lists_every_kind_of_service() {
             for name in ["demo/web", "demo/ranges", "demo/internal-local-elsewhere"] {
                 assert!(listing.contains(&format!("comment \"{name}\"")), "{name}");
             }
-            drop(programmed(settings, &of(family, &Edited::new(7, 12).first())));
+            drop(programmed(settings, &of(family, &Edited::new(7, 12).first().changes)));
             assert!(list(family).contains("comment \"default/svc-"), "of random Services, too");
         });
     }

@@ -52,10 +52,10 @@ fn after_edits_the_wanted_table_is_read_back() {
                 let mut edited = Edited::new(seed, 12);
                 let node_ip = Some(ip(family, 244, 1));
                 let settings = Settings { node_ip, counters: seed % 2 == 0, ..settings(family) };
-                let mut nftables = programmed(settings, &of(family, &edited.first()));
+                let mut nftables = programmed(settings, &of(family, &edited.first().changes));
                 for step in 0..12 {
-                    let count = 1 + edited.rng.below(6);
-                    nftables.apply(&of(family, &edited.edit(count))).unwrap();
+                    let count = 1 + edited.rng().below(6);
+                    nftables.apply(&of(family, &edited.edit(count).changes)).unwrap();
                     assert_eq!(differences(&nftables), [""; 0], "seed {seed} step {step}");
                     if step % 5 == 3 {
                         collect(&mut nftables);

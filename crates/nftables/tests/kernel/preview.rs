@@ -27,10 +27,10 @@ fn after_a_commit_nothing_is_left_to_write() {
                 let nftables = open(settings.clone());
                 assert!(with(&preview(&nftables), "add table") == 1);
                 drop(nftables);
-                let mut nftables = programmed(settings, &of(family, &edited.first()));
+                let mut nftables = programmed(settings, &of(family, &edited.first().changes));
                 assert_eq!(preview(&nftables), [""; 0], "seed {seed}");
                 for step in 0..5 {
-                    nftables.apply(&of(family, &edited.edit(3))).unwrap();
+                    nftables.apply(&of(family, &edited.edit(3).changes)).unwrap();
                     collect(&mut nftables);
                     assert_eq!(preview(&nftables), [""; 0], "seed {seed} step {step}");
                 }
@@ -44,7 +44,7 @@ fn damage_and_other_settings_are_shown_and_left() {
     let family = Family::Ipv4;
     in_namespace(|| {
         let mut edited = Edited::new(7, 8);
-        let first = of(family, &edited.first());
+        let first = of(family, &edited.first().changes);
         let mut nftables = programmed(settings(family), &first);
         nft("flush map ip portolan services");
         nft("flush chain ip portolan cluster-ips-check");

@@ -91,9 +91,9 @@ fn a_restart_after_edits_writes_nothing() {
         for family in Family::BOTH {
             in_namespace(|| {
                 let mut edited = Edited::new(seed, 12);
-                let mut nftables = programmed(settings(family), &of(family, &edited.first()));
+                let mut nftables = programmed(settings(family), &of(family, &edited.first().changes));
                 for _ in 0..20 {
-                    nftables.apply(&of(family, &edited.edit(3))).unwrap();
+                    nftables.apply(&of(family, &edited.edit(3).changes)).unwrap();
                 }
                 restart_writes_nothing(&settings(family), &edited.now(family));
                 collect(&mut nftables);

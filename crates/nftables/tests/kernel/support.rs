@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use portolan_engine::Commit;
 use portolan_engine::Driven;
-use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
+pub(crate) use portolan_model::world::Edited;
 use portolan_model::{
-    Backend, Catalog, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol,
-    ServicePortName, Settings,
+    Backend, Change, ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, Protocol, ServicePortName,
+    Settings,
 };
 use portolan_nftables::Nftables;
 use portolan_sock::namespace::in_new_network_namespace;
@@ -176,49 +176,6 @@ pub(crate) fn started(settings: Settings, changes: &[Change]) -> (Driven<Nftable
 pub(crate) fn collect(nftables: &mut Driven<Nftables>) {
     while nftables.collect().unwrap() {}
     assert!(!nftables.collect().unwrap());
-}
-
-/// A random world, and a Catalog that applies its edits.
-pub(crate) struct Edited {
-    pub(crate) rng: Rng,
-    ranges: Ranges,
-    world: World,
-    catalog: Catalog,
-}
-
-impl Edited {
-    pub(crate) fn new(seed: u64, size: usize) -> Self {
-        let mut rng = Rng::new(seed);
-        let ranges = Ranges::example();
-        let world = World::random(&mut rng, size, &ranges);
-        Self { rng, ranges, world, catalog: Catalog::new("n1") }
-    }
-
-    /// Returns the first complete state, as changes.
-    pub(crate) fn first(&mut self) -> Vec<Change> {
-        let edits = self.world.edits();
-        self.changes(&edits)
-    }
-
-    /// Makes random edits and returns their changes.
-    pub(crate) fn edit(&mut self, count: usize) -> Vec<Change> {
-        let edits: Vec<Edit> =
-            (0..count).map(|_| random_edit(&mut self.rng, &mut self.world, &self.ranges)).collect();
-        self.changes(&edits)
-    }
-
-    /// Returns the current complete state, in no particular order.
-    pub(crate) fn now(&self, family: Family) -> Vec<Change> {
-        let change = |(name, new)| Change { name, family, old: None, new: Some(new) };
-        self.catalog.forwardings(family).map(change).collect()
-    }
-
-    fn changes(&mut self, edits: &[Edit]) -> Vec<Change> {
-        for edit in edits {
-            self.catalog.apply(edit.event().unwrap());
-        }
-        self.catalog.take_changes().changes
-    }
 }
 
 /// Returns the changes of one family.

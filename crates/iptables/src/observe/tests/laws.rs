@@ -47,7 +47,7 @@ impl Written {
 
     /// Writes the rules of changes as `view` shows them.
     fn of(seed: u64, settings: Settings, options: Options, view: impl Fn(&Change) -> Change) -> Self {
-        let mut edited = Edited::new(seed);
+        let mut edited = Edited::new(seed, 6);
         let mut planner = Planned::new(settings, options);
         let (changes, health_checks) = edited.first();
         planner.remember(&changes.iter().map(view).collect::<Vec<_>>(), &health_checks);
