@@ -1,9 +1,7 @@
 use std::sync::Arc;
 
 use insta::assert_snapshot;
-use portolan_model::observed::{
-    ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace, ObservedPort,
-};
+use portolan_model::observed::precise;
 use portolan_model::world::{Ranges, Rng, World};
 use portolan_model::{
     Backend, Catalog, ExternalPolicy, Forwarding, Frontend, NodePortAddresses, Protocol, ServicePortName,
@@ -42,40 +40,8 @@ fn everywhere() -> NodePortReach {
     NodePortReach { addresses: NodePortAddresses::MatchAll, loopback: Vec::new() }
 }
 
-/// Returns what a mode that holds every fact reads back of a table.
 fn observed(table: &[Entry], node_ports: NodePortReach) -> Observed {
-    let list = |backends: &[Backend]| {
-        Fact::Known(backends.iter().map(|backend| ObservedEndpoint::at(backend.socket())).collect())
-    };
-    let has_load_balancer_ip = |forwarding: &Forwarding| {
-        forwarding.frontends.iter().any(|frontend| matches!(frontend, Frontend::LoadBalancerIp(..)))
-    };
-    let port = |(name, forwarding): &Entry| ObservedPort {
-        name: Some(Arc::clone(name)),
-        protocol: forwarding.protocol,
-        frontends: forwarding
-            .frontends
-            .iter()
-            .map(|frontend| ObservedFrontend::at(ObservedPlace::Frontend(*frontend)))
-            .collect(),
-        endpoints: ObservedEndpoints::Lists {
-            cluster: list(&forwarding.cluster),
-            local: list(&forwarding.local),
-        },
-        affinity: Fact::Known(forwarding.affinity),
-        source_ranges: Fact::Known(if has_load_balancer_ip(forwarding) {
-            forwarding.source_ranges.to_vec()
-        } else {
-            Vec::new()
-        }),
-        counters: None,
-    };
-    Observed {
-        family: Family::Ipv4,
-        node_port_addresses: None,
-        node_ports: Fact::Known(node_ports),
-        ports: table.iter().map(port).collect(),
-    }
+    Observed { node_ports: Fact::Known(node_ports), ..precise(table) }
 }
 
 fn compared(present: Present<'_>, wanted: &[Entry], node_ports: &NodePortReach) -> FamilyPlan {
