@@ -17,9 +17,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Service};
+use kube::Client;
 use kube::api::{Api, DeleteParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, Protocol, World, eventually};
 use tempfile::{TempDir, tempdir};
 
@@ -80,17 +79,7 @@ impl Site {
         node: &Namespace,
         work: impl AsyncFnOnce(Client) -> kube::Result<T> + Send,
     ) -> T {
-        let kubeconfig = self.path("data/admin.conf");
-        let work = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let file = Kubeconfig::read_from(kubeconfig).unwrap();
-                let config =
-                    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
-                work(Client::try_from(config).unwrap()).await.unwrap()
-            })
-        };
-        node.run(work).unwrap()
+        common::client::run(node, &self.path("data/admin.conf"), work)
     }
 
     /// Returns the `InternalIP`s of the Node.

@@ -28,6 +28,8 @@ mod services;
 mod snapshot;
 pub(crate) mod socket;
 mod state;
+#[cfg(test)]
+mod testing;
 
 use std::cell::RefCell;
 use std::convert::Infallible;

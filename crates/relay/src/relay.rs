@@ -190,15 +190,8 @@ impl Relay {
             Token::Client(slot) => self.handle_client_events(slot, readiness, now),
             Token::Backend(slot) => self.handle_backend_events(slot, readiness, now),
             Token::Flow(slot) => {
-                let mut context = Context {
-                    table: &mut self.table,
-                    destinations: &mut self.destinations,
-                    poller: &self.poller,
-                    options: &self.options,
-                    counters: &self.counters,
-                    now,
-                };
-                self.udp.answer(slot, readiness, &self.listeners, &mut context);
+                let (udp, listeners, mut context) = self.datagrams(now);
+                udp.answer(slot, readiness, listeners, &mut context);
             }
             Token::Listener(number) => self.handle_listener_events(number, now),
             // It has woken the thread, which has taken the commands.
@@ -220,16 +213,14 @@ impl Relay {
 
     /// Receives datagrams. Returns true if more may be waiting.
     fn receive(&mut self, number: usize, now: Instant) -> bool {
-        let Some(listener) = self.listeners.get(number) else { return false };
-        let mut context = Context {
-            table: &mut self.table,
-            destinations: &mut self.destinations,
-            poller: &self.poller,
-            options: &self.options,
-            counters: &self.counters,
-            now,
-        };
-        self.udp.receive(listener, &mut context)
+        let (udp, listeners, mut context) = self.datagrams(now);
+        listeners.get(number).is_some_and(|listener| udp.receive(listener, &mut context))
+    }
+
+    /// Returns the flows of UDP, and what the handling of their datagrams needs.
+    fn datagrams(&mut self, now: Instant) -> (&mut Udp, &[Listener], Context<'_>) {
+        let Self { udp, listeners, table, destinations, poller, options, counters, .. } = self;
+        (udp, listeners, Context { table, destinations, poller, options, counters, now })
     }
 
     /// Accepts connections. Returns true if more may be waiting.

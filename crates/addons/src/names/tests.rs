@@ -1,11 +1,11 @@
 use std::net::UdpSocket;
-use std::time::Instant;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
 use portolan_api::{ApiConfig, Preconditions, Target, WriteOptions};
 use portolan_schema::Resource;
 use portolan_schema::json::{Value, json};
+use portolan_testkit::eventually;
 
 use super::*;
 use crate::testing::assert_documented;
@@ -55,15 +55,12 @@ impl Running {
 
     /// Asks until the answer is as expected.
     fn answers(&self, name: &str, kind: RecordType, code: ResponseCode, records: &[&str]) {
-        let begun = Instant::now();
-        loop {
-            let answer = self.ask(name, kind);
-            if answer.0 == code && answer.1 == records {
-                return;
-            }
-            assert!(begun.elapsed() < PATIENCE, "{name} {kind}: {answer:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        let mut answer = None;
+        let met = eventually(PATIENCE, name, || {
+            let (found_code, found) = answer.insert(self.ask(name, kind));
+            *found_code == code && found == records
+        });
+        assert!(met.is_ok(), "{name} {kind}: {answer:?}");
     }
 }
 

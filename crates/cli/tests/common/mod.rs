@@ -1,6 +1,7 @@
 //! The cluster of `portolan-testcluster`, whose node agent is `portolan proxy`, and faults of its API server.
 #![allow(dead_code, unused_imports, reason = "each test program uses its part")]
 
+pub(crate) mod client;
 pub(crate) mod cutter;
 pub(crate) mod faulty;
 pub(crate) mod gate;

@@ -7,8 +7,7 @@ use std::process::Command;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use portolan_testkit::{Addresses, Family, PortolanProcess, Protocol, World, eventually};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -141,16 +140,7 @@ impl Cluster {
 
     /// Runs a client on the node.
     fn run<T: Send>(&self, kubeconfig: &Path, work: impl AsyncFnOnce(Client) -> kube::Result<T> + Send) -> T {
-        let work = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(async {
-                let file = Kubeconfig::read_from(kubeconfig).unwrap();
-                let config =
-                    Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.unwrap();
-                work(Client::try_from(config).unwrap()).await.unwrap()
-            })
-        };
-        self.world.node().namespace().run(work).unwrap()
+        common::client::run(self.world.node().namespace(), kubeconfig, work)
     }
 
     fn apply(&self, kubeconfig: &Path, slice: &Value) {

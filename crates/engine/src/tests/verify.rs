@@ -2,6 +2,17 @@
 
 use super::*;
 
+/// Returns a data plane whose first comparison wrote something, and its engine, which has to verify it.
+fn verifying() -> (Recorder, Bench) {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::new(&recorder, timing());
+    recorder.writes(3);
+    bench.handle.verify(Family::Ipv4);
+    bench.handle.start();
+    assert!(!bench.one_report().verified);
+    (recorder, bench)
+}
+
 #[test]
 fn a_first_comparison_that_finds_everything_verifies() {
     let recorder = Recorder::at("here");
@@ -25,12 +36,7 @@ fn without_a_request_nothing_is_verified() {
 
 #[test]
 fn a_comparison_that_writes_is_followed_by_another() {
-    let recorder = Recorder::at("here");
-    let mut bench = Bench::new(&recorder, timing());
-    recorder.writes(3);
-    bench.handle.verify(Family::Ipv4);
-    bench.handle.start();
-    assert!(!bench.one_report().verified);
+    let (recorder, mut bench) = verifying();
     assert_eq!(bench.advance_to_next(), SECOND, "min_interval");
     assert!(!bench.one_report().verified, "another program changes the rules");
     recorder.writes(0);
@@ -120,12 +126,7 @@ fn changes_without_end_delay_no_removal() {
 
 #[test]
 fn a_verification_that_is_not_wanted_ends() {
-    let recorder = Recorder::at("here");
-    let mut bench = Bench::new(&recorder, timing());
-    recorder.writes(3);
-    bench.handle.verify(Family::Ipv4);
-    bench.handle.start();
-    assert!(!bench.one_report().verified);
+    let (recorder, mut bench) = verifying();
     bench.handle.stop_verifying(Family::Ipv4);
     bench.advance(60 * SECOND);
     assert!(bench.reports().is_empty());

@@ -307,31 +307,17 @@ impl Services for OfAgent {
 
 #[cfg(test)]
 mod tests {
-    use portolan_engine::Totals;
     use portolan_node::config::Mode;
 
+    use super::super::testing::waiting;
     use super::*;
 
     #[test]
     fn each_family_has_its_own_mode_and_iptables() {
         let configuration = Configuration { mode: Some(Mode::Nftables), ..Configuration::default() };
         let active = |family, mode, place, iptables| {
-            let lane = FamilySnapshot {
-                family,
-                mode,
-                place,
-                iptables,
-                table: Table::new(Settings::plain(family)),
-                state: State::Waiting,
-                pending: 0,
-                commits: Vec::new(),
-                failures: Vec::new(),
-                events: Vec::new(),
-                totals: Totals::default(),
-                drift: portolan_engine::Drift::default(),
-                successor: None,
-                retired: Vec::new(),
-            };
+            let lane =
+                FamilySnapshot { mode, place, iptables, ..waiting(Table::new(Settings::plain(family))) };
             let this =
                 ThisNode { name: "n1".into(), own: Vec::new(), pod_cidrs: Vec::new(), addresses: Vec::new() };
             let active = Active::of(&lane, &configuration);

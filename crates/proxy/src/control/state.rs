@@ -219,9 +219,10 @@ fn seconds(duration: Duration) -> f64 {
 mod tests {
     use std::sync::Arc;
 
-    use portolan_engine::{COMMITS_KEPT, EVENTS_KEPT, FAILURES_KEPT, Totals};
+    use portolan_engine::{COMMITS_KEPT, EVENTS_KEPT, FAILURES_KEPT};
     use portolan_model::{Backend, Change, Forwarding, Protocol, ServicePortName, Settings};
 
+    use super::super::testing::waiting;
     use super::*;
 
     fn backend(last: u8) -> Backend {
@@ -244,22 +245,7 @@ mod tests {
             Change { name, family, old: None, new: Some(Arc::new(forwarding(&[1, 2], &[2, 3]))) }
         };
         table.take(names.into_iter().map(change), []);
-        FamilySnapshot {
-            family,
-            mode: "nftables",
-            place: "nftables",
-            iptables: None,
-            table,
-            state: SyncState::Waiting,
-            pending: 0,
-            commits: Vec::new(),
-            failures: Vec::new(),
-            events: Vec::new(),
-            totals: Totals::default(),
-            drift: portolan_engine::Drift::default(),
-            successor: None,
-            retired: Vec::new(),
-        }
+        waiting(table)
     }
 
     #[test]

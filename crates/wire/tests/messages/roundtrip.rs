@@ -30,6 +30,14 @@ fn changes(batch: &Batch) -> Vec<Frame<'_>> {
     frames[1..frames.len() - 1].to_vec()
 }
 
+/// Adds elements to a set.
+fn add(transaction: &mut Transaction, elements: &[Element]) {
+    let mut writer = transaction.elements(ElementsOperation::Add, Family::INET, "table", "set");
+    for element in elements {
+        writer.push(&element.as_ref());
+    }
+}
+
 proptest! {
     #[test]
     fn tables(table in arbitrary_table()) {
@@ -72,12 +80,7 @@ proptest! {
     #[test]
     fn elements(elements in prop::collection::vec(arbitrary_element(), 1..40)) {
         messages(
-            |transaction| {
-                let mut writer = transaction.elements(ElementsOperation::Add, Family::INET, "table", "set");
-                for element in &elements {
-                    writer.push(&element.as_ref());
-                }
-            },
+            |transaction| add(transaction, &elements),
             |frames| {
                 let list = ElementList::decode(&frames[0]).unwrap();
                 let found: Vec<_> = list.elements().map(|element| element.unwrap().to_owned()).collect();
@@ -92,12 +95,7 @@ proptest! {
         chosen in any::<prop::sample::Index>(),
     ) {
         messages(
-            |transaction| {
-                let mut writer = transaction.elements(ElementsOperation::Add, Family::INET, "table", "set");
-                for element in &elements {
-                    writer.push(&element.as_ref());
-                }
-            },
+            |transaction| add(transaction, &elements),
             |frames| {
                 let chosen = chosen.index(elements.len());
                 // Each element is a member of the list, which is the last attribute of the message.
