@@ -86,6 +86,7 @@ mod tests {
             family: "IPv4".into(),
             mode: Some("ipvs".into()),
             node_port_addresses: None,
+            node_ports: None,
             ports: Vec::new(),
         }];
         let found = Family::BOTH.map(|family| mode(&snapshot, family));
