@@ -9,13 +9,15 @@
 
 mod common;
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
-use common::{Cluster, NODE};
-use portolan_testkit::Namespace;
+use common::{BINARY, Cluster, NODE, PATIENCE};
+use portolan_testkit::{Namespace, PortolanProcess};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// Runs the program in a namespace. Returns its exit status and standard output.
 fn doctor(node: &Namespace, arguments: &[&str]) -> (i32, String) {
@@ -91,6 +93,44 @@ fn the_api_server_is_asked_with_flags_of_the_proxy() {
     cluster.stop_server();
     let (status, found) = report(cluster.world.node().namespace(), &[&master, &own]);
     assert_eq!((status, findings(&found, "api-unreachable").len()), (1, 1), "{found:#}");
+}
+
+/// Returns a kubeconfig of the role that may read and write nothing.
+fn kubeconfig_of_reader(node: &Namespace, data: &str) -> String {
+    let arguments = ["serve", "kubeconfig", "--role", "read-only", "--token", "--data-dir", data];
+    let output = node.run(|| Command::new(BINARY).args(arguments).output().unwrap()).unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn missing_permissions_are_named() {
+    let (world, folder) = (common::world(), TempDir::new().unwrap());
+    let node = world.node().namespace();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let kubeconfig = kubeconfig_of_reader(node, &at("data"));
+    let arguments = ["serve", "--data-dir", &at("data")];
+    let mut server = PortolanProcess::start(node, BINARY.as_ref(), &arguments).unwrap();
+    server.wait_for_output(PATIENCE, "tls=true").unwrap();
+    let ask = |kubeconfig: &str| {
+        fs::write(at("kubeconfig"), kubeconfig).unwrap();
+        report(node, &["--kubeconfig", &at("kubeconfig"), "--hostname-override", NODE]).1
+    };
+
+    let reader = ask(&kubeconfig);
+    let titles = ["the API server does not permit: create events, patch events"];
+    assert_eq!(findings(&reader, "events-denied"), titles, "{reader:#}");
+    assert_eq!(findings(&reader, "api-denied"), [""; 0], "{reader:#}");
+
+    let without_token = |line: &str| match line.split_once("token: ") {
+        Some((before, _)) => format!("{before}token: wrong\n"),
+        None => format!("{line}\n"),
+    };
+    let stranger = ask(&kubeconfig.lines().map(without_token).collect::<String>());
+    let [title] = findings(&stranger, "api-denied")[..] else { panic!("{stranger:#}") };
+    for resource in ["services", "endpointslices", "nodes", "servicecidrs"] {
+        assert!(title.contains(&format!("list {resource}")), "{title}");
+    }
+    assert_eq!(findings(&stranger, "node-missing"), [""; 0], "nothing is known of it");
 }
 
 /// A server of HTTP that knows nothing, and whose clock shows the year 1994.
