@@ -4,6 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use portolan_wire::Frames;
 use portolan_wire::route::Event;
+use portolan_wire::route::path::Path;
 use portolan_wire::route::policy::{MarkRule, is_local_route};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -11,5 +12,6 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = Event::decode(&frame);
         let _ = MarkRule::decode(&frame);
         let _ = is_local_route(&frame, 2, 28_783);
+        let _ = Path::decode(&frame);
     });
 });

@@ -1,8 +1,8 @@
 //! `portolan check`: everything that a start of the proxy would find out about its configuration, this node and the API
 //! server, in one report.
 //!
-//! The checks of a start are those of crate `proxy`, and those of the node's surroundings are the doctor's. `api` asks the API
-//! server, `report` has the report.
+//! The checks of a start are those of crate `proxy`, and those of the node's surroundings are the doctor's. `api` says what the API
+//! server answered, `report` has the report.
 
 mod api;
 mod report;
@@ -10,12 +10,13 @@ mod report;
 use std::process::ExitCode;
 
 use clap::Args;
-use portolan_doctor::facts::{Cluster, Facts, Program};
+use portolan_doctor::facts::{Facts, Program};
 use portolan_doctor::{Code, Finding, Severity, checks, gather};
-use portolan_model::{Catalog, Family};
+use portolan_model::object::Kind;
 use portolan_node::sysctl::Host;
 use portolan_proxy::preflight::{self, Item, Outcome, Part};
 
+use crate::cluster::access::{self, Found};
 use crate::output::{self, Output};
 use report::Report;
 
@@ -43,27 +44,30 @@ pub(crate) struct Options {
 /// Prints the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let mut preflight = preflight::examine(&options.proxy);
-    let mut catalog = None;
+    let mut found = None;
     if let Some(configured) = &preflight.configured
         && !options.offline
     {
-        let asked = api::ask(configured)?;
-        preflight.items.extend(asked.items);
-        catalog = asked.catalog;
+        // Services are not examined.
+        let asked = access::ask(configured, &[Kind::Node, Kind::ServiceCidr])?;
+        preflight.items.extend(api::items(&asked));
+        found = asked.objects;
     }
-    if let Some(catalog) = &catalog {
-        preflight.with_node(catalog);
+    if let Some(found) = &found {
+        preflight.with_node(&found.catalog);
     }
     let mut items = preflight.items;
-    items.extend(surroundings(catalog.as_ref()));
+    items.extend(surroundings(found.as_ref()));
     let report = Report::new(items);
     output::print(&report, options.output, || report.text())?;
     Ok(if report.outcome == Outcome::Failure { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
 }
 
 /// Returns what else on this node affects Services.
-fn surroundings(catalog: Option<&Catalog>) -> Vec<Item> {
-    let facts = Facts { cluster: catalog.map(cluster), ..gather::facts(&Host::default()) };
+fn surroundings(found: Option<&Found>) -> Vec<Item> {
+    // The checks of a start report a missing pod CIDR.
+    let cluster = found.map(|found| found.facts(false));
+    let facts = Facts { cluster, ..gather::facts(&Host::default()) };
     let mut items: Vec<Item> = facts.proxies.processes.iter().map(other_proxy).collect();
     items.extend(checks::findings(&facts).iter().filter_map(of_finding));
     items.extend(facts.unread.iter().map(|unread| {
@@ -75,16 +79,6 @@ fn surroundings(catalog: Option<&Catalog>) -> Vec<Item> {
         items.push(Item::new(Part::Surroundings, Outcome::Ok, text));
     }
     items
-}
-
-/// Returns what the checks of the cluster need. Services are not examined.
-fn cluster(catalog: &Catalog) -> Cluster {
-    Cluster {
-        node_name: catalog.node_name().to_owned(),
-        node: catalog.node().cloned(),
-        service_cidrs: Family::BOTH.into_iter().flat_map(|family| catalog.service_cidrs(family)).collect(),
-        services: Vec::new(),
-    }
 }
 
 fn other_proxy(process: &portolan_doctor::facts::Process) -> Item {

@@ -1,15 +1,50 @@
-//! `portolan doctor`: supplies the crate `doctor` with the removal of what kube-proxy left.
+//! `portolan doctor`: supplies the crate `doctor` with what the API server says, and with the removal of what kube-proxy left.
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use portolan_doctor::Options;
+use clap::Args;
 use portolan_doctor::command::FromApi;
+use portolan_doctor::facts::Unread;
 use portolan_leftovers::{self as leftovers, Keep, Removed};
+use portolan_proxy::packets::Configured;
 
-/// Prints the report of this node. The API server is not asked.
+use crate::cluster::ALL_KINDS;
+use crate::cluster::access;
+
+/// Finds what on this node breaks Services, and says how to mend it. Needs root, and no API server.
+///
+/// With flags of the proxy, such as --config or --kubeconfig, also asks the API server as an agent with these flags would, and
+/// examines its Node and Services.
+///
+/// Exit codes: 0 no errors were found; 1 errors were found; 2 no errors were found, but not everything could be read.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    doctor: portolan_doctor::Options,
+    #[command(flatten)]
+    proxy: Box<portolan_proxy::Options>,
+}
+
+/// Prints the report of this node.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    portolan_doctor::run(options, &FromApi::default(), &remove_leftovers).context("portolan doctor")
+    let from_api = from_api(&options.proxy).context("portolan doctor")?;
+    portolan_doctor::run(&options.doctor, &from_api, &remove_leftovers).context("portolan doctor")
+}
+
+/// Asks the API server, if there are flags of the proxy.
+fn from_api(proxy: &portolan_proxy::Options) -> anyhow::Result<FromApi> {
+    if proxy.given().next().is_none() {
+        return Ok(FromApi::default());
+    }
+    let configured = Configured::load(proxy)?;
+    let asked = access::ask(&configured, &ALL_KINDS)?;
+    let unread = |reason: &String| Unread { what: "the API server".to_owned(), reason: reason.clone() };
+    Ok(FromApi {
+        unread: asked.not_known.iter().chain(&asked.faults).map(unread).collect(),
+        cluster: asked.objects.as_ref().map(|found| found.facts(configured.needs_pod_cidr())),
+        api: Some(asked.api),
+    })
 }
 
 /// Removes kube-proxy's tables and chains. `KUBE-FIREWALL` stays: kubelet may need it. Virtual servers and ipsets stay:

@@ -2,12 +2,14 @@
 
 mod check;
 mod check_ips;
+mod cluster;
 mod doctor;
 mod env;
 mod explain;
 mod objects;
 mod output;
 mod plan;
+mod recorded;
 mod reference;
 mod serve;
 mod snapshot;
@@ -65,7 +67,7 @@ enum Command {
     CheckIps(check_ips::Options),
     /// Shows Services at work: a small cluster in network namespaces on this machine.
     Demo(demo::Options),
-    Doctor(portolan_doctor::Options),
+    Doctor(doctor::Options),
     Env(env::Options),
     Explain(explain::Options),
     Snapshot(snapshot::Options),

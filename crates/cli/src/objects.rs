@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use portolan_explain::{Pod, Sender, Unanswerable, sender_pod};
 use portolan_model::catalog::ApiServer;
 use portolan_model::object::{
-    DecodeError, EndpointSlice, Object, ObjectKey, decode_endpoint_slice, decode_node, decode_service,
-    decode_service_cidr, parse_address,
+    DecodeError, EndpointSlice, Object, ObjectKey, Service, decode_endpoint_slice, decode_node,
+    decode_service, decode_service_cidr, parse_address,
 };
 use portolan_model::{Catalog, Event};
 use portolan_proxy::packets::Configured;
@@ -74,17 +74,6 @@ impl Objects {
             }
         }
         objects.slices.clear();
-        objects
-    }
-
-    /// Takes the objects of the API server: lists, each with the kind and the version of its objects.
-    pub(crate) fn of_lists(lists: Vec<(&'static str, &'static str, Vec<Value>)>) -> Self {
-        let mut objects = Self::default();
-        for (kind, version, list) in lists {
-            for object in list {
-                objects.take_listed(version, kind, object);
-            }
-        }
         objects
     }
 
@@ -217,6 +206,14 @@ impl Objects {
     pub(crate) fn pods(&self) -> Vec<Pod> {
         let of_slices = self.referenced.iter().filter(|(name, _)| !self.declared.contains_key(*name));
         of_slices.map(|(_, pod)| pod).chain(self.declared.values().flatten()).cloned().collect()
+    }
+
+    /// Returns the Services.
+    pub(crate) fn services(&self) -> impl Iterator<Item = (ObjectKey, Service)> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Service(service) => Some((service.key.clone(), service.payload.clone())),
+            _ => None,
+        })
     }
 
     /// Returns the addresses of all Nodes.

@@ -1,4 +1,8 @@
 //! `portolan plan`: reads the objects, the configuration and the kernel, and prints the report of crate `plan`.
+//!
+//! - `replay`: the objects of a snapshot, compared with what was programmed on its node
+
+mod replay;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -9,7 +13,6 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use portolan_explain::NodeView;
 use portolan_model::catalog::ApiServer;
-use portolan_model::object::Kind;
 use portolan_model::observed::{ObservedEndpoints, ObservedPort};
 use portolan_model::table::Entry;
 use portolan_model::{Catalog, Family, Protocol};
@@ -18,9 +21,9 @@ use portolan_plan::{
 };
 use portolan_proxy::packets::{self, Configured};
 use portolan_proxy::planned::{Programmed, ThisNode};
-use portolan_watch::objects::list_kind;
-use portolan_watch::{Peers, connect};
+use portolan_watch::Peers;
 
+use crate::cluster::{ALL_KINDS, Cluster, Extent};
 use crate::objects::{Objects, host_name, node_name};
 use crate::output::{self, Output};
 
@@ -31,7 +34,7 @@ pub(crate) const CHANGES: u8 = 2;
 ///
 /// Takes the flags of the proxy, too: the report is that of an agent with these flags. Reads the objects of the API server,
 /// or of manifests. Compares with the rules that the kernel has, whether Portolan or kube-proxy wrote them, or with other
-/// manifests.
+/// manifests. With a snapshot, compares with what was programmed on its node.
 ///
 /// Exit codes: 0 nothing would change; 1 the plan cannot be made; 2 something would change.
 #[derive(Debug, Args)]
@@ -43,6 +46,10 @@ pub(crate) struct Options {
     /// Compare with what these objects need, in place of the kernel. May be repeated.
     #[arg(long, value_name = "PATH", action = clap::ArgAction::Append, conflicts_with_all = ["against", "rules"])]
     from: Vec<PathBuf>,
+    /// Snapshot of an agent (`portolan snapshot`) in place of objects and the kernel. A flag of the proxy that is not given has
+    /// the value of that agent.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["manifests", "from", "against", "rules"])]
+    snapshot: Option<PathBuf>,
     /// What to compare with.
     #[arg(long, value_enum, default_value_t = With::Kernel)]
     against: With,
@@ -68,6 +75,7 @@ enum With {
 impl Options {
     const fn against(&self) -> Against {
         match self.against {
+            _ if self.snapshot.is_some() => Against::Snapshot,
             _ if !self.from.is_empty() => Against::Manifests,
             With::Kernel => Against::Kernel,
             With::Nothing => Against::Nothing,
@@ -88,13 +96,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 fn report(options: &Options) -> anyhow::Result<Report> {
-    let configured = Configured::load(&options.proxy)?;
     let mut notes = Notes::default();
+    if let Some(file) = &options.snapshot {
+        return replay::report(options, file, notes);
+    }
+    let configured = Configured::load(&options.proxy)?;
     notes.all("configuration", configured.notes());
     let wanted = Wanted::read(options, &configured, &mut notes)?;
     let plan = Plan { options, configured: &configured, wanted: &wanted };
     let (mut families, mut settings, mut removed) = (Vec::new(), Vec::new(), Vec::new());
     match options.against() {
+        // A snapshot is replayed elsewhere.
+        Against::Snapshot => {}
         Against::Manifests => families = plan.between_manifests(&mut notes)?,
         Against::Nothing => {
             for family in plan.families() {
@@ -142,11 +155,7 @@ impl Wanted {
         notes.all("object-not-usable", &faults);
         notes.mode(configured);
         if catalog.node().is_none() {
-            let text = format!(
-                "there is no Node `{name}`, so its addresses, pod CIDRs and zone are not known; name the node with \
-                 --hostname-override"
-            );
-            notes.add("node-not-known", text);
+            notes.no_node(&name);
         }
         let addresses = options.reads_kernel().then(packets::interface_addresses).transpose();
         let addresses: Option<Vec<IpAddr>> =
@@ -154,9 +163,7 @@ impl Wanted {
         if !sockets.is_empty() {
             configured.protect(&mut catalog, &sockets, addresses.as_deref().unwrap_or_default());
         }
-        for conflict in catalog.conflicts() {
-            notes.add("conflict", format!("{} {}: {}", conflict.kind, conflict.key, conflict.fault));
-        }
+        notes.conflicts(&catalog);
         let view = configured.node_view(&catalog, addresses);
         let node = configured.this_node(&catalog, view.addresses.clone());
         Ok(Self { catalog, view, node })
@@ -167,25 +174,12 @@ impl Wanted {
 fn of_api(configured: &Configured) -> anyhow::Result<(Objects, BTreeSet<SocketAddr>)> {
     let name = configured.node_name().map_or_else(host_name, |name| Ok(name.to_owned()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let peers = Peers::default();
-        let client = connect(&configured.client_settings(&peers)).await.context("API server")?;
-        let mut lists = Vec::new();
-        for (kind, text, version) in [
-            (Kind::Service, "Service", "v1"),
-            (Kind::EndpointSlice, "EndpointSlice", "discovery.k8s.io/v1"),
-            (Kind::Node, "Node", "v1"),
-            (Kind::ServiceCidr, "ServiceCIDR", "networking.k8s.io/v1"),
-        ] {
-            match list_kind(&client, kind, &name).await.context("API server")? {
-                Some(list) => lists.push((text, version, list.into_iter().map(Into::into).collect())),
-                // Kubernetes before 1.33 has none.
-                None if kind == Kind::ServiceCidr => {}
-                None => bail!("the API server has no {text}s; is it that of a cluster?"),
-            }
-        }
-        Ok((Objects::of_lists(lists), peers.sockets()))
-    })
+    let read = runtime.block_on(async {
+        let cluster = Cluster::connect(&configured.client_settings(&Peers::default())).await?;
+        let objects = cluster.objects(&ALL_KINDS, Extent::Node(&name)).await?;
+        Ok::<_, anyhow::Error>((objects, cluster.sockets()))
+    });
+    read.context("API server")
 }
 
 struct Plan<'a> {
@@ -259,7 +253,7 @@ impl Plan<'_> {
             node_addresses: &view.addresses,
         });
         let rules = match self.options.against() {
-            Against::Manifests => None,
+            Against::Manifests | Against::Snapshot => None,
             against => {
                 let over_kernel = against == Against::Kernel;
                 match self.configured.preview(view, node, catalog, of, over_kernel) {
@@ -320,6 +314,20 @@ impl Notes {
     fn all(&mut self, code: &str, texts: &[String]) {
         for text in texts {
             self.add(code, text.clone());
+        }
+    }
+
+    fn no_node(&mut self, name: &str) {
+        let text = format!(
+            "there is no Node `{name}`, so its addresses, pod CIDRs and zone are not known; name the node with \
+             --hostname-override"
+        );
+        self.add("node-not-known", text);
+    }
+
+    fn conflicts(&mut self, catalog: &Catalog) {
+        for conflict in catalog.conflicts() {
+            self.add("conflict", format!("{} {}: {}", conflict.kind, conflict.key, conflict.fault));
         }
     }
 

@@ -1,4 +1,5 @@
-//! `portolan snapshot` beside the proxy: what is in the file, what is not, and its replay by `portolan explain`. Needs root,
+//! `portolan snapshot` beside the proxy: what is in the file, what is not, and its replay by `portolan explain` and
+//! `portolan plan`. Needs root,
 //! nft and iptables, and fails without.
 #![allow(
     clippy::unwrap_used,
@@ -274,6 +275,59 @@ fn the_file_is_for_its_owner_and_is_not_replaced_by_accident() {
     assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
     let alone = snapshot(&["--force"]);
     assert!(alone.status == Some(1) && alone.err.contains("no proxy answers at"), "{}", alone.err);
+}
+
+/// Returns the exit status and the report of a plan about a snapshot, elsewhere and without privileges for the kernel.
+fn plan(snapshot: &Path, flags: &[&str]) -> (Option<i32>, Value) {
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    let planned = run(&elsewhere, &[&["plan", "-o=json", "--snapshot", path(snapshot)], flags].concat());
+    (planned.status, report(&planned))
+}
+
+#[test]
+fn a_plan_about_a_snapshot_says_what_other_flags_would_change() {
+    let cluster = Cluster::new();
+    let (node, folder) = (cluster.world.node().namespace(), TempDir::new().unwrap());
+    let (socket, file) = (cluster.control_socket(), folder.path().join("s.json.gz"));
+    cluster.service(objects::load_balancer("web", VIP, 30080, "192.0.2.200"), &cluster.all_pods());
+    let mut proxy = cluster.proxy_with("mode: nftables\n");
+    logged(&mut proxy, LISTENING, 1);
+    let vip = at(&format!("{VIP}:80"));
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, vip, &cluster.all_pods());
+    take(node, &socket, &file);
+
+    let (status, same) = plan(&file, &[]);
+    assert_eq!((status, &same["changes"]), (Some(0), &json!(false)), "{same:#}");
+    assert_eq!((&same["against"], &same["node"]), (&json!("snapshot"), &json!("node1")), "{same:#}");
+    assert_eq!(same["families"][0]["present"], "the nftables mode");
+    assert_ne!(same["families"][0]["counts"]["unchanged"], json!(0), "{same:#}");
+
+    let (status, other_mode) = plan(&file, &["--proxy-mode=iptables"]);
+    assert_eq!((status, &other_mode["mode"]), (Some(2), &json!("iptables")), "{other_mode:#}");
+    assert_eq!(
+        other_mode["removed"],
+        json!(["IPv4 rules of the nftables mode", "IPv6 rules of the nftables mode"])
+    );
+    assert_eq!(other_mode["families"][0]["counts"]["changed"], json!(0), "{other_mode:#}");
+
+    let (status, node_ports) = plan(&file, &["--nodeport-addresses=198.51.100.0/24"]);
+    assert_eq!((status, &node_ports["removed"]), (Some(2), &Value::Null), "{node_ports:#}");
+    assert_ne!(node_ports["families"][0]["nodePorts"], Value::Null, "{node_ports:#}");
+
+    // What is gone from the kernel would be written again.
+    let mut without = Snapshot::read(&file).unwrap();
+    without.programmed.iter_mut().for_each(|family| family.ports.clear());
+    let mut packed = Vec::new();
+    pack(&without, &mut packed).unwrap();
+    fs::write(&file, packed).unwrap();
+    let (status, added) = plan(&file, &[]);
+    assert_eq!((status, &added["families"][0]["counts"]["added"]), (Some(2), &json!(2)), "{added:#}");
+
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    for flag in ["--rules", "--against=nothing", "--manifests=x", "--from=x"] {
+        let refused = run(&elsewhere, &["plan", "--snapshot", path(&file), flag]);
+        assert!(refused.status == Some(1) && refused.err.contains("cannot be used with"), "{}", refused.err);
+    }
 }
 
 /// Returns a value of a kubeconfig.

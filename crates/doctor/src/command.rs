@@ -6,15 +6,14 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use portolan_node::sysctl::Host;
 
-use crate::facts::{Api, Cluster, Facts};
+use crate::facts::{Api, Cluster, Facts, Unread};
 use crate::fix::{self, RemoveLeftovers};
 use crate::report::Report;
 use crate::{checks, gather};
 
-/// Finds what on this node breaks Services, and says how to mend it. Needs root, and no API server.
-///
-/// Exit codes: 0 no errors were found; 1 errors were found; 2 no errors were found, but not everything could be read.
+/// What to mend, and the form of the report.
 #[derive(Debug, Clone, Default, Args)]
+#[group(skip)]
 pub struct Options {
     /// Execute the safe mends: write kernel settings, and remove what kube-proxy left. Firewall rules are never changed.
     #[arg(long)]
@@ -46,6 +45,8 @@ pub struct FromApi {
     pub cluster: Option<Cluster>,
     /// The requests.
     pub api: Option<Api>,
+    /// What could not be found out.
+    pub unread: Vec<Unread>,
 }
 
 /// Why a report cannot be written.
@@ -66,8 +67,9 @@ pub enum Error {
 /// mends, everything is examined again.
 pub fn examine(options: &Options, host: &Host, from_api: &FromApi, remove: RemoveLeftovers<'_>) -> Report {
     let look = || {
-        let FromApi { cluster, api } = from_api.clone();
-        let facts = Facts { cluster, api, ..gather::facts(host) };
+        let FromApi { cluster, api, unread } = from_api.clone();
+        let mut facts = Facts { cluster, api, ..gather::facts(host) };
+        facts.unread.extend(unread);
         (checks::findings(&facts), facts.unread)
     };
     let (mut findings, mut unread) = look();

@@ -145,9 +145,18 @@ codes! {
     ApiDenied: "api-denied",
         breaks "The proxy cannot read a collection that it needs.",
         mend "apply the roles of `deploy/kustomize/base/rbac.yaml`";
+    ApiLacks: "api-lacks",
+        breaks "The proxy does not start: it needs EndpointSlices of Kubernetes 1.21 or newer.",
+        mend "give the kubeconfig of the cluster's API server, or upgrade it";
+    EventsDenied: "events-denied",
+        breaks "What the proxy reports about this node does not show in `kubectl get events`. Services work.",
+        mend "apply the roles of `deploy/kustomize/base/rbac.yaml`";
     ClockSkewed: "clock-skewed",
         breaks "Certificates and tokens are taken for expired or not yet valid, and metrics of latency are wrong.",
         mend "`timedatectl set-ntp true`";
+    ApiServer: "api-server",
+        breaks "Nothing. It says which API server was asked, and its version.",
+        mend "nothing to do";
     NodeMissing: "node-missing",
         breaks "No endpoint counts as local, and the health check is 503.",
         mend "`--hostname-override=NAME-OF-THE-NODE`";

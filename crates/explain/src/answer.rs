@@ -15,11 +15,12 @@ use crate::obstacles::{firewall, stops};
 use crate::programmed::programmed;
 use crate::question::{Flow, Question, Target};
 use crate::report::{
-    Affinity, ConnectionReport, Connections, DecidedBy, Destination, EndpointReport, Fate, FrontendKind,
-    Masquerade, MasqueradeUse, Note, Obstacle, ObstacleKind, Outcome, Programmed, Report, Stage, Step,
-    VERSION, Wanted,
+    Affinity, ConnectionReport, Connections, DecidedBy, Destination, EndpointReport, Fate, Filtered,
+    FrontendKind, Masquerade, MasqueradeUse, Note, Obstacle, ObstacleKind, Outcome, Programmed, Report,
+    ReversePath, Stage, Step, VERSION, Wanted,
 };
 use crate::resolve::{Asked, Unanswerable, pod_at, resolve};
+use crate::reverse_path::reverse_path;
 
 /// Most connections that a report lists.
 const MOST_CONNECTIONS: usize = 20;
@@ -56,9 +57,11 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
     let programmed =
         observed.map(|observed| programmed(&asked, facts, &table, of_new.decided_by.as_ref(), observed));
     let firewall = facts.rules.and_then(|rules| firewall(&asked, facts, &verdict.fate, rules, &mut notes));
+    let reverse_path = reverse_path(&asked, facts, &verdict.fate, explained.as_ref());
     add_notes(question, &asked, facts, &verdict, explained.as_ref(), &mut notes);
     let fate = verdict.fate.clone();
-    let outcome = outcome(&fate, programmed.as_ref(), firewall.as_deref());
+    let foreign = Foreign { rules: firewall.as_deref().unwrap_or_default(), filters: &reverse_path };
+    let outcome = outcome(&fate, programmed.as_ref(), foreign);
     let wanted = wanted(&asked, facts, &table, verdict, explained);
     Ok(Report {
         version: VERSION,
@@ -72,11 +75,12 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
             family: asked.family.name().to_owned(),
         },
         outcome,
-        summary: summary(outcome, &fate, firewall.as_deref()),
+        summary: summary(outcome, &fate, foreign),
         wanted,
         programmed,
         connections: connections.map(|found| report_connections(&found, is_partial, &of_new.fate)),
         firewall,
+        reverse_path,
         notes,
         from: asked.client,
     })
@@ -316,7 +320,14 @@ fn masquerade(reason: &Reason) -> Option<Masquerade> {
     Some(Masquerade { applies, code: reason.code().to_owned() })
 }
 
-fn outcome(fate: &verdict::Fate, programmed: Option<&Programmed>, firewall: Option<&[Obstacle]>) -> Outcome {
+/// What stops the packet besides Services.
+#[derive(Clone, Copy)]
+struct Foreign<'a> {
+    rules: &'a [Obstacle],
+    filters: &'a [ReversePath],
+}
+
+fn outcome(fate: &verdict::Fate, programmed: Option<&Programmed>, foreign: Foreign<'_>) -> Outcome {
     if programmed.is_some_and(|programmed| !programmed.as_wanted) {
         return Outcome::NotAsWanted;
     }
@@ -324,7 +335,7 @@ fn outcome(fate: &verdict::Fate, programmed: Option<&Programmed>, firewall: Opti
         verdict::Fate::Reject => Outcome::Refused,
         verdict::Fate::Drop => Outcome::Dropped,
         verdict::Fate::NotOurs => Outcome::NotAService,
-        verdict::Fate::Backends { .. } => match firewall.and_then(|obstacles| stops(obstacles, fate)) {
+        verdict::Fate::Backends { .. } => match stops(foreign.rules, foreign.filters, fate) {
             None => Outcome::Reachable,
             Some(ObstacleKind::Rejects) => Outcome::Refused,
             Some(_) => Outcome::Dropped,
@@ -332,12 +343,11 @@ fn outcome(fate: &verdict::Fate, programmed: Option<&Programmed>, firewall: Opti
     }
 }
 
-fn summary(outcome: Outcome, fate: &verdict::Fate, firewall: Option<&[Obstacle]>) -> String {
+fn summary(outcome: Outcome, fate: &verdict::Fate, foreign: Foreign<'_>) -> String {
     let by_rules = matches!(fate, verdict::Fate::Backends { .. });
     match outcome {
         Outcome::Reachable => {
-            let certain = firewall.is_none_or(<[Obstacle]>::is_empty);
-            let rest = if certain { "" } else { ", unless a rule of another program stops or redirects it" };
+            let rest = unless(foreign);
             match fate {
                 verdict::Fate::Backends { set, .. } if set.len() != 1 => {
                     format!("one of {} endpoints gets the packet{rest}", set.len())
@@ -350,6 +360,9 @@ fn summary(outcome: Outcome, fate: &verdict::Fate, firewall: Option<&[Obstacle]>
                 _ => String::new(),
             }
         }
+        Outcome::Dropped if by_rules && filters_whole(foreign.filters) => {
+            "a reverse-path filter of this node drops the packet".to_owned()
+        }
         Outcome::Refused | Outcome::Dropped if by_rules => {
             "a rule of another program stops the packet".to_owned()
         }
@@ -357,6 +370,26 @@ fn summary(outcome: Outcome, fate: &verdict::Fate, firewall: Option<&[Obstacle]>
         Outcome::Dropped => "the packet is dropped without answer".to_owned(),
         Outcome::NotAService => "Services do not affect the packet".to_owned(),
         Outcome::NotAsWanted => "the kernel has something else than what is wanted".to_owned(),
+    }
+}
+
+/// Returns true if a filter drops the packet whatever its endpoint.
+fn filters_whole(filters: &[ReversePath]) -> bool {
+    filters.iter().any(|one| one.drops == Filtered::Packet && one.certain && one.endpoints.is_empty())
+}
+
+/// Returns the condition under which an endpoint gets the packet and its answer comes back.
+fn unless(foreign: Foreign<'_>) -> &'static str {
+    let Foreign { rules, filters } = foreign;
+    let drops = |what| filters.iter().any(|one| one.drops == what);
+    if !rules.is_empty() {
+        ", unless a rule of another program stops or redirects it"
+    } else if drops(Filtered::Packet) {
+        ", unless a reverse-path filter of this node drops it"
+    } else if drops(Filtered::Answer) {
+        ", and its answer comes back unless a reverse-path filter of this node drops it"
+    } else {
+        ""
     }
 }
 

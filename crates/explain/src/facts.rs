@@ -1,7 +1,7 @@
 //! What an answer is made from. The caller reads these values; what it did not read is `None` or empty.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use ipnet::IpNet;
 use portolan_firewall::Ruleset;
@@ -48,6 +48,61 @@ impl Services for Catalog {
     }
 }
 
+/// The IPv4 routes of a node, and its reverse-path filters. The kernel is asked for single routes while the answer is made,
+/// because which ones matter depends on the endpoints.
+pub trait Routes: fmt::Debug {
+    /// Returns the way of packets of this node to a destination.
+    fn way_to(&self, destination: Ipv4Addr) -> Way;
+
+    /// Returns true if the kernel would deliver or forward a packet that arrives at an interface. `None` if that is not known.
+    fn accepts(&self, interface: &str, source: Ipv4Addr, destination: Ipv4Addr) -> Option<bool>;
+
+    /// Returns the reverse-path filter of an interface. `None` if it is not known.
+    fn filter(&self, interface: &str) -> Option<Filter>;
+
+    /// Returns the name of the interface that has an address.
+    fn holder(&self, address: Ipv4Addr) -> Option<String>;
+
+    /// Returns true if an interface has an address.
+    fn has_address(&self, interface: &str) -> bool;
+}
+
+/// The way of packets to a destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// It could not be read.
+    Unknown,
+    /// There is no route.
+    None,
+    /// There is a route.
+    Through {
+        /// Name of the interface.
+        interface: String,
+        /// The source that the kernel chooses.
+        source: Option<Ipv4Addr>,
+    },
+}
+
+/// The reverse-path filter of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Filter {
+    /// What it drops.
+    pub strictness: Strictness,
+    /// The setting that decides, with its value, such as `net.ipv4.conf.all.rp_filter=1`.
+    pub setting: String,
+}
+
+/// What a reverse-path filter drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strictness {
+    /// Nothing.
+    Off,
+    /// Packets whose source has a route through another interface, or none.
+    Strict,
+    /// Packets whose source has no route.
+    Loose,
+}
+
 /// Everything that an answer is made from.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts<'a> {
@@ -72,6 +127,8 @@ pub struct Facts<'a> {
     pub connections: Option<Known<'a>>,
     /// Firewall rules. `None` if they were not read.
     pub rules: Option<&'a Ruleset>,
+    /// The routes of the node. `None` if they cannot be asked.
+    pub routes: Option<&'a dyn Routes>,
 }
 
 /// This node as packets meet it.
@@ -155,6 +212,7 @@ impl<'a> Facts<'a> {
             node_source: None,
             connections: None,
             rules: None,
+            routes: None,
         }
     }
 }

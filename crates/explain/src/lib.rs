@@ -5,7 +5,8 @@
 //!
 //! - what is **wanted**: the verdict of `model::oracle` with its reasons, and the choice of each endpoint;
 //! - what is **programmed**, if it was read from the kernel: the differences of `model::observed` that concern the packet;
-//! - what else decides: connections that conntrack has of the flow, and rules of other programs, if these were read.
+//! - what else decides: connections that conntrack has of the flow, rules of other programs, and reverse-path filters, if these were
+//!   read.
 //!
 //! ```text
 //! Question ──resolve──> client and destination ──oracle──> verdict ──> Report ──text──> lines for a terminal
@@ -25,15 +26,18 @@ mod programmed;
 mod question;
 mod report;
 mod resolve;
+mod reverse_path;
 mod text;
 
 pub use answer::answer;
-pub use facts::{Connection, Facts, FamilyView, Known, NodeView, Pod, Services};
+pub use facts::{
+    Connection, Facts, FamilyView, Filter, Known, NodeView, Pod, Routes, Services, Strictness, Way,
+};
 pub use question::{Flow, ParseError, Question, Sender, ServicePortRef, Target};
 pub use report::{
     Affinity, Client, ClientKind, ConnectionReport, Connections, DecidedBy, Destination, DifferenceReport,
-    EndpointReport, Fate, FrontendKind, Masquerade, MasqueradeUse, Nearest, Note, Obstacle, ObstacleKind,
-    Outcome, Programmed, Report, Source, Stage, Step, VERSION, Wanted,
+    EndpointReport, Fate, Filtered, FrontendKind, Masquerade, MasqueradeUse, Nearest, Note, Obstacle,
+    ObstacleKind, Outcome, Programmed, Report, ReversePath, Source, Stage, Step, VERSION, Wanted,
 };
 pub use resolve::{Ends, Unanswerable, ends, sender_pod};
 pub use text::{Style, printable};

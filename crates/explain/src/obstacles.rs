@@ -9,8 +9,9 @@ use portolan_model::Backend;
 use portolan_model::verdict::Fate;
 
 use crate::facts::Facts;
-use crate::report::{ClientKind, Note, Obstacle, ObstacleKind};
+use crate::report::{ClientKind, Note, Obstacle, ObstacleKind, ReversePath};
 use crate::resolve::Asked;
+use crate::reverse_path::drops;
 
 /// Most endpoints for which rules are evaluated.
 const MOST_ENDPOINTS: usize = 64;
@@ -75,33 +76,36 @@ fn obstacles(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules: &Ruleset)
     found.into_iter().map(with_endpoints).collect()
 }
 
-/// Returns how the packet is certainly stopped whatever its endpoint; `None` if it may arrive, or if there are endpoints for
-/// which no rules are evaluated.
-pub(crate) fn stops(obstacles: &[Obstacle], fate: &Fate) -> Option<ObstacleKind> {
+/// Returns how the packet is certainly stopped whatever its endpoint, by rules or by a reverse-path filter; `None` if it may
+/// arrive, or if there are endpoints for which no rules are evaluated.
+pub(crate) fn stops(obstacles: &[Obstacle], filters: &[ReversePath], fate: &Fate) -> Option<ObstacleKind> {
     if unevaluated(fate) > 0 {
         return None;
     }
     let stopping = |endpoint: SocketAddr| {
+        if drops(filters, endpoint) {
+            return Some(ObstacleKind::Drops);
+        }
         let mut certain = obstacles.iter().filter(|obstacle| obstacle.certain);
-        certain.find(|obstacle| {
+        let found = certain.find(|obstacle| {
             matches!(obstacle.kind, ObstacleKind::Drops | ObstacleKind::Rejects)
                 && (obstacle.endpoints.is_empty() || obstacle.endpoints.contains(&endpoint))
-        })
+        });
+        found.map(|obstacle| obstacle.kind)
     };
-    let kinds: Option<Vec<ObstacleKind>> =
-        endpoints(fate).map(|endpoint| stopping(endpoint).map(|obstacle| obstacle.kind)).collect();
+    let kinds: Option<Vec<ObstacleKind>> = endpoints(fate).map(stopping).collect();
     let kinds = kinds.filter(|kinds| !kinds.is_empty())?;
     let all_reject = kinds.iter().all(|kind| *kind == ObstacleKind::Rejects);
     Some(if all_reject { ObstacleKind::Rejects } else { ObstacleKind::Drops })
 }
 
 /// Returns the endpoints for which rules are evaluated.
-fn endpoints(fate: &Fate) -> impl Iterator<Item = SocketAddr> {
+pub(crate) fn endpoints(fate: &Fate) -> impl Iterator<Item = SocketAddr> {
     backends(fate).iter().take(MOST_ENDPOINTS).map(Backend::socket)
 }
 
 /// Returns the number of endpoints for which no rules are evaluated.
-fn unevaluated(fate: &Fate) -> usize {
+pub(crate) fn unevaluated(fate: &Fate) -> usize {
     backends(fate).len().saturating_sub(MOST_ENDPOINTS)
 }
 

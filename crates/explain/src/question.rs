@@ -22,7 +22,7 @@ pub struct Question {
     #[serde(default)]
     pub flow: Flow,
     /// Name of the interface at which the packet arrives on this node. `None` if it is not known. Detection of pods by
-    /// interface and firewall rules depend on it.
+    /// interface, firewall rules and reverse-path filters depend on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 }

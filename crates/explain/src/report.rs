@@ -44,6 +44,9 @@ pub struct Report {
     /// were not looked at, as a note with the code `firewall-not-evaluated` says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firewall: Option<Vec<Obstacle>>,
+    /// What reverse-path filters of this node drop. Empty if nothing is dropped, or if it is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reverse_path: Vec<ReversePath>,
     /// What the reader should know besides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
@@ -388,6 +391,39 @@ pub enum ObstacleKind {
     Redirects,
     /// Exempts it from connection tracking, so that it is not translated.
     NotTracked,
+}
+
+/// What a reverse-path filter drops. A strict filter drops a packet whose source has no route through the interface at which
+/// the packet arrives, a loose one a packet whose source has no route.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReversePath {
+    /// What is dropped.
+    pub drops: Filtered,
+    /// True if it certainly arrives at the interface. Otherwise it may take another way.
+    pub certain: bool,
+    /// The interface with the filter.
+    pub interface: String,
+    /// The setting that decides, with its value.
+    pub setting: String,
+    /// The source of the packet. For an answer, the address of this node to which it is sent.
+    pub address: IpAddr,
+    /// The interface through which the route to the sender leads. `None` if there is no route.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route: Option<String>,
+    /// The endpoints that are affected; empty if it is any endpoint.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// What a reverse-path filter drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Filtered {
+    /// The packet of the client.
+    Packet,
+    /// The answer of the endpoint.
+    Answer,
 }
 
 /// What the reader should know besides.

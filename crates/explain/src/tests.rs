@@ -10,5 +10,6 @@
 mod cases;
 mod kernel;
 mod random;
+mod reverse_path;
 mod unanswerable;
 mod world;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::report::{
-    Client, ClientKind, ConnectionReport, Connections, EndpointReport, Obstacle, ObstacleKind, Outcome,
-    Programmed, Report, Source, Stage, Step,
+    Client, ClientKind, ConnectionReport, Connections, EndpointReport, Filtered, Obstacle, ObstacleKind,
+    Outcome, Programmed, Report, ReversePath, Source, Stage, Step,
 };
 
 /// How a report is printed.
@@ -46,6 +46,7 @@ impl Report {
         if let Some(firewall) = &self.firewall {
             page.firewall(firewall);
         }
+        page.reverse_path(&self.reverse_path);
         for (index, note) in self.notes.iter().enumerate() {
             page.row(if index == 0 { "note" } else { "" }, &note.text);
         }
@@ -225,6 +226,14 @@ impl Page {
             self.row(if index == 0 { "firewall" } else { "" }, text);
         }
     }
+
+    fn reverse_path(&mut self, filters: &[ReversePath]) {
+        for (index, filter) in filters.iter().enumerate() {
+            let text = one_filter(filter);
+            let text = if filter.certain { self.paint(RED, &text) } else { self.paint(YELLOW, &text) };
+            self.row(if index == 0 { "reverse path" } else { "" }, text);
+        }
+    }
 }
 
 /// Returns the text of a step. The label already names masquerading.
@@ -264,6 +273,32 @@ fn one_connection(connection: &ConnectionReport) -> String {
         let _ = write!(text, ", expires in {seconds} s");
     }
     text
+}
+
+fn one_filter(filter: &ReversePath) -> String {
+    let ReversePath { drops, interface, setting, address, route, endpoints, .. } = filter;
+    let endpoints: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+    let back = |to: &str| match route {
+        Some(route) => format!("the route back to {to} leads through {route}"),
+        None => format!("there is no route back to {to}"),
+    };
+    match drops {
+        Filtered::Packet => {
+            let mut text = format!(
+                "{setting} drops the packet: it arrives at {interface}, and {}",
+                back(&address.to_string())
+            );
+            if !endpoints.is_empty() {
+                let _ = write!(text, "; this concerns the way to {}", endpoints.join(" and "));
+            }
+            text
+        }
+        Filtered::Answer => format!(
+            "{setting} drops answers of {} that arrive at {interface}: they are sent to its address {address}, and {}",
+            endpoints.join(" and "),
+            back("the endpoint")
+        ),
+    }
 }
 
 fn one_obstacle(obstacle: &Obstacle) -> String {

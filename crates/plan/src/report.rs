@@ -28,7 +28,8 @@ pub struct Report {
     /// Kernel settings that a start would write.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingChange>,
-    /// What a start would remove after its first commit: rules of other modes and of kube-proxy.
+    /// What a start would remove after its first commit: rules of other modes and of kube-proxy. In a comparison with a snapshot
+    /// that is the mode whose rules another one replaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
     /// What the reader should know besides.
@@ -46,6 +47,8 @@ pub enum Against {
     Nothing,
     /// Other objects.
     Manifests,
+    /// What was programmed on the node of a snapshot.
+    Snapshot,
 }
 
 /// What would change of one family.
@@ -54,7 +57,7 @@ pub enum Against {
 pub struct FamilyPlan {
     /// `IPv4` or `IPv6`.
     pub family: String,
-    /// Whose rules the kernel has, such as `iptables`. `None` if it has none, or was not read.
+    /// Whose rules the kernel has, or had, such as `iptables`. `None` if it has none, or was not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub present: Option<String>,
     /// How many Service ports and endpoints would change.

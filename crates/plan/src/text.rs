@@ -32,6 +32,7 @@ impl Report {
             Against::Kernel => "the kernel of this node",
             Against::Nothing => "a kernel without rules for Services",
             Against::Manifests => "the other manifests",
+            Against::Snapshot => "what was programmed in the snapshot",
         };
         lines.add(&format!("{} in {} mode, compared with {against}", self.node, self.mode));
         for family in &self.families {
@@ -55,7 +56,9 @@ impl Report {
 impl FamilyPlan {
     fn write(&self, against: Against, lines: &mut Lines) {
         let present = match (&self.present, against) {
+            (Some(present), Against::Snapshot) => format!(": the kernel had rules of {present}"),
             (Some(present), _) => format!(": the kernel has rules of {present}"),
+            (None, Against::Snapshot) => ": the kernel had no rules for Services".to_owned(),
             (None, Against::Kernel) => ": the kernel has no rules for Services".to_owned(),
             (None, _) => String::new(),
         };

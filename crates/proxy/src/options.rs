@@ -17,6 +17,7 @@ mod apply;
 mod arguments;
 mod flags;
 mod given;
+mod over;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -182,6 +183,18 @@ impl Options {
     /// All errors of the file and the flags together.
     pub(crate) fn load(&self) -> anyhow::Result<Loaded> {
         self.load_with(config::load_with_notes)
+    }
+
+    /// Reads the flags over the configuration that an agent reports. A file that a flag names replaces that configuration.
+    ///
+    /// # Errors
+    /// All errors of the flags together, or those of the configuration.
+    pub(crate) fn load_over(&self, reported: &serde_json::Value) -> anyhow::Result<Loaded> {
+        if self.given.is_given("config") {
+            return self.load();
+        }
+        let configuration = over::over(&self.given, reported)?;
+        Ok(Loaded { flags: self.given.texts(), notes: self.notes(None), ..Loaded::reported(configuration) })
     }
 
     /// Does the same as [`Options::load`] for a file with this content.

@@ -9,6 +9,7 @@
 
 mod command;
 mod kernel;
+mod routes;
 mod running;
 
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use portolan_model::catalog::PerFamily;
 use portolan_model::object::Node;
 use portolan_model::observed::Observed;
 use portolan_model::{Capture, Catalog, Event, Family};
-use portolan_node::config::{self, Configuration, Mode};
+use portolan_node::config::{self, Configuration, DetectLocalMode, Mode};
 use portolan_sock::SocketError;
 use portolan_sock::addresses::{self, Addresses};
 use portolan_status::State;
@@ -47,10 +48,7 @@ impl Configured {
     /// # Errors
     /// The configuration is wrong, or the flags ask for an action.
     pub fn load(options: &Options) -> anyhow::Result<Self> {
-        ensure!(
-            options.runs_until_signal() && !options.only_ours,
-            "--cleanup, --only-ours, --init-only, --version and --write-config-to are actions of the proxy; leave them out"
-        );
+        ensure_no_action(options)?;
         let mut loaded = options.load()?;
         loaded.configuration.capture = options.capture.unwrap_or_default();
         Ok(Self { loaded })
@@ -66,6 +64,19 @@ impl Configured {
         let capture = Capture::ALL.into_iter().find(|way| state.capture.as_deref() == Some(way.name()));
         configuration.capture = capture.unwrap_or_default();
         Ok(Self { loaded: Loaded::reported(configuration) })
+    }
+
+    /// Returns the configuration of an agent that is started with these flags in the place of the one with a state document. A
+    /// flag that is not given has the value of that agent.
+    ///
+    /// # Errors
+    /// The flags are wrong or ask for an action, or this version does not know the configuration.
+    pub fn of_agent_with(state: &State, options: &Options) -> anyhow::Result<Self> {
+        ensure_no_action(options)?;
+        let mut loaded = options.load_over(&state.configuration).context("the configuration of the agent")?;
+        let reported = Capture::ALL.into_iter().find(|way| state.capture.as_deref() == Some(way.name()));
+        loaded.configuration.capture = options.capture.or(reported).unwrap_or_default();
+        Ok(Self { loaded })
     }
 
     /// Returns what was loaded.
@@ -92,6 +103,11 @@ impl Configured {
     /// Returns true if the configuration names a mode.
     pub fn names_mode(&self) -> bool {
         self.loaded.configuration.mode.is_some()
+    }
+
+    /// Returns true if an agent with this configuration starts only if its Node has a pod CIDR.
+    pub fn needs_pod_cidr(&self) -> bool {
+        self.loaded.configuration.detect_local_mode == DetectLocalMode::NodeCidr
     }
 
     /// Returns the node name that the configuration sets (`hostnameOverride`).
@@ -197,6 +213,14 @@ impl Configured {
         }
         other
     }
+}
+
+fn ensure_no_action(options: &Options) -> anyhow::Result<()> {
+    ensure!(
+        options.runs_until_signal() && !options.only_ours,
+        "--cleanup, --only-ours, --init-only, --version and --write-config-to are actions of the proxy; leave them out"
+    );
+    Ok(())
 }
 
 /// What was read of a family, with the name of the mode that has programmed it.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_model::observed::{
-    Counters, Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace,
-    ObservedPort, Refused, Traffic,
+    Counters, Fact, NodePortReach, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend,
+    ObservedPlace, ObservedPort, Refused, Traffic,
 };
-use portolan_model::{Frontend, Protocol, ServicePortName};
+use portolan_model::{Frontend, NodePortAddresses, Protocol, ServicePortName};
 use serde::{Deserialize, Serialize};
 
 use crate::document::family;
@@ -24,8 +24,21 @@ pub struct Programmed {
     pub mode: Option<String>,
     /// See [`Observed::node_port_addresses`].
     pub node_port_addresses: Option<Vec<IpAddr>>,
+    /// The addresses that accept node ports, if the mode holds them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_ports: Option<NodePorts>,
     /// See [`Observed::ports`].
     pub ports: Vec<Port>,
+}
+
+/// The addresses of the node that accept node ports.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePorts {
+    /// Those that are no loopback addresses; null for all of the node.
+    pub addresses: Option<Vec<IpAddr>>,
+    /// The networks of loopback addresses.
+    pub loopback: Vec<String>,
 }
 
 /// A Service port, or a part of one.
@@ -175,22 +188,53 @@ impl From<&Observed> for Programmed {
             family: observed.family.name().to_owned(),
             mode: None,
             node_port_addresses: observed.node_port_addresses.clone(),
+            node_ports: match &observed.node_ports {
+                Fact::Known(reach) => Some(NodePorts::from(reach)),
+                Fact::Unknown => None,
+            },
             ports: observed.ports.iter().map(Port::from).collect(),
         }
     }
 }
 
+impl From<&NodePortReach> for NodePorts {
+    fn from(reach: &NodePortReach) -> Self {
+        let NodePortReach { addresses, loopback } = reach;
+        Self {
+            addresses: match addresses {
+                NodePortAddresses::MatchAll => None,
+                NodePortAddresses::Addresses(addresses) => Some(addresses.clone()),
+            },
+            loopback: loopback.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl NodePorts {
+    fn reach(&self) -> Result<NodePortReach, String> {
+        let Self { addresses, loopback } = self;
+        let network = |text: &String| text.parse().map_err(|_| format!("`{text}` is not a network"));
+        Ok(NodePortReach {
+            addresses: addresses.clone().map_or(NodePortAddresses::MatchAll, NodePortAddresses::Addresses),
+            loopback: loopback.iter().map(network).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
 impl Programmed {
-    /// Returns the same as it was read, without the addresses that accept node ports.
+    /// Returns the same as it was read.
     ///
     /// # Errors
     /// A name is unknown. The error says which.
     pub fn observed(&self) -> Result<Observed, String> {
-        let Self { family: name, mode: _, node_port_addresses, ports } = self;
+        let Self { family: name, mode: _, node_port_addresses, node_ports, ports } = self;
         Ok(Observed {
             family: family(name).ok_or_else(|| format!("`{name}` is not a family"))?,
             node_port_addresses: node_port_addresses.clone(),
-            node_ports: Fact::Unknown,
+            node_ports: match node_ports {
+                Some(node_ports) => Fact::Known(node_ports.reach()?),
+                None => Fact::Unknown,
+            },
             ports: ports.iter().map(Port::observed).collect::<Result<_, _>>()?,
         })
     }
@@ -413,6 +457,14 @@ mod tests {
         }
     }
 
+    fn reach(rng: &mut Rng) -> NodePortReach {
+        let addresses = match rng.below(2) {
+            0 => NodePortAddresses::MatchAll,
+            _ => NodePortAddresses::Addresses(vec![socket(rng).ip()]),
+        };
+        NodePortReach { addresses, loopback: (0..rng.below(2)).map(|_| socket(rng).ip().into()).collect() }
+    }
+
     proptest! {
         #[test]
         fn what_was_read_comes_back_from_json(seed in any::<u64>()) {
@@ -420,7 +472,7 @@ mod tests {
             let observed = Observed {
                 family: if rng.chance(50) { Family::Ipv4 } else { Family::Ipv6 },
                 node_port_addresses: rng.chance(50).then(|| vec![socket(&mut rng).ip()]),
-                node_ports: Fact::Unknown,
+                node_ports: random_fact(&mut rng, reach),
                 ports: (0..rng.below(5)).map(|_| port(&mut rng)).collect(),
             };
             let json = serde_json::to_string(&Programmed::from(&observed)).unwrap();
@@ -445,6 +497,7 @@ mod tests {
                 family: family.into(),
                 mode: None,
                 node_port_addresses: None,
+                node_ports: None,
                 ports: vec![port],
             };
             programmed.observed().unwrap_err()

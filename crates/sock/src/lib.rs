@@ -19,6 +19,7 @@ mod option;
 pub mod original;
 mod reading;
 mod receive;
+pub mod routes;
 pub mod signals;
 mod socket;
 

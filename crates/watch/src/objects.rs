@@ -1,10 +1,12 @@
-//! Reads a whole collection once, for commands: every object as JSON, page by page. Also asks for permissions.
+//! Reads a whole collection once, for commands: every object as JSON, page by page. Also asks for permissions, and for the
+//! version and the clock of the API server.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use http::header::{ACCEPT, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE, DATE};
 use http_body_util::{BodyExt as _, Limited};
+use k8s_openapi::jiff::fmt::rfc2822;
 use kube::client::Body;
 use portolan_model::object::Kind;
 use serde_json::{Value, json};
@@ -64,6 +66,17 @@ pub struct Access<'a> {
     pub resource: &'a str,
 }
 
+/// What an API server says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// Its version, such as `v1.36.0`. `None` if it does not say.
+    pub version: Option<String>,
+    /// The header `Date` of its answer. `None` without a readable one.
+    pub date: Option<SystemTime>,
+}
+
+/// The path at which an API server says its version.
+const VERSION: &str = "/version";
 /// The path at which a client asks for its own permissions.
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 
@@ -81,6 +94,24 @@ pub async fn try_list(client: &kube::Client, kind: Kind, node_name: &str) -> Res
     let path = Collection::new(kind, node_name).selected();
     let request = http::Request::get(page_uri(&path, 1, "")).header(ACCEPT, JSON).body(Body::empty());
     Ok(answer(client, &path, request).await?.is_some())
+}
+
+/// Returns what the API server says about itself. An answer that refuses the version has a date, too.
+pub async fn about(client: &kube::Client) -> Result<About, ListError> {
+    let request = http::Request::get(VERSION).header(ACCEPT, JSON).body(Body::empty());
+    let answer = send(client, VERSION, request).await?;
+    let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok()).and_then(parse_date);
+    let version = match read(VERSION, answer).await {
+        Ok(version) => version.and_then(|version| version.get("gitVersion")?.as_str().map(str::to_owned)),
+        Err(ListError::Refused { .. } | ListError::Unreadable { .. }) => None,
+        Err(error) => return Err(error),
+    };
+    Ok(About { version, date })
+}
+
+/// Reads the date of an HTTP header, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn parse_date(text: &str) -> Option<SystemTime> {
+    Some(rfc2822::parse(text).ok()?.timestamp().into())
 }
 
 /// Returns whether the client has a permission, in any namespace. `None` if the API server does not say. Creates nothing.
@@ -146,11 +177,21 @@ async fn answer(
     path: &str,
     request: Result<http::Request<Body>, http::Error>,
 ) -> Result<Option<Value>, ListError> {
+    read(path, send(client, path, request).await?).await
+}
+
+async fn send(
+    client: &kube::Client,
+    path: &str,
+    request: Result<http::Request<Body>, http::Error>,
+) -> Result<http::Response<Body>, ListError> {
     let mut request = request.map_err(|error| unreadable(path, &error.to_string()))?;
     request.extensions_mut().insert(AnswerWithin(PATIENCE));
     let answer = client.send(request).await;
-    let answer =
-        answer.map_err(|source| ListError::Unanswered { path: path.to_owned(), source: Box::new(source) })?;
+    answer.map_err(|source| ListError::Unanswered { path: path.to_owned(), source: Box::new(source) })
+}
+
+async fn read(path: &str, answer: http::Response<Body>) -> Result<Option<Value>, ListError> {
     let code = answer.status();
     let body = Limited::new(answer.into_body(), MOST_BYTES).collect();
     let body =
@@ -170,4 +211,16 @@ async fn answer(
 
 fn unreadable(path: &str, reason: &str) -> ListError {
     ListError::Unreadable { path: path.to_owned(), reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_of_headers() {
+        let date = parse_date("Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(date, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777)));
+        assert_eq!(parse_date("yesterday"), None);
+    }
 }

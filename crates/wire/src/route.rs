@@ -1,6 +1,7 @@
 //! The part of rtnetlink that reads and adds addresses of this node and delivers marked packets to it: addresses,
-//! links, and rules by mark ([`policy`]).
+//! links, rules by mark ([`policy`]), and the routes of single packets ([`path`]).
 
+pub mod path;
 pub mod policy;
 
 use std::net::IpAddr;

@@ -1,149 +1,73 @@
-//! Asks the API server: whether it answers, what the client may do there, and for this Node and the ServiceCIDRs.
+//! What the API server answered, as items of the report.
 
 use portolan_doctor::Code;
-use portolan_model::Catalog;
-use portolan_model::catalog::ApiServer;
-use portolan_model::object::Kind;
-use portolan_proxy::packets::Configured;
+use portolan_doctor::facts::Denied;
 use portolan_proxy::preflight::{Item, Outcome, Part};
-use portolan_watch::objects::{Access, ListError, is_allowed, list_kind, try_list};
-use portolan_watch::{Client, Peers, connect};
 
-use crate::objects::{Objects, host_name};
+use crate::cluster::access::Asked;
 
-/// A kind that the agent watches: its group, its resource, and its name and version in objects.
-type Watched = (Kind, &'static str, &'static str, &'static str, &'static str);
-
-const WATCHED: [Watched; 4] = [
-    (Kind::Service, "", "services", "Service", "v1"),
-    (Kind::EndpointSlice, "discovery.k8s.io", "endpointslices", "EndpointSlice", "discovery.k8s.io/v1"),
-    (Kind::Node, "", "nodes", "Node", "v1"),
-    (Kind::ServiceCidr, "networking.k8s.io", "servicecidrs", "ServiceCIDR", "networking.k8s.io/v1"),
-];
-/// What the agent does with Events.
-const EVENTS: [Access<'static>; 2] = [
-    Access { verb: "create", group: "events.k8s.io", resource: "events" },
-    Access { verb: "patch", group: "events.k8s.io", resource: "events" },
-];
-
-/// What the API server answered.
-#[derive(Debug, Default)]
-pub(super) struct Asked {
-    pub(super) items: Vec<Item>,
-    /// This Node and the ServiceCIDRs; `None` if they could not be read.
-    pub(super) catalog: Option<Catalog>,
+/// Returns an item for each finding; one if there is none.
+pub(super) fn items(asked: &Asked) -> Vec<Item> {
+    let item = |outcome, text: String| Item::new(Part::Api, outcome, text);
+    let mut items: Vec<Item> = Vec::new();
+    for resource in &asked.api.lacks {
+        let text = format!("the API server has no {resource}: is it that of a cluster?");
+        items.push(item(Outcome::Failure, text));
+    }
+    for Denied { verb, resource, answer, needed } in &asked.api.denied {
+        let answer = answer.as_ref().map_or_else(String::new, |answer| format!(" ({answer})"));
+        let outcome = if *needed { Outcome::Failure } else { Outcome::Warning };
+        let text = format!("the API server does not permit: {verb} {resource}{answer}");
+        items.push(item(outcome, text).with_mend(Code::ApiDenied.usual_mend()));
+    }
+    if let Some(failure) = &asked.api.failure {
+        let text = format!("the API server cannot be reached: {failure}");
+        items.push(item(Outcome::Failure, text).with_mend(Code::ApiUnreachable.usual_mend()));
+    }
+    items.extend(asked.not_known.iter().map(|text| item(Outcome::Warning, text.clone())));
+    if items.is_empty() {
+        let version =
+            asked.api.version.as_ref().map_or_else(String::new, |version| format!(" (version {version})"));
+        let text = format!("the API server answers, and permits what the agent needs{version}");
+        items.push(item(Outcome::Ok, text));
+    }
+    items.extend(asked.faults.iter().map(|fault| item(Outcome::Warning, fault.clone())));
+    items
 }
 
-/// Asks the API server of a configuration.
-pub(super) fn ask(configured: &Configured) -> anyhow::Result<Asked> {
-    let name = configured.node_name().map_or_else(host_name, |name| Ok(name.to_owned()))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    Ok(runtime.block_on(async {
-        match connect(&configured.client_settings(&Peers::default())).await {
-            Ok(client) => Asking { client, name, asked: Asked::default() }.all(configured).await,
-            Err(error) => Asked { items: vec![unreachable(&error)], catalog: None },
-        }
-    }))
-}
+#[cfg(test)]
+mod tests {
+    use portolan_doctor::facts::Api;
 
-fn unreachable(error: &impl std::fmt::Display) -> Item {
-    Item::new(Part::Api, Outcome::Failure, format!("the API server cannot be reached: {error}"))
-        .with_mend(Code::ApiUnreachable.usual_mend())
-}
+    use super::*;
 
-struct Asking {
-    client: Client,
-    name: String,
-    asked: Asked,
-}
-
-impl Asking {
-    async fn all(mut self, configured: &Configured) -> Asked {
-        let mut is_readable = true;
-        for (kind, group, resource, ..) in WATCHED {
-            match try_list(&self.client, kind, &self.name).await {
-                Ok(true) => {}
-                // Kubernetes before 1.33 has none.
-                Ok(false) if kind == Kind::ServiceCidr => {
-                    self.add(Outcome::Ok, format!("the API server has no {resource}"));
-                    continue;
-                }
-                Ok(false) => {
-                    is_readable = false;
-                    self.add(
-                        Outcome::Failure,
-                        format!("the API server has no {resource}: is it that of a cluster?"),
-                    );
-                    continue;
-                }
-                Err(ListError::Refused { code: 401 | 403, message, .. }) => {
-                    is_readable = false;
-                    self.denied(Outcome::Failure, &format!("list {resource} ({message})"));
-                }
-                Err(error) => {
-                    self.asked.items.push(unreachable(&error));
-                    return self.asked;
-                }
-            }
-            self.permission(Access { verb: "watch", group, resource }, Outcome::Failure).await;
-        }
-        for access in EVENTS {
-            self.permission(access, Outcome::Warning).await;
-        }
-        if self.asked.items.iter().all(|item| item.outcome == Outcome::Ok) {
-            self.add(Outcome::Ok, "the API server answers, and permits what the agent needs".to_owned());
-        }
-        if is_readable {
-            self.asked.catalog = self.catalog(configured).await;
-        }
-        self.asked
+    fn outcomes(asked: &Asked) -> Vec<(Outcome, String)> {
+        items(asked).into_iter().map(|item| (item.outcome, item.text)).collect()
     }
 
-    fn add(&mut self, outcome: Outcome, text: String) {
-        self.asked.items.push(Item::new(Part::Api, outcome, text));
+    #[test]
+    fn what_the_agent_does_not_need_is_a_warning() {
+        let denied = |verb: &str, resource: &str, answer: Option<&str>, needed| Denied {
+            verb: verb.to_owned(),
+            resource: resource.to_owned(),
+            answer: answer.map(str::to_owned),
+            needed,
+        };
+        let denied =
+            vec![denied("list", "nodes", Some("forbidden"), true), denied("patch", "events", None, false)];
+        let asked = Asked { api: Api { denied, ..Api::default() }, ..Asked::default() };
+        let text = |what: &str| format!("the API server does not permit: {what}");
+        assert_eq!(
+            outcomes(&asked),
+            [(Outcome::Failure, text("list nodes (forbidden)")), (Outcome::Warning, text("patch events")),]
+        );
     }
 
-    fn denied(&mut self, outcome: Outcome, what: &str) {
-        let item = Item::new(Part::Api, outcome, format!("the API server does not permit: {what}"));
-        self.asked.items.push(item.with_mend(Code::ApiDenied.usual_mend()));
-    }
-
-    /// Asks for a permission. An API server that does not say is not asked about.
-    async fn permission(&mut self, access: Access<'_>, outcome: Outcome) {
-        match is_allowed(&self.client, access).await {
-            Ok(Some(true) | None) => {}
-            Ok(Some(false)) => self.denied(outcome, &format!("{} {}", access.verb, access.resource)),
-            Err(error) => {
-                let text =
-                    format!("the permission to {} {} is not known: {error}", access.verb, access.resource);
-                self.add(Outcome::Warning, text);
-            }
-        }
-    }
-
-    /// Returns a Catalog with this Node and the ServiceCIDRs.
-    async fn catalog(&mut self, configured: &Configured) -> Option<Catalog> {
-        let mut lists = Vec::new();
-        for (kind, _, _, name, version) in WATCHED {
-            if !matches!(kind, Kind::Node | Kind::ServiceCidr) {
-                continue;
-            }
-            match list_kind(&self.client, kind, &self.name).await {
-                Ok(list) => {
-                    let list = list.unwrap_or_default().into_iter().map(Into::into).collect();
-                    lists.push((name, version, list));
-                }
-                Err(error) => {
-                    self.add(Outcome::Warning, format!("checks of the Node were left out: {error}"));
-                    return None;
-                }
-            }
-        }
-        let (catalog, faults) =
-            Objects::of_lists(lists).catalog(&self.name, configured, ApiServer::default());
-        for fault in faults {
-            self.add(Outcome::Warning, fault);
-        }
-        Some(catalog)
+    #[test]
+    fn an_answer_without_findings_names_the_version() {
+        let api = Api { version: Some("v1.36.0".to_owned()), ..Api::default() };
+        let asked = Asked { api, faults: vec!["fault".to_owned()], ..Asked::default() };
+        let answers = "the API server answers, and permits what the agent needs (version v1.36.0)".to_owned();
+        assert_eq!(outcomes(&asked), [(Outcome::Ok, answers), (Outcome::Warning, "fault".to_owned())]);
     }
 }

@@ -8,9 +8,8 @@ use ipnet::IpNet;
 use crate::facts::{Api, Cluster, Facts, Role, ServiceFacts};
 use crate::finding::{Code, Finding, Severity};
 
-/// Difference of clocks, in seconds, from which it is reported. The header `Date` has whole seconds, and an answer may take
-/// some.
-const SKEW: u64 = 5;
+/// Largest difference of clocks, in seconds, that is not reported.
+const SKEW: u64 = 30;
 /// Difference from which certificates and tokens that were just made are refused: the API server dates certificates five
 /// minutes back.
 const SKEW_OF_CERTIFICATES: u64 = 300;
@@ -19,8 +18,11 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(api) = &facts.api {
         findings.extend(unreachable(api));
-        findings.extend(denied(api));
+        findings.extend(lacking(api));
+        findings.extend(denied(api, true, Code::ApiDenied, Severity::Error));
+        findings.extend(denied(api, false, Code::EventsDenied, Severity::Warning));
         findings.extend(skewed(api));
+        findings.extend(answered(api));
     }
     if let Some(cluster) = &facts.cluster {
         findings.extend(node(cluster));
@@ -37,15 +39,31 @@ fn unreachable(api: &Api) -> Option<Finding> {
     Some(Finding::new(Code::ApiUnreachable, Severity::Error, title, mend))
 }
 
-fn denied(api: &Api) -> Option<Finding> {
-    if api.denied.is_empty() {
+fn lacking(api: &Api) -> Option<Finding> {
+    if api.lacks.is_empty() {
         return None;
     }
-    let refused: Vec<String> =
-        api.denied.iter().map(|denied| format!("{} {}", denied.verb, denied.resource)).collect();
+    let title = format!("the API server {} has no {}", api.url, api.lacks.join(" and no "));
+    let mend =
+        format!("curl -k {}/version; check clientConnection.kubeconfig, or upgrade this API server", api.url);
+    Some(Finding::new(Code::ApiLacks, Severity::Error, title, mend))
+}
+
+/// Returns a finding about the permissions that the proxy needs, or about those that it can do without.
+fn denied(api: &Api, needed: bool, code: Code, severity: Severity) -> Option<Finding> {
+    let denied = api.denied.iter().filter(|denied| denied.needed == needed);
+    let refused: Vec<String> = denied.map(|denied| format!("{} {}", denied.verb, denied.resource)).collect();
+    if refused.is_empty() {
+        return None;
+    }
     let title = format!("the API server does not permit: {}", refused.join(", "));
-    let mend = "kubectl apply -f deploy/kustomize/base/rbac.yaml";
-    Some(Finding::new(Code::ApiDenied, Severity::Error, title, mend))
+    Some(Finding::new(code, severity, title, "kubectl apply -f deploy/kustomize/base/rbac.yaml"))
+}
+
+fn answered(api: &Api) -> Option<Finding> {
+    let version = api.version.as_ref().filter(|_| api.failure.is_none())?;
+    let title = format!("the API server {} answers; its version is {version}", api.url);
+    Some(Finding::new(Code::ApiServer, Severity::Note, title, Code::ApiServer.usual_mend()))
 }
 
 fn skewed(api: &Api) -> Option<Finding> {
@@ -67,11 +85,17 @@ fn node(cluster: &Cluster) -> Option<Finding> {
         let mend = "kubectl get nodes; pass the right one: portolan-proxy --hostname-override=NAME";
         return Some(Finding::new(Code::NodeMissing, Severity::Error, title, mend));
     };
-    node.pod_cidrs.is_empty().then(|| {
-        let title = format!("the Node {name} has no spec.podCIDRs");
-        let mend = "start kube-controller-manager with --allocate-node-cidrs and --cluster-cidr";
-        Finding::new(Code::NoPodCidr, Severity::Note, title, mend)
-    })
+    if !node.pod_cidrs.is_empty() {
+        return None;
+    }
+    let (severity, need) = if cluster.needs_pod_cidr {
+        (Severity::Error, ", and detectLocalMode is NodeCIDR")
+    } else {
+        (Severity::Note, "")
+    };
+    let title = format!("the Node {name} has no spec.podCIDRs{need}");
+    let mend = "start kube-controller-manager with --allocate-node-cidrs and --cluster-cidr";
+    Some(Finding::new(Code::NoPodCidr, severity, title, mend))
 }
 
 /// Compares the ranges of Services, of this node's pods and of the node's networks with each other. Addresses of pods are
@@ -152,7 +176,8 @@ mod tests {
         let nets = |texts: &[&str]| texts.iter().map(|text| net(text)).collect::<Vec<_>>();
         let node = Some(Node { pod_cidrs: nets(pod_cidrs), ..Node::default() });
         let node_name = "node-1".to_owned();
-        let cluster = Cluster { node_name, node, service_cidrs: nets(service_cidrs), services };
+        let service_cidrs = nets(service_cidrs);
+        let cluster = Cluster { node_name, node, service_cidrs, services, needs_pod_cidr: false };
         Facts { cluster: Some(cluster), ..Facts::default() }
     }
 
@@ -175,26 +200,47 @@ mod tests {
         let failure = Some("connection refused".to_owned());
         let found = api(Api { url: url.clone(), failure, ..Api::default() });
         assert_eq!(codes(&found), [(Code::ApiUnreachable, Severity::Error)]);
-        let denied = Denied { verb: "list".to_owned(), resource: "services".to_owned() };
-        let found = api(Api { url: url.clone(), denied: vec![denied], ..Api::default() });
-        assert_eq!(codes(&found), [(Code::ApiDenied, Severity::Error)]);
+        let denied = |verb: &str, resource: &str, needed| {
+            let (verb, resource) = (verb.to_owned(), resource.to_owned());
+            Denied { verb, resource, answer: None, needed }
+        };
+        let denied = vec![denied("list", "services", true), denied("create", "events", false)];
+        let found = api(Api { url: url.clone(), denied, ..Api::default() });
+        assert_eq!(
+            codes(&found),
+            [(Code::ApiDenied, Severity::Error), (Code::EventsDenied, Severity::Warning)]
+        );
         assert_eq!(found[0].title, "the API server does not permit: list services");
+        assert_eq!(found[1].title, "the API server does not permit: create events");
+        let lacks = vec!["services".to_owned(), "nodes".to_owned()];
+        let found = api(Api { url: url.clone(), lacks, ..Api::default() });
+        assert_eq!(codes(&found), [(Code::ApiLacks, Severity::Error)]);
+        assert_eq!(found[0].title, "the API server https://10.0.0.1:6443 has no services and no nodes");
+        let version = Some("v1.36.0".to_owned());
+        let found = api(Api { url: url.clone(), version, ..Api::default() });
+        assert_eq!(codes(&found), [(Code::ApiServer, Severity::Note)]);
+        assert_eq!(found[0].title, "the API server https://10.0.0.1:6443 answers; its version is v1.36.0");
         assert_eq!(api(Api { url, ..Api::default() }), []);
     }
 
     #[test]
     fn clocks_that_differ() {
         let with = |offset| api(Api { clock_offset: Some(offset), ..Api::default() });
-        assert_eq!(with(-5), []);
-        assert_eq!(codes(&with(6)), [(Code::ClockSkewed, Severity::Warning)]);
-        assert_eq!(with(6)[0].title, "the clock of this node is 6 s behind the API server's");
-        assert_eq!(with(-20)[0].title, "the clock of this node is 20 s ahead of the API server's");
+        assert_eq!(with(-30), []);
+        assert_eq!(codes(&with(31)), [(Code::ClockSkewed, Severity::Warning)]);
+        assert_eq!(with(31)[0].title, "the clock of this node is 31 s behind the API server's");
+        assert_eq!(with(-40)[0].title, "the clock of this node is 40 s ahead of the API server's");
         assert_eq!(codes(&with(i64::MIN)), [(Code::ClockSkewed, Severity::Error)]);
     }
 
     #[test]
     fn the_node_object() {
-        assert_eq!(codes(&findings(&cluster(&[], &[], Vec::new()))), [(Code::NoPodCidr, Severity::Note)]);
+        let mut without = cluster(&[], &[], Vec::new());
+        assert_eq!(codes(&findings(&without)), [(Code::NoPodCidr, Severity::Note)]);
+        if let Some(cluster) = &mut without.cluster {
+            cluster.needs_pod_cidr = true;
+        }
+        assert_eq!(codes(&findings(&without)), [(Code::NoPodCidr, Severity::Error)]);
         assert_eq!(findings(&cluster(&["10.244.1.0/24"], &["10.96.0.0/12"], Vec::new())), []);
         let missing = Facts { cluster: Some(Cluster::default()), ..Facts::default() };
         assert_eq!(codes(&findings(&missing)), [(Code::NodeMissing, Severity::Error)]);

@@ -20,6 +20,8 @@ pub struct Cluster {
     pub service_cidrs: Vec<IpNet>,
     /// The Services with a cluster IP that no other proxy handles, by name.
     pub services: Vec<ServiceFacts>,
+    /// True if the proxy starts only if this node has a pod CIDR (`detectLocalMode: NodeCIDR`).
+    pub needs_pod_cidr: bool,
 }
 
 /// A Service and the number of its endpoints.
@@ -50,7 +52,11 @@ pub struct Api {
     pub url: String,
     /// Why it cannot be reached; `None` if it answered.
     pub failure: Option<String>,
-    /// Requests that it refused with 401 or 403.
+    /// Its version; `None` if it does not say.
+    pub version: Option<String>,
+    /// Resources that the proxy needs and that it does not have.
+    pub lacks: Vec<String>,
+    /// Requests that it does not permit.
     pub denied: Vec<Denied>,
     /// The time of the server minus the time of this node in seconds, from the header `Date` of an answer.
     pub clock_offset: Option<i64>,
@@ -63,6 +69,10 @@ pub struct Denied {
     pub verb: String,
     /// The resource, such as `endpointslices.discovery.k8s.io`.
     pub resource: String,
+    /// The message of its answer, if the request was made.
+    pub answer: Option<String>,
+    /// True if the proxy does not follow changes without it.
+    pub needed: bool,
 }
 
 /// Endpoints of a Service, counted by state.
@@ -97,7 +107,7 @@ impl Cluster {
             .map(|(key, service)| ServiceFacts::new(count(&key), key, &service))
             .collect();
         services.sort_by(|a, b| a.key.cmp(&b.key));
-        Self { node_name, node, service_cidrs, services }
+        Self { node_name, node, service_cidrs, services, needs_pod_cidr: false }
     }
 
     /// Returns the pod CIDRs of this node of a family.

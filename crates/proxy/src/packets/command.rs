@@ -26,7 +26,8 @@ pub struct Asked {
     #[arg(long, value_name = "ENDPOINT", num_args = 0..=1, require_equals = true)]
     #[expect(clippy::option_option, reason = "the flag, and its value")]
     established: Option<Option<SocketAddr>>,
-    /// Name of the interface at which the packet arrives on this node, for detectLocalMode by interface and for firewall rules.
+    /// Name of the interface at which the packet arrives on this node, for detectLocalMode by interface, firewall rules and
+    /// reverse-path filters.
     #[arg(long, value_name = "NAME")]
     interface: Option<String>,
     /// Form of the report. Text has colours on a terminal, unless `NO_COLOR` is set.

@@ -1,16 +1,18 @@
-//! What the kernel of this node has besides rules of Services: firewall rules of other programs, connections, and the route of
-//! its own packets.
+//! What the kernel of this node has besides rules of Services: firewall rules of other programs, connections, the route of its
+//! own packets, and reverse-path filters.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use portolan_conntrack::flows_to;
 use portolan_doctor::gather;
-use portolan_explain::{Connection, Ends, Facts, Known, Note, Question, Sender, Unanswerable, ends};
+use portolan_explain::{Connection, Ends, Facts, Known, Note, Question, Routes, Sender, Unanswerable, ends};
 use portolan_firewall::Ruleset;
 use portolan_model::Protocol;
 use portolan_node::sysctl::Host;
 use portolan_wire::conntrack::{Flow, Tuple, status};
+
+use super::routes::NodeRoutes;
 
 /// Most connections of the client that are kept.
 const MOST: usize = 10_000;
@@ -23,6 +25,8 @@ pub struct Kernel {
     /// True if connections may be missing.
     partial: bool,
     node_source: Option<IpAddr>,
+    /// For IPv4 only: IPv6 has no reverse-path filter.
+    routes: Option<NodeRoutes>,
     notes: Vec<Note>,
 }
 
@@ -58,14 +62,22 @@ impl Kernel {
         if let Some(Err(error)) = route {
             notes.push(no_route(destination, &error));
         }
-        Ok(Self { rules, connections, partial, node_source, notes })
+        let routes = match destination.is_ipv4().then(NodeRoutes::read).transpose() {
+            Ok(routes) => routes,
+            Err(error) => {
+                notes.push(not_read(format!("cannot read the interfaces of this node: {error}")));
+                None
+            }
+        };
+        Ok(Self { rules, connections, partial, node_source, routes, notes })
     }
 
     /// Adds what was read to the facts of an answer.
     #[must_use]
     pub fn added_to<'a>(&'a self, facts: Facts<'a>) -> Facts<'a> {
         let connections = self.connections.as_deref().map(|list| Known { list, partial: self.partial });
-        Facts { connections, rules: self.rules.as_ref(), node_source: self.node_source, ..facts }
+        let routes = self.routes.as_ref().map(|routes| -> &dyn Routes { routes });
+        Facts { connections, rules: self.rules.as_ref(), node_source: self.node_source, routes, ..facts }
     }
 
     /// Returns what could not be read, and whether a route is missing.

@@ -19,6 +19,7 @@ fn decode_everything(frame: &Frame<'_>) {
     drop(route::Event::decode(frame));
     let _ = route::policy::MarkRule::decode(frame);
     let _ = route::policy::is_local_route(frame, 2, 28_783);
+    let _ = route::path::Path::decode(frame);
     drop(ipset::Event::decode(frame));
     drop(nfacct::Event::decode(frame));
     drop(generic::Event::decode(frame));

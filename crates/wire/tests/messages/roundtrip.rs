@@ -6,6 +6,7 @@ use super::worlds::{
 use portolan_wire::conntrack::{self, Tuple};
 use portolan_wire::netlink::Header;
 use portolan_wire::nftables::*;
+use portolan_wire::route::path::{self, Path};
 use portolan_wire::route::policy::{
     MarkRule, add_local_route, add_rule, delete_local_route, delete_rule, is_local_route,
 };
@@ -161,6 +162,10 @@ proptest! {
         prop_assert_eq!(is_local_route(&frame, family, table), Ok(true));
         prop_assert_eq!(is_local_route(&frame, family, table ^ 1), Ok(false));
         prop_assert_eq!(is_local_route(&frame, family ^ 1, table), Ok(false));
+        prop_assert_eq!(Path::decode(&frame), Ok(Some(Path { interface: 1, source: None })));
+        let mut question: Request = path::to([192, 0, 2, 1].into());
+        let frame = Frames::new(question.bytes(3).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!(Path::decode(&frame), Ok(None), "that is no answer");
         let mut request: Request = delete_local_route(family, table);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         prop_assert_eq!(is_local_route(&frame, family, table), Ok(false), "that is no route that is there");

@@ -1,0 +1,162 @@
+//! Asks an API server what the agent would find out there: whether it answers, its version and clock, what it permits, and for
+//! objects.
+
+use std::time::{Duration, SystemTime};
+
+use portolan_doctor::facts::{self, Api, Denied};
+use portolan_model::catalog::ApiServer;
+use portolan_model::object::Kind;
+use portolan_model::{Catalog, Family};
+use portolan_proxy::packets::Configured;
+use portolan_watch::objects::{About, Access, ListError, about, is_allowed, try_list};
+use portolan_watch::{Peers, server_url};
+
+use super::{COLLECTIONS, Cluster, Extent};
+use crate::objects::{Objects, host_name};
+
+/// What the agent does with Events.
+const EVENTS: [Access<'static>; 2] = [
+    Access { verb: "create", group: "events.k8s.io", resource: "events" },
+    Access { verb: "patch", group: "events.k8s.io", resource: "events" },
+];
+
+/// What the API server answered.
+#[derive(Debug, Default)]
+pub(crate) struct Asked {
+    /// What the requests showed.
+    pub(crate) api: Api,
+    /// Permissions that are not known, each with the reason.
+    pub(crate) not_known: Vec<String>,
+    /// The objects that were asked for. `None` if not everything could be listed.
+    pub(crate) objects: Option<Found>,
+    /// Why these could not be read, although the API server permits it; and what in them cannot be used.
+    pub(crate) faults: Vec<String>,
+}
+
+/// Objects of the API server.
+#[derive(Debug)]
+pub(crate) struct Found {
+    objects: Objects,
+    /// What the agent of the node makes of them.
+    pub(crate) catalog: Catalog,
+}
+
+/// Asks the API server of a configuration, and for the objects of some kinds that the node needs.
+pub(crate) fn ask(configured: &Configured, kinds: &[Kind]) -> anyhow::Result<Asked> {
+    let name = configured.node_name().map_or_else(host_name, |name| Ok(name.to_owned()))?;
+    let settings = configured.client_settings(&Peers::default());
+    let mut asked = Asked::default();
+    asked.api.url = server_url(&settings).unwrap_or_default();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answered = runtime.block_on(async {
+        let cluster = Cluster::connect(&settings).await.map_err(|error| error.to_string())?;
+        asked.permissions(&cluster, &name).await.map_err(|error| error.to_string())?;
+        if asked.may_list() {
+            asked.read(&cluster, configured, &name, kinds).await;
+        }
+        Ok::<_, String>(())
+    });
+    asked.api.failure = answered.err();
+    Ok(asked)
+}
+
+impl Asked {
+    /// Returns true if the agent could list what it needs.
+    fn may_list(&self) -> bool {
+        self.api.lacks.is_empty() && !self.api.denied.iter().any(|denied| denied.verb == "list")
+    }
+
+    /// Asks for permissions. An API server that does not say is not asked about.
+    ///
+    /// # Errors
+    /// The API server does not answer.
+    async fn permissions(&mut self, cluster: &Cluster, node_name: &str) -> Result<(), ListError> {
+        let sent = SystemTime::now();
+        let About { version, date } = about(&cluster.client).await?;
+        self.api.version = version;
+        self.api.clock_offset = date.map(|date| clock_offset(date, sent, SystemTime::now()));
+        for collection in &COLLECTIONS {
+            let resource = collection.resource;
+            match try_list(&cluster.client, collection.kind, node_name).await {
+                Ok(true) => {}
+                Ok(false) if collection.may_be_missing() => continue,
+                Ok(false) => {
+                    self.api.lacks.push(resource.to_owned());
+                    continue;
+                }
+                Err(ListError::Refused { code: 401 | 403, message, .. }) => {
+                    self.deny("list", resource, Some(message), true);
+                }
+                Err(error) => return Err(error),
+            }
+            self.permission(cluster, Access { verb: "watch", group: collection.group, resource }, true).await;
+        }
+        for access in EVENTS {
+            self.permission(cluster, access, false).await;
+        }
+        Ok(())
+    }
+
+    async fn permission(&mut self, cluster: &Cluster, access: Access<'_>, needed: bool) {
+        let Access { verb, resource, .. } = access;
+        match is_allowed(&cluster.client, access).await {
+            Ok(Some(true) | None) => {}
+            Ok(Some(false)) => self.deny(verb, resource, None, needed),
+            Err(error) => {
+                self.not_known.push(format!("the permission to {verb} {resource} is not known: {error}"));
+            }
+        }
+    }
+
+    fn deny(&mut self, verb: &str, resource: &str, answer: Option<String>, needed: bool) {
+        let denied = Denied { verb: verb.to_owned(), resource: resource.to_owned(), answer, needed };
+        self.api.denied.push(denied);
+    }
+
+    async fn read(&mut self, cluster: &Cluster, configured: &Configured, name: &str, kinds: &[Kind]) {
+        match cluster.objects(kinds, Extent::Node(name)).await {
+            Ok(objects) => {
+                let (catalog, faults) = objects.catalog(name, configured, ApiServer::default());
+                self.faults.extend(objects.faults.iter().cloned().chain(faults));
+                self.objects = Some(Found { objects, catalog });
+            }
+            Err(error) => self.faults.push(format!("checks of the Node were left out: {error:#}")),
+        }
+    }
+}
+
+impl Found {
+    /// Returns what the checks of the doctor need. `needs_pod_cidr` tells whether the agent starts only with a pod CIDR.
+    pub(crate) fn facts(&self, needs_pod_cidr: bool) -> facts::Cluster {
+        let Self { objects, catalog } = self;
+        let cidrs = Family::BOTH.into_iter().flat_map(|family| catalog.service_cidrs(family)).collect();
+        let slices = objects.slices.iter().cloned();
+        let node = catalog.node().cloned();
+        let cluster = facts::Cluster::new(catalog.node_name(), node, cidrs, objects.services(), slices);
+        facts::Cluster { needs_pod_cidr, ..cluster }
+    }
+}
+
+/// Returns the seconds that the server's clock is ahead of this node's. The server wrote the date between the request and the
+/// end of the answer, in whole seconds.
+fn clock_offset(date: SystemTime, sent: SystemTime, answered: SystemTime) -> i64 {
+    let seconds = |of: Duration| i64::try_from(of.as_secs()).unwrap_or(i64::MAX);
+    if let Ok(ahead) = date.duration_since(answered) {
+        return seconds(ahead);
+    }
+    sent.duration_since(date).map_or(0, |behind| seconds(behind).saturating_neg())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_are_compared_with_the_time_of_the_request() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        assert_eq!(clock_offset(at(1000), at(1000), at(1060)), 0);
+        assert_eq!(clock_offset(at(1060), at(1000), at(1060)), 0, "a slow answer is no difference");
+        assert_eq!(clock_offset(at(1100), at(1000), at(1060)), 40);
+        assert_eq!(clock_offset(at(960), at(1000), at(1060)), -40);
+    }
+}

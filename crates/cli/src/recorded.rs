@@ -1,0 +1,95 @@
+//! A snapshot in the place of a cluster, a configuration and a kernel: for `explain` and `plan`.
+
+use std::path::Path;
+
+use anyhow::{anyhow, ensure};
+use portolan_model::catalog::{ApiServer, PerFamily};
+use portolan_model::observed::Observed;
+use portolan_model::{Catalog, Family};
+use portolan_proxy::packets::Configured;
+use portolan_snapshot::Snapshot;
+
+use crate::objects::Objects;
+
+/// A snapshot, and what it means.
+#[derive(Debug)]
+pub(crate) struct Recorded {
+    /// The snapshot.
+    pub(crate) snapshot: Snapshot,
+    /// Its objects.
+    pub(crate) objects: Objects,
+    /// What was programmed, as far as it was read.
+    pub(crate) programmed: PerFamily<Option<Observed>>,
+}
+
+impl Recorded {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// It is no snapshot, or does not name its node, or this version does not know what was programmed.
+    pub(crate) fn read(file: &Path) -> anyhow::Result<Self> {
+        let snapshot = Snapshot::read(file)?;
+        ensure!(!snapshot.node.name.is_empty(), "{} does not name its node", file.display());
+        let (objects, programmed) = (Objects::of_snapshot(&snapshot), programmed(&snapshot)?);
+        Ok(Self { snapshot, objects, programmed })
+    }
+
+    /// Returns the Catalog of the node with this configuration, and what in the objects cannot be used.
+    pub(crate) fn catalog(&self, configured: &Configured) -> (Catalog, Vec<String>) {
+        let api_server = ApiServer::from(&self.snapshot.api_server);
+        self.objects.catalog(&self.snapshot.node.name, configured, api_server)
+    }
+
+    /// Returns the mode in which a family was programmed, if it is recorded: with what was programmed, or else in the state.
+    pub(crate) fn mode(&self, family: Family) -> Option<&str> {
+        mode(&self.snapshot, family)
+    }
+
+    /// Returns what could not be read on the node.
+    pub(crate) fn unread(&self) -> Vec<String> {
+        let unread = self.snapshot.unread.iter();
+        unread.map(|unread| format!("cannot read {}: {}", unread.what, unread.reason)).collect()
+    }
+}
+
+fn mode(snapshot: &Snapshot, family: Family) -> Option<&str> {
+    let read = snapshot.programmed.iter().find(|read| read.family == family.name());
+    let lane = || snapshot.state.families.iter().find(|lane| lane.family == family.name());
+    let mode = read.and_then(|read| read.mode.as_deref());
+    mode.or_else(|| lane().map(|lane| lane.mode.as_str()))
+}
+
+fn programmed(snapshot: &Snapshot) -> anyhow::Result<PerFamily<Option<Observed>>> {
+    let mut programmed = PerFamily::default();
+    for of_family in &snapshot.programmed {
+        let observed = of_family.observed().map_err(|error| anyhow!("programmed: {error}"))?;
+        let family = observed.family;
+        *programmed.get_mut(family) = Some(observed);
+    }
+    Ok(programmed)
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_snapshot::programmed::Programmed;
+
+    use super::*;
+
+    #[test]
+    fn the_mode_of_a_family_is_the_one_that_programmed_it() {
+        let mut snapshot = Snapshot::default();
+        let lanes = [("IPv4", "nftables"), ("IPv6", "iptables")];
+        let lanes = lanes.map(|(family, mode)| serde_json::json!({"family": family, "mode": mode}));
+        snapshot.state =
+            serde_json::from_value(serde_json::json!({ "families": lanes })).expect("a state document");
+        snapshot.programmed = vec![Programmed {
+            family: "IPv4".into(),
+            mode: Some("ipvs".into()),
+            node_port_addresses: None,
+            node_ports: None,
+            ports: Vec::new(),
+        }];
+        let found = Family::BOTH.map(|family| mode(&snapshot, family));
+        assert_eq!(found, [Some("ipvs"), Some("iptables")]);
+    }
+}

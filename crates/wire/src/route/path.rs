@@ -1,0 +1,58 @@
+//! Questions about the route of one IPv4 packet.
+
+use std::net::Ipv4Addr;
+
+use super::AF_INET;
+use crate::{DecodeError, Frame, Request};
+
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+
+const PATH: &str = "rtnetlink path";
+/// Length of `struct rtmsg`.
+const HEADER: usize = 12;
+const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
+const RTA_IIF: u16 = 3;
+const RTA_OIF: u16 = 4;
+const RTA_PREFSRC: u16 = 7;
+/// Bits of an IPv4 address.
+const WHOLE: u8 = 32;
+
+/// The route of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// Index of the interface through which the packet leaves.
+    pub interface: u32,
+    /// The source that the kernel chooses for a packet of this host.
+    pub source: Option<Ipv4Addr>,
+}
+
+/// Asks for the route of packets of this host to a destination. The kernel refuses if there is none.
+pub fn to(destination: Ipv4Addr) -> Request {
+    let header = [AF_INET, WHOLE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    Request::new(RTM_GETROUTE, 0, &header, |message| message.attr_bytes(RTA_DST, &destination.octets()))
+}
+
+/// Asks for the route of a packet that arrives at the interface with this index. The kernel refuses if it would drop the
+/// packet, also because of its source.
+pub fn arriving(interface: u32, source: Ipv4Addr, destination: Ipv4Addr) -> Request {
+    let header = [AF_INET, WHOLE, WHOLE, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    Request::new(RTM_GETROUTE, 0, &header, |message| {
+        message.attr_bytes(RTA_DST, &destination.octets());
+        message.attr_bytes(RTA_SRC, &source.octets());
+        message.attr_u32_ne(RTA_IIF, interface);
+    })
+}
+
+impl Path {
+    /// Reads an answer. Returns `None` for another message.
+    pub fn decode(frame: &Frame<'_>) -> Result<Option<Self>, DecodeError> {
+        if frame.header.kind != RTM_NEWROUTE {
+            return Ok(None);
+        }
+        let map = frame.attributes(PATH, HEADER)?.by_kind::<31>()?;
+        let source = map.get(RTA_PREFSRC).map(|attribute| attribute.array::<4>()).transpose()?;
+        Ok(Some(Self { interface: map.required(RTA_OIF)?.u32_ne()?, source: source.map(Ipv4Addr::from) }))
+    }
+}
