@@ -294,16 +294,19 @@ async fn answers_that_are_known_at_once_are_written_at_once() {
     let endpoints = Endpoints::default();
     let it = start_with(&api, None, Options::default(), endpoints.clone(), Near(endpoints));
     api.send(&service(&[("", "tcp"), ("-interval", "1h")]));
+    api.put(slice("few", &["10.0.1.1", "10.0.1.2"]));
+    seconds(2).await;
+    assert_eq!(api.ready("few"), "1+ 2+", "nothing else wakes the prober for an hour");
     it.endpoints.set("10.0.0.2:80", false);
     // More than begin together.
     let addresses: Vec<String> = (1..=200).map(|last| format!("10.0.0.{last}")).collect();
-    api.put(slice("a", &addresses.iter().map(String::as_str).collect::<Vec<_>>()));
+    api.put(slice("many", &addresses.iter().map(String::as_str).collect::<Vec<_>>()));
     seconds(2).await;
-    assert_eq!(it.endpoints.probes(), 200);
-    assert!(api.ready("a").starts_with("1+ 2- 3+"), "nothing else wakes the prober for an hour");
-    assert_eq!((it.metrics.passing.get(), it.metrics.failing.get()), (199, 1));
+    assert_eq!(it.endpoints.probes(), 202);
+    assert!(api.ready("many").starts_with("1+ 2- 3+"));
+    assert_eq!((it.metrics.passing.get(), it.metrics.failing.get()), (201, 1));
     seconds(3600).await;
-    assert_eq!(it.endpoints.probes(), 400);
+    assert_eq!(it.endpoints.probes(), 404);
 }
 
 #[tokio::test(start_paused = true)]
