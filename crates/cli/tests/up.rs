@@ -8,12 +8,15 @@
 )]
 
 mod common;
+#[path = "deploy/files.rs"]
+#[allow(dead_code, reason = "most of it is for the tests of deploy/")]
+mod files;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -87,6 +90,17 @@ impl Site {
         let found = self.client(node, async |client| Api::<Node>::all(client).get(NODE).await);
         let addresses = found.status.and_then(|status| status.addresses).unwrap_or_default();
         addresses.into_iter().filter(|it| it.type_ == "InternalIP").map(|it| it.address).collect()
+    }
+
+    /// Returns the first columns of `kubectl get nodes`: name and status.
+    fn nodes(&self, node: &Namespace) -> Vec<String> {
+        let mut kubectl = node.command("kubectl");
+        let config = self.path("data/admin.conf");
+        kubectl.args(["get", "nodes", "--no-headers", "--kubeconfig", config.to_str().unwrap()]);
+        kubectl.env("HOME", self.folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let output = kubectl.spawn().unwrap().wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split_whitespace().take(2).map(str::to_owned).collect()
     }
 }
 
@@ -198,6 +212,9 @@ fn the_node_follows_the_addresses_of_the_host() {
         assert!(outcome.is_ok(), "wanted {wanted:?}, saw {seen:?}");
     };
     has(&["192.0.2.10"]);
+    if files::tool("kubectl").is_some() {
+        assert_eq!(site.nodes(&host), [NODE, "Ready"]);
+    }
     host.ip("addr add 2001:db8:7::10/64 dev eth0 nodad\n").unwrap();
     has(&["192.0.2.10", "2001:db8:7::10"]);
     host.ip("addr add 198.51.100.20/24 dev eth0\naddr del 192.0.2.10/24 dev eth0\n").unwrap();

@@ -1,12 +1,17 @@
 //! The Node object of the host on which the server runs, for hosts on which nothing else registers it.
 //!
-//! In: the host's name and addresses. Out: the Node, and its addresses each time they change.
+//! In: the host's name and addresses. Out: the Node, its addresses each time they change, and its condition `Ready` with
+//! a heartbeat ([`ready`]).
 //!
 //! An annotation marks a Node that this controller made. A Node without it, or from a manifest, is left as it is.
 
+mod ready;
+#[cfg(test)]
+mod tests;
+
 use std::net::IpAddr;
 
-use portolan_api::{Api, ApiError, Part, Target, WriteOptions};
+use portolan_api::{Api, ApiError, Part, Target, WriteOptions, metadata};
 use portolan_schema::{
     Resource,
     json::{self, Object, Value, json},
@@ -35,14 +40,16 @@ pub struct OwnNode {
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Create,
-    SetAddresses,
+    /// Sets these fields of `status`.
+    Set(Object),
     /// It is as it should be.
     Nothing,
     /// Others made it.
     Leave,
 }
 
-/// Maintains the Node: looks at it when it or the addresses change, and every [`RECHECK_INTERVAL`].
+/// Maintains the Node: looks at it when it or the addresses change, and every [`RECHECK_INTERVAL`], which is less than the
+/// time from one heartbeat to the next.
 pub(super) async fn keep(api: &Api, node: Option<&OwnNode>) {
     let Some(node) = node else { return std::future::pending().await };
     let mut stored = api.store().subscribe(Resource::Node);
@@ -71,16 +78,30 @@ pub(super) async fn keep(api: &Api, node: Option<&OwnNode>) {
 impl OwnNode {
     /// Creates the Node, or sets its addresses, if that is needed. Returns true if the Node belongs to others.
     pub(super) async fn sync(&self, api: &Api) -> bool {
+        self.sync_at(api, &metadata::now()).await
+    }
+
+    async fn sync_at(&self, api: &Api, now: &str) -> bool {
         let addresses = self.addresses.borrow().clone();
-        let stored = api.store().get(Resource::Node, &self.target().key()).map(|stored| stored.decode());
-        let step = step(stored.as_ref(), &self.wanted(&addresses), self.are_unknown(&addresses));
-        let written = match step {
-            Step::Nothing | Step::Leave => return step == Step::Leave,
-            Step::Create => self.create(api, &addresses).await,
-            Step::SetAddresses => self.set_addresses(api, &addresses).await,
+        let stored = api.store().get(Resource::Node, &self.target().key());
+        let object = stored.as_ref().map(|stored| stored.decode());
+        let step = step(object.as_ref(), self.wanted(&addresses), self.are_unknown(&addresses), now);
+        let (written, has_addresses) = match step {
+            Step::Nothing => return false,
+            Step::Leave => return true,
+            Step::Create => (self.create(api, &addresses, now).await, true),
+            Step::Set(status) => {
+                let has_addresses = status.contains_key("addresses");
+                let revision = stored.map(|stored| stored.revision().to_string());
+                (self.set(api, status, revision).await, has_addresses)
+            }
         };
         match written {
-            Ok(()) => tracing::info!(node = self.name, ?addresses, "the Node has the addresses of this host"),
+            Ok(()) if has_addresses => {
+                tracing::info!(node = self.name, ?addresses, "the Node has the addresses of this host");
+            }
+            // Another client changed the Node meanwhile, so it is looked at again.
+            Ok(()) | Err(ApiError::Conflict { .. } | ApiError::NotFound { .. }) => {}
             // It is tried again.
             Err(error) => tracing::error!(node = self.name, %error, "the Node cannot be written"),
         }
@@ -102,7 +123,7 @@ impl OwnNode {
         ips.chain([json!({"type": "Hostname", "address": self.name})]).collect::<Vec<_>>().into()
     }
 
-    async fn create(&self, api: &Api, addresses: &[IpAddr]) -> Result<(), ApiError> {
+    async fn create(&self, api: &Api, addresses: &[IpAddr], now: &str) -> Result<(), ApiError> {
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
@@ -110,20 +131,20 @@ impl OwnNode {
                 "annotations": {REGISTERED: BY},
                 "labels": {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux"},
             },
-            "status": {"addresses": self.wanted(addresses)},
+            "status": {"addresses": self.wanted(addresses), "conditions": ready::conditions(None, now)},
         });
         api.apply(node).await.map(drop)
     }
 
-    async fn set_addresses(&self, api: &Api, addresses: &[IpAddr]) -> Result<(), ApiError> {
-        let patch = json!({"status": {"addresses": self.wanted(addresses)}});
+    async fn set(&self, api: &Api, status: Object, revision: Option<String>) -> Result<(), ApiError> {
+        let patch = json!({"metadata": {"resourceVersion": revision}, "status": status});
         let Some(patch) = patch.as_object().cloned() else { return Ok(()) };
         api.merge_patch(self.target(), Part::Status, patch, WriteOptions::default()).await.map(drop)
     }
 }
 
 /// Returns what is to be done. `wanted` is `status.addresses`; `is_unknown` tells that the host's addresses are not known.
-fn step(stored: Option<&Object>, wanted: &Value, is_unknown: bool) -> Step {
+fn step(stored: Option<&Object>, wanted: Value, is_unknown: bool, now: &str) -> Step {
     let Some(stored) = stored else { return Step::Create };
     let annotation = |name| {
         let annotations = json::object(json::object(stored, "metadata")?, "annotations")?;
@@ -132,82 +153,13 @@ fn step(stored: Option<&Object>, wanted: &Value, is_unknown: bool) -> Step {
     if annotation(REGISTERED) != Some(BY) || annotation(MARKER).is_some() {
         return Step::Leave;
     }
-    let present = json::object(stored, "status").and_then(|status| status.get("addresses"));
-    if is_unknown || present == Some(wanted) { Step::Nothing } else { Step::SetAddresses }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use portolan_api::ApiConfig;
-
-    use super::*;
-
-    fn stored(api: &Api) -> Value {
-        let node = api.store().get(Resource::Node, "host1").unwrap().decode();
-        Value::Object(node)
+    let present = |field| json::object(stored, "status").and_then(|status| status.get(field));
+    let mut status = Object::new();
+    if !is_unknown && present("addresses") != Some(&wanted) {
+        status.insert("addresses".to_owned(), wanted);
     }
-
-    fn addresses(api: &Api) -> Value {
-        stored(api).pointer("/status/addresses").cloned().unwrap()
+    if let Some(conditions) = ready::conditions(present("conditions"), now) {
+        status.insert("conditions".to_owned(), conditions);
     }
-
-    #[tokio::test]
-    async fn the_node_has_the_addresses_of_the_host() {
-        let api = Arc::new(Api::new(&ApiConfig::default()));
-        let (host, followed) = watch::channel(vec!["127.0.0.1".parse().unwrap()]);
-        let node = OwnNode { name: "host1".to_owned(), addresses: followed, is_given: false };
-        assert!(!node.sync(&api).await);
-        assert_eq!(
-            addresses(&api).pointer("/0/address"),
-            Some(&json!("127.0.0.1")),
-            "a new Node has loopback"
-        );
-        host.send_replace(vec!["192.0.2.1".parse().unwrap()]);
-        assert!(!node.sync(&api).await);
-        let hostname = json!({"type": "Hostname", "address": "host1"});
-        assert_eq!(
-            addresses(&api),
-            json!([{"type": "InternalIP", "address": "192.0.2.1"}, hostname.clone()])
-        );
-        let revision = api.store().revision();
-        assert!(!node.sync(&api).await);
-        assert_eq!(api.store().revision(), revision, "nothing is written if nothing changed");
-        host.send_replace(vec!["192.0.2.2".parse().unwrap(), "2001:db8::2".parse().unwrap()]);
-        assert!(!node.sync(&api).await);
-        let both = json!([{"type": "InternalIP", "address": "192.0.2.2"},
-            {"type": "InternalIP", "address": "2001:db8::2"}, hostname]);
-        assert_eq!(addresses(&api), both.clone());
-        for without in [Vec::new(), vec!["127.0.0.1".parse().unwrap()]] {
-            host.send_replace(without);
-            assert!(!node.sync(&api).await);
-            assert_eq!(addresses(&api), both, "without addresses it keeps the last ones");
-        }
-        let given = OwnNode { is_given: true, ..node };
-        assert!(!given.sync(&api).await);
-        assert_eq!(addresses(&api).pointer("/0/address"), Some(&json!("127.0.0.1")), "the option decides");
-    }
-
-    #[tokio::test]
-    async fn a_node_of_others_stays() {
-        let api = Arc::new(Api::new(&ApiConfig::default()));
-        let (_host, followed) = watch::channel(vec!["192.0.2.1".parse().unwrap()]);
-        let node = OwnNode { name: "host1".to_owned(), addresses: followed, is_given: false };
-        let given = |annotations: Value| {
-            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "host1", "annotations": annotations},
-                "status": {"addresses": [{"type": "InternalIP", "address": "198.51.100.7"}]}})
-        };
-        let of_manifest = json!({MARKER: "Node host1 in /a/b.yaml", REGISTERED: BY});
-        for annotations in [json!({}), of_manifest] {
-            api.apply(given(annotations)).await.unwrap();
-            assert!(node.sync(&api).await);
-            assert_eq!(addresses(&api), json!([{"type": "InternalIP", "address": "198.51.100.7"}]));
-        }
-        // Without it the host gets a Node again.
-        let target = node.target();
-        api.delete(target, &portolan_api::Preconditions::default(), WriteOptions::default()).await.unwrap();
-        assert!(!node.sync(&api).await);
-        assert_eq!(stored(&api).pointer("/metadata/annotations").cloned(), Some(json!({REGISTERED: BY})));
-    }
+    if status.is_empty() { Step::Nothing } else { Step::Set(status) }
 }

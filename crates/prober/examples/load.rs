@@ -1,8 +1,9 @@
 //! Probes many endpoints and prints the processor time of the prober: `load [tcp|http|https] [ENDPOINTS] [SECONDS]`.
 //!
 //! The endpoints are loopback addresses with one server, which is a process of its own: its time does not count. On
-//! loopback the kernel does the receiving side's work within the sender's system calls. The last line says what the
-//! connections alone cost, opened and reset with blocking calls at the same rate: no prober can cost less.
+//! loopback the kernel does the receiving side's work within the sender's system calls. The last two lines say what the
+//! kernel alone costs at the same rate: of whole connections, which are opened and reset with blocking calls, and of the
+//! calls that a `tcp` probe makes, in a loop that does nothing else.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,7 +12,7 @@
 )]
 
 use std::io::{BufRead as _, BufReader};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -146,6 +147,40 @@ async fn measure(kind: &str, count: usize, seconds: u64) {
     );
     task.abort();
     bare(count, port, seconds);
+    bare_probes(count, port, seconds);
+}
+
+/// Begins and ends the connections of `tcp` probes as the prober does, and prints the processor time.
+fn bare_probes(count: usize, port: u16, seconds: u64) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    // The interval is 5 s, which are 200 rounds of 25 ms.
+    let (rounds, in_round) = (usize::try_from(seconds).unwrap() * 40, (count / 200).max(1));
+    let addresses: Vec<SocketAddr> =
+        (0..count).map(|number| SocketAddr::new(address(number).parse().unwrap(), port)).collect();
+    let socket = || {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap()
+    };
+    let sockets: Vec<_> = (0..in_round).map(|_| socket()).collect();
+    let mut next = addresses.iter().cycle();
+    let (user, system) = (time(13), time(14));
+    for _ in 0..rounds {
+        for socket in &sockets {
+            rustix::net::sockopt::set_tcp_quickack(socket, false).unwrap();
+            let _ = rustix::net::connect(socket, next.next().unwrap());
+        }
+        let mut polled: Vec<_> = sockets.iter().map(|socket| PollFd::new(socket, PollFlags::OUT)).collect();
+        poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap();
+        for socket in &sockets {
+            rustix::net::getsockname(socket).unwrap();
+            rustix::net::connect_unspec(socket).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(25));
+    }
+    let (user, system) = (time(13) - user, time(14) - system);
+    let core = 100.0 * (user + system) / Duration::from_secs(seconds).as_secs_f64();
+    println!("bare tcp probes: {user:.2} s user and {system:.2} s system: {core:.1} % of a core");
 }
 
 /// Opens and resets as many connections as the prober in the same time, and prints the processor time.

@@ -4,6 +4,7 @@
 //! A probe has its own connection and is over after the check's timeout. Errors of this node, such as too many open
 //! files, are not the endpoint's and decide nothing.
 
+mod connect;
 mod get;
 mod redirect;
 mod socket;
@@ -14,9 +15,13 @@ mod tls;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
+use tokio::time::{Instant, timeout_at};
 
 use crate::annotations::{HealthCheck, Probe};
 
@@ -74,6 +79,25 @@ impl Failure {
     }
 }
 
+/// A probe that is to begin.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// The caller's number of the endpoint.
+    pub endpoint: u64,
+    /// Address and port.
+    pub address: SocketAddr,
+    /// How it is probed.
+    pub check: Arc<HealthCheck>,
+}
+
+/// A probe that has begun.
+pub enum Begun {
+    /// It has ended.
+    Ended(Outcome),
+    /// It goes on.
+    Waits(Pin<Box<dyn Future<Output = Outcome> + Send>>),
+}
+
 /// What probes endpoints.
 pub trait Probes: Send + Sync + 'static {
     /// Returns the probe of an endpoint.
@@ -82,24 +106,35 @@ pub trait Probes: Send + Sync + 'static {
         address: SocketAddr,
         check: &Arc<HealthCheck>,
     ) -> impl Future<Output = Outcome> + Send + 'static;
+
+    /// Begins probes together, without waiting for an answer. Returns them in their order. At most `files` files are
+    /// open afterwards, those of probes that go on included.
+    fn begin(&mut self, probes: &[Wanted], files: usize) -> Vec<Begun> {
+        let _ = files;
+        probes
+            .iter()
+            .map(|wanted| Begun::Waits(Box::pin(self.probe(wanted.address, &wanted.check))))
+            .collect()
+    }
 }
 
 /// Probes over TCP, HTTP and TLS.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Client {
     tls: Arc<rustls::ClientConfig>,
+    sockets: connect::Sockets,
 }
 
 impl Client {
     /// Creates a client that verifies no certificates, as the kubelet's probes: an endpoint is reached at its address,
     /// which its certificate seldom names.
     pub fn new() -> Result<Self, rustls::Error> {
-        Ok(Self { tls: Arc::new(tls::unverified()?) })
+        Ok(Self::with_tls(Arc::new(tls::unverified()?)))
     }
 
     /// Creates a client with another configuration of TLS, which may verify certificates.
     pub fn with_tls(tls: Arc<rustls::ClientConfig>) -> Self {
-        Self { tls }
+        Self { tls, sockets: connect::Sockets::default() }
     }
 }
 
@@ -111,19 +146,59 @@ impl Probes for Client {
     ) -> impl Future<Output = Outcome> + Send + 'static {
         let (check, tls) = (Arc::clone(check), Arc::clone(&self.tls));
         async move {
+            let begun = Instant::now();
             let probe = async {
                 match &check.probe {
-                    Probe::Tcp => socket::open(address).await.map(socket::close),
+                    Probe::Tcp => connect::probe(address).await,
                     // The state of a request is large. A `tcp` probe need not have room for it.
                     Probe::Http(request) => Box::pin(get::get(address, request, &tls)).await,
                 }
             };
-            match tokio::time::timeout(check.timing.timeout, probe).await {
-                Ok(Ok(())) => Outcome::Passed,
-                Ok(Err(outcome)) => outcome,
-                Err(_) => Outcome::Failed(Failure::TimedOut),
-            }
+            within(begun, check.timing.timeout, probe).await
         }
+    }
+
+    fn begin(&mut self, probes: &[Wanted], files: usize) -> Vec<Begun> {
+        let now = Instant::now();
+        let tcp = |wanted: &Wanted| match wanted.check.probe {
+            Probe::Tcp => Some(self.sockets.begin(wanted.address)),
+            Probe::Http(_) => None,
+        };
+        let begun: Vec<Option<Result<OwnedFd, Outcome>>> = probes.iter().map(tcp).collect();
+        let mut answers = connect::answers(begun.iter().flatten().flatten()).into_iter();
+        let mut waiting: usize = 0;
+        let mut next = |(wanted, begun): (&Wanted, Option<Result<OwnedFd, Outcome>>)| {
+            let address = wanted.address;
+            let rest: Pin<Box<dyn Future<Output = Outcome> + Send>> = match begun {
+                None => Box::pin(self.probe(address, &wanted.check)),
+                Some(Err(outcome)) => return Begun::Ended(outcome),
+                Some(Ok(socket)) => match answers.next().filter(|answer| !answer.is_empty()) {
+                    Some(answer) => return Begun::Ended(self.sockets.end(socket, address, answer)),
+                    None => {
+                        Box::pin(within(now, wanted.check.timing.timeout, connect::wait(socket, address)))
+                    }
+                },
+            };
+            waiting = waiting.saturating_add(1);
+            Begun::Waits(rest)
+        };
+        let begun = probes.iter().zip(begun).map(&mut next).collect();
+        self.sockets.keep(files.saturating_sub(waiting));
+        begun
+    }
+}
+
+/// Ends a probe at its timeout.
+async fn within(
+    begun: Instant,
+    timeout: Duration,
+    probe: impl Future<Output = Result<(), Outcome>>,
+) -> Outcome {
+    let deadline = begun.checked_add(timeout).unwrap_or(begun);
+    match timeout_at(deadline, probe).await {
+        Ok(Ok(())) => Outcome::Passed,
+        Ok(Err(outcome)) => outcome,
+        Err(_) => Outcome::Failed(Failure::TimedOut),
     }
 }
 

@@ -21,12 +21,14 @@ use crate::client::{Events, Input, LeaseClient, Report, WriteError, Writer};
 use crate::lease::{Claim, Election, Held, Step};
 use crate::metrics::{EndpointMetrics, Metrics};
 use crate::plan::{Plan, SliceWrite};
-use crate::probe::{Outcome, Probes};
+use crate::probe::{Begun, Outcome, Probes, Wanted};
 
 /// Inputs that are applied before anything else is done.
 const BATCH: usize = 256;
 /// Probes begin at multiples of this time, several together, which saves wake-ups.
-const TOGETHER: Duration = Duration::from_millis(5);
+const TOGETHER: Duration = Duration::from_millis(25);
+/// Most probes that begin before the first of them can end: their answers wait meanwhile.
+const BEGIN: usize = 64;
 /// A probe that begins later than this counts as late.
 const LATE: Duration = Duration::from_secs(1);
 /// Longest time for a request about the Lease: less than [`crate::lease::DEADLINE`], so that a request that hangs is
@@ -140,9 +142,9 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
                 Some(leased) = self.leasing.join_next() => self.leased(leased),
                 Some(wrote) = self.writing.join_next() => self.wrote(wrote),
                 Some(probed) = self.probing.join_next() => {
-                    self.probed(probed);
+                    self.joined(probed);
                     while let Some(probed) = self.probing.try_join_next() {
-                        self.probed(probed);
+                        self.joined(probed);
                     }
                 }
                 () = &mut sleep => {}
@@ -160,9 +162,10 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
         let now = self.now();
         let election = self.elect(now);
         if self.is_active {
+            // First, because some of them end at once and change the plan.
+            self.start_probes(now);
             self.plan.settle();
             self.apply_changes(now);
-            self.start_probes(now);
             self.start_writes(now);
         }
         let can_probe = self.probing.len() < self.options.most_probes;
@@ -278,28 +281,56 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
     }
 
     fn start_probes(&mut self, now: Duration) {
-        while self.probing.len() < self.options.most_probes {
-            let Some((endpoint, at)) = self.schedule.take(now) else { return };
+        // Wake-ups for other reasons begin no probes, because few at once cost more than many.
+        let due = now.saturating_sub(since_step(now));
+        loop {
+            let room = self.options.most_probes.saturating_sub(self.probing.len());
+            let wanted = self.take_due(due, room.min(BEGIN));
+            if wanted.is_empty() {
+                return;
+            }
+            let begun = Instant::now();
+            let probes = self.probes.begin(&wanted, room);
+            let took = begun.elapsed();
+            let now = self.now();
+            for (Wanted { endpoint, .. }, probe) in wanted.into_iter().zip(probes) {
+                match probe {
+                    Begun::Ended(outcome) => self.probed(Probed { endpoint, outcome, took }, now),
+                    Begun::Waits(probe) => {
+                        self.probing.spawn(async move {
+                            let outcome = probe.await;
+                            Probed { endpoint, outcome, took: begun.elapsed() }
+                        });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the endpoints whose time has come.
+    fn take_due(&mut self, now: Duration, most: usize) -> Vec<Wanted> {
+        let mut due = Vec::new();
+        while due.len() < most
+            && let Some((endpoint, at)) = self.schedule.take(now)
+        {
             let Some((address, check)) = self.plan.probe(endpoint) else { continue };
             if now.saturating_sub(at) > LATE {
                 self.metrics.late.increment();
             }
-            let probe = self.probes.probe(address, check);
-            self.probing.spawn(async move {
-                let begun = Instant::now();
-                let outcome = probe.await;
-                Probed { endpoint, outcome, took: begun.elapsed() }
-            });
+            due.push(Wanted { endpoint, address, check: Arc::clone(check) });
+        }
+        due
+    }
+
+    fn joined(&mut self, probed: Result<Probed, JoinError>) {
+        match probed {
+            Ok(probed) => self.probed(probed, self.now()),
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => tracing::error!(%error, "a probe panicked"),
         }
     }
 
-    fn probed(&mut self, probed: Result<Probed, JoinError>) {
-        let probed = match probed {
-            Ok(probed) => probed,
-            Err(error) if error.is_cancelled() => return,
-            Err(error) => return tracing::error!(%error, "a probe panicked"),
-        };
-        let now = self.now();
+    fn probed(&mut self, probed: Probed, now: Duration) {
         let Probed { endpoint, outcome, took } = probed;
         self.metrics.count(&outcome);
         if let Outcome::Unable(error) = &outcome {
@@ -403,11 +434,16 @@ async fn within<T>(
         .unwrap_or_else(|_| Err(WriteError::Failed(format!("no answer within {limit:?}"))))
 }
 
-/// Returns the next multiple of [`TOGETHER`].
-fn rounded(at: Duration) -> Duration {
+/// Returns the time since the last multiple of [`TOGETHER`].
+fn since_step(at: Duration) -> Duration {
     let step = TOGETHER.as_nanos().max(1);
-    let nanoseconds = at.as_nanos().div_ceil(step).saturating_mul(step);
-    Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    Duration::from_nanos(u64::try_from(at.as_nanos() % step).unwrap_or_default())
+}
+
+/// Returns the next multiple of [`TOGETHER`], or `at` if it is one.
+fn rounded(at: Duration) -> Duration {
+    let since = since_step(at);
+    if since.is_zero() { at } else { at.saturating_add(TOGETHER.saturating_sub(since)) }
 }
 
 /// Sets when the sleep ends, unless it is set already.

@@ -20,13 +20,22 @@ pub(super) async fn open(address: SocketAddr) -> Result<TcpStream, Outcome> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let stream = socket.map_err(|error| of_connect(&error))?.connect(address).await;
     let stream = stream.map_err(|error| of_connect(&error))?;
-    // If nothing listens at a port of this node, the kernel may choose that port for the probe and connect the socket
-    // to itself.
-    if stream.local_addr().is_ok_and(|own| own == address) {
+    check(stream, address)
+}
+
+/// Refuses a connection of a socket to itself.
+pub(super) fn check(stream: TcpStream, address: SocketAddr) -> Result<TcpStream, Outcome> {
+    if stream.local_addr().is_ok_and(|own| is_itself(own, address)) {
         close(stream);
         return Err(Outcome::Failed(Failure::Refused));
     }
     Ok(stream)
+}
+
+/// Returns true if a socket is connected to itself. If nothing listens at a port of this node, the kernel may choose that
+/// port for the probe.
+pub(super) fn is_itself(own: SocketAddr, peer: SocketAddr) -> bool {
+    own == peer
 }
 
 /// Closes a connection with a reset.

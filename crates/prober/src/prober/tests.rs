@@ -62,6 +62,29 @@ impl Endpoints {
     }
 }
 
+/// Endpoints whose answers are known as soon as their probes begin.
+struct Near(Endpoints);
+
+impl Probes for Near {
+    fn probe(
+        &self,
+        address: SocketAddr,
+        check: &Arc<HealthCheck>,
+    ) -> impl Future<Output = Outcome> + Send + 'static {
+        self.0.probe(address, check)
+    }
+
+    fn begin(&mut self, probes: &[Wanted], files: usize) -> Vec<Begun> {
+        assert!(probes.len() <= files);
+        let mut answers = self.0.0.lock().unwrap();
+        let mut answer = |address: SocketAddr| {
+            answers.probes.push((address, Instant::now()));
+            Begun::Ended(answers.outcomes.get(&address).cloned().unwrap_or(Outcome::Passed))
+        };
+        probes.iter().map(|wanted| answer(wanted.address)).collect()
+    }
+}
+
 /// The API server. Every change goes to all probers.
 #[derive(Debug, Clone, Default)]
 struct Api(Arc<Mutex<Stored>>);
@@ -182,6 +205,18 @@ struct Running {
 
 /// Starts a prober with empty lists. With a name it takes part in the election.
 fn start(api: &Api, name: Option<&str>, options: Options) -> Running {
+    let endpoints = Endpoints::default();
+    start_with(api, name, options, endpoints.clone(), endpoints)
+}
+
+/// Starts a prober of these endpoints.
+fn start_with(
+    api: &Api,
+    name: Option<&str>,
+    options: Options,
+    endpoints: Endpoints,
+    client: impl Probes,
+) -> Running {
     let (watcher, mut watch) = mpsc::unbounded_channel();
     let (inputs, received) = mpsc::channel(64);
     let mut lists = vec![Input::Services(vec![])];
@@ -201,9 +236,8 @@ fn start(api: &Api, name: Option<&str>, options: Options) -> Running {
             }
         }
     });
-    let endpoints = Endpoints::default();
     let lease = name.map(|name| (api.clone(), name.to_owned()));
-    let prober = Prober::new(options, endpoints.clone(), api.clone(), api.clone(), lease);
+    let prober = Prober::new(options, client, api.clone(), api.clone(), lease);
     let metrics = prober.metrics();
     let (stop, stopped) = oneshot::channel();
     let task = tokio::spawn(prober.run(received, async {
@@ -252,6 +286,27 @@ async fn an_endpoint_that_falls_and_rises_is_written_and_reported() {
         .find(|endpoint| endpoint.address.to_string() == "10.0.0.2:80")
         .unwrap();
     assert!(second.is_healthy() && second.failures.get() > 0 && second.probes.get() > second.failures.get());
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_known_at_once_are_written_at_once() {
+    let api = Api::default();
+    let endpoints = Endpoints::default();
+    let it = start_with(&api, None, Options::default(), endpoints.clone(), Near(endpoints));
+    api.send(&service(&[("", "tcp"), ("-interval", "1h")]));
+    api.put(slice("few", &["10.0.1.1", "10.0.1.2"]));
+    seconds(2).await;
+    assert_eq!(api.ready("few"), "1+ 2+", "nothing else wakes the prober for an hour");
+    it.endpoints.set("10.0.0.2:80", false);
+    // More than begin together.
+    let addresses: Vec<String> = (1..=200).map(|last| format!("10.0.0.{last}")).collect();
+    api.put(slice("many", &addresses.iter().map(String::as_str).collect::<Vec<_>>()));
+    seconds(2).await;
+    assert_eq!(it.endpoints.probes(), 202);
+    assert!(api.ready("many").starts_with("1+ 2- 3+"));
+    assert_eq!((it.metrics.passing.get(), it.metrics.failing.get()), (201, 1));
+    seconds(3600).await;
+    assert_eq!(it.endpoints.probes(), 404);
 }
 
 #[tokio::test(start_paused = true)]
