@@ -95,7 +95,7 @@ fn the_api_server_is_asked_with_flags_of_the_proxy() {
     assert_eq!((status, findings(&found, "api-unreachable").len()), (1, 1), "{found:#}");
 }
 
-/// Returns a kubeconfig of the role that may read and write nothing.
+/// Returns a kubeconfig of the role that may read everything, but write nothing.
 fn kubeconfig_of_reader(node: &Namespace, data: &str) -> String {
     let arguments = ["serve", "kubeconfig", "--role", "read-only", "--token", "--data-dir", data];
     let output = node.run(|| Command::new(BINARY).args(arguments).output().unwrap()).unwrap();
