@@ -66,6 +66,9 @@ fn as_plain_user() {
     let allowed = as_nobody("unshare".as_ref()).args(["--user", "--map-root-user", "--net", "true"]).output();
     if allowed.unwrap().status.success() {
         assert_complete(&mut command, &CLUSTER, "as_plain_user");
+        let mut command = as_nobody(&binary);
+        command.args(["demo", "up"]);
+        assert_complete(&mut command, &HOST, "up_as_plain_user");
     } else {
         let output = command.output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -2,10 +2,11 @@
 //!
 //! The demo creates a node with pods, a second node and an outside client. It starts the API server and a real
 //! `portolan proxy` on the node, and sends requests to check that Services work. Each step has an expected result.
-//! The exit code tells whether all steps had it. Nothing has a name in the file system, so nothing is left however
-//! the demo ends.
+//! The exit code tells whether all steps had it. Processes and namespaces end however the demo ends. If it is
+//! interrupted, folders may stay in the temporary directory: former values of kernel settings (`portolan-state-…`), and
+//! the manifests of `portolan demo up`.
 //!
-//! `portolan demo up` shows a host without Kubernetes (`up`). Its manifests are in a temporary folder.
+//! `portolan demo up` shows a host without Kubernetes (`up`).
 
 mod changes;
 mod cluster;

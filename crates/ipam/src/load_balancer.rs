@@ -4,7 +4,7 @@
 //! until the Service is deleted, changes its type, drops the family or requests another address, even if its range was
 //! removed.
 
-use std::{borrow::Cow, net::IpAddr};
+use std::{borrow::Cow, cell::LazyCell, net::IpAddr};
 
 use ipnet::IpNet;
 use thiserror::Error;
@@ -104,7 +104,8 @@ pub fn plan(
     random: &mut dyn Random,
 ) -> Result<Allocation, Vec<(IpAddr, RequestRefusal)>> {
     let mut errors = unfit(demand);
-    let pools = supply.without_nodes();
+    // A copy of the pools, if Nodes have addresses in them. Few writes need one.
+    let free = LazyCell::new(|| supply.without_nodes());
     let mut allocation = Allocation::default();
     for family in &demand.families {
         let of_family =
@@ -113,7 +114,7 @@ pub fn plan(
         let requested = of_family(&demand.requested).filter(|_| demand.is_strict || held.is_none());
         match (requested, held) {
             (Some(requested), _) if demand.held.contains(&requested) => allocation.keep.push(requested),
-            (Some(requested), _) => match supply.request(&pools, holders, requested) {
+            (Some(requested), _) => match supply.check(holders, requested) {
                 Ok(()) => allocation.take.push(requested),
                 Err(refusal) if demand.is_strict => errors.push((requested, refusal)),
                 Err(_) => allocation.take.extend(of_family(&demand.listed)),
@@ -121,7 +122,7 @@ pub fn plan(
             (None, Some(held)) => allocation.keep.push(held),
             (None, None) => {
                 let listed = of_family(&demand.listed);
-                allocation.take.extend(listed.or_else(|| pools.find(*family, random).ok()));
+                allocation.take.extend(listed.or_else(|| free.find(*family, random).ok()));
             }
         }
     }
@@ -160,19 +161,10 @@ impl<'a> Supply<'a> {
 
     /// Returns `Ok` if the address can be allocated.
     pub fn check(self, holders: &dyn Holders, address: IpAddr) -> Result<(), RequestRefusal> {
-        self.request(self.pools, holders, address)
-    }
-
-    fn request(
-        self,
-        pools: &AddressPools,
-        holders: &dyn Holders,
-        address: IpAddr,
-    ) -> Result<(), RequestRefusal> {
         if self.nodes.has_address(address) {
             return Err(RequestRefusal::OfNode);
         }
-        match (pools.check(address), holders.of_address(address)) {
+        match (self.pools.check(address), holders.of_address(address)) {
             (Ok(()), Holder::Unknown) => Ok(()),
             (Ok(()) | Err(AddressError::Allocated { .. }), Holder::Service(holder)) => {
                 Err(RequestRefusal::HeldBy(holder))

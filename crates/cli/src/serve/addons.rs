@@ -12,7 +12,7 @@ const PROBE_FILES: usize = 4;
 #[derive(Debug, Args)]
 pub(super) struct AddonOptions {
     /// Probe the endpoints of Services with the annotation portolan.dev/health-check, and write the result into their
-    /// EndpointSlices.
+    /// EndpointSlices. `portolan up` gives its Services of arguments this annotation if all their ports are TCP.
     #[arg(long)]
     health_checks: bool,
     /// Answer DNS requests for the names of Services at these addresses, over UDP and TCP. Pods need an address of this

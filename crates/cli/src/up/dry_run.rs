@@ -9,7 +9,7 @@ use portolan_serve::Api;
 use portolan_serve::manifests::{Follower, Keeper};
 
 use super::screen::{self, Row};
-use super::{Plan, host, print};
+use super::{Plan, host, print, services};
 
 /// Prints what a start would do.
 pub(super) fn run(plan: &Plan) -> anyhow::Result<()> {
@@ -64,6 +64,14 @@ fn text(plan: &Plan, Tried { rows, complaints }: &Tried) -> anyhow::Result<Strin
     }
     for part in options.server.optional_parts() {
         let _ = writeln!(text, "  {part}");
+    }
+    if options.server.has_health_checks() {
+        for service in services::unchecked(&options.services) {
+            let _ = writeln!(
+                text,
+                "  not probe the endpoints of {service}, because it has a port that is not TCP"
+            );
+        }
     }
     let _ = writeln!(text, "  program these Services in the mode {mode}, and those that {data_dir} has:");
     if rows.is_empty() {

@@ -12,9 +12,6 @@ use crate::Finding;
 use crate::screen::Screen;
 use crate::steps::{found, gone, milliseconds, timed};
 
-/// A backend without a refused connection for this long gets none any more.
-const QUIET: Duration = Duration::from_secs(1);
-
 /// Starts everything.
 pub(super) fn set_up(screen: &mut Screen) -> anyhow::Result<Host> {
     screen.heading("A host without Kubernetes, in network namespaces")?;
@@ -51,7 +48,7 @@ pub(super) fn show(screen: &mut Screen, host: &mut Host) -> anyhow::Result<()> {
     screen.step(&format!("the program of {name} ends: two checks fail"), || {
         host.end(&second)?;
         let ended = Instant::now();
-        let quiet = |all: &Connections| all.last_failure.is_some_and(|last| last.elapsed() > QUIET);
+        let quiet = |all: &Connections| all.refused > 0 && all.answered_in_a_row >= traffic::CONNECTIONS;
         let seen = traffic::until(host.client(), host::LOAD_BALANCER, "no failure any more", quiet)?;
         let took = seen.last_failure.map_or(Duration::ZERO, |last| last.duration_since(ended));
         let result = format!("taken out after {} ({} connections refused)", seconds(took), seen.refused);

@@ -11,7 +11,7 @@ use hickory_proto::rr::{Name, RData, RecordType};
 use portolan_testkit::{Namespace, Probe, ProbeResult, Protocol};
 
 /// Connections that are counted. The probability that one of three backends gets none of them is below 10^-10.
-const CONNECTIONS: usize = 60;
+pub(super) const CONNECTIONS: usize = 60;
 /// Connections that are made at the same time while something changes.
 const AT_ONCE: usize = 8;
 /// Pause between them. Without it, they would use up the ports of the client.
@@ -19,9 +19,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Shortest timeout of a connection while the Service may not be programmed. Nothing answers then.
 const SHORT: Duration = Duration::from_millis(20);
 /// Deadline of a change.
-const CHANGED_WITHIN: Duration = Duration::from_secs(30);
+const CHANGED_WITHIN: Duration = Duration::from_secs(120);
 /// Deadline of an answer of the DNS server.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 const ID: u16 = 4711;
 
 /// The results of connections.
@@ -29,6 +29,8 @@ const ID: u16 = 4711;
 pub(super) struct Connections {
     pub(super) made: usize,
     pub(super) answered: usize,
+    /// Connections that were answered since the last failure.
+    pub(super) answered_in_a_row: usize,
     /// Connections that were refused.
     pub(super) refused: usize,
     /// Other failures. Of those with the same words, one.
@@ -48,19 +50,25 @@ impl Connections {
             match result {
                 ProbeResult::Reached(reached) => {
                     self.answered += 1;
+                    self.answered_in_a_row += 1;
                     self.backends.insert(reached.backend.ip());
                 }
                 ProbeResult::Refused | ProbeResult::RefusedLate => {
                     self.refused += 1;
-                    self.last_failure = Some(Instant::now());
+                    self.failed();
                 }
                 other => {
                     self.faults.insert(format!("a connection to {to} failed: {other:?}"));
-                    self.last_failure = Some(Instant::now());
+                    self.failed();
                 }
             }
         }
         Ok(())
+    }
+
+    fn failed(&mut self) {
+        self.answered_in_a_row = 0;
+        self.last_failure = Some(Instant::now());
     }
 }
 
