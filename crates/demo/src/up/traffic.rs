@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ const AT_ONCE: usize = 8;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Shortest timeout of a connection while the Service may not be programmed. Nothing answers then.
 const SHORT: Duration = Duration::from_millis(20);
+/// Source ports of the connections to a Service that may not be programmed yet. The kernel chooses ports from 32768.
+const FIRST_PORTS: Range<u16> = 1024..32_768;
 /// Deadline of a change.
 const CHANGED_WITHIN: Duration = Duration::from_secs(120);
 /// Deadline of an answer of the DNS server.
@@ -95,32 +98,37 @@ pub(super) fn until(
     what: &str,
     enough: impl Fn(&Connections) -> bool,
 ) -> anyhow::Result<Connections> {
-    let probe = Probe::new(Protocol::Tcp, to);
-    repeat(from, what, enough, |_| probe)
-}
-
-/// Makes connections until one is answered. The timeout grows with the time that has passed, because a busy machine needs more.
-pub(super) fn until_reached(from: &Namespace, to: SocketAddr) -> anyhow::Result<Connections> {
-    let probe = |passed: Duration| Probe::new(Protocol::Tcp, to).timeout(SHORT.max(passed / 4));
-    repeat(from, "an answer", |all| all.answered > 0, probe)
-}
-
-fn repeat(
-    from: &Namespace,
-    what: &str,
-    enough: impl Fn(&Connections) -> bool,
-    probe: impl Fn(Duration) -> Probe,
-) -> anyhow::Result<Connections> {
     let (mut all, started) = (Connections::default(), Instant::now());
     while !enough(&all) {
-        let passed = started.elapsed();
-        if passed > CHANGED_WITHIN {
+        if started.elapsed() > CHANGED_WITHIN {
             bail!("{what}: not within {CHANGED_WITHIN:?}: {all:?}");
         }
-        all.make(from, probe(passed), AT_ONCE)?;
+        all.make(from, Probe::new(Protocol::Tcp, to), AT_ONCE)?;
         thread::sleep(PAUSE);
     }
     Ok(all)
+}
+
+/// Makes connections until one is answered. The timeout grows with the time that has passed, because a busy machine needs
+/// more.
+///
+/// Conntrack remembers a connection that was made before the Service was programmed, for two minutes and without an
+/// address translation. A later connection from the same port would have the same fate. So these use ports that the
+/// kernel does not choose by itself.
+pub(super) fn until_reached(from: &Namespace, to: SocketAddr) -> anyhow::Result<()> {
+    let (mut all, started) = (Connections::default(), Instant::now());
+    for port in FIRST_PORTS {
+        let passed = started.elapsed();
+        if passed > CHANGED_WITHIN {
+            break;
+        }
+        let probe = Probe::new(Protocol::Tcp, to).from_port(port).timeout(SHORT.max(passed / 4));
+        all.make(from, probe, 1)?;
+        if all.answered > 0 {
+            return Ok(());
+        }
+    }
+    bail!("an answer: not within {CHANGED_WITHIN:?}: {all:?}")
 }
 
 /// Returns the IPv4 address of a name.
