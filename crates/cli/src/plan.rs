@@ -13,7 +13,7 @@ use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
 use portolan_explain::NodeView;
 use portolan_model::catalog::ApiServer;
-use portolan_model::observed::{ObservedEndpoints, ObservedPort};
+use portolan_model::observed::{Observed, ObservedEndpoints, ObservedPort};
 use portolan_model::table::Entry;
 use portolan_model::{Catalog, Family, Protocol};
 use portolan_plan::{
@@ -209,11 +209,7 @@ impl Plan<'_> {
                 plans.push(self.family(family, Present::Nothing, notes));
                 continue;
             };
-            let is_unknown = |port: &ObservedPort| port.endpoints == ObservedEndpoints::Unknown;
-            if !observed.ports.is_empty() && observed.ports.iter().all(is_unknown) {
-                let text = "the relay has the endpoints, not the kernel: compare them with `portolan status`";
-                notes.add("endpoints-not-held", text.to_owned());
-            }
+            notes.endpoints(observed);
             let plan = self.family(family, Present::Kernel(observed), notes);
             plans.push(FamilyPlan { present: Some(owner.clone()), ..plan });
         }
@@ -323,6 +319,14 @@ impl Notes {
              --hostname-override"
         );
         self.add("node-not-known", text);
+    }
+
+    fn endpoints(&mut self, observed: &Observed) {
+        let is_unknown = |port: &ObservedPort| port.endpoints == ObservedEndpoints::Unknown;
+        if !observed.ports.is_empty() && observed.ports.iter().all(is_unknown) {
+            let text = "the relay has the endpoints, not the kernel: compare them with `portolan status`";
+            self.add("endpoints-not-held", text.to_owned());
+        }
     }
 
     fn conflicts(&mut self, catalog: &Catalog) {

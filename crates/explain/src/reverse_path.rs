@@ -48,7 +48,9 @@ fn of_packet(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, routes: &dyn Rou
         return None;
     }
     let Filter { strictness, setting } = routes.filter(interface)?;
-    let route = match (routes.way_to(source), strictness) {
+    let way = routes.way_to(source);
+    let own = if let Way::Through { source, .. } = &way { *source } else { None };
+    let route = match (way, strictness) {
         (_, Strictness::Off) | (Way::Unknown, _) | (Way::Through { .. }, Strictness::Loose) => return None,
         (Way::None, _) => None,
         (Way::Through { interface: back, .. }, Strictness::Strict) => Some(back),
@@ -65,7 +67,9 @@ fn of_packet(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, routes: &dyn Rou
         Fate::Reject | Fate::Drop => return None,
         Fate::NotOurs => is_dropped(asked.destination.ip()).then(Vec::new)?,
         // This node is the destination.
-        Fate::Backends { .. } if asked.view.differences.hides_clients => Vec::new(),
+        Fate::Backends { .. } if asked.view.differences.hides_clients => {
+            own.is_none_or(|own| is_dropped(own.into())).then(Vec::new)?
+        }
         Fate::Backends { .. } if asked.view.differences.refuses_at_virtual_addresses => {
             is_dropped(asked.destination.ip()).then(Vec::new)?
         }

@@ -45,10 +45,10 @@ impl Routes {
 
     /// Returns the route of packets of this host to a destination. `None` if there is none.
     pub fn to(&self, destination: Ipv4Addr) -> Result<Option<Route>, SocketError> {
-        let found = self.ask(&mut path::to(destination))?;
-        Ok(found.and_then(|Path { interface, source }| {
-            Some(Route { interface: self.names.get(&interface)?.clone(), source })
-        }))
+        let Some(Path { interface, source }) = self.ask(&mut path::to(destination))? else { return Ok(None) };
+        // An interface may be newer than the list.
+        let interface = self.names.get(&interface).ok_or(SocketError::Interrupted)?.clone();
+        Ok(Some(Route { interface, source }))
     }
 
     /// Returns true if the kernel would deliver or forward a packet that arrives at an interface, before rules and without a

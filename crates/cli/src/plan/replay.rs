@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use anyhow::ensure;
 use portolan_model::Family;
 use portolan_plan::{FamilyPlan, Present, Report, VERSION};
 use portolan_proxy::packets::Configured;
@@ -22,6 +23,14 @@ pub(super) fn report(options: &Options, file: &Path, mut notes: Notes) -> anyhow
     let (mut families, mut removed) = (Vec::new(), Vec::new());
     for family in plan.families() {
         let observed = recorded.programmed.get(family).as_ref();
+        ensure!(
+            observed.is_some() || recorded.snapshot.unread.is_empty(),
+            "the snapshot does not have what was programmed: {}; take it again as root on the node",
+            recorded.unread().join("; ")
+        );
+        if let Some(observed) = observed {
+            notes.endpoints(observed);
+        }
         let mode = recorded.mode(family).filter(|_| observed.is_some());
         let present = observed.map_or(Present::Nothing, Present::Kernel);
         let of_family = plan.family(family, present, &mut notes);
@@ -48,6 +57,7 @@ fn wanted(recorded: &Recorded, configured: &Configured, notes: &mut Notes) -> Wa
     let (catalog, faults) = recorded.catalog(configured);
     notes.all("object-not-usable", &faults);
     let snapshot = &recorded.snapshot;
+    notes.mode(configured);
     if catalog.node().is_none() {
         notes.no_node(&snapshot.node.name);
     }

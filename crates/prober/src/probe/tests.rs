@@ -29,6 +29,14 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
+/// Returns a socket that holds a port and does not listen.
+fn closed() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
 /// Reads the head of a request.
 async fn head(stream: &mut (impl tokio::io::AsyncRead + Unpin)) -> String {
     let mut head = Vec::new();
@@ -85,22 +93,28 @@ async fn together(client: &mut Client, wanted: &[Wanted]) -> Vec<Outcome> {
     outcomes
 }
 
-/// Returns the sockets of this host that have the port, besides the listener: one line of `/proc/net/tcp` each.
-fn sockets_of(port: u16) -> Vec<String> {
-    const LISTEN: &str = "0A";
-    let port = format!(":{port:04X}");
+/// State of a socket in `/proc/net/tcp` (kernel, `net/tcp_states.h`).
+const LISTEN: &str = "0A";
+const TIME_WAIT: &str = "06";
+
+/// Returns the sockets of this host that have this port of 127.0.0.1 at one end, besides the listener: the addresses of both
+/// ends, and the state (`/proc/net/tcp`).
+fn sockets_of(port: u16) -> Vec<[String; 3]> {
+    let at = format!("{:08X}:{port:04X}", u32::from_ne_bytes([127, 0, 0, 1]));
     let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let of_port = |line: &&str| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        (fields[1].ends_with(&port) || fields[2].ends_with(&port)) && fields[3] != LISTEN
-    };
-    all.lines().skip(1).filter(of_port).map(str::to_owned).collect()
+    let ends = all.lines().skip(1).map(|line| {
+        let mut fields = line.split_whitespace().skip(1).map(str::to_owned);
+        std::array::from_fn(|_| fields.next().unwrap())
+    });
+    ends.filter(|[own, peer, state]| (*own == at || *peer == at) && state != LISTEN).collect()
 }
 
 #[tokio::test]
 async fn an_open_port_passes_and_the_endpoint_sees_no_connection() {
     let (listener, address) = listen().await;
     let listener = listener.into_std().unwrap();
+    // An earlier user of the port may have left some.
+    let before = sockets_of(address.port());
     let mut client = Client::new().unwrap();
     // A probe that the scheduler holds up for longer than the kernel waits with the last packet of the handshake is seen.
     let is_unseen = |outcome: Outcome| {
@@ -115,7 +129,13 @@ async fn an_open_port_passes_and_the_endpoint_sees_no_connection() {
     }
     assert!(alone && in_a_batch);
     // The reset reaches the endpoint's side of the connection a moment later.
-    while !sockets_of(address.port()).is_empty() {
+    loop {
+        let mut left = sockets_of(address.port());
+        left.retain(|one| !before.iter().any(|former| former[..2] == one[..2]));
+        if left.is_empty() {
+            break;
+        }
+        assert!(left.iter().all(|[.., state]| state != TIME_WAIT), "{left:?}");
         tokio::task::yield_now().await;
     }
 }
@@ -124,13 +144,12 @@ async fn an_open_port_passes_and_the_endpoint_sees_no_connection() {
 async fn probes_that_begin_together_have_the_outcomes_of_probes_that_begin_alone() {
     let (_open, open) = listen().await;
     let open_v6 = TcpListener::bind("[::1]:0").await.unwrap();
-    let (closed, closed_at) = listen().await;
-    drop(closed);
+    let (_closed, closed_at) = closed();
     let (_listener, _held, silent) = silent().await;
     let web = serve(|_| status(503)).await;
-    let tcp = [("", "tcp"), ("-timeout", "100ms")];
+    let (tcp, short) = ([("", "tcp")], [("", "tcp"), ("-timeout", "100ms")]);
     let all = [
-        wanted(silent, &tcp),
+        wanted(silent, &short),
         wanted(open, &tcp),
         wanted(web, &[HTTP]),
         wanted(closed_at, &tcp),
@@ -169,8 +188,7 @@ async fn sockets_that_are_kept_count_as_open_files() {
 
 #[tokio::test]
 async fn a_closed_port_is_refused() {
-    let (listener, address) = listen().await;
-    drop(listener);
+    let (_closed, address) = closed();
     assert_eq!(probe(address, &[("", "tcp")]).await, Outcome::Failed(Failure::Refused));
     assert_eq!(probe(address, &[HTTP]).await, Outcome::Failed(Failure::Refused));
 }

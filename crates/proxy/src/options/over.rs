@@ -22,7 +22,13 @@ pub(super) fn over(given: &Given, reported: &Value) -> anyhow::Result<Configurat
     let of_flags = of_flags.to_v1alpha1();
     let mut merged = reported.clone();
     for flag in given.flags().filter(|flag| !flag.field.is_empty()) {
+        // The flag `--address-guard` sets this section, except for `allowed`, which has a flag of its own.
+        let allowed = at(&merged, "addressGuard.allowed").cloned();
         copy(&of_flags, &mut merged, flag.field);
+        if flag.field == "addressGuard" {
+            let guard = merged.get_mut("addressGuard").and_then(Value::as_object_mut);
+            guard.zip(allowed).map(|(guard, allowed)| guard.insert("allowed".to_owned(), allowed));
+        }
         if let Some(rest) = flag.field.strip_prefix(BOTH.0) {
             let other = format!("{}{rest}", BOTH.1);
             if at(&of_flags, &other).is_some() {
@@ -57,6 +63,7 @@ fn copy(from: &Value, to: &mut Value, field: &str) {
 #[cfg(test)]
 mod tests {
     use clap::{Args as _, Command};
+    use portolan_model::catalog::AddressGuard;
     use portolan_node::config::Mode;
 
     use super::*;
@@ -69,9 +76,12 @@ mod tests {
 
     #[test]
     fn only_given_flags_replace_fields() {
+        let mut guard = AddressGuard::default();
+        guard.allowed.push("192.0.2.0/24".parse().expect("a network"));
         let reported = Configuration {
             mode: Some(Mode::Nftables),
             cluster_cidrs: vec!["10.244.0.0/16".parse().expect("a network")],
+            address_guard: guard,
             ..Configuration::default()
         };
         let reported = reported.to_v1alpha1();
@@ -82,6 +92,10 @@ mod tests {
         assert_eq!((other.mode, other.ipvs.scheduler.as_str()), (Some(Mode::Ipvs), "lc"));
         assert!(other.iptables.masquerade_all && other.nftables.masquerade_all);
         assert_eq!(other.cluster_cidrs, same.cluster_cidrs);
+        let guarded =
+            over(&given(&["--address-guard=nodeAddresses=Refuse"]), &reported).expect("a configuration");
+        assert_ne!(guarded.address_guard, same.address_guard);
+        assert_eq!(guarded.address_guard.allowed, same.address_guard.allowed);
         let error = over(&given(&["--proxy-mode=fast"]), &reported).expect_err("no such mode").to_string();
         assert!(error.contains("--proxy-mode"), "{error}");
     }
