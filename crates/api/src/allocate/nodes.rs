@@ -8,7 +8,7 @@ use portolan_schema::Resource;
 use portolan_store::{Expired, Scope, Store, StoredObject};
 
 use super::BATCH;
-use crate::kinds::node::networks;
+use crate::kinds::node::stored_networks;
 
 /// The Nodes up to a revision of the store.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ impl FollowedNodes {
     }
 
     fn set(&mut self, node: &StoredObject) {
-        let networks = networks(&node.decode());
+        let networks = stored_networks(node);
         // Most changes of a Node are reports of its state. They need no copy of an index that an audit reads.
         if self.nodes.get(node.key()) != Some(&networks) {
             Arc::make_mut(&mut self.nodes).set(node.key(), networks);

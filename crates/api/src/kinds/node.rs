@@ -9,6 +9,8 @@ use portolan_schema::{
     json::{self, Object, Value},
     shape::quantity,
 };
+use portolan_store::StoredObject;
+use serde::Deserialize;
 
 use super::network::parse_cidr;
 use crate::{error::FieldError, names};
@@ -39,6 +41,39 @@ pub(crate) fn networks(object: &Object) -> NodeNetworks {
     NodeNetworks {
         addresses: addresses.map(IpNet::from).collect(),
         pods: cidrs.filter_map(|cidr| cidr.parse().ok()).collect(),
+    }
+}
+
+/// Returns the [`networks`] of a stored Node. The rest of it is not decoded.
+pub(crate) fn stored_networks(node: &StoredObject) -> NodeNetworks {
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Node {
+        spec: Spec,
+        status: Status,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Spec {
+        #[serde(rename = "podCIDRs")]
+        pod_cidrs: Vec<String>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Status {
+        addresses: Vec<Address>,
+    }
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
+    struct Address {
+        address: String,
+    }
+    // A Node that was stored without validation may have other types.
+    let Ok(node) = serde_json::from_slice::<Node>(node.body()) else { return networks(&node.decode()) };
+    let addresses = node.status.addresses.iter().filter_map(|it| it.address.parse::<IpAddr>().ok());
+    NodeNetworks {
+        addresses: addresses.map(IpNet::from).collect(),
+        pods: node.spec.pod_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
     }
 }
 
