@@ -367,7 +367,9 @@ proptest! {
         names.dedup();
         let differs = |name: &&Arc<ServicePortName>| {
             match (find(&before, name), find(&after, name)) {
-                (Some(before), Some(after)) => visible(&before) != visible(&after),
+                (Some(before), Some(after)) => {
+                    visible(&before) != visible(&after) || lists_differ(&before, &after)
+                }
                 (None, Some(after)) => !after.frontends.is_empty(),
                 (Some(_), None) => true,
                 (None, None) => false,
@@ -381,12 +383,37 @@ proptest! {
     }
 }
 
-/// What of a forwarding is compared with a mode that holds every fact.
+/// What of a forwarding is compared with a mode that holds every fact, besides the lists of endpoints.
 fn visible(forwarding: &Forwarding) -> impl PartialEq + use<> {
-    let sockets = |backends: &[Backend]| backends.iter().map(Backend::socket).collect::<Vec<_>>();
     let mut frontends = forwarding.frontends.to_vec();
     frontends.sort();
-    let ranges =
-        if has_load_balancer_ip(forwarding) { forwarding.source_ranges.to_vec() } else { Vec::new() };
-    (frontends, sockets(&forwarding.cluster), sockets(&forwarding.local), forwarding.affinity, ranges)
+    let ranges = if has_load_balancer_ip(forwarding) {
+        IpNet::aggregate(&forwarding.source_ranges.to_vec())
+    } else {
+        Vec::new()
+    };
+    (frontends, forwarding.affinity, ranges)
+}
+
+/// Returns true if the lists of endpoints differ. An endpoint that is missing in a list counts only if a frontend leads to
+/// the list.
+fn lists_differ(before: &Forwarding, after: &Forwarding) -> bool {
+    let is_internal = |frontend: &Frontend| matches!(frontend, Frontend::ClusterIp(..));
+    let (internal, external): (Vec<&Frontend>, Vec<_>) =
+        after.frontends.iter().partition(|one| is_internal(one));
+    let of_policies = |internal_uses: bool, external_uses: bool| {
+        (internal_uses && !internal.is_empty()) || (external_uses && !external.is_empty())
+    };
+    let uses_cluster = of_policies(after.internal_policy == InternalPolicy::Cluster, true);
+    let uses_local = of_policies(
+        after.internal_policy == InternalPolicy::Local,
+        after.external_policy == ExternalPolicy::Local,
+    );
+    let lacks = |list: &[Backend], of: &[Backend]| {
+        of.iter().any(|one| list.iter().all(|backend| backend.socket() != one.socket()))
+    };
+    let differ = |before: &[Backend], after: &[Backend], is_used: bool| {
+        lacks(after, before) || is_used && lacks(before, after)
+    };
+    differ(&before.cluster, &after.cluster, uses_cluster) || differ(&before.local, &after.local, uses_local)
 }
