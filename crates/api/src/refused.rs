@@ -15,6 +15,14 @@ pub struct Refused {
     pub warnings: Vec<String>,
 }
 
+impl Refused {
+    /// Adds warnings before those that there are.
+    pub(crate) fn with_warnings(mut self, earlier: Vec<String>) -> Self {
+        self.warnings.splice(0..0, earlier);
+        self
+    }
+}
+
 impl From<ApiError> for Refused {
     fn from(error: ApiError) -> Self {
         Self { error, warnings: Vec::new() }

@@ -67,11 +67,13 @@ pub(crate) fn render(figures: &Figures) -> String {
         format!("{} / {}", allocation.scattered, allocation.block)
     });
     row("list of 10,000 Services, JSON, median, ms", format!("{:.1}", millis(state.json.time.median())));
+    row("- the first list, ms", format!("{:.1}", millis(state.json.first)));
     row("- MiB", format!("{:.1}", mebibytes(state.json.bytes)));
     row(
         "list of 10,000 Services, protobuf, median, ms",
         format!("{:.1}", millis(state.protobuf.time.median())),
     );
+    row("- the first list, ms", format!("{:.1}", millis(state.protobuf.first)));
     row("- MiB", format!("{:.1}", mebibytes(state.protobuf.bytes)));
     row("one change to 1,000 watchers, median / longest, ms", {
         format!("{:.1} / {:.1}", millis(state.watchers.median()), millis(state.watchers.percentile(100)))
@@ -97,9 +99,11 @@ pub(crate) fn bars(figures: &Figures) -> Vec<Bar> {
     let Figures { embedded, etcd, allocation, state } = figures;
     let best = embedded.iter().map(|it| it.per_second).reduce(f64::max);
     let with_8 = etcd.iter().find(|it| it.clients == 8).map(|it| it.per_second);
+    let with_64 = embedded.iter().find(|it| it.clients == 64).map(|it| it.latencies.percentile(99));
     vec![
         Bar::at_least("creates of a Service a second, embedded store", " /s", 5_000.0, best),
         Bar::at_least("creates of a Service a second, etcd, 8 clients", " /s", 1_500.0, with_8),
+        Bar::new("a create, embedded store, 64 clients, p99", " ms", 20.0, with_64.map(millis)),
         Bar::new(
             "an allocation in a /12 that is 90 % full",
             " ns",
@@ -107,6 +111,12 @@ pub(crate) fn bars(figures: &Figures) -> Vec<Bar> {
             Some(f64::from(allocation.scattered.max(allocation.block))),
         ),
         Bar::new("list of 10,000 Services", " ms", 100.0, Some(millis(state.json.time.median()))),
+        Bar::new(
+            "list of 10,000 Services, protobuf, median",
+            " ms",
+            15.0,
+            Some(millis(state.protobuf.time.median())),
+        ),
         Bar::new("one change to 1,000 watchers, median", " ms", 50.0, Some(millis(state.watchers.median()))),
         Bar::new(
             "API server, resident high-water with 10,000 x 10",

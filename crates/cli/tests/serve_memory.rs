@@ -1,5 +1,5 @@
-//! The memory of `portolan serve`, as the kernel counts it for the real process: for one request, and for a
-//! connection whose client has not shown credentials.
+//! The memory of `portolan serve`, as the kernel counts it for the real process: for one request, for a connection
+//! whose client has not shown credentials, and for the documents about the API.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -11,6 +11,8 @@
 
 #[path = "serve_memory/connections.rs"]
 mod connections;
+#[path = "serve_memory/documents.rs"]
+mod documents;
 #[path = "serve_memory/requests.rs"]
 mod requests;
 #[path = "serve_files/site.rs"]

@@ -145,10 +145,12 @@ fn asked(spec: &Object) -> Result<Attributes, FieldError> {
             (text(objects, "verb"), target)
         }
         (None, Some(path)) => (text(path, "verb"), Target::Path(text(path, "path"))),
-        _ => {
+        (objects, _) => {
             let why = "exactly one of resourceAttributes and nonResourceAttributes must be set";
             let given: Vec<&str> = spec.keys().map(json::Text::as_str).collect();
-            return Err(FieldError::invalid("spec", given.join(", "), why));
+            // The field that upstream names.
+            let field = if objects.is_some() { "nonResourceAttributes" } else { "resourceAttributes" };
+            return Err(FieldError::invalid(format!("spec.{field}"), given.join(", "), why));
         }
     };
     Ok(Attributes { verb: verb_named(&verb), target })

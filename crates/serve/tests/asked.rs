@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use common::*;
@@ -149,6 +149,134 @@ fn every_path_serves_the_verbs_of_discovery_and_no_other() {
         assert_eq!(found, documented, "{root}");
     }
     assert!(count > 200, "{count} requests");
+    assert_eq!(everything(address), before, "nothing has changed");
+}
+
+/// Returns the methods of each path of an OpenAPI document.
+fn operations(document: &Value) -> BTreeMap<String, BTreeSet<String>> {
+    let paths = document["paths"].as_object().unwrap().iter();
+    paths
+        .map(|(path, item)| {
+            let keys = item.as_object().unwrap().keys();
+            (path.clone(), keys.filter(|key| *key != "parameters").cloned().collect())
+        })
+        .collect()
+}
+
+#[test]
+fn both_versions_of_openapi_have_the_same_operations() {
+    let server = furnished();
+    let address = server.local_addr();
+    let index = get(address, "/openapi/v3").expect(200);
+    let mut all = BTreeMap::new();
+    for document in index["paths"].as_object().unwrap().values() {
+        let document = get(address, document["serverRelativeURL"].as_str().unwrap()).expect(200);
+        for (path, methods) in operations(&document) {
+            assert!(all.insert(path.clone(), methods).is_none(), "{path} is in two documents");
+        }
+    }
+    assert!(all.len() > 30, "{all:?}");
+    assert_eq!(operations(&get(address, "/openapi/v2").expect(200)), all);
+}
+
+/// Returns what discovery says about a resource: its kind, its verbs, and whether its objects have a namespace.
+fn described(kind: &Value, verbs: &Value, namespaced: bool) -> (String, Vec<String>, bool) {
+    let verbs = verbs.as_array().unwrap().iter().map(|verb| verb.as_str().unwrap().to_owned());
+    (kind.as_str().unwrap().to_owned(), verbs.collect(), namespaced)
+}
+
+#[test]
+fn aggregated_discovery_lists_what_plain_discovery_lists() {
+    let server = furnished();
+    let address = server.local_addr();
+    let mut plain = BTreeMap::new();
+    for (root, list) in versions(address) {
+        for entry in list["resources"].as_array().unwrap() {
+            let path = format!("{root}/{}", entry["name"].as_str().unwrap());
+            plain.insert(path, described(&entry["kind"], &entry["verbs"], entry["namespaced"] == true));
+        }
+    }
+    for form in ["v2", "v2beta1"] {
+        let accept = format!("application/json;v={form};g=apidiscovery.k8s.io;as=APIGroupDiscoveryList");
+        let mut aggregated = BTreeMap::new();
+        for top in ["/api", "/apis"] {
+            let list = request(address, "GET", top, &[("accept", &accept)], b"").expect(200);
+            assert_eq!(list["apiVersion"], format!("apidiscovery.k8s.io/{form}"));
+            for group in list["items"].as_array().unwrap() {
+                let name =
+                    group["metadata"]["name"].as_str().map_or(String::new(), |name| format!("/{name}"));
+                for version in group["versions"].as_array().unwrap() {
+                    let root = format!("{top}{name}/{}", version["version"].as_str().unwrap());
+                    for resource in version["resources"].as_array().unwrap() {
+                        let namespaced = resource["scope"] == "Namespaced";
+                        let path = format!("{root}/{}", resource["resource"].as_str().unwrap());
+                        let kind = &resource["responseKind"]["kind"];
+                        let parts = resource["subresources"].as_array().into_iter().flatten();
+                        for part in parts {
+                            let path = format!("{path}/{}", part["subresource"].as_str().unwrap());
+                            let kind = &part["responseKind"]["kind"];
+                            aggregated.insert(path, described(kind, &part["verbs"], namespaced));
+                        }
+                        aggregated.insert(path, described(kind, &resource["verbs"], namespaced));
+                    }
+                }
+            }
+        }
+        assert_eq!(aggregated, plain, "{form}");
+    }
+}
+
+#[test]
+fn a_watch_is_served_exactly_if_discovery_lists_it() {
+    let server = furnished();
+    let address = server.local_addr();
+    let (mut watched, mut refused) = (0, 0);
+    for (root, list) in versions(address) {
+        let resources = list["resources"].as_array().unwrap();
+        for resource in resources.iter().filter(|it| !it["name"].as_str().unwrap().contains('/')) {
+            let collections =
+                paths(&root, resource, resources).into_iter().filter(|(_, is_named, _)| !is_named);
+            for (path, _, verbs) in collections {
+                let answered = code(address, "GET", &format!("{path}?watch=1&timeoutSeconds=1"), "");
+                let wanted = verbs.iter().any(|verb| verb == "watch");
+                assert_eq!(answered, if wanted { 200 } else { 405 }, "{path}: {verbs:?}");
+                *(if wanted { &mut watched } else { &mut refused }) += 1;
+            }
+        }
+    }
+    assert!(watched > 20 && refused > 0, "{watched} {refused}");
+}
+
+#[test]
+fn a_subresource_that_discovery_does_not_list_is_not_found() {
+    const KNOWN: [&str; 5] = ["status", "finalize", "proxy", "scale", "log"];
+    let server = furnished();
+    let address = server.local_addr();
+    let before = everything(address);
+    let mut count = 0;
+    for (root, list) in versions(address) {
+        let resources = list["resources"].as_array().unwrap();
+        let names: BTreeSet<&str> = resources.iter().map(|it| it["name"].as_str().unwrap()).collect();
+        for resource in resources.iter().filter(|it| !it["name"].as_str().unwrap().contains('/')) {
+            let plural = resource["name"].as_str().unwrap();
+            let namespace = if resource["namespaced"] == true { "/namespaces/default" } else { "" };
+            for part in KNOWN.into_iter().filter(|part| !names.contains(&*format!("{plural}/{part}"))) {
+                for name in ["web", "services", "default"] {
+                    for method in METHODS {
+                        let path = format!("{root}{namespace}/{plural}/{name}/{part}");
+                        assert_eq!(code(address, method, &path, "{}"), 404, "{method} {path}");
+                        count += 1;
+                    }
+                }
+            }
+        }
+        let unknown: Vec<&&str> = names
+            .iter()
+            .filter(|name| name.split_once('/').is_some_and(|(_, part)| !KNOWN.contains(&part)))
+            .collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+    assert!(count > 500, "{count} requests");
     assert_eq!(everything(address), before, "nothing has changed");
 }
 

@@ -164,6 +164,19 @@ fn a_refusal_has_the_warnings_about_the_request() {
         let refused = send_json(address, method, &one, &stale);
         assert_eq!((refused.code, warnings(&refused)), (409, vec![unknown]), "{method}");
     }
+    // So has one because the name exists: the object was checked before.
+    let mut again = service("web");
+    again["spec"]["prots"] = json!([]);
+    again["spec"]["externalIPs"] = json!(["192.0.2.1"]);
+    for query in ["", "?dryRun=All"] {
+        let refused = send_json(address, "POST", &format!("{SERVICES}{query}"), &again);
+        assert_eq!(refused.refused(409, "AlreadyExists"), "services \"web\" already exists");
+        let warned = warnings(&refused);
+        assert_eq!((warned.len(), warned[0]), (2, unknown), "{warned:?}");
+        assert!(warned[1].contains("spec.externalIPs"), "{warned:?}");
+    }
+    let refused = send_json(address, "POST", SERVICES, &bad);
+    assert_eq!((refused.code, warnings(&refused)), (422, vec![unknown]));
     let twice = r#"{"spec":{"type":"Other","type":"Other"},"metadata":{"name":"web"}}"#;
     let refused = request(address, "PUT", &one, &[("content-type", "application/json")], twice.as_bytes());
     assert_eq!(

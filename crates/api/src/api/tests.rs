@@ -38,6 +38,35 @@ fn a_service_gets_an_address_and_gives_it_back() {
 }
 
 #[test]
+fn a_create_of_an_existing_name_is_checked_and_takes_nothing() {
+    let api = api(true);
+    let create = |spec: &Value| {
+        let object = service("a", spec).as_object().unwrap().clone();
+        api.blocking().create(Resource::Service, "default", object, WriteOptions::default())
+    };
+    let open = json!({"type": "NodePort", "ports": [{"port": 80}]});
+    create(&open).unwrap();
+    let (revision, before) = (api.store().revision(), api.allocator_metrics());
+    for spec in [
+        open,
+        json!({"clusterIP": "10.0.0.5", "ports": [{"port": 80}]}),
+        json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_000}]}),
+    ] {
+        let refused = create(&spec).unwrap_err();
+        assert_eq!((refused.code(), refused.reason()), (409, "AlreadyExists"), "{refused}");
+    }
+    let refused = create(&json!({"ports": [{"port": 0}]})).unwrap_err();
+    assert_eq!((refused.code(), refused.reason()), (422, "Invalid"), "{refused}");
+    let after = api.allocator_metrics();
+    assert_eq!(api.store().revision(), revision);
+    assert_eq!((&after.addresses, after.ports), (&before.addresses, before.ports));
+    assert_eq!(
+        (after.addresses_allocated, after.ports_allocated),
+        (before.addresses_allocated, before.ports_allocated)
+    );
+}
+
+#[test]
 fn failed_and_dry_writes_take_nothing() {
     let api = api(true);
     let explicit = json!({"clusterIP": "10.0.0.5", "ports": [{"port": 80}]});

@@ -42,6 +42,14 @@ const MOST_BYTES: usize = (3 << 19) - (32 << 10);
 /// The stored value in a conflict about an object that does not exist.
 const NOTHING_STORED: &str = "none: it does not exist";
 
+/// Whether the name of a new object is free.
+enum Named {
+    /// It is: the object's key.
+    Free(String),
+    /// An object with this name exists.
+    Taken,
+}
+
 impl Api {
     pub(super) fn decide_create(
         &self,
@@ -54,10 +62,14 @@ impl Api {
         match_url(resource, namespace, None, &mut object)?;
         let warnings = self.conform(resource, &mut object, options)?;
         let decided = self.decide_new(ledger, resource, namespace, (object, owners), options);
-        warned(decided, warnings)
+        decided
+            .map(|decision| decision.with_warnings(warnings.clone()))
+            .map_err(|it| it.with_warnings(warnings))
     }
 
-    /// Decides the creation of an object whose fields have the right types.
+    /// Decides the creation of an object whose fields have the right types. As upstream, the object is checked before
+    /// its name: an invalid object is refused as invalid even if the name exists, and the warnings about a valid one
+    /// come with the conflict.
     fn decide_new(
         &self,
         ledger: &mut Ledger,
@@ -65,14 +77,18 @@ impl Api {
         namespace: &str,
         (mut object, mut owners): (Object, Owners),
         options: WriteOptions,
-    ) -> Result<Decision, ApiError> {
+    ) -> Result<Decision, Refused> {
         let entry = self.enter_namespace(resource, namespace, &object, options)?;
         if !resource.info().create_keeps_status {
             object.remove("status");
         }
-        let key = self.fresh_name(resource, namespace, &mut object)?;
+        let named = self.fresh_name(resource, namespace, &mut object)?;
         let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
         let warnings = self.remarks(resource, Part::Main, &object);
+        let Named::Free(key) = named else {
+            let name = name_of(&object).to_owned();
+            return Err(Refused { error: ApiError::AlreadyExists { resource, name }, warnings });
+        };
         let draft = draft(resource, object)?;
         if options.dry_run {
             let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
@@ -164,13 +180,13 @@ impl Api {
         Ok(warnings)
     }
 
-    /// Fills in the metadata of a new object, and generates a name if it has none. Returns its key.
+    /// Fills in the metadata of a new object, and generates a name if it has none.
     fn fresh_name(
         &self,
         resource: Resource,
         namespace: &str,
         object: &mut Object,
-    ) -> Result<String, ApiError> {
+    ) -> Result<Named, ApiError> {
         let generated = name_of(object).is_empty();
         let mut tries = if generated { NAME_TRIES } else { 1 };
         loop {
@@ -188,10 +204,10 @@ impl Api {
             let key = Target { resource, namespace, name: name_of(object) }.key();
             tries -= 1;
             if self.store.latest(resource.stored(), &key).is_none() {
-                return Ok(key);
+                return Ok(Named::Free(key));
             }
             if tries == 0 {
-                return Err(ApiError::AlreadyExists { resource, name: name_of(object).to_owned() });
+                return Ok(Named::Taken);
             }
         }
     }
@@ -289,14 +305,17 @@ impl Api {
     }
 
     /// Returns the warnings about the object for the client. A write of the status does not cause warnings about the
-    /// spec, which it does not change.
+    /// spec, which it does not change: of a Node, only its addresses are looked at.
     fn remarks(&self, resource: Resource, part: Part, object: &Object) -> Vec<String> {
         if !self.validate {
             return Vec::new();
         }
         let mut remarks = if part == Part::Main { kinds::warnings(resource, object) } else { Vec::new() };
         if resource == Resource::Node {
-            let networks = kinds::node::networks(object);
+            let mut networks = kinds::node::networks(object);
+            if part == Part::Status {
+                networks.pods.clear();
+            }
             let balancers: Vec<IpNet> = self.load_balancer_ranges.iter().map(|range| range.net()).collect();
             let of_cluster_ips = networks.overlaps(&self.service_ranges(), RangeUse::ClusterIps);
             let of_balancers = networks.overlaps(&balancers, RangeUse::LoadBalancers);

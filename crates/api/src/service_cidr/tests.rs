@@ -129,8 +129,17 @@ fn a_node_in_the_way_of_a_range_is_accepted_with_a_warning() {
     let target = Target { resource: Resource::Node, namespace: "", name: "n" };
     let patch = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}});
     let patch = patch.as_object().unwrap().clone();
-    let updated = block_on(api.merge_patch(target, Part::Status, patch, WriteOptions::default())).unwrap();
-    assert_eq!(updated.warnings, expected[..1]);
+    let change = |part| {
+        block_on(api.merge_patch(target, part, patch.clone(), WriteOptions::default())).unwrap().warnings
+    };
+    assert_eq!(change(Part::Status), expected[..1]);
+    delete(&api, Resource::Node, "n");
+    // A write of the status warns about nothing that only the spec can change.
+    let in_the_way = node("192.0.2.1", "10.1.2.0/24").as_object().unwrap().clone();
+    let created = api.blocking().create(Resource::Node, "", in_the_way, WriteOptions::default()).unwrap();
+    assert_eq!(created.warnings, expected[1..]);
+    assert_eq!(change(Part::Status), expected[..1]);
+    assert_eq!(change(Part::Main), expected);
 }
 
 #[test]

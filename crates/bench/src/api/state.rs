@@ -32,6 +32,9 @@ pub(super) struct State {
 /// Lists of all objects.
 #[derive(Debug)]
 pub(super) struct Lists {
+    /// The first list of this kind since the objects were written. The server keeps nothing for it yet.
+    pub(super) first: Duration,
+    /// All of them.
     pub(super) time: Sample,
     pub(super) bytes: u64,
 }
@@ -80,7 +83,8 @@ fn lists(host: &Host, media_type: &str) -> anyhow::Result<Lists> {
             ensure!(answer.status == 200, "a list was answered with {}", answer.status);
             bytes = answer.body.len() as u64;
         }
-        Ok(Lists { time: times.into_iter().collect(), bytes })
+        let first = times.first().copied().unwrap_or_default();
+        Ok(Lists { first, time: times.into_iter().collect(), bytes })
     })?
 }
 

@@ -4,7 +4,7 @@
 mod row;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_testkit::HttpClient;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use row::{Answer, Row, Verb};
 use world::overlay;
 
 /// The subjects and their rows.
-const TABLE: [(&str, &str); 8] = [
+const TABLE: [(&str, &str); 9] = [
     ("metadata", include_str!("answers/metadata.txt")),
     ("zero", include_str!("answers/zero.txt")),
     ("service", include_str!("answers/service.txt")),
@@ -23,6 +23,7 @@ const TABLE: [(&str, &str); 8] = [
     ("node", include_str!("answers/node.txt")),
     ("others", include_str!("answers/others.txt")),
     ("apply", include_str!("answers/apply.txt")),
+    ("verbs", include_str!("answers/verbs.txt")),
 ];
 /// Rows that the table has at least, counted for each kind and verb.
 const LEAST: usize = 600;
@@ -56,6 +57,51 @@ fn the_table_has_every_kind_and_verb() {
     assert!(missing.is_empty(), "no rows for {missing:?}");
 }
 
+#[test]
+fn the_table_has_every_resource_and_verb_of_discovery() {
+    let site = Site::start(Backing::File, &world::ARGUMENTS).unwrap();
+    let address = site.addresses()[0];
+    let listed = site.namespace.run(|| discovered(&mut HttpClient::new(address, PATIENCE))).unwrap();
+    // A refusal of the method is no row for the verb.
+    let rows = rows().into_iter().filter(|row| row.answer.code() != 405);
+    let answered: BTreeSet<String> = rows
+        .map(|row| {
+            let ((version, plural), (part, verb)) = (row.kind.discovered(), row.verb.discovered());
+            format!("{version} {plural}{part} {verb}")
+        })
+        .collect();
+    assert!(listed.len() > 80, "{listed:?}");
+    let missing: Vec<&String> = listed.difference(&answered).collect();
+    assert!(missing.is_empty(), "no rows for {missing:#?}");
+    let not_listed: Vec<&String> = answered.difference(&listed).collect();
+    assert!(not_listed.is_empty(), "discovery does not list {not_listed:#?}");
+}
+
+/// Returns the version, resource and verb of each path and method that discovery lists.
+fn discovered(client: &mut HttpClient) -> BTreeSet<String> {
+    let mut get = |path: &str| -> Value {
+        serde_json::from_slice(&client.request("GET", path, &[], b"").unwrap().body).unwrap()
+    };
+    let groups = get("/apis");
+    let mut versions = vec!["v1".to_owned()];
+    for group in groups["groups"].as_array().unwrap() {
+        for version in group["versions"].as_array().unwrap() {
+            versions.push(version["groupVersion"].as_str().unwrap().to_owned());
+        }
+    }
+    let mut found = BTreeSet::new();
+    for version in versions {
+        let list = get(&format!("/{}/{version}", if version == "v1" { "api" } else { "apis" }));
+        for resource in list["resources"].as_array().unwrap() {
+            for verb in resource["verbs"].as_array().unwrap() {
+                let (plural, verb) = (resource["name"].as_str().unwrap(), verb.as_str().unwrap());
+                found.insert(format!("{version} {plural} {verb}"));
+            }
+        }
+    }
+    found
+}
+
 fn rows() -> Vec<Row> {
     TABLE.iter().flat_map(|(subject, text)| row::parse(subject, text)).collect()
 }
@@ -77,7 +123,7 @@ fn replay(site: &Site) {
 fn check(client: &mut HttpClient, row: &Row, number: usize) -> Option<String> {
     let name = row.kind.name_of(number);
     let mut object = None;
-    if !row.verb.creates() {
+    if !row.verb.creates() && row.kind.is_stored() {
         let body = overlay(row.kind.base(&name), &row.before);
         let (status, created) =
             send(client, "POST", &row.kind.collection("table-before"), "application/json", &body.to_string());
@@ -87,7 +133,10 @@ fn check(client: &mut HttpClient, row: &Row, number: usize) -> Option<String> {
         object = Some(created);
     }
     let (method, path, media_type, body) = request(row, &name, object.as_ref());
-    let (status, answer) = send(client, method, &path, media_type, &body);
+    let (status, answer) = match row.verb {
+        Verb::Watch => first_event(client, &path),
+        _ => send(client, method, &path, media_type, &body),
+    };
     let fault = fault(&row.answer, status, &answer);
     let made = answer["metadata"]["name"].as_str().unwrap_or(&name).to_owned();
     send(client, "DELETE", &row.kind.object(&made), "application/json", "");
@@ -99,6 +148,15 @@ fn check(client: &mut HttpClient, row: &Row, number: usize) -> Option<String> {
 fn send(client: &mut HttpClient, method: &str, path: &str, media_type: &str, body: &str) -> (u16, Value) {
     let answer = client.request(method, path, &[("content-type", media_type)], body.as_bytes()).unwrap();
     (answer.status, serde_json::from_slice(&answer.body).unwrap_or_default())
+}
+
+/// Sends a watch and returns its first event, or the refusal.
+fn first_event(client: &mut HttpClient, path: &str) -> (u16, Value) {
+    let mut lines = client.lines(path).unwrap();
+    let status = lines.status;
+    let answer =
+        if status == 200 { lines.next_line().unwrap().unwrap_or_default() } else { lines.rest().unwrap() };
+    (status, serde_json::from_slice(&answer).unwrap_or_default())
 }
 
 /// Returns method, path, media type and body of the request.
@@ -113,9 +171,15 @@ fn request(row: &Row, name: &str, object: Option<&Value>) -> (&'static str, Stri
     let change = || row.request();
     let replaced = || overlay(object.cloned().map(|it| kind.to_replace(it)).unwrap_or_default(), &change());
     let applied = || overlay(kind.identity(name), &change());
+    // The collection, as far as it is the object of the row.
+    let alone = |query: &str| {
+        let path = format!("{}?fieldSelector=metadata.name%3D{name}{query}", kind.collection_path());
+        if row.query.is_empty() { path } else { format!("{path}&{}", row.query) }
+    };
+    let options = || if row.text.is_empty() { String::new() } else { change().to_string() };
     let json = "application/json";
     match row.verb {
-        Verb::Create => {
+        Verb::Create | Verb::CreateAgain => {
             let body = overlay(kind.base(name), &change());
             ("POST", with_manager(kind.collection_path()), json, body.to_string())
         }
@@ -138,11 +202,12 @@ fn request(row: &Row, name: &str, object: Option<&Value>) -> (&'static str, Stri
             ("PATCH", below("status"), "application/apply-patch+yaml", applied().to_string())
         }
         Verb::Finalize => ("PUT", below("finalize"), json, replaced().to_string()),
+        Verb::StatusGet => ("GET", below("status"), json, String::new()),
         Verb::Get => ("GET", kind.object(name), json, String::new()),
-        Verb::Delete => {
-            let body = if row.text.is_empty() { String::new() } else { change().to_string() };
-            ("DELETE", kind.object(name), json, body)
-        }
+        Verb::List => ("GET", alone(""), json, String::new()),
+        Verb::Watch => ("GET", alone("&watch=1"), json, String::new()),
+        Verb::Delete => ("DELETE", kind.object(name), json, options()),
+        Verb::DeleteCollection => ("DELETE", alone(""), json, options()),
     }
 }
 

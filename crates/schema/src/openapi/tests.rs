@@ -126,3 +126,34 @@ fn the_protobuf_form_says_the_same() {
     assert_eq!(paths.len(), document["paths"].as_object().unwrap().len());
     assert!(paths.iter().all(|(tag, _)| *tag == 2));
 }
+
+#[test]
+fn everything_is_described() {
+    for document in documents() {
+        let schemas = document.pointer("/components/schemas").unwrap_or(&document["definitions"]);
+        let mut nameless = Vec::new();
+        let mut count = 0;
+        for (name, schema) in schemas.as_object().unwrap() {
+            let properties = schema["properties"].as_object().into_iter().flatten();
+            let properties = properties.map(|(property, schema)| (format!("{name}.{property}"), schema));
+            for (place, schema) in std::iter::once((name.to_string(), schema)).chain(properties) {
+                count += 1;
+                if schema["description"].as_str().is_none_or(|text| text.trim().is_empty()) {
+                    nameless.push(place);
+                }
+            }
+        }
+        assert!(nameless.is_empty() && count > 20, "{count} descriptions, none of {nameless:#?}");
+    }
+}
+
+#[test]
+fn protocols_are_enumerated_wherever_they_are() {
+    let v2 = v2();
+    for place in
+        ["core.v1.ServicePort", "core.v1.PortStatus", "core.v1.EndpointPort", "discovery.v1.EndpointPort"]
+    {
+        let protocol = &v2["definitions"][format!("io.k8s.api.{place}")]["properties"]["protocol"];
+        assert_eq!(protocol["enum"], json!(["SCTP", "TCP", "UDP"]), "{place}");
+    }
+}

@@ -8,6 +8,8 @@ use super::world::{KINDS, Kind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Create,
+    /// A create of the name that the object before has.
+    CreateAgain,
     /// A create with the request as YAML, unchanged.
     Yaml,
     Put,
@@ -16,12 +18,19 @@ pub(super) enum Verb {
     Json,
     Apply,
     ApplyNew,
+    StatusGet,
     StatusPut,
     StatusMerge,
     StatusApply,
     Finalize,
     Get,
+    /// A list of the object of the row alone.
+    List,
+    /// A watch of the object of the row alone. The answer is the first event.
+    Watch,
     Delete,
+    /// A delete of the collection, as far as it is the object of the row.
+    DeleteCollection,
 }
 
 /// One request and its answer.
@@ -50,8 +59,9 @@ pub(super) enum Answer {
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 14] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Create,
+        Self::CreateAgain,
         Self::Yaml,
         Self::Put,
         Self::Merge,
@@ -59,17 +69,39 @@ impl Verb {
         Self::Json,
         Self::Apply,
         Self::ApplyNew,
+        Self::StatusGet,
         Self::StatusPut,
         Self::StatusMerge,
         Self::StatusApply,
         Self::Finalize,
         Self::Get,
+        Self::List,
+        Self::Watch,
         Self::Delete,
+        Self::DeleteCollection,
     ];
 
     /// Returns true if the request makes the object of the row.
     pub(super) fn creates(self) -> bool {
         matches!(self, Self::Create | Self::Yaml | Self::ApplyNew)
+    }
+
+    /// Returns what discovery calls it: a subresource, or nothing, and a verb.
+    pub(super) fn discovered(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Create | Self::CreateAgain | Self::Yaml => ("", "create"),
+            Self::Put => ("", "update"),
+            Self::Merge | Self::Strategic | Self::Json | Self::Apply | Self::ApplyNew => ("", "patch"),
+            Self::StatusGet => ("/status", "get"),
+            Self::StatusPut => ("/status", "update"),
+            Self::StatusMerge | Self::StatusApply => ("/status", "patch"),
+            Self::Finalize => ("/finalize", "update"),
+            Self::Get => ("", "get"),
+            Self::List => ("", "list"),
+            Self::Watch => ("", "watch"),
+            Self::Delete => ("", "delete"),
+            Self::DeleteCollection => ("", "deletecollection"),
+        }
     }
 
     fn of(text: &str) -> Option<Self> {
@@ -147,14 +179,14 @@ fn rows(place: &str, line: &str) -> Vec<Row> {
     rows
 }
 
-/// Returns true if `kinds` means this kind: `*` for all, and names, which `-` leaves out.
+/// Returns true if `kinds` means this kind: `*` for all whose objects are stored, and names, which `-` leaves out.
 fn is_meant(kind: &Kind, kinds: &str) -> bool {
     let mut is_meant = false;
     for word in kinds.split_whitespace() {
         match word.strip_prefix('-') {
             Some(left_out) if left_out == kind.name => return false,
             Some(_) => {}
-            None => is_meant |= word == "*" || word == kind.name,
+            None => is_meant |= (word == "*" && kind.is_stored()) || word == kind.name,
         }
     }
     is_meant

@@ -14,11 +14,22 @@ pub(super) struct Kind {
     api_version: &'static str,
     plural: &'static str,
     namespaced: bool,
+    objects: Objects,
     base: fn() -> Value,
 }
 
+/// What becomes of the objects of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Objects {
+    Stored,
+    /// There are none.
+    Absent,
+    /// They are questions. Each is answered and not stored.
+    Answered,
+}
+
 /// All kinds.
-pub(super) static KINDS: [Kind; 10] = [
+pub(super) static KINDS: [Kind; 14] = [
     kind("Service", "v1", "services", true, || json!({"spec": {"ports": [{"port": 80}]}})),
     kind(
         "EndpointSlice",
@@ -68,6 +79,23 @@ pub(super) static KINDS: [Kind; 10] = [
         )
     },
     kind("Lease", "coordination.k8s.io/v1", "leases", true, || json!({"spec": {"holderIdentity": "a"}})),
+    Kind {
+        objects: Objects::Absent,
+        ..kind("Pod", "v1", "pods", true, || json!({"spec": {"containers": [{"name": "a", "image": "a"}]}}))
+    },
+    question(
+        "SelfSubjectAccessReview",
+        "authorization.k8s.io/v1",
+        "selfsubjectaccessreviews",
+        || json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "services"}}}),
+    ),
+    question(
+        "SelfSubjectRulesReview",
+        "authorization.k8s.io/v1",
+        "selfsubjectrulesreviews",
+        || json!({"spec": {"namespace": "default"}}),
+    ),
+    question("SelfSubjectReview", "authentication.k8s.io/v1", "selfsubjectreviews", || json!({})),
 ];
 
 const fn kind(
@@ -77,7 +105,16 @@ const fn kind(
     namespaced: bool,
     base: fn() -> Value,
 ) -> Kind {
-    Kind { name, type_name: name, api_version, plural, namespaced, base }
+    Kind { name, type_name: name, api_version, plural, namespaced, objects: Objects::Stored, base }
+}
+
+const fn question(
+    name: &'static str,
+    api_version: &'static str,
+    plural: &'static str,
+    base: fn() -> Value,
+) -> Kind {
+    Kind { objects: Objects::Answered, ..kind(name, api_version, plural, false, base) }
 }
 
 impl Kind {
@@ -86,8 +123,21 @@ impl Kind {
         if self.type_name == "IPAddress" { format!("fd00:1::{:x}", row + 1) } else { format!("row-{row}") }
     }
 
-    /// Returns what every object has: its kind and its name.
+    /// Returns true if the server stores the objects.
+    pub(super) fn is_stored(&self) -> bool {
+        self.objects == Objects::Stored
+    }
+
+    /// Returns the version and the plural name, as discovery lists them.
+    pub(super) fn discovered(&self) -> (&'static str, &'static str) {
+        (self.api_version, self.plural)
+    }
+
+    /// Returns what every object has: its kind and its name, which questions do not have.
     pub(super) fn identity(&self, name: &str) -> Value {
+        if self.objects == Objects::Answered {
+            return json!({"apiVersion": self.api_version, "kind": self.type_name});
+        }
         json!({"apiVersion": self.api_version, "kind": self.type_name, "metadata": {"name": name}})
     }
 

@@ -177,7 +177,7 @@ pub(crate) static PORT_STATUS: Struct = structure(
     "The state of one port of a load balancer.",
     &[
         field("port", 1, Int32).required().doc("Number of the port."),
-        field("protocol", 2, Text).required().doc("Protocol of the port."),
+        field("protocol", 2, Text).one_of(&["SCTP", "TCP", "UDP"]).required().doc("Protocol of the port."),
         field("error", 3, Text).pointer().doc("Error of the port, as one word."),
     ],
 );
