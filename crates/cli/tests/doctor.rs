@@ -95,6 +95,41 @@ fn the_api_server_is_asked_with_flags_of_the_proxy() {
     assert_eq!((status, findings(&found, "api-unreachable").len()), (1, 1), "{found:#}");
 }
 
+#[test]
+fn services_and_ranges_of_the_cluster_are_examined() {
+    let cluster = Cluster::new();
+    let (node, pods) = (cluster.world.node().namespace(), cluster.all_pods());
+    let (master, own) = (format!("--master={}", cluster.master()), format!("--hostname-override={NODE}"));
+    let ask = || report(node, &[&master, &own]);
+    cluster.service(common::objects::cluster_ip("fine", "10.96.0.20"), &pods);
+    let (status, before) = ask();
+    for code in ["endpoints-unready", "no-local-endpoint", "overlapping-ranges"] {
+        assert_eq!(findings(&before, code), [""; 0], "{before:#}");
+    }
+
+    let asleep = common::objects::cluster_ip("asleep", "10.96.0.21");
+    let mut slice = common::objects::slice("asleep", &pods[..1], &common::objects::ports(&asleep));
+    slice["endpoints"][0]["conditions"] = serde_json::json!({"ready": false, "serving": false});
+    cluster.apply_all(vec![asleep, slice]);
+    let mut afar = common::objects::cluster_ip("afar", "10.96.0.22");
+    afar["spec"]["internalTrafficPolicy"] = "Local".into();
+    cluster.service(afar, &pods[2..]);
+    let (same, found) = ask();
+    assert_eq!(same, status, "these are no errors: {found:#}");
+    let titles = ["all 1 endpoints of the Service default/asleep are unready"];
+    assert_eq!(findings(&found, "endpoints-unready"), titles, "{found:#}");
+    let titles = ["the Service default/afar has internalTrafficPolicy Local and no endpoint on this node"];
+    assert_eq!(findings(&found, "no-local-endpoint"), titles, "{found:#}");
+
+    let mut node = common::objects::node(&cluster.world);
+    node["spec"]["podCIDRs"][0] = "10.96.128.0/24".into();
+    cluster.overwrite_node(node);
+    let (status, found) = ask();
+    let title = "the Service range 10.96.0.0/16 and the pod range 10.96.128.0/24 overlap";
+    assert_eq!(status, 1, "{found:#}");
+    assert!(findings(&found, "overlapping-ranges").contains(&title), "{found:#}");
+}
+
 /// Returns a kubeconfig of the role that may read everything, but write nothing.
 fn kubeconfig_of_reader(node: &Namespace, data: &str) -> String {
     let arguments = ["serve", "kubeconfig", "--role", "read-only", "--token", "--data-dir", data];

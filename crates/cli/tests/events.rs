@@ -147,6 +147,7 @@ fn a_service_cannot_take_over_the_address_of_the_api_server() {
         let event = service_event(&cluster, "APIServerAddressLeftOut", "greedy");
         let note = event["note"].as_str().unwrap();
         assert!(note.contains(&format!("127.0.0.1 {port}/TCP (IPv4)")), "{note}");
+        shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"apiServer\"} 1");
         cluster.stop_server();
         cluster.restart_server();
         let [_, other] = cluster.world.pods() else { panic!("two pods") };

@@ -90,9 +90,13 @@ impl Planned {
 
     /// Waits until nothing would change: a start also removes what it does not need, after its first commit.
     fn no_change(&self) {
+        self.becomes_no_change(&["--rules"]);
+    }
+
+    fn becomes_no_change(&self, arguments: &[&str]) {
         let mut last = None;
         let outcome = eventually(PATIENCE, "no change", || {
-            let output = self.plan(&["--rules"]);
+            let output = self.plan(arguments);
             let is_done = status(&output) == 0;
             last = Some(output);
             is_done
@@ -154,6 +158,32 @@ fn plan_start_plan_in_nftables_mode() {
 #[test]
 fn plan_start_plan_in_iptables_mode() {
     plan_start_plan("iptables", "    -A KUBE-SERVICES -m comment --comment \"default/web:tcp cluster IP\"");
+}
+
+/// In userspace mode, the relay has the endpoints, and the rules name its listeners: a plan compares the frontends.
+#[test]
+fn plan_start_plan_in_userspace_mode() {
+    let planned = Planned::new("userspace");
+    let before = ruleset(planned.node());
+    let output = planned.plan(&[]);
+    let shown = text(&output.stdout);
+    assert_eq!(status(&output), 2, "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("  + default/web:tcp (TCP): cluster IP 10.96.0.10:80"), "{shown}");
+    assert_eq!(ruleset(planned.node()), before, "nothing is written");
+
+    let proxy = planned.cluster.proxy_with(&planned.yaml);
+    let pods = planned.cluster.all_pods();
+    let to = at(&format!("{CLUSTER_IP}:80"));
+    reaches(planned.cluster.world.client().namespace(), Protocol::Tcp, to, &pods[..2]);
+    planned.becomes_no_change(&[]);
+
+    proxy.signal(Signal::STOP);
+    planned.cluster.service(objects::cluster_ip("more", "10.96.0.11"), &pods[..1]);
+    let output = planned.plan(&[]);
+    let shown = text(&output.stdout);
+    assert_eq!(status(&output), 2, "{shown}{}", text(&output.stderr));
+    assert!(shown.contains("  + default/more:tcp (TCP): cluster IP 10.96.0.11:80"), "{shown}");
+    assert!(!shown.contains("default/web"), "{shown}");
 }
 
 /// Rules that another program removes while the agent cannot notice it are planned again.

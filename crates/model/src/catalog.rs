@@ -41,6 +41,7 @@ use ipnet::IpNet;
 
 use crate::object::{Kind, Node, ObjectKey, ServicePort, SlicePort};
 use crate::{Family, Forwarding, ServicePortName};
+use api_server::HiddenAddresses;
 use claim::{Claims, claims_of, strength};
 use compile::{Compiled, Compiler};
 use faults::FaultyObjects;
@@ -57,6 +58,7 @@ pub struct Catalog {
     slices: Store<SliceRecord>,
     claims: Claims,
     api_server: ApiServer,
+    hidden: HiddenAddresses,
     review: Review,
     cidrs: HashMap<ObjectKey, CidrRecord>,
     /// Names of namespaces and of Service ports.
@@ -113,6 +115,7 @@ impl Catalog {
             slices: Store::default(),
             claims: Claims::default(),
             api_server: ApiServer::default(),
+            hidden: HiddenAddresses::default(),
             review: Review::default(),
             cidrs: HashMap::new(),
             names: Interner::default(),

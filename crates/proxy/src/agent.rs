@@ -83,7 +83,7 @@ pub(super) struct Agent {
     /// What is shown on the Node object.
     progress: Progress,
     /// The counts of the address guard that the metrics show.
-    guarded: GuardedAddresses,
+    guarded: (GuardedAddresses, usize),
     /// The API servers behind the cluster IP, if `peers` has that cluster IP.
     api_servers: BTreeSet<IpAddr>,
     /// The findings about this node that have been reported.
@@ -167,7 +167,7 @@ impl Agent {
             notes,
             peers,
             progress,
-            guarded: GuardedAddresses::default(),
+            guarded: <(GuardedAddresses, usize)>::default(),
             api_servers: BTreeSet::new(),
             findings,
             done,

@@ -6,6 +6,9 @@
 //! fields are stable within [`VERSION`]; fields may be added. A field that is missing is read as its default, so that
 //! a command can read the documents of other versions of the agent.
 //!
+//! The live view is written by hand, in lines of text. It has neither input nor widgets, and ratatui would add 27 crates to an
+//! agent that runs as root on every node.
+//!
 //! Pure: values in, values out. Ages are in the documents, so that no clock is needed to show them. Must not know where
 //! the values come from, HTTP, or how a document reaches its reader. Documents have neither secrets nor addresses of clients.
 

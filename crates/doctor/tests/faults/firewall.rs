@@ -119,6 +119,22 @@ fn packets_dropped_before_they_are_translated() {
 }
 
 #[test]
+fn packets_dropped_after_they_are_translated() {
+    let node = node("leaving");
+    nft(&node, "table inet fw { chain out { type filter hook postrouting priority 0; policy drop; }; }");
+    is_found_and_mended(&node, Code::PostroutingDropped, Severity::Error);
+}
+
+#[test]
+fn chains_of_another_proxy_of_services() {
+    let node = node("cilium");
+    shell(&node, "iptables-nft -N CILIUM_FORWARD");
+    assert_eq!(codes(&look(&node)), [(Code::OtherServiceProxy, Severity::Note)]);
+    shell(&node, "iptables-nft -X CILIUM_FORWARD");
+    assert_eq!(codes(&look(&node)), []);
+}
+
+#[test]
 fn input_and_output() {
     let node = node("ends");
     nft(&node, "table inet fw { chain input { type filter hook input priority 0; policy drop; }; }");

@@ -1,5 +1,8 @@
 //! Kernel settings and interfaces.
 
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+
 use portolan_doctor::command::Options;
 use portolan_doctor::fix::Outcome;
 use portolan_doctor::{Code, Severity};
@@ -13,6 +16,7 @@ fn a_node_without_faults_has_no_findings() {
 
 const FORWARD: &str = "net/ipv4/ip_forward";
 const BRIDGE: &str = "net/bridge/bridge-nf-call-iptables";
+const LIBERAL: &str = "net/netfilter/nf_conntrack_tcp_be_liberal";
 
 #[test]
 fn forwarding_that_is_off_is_switched_on_by_a_fix_only() {
@@ -64,6 +68,34 @@ fn a_bridge_of_pods_whose_packets_pass_no_rules() {
     }
     assert_eq!(codes(&fix(&node)), []);
     assert_eq!(setting(&node, BRIDGE), "1");
+}
+
+/// A connection that is older than the first rule for connection tracking is not known to it.
+#[test]
+fn packets_that_belong_to_no_connection() {
+    let node = node("late");
+    let connect = || {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a listener");
+        TcpStream::connect(listener.local_addr().expect("an address")).map(|stream| (listener, stream))
+    };
+    let (_listener, mut stream) = node.run(connect).expect("the namespace").expect("a connection");
+    shell(
+        &node,
+        "nft add table ip tracked
+         nft add chain ip tracked out '{ type filter hook output priority 0; }'
+         nft add rule ip tracked out ct state new counter",
+    );
+    // Otherwise connections that are not known are taken over.
+    set(&node, "net/netfilter/nf_conntrack_tcp_loose", "0");
+    set(&node, LIBERAL, "0");
+    assert_eq!(codes(&look(&node)), []);
+    stream.write_all(b"late").expect("room in the socket's buffer");
+    let report = look(&node);
+    let [finding] = report.findings.as_slice() else { panic!("{:#?}", report.findings) };
+    assert_eq!((finding.code, finding.severity), (Code::TcpWindowsStrict, Severity::Note));
+    let (_, mend) = finding.mend.split_once(", or ").expect("a command after the setting");
+    shell(&node, mend);
+    assert_eq!(codes(&look(&node)), []);
 }
 
 /// The kernel's file of a list takes lines with clients.

@@ -102,6 +102,11 @@ impl<'a> Assembly<'a> {
                 *sum = sum.and(verdict.refused());
             }
         }
+        for (&(protocol, at), dropped) in &chains.guards {
+            let sum = refused.entry((protocol, Place::At(at))).or_default();
+            let source_range = dropped.map(|dropped| dropped.connections);
+            *sum = sum.and(Refused { source_range, ..Refused::default() });
+        }
         Self {
             chains,
             load_balancer_ips,
@@ -249,7 +254,7 @@ impl<'a> Assembly<'a> {
             return Some(Vec::new());
         }
         // Without this rule, packets from other sources are not translated, but nothing stops them.
-        let is_guarded = self.guards && self.chains.guards.contains(&(dispatch.protocol, at));
+        let is_guarded = self.guards && self.chains.guards.contains_key(&(dispatch.protocol, at));
         if port.firewall.is_open || !is_guarded {
             return Some(Vec::new());
         }

@@ -3,7 +3,7 @@
 //! The state is bounded by the Service ports and endpoints in the kernel: no text of a rule is kept, except for the first
 //! ones that are not understood.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -35,8 +35,9 @@ pub(super) struct Chains {
     pub(super) dispatches: Vec<Dispatch>,
     /// Rules of the filter table that refuse or drop packets to frontends, in order.
     pub(super) verdicts: Vec<Verdict>,
-    /// The load-balancer IPs to which the filter table drops packets from sources that are not allowed.
-    pub(super) guards: HashSet<(Protocol, SocketAddr)>,
+    /// The load-balancer IPs to which the filter table drops packets from sources that are not allowed, with what it has
+    /// dropped. No other rule drops packets to them for this reason, so that they are those of one Service port.
+    pub(super) guards: HashMap<(Protocol, SocketAddr), Option<Counters>>,
     /// The ports of the relay's listeners, first and last, if the chains are those of the userspace mode.
     pub(super) listeners: Option<(u16, u16)>,
     pub(super) unknown: UnknownRules,
@@ -162,7 +163,7 @@ impl Chains {
             endpoints: BTreeMap::new(),
             dispatches: Vec::new(),
             verdicts: Vec::new(),
-            guards: HashSet::new(),
+            guards: HashMap::new(),
             listeners: None,
             unknown: UnknownRules::default(),
             node_ports: NodePortRules::default(),
@@ -333,7 +334,8 @@ impl Chains {
         let (Some(at), Some(protocol)) = (address(rule), rule.protocol) else { return false };
         let is_guard = rule.target() == "DROP";
         if is_guard {
-            self.guards.insert((protocol, at));
+            let dropped = self.guards.entry((protocol, at)).or_default();
+            *dropped = Counters::sum(*dropped, rule.counters);
         }
         is_guard
     }

@@ -135,6 +135,10 @@ fn counters_are_those_of_the_rules_that_match() {
             sum(&["-A KUBE-SERVICES ", "demo/empty:dns has no endpoints"]).map(|sum| sum.connections);
         assert_eq!((empty.counters, empty.refused.no_endpoint), (None, refused));
         assert!(refused > Some(0));
+        let balancer = observed_at("demo/shop:https", Frontend::LoadBalancerIp(ip("198.51.100.7"), 443));
+        let dropped = sum(&["-A KUBE-PROXY-FIREWALL ", "demo/shop:https "]).map(|sum| sum.connections);
+        assert_eq!((balancer.refused.source_range, balancer.refused.no_endpoint), (dropped, None));
+        assert!(dropped > Some(0));
         let lists = |name: &str| match &port(name).endpoints {
             ObservedEndpoints::Lists { cluster: Fact::Known(cluster), local: Fact::Known(local) } => {
                 (cluster.clone(), local.clone())

@@ -4,7 +4,7 @@
 //! those of the API server would divert the agent. It could then not even learn that the Service was fixed or
 //! deleted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
 use super::claim::{RankedClaim, claims_of};
@@ -30,6 +30,25 @@ pub struct ApiServer {
     pub addresses: BTreeSet<IpAddr>,
     /// TCP node ports that would capture the agent's connections to an address of this node.
     pub node_ports: BTreeSet<(Family, u16)>,
+}
+
+/// How many external IPs and load-balancer IPs of each Service are left out because this node reaches the API server there.
+/// Services without one have no entry.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HiddenAddresses {
+    of_services: HashMap<Id, usize>,
+    total: usize,
+}
+
+impl HiddenAddresses {
+    fn set(&mut self, id: Id, addresses: usize) {
+        let before = if addresses == 0 {
+            self.of_services.remove(&id)
+        } else {
+            self.of_services.insert(id, addresses)
+        };
+        self.total = self.total.saturating_add(addresses).saturating_sub(before.unwrap_or_default());
+    }
 }
 
 impl ApiServer {
@@ -73,6 +92,20 @@ impl Catalog {
         slices.flat_map(|slice| slice.content.addresses()).collect()
     }
 
+    /// Returns how many external IPs and load-balancer IPs are left out because this node reaches the API server there, on
+    /// one port or more. An address that several Services name counts for each.
+    pub const fn api_server_addresses(&self) -> usize {
+        self.hidden.total
+    }
+
+    /// Counts again the addresses of a Service that are left out.
+    pub(super) fn count_hidden(&mut self, id: Id) {
+        let claims =
+            self.services.get(id).map(|record| self.api_server.hidden_by(record)).unwrap_or_default();
+        let addresses: BTreeSet<IpAddr> = claims.iter().filter_map(|(claim, _)| claim.address()).collect();
+        self.hidden.set(id, addresses.len());
+    }
+
     /// Sets where this node reaches the API server. If it changed, which is rare, every Service is checked.
     pub fn set_api_server(&mut self, api_server: ApiServer) -> Applied {
         let mut applied = Applied::default();
@@ -98,6 +131,9 @@ impl Catalog {
             self.touch(*id);
         }
         self.api_server = api_server;
+        for id in &touched {
+            self.count_hidden(*id);
+        }
         applied.changed = !touched.is_empty();
         applied
     }

@@ -82,6 +82,7 @@ impl Catalog {
             record.service = service;
         }
         applied.changed = true;
+        self.count_hidden(id);
         self.review_service(id, applied);
         for user in users {
             self.review_service(user, applied);

@@ -42,6 +42,7 @@ impl Agent {
         for fault in &applied.faults {
             self.report_fault(fault);
         }
+        self.count_guarded_addresses();
     }
 }
 

@@ -18,18 +18,19 @@ impl Agent {
         self.count_guarded_addresses();
     }
 
-    /// Shows in the metrics how many external addresses the guard has found, if that changed.
+    /// Shows in the metrics how many external addresses belong to something else or hide the API server, if that changed.
     pub(super) fn count_guarded_addresses(&mut self) {
-        let counts = self.catalog.guarded_addresses();
-        if *counts == self.guarded {
+        let (counts, of_api_server) = (self.catalog.guarded_addresses(), self.catalog.api_server_addresses());
+        if (counts, &of_api_server) == (&self.guarded.0, &self.guarded.1) {
             return;
         }
-        self.guarded.clone_from(counts);
-        let shown = counts.iter().map(|((owner, action), count)| {
+        self.guarded = (counts.clone(), of_api_server);
+        let of_guard = counts.iter().map(|((owner, action), count)| {
             let action = if *action == GuardAction::Refuse { "refuse" } else { "warn" };
             ([action, owner.name()], *count)
         });
-        self.metrics.guarded_addresses(&shown.collect::<Vec<_>>());
+        let of_api_server = (of_api_server > 0).then_some((["refuse", "apiServer"], of_api_server));
+        self.metrics.guarded_addresses(&of_guard.chain(of_api_server).collect::<Vec<_>>());
     }
 
     /// Logs a part of an object that cannot be used. If clients of a Service notice it, also posts an Event for the

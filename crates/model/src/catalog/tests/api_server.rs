@@ -35,18 +35,18 @@ const ALL: [usize; 3] = [5, 5, 5];
 
 #[test]
 fn only_frontends_that_hide_the_api_server_are_left_out() {
-    let cases: &[(ApiServer, [usize; 3], &[&str])] = &[
-        (api_server(&[], &[], &[]), ALL, &[]),
-        (api_server(&["192.0.2.1:443", "192.0.2.9:6443"], &[], &[]), ALL, &[]),
-        (api_server(&["192.0.2.1:6443"], &[], &[]), [5, 4, 5], &["spec.externalIPs"]),
-        (api_server(&["192.0.2.3:80"], &[], &[]), [4, 5, 5], &["status.loadBalancer.ingress"]),
-        (api_server(&["192.0.2.1:6443", "192.0.2.2:6443"], &[], &[]), [5, 3, 5], &["spec.externalIPs"; 2]),
+    let cases: &[(ApiServer, [usize; 3], &[&str], usize)] = &[
+        (api_server(&[], &[], &[]), ALL, &[], 0),
+        (api_server(&["192.0.2.1:443", "192.0.2.9:6443"], &[], &[]), ALL, &[], 0),
+        (api_server(&["192.0.2.1:6443"], &[], &[]), [5, 4, 5], &["spec.externalIPs"], 1),
+        (api_server(&["192.0.2.3:80"], &[], &[]), [4, 5, 5], &["status.loadBalancer.ingress"], 1),
+        (api_server(&["192.0.2.1:6443", "192.0.2.2:6443"], &[], &[]), [5, 3, 5], &["spec.externalIPs"; 2], 2),
         // The agent connects to a cluster IP, as in a pod.
-        (api_server(&["10.96.0.9:6443"], &["10.96.0.9"], &[]), ALL, &[]),
-        (api_server(&[], &["192.0.2.2"], &[]), [4, 4, 4], &["spec.externalIPs"; 3]),
-        (api_server(&[], &[], &[30_443]), [5, 4, 5], &["spec.ports[].nodePort"]),
+        (api_server(&["10.96.0.9:6443"], &["10.96.0.9"], &[]), ALL, &[], 0),
+        (api_server(&[], &["192.0.2.2"], &[]), [4, 4, 4], &["spec.externalIPs"; 3], 1),
+        (api_server(&[], &[], &[30_443]), [5, 4, 5], &["spec.ports[].nodePort"], 0),
     ];
-    for (api_server, wanted, fields) in cases {
+    for (api_server, wanted, fields, addresses) in cases {
         // The API server's address is known before the Service, and after it.
         for first in [true, false] {
             let mut catalog = Catalog::new("n1");
@@ -62,6 +62,7 @@ fn only_frontends_that_hide_the_api_server_are_left_out() {
             assert_eq!(frontends(&catalog), wanted, "{api_server:?}");
             let reported: Vec<&str> = applied.faults.iter().map(|fault| &*fault.fault.field).collect();
             assert_eq!(reported, *fields, "{api_server:?}");
+            assert_eq!(catalog.api_server_addresses(), *addresses, "{api_server:?}");
             for fault in &applied.faults {
                 assert_eq!((&fault.key, fault.fault.notice), (&key("web"), Some(Notice::ApiServerAddress)));
             }
@@ -93,6 +94,7 @@ fn frontends_return_when_the_api_server_moves() {
     catalog.set_api_server(api_server(&["192.0.2.2:80"], &[], &[]));
     assert_eq!(catalog.take_changes().changes.len(), 2);
     catalog.set_api_server(ApiServer::default());
+    assert_eq!(catalog.api_server_addresses(), 0);
     assert_eq!(frontends(&catalog), [1, 5, 5, 5]);
     assert_eq!(summary(&catalog.take_changes().changes), ["ns/web:a IPv4 4f[]->5f[]"]);
 }

@@ -36,7 +36,7 @@ fn portrait(catalog: &Catalog) -> impl PartialEq + std::fmt::Debug {
     udp.sort_by(|a, b| (&a.name, &a.frontends).cmp(&(&b.name, &b.frontends)));
     let counts = Family::BOTH.map(|family| catalog.no_local_endpoints(family));
     let cidrs = Family::BOTH.map(|family| catalog.service_cidrs(family));
-    let guarded = catalog.guarded_addresses().clone();
+    let guarded = (catalog.guarded_addresses().clone(), catalog.api_server_addresses());
     let left_out: Vec<Vec<LeftOut>> =
         CONTESTED.map(|at| catalog.left_out_at(socket(at), Protocol::Tcp)).into();
     (table(catalog), conflicts, udp, catalog.health_checks(), counts, cidrs, guarded, left_out)
