@@ -15,6 +15,8 @@ enum Rule {
     Number,
     /// A decimal number, or empty.
     NumberOrNothing,
+    /// A duration in Go's form (`time.ParseDuration`), or empty.
+    Duration,
     /// One of these values.
     OneOf(&'static [&'static str]),
     /// One of these values, or empty.
@@ -43,6 +45,7 @@ const PARAMETERS: &[(&str, Rule)] = &[
     ("resourceVersion", Rule::NumberOrNothing),
     ("resourceVersionMatch", Rule::OneOfOrNothing(&["Exact", "NotOlderThan"])),
     ("sendInitialEvents", Rule::Flag),
+    ("timeout", Rule::Duration),
     ("timeoutSeconds", Rule::Number),
     ("watch", Rule::Flag),
 ];
@@ -128,13 +131,16 @@ impl Query {
         let value = first.unwrap_or_default();
         match rule {
             Rule::Flag => parse_flag(name, first).map(drop),
-            Rule::NumberOrNothing | Rule::OneOfOrNothing(_) if value.is_empty() => Ok(()),
+            Rule::NumberOrNothing | Rule::OneOfOrNothing(_) | Rule::Duration if value.is_empty() => Ok(()),
             Rule::Number | Rule::NumberOrNothing => parse_number(name, value).map(drop),
+            Rule::Duration if !is_duration(value) => {
+                Err(bad(name, value, "must be a duration such as 30s or 1m30s"))
+            }
             Rule::OneOf(supported) | Rule::OneOfOrNothing(supported) if !supported.contains(&value) => {
                 let error = FieldError::not_supported(name, value, supported);
                 Err(ApiError::InvalidOptions { what: "Options", error })
             }
-            Rule::OneOf(_) | Rule::OneOfOrNothing(_) | Rule::Text => Ok(()),
+            Rule::OneOf(_) | Rule::OneOfOrNothing(_) | Rule::Duration | Rule::Text => Ok(()),
         }
     }
 }
@@ -149,6 +155,39 @@ fn parse_flag(name: &'static str, value: Option<&str>) -> Result<bool, ApiError>
 
 fn parse_number(name: &'static str, text: &str) -> Result<u64, ApiError> {
     text.parse().map_err(|_| bad(name, text, "must be a decimal number"))
+}
+
+/// Returns true for a text that Go's `time.ParseDuration` accepts: `32s`, `1m30.5s`, `-1h`, `0`.
+fn is_duration(text: &str) -> bool {
+    let mut rest = text.strip_prefix(['+', '-']).unwrap_or(text);
+    if rest.is_empty() || rest == "0" {
+        return rest == "0";
+    }
+    let mut total = 0_u64;
+    let is_numeric = |c: char| c.is_ascii_digit() || c == '.';
+    while !rest.is_empty() {
+        let (number, tail) = rest.split_at(rest.find(|c| !is_numeric(c)).unwrap_or(rest.len()));
+        let (unit, after) = tail.split_at(tail.find(is_numeric).unwrap_or(tail.len()));
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let nanoseconds = match unit {
+            "ns" => 1,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000_u64,
+            _ => return false,
+        };
+        if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+            return false;
+        }
+        let whole = if whole.is_empty() { Ok(0) } else { whole.parse::<u64>() };
+        let part = whole.ok().and_then(|whole| whole.checked_mul(nanoseconds));
+        let Some(sum) = part.and_then(|part| total.checked_add(part)) else { return false };
+        (total, rest) = (sum, after);
+    }
+    // Go keeps nanoseconds in 64 bits with a sign.
+    i64::try_from(total).is_ok()
 }
 
 /// Decodes `%XX`. Returns `None` if the encoding is invalid or the result is not UTF-8.
@@ -238,6 +277,23 @@ mod tests {
             ("force=", 400),
             ("labelSelector=&fieldSelector=&continue=&fieldManager=", 200),
             ("timeout=32s&unknown", 200),
+            ("timeout=", 200),
+            ("timeout=1h2m3.5s4ms5us6%C2%B5s7ns", 200),
+            ("timeout=-1s", 200),
+            ("timeout=0", 200),
+            ("timeout=.5s", 200),
+            ("timeout=5.s", 200),
+            ("timeout=soon", 400),
+            ("timeout=30", 400),
+            ("timeout=s", 400),
+            ("timeout=.s", 400),
+            ("timeout=1.2.3s", 400),
+            ("timeout=1s ", 400),
+            ("timeout=1d", 400),
+            ("timeout=-", 400),
+            ("timeout=2562048h", 400),
+            ("timeout=99999999999999999999s", 400),
+            ("timeout=1s&timeout=2s", 400),
         ] {
             assert_eq!(code(text), expected, "{text}");
         }

@@ -356,6 +356,7 @@ fn a_parameter_with_an_impossible_value_is_refused() {
         ("force=perhaps", 400),
         ("watch=perhaps", 400),
         ("limit=many", 400),
+        ("timeout=soon", 400),
         ("timeoutSeconds=-1", 400),
         ("resourceVersionMatch=Newest", 422),
         ("sendInitialEvents=", 400),

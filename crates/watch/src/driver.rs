@@ -184,6 +184,10 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         let mut lines = LineSplitter::default();
         loop {
             let (silence, meaning) = self.reflector.silence(length, now());
+            // Data that has arrived would be read even after this time.
+            if silence.is_zero() && matches!(meaning, RestartReason::NoEnd(_)) {
+                return Err(meaning);
+            }
             let chunk = self.chunk(&mut body, silence).await.map_err(|reason| match reason {
                 RestartReason::Silent(_) => meaning,
                 reason => reason,
@@ -282,6 +286,8 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
                 self.reflector.changed(version(&event))?;
                 if frame.event == "ADDED" {
                     self.reflector.counted();
+                } else {
+                    self.reflector.changing(now());
                 }
                 self.heard |= !self.reflector.listing();
                 self.batch.push(event);
@@ -318,6 +324,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         }
         let key = ObjectKey::new(metadata.namespace, metadata.name);
         self.reflector.deleted(&metadata.resource_version);
+        self.reflector.changing(now());
         self.heard |= !self.reflector.listing();
         self.batch.push(match kind {
             Kind::Service => Event::ServiceDeleted(key),

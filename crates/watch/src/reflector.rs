@@ -12,7 +12,7 @@
 //! The rules are those of client-go's reflector (KEP-3157 for streamed lists), with these differences:
 //!
 //! - A paged list that breaks goes on at its current page.
-//! - A streamed list that ends without its end bookmark is replaced by pages.
+//! - A streamed list without its end bookmark, at its end or soon after the first change, is replaced by pages.
 //! - Pages are always read at the newest revision.
 //! - A watch that worked is reopened at once, however it ended.
 //! - Only for a server in trouble the delay grows beyond a few seconds (`backoff`).
@@ -106,6 +106,8 @@ struct Open {
     gave: bool,
     /// Bookmarks after the list.
     bookmarks: u32,
+    /// When a streamed list had its first event that is no object of the list.
+    changing_since: Option<Instant>,
 }
 
 /// The state machine. The caller requests [`Self::query`], reports what came back, and repeats.
@@ -182,8 +184,13 @@ impl Reflector {
     /// `length` is the time after which the server was asked to close the watch.
     pub(crate) fn silence(&mut self, length: Duration, now: Instant) -> (Duration, RestartReason) {
         if self.listing() {
-            let pause = self.timing.stream_pause;
-            return (pause, RestartReason::Silent(pause));
+            let (pause, end) = (self.timing.stream_pause, self.timing.stream_end);
+            let since = self.open.and_then(|open| open.changing_since);
+            let left = since.map(|since| end.saturating_sub(now.saturating_duration_since(since)));
+            return match left {
+                Some(left) if left < pause => (left, RestartReason::NoEnd(end)),
+                _ => (pause, RestartReason::Silent(pause)),
+            };
         }
         let dead = length.saturating_add(self.timing.watch_grace);
         let (patience, left) = self.quiet.left(now);
@@ -202,6 +209,16 @@ impl Reflector {
     /// Counts an object of a list, or one that was added in a watch.
     pub(crate) fn counted(&mut self) {
         self.guard.object(self.listing());
+    }
+
+    /// Records an event that is no object of a list: a change, a deletion or an ordinary bookmark. In a streamed list
+    /// the end bookmark is due soon after it.
+    pub(crate) fn changing(&mut self, now: Instant) {
+        if self.listing()
+            && let Some(open) = &mut self.open
+        {
+            open.changing_since.get_or_insert(now);
+        }
     }
 
     /// Records that an object was added or modified at this resource version. The objects of a streamed list come
@@ -245,6 +262,7 @@ impl Reflector {
         now: Instant,
     ) -> Result<bool, RestartReason> {
         if !end || self.state != State::Stream {
+            self.changing(now);
             if let Some(open) = &mut self.open {
                 open.bookmarks = open.bookmarks.saturating_add(1);
             }
@@ -356,7 +374,7 @@ impl Reflector {
             {
                 Wait::Reopen
             }
-            RestartReason::Silent(_) if streaming && open.is_some() => Wait::Reopen,
+            RestartReason::Silent(_) | RestartReason::NoEnd(_) if streaming && open.is_some() => Wait::Reopen,
             RestartReason::Refused(status) | RestartReason::ErrorEvent(status) if status.is_trouble() => {
                 Wait::Server(status.retry_after)
             }
@@ -430,7 +448,9 @@ impl Reflector {
             RestartReason::Unreachable(_) | RestartReason::Credentials(_) => Then::Same,
             RestartReason::Truncated | RestartReason::Broken(_) if stream && !opened => Then::Same,
             RestartReason::Emptied { .. } => Then::Pages { for_good: false },
-            RestartReason::Silent(_) if stream && opened => Then::Pages { for_good: true },
+            RestartReason::Silent(_) | RestartReason::NoEnd(_) if stream && opened => {
+                Then::Pages { for_good: true }
+            }
             _ if stream => Then::Pages { for_good: false },
             RestartReason::InvalidBody(_)
             | RestartReason::WentBack { .. }

@@ -15,6 +15,12 @@ pub struct Timing {
     /// Maximum pause in a streamed list before its end bookmark. A server that neither supports nor refuses
     /// streamed lists never sends that bookmark.
     pub stream_pause: Duration,
+    /// Maximum time in a streamed list from its first event that is no object of the list (a change, a deletion, an
+    /// ordinary bookmark) to its end bookmark. A server that neither supports nor refuses streamed lists sends such
+    /// events without an end. kube-apiserver sends all objects first, and asks etcd every 100 ms for the revision
+    /// that the end bookmark waits for, so little comes between. The time of the objects themselves is not limited:
+    /// a big list over a slow connection takes minutes.
+    pub stream_end: Duration,
     /// The server is asked to close a watch after this many seconds, times a random factor between 1 and 2, so that
     /// the watches of many nodes do not end together.
     pub watch_seconds: u64,
@@ -41,6 +47,7 @@ impl Default for Timing {
             backoff: BackoffLimits::default(),
             answer: Duration::from_secs(60),
             stream_pause: Duration::from_secs(30),
+            stream_end: Duration::from_secs(60),
             watch_seconds: 300,
             watch_grace: Duration::from_secs(30),
             bookmark_silence: Duration::from_secs(90),

@@ -21,6 +21,8 @@ const PORT: &str = "192B";
 const ESTABLISHED: &str = "01";
 /// Maximum memory of one connection without credentials, in bytes.
 const MOST: u64 = 16 << 10;
+/// Additional memory of a connection whose first TLS message is longer than 1 KB, until the end of its handshake.
+const GREETED: u64 = 4 << 10;
 /// Number of concurrent connections of one client that may send a long handshake or head, and the additional memory
 /// of each.
 const LONG: usize = 2;
@@ -214,11 +216,26 @@ fn connect() -> TcpStream {
     stream
 }
 
-/// Opens a connection and sends the beginning of a handshake message.
+/// Returns records of one type as a single record.
+fn joined(records: &[u8]) -> Vec<u8> {
+    let (mut rest, mut content) = (records, Vec::new());
+    while let [_, _, _, high, low, after @ ..] = rest {
+        let (part, next) = after.split_at(usize::from(u16::from_be_bytes([*high, *low])));
+        content.extend_from_slice(part);
+        rest = next;
+    }
+    let length = u16::try_from(content.len()).unwrap().to_be_bytes();
+    [&records[..3], &length, &content].concat()
+}
+
+/// Opens a connection, sends the greeting in one record, and then the beginning of a handshake message in fragments.
 fn fragmented(config: &Arc<ClientConfig>) -> TcpStream {
     let name = ServerName::try_from("127.0.0.1").unwrap();
     let (mut stream, mut client) = (connect(), ClientConnection::new(Arc::clone(config), name).unwrap());
-    let greeting = client.write_tls(&mut stream).unwrap();
+    let mut greeting = Vec::new();
+    client.write_tls(&mut greeting).unwrap();
+    let greeting = joined(&greeting);
+    stream.write_all(&greeting).unwrap();
     let mut answer = Vec::new();
     while answer.len() < FIRST {
         client.read_tls(&mut stream).unwrap();
@@ -230,7 +247,7 @@ fn fragmented(config: &Arc<ClientConfig>) -> TcpStream {
     // As many whole records as may be sent. The first may be change_cipher_spec.
     let record = |at: usize| at + 5 + usize::from(u16::from_be_bytes([answer[at + 3], answer[at + 4]]));
     let ends = std::iter::successors(Some(0), |at| Some(record(*at)));
-    let end = ends.take_while(|end| greeting + end <= FIRST).last().unwrap();
+    let end = ends.take_while(|end| greeting.len() + end <= FIRST).last().unwrap();
     stream.write_all(&answer[..end]).unwrap();
     stream
 }
@@ -294,8 +311,12 @@ fn connections_without_credentials_take_little_and_give_it_back() {
     secure.hold_long("a part of a long record in the handshake", 300, || greeted(&long));
     for (what, version) in [("TLS 1.3", &TLS13), ("TLS 1.2", &TLS12)] {
         let config = secure.certifying(&[version]);
-        let what = format!("parts of a message in the handshake, {what}");
-        secure.hold(&what, 300, || fragmented(&config));
+        let part = format!("parts of a message in the handshake, {what}");
+        secure.hold(&part, 300, || fragmented(&config));
+        let mut config = ClientConfig::clone(&config);
+        config.alpn_protocols = [vec![b"h2".to_vec()], vec![vec![b'x'; 250]; 5]].concat();
+        let (config, part) = (Arc::new(config), format!("{part}, after a long greeting"));
+        secure.hold_until(&part, 300, 300 * GREETED, || fragmented(&config), |_| secure.unread() == 0);
     }
     secure.hold("silent after the handshake", 300, || secure.secured(b"http/1.1"));
     secure.hold("silent after the handshake, HTTP/2", 300, || secure.secured(b"h2"));

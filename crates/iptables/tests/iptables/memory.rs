@@ -11,6 +11,7 @@ use portolan_testkit::Namespace;
 use super::example::{cluster_ip, put, settings};
 use super::load::{LOCK, driven};
 
+/// Number of Services, unless `PORTOLAN_MEMORY_SERVICES` is set.
 const SERVICES: u32 = 1_000;
 const ENDPOINTS: u32 = 10;
 /// Address space in bytes that is mapped but not used: programs and their libraries map more than they touch.
@@ -93,7 +94,11 @@ fn limited(folder: &Path, variant: Variant, memory: Memory, cgroup: Option<&Cgro
     Programs::named(folder.join("iptables").display().to_string()).unwrap().with_lock(LOCK)
 }
 
-fn services() -> Vec<Change> {
+fn count() -> u32 {
+    std::env::var("PORTOLAN_MEMORY_SERVICES").map_or(SERVICES, |text| text.parse().unwrap())
+}
+
+fn services(count: u32) -> Vec<Change> {
     let service = |number: u32| {
         let address = |base: u32, number: u32| std::net::Ipv4Addr::from(base + number).to_string();
         let endpoints: Vec<String> = (0..ENDPOINTS)
@@ -102,11 +107,12 @@ fn services() -> Vec<Change> {
         let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
         put(&format!("service-{number}"), "http", cluster_ip(&address(0x0a60_0000, number), 80, &endpoints))
     };
-    (0..SERVICES).map(service).collect()
+    (0..count).map(service).collect()
 }
 
 fn holds(variant: Variant) {
-    let size = Size { frontends: SERVICES.into(), endpoints: u64::from(SERVICES * ENDPOINTS) };
+    let count = count();
+    let size = Size { frontends: count.into(), endpoints: u64::from(count * ENDPOINTS) };
     let memory = size.memory(variant);
     let name = format!("{variant:?}").to_lowercase();
     let folder = Folder::new(&name);
@@ -116,19 +122,19 @@ fn holds(variant: Variant) {
     node.run(|| {
         let open = || driven(programs.clone(), settings(Family::Ipv4));
         let mut dataplane = open();
-        dataplane.apply(&services()).unwrap();
+        dataplane.apply(&services(count)).unwrap();
         let first = dataplane.resync().unwrap();
-        assert!(first.elements > (SERVICES * ENDPOINTS * 3) as usize, "{first:?}");
+        assert!(first.elements > (count * ENDPOINTS * 3) as usize, "{first:?}");
         // One change, and a start that finds all rules in place.
         let web = cluster_ip("10.97.0.1", 80, &["10.201.0.1:8080"]);
         let web = [put("web", "http", web)];
         assert!(dataplane.apply(&web).unwrap().elements > 0);
         let mut again = open();
-        again.apply(&services()).unwrap();
+        again.apply(&services(count)).unwrap();
         again.apply(&web).unwrap();
         let second = again.resync().unwrap();
         assert!(second.full && second.elements == 0, "{second:?}");
-        let wanted: Vec<_> = services().into_iter().chain(web).collect();
+        let wanted: Vec<_> = services(count).into_iter().chain(web).collect();
         let table: Vec<_> =
             wanted.into_iter().filter_map(|change| Some((change.name, change.new?))).collect();
         let observed = portolan_iptables::read(&programs, Family::Ipv4).unwrap().unwrap();

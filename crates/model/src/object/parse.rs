@@ -74,14 +74,14 @@ pub(super) fn address(
 }
 
 /// Reads a list of CIDRs. Blank entries are skipped, invalid ones are reported as faults. Returns the CIDRs and
-/// whether there were invalid entries.
+/// whether there were invalid entries. Blank entries count as invalid if there is nothing else.
 pub(super) fn cidrs(
     list: Loose<Vec<Loose<Text<'_>>>>,
     faults: &mut Faults,
     field: &str,
 ) -> (Vec<IpNet>, bool) {
     let mut nets = Vec::new();
-    let mut bad = matches!(list, Loose::Mismatch(_));
+    let (mut bad, mut blank) = (matches!(list, Loose::Mismatch(_)), false);
     for (index, entry) in list.or_empty(faults, field, "a list of CIDRs").into_iter().enumerate() {
         let path = || format!("{field}[{index}]");
         bad |= matches!(entry, Loose::Mismatch(_));
@@ -89,11 +89,14 @@ pub(super) fn cidrs(
         let text = text.trim();
         if let Some(net) = parse_cidr(text) {
             nets.push(net);
-        } else if !text.is_empty() {
+        } else if text.is_empty() {
+            blank = true;
+        } else {
             bad = true;
             fault(faults, path(), format!("{:?} is not a CIDR; write one such as 10.0.0.0/8", clip(text)));
         }
     }
+    bad |= blank && nets.is_empty();
     (nets, bad)
 }
 

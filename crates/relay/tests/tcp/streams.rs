@@ -249,7 +249,7 @@ fn first_data_needs_no_extra_packet() {
 
 #[test]
 fn an_idle_connection_ends_when_its_time_is_over() {
-    let options = Options { idle: Duration::from_millis(1500), ..Options::default() };
+    let options = Options { idle: Duration::from_secs(5), ..Options::default() };
     let mut bed = Bed::new(Protocol::Tcp, options);
     let (mut client, mut backend) = pair(&mut bed);
     client.write_all(b"x").unwrap();
@@ -281,8 +281,7 @@ fn a_stalled_reader_is_disconnected_after_a_timeout() {
 
 #[test]
 fn connections_of_a_removed_endpoint_are_drained() {
-    let mut bed =
-        Bed::new(Protocol::Tcp, Options { drain: Duration::from_millis(1500), ..Options::default() });
+    let mut bed = Bed::new(Protocol::Tcp, Options { drain: Duration::from_secs(5), ..Options::default() });
     let (mut client, mut backend) = pair(&mut bed);
     bed.backends(&[echo(bed.listen(), b'a')]);
     client.write_all(b"x").unwrap();

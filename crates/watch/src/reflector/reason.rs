@@ -34,6 +34,9 @@ pub enum RestartReason {
     /// No data came for this long.
     #[error("the API server was silent for {} s", .0.as_secs())]
     Silent(Duration),
+    /// For this long changes came in a streamed list, and no end bookmark.
+    #[error("the list did not end within {} s of its first change: the API server may not support streamed lists", .0.as_secs())]
+    NoEnd(Duration),
     /// A watch was open for this long without an event or a bookmark.
     #[error("neither an event nor a bookmark came for {} s: the API server may have lost its history", .0.as_secs())]
     NoBookmarks(Duration),

@@ -260,7 +260,7 @@ proptest! {
     /// half a second, except the few that may follow at once.
     #[test]
     fn every_failure_is_followed_by_a_request_but_not_in_a_tight_loop(
-        failures in prop::collection::vec((any::<u16>(), 0u8..10, any::<bool>()), 0..60),
+        failures in prop::collection::vec((any::<u16>(), 0u8..11, any::<bool>()), 0..60),
         jitter in 0.0..1.0f64,
     ) {
         let mut reflector = watching();
@@ -279,6 +279,7 @@ proptest! {
                 6 => RestartReason::NoBookmarks(Duration::from_secs(90)),
                 7 => RestartReason::WentBack { known: "9".into(), seen: "8".into() },
                 8 => RestartReason::Unreachable("no route".into()),
+                9 => RestartReason::NoEnd(Duration::from_secs(60)),
                 _ => refused(code % 600),
             };
             let next = reflector.failed(&reason, now, jitter);

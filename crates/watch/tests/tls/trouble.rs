@@ -139,7 +139,8 @@ async fn a_busy_server_is_left_alone_as_long_as_it_asks() {
     assert_eq!(seen, ["restart 429", "start", "end"]);
     let requests = server.requests_for(SERVICES);
     let wait = requests[1].at - requests[0].at;
-    assert!((1..3).contains(&wait.as_secs()), "{wait:?}");
+    // The longest wait is tested on paused time.
+    assert!(wait >= Duration::from_secs(1), "{wait:?}");
 }
 
 #[tokio::test]

@@ -240,7 +240,9 @@ fn unreadable_source_ranges_alone_close_their_family() {
         (json!(["nonsense", "10.0.0.0/8", "2001:db8::/32"]), &["10.0.0.0/8", "2001:db8::/32"], 0),
         (json!(["nonsense", "0.0.0.0/0"]), &[v6], 1),
         (json!(["10.0.0.0/8"]), &["10.0.0.0/8"], 0),
-        (json!(["", " "]), &[], 0),
+        // Kubernetes refuses blank entries. With nothing else in the list, they do not say who may connect.
+        (json!(["", " "]), &[v4, v6], 2),
+        (json!(["", "10.0.0.0/8"]), &["10.0.0.0/8"], 0),
         (json!([]), &[], 0),
         (json!(null), &[], 0),
     ];

@@ -92,6 +92,44 @@ async fn a_streamed_list_without_an_end_mark_is_replaced_by_pages() {
     assert!(wait <= Duration::from_millis(252), "{wait:?}");
 }
 
+/// Returns a streamed list of four objects, then an event every 20 s, and no end.
+fn without_an_end(event: &str) -> Answer {
+    let pair = || [Step::Wait(Duration::from_secs(20)), Step::Send(event.into())];
+    let objects = [added("a", "3"), added("b", "4"), added("c", "5"), added("d", "6")];
+    let objects = objects
+        .into_iter()
+        .flat_map(|object| [Step::Wait(Duration::from_secs(20)), Step::Send(object.into())]);
+    steps(objects.chain((0..40).flat_map(|_| pair())).collect::<Vec<_>>())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_list_with_changes_and_no_end_mark_is_replaced_by_pages_for_good() {
+    let gone = frame("DELETED", &service("a", "12"));
+    for event in [frame("MODIFIED", &service("a", "11")), gone, bookmark("11")] {
+        let log =
+            services([without_an_end(&event), ok(page(&[service("a", "3")], "9", "")), status(410)]).await;
+        assert_eq!(log.queries(), [STREAM, "limit=500", "resourceVersion=9", "limit=500"], "{event}");
+        let reason = "relist: the list did not end within 60 s of its first change: ";
+        let reasons: Vec<_> = log.events.iter().filter(|event| event.starts_with("relist")).collect();
+        assert!(reasons[0].starts_with(reason), "{reasons:?}");
+        // The first change came after 100 s.
+        let wait = log.times[1].checked_sub(Duration::from_secs(160)).unwrap();
+        assert!(wait <= Duration::from_millis(252), "{wait:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streamed_list_may_take_long_while_its_objects_come() {
+    let objects = (0..30)
+        .flat_map(|n| [Step::Send(added(&format!("s{n}"), "3").into()), Step::Wait(Duration::from_secs(20))]);
+    let last = frame("MODIFIED", &service("s1", "9"));
+    let rest =
+        [Step::Send(last.into()), Step::Wait(Duration::from_secs(20)), Step::Send(end_mark("10").into())];
+    let log = services([steps(objects.chain(rest).collect::<Vec<_>>())]).await;
+    assert_eq!(log.events.iter().filter(|event| *event == "end").count(), 1, "{:?}", log.events);
+    assert_eq!(log.queries(), [STREAM, "resourceVersion=10"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_server_that_cannot_stream_lists_is_asked_for_pages_at_once_and_ever_after() {
     let message = "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled";
