@@ -90,8 +90,8 @@ impl Recorder {
     /// Holds the next call of `apply`, without a lock. The first channel receives when it has begun; it ends when the second
     /// one is sent to or dropped.
     pub(super) fn hold_apply(&self) -> (Receiver<()>, Sender<()>) {
-        let ((begin, begun), (release, released)) = (mpsc::channel(), mpsc::channel());
-        self.lock().held = Some((begin, released));
+        let ((entry, begun), (release, released)) = (mpsc::channel(), mpsc::channel());
+        self.lock().held = Some((entry, released));
         (begun, release)
     }
 
@@ -172,9 +172,9 @@ impl Dataplane for Recorder {
 
     fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
         let held = self.lock().held.take();
-        if let Some((begin, released)) = held {
+        if let Some((entry, released)) = held {
             // A test that has failed has dropped its ends.
-            let _ = begin.send(());
+            let _ = entry.send(());
             let _ = released.recv();
         }
         assert!(self.lock().is_in_sync, "changes are applied only in sync");

@@ -57,7 +57,7 @@ fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() 
         let name_of_port = work.changes[0].name.clone();
         let udp = vec![UdpService { name: name_of_port, frontends: Vec::new(), serving: Vec::new() }];
         let health_checks = vec![check_port(name, Some(30_000))];
-        handle.work(Family::Ipv4, Work { udp, health_checks, ..work });
+        handle.work(Family::Ipv4, Work { health_checks, udp, ..work });
     }
     handle.sender.put(|pending| {
         assert_eq!(pending.families.ipv4.changes(), names.len());
