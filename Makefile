@@ -29,7 +29,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-peers lint doc unit vm-test vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-peers lint doc unit vm-test vm-steps vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -42,6 +42,7 @@ demo: packages-base
 ## Run format check, lints, dependency checks, docs and all tests, including packet tests, some of them on Debian's
 ## kernel, too. Needs root.
 test: packages-base lint deny doc vm-test unit
+	@$(AGAIN)
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that needs one of these programs fails without it. Without this variable the test would be skipped.
@@ -84,8 +85,16 @@ VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: r
 PACKETS := --test affinity --test balance --test counters --test decisions --test frontends --test masquerade --test refusals --test random
 # A random world takes minutes in an emulated guest.
 GUEST_IPVS_PACKETS := PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS) -- ipvs::
+# Prints how many tests failed in a guest and were run once more, and which.
+AGAIN := echo "tests that failed in a guest and were run once more: $$(cat target/vm/again 2>/dev/null | wc -l)"; \
+	cat target/vm/again 2>/dev/null || true
+
+# They are printed after a failure, too.
 vm-test: packages-base packages-vm
 	@rm -f target/vm/again
+	@$(MAKE) --no-print-directory VM_SKIP='$(VM_SKIP)' vm-steps; status=$$?; $(AGAIN); exit $$status
+
+vm-steps:
 	$(CARGO) build --quiet --locked --workspace --all-features
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test conntrack --test iptables --test ipvs \
 		--test random -- $(addprefix --skip ,$(VM_SKIP))
@@ -98,19 +107,20 @@ vm-test: packages-base packages-vm
 		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module $(GUEST) --test modes -- has_no_ipvs || exit 1; \
 	done
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
-	@echo "tests that failed in a guest and were run once more: $$(cat target/vm/again 2>/dev/null | wc -l)"
-	@cat target/vm/again 2>/dev/null || true
 
 ## Run all tests on Debian's kernel: half a day if the guest is emulated.
 vm-test-all: VM_SKIP :=
 vm-test-all: export VM_TIMEOUT := 21600
 vm-test-all: vm-test
 
+# Test programs that need neither root nor packets: property tests, and what the pages say about the code.
+CHECKED := --test messages --test watches --test adding_a_mode --test architecture
+
 ## Run after each change: format check, lints, unit tests and property tests.
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings
-	$(TESTS) --lib --bins
+	$(TESTS) --lib --bins $(CHECKED)
 
 ## Run the tests of one mode, with real packets. Needs root; test-ipvs runs in a guest, without the slowest tests.
 test-nftables: root packages-base

@@ -280,7 +280,7 @@ pub struct FieldError {
 
 /// The kind of mistake in a [`FieldError`]. The names are those of `metav1.CauseType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the names are those of the API")]
 pub enum CauseReason {
     FieldValueRequired,
     FieldValueInvalid,

@@ -85,10 +85,9 @@ fn of_service(service: &Service) -> Vec<Variable> {
         if index == 0 {
             all.push(variable(format!("{prefix}_PORT"), url.clone()));
         }
-        let protocol = port.protocol.as_str();
-        let link = format!("{prefix}_PORT_{}_{}", port.number, protocol.to_uppercase());
+        let link = format!("{prefix}_PORT_{}_{}", port.number, port.protocol);
         all.push(variable(link.clone(), url));
-        all.push(variable(format!("{link}_PROTO"), protocol.to_owned()));
+        all.push(variable(format!("{link}_PROTO"), lower(port.protocol)));
         all.push(variable(format!("{link}_PORT"), port.number.to_string()));
         all.push(variable(format!("{link}_ADDR"), ip.to_string()));
     }
@@ -103,8 +102,12 @@ fn variable_name(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
+fn lower(protocol: Protocol) -> String {
+    protocol.name().to_ascii_lowercase()
+}
+
 fn url(protocol: Protocol, ip: IpAddr, port: u16) -> String {
-    format!("{}://{}", protocol.as_str(), SocketAddr::new(ip, port))
+    format!("{}://{}", lower(protocol), SocketAddr::new(ip, port))
 }
 
 impl Options {

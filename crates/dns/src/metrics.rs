@@ -247,6 +247,11 @@ mod tests {
         ] {
             assert!(text.lines().any(|line| line == sample), "{sample} is not in:\n{text}");
         }
+        for family in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+            let name = |line: &str| line.split([' ', '{']).next().map(|name| name.replace("_count", ""));
+            let mut samples = text.lines().filter(|line| name(line).as_deref() == Some(family));
+            assert!(samples.any(|line| !line.ends_with(" 0")), "{family} shows 0 only");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use portolan_net::Protocol;
 use serde::Deserialize;
 
 use crate::label::is_label;
@@ -33,38 +34,6 @@ impl ObjectName {
     /// Makes a name from its parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
-    }
-}
-
-/// Protocol of a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-    /// SCTP.
-    Sctp,
-}
-
-impl Protocol {
-    /// Returns the protocol in lower case, as names and variables have it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Sctp => "sctp",
-        }
-    }
-
-    fn from_api(text: Option<&str>) -> Option<Self> {
-        match text {
-            // The API server's default.
-            None | Some("" | "TCP") => Some(Self::Tcp),
-            Some("UDP") => Some(Self::Udp),
-            Some("SCTP") => Some(Self::Sctp),
-            Some(_) => None,
-        }
     }
 }
 
@@ -325,5 +294,15 @@ fn port(raw: RawPort) -> Option<Port> {
         return None;
     }
     let number = u16::try_from(raw.port?).ok().filter(|number| *number > 0)?;
-    Some(Port { name: name.into(), protocol: Protocol::from_api(raw.protocol.as_deref())?, number })
+    Some(Port { name: name.into(), protocol: protocol(raw.protocol.as_deref())?, number })
+}
+
+fn protocol(text: Option<&str>) -> Option<Protocol> {
+    match text {
+        None | Some("") => Some(Protocol::default()),
+        Some("TCP") => Some(Protocol::Tcp),
+        Some("UDP") => Some(Protocol::Udp),
+        Some("SCTP") => Some(Protocol::Sctp),
+        Some(_) => None,
+    }
 }

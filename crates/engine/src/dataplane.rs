@@ -7,7 +7,7 @@
 //! ```text
 //!         Table, Changes                        messages
 //!  engine ───────────────> Dataplane: plan ───────────────> kernel
-//!         <─────────────── Commit, Error  <─── read ───────
+//!         <─────────────── Commit, Error  <── what it has ─
 //! ```
 //!
 //! What the owner guarantees:

@@ -406,26 +406,6 @@ fn everything_is_compared_once_an_hour() {
 }
 
 #[test]
-fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() {
-    let recorder = Recorder::at("here");
-    let mut bench = Bench::in_sync(&recorder, timing());
-    let names: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
-    for number in 0..1_000_000 {
-        let name = &names[number % names.len()];
-        bench.handle.work(
-            Family::Ipv4,
-            Work { health_checks: vec![check_port(name, Some(30_000))], ..work(&[name]) },
-        );
-    }
-    bench.handle.sender.put(|pending| {
-        assert_eq!(pending.families.ipv4.changes(), names.len());
-        assert_eq!(pending.families.ipv4.others(), [work::TRIGGERS_MAX, 0, names.len()]);
-    });
-    let report = bench.one_report();
-    assert_eq!((report.changed.len(), report.objects.services), (names.len(), 1_000_000));
-}
-
-#[test]
 fn a_snapshot_shows_the_table_and_what_waits() {
     let (recorder, next) = (Recorder::at("here"), Recorder::at("there"));
     let mut bench = Bench::in_sync(&recorder, timing());

@@ -158,6 +158,19 @@ fn another_data_plane_replaces_it() {
 }
 
 #[test]
+fn the_page_lists_the_methods_of_the_trait() {
+    let page = include_str!("../../../docs/adding-a-mode.md");
+    let (_, section) = page.split_once("\n## What a mode does\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let listed = section.lines().filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0));
+    let code = include_str!("../src/dataplane.rs");
+    let (_, code) = code.split_once("\npub trait Dataplane {\n").unwrap();
+    let (code, _) = code.split_once("\n}\n").unwrap();
+    let methods = code.lines().filter_map(|line| Some(line.strip_prefix("    fn ")?.split_once('(')?.0));
+    assert_eq!(listed.collect::<Vec<_>>(), methods.collect::<Vec<_>>());
+}
+
+#[test]
 fn the_page_shows_this_code() {
     let page = include_str!("../../../docs/adding-a-mode.md");
     let code = include_str!("adding_a_mode/recording.rs");

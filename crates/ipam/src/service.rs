@@ -12,7 +12,7 @@ pub const NONE: &str = "None";
 
 /// `spec.type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "the names are those of the API")]
 pub enum ServiceType {
     #[default]
     ClusterIp,

@@ -5,8 +5,7 @@
 //! label values at run time. A [`Registry`] prints metrics. [`ProxyMetrics`] lists the metrics of this program. There are
 //! no globals.
 
-// Every number of the text format is an f64.
-#![allow(clippy::cast_precision_loss)]
+#![allow(clippy::cast_precision_loss, reason = "every number of the text format is an f64")]
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;

@@ -2,7 +2,12 @@
 //! in memory and the one in a file.
 //!
 //! `cargo run --release -p portolan-serve --example creates`
-#![allow(missing_docs, clippy::unwrap_used, clippy::cast_precision_loss)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    reason = "an example stops at the first surprise"
+)]
 
 use std::{
     sync::Arc,

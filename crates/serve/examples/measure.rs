@@ -2,7 +2,13 @@
 //! them, memory.
 //!
 //! `cargo run --release -p portolan-serve --example measure`
-#![allow(missing_docs, clippy::unwrap_used, clippy::indexing_slicing, clippy::cast_precision_loss)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::cast_precision_loss,
+    reason = "an example stops at the first surprise"
+)]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

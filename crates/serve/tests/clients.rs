@@ -1,5 +1,12 @@
 //! What clients such as kubectl ask besides objects: Pods, questions about themselves, warnings, paths, enumerations.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
 
 mod common;
 

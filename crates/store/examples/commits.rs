@@ -13,9 +13,10 @@
     clippy::panic,
     clippy::indexing_slicing,
     unreachable_pub,
-    dead_code
+    dead_code,
+    reason = "an example stops at the first surprise"
 )]
-#![allow(clippy::cast_precision_loss)]
+#![allow(clippy::cast_precision_loss, reason = "these figures are rounded when they are printed")]
 
 #[path = "../tests/stores/support/etcd.rs"]
 mod etcd;

@@ -56,6 +56,12 @@ fn the_documented_crates_are_those_of_the_workspace() {
     assert_eq!(documented(), built());
 }
 
+#[test]
+fn the_architecture_is_read_in_one_sitting() {
+    let lines = std::fs::read_to_string(workspace().join("ARCHITECTURE.md")).unwrap().lines().count();
+    assert!(lines <= 200, "ARCHITECTURE.md has {lines} lines: details belong into the head of their crate");
+}
+
 /// The names of a package and of all packages that a build of it contains.
 fn closure(package: &str) -> BTreeSet<String> {
     let arguments = ["tree", "--offline", "--package", package, "--edges", "normal", "--prefix", "none"];

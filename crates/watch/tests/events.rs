@@ -1,6 +1,12 @@
 //! Events against the project's own API server, which validates and stores them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

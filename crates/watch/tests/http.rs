@@ -1,6 +1,12 @@
 //! The watcher over real sockets, against a scripted API server that speaks raw HTTP/1.1.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)] // helpers of tests
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test stops at the first surprise"
+)]
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};

@@ -379,7 +379,7 @@ fn leading(owners: &[Pointer]) -> &[Pointer] {
 fn protocol(label: &[u8]) -> Option<Protocol> {
     let all = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
     let label = label.strip_prefix(b"_")?;
-    all.into_iter().find(|protocol| label.eq_ignore_ascii_case(protocol.as_str().as_bytes()))
+    all.into_iter().find(|protocol| label.eq_ignore_ascii_case(protocol.name().as_bytes()))
 }
 
 /// Finds `10-1-2-3.namespace.pod`. Every namespace exists there, because the names do not depend on objects.

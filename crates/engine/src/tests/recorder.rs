@@ -1,6 +1,7 @@
 //! A data plane that records its calls, fails on demand, and holds its owner to the guarantees of the trait.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ struct Shared {
     waits: Vec<Duration>,
     /// How many collections are not the last.
     garbage: usize,
+    /// The next call of `apply` sends to the first, and waits for the second.
+    held: Option<(Sender<()>, Receiver<()>)>,
 }
 
 #[derive(Debug, Clone)]
@@ -82,6 +85,14 @@ impl Recorder {
 
     pub(super) fn has_garbage(&self, collections: usize) {
         self.lock().garbage = collections;
+    }
+
+    /// Holds the next call of `apply`, without a lock. The first channel receives when it has begun; it ends when the second
+    /// one is sent to or dropped.
+    pub(super) fn hold_apply(&self) -> (Receiver<()>, Sender<()>) {
+        let ((entry, begun), (release, released)) = (mpsc::channel(), mpsc::channel());
+        self.lock().held = Some((entry, released));
+        (begun, release)
     }
 
     pub(super) fn lose_rules(&self) {
@@ -160,6 +171,12 @@ impl Dataplane for Recorder {
     }
 
     fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        let held = self.lock().held.take();
+        if let Some((entry, released)) = held {
+            // A test that has failed has dropped its ends.
+            let _ = entry.send(());
+            let _ = released.recv();
+        }
         assert!(self.lock().is_in_sync, "changes are applied only in sync");
         self.given(table, changes);
         self.call(Call::Apply(names(changes))).map(|()| Commit::default())

@@ -1,5 +1,7 @@
 //! The engine's thread, in real time. These tests wait for conditions only.
 
+use portolan_model::catalog::UdpService;
+
 use super::*;
 
 #[test]
@@ -33,4 +35,42 @@ fn the_thread_ends_with_the_last_handle() {
     drop(handle);
     thread.join().unwrap();
     assert!(recorder.calls().is_empty());
+}
+
+#[test]
+fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() {
+    let recorder = Recorder::at("here");
+    let (sender, reports) = mpsc::channel();
+    let dataplanes: Vec<(Settings, Boxed)> = vec![(Settings::plain(Family::Ipv4), recorder.boxed())];
+    let timing = Timing { min_interval: Duration::ZERO, ..Timing::default() };
+    let report = move |report| drop(sender.send(report));
+    let (handle, thread) = spawn(dataplanes, timing, report).unwrap();
+    handle.start();
+    assert!(reports.recv().unwrap().full);
+    let (begun, release) = recorder.hold_apply();
+    handle.work(Family::Ipv4, work(&["a"]));
+    begun.recv().unwrap();
+    let names: Vec<String> = (0..10).map(|number| format!("web-{number}")).collect();
+    for number in 0..1_000_000 {
+        let name = &names[number % names.len()];
+        let work = work(&[name]);
+        let name_of_port = work.changes[0].name.clone();
+        let udp = vec![UdpService { name: name_of_port, frontends: Vec::new(), serving: Vec::new() }];
+        let health_checks = vec![check_port(name, Some(30_000))];
+        handle.work(Family::Ipv4, Work { health_checks, udp, ..work });
+    }
+    handle.sender.put(|pending| {
+        assert_eq!(pending.families.ipv4.changes(), names.len());
+        assert_eq!(pending.families.ipv4.others(), [crate::work::TRIGGERS_MAX, names.len(), names.len()]);
+    });
+    assert!(reports.try_recv().is_err(), "the commit goes on");
+    release.send(()).unwrap();
+    assert_eq!(reports.recv().unwrap().changed.len(), 1, "what was committed meanwhile");
+    let report = reports.recv().unwrap();
+    let sizes = (report.changed.len(), report.udp.len(), report.triggers.len());
+    assert_eq!(sizes, (names.len(), names.len(), crate::work::TRIGGERS_MAX));
+    assert_eq!(report.objects.services, 1_000_000);
+    handle.stop();
+    thread.join().unwrap();
+    assert!(reports.recv().is_err(), "one commit for all of them");
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use portolan_engine::Driven;
 use portolan_iptables::{Programs, Variant};
@@ -208,8 +208,7 @@ fn a_retiring_data_plane_keeps_connections() {
         for _ in 0..100 {
             assert!(ipvs.remove_part(None).unwrap(), "its connection is there");
         }
-        let due = ipvs.removal_due().expect("it only waits");
-        assert!(due > Instant::now() && due < Instant::now() + Duration::from_secs(5));
+        assert!(ipvs.removal_due().is_some(), "it waits for the next look");
         assert!(works(&mut client, &mut server));
         assert_eq!(addresses()[0], format!("{SERVICE}/32"));
         // A data plane that takes over again finds the connection.

@@ -168,7 +168,12 @@ proptest! {
     #[test]
     fn cut_off_input_is_an_error(seed in any::<u64>(), cut in 0.0..1.0_f64) {
         let slice = random_slice(&mut Rng::new(seed), 1, 0, &Ranges::example()).to_string();
-        #[allow(clippy::cast_sign_loss, clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+        #[allow(
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            reason = "a part of a short length"
+        )]
         let length = (slice.len() as f64 * cut) as usize;
         prop_assert!(decode_endpoint_slice(&slice.as_bytes()[..length]).is_err());
     }

@@ -75,7 +75,7 @@ fn yaml(path: &str, value: &str) -> String {
 }
 
 /// Tests one field: its default, some values with their meaning, and bad values with a part of their message.
-#[allow(clippy::needless_pass_by_value)] // calls read better without `&`
+#[allow(clippy::needless_pass_by_value, reason = "calls read better without `&`")]
 fn field<T: PartialEq + Debug>(
     path: &str,
     get: impl Fn(Configuration) -> T,

@@ -328,6 +328,12 @@ impl ProxyMetrics {
         &self.version
     }
 
+    /// Returns how many metrics there are, with those that the page leaves out because they have no samples.
+    #[cfg(test)]
+    pub(super) fn registered(&self) -> usize {
+        self.registry.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len()
+    }
+
     /// Returns the whole page.
     pub fn page(&self) -> String {
         self.registry.page()

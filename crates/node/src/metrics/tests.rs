@@ -179,6 +179,49 @@ fn the_golden_list() {
     insta::assert_snapshot!("golden_list", list);
 }
 
+/// A metric that the code moves but that the page never shows would be 0 for ever.
+#[test]
+fn every_metric_has_a_value_that_is_not_zero() {
+    // Nothing is hidden or disabled. The kernel's figures of a process that has just begun, in a new network namespace.
+    const MAY_BE_ZERO: [&str; 5] = [
+        "disabled_metrics_total",
+        "hidden_metrics_total",
+        "process_cpu_seconds_total",
+        "process_network_receive_bytes_total",
+        "process_network_transmit_bytes_total",
+    ];
+    let relays = RelayMeasures {
+        open: 1,
+        accepted: 2,
+        no_room: 3,
+        unknown: 4,
+        attempts_failed: 5,
+        all_failed: 6,
+        expired: 7,
+        flows: 8,
+        flows_open: 9,
+        datagrams_lost: 10,
+        bytes_to_endpoints: 11,
+        bytes_to_clients: 12,
+        failing: 13,
+        is_redirected: true,
+    };
+    let metrics = metrics()
+        .with_process()
+        .with_packet_counters(counted)
+        .with_relays(move || Some(relays))
+        .with_ipvs(|_| Some(2))
+        .with_watch_ages(|_| Some(Duration::from_millis(2500)));
+    touch_everything(&metrics);
+    metrics.config_reload(Reload::Ok);
+    let page = read(&metrics.page()).expect("a valid page");
+    assert_eq!(page.len(), metrics.registered(), "some have no samples");
+    let is_zero = |shown: &&exposition::Shown| shown.samples.iter().all(|sample| sample.value.abs() <= 0.0);
+    let zero = page.iter().filter(is_zero).map(|shown| shown.name.as_str());
+    let zero: Vec<&str> = zero.filter(|name| !MAY_BE_ZERO.contains(name)).collect();
+    assert_eq!(zero, [""; 0]);
+}
+
 /// The metrics of kube-proxy 1.36 in nftables and in iptables mode.
 #[test]
 fn every_metric_of_kube_proxy_is_there() {

@@ -60,3 +60,36 @@ impl Running {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_engine::Timing;
+    use portolan_model::NodePortAddresses;
+    use portolan_model::catalog::PerFamily;
+
+    use super::*;
+
+    #[test]
+    fn an_engine_whose_thread_has_ended_is_named() {
+        let (engine, engine_thread) = portolan_engine::spawn(Vec::new(), Timing::default(), |_| {}).unwrap();
+        let none = NodePortAddresses::Addresses(Vec::new());
+        let node_ports = PerFamily { ipv4: none.clone(), ipv6: none };
+        let running = Running {
+            engine,
+            engine_thread,
+            flows: CleanerThread::spawn(node_ports, |_| {}).unwrap(),
+            settings: Vec::new(),
+            health_checks: Vec::new(),
+            unsynced: Vec::new(),
+            unverified: Vec::new(),
+            planes: Vec::new(),
+            removes_leftovers: false,
+        };
+        assert_eq!(running.ended_thread(), None);
+        running.engine.stop();
+        while !running.engine_thread.is_finished() {
+            std::thread::yield_now();
+        }
+        assert_eq!(running.ended_thread(), Some("engine"));
+    }
+}

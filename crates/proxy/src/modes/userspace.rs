@@ -5,8 +5,6 @@
 //! with its last connection or at its deadline.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use portolan_engine::{Claims, Error, Table};
@@ -15,9 +13,9 @@ use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Capture, Family, Settings};
 use portolan_nftables::{CAPTURE_TABLE, CONNECTIONS_TABLE, Listeners, Nftables};
 use portolan_node::config::{Configuration, Mode};
-use portolan_node::metrics::{ProxyMetrics, RelayMeasures};
+use portolan_node::metrics::ProxyMetrics;
 use portolan_node::sysctl::Wanted;
-use portolan_relay::{Counters, Handle, Ports};
+use portolan_relay::{Handle, Ports};
 use portolan_userspace::{Remains, Userspace, spawn_translated};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -28,6 +26,10 @@ use super::{
 };
 use crate::checks::Finding;
 use crate::node_settings::KernelSettings;
+
+pub(crate) use counters::RelayCounters;
+
+mod counters;
 
 /// How long the former relay still accepts after capturing has ended. Handshakes that are under way complete in this
 /// time.
@@ -332,8 +334,8 @@ impl Relays {
 
     /// Returns the name of a relay's thread that has ended although traffic is captured for it.
     pub(crate) fn ended_thread(&self) -> Option<&'static str> {
-        let mut relays = self.current.iter().chain(&self.former);
-        relays.any(|relay| relay.is_captured_for() && !relay.is_running()).then_some("relay")
+        let relays = self.current.iter().chain(&self.former);
+        ended_thread(relays.map(|relay| (relay.is_captured_for(), relay.is_running())))
     }
 
     fn get(&mut self, options: &portolan_relay::Options) -> Result<Handle, Error> {
@@ -398,43 +400,9 @@ impl Relays {
     }
 }
 
-/// The counters of all relays of this process.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RelayCounters {
-    relays: Arc<Mutex<Vec<Arc<Counters>>>>,
-    /// Whether the newest relay gets redirected packets.
-    is_redirected: Arc<AtomicBool>,
-}
-
-impl RelayCounters {
-    fn add(&self, counters: Arc<Counters>, is_redirected: bool) {
-        self.is_redirected.store(is_redirected, Ordering::Relaxed);
-        self.relays.lock().unwrap_or_else(PoisonError::into_inner).push(counters);
-    }
-
-    /// Returns the sums over all relays, or `None` if there never was one.
-    pub(crate) fn read(&self) -> Option<RelayMeasures> {
-        let relays = self.relays.lock().unwrap_or_else(PoisonError::into_inner);
-        let sum = |which: fn(&Counters) -> &std::sync::atomic::AtomicU64| {
-            relays.iter().map(|counters| which(counters).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
-        };
-        (!relays.is_empty()).then(|| RelayMeasures {
-            open: sum(|counters| &counters.open),
-            accepted: sum(|counters| &counters.accepted),
-            no_room: sum(|counters| &counters.no_room),
-            unknown: sum(|counters| &counters.unknown),
-            attempts_failed: sum(|counters| &counters.attempts_failed),
-            all_failed: sum(|counters| &counters.all_failed),
-            expired: sum(|counters| &counters.expired),
-            flows: sum(|counters| &counters.flows),
-            flows_open: sum(|counters| &counters.flows_open),
-            datagrams_lost: sum(|counters| &counters.datagrams_lost),
-            bytes_to_endpoints: sum(|counters| &counters.bytes_to_backends),
-            bytes_to_clients: sum(|counters| &counters.bytes_to_clients),
-            failing: sum(|counters| &counters.failing),
-            is_redirected: self.is_redirected.load(Ordering::Relaxed),
-        })
-    }
+/// Takes of each relay whether traffic is captured for it and whether its thread runs.
+fn ended_thread(mut relays: impl Iterator<Item = (bool, bool)>) -> Option<&'static str> {
+    relays.any(|(is_captured_for, is_running)| is_captured_for && !is_running).then_some("relay")
 }
 
 #[cfg(test)]
@@ -453,5 +421,12 @@ mod tests {
         assert!(capture == Capture::Tproxy && reason.contains("no iptables"), "{reason}");
         assert_eq!(chosen(Some(Capture::Redirect), None, Some("no iptables")).0, Capture::Redirect);
         assert_eq!(chosen(Some(Capture::Tproxy), Some("no nft_tproxy"), None).0, Capture::Tproxy);
+    }
+
+    #[test]
+    fn a_relay_must_run_as_long_as_traffic_is_captured_for_it() {
+        assert_eq!(ended_thread([].into_iter()), None);
+        assert_eq!(ended_thread([(true, true), (false, false), (false, true)].into_iter()), None);
+        assert_eq!(ended_thread([(true, true), (true, false)].into_iter()), Some("relay"));
     }
 }

@@ -1,7 +1,6 @@
 //! Metrics of requests and connections. They have upstream's names if upstream has the same metric.
 
-// The text format has only f64 values.
-#![allow(clippy::cast_precision_loss)]
+#![allow(clippy::cast_precision_loss, reason = "the text format has only f64 values")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

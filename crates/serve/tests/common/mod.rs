@@ -1,5 +1,5 @@
 //! A small blocking HTTP client over loopback, so that the tests see the bytes that any client sees.
-#![allow(dead_code, missing_docs, unreachable_pub)]
+#![allow(dead_code, missing_docs, unreachable_pub, reason = "each test program uses a part of it")]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},

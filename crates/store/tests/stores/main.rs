@@ -1,7 +1,14 @@
 //! One test suite for every store: in memory, in a file, and in etcd.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
-#![allow(unreachable_pub, clippy::unused_async)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    missing_docs,
+    reason = "a test stops at the first surprise"
+)]
+#![allow(unreachable_pub, clippy::unused_async, reason = "the stores have the same functions")]
 
 mod crash;
 mod servers;

@@ -62,7 +62,7 @@ fn broken() -> RestartReason {
 }
 
 /// Reports a failure without jitter.
-#[allow(clippy::needless_pass_by_value)]
+#[allow(clippy::needless_pass_by_value, reason = "calls read better without `&`")]
 fn fail(reflector: &mut Reflector, reason: RestartReason) -> Next {
     reflector.failed(&reason, Instant::now(), 0.0)
 }

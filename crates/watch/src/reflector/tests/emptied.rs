@@ -17,7 +17,7 @@ fn empty_list(reflector: &mut Reflector, now: Instant) -> Result<bool, RestartRe
     if streams { reflector.bookmark("20", true, now) } else { reflector.page(page("20", ""), now) }
 }
 
-#[allow(clippy::needless_pass_by_value)]
+#[allow(clippy::needless_pass_by_value, reason = "calls read better without `&`")]
 fn doubted(outcome: Result<bool, RestartReason>) -> Option<(usize, bool)> {
     match outcome {
         Err(RestartReason::Emptied { known, first }) => Some((known, first)),
