@@ -232,6 +232,10 @@ impl<K: Kernel, C: Clock, R: FnMut(Cleaned)> Worker<K, C, R> {
 impl Inbox {
     /// Waits until there is something to do. Returns false if the thread is to end.
     fn wait(&mut self, clock: &impl Clock) -> bool {
+        // A clean-up that just ended may have received the request to end.
+        if self.stopped {
+            return false;
+        }
         let due = Family::BOTH.into_iter().filter_map(|family| self.lanes.get(family).due()).min();
         match clock.take_before(&self.receiver, due) {
             Received::Value(mail) => self.open(mail),

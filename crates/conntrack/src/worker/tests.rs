@@ -263,6 +263,26 @@ fn dropping_the_thread_ends_a_clean_up_and_its_deletions() {
     assert_eq!(reports.iter().count(), 1, "what waited is forgotten");
 }
 
+#[test]
+fn dropping_the_thread_during_a_clean_up_ends_it_if_nothing_else_waits() {
+    let (entered, inside) = channel();
+    let (thread, _reports) = start(move |_, spare| {
+        entered.send(()).unwrap();
+        while !spare(&flow(FRONTEND, "10.1.0.6:53")) {
+            std::thread::yield_now();
+        }
+        Ok(Report::default())
+    });
+    let (ended, end) = channel();
+    thread.requests().request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    inside.recv_timeout(WITHIN).unwrap();
+    std::thread::spawn(move || {
+        drop(thread);
+        ended.send(()).unwrap();
+    });
+    end.recv_timeout(WITHIN).expect("the end of the thread");
+}
+
 /// Returns the verdicts of a check with a node port for a stale flow to that port, at three addresses.
 fn node_port_verdicts(check: &Check) -> [Verdict; 3] {
     ["192.0.2.1:30053", "192.0.2.2:30053", "127.0.0.1:30053"].map(|at| check.judge(&flow(at, at)))
