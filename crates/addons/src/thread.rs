@@ -23,8 +23,9 @@ where
     let (running, ended) = oneshot::channel::<()>();
     let stopping = stopping.clone();
     let body = move || {
-        // Dropped at the end of the thread, also after a panic.
+        // Dropped at the end of the thread, also after a panic, and after the runtime, whose tasks have the part's sockets.
         let _running = running;
+        let runtime = runtime;
         runtime.block_on(part(stopping));
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(body).map_err(failed)?;
