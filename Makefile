@@ -41,8 +41,10 @@ demo: packages-base
 
 ## Run format check, lints, dependency checks, docs and all tests, including packet tests, some of them on Debian's
 ## kernel, too. Needs root.
-test: packages-base lint deny doc vm-test unit
-	@$(AGAIN)
+# Everything is built first, so that neither waits for the other's build.
+test: root packages-base packages-test packages-vm lint deny doc
+	$(TESTS) --no-run
+	@MAKE="$(MAKE)" tests/side_by_side vm-test unit; status=$$?; $(AGAIN); exit $$status
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that needs one of these programs fails without it. Without this variable the test would be skipped.
