@@ -96,8 +96,9 @@ vm-test: packages-base packages-vm
 	@rm -f target/vm/again
 	@$(MAKE) --no-print-directory VM_SKIP='$(VM_SKIP)' vm-steps; status=$$?; $(AGAIN); exit $$status
 
+# Not by `cargo build`: it would make other binaries at the same place, and tests that run beside this one start them.
 vm-steps:
-	$(CARGO) build --quiet --locked --workspace --all-features
+	$(TESTS) --no-run
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test conntrack --test iptables --test ipvs \
 		--test random -- $(addprefix --skip ,$(VM_SKIP))
 	$(GUEST_IPVS_PACKETS)
