@@ -146,17 +146,18 @@ fn load_balancer_addresses_are_checked() {
         put(Resource::Service, &object);
         put(Resource::IpAddress, &address(cluster_ip, name));
     };
-    balanced("good", "10.96.0.1", "192.0.2.1");
+    // The server itself gives 10.96.0.1 to `default/kubernetes`, at any moment.
+    balanced("good", "10.96.1.1", "192.0.2.1");
     record("192.0.2.1", "good");
-    balanced("foreign", "10.96.0.2", "198.51.100.1");
+    balanced("foreign", "10.96.1.2", "198.51.100.1");
     let range = ["--load-balancer-ip-range", "192.0.2.0/28"];
     let (code, findings, text) = check(&range);
     assert_eq!((code, findings), (0, vec![]), "{text}");
     // Another Service with the address, one with an address that is not recorded, one from a former range, and an
     // address without a Service.
-    balanced("twin", "10.96.0.3", "192.0.2.1");
-    balanced("lost", "10.96.0.4", "192.0.2.2");
-    balanced("kept", "10.96.0.5", "203.0.113.9");
+    balanced("twin", "10.96.1.3", "192.0.2.1");
+    balanced("lost", "10.96.1.4", "192.0.2.2");
+    balanced("kept", "10.96.1.5", "203.0.113.9");
     record("203.0.113.9", "kept");
     record("192.0.2.9", "nobody");
     let (code, findings, text) = check(&range);

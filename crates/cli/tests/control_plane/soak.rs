@@ -41,7 +41,7 @@ fn the_ordinary_controllers_leave_nothing_behind() {
     let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").ok().map(|text| text.parse().unwrap());
     let length = Duration::from_secs(seconds.unwrap_or(12));
     let site = Arc::new(Site::start(Backing::File, &["--event-ttl", "5s"]).unwrap());
-    let soak = Soak { site: Arc::clone(&site), over: Arc::default(), writes: Arc::default() };
+    let soak = Soak { site: Arc::clone(&site), over: Arc::default(), quiet: Arc::default(), writes: Arc::default() };
     soak.prepare();
 
     let elections: Vec<_> = (0..ELECTIONS * CANDIDATES)
@@ -70,11 +70,12 @@ fn the_ordinary_controllers_leave_nothing_behind() {
     let terms: Vec<Vec<Term>> = elections.into_iter().map(join).collect();
     workers.into_iter().for_each(join);
     one_leader_at_a_time(&terms);
+    soak.mirrors_are_right();
+    soak.quiet.store(true, Ordering::SeqCst);
     for (path, watch) in watches {
         let (seen, now) = (join(watch), soak.list(path));
         assert_eq!(seen, now, "{path}");
     }
-    soak.mirrors_are_right();
     let (memory, disk) = early.unwrap();
     let late = (site.server(0).resident().unwrap(), bytes_below(&file));
     let fewest = renewals_of_each(&terms).into_iter().min().unwrap();
@@ -93,6 +94,8 @@ fn the_ordinary_controllers_leave_nothing_behind() {
 struct Soak {
     site: Arc<Site>,
     over: Arc<AtomicBool>,
+    /// Nothing is written any more, and the server's own controllers have followed.
+    quiet: Arc<AtomicBool>,
     writes: Arc<AtomicU64>,
 }
 
@@ -238,8 +241,7 @@ impl Soak {
         let mut client = self.client();
         let (mut seen, mut from) = listed(&mut client, path);
         loop {
-            let was_over = self.is_over();
-            let target = was_over.then(|| listed(&mut client, path).0);
+            let target = self.quiet.load(Ordering::SeqCst).then(|| listed(&mut client, path).0);
             if target.as_ref() == Some(&seen) {
                 return seen;
             }
