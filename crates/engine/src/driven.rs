@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 use portolan_model::{Change, Settings};
 
 use super::state::{Reason, State};
-use super::successor::PIECE_PAUSE;
 use crate::dataplane::{Claims, Collection, Commit, Dataplane, Error, Removal, Takeover};
 use crate::table::{Changes, HealthCheckPort, Merged, Table};
+
+/// Pause between two pieces of a removal. Pending work is committed first.
+pub(super) const PIECE_PAUSE: Duration = Duration::from_millis(10);
 
 /// A data plane, and the changes that it has not been given.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::Step;
-use super::snapshot::Attempt;
+use super::attempt::Attempt;
 use super::state::Reason;
 
 /// How many successful commits a lane remembers.

@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use portolan_model::{Family, Settings};
 
+use super::attempt::{Attempt, Cause};
 use super::clock::Clock;
 use super::driven::Driven;
 use super::history::History;
 use super::retry::Retry;
-use super::snapshot::{Attempt, Cause, Drift, FamilySnapshot};
+use super::snapshot::{Drift, FamilySnapshot};
 use super::state::Reason;
 use super::successor::{Retired, Successor};
 use super::verification::Verification;

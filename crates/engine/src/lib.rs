@@ -52,6 +52,7 @@ pub mod dataplane;
 pub mod drift;
 pub mod table;
 
+mod attempt;
 mod clock;
 mod counts;
 mod driven;
@@ -72,6 +73,7 @@ use std::time::{Duration, Instant};
 use portolan_model::catalog::UdpService;
 use portolan_model::{Family, ServicePortName, Settings};
 
+pub use attempt::{Attempt, Cause, Written};
 use clock::Clock;
 pub use counts::{Counts, endpoints};
 pub use dataplane::{
@@ -82,7 +84,7 @@ pub use history::{COMMITS_KEPT, EVENTS_KEPT, Event, FAILURES_KEPT, Happening, To
 use lane::Lane;
 use pending::Pending;
 use portolan_mailbox::{Received, Receiver, Sender, mailbox};
-pub use snapshot::{Attempt, Cause, Drift, FamilySnapshot, Written};
+pub use snapshot::{Drift, FamilySnapshot};
 pub use state::{Reason, State};
 pub use table::{Changes, HealthCheckChange, HealthCheckPort, Table};
 pub use work::{ObjectChanges, Work};

@@ -5,13 +5,10 @@ use std::time::{Duration, Instant};
 use portolan_model::Settings;
 
 use super::Boxed;
-use super::driven::Plane;
+use super::driven::{PIECE_PAUSE, Plane};
 use super::retry::Retry;
 use crate::dataplane::{Claims, Commit, Dataplane, Error, Removal, Takeover};
 use crate::table::Table;
-
-/// Pause between two pieces of a removal. Pending work is committed first.
-pub(super) const PIECE_PAUSE: Duration = Duration::from_millis(10);
 
 /// A data plane that has not been able to write the table yet.
 pub(super) struct Successor {

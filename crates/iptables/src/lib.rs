@@ -99,7 +99,6 @@ mod name;
 pub mod netlink;
 mod observe;
 mod options;
-mod partial;
 mod planner;
 mod present;
 mod preview;

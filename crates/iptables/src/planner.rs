@@ -3,6 +3,8 @@
 //! The planner stores neither the forwarding table nor the rules: it makes the former rules again from the former states
 //! in the changes. A restore depends on table, changes and settings only, and its text has a stable order.
 
+mod partial;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -14,11 +16,11 @@ use super::fixed::{
     self, CANARY, FILTER_CHAINS, FILTER_FIRST, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, PROXY_FIREWALL,
     SERVICES,
 };
-use super::partial::Partial;
 use super::rule::{self, Chain, Rule, Table};
 use super::saved::{Content, saved};
 use super::service::{Context, Service};
 use super::{Options, Present, Rules, chains, dispatch};
+use partial::Partial;
 use portolan_engine::dataplane::Refusal;
 use portolan_engine::table::{Changes, Table as Wanted};
 
@@ -358,16 +360,11 @@ impl Planner {
     }
 
     /// Writes the rules of all Services in the shared chains of a table.
-    pub(super) fn append_dispatch(
-        &self,
-        table: Table,
-        wanted: &Wanted,
-        out: &mut impl fmt::Write,
-    ) -> fmt::Result {
+    fn append_dispatch(&self, table: Table, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
         self.all_dispatch(table, wanted).try_for_each(|rule| rule::append(out, rule.chain, rule.text))
     }
 
-    pub(super) const fn context(&self) -> Context<'_> {
+    const fn context(&self) -> Context<'_> {
         Context {
             settings: &self.settings,
             options: &self.options,
@@ -425,7 +422,7 @@ fn total(chains: &[Chain]) -> usize {
     chains.iter().map(|chain| chain.rules.len()).sum()
 }
 
-pub(super) fn append_all(out: &mut impl fmt::Write, rules: Vec<Rule>) -> fmt::Result {
+fn append_all(out: &mut impl fmt::Write, rules: Vec<Rule>) -> fmt::Result {
     rules.into_iter().try_for_each(|rule| rule::append(out, rule.chain, rule.text))
 }
 

@@ -1,5 +1,8 @@
 //! The [`Dataplane`] of the IPVS mode: keeps track of the kernel's state and writes to it in order.
 
+mod comparison;
+mod retire;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,12 +13,13 @@ use super::difference::{Difference, Operation, WriteSettings};
 use super::draining::{Draining, UptimeSecs};
 use super::kernel::{Kernel, first_refusal};
 use super::refusal::{self, Refusals, Refused};
-use super::retire::Retiring;
 use super::rules::{self, Part, Rules};
 use super::{Error, Meter, Options};
+pub(super) use comparison::Read;
 use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Refusal, Removal, Takeover};
 use portolan_engine::table::{Changes, Table};
 use portolan_iptables::Programs;
+use retire::Retiring;
 
 /// What one commit has written, with all attempts that it needs. An object that the kernel refuses is not written.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,25 +44,25 @@ impl Written {
 #[derive(Debug)]
 pub struct Ipvs {
     pub(super) kernel: Kernel,
-    pub(super) programs: Programs,
-    pub(super) options: Options,
+    programs: Programs,
+    options: Options,
     pub(super) rules: Rules,
     pub(super) desired: Desired,
-    pub(super) draining: Draining,
+    draining: Draining,
     meter: Arc<Meter>,
     /// True during the comparison that follows a refusal.
-    pub(super) is_second_attempt: bool,
+    is_second_attempt: bool,
     /// What the kernel refused again.
-    pub(super) refusals: Refusals,
+    refusals: Refusals,
     /// During a comparison, the members that did not fit into a set.
-    pub(super) overflow: Vec<Refused>,
+    overflow: Vec<Refused>,
     /// Schedulers that Services ask for and the kernel lacks.
-    pub(super) missing: Vec<IpvsScheduler>,
+    missing: Vec<IpvsScheduler>,
     /// What the current commit has written.
-    pub(super) written: Written,
+    written: Written,
     /// Index of the network device; 0 before the first comparison.
     pub(super) device: u32,
-    pub(super) retiring: Option<Retiring>,
+    retiring: Option<Retiring>,
 }
 
 impl Ipvs {
@@ -108,7 +112,7 @@ impl Ipvs {
         touched
     }
 
-    pub(super) fn manner(&self) -> WriteSettings<'_> {
+    fn manner(&self) -> WriteSettings<'_> {
         WriteSettings {
             default: self.options.scheduler,
             missing: self.missing.as_slice(),
@@ -138,7 +142,7 @@ impl Ipvs {
 
     /// Writes in an order in which every packet finds what it needs: first the members of sets, then rules, virtual
     /// servers, and last the addresses that bring packets to them. Removals go in the reverse order.
-    pub(super) fn write(
+    fn write(
         &mut self,
         difference: &Difference,
         rules: Option<&rules::Present>,
@@ -194,7 +198,7 @@ impl Ipvs {
         Ok(())
     }
 
-    pub(super) fn note_draining(&mut self, difference: &Difference) {
+    fn note_draining(&mut self, difference: &Difference) {
         for (key, place) in &difference.settled {
             self.draining.remove(key, *place);
         }
@@ -222,7 +226,7 @@ impl Ipvs {
         Ok(present)
     }
 
-    pub(super) fn restore(&self, text: &str) -> Result<(), Error> {
+    fn restore(&self, text: &str) -> Result<(), Error> {
         if !text.is_empty() {
             self.programs.restore(|out| out.write_str(text)).map_err(Error::Rules)?;
         }
@@ -231,7 +235,7 @@ impl Ipvs {
 
     /// Returns true if the addresses of this node have changed. Other addresses come and go with pods and do not
     /// count.
-    pub(super) fn node_changed(&mut self) -> Result<bool, Error> {
+    fn node_changed(&mut self) -> Result<bool, Error> {
         if !self.kernel.addresses_changed(self.device)? {
             return Ok(false);
         }

@@ -9,24 +9,21 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use portolan_model::{Family, IpvsScheduler};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
+use portolan_wire::Batch;
 use portolan_wire::ipset::{self, Member};
 use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
-use portolan_wire::nfnetlink::Family as SetFamily;
 use portolan_wire::route::{self, Scope};
-use portolan_wire::{Batch, generic};
 
+use super::device::{Addresses, DEVICE, device};
 use super::difference::{Operation, Present, Real, WEIGHT};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
 use super::owners::{Evidence, Owners};
 use super::refusal::{Item, Refused};
-use super::set::{Set, Sets};
+use super::set::{Set, Sets, set_family};
 use super::{Error, module, probe};
 use portolan_sock::retry_on_change;
-use send::{Sent, encode, on_device, send};
-
-/// The network device of this mode, with kube-proxy's name. Its addresses make this host accept packets to Services.
-pub const DEVICE: &str = "kube-ipvs0";
+use send::{Sent, encode, on_device, refusal, send};
 
 /// The sockets for one family, in the network namespace of the thread that opened them.
 #[derive(Debug)]
@@ -42,21 +39,12 @@ pub struct Kernel {
     bytes: usize,
 }
 
-/// The addresses of this node in the family.
-#[derive(Debug, Clone, Default)]
-pub struct Addresses {
-    /// The addresses of our network device.
-    pub device: BTreeSet<IpAddr>,
-    /// The addresses of other devices, without loopback addresses and those of link scope.
-    pub(super) node: BTreeSet<IpAddr>,
-}
-
 impl Kernel {
     /// Opens the sockets. Returns `None` if this kernel has no IPVS.
     pub fn open(family: Family) -> Result<Option<Self>, Error> {
         let failed = Error::socket("netlink sockets");
         let mut generic = Socket::open(Protocol::Generic).map_err(&failed)?;
-        let Some(number) = number(&mut generic).map_err(Error::socket("asking for IPVS"))? else {
+        let Some(number) = probe::number(&mut generic).map_err(Error::socket("asking for IPVS"))? else {
             return Ok(None);
         };
         let events = Socket::open(Protocol::Route).map_err(&failed)?;
@@ -381,7 +369,7 @@ impl Kernel {
             |batch, operation| encode(batch, number, operation),
             |operation, errno| {
                 let gone = matches!(operation, Operation::Delete(_) | Operation::DeleteReal(..));
-                let error = || probe::refusal(operation, errno);
+                let error = || refusal(operation, errno);
                 (!gone || !matches!(errno, Errno(ESRCH) | Errno::ENOENT))
                     .then(|| Refused { item: Item::Operation(*operation), error: error() })
             },
@@ -457,31 +445,22 @@ fn config(server: &VirtualServer) -> Option<Config> {
     Some(Config { scheduler, flags: server.flags & !FLAG_HASHED, timeout: server.timeout })
 }
 
-pub(super) const fn set_family(family: Family) -> SetFamily {
-    match family {
-        Family::Ipv4 => SetFamily::IPV4,
-        Family::Ipv6 => SetFamily::IPV6,
-    }
+/// Returns the number of virtual servers of a family in the network namespace of this thread, including those of other
+/// programs. The kernel loads its module.
+pub fn count_virtual_servers(family: Family) -> Result<usize, portolan_engine::Error> {
+    let Some(mut kernel) = Kernel::open(family)? else { return Ok(0) };
+    Ok(kernel.virtual_servers()?.len())
 }
 
-/// Returns the number of IPVS in generic netlink; `None` if the kernel has no IPVS. The kernel loads the module.
-pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
-    let mut found = None;
-    let asked = socket.query(&mut generic::family(ipvs::FAMILY), |frame| {
-        if let generic::Event::NewFamily(family) = generic::Event::decode(frame)?
-            && family.name == ipvs::FAMILY
-        {
-            found = Some(family.id);
-        }
-        Ok(())
-    });
-    match asked {
-        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
-        asked => asked.map(|()| found),
+/// Returns true if an earlier run of this mode left virtual servers in the network namespace of this thread. Those of
+/// kube-proxy do not count.
+pub fn is_left(family: Family) -> Result<bool, portolan_engine::Error> {
+    let failed = Error::socket("listing network devices");
+    let mut links = Socket::open(Protocol::Route).map_err(&failed)?;
+    // Without the device, return before the kernel has to load its modules.
+    if device(&mut links).map_err(&failed)?.is_none() {
+        return Ok(false);
     }
-}
-
-/// Returns the index of the network device, if the device exists.
-pub fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
-    portolan_sock::addresses::device_index(socket, DEVICE)
+    let Some(mut kernel) = Kernel::open(family)? else { return Ok(false) };
+    Ok(kernel.members(Set::Own)?.is_some())
 }

@@ -79,9 +79,9 @@
 //! [`portolan_model::observed::Observed`]. Module `read` fetches rows, and module `observe` translates them. Neither
 //! needs the forwarding table. [`Ipvs::preview`] returns what the next comparison would write, as lines.
 
-mod comparison;
 mod dataplane;
 mod desired;
+mod device;
 mod difference;
 mod draining;
 mod error;
@@ -98,16 +98,15 @@ mod preview;
 mod probe;
 mod read;
 mod refusal;
-mod retire;
 mod rules;
 mod set;
 mod settings;
 
 pub use dataplane::Ipvs;
+pub use device::{DEVICE, device};
 pub use error::Error;
 pub use frontend::Key;
-pub use kernel::DEVICE;
-pub use kernel::{Kernel, device};
+pub use kernel::{Kernel, count_virtual_servers, is_left};
 pub use meter::Meter;
 pub use options::Options;
 pub use owners::Owners;
@@ -115,6 +114,5 @@ pub use portolan_wire::ipvs::Timeouts;
 pub use preview::preview_of_all;
 pub use probe::available;
 pub use read::{Known, read};
-pub use retire::{count_virtual_servers, is_left};
 pub use rules::{Jump, own_jumps, uses};
 pub use settings::{KernelVersion, kernel_default, kernel_settings};

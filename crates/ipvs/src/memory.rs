@@ -9,10 +9,10 @@ use portolan_wire::ipset::Member;
 use portolan_wire::ipvs::{Counters, FLAG_HASHED, RealServer, VirtualServer};
 
 use super::desired::Desired;
+use super::device::Addresses;
 use super::difference::{Difference, Operation, Present, Real, WEIGHT, WriteSettings};
 use super::draining::UptimeSecs;
 use super::frontend::Key;
-use super::kernel::Addresses;
 use super::observe::Rows;
 use super::rules::InForce;
 use super::set::{Set, Sets};

@@ -38,8 +38,8 @@ use portolan_model::{Family, Frontend, NodePortAddresses, Protocol};
 use portolan_wire::ipset::Member;
 use portolan_wire::ipvs::{self, FLAG_PERSISTENT, FORWARD_MASQUERADE, RealServer, VirtualServer};
 
+use super::device::Addresses;
 use super::frontend::Key;
-use super::kernel::Addresses;
 use super::owners::{Evidence, has_node_port};
 use super::rules::InForce;
 use super::set::{Set, Sets};

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use portolan_wire::ipset::Member;
 
+use super::device::Addresses;
 use super::frontend::Key;
-use super::kernel::Addresses;
 use super::set::{Set, Sets};
 
 /// The owners of virtual servers.

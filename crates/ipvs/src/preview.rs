@@ -8,13 +8,12 @@ use portolan_model::{Family, Protocol};
 use portolan_wire::ipset::Member;
 use portolan_wire::ipvs::FLAG_PERSISTENT;
 
-use super::comparison::Read;
-use super::dataplane::Ipvs;
+use super::dataplane::{Ipvs, Read};
 use super::desired::{Desired, Touched};
+use super::device::DEVICE;
 use super::difference::{Difference, Operation, WEIGHT, WriteSettings};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
-use super::kernel::DEVICE;
 use super::rules::{Part, Present, Rules};
 use super::set::Set;
 use super::{Error, Options};

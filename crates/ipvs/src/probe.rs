@@ -8,14 +8,13 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Type};
 use portolan_wire::ipvs::{self, Counters, VirtualServer};
 use portolan_wire::nfnetlink::Family as SetFamily;
-use portolan_wire::{Batch, route};
+use portolan_wire::{Batch, generic, route};
 
 use super::Error;
-use super::difference::Operation;
+use super::device::{DEVICE, device};
 use super::frontend::Key;
-use super::kernel::{self, DEVICE};
 use super::module;
-use super::set::Set;
+use super::set::{Set, set_family};
 
 /// This file exists if the kernel's IPVS supports conntrack.
 const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
@@ -42,11 +41,28 @@ pub fn available(scheduler: &str, families: &[Family]) -> Result<IpvsScheduler, 
     Err(portolan_engine::Error::Unsupported { mode: "ipvs", missing: missing.join("; ") })
 }
 
+/// Returns the number of IPVS in generic netlink; `None` if the kernel has no IPVS. The kernel loads the module.
+pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
+    let mut found = None;
+    let asked = socket.query(&mut generic::family(ipvs::FAMILY), |frame| {
+        if let generic::Event::NewFamily(family) = generic::Event::decode(frame)?
+            && family.name == ipvs::FAMILY
+        {
+            found = Some(family.id);
+        }
+        Ok(())
+    });
+    match asked {
+        Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(None),
+        asked => asked.map(|()| found),
+    }
+}
+
 /// Returns what the kernel lacks, each with a way to get it.
 fn missing(scheduler: IpvsScheduler, families: &[Family]) -> Result<Vec<String>, Error> {
     let mut missing = Vec::new();
     let mut generic = Socket::open(Protocol::Generic).map_err(Error::socket("netlink sockets"))?;
-    match kernel::number(&mut generic).map_err(Error::socket("asking for IPVS"))? {
+    match number(&mut generic).map_err(Error::socket("asking for IPVS"))? {
         None => missing.push(
             "IPVS is missing (module ip_vs, CONFIG_IP_VS); run `modprobe ip_vs`, or boot a kernel that has it"
                 .to_owned(),
@@ -139,7 +155,7 @@ fn missing_sets(families: &[Family]) -> Result<Vec<String>, Error> {
     let mut missing = Vec::new();
     for kind in kinds {
         for family in families {
-            match revision(&mut socket, kind, kernel::set_family(*family)) {
+            match revision(&mut socket, kind, set_family(*family)) {
                 Ok(Some(_)) => {}
                 Ok(None) => {
                     let name = kind.name();
@@ -184,7 +200,7 @@ pub(super) fn revision(
 fn missing_device() -> Result<Option<String>, Error> {
     let failed = Error::socket("making the network device kube-ipvs0");
     let mut socket = Socket::open(Protocol::Route).map_err(&failed)?;
-    if kernel::device(&mut socket).map_err(&failed)?.is_some() {
+    if device(&mut socket).map_err(&failed)?.is_some() {
         return Ok(None);
     }
     match socket.query(&mut route::create_dummy(DEVICE), |_| Ok(())) {
@@ -196,16 +212,8 @@ fn missing_device() -> Result<Option<String>, Error> {
         }
         Err(error) => return Err(failed(error)),
     }
-    if let Some(index) = kernel::device(&mut socket).map_err(&failed)? {
+    if let Some(index) = device(&mut socket).map_err(&failed)? {
         socket.query(&mut route::delete_link(index), |_| Ok(())).map_err(&failed)?;
     }
     Ok(None)
-}
-
-/// Makes an error from the kernel's refusal of a change.
-pub(super) fn refusal(operation: &Operation, errno: Errno) -> Error {
-    match operation.scheduler() {
-        Some(scheduler) if errno == Errno::ENOENT => Error::Scheduler { scheduler },
-        _ => Error::Refused { what: operation.to_string(), errno },
-    }
 }

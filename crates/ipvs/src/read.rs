@@ -12,7 +12,8 @@ use portolan_model::{Family, NodePortAddresses};
 use portolan_sock::{Protocol, Socket, addresses};
 
 use super::Error;
-use super::kernel::{Kernel, device};
+use super::device::device;
+use super::kernel::Kernel;
 use super::observe::{Rows, observed};
 use super::rules::{InForce, Present};
 use super::set::Set;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_model::{Family, Protocol};
 use portolan_wire::ipset::{Member, NAME_MAX, Type};
+use portolan_wire::nfnetlink::Family as SetFamily;
 
 /// The members of sets in the kernel. A set that is missing there is missing here.
 pub(super) type Sets = BTreeMap<Set, BTreeSet<Member>>;
@@ -162,6 +163,14 @@ impl Set {
             Self::HealthCheckNodePort => "Kubernetes health check node port",
             Self::IpvsIps | Self::Own | Self::Reject | Self::Drop | Self::DropExternal => return None,
         })
+    }
+}
+
+/// Returns the family in ipset's messages.
+pub(super) const fn set_family(family: Family) -> SetFamily {
+    match family {
+        Family::Ipv4 => SetFamily::IPV4,
+        Family::Ipv6 => SetFamily::IPV6,
     }
 }
 

@@ -4,21 +4,17 @@ use portolan_model::{Family, Protocol as Transport, RELAY_PRIORITY, Settings};
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{ChainType, Hook, IfExists, Transaction};
 
+use super::chain::{ChainBody, Place, base, commented};
 use super::departure::{self, TableRemoval};
 use super::encode;
 use super::expression::{
     accept, connection_is_marked, direction_is_original, protocol_is, set_mark, set_priority,
     socket_is_transparent, state_established, state_not_established,
 };
-use super::layout::{CAPTURE, NAT_PRIORITY, capture_mark};
-use super::readback;
-use super::resync::same_rules;
-use super::skeleton::{self, ChainBody, Place, base, commented};
+use super::layout::{CAPTURE, CONNECTIONS_PRIORITY, Layout, Target, capture_mark};
+use super::readback::{self, same_rules};
+use super::skeleton;
 use portolan_engine::dataplane::Error;
-
-/// Directly after the translation of destinations. A connection that another mode translates, or has translated
-/// before, belongs to that mode.
-pub(super) const PRIORITY: i32 = NAT_PRIORITY + 1;
 
 /// The name of the table, in either family.
 pub const TABLE: &str = "portolan-relay";
@@ -100,10 +96,18 @@ const fn place(family: Family) -> Place {
     Place { family, table: TABLE }
 }
 
+/// Returns the chains that the mode of a layout needs in this table.
+pub(super) fn chains_of(layout: Layout<'_>) -> Vec<ChainBody> {
+    match layout.target {
+        Target::Endpoints => Vec::new(),
+        Target::Relay(_) => chains(layout.settings).into(),
+    }
+}
+
 /// Returns the chains of [`TABLE`]. Packets of established TCP connections get the priority of the
 /// relay's own packets, by which the chains that capture skip them. The first packet of a connection does not get it:
 /// the socket found may belong to a connection that has ended (`TIME_WAIT`).
-pub(super) fn chains(settings: &Settings) -> [ChainBody; 2] {
+fn chains(settings: &Settings) -> [ChainBody; 2] {
     let mark = capture_mark(settings);
     let [tcp, udp] = [Transport::Tcp, Transport::Udp].map(protocol_is);
     let found = [&socket_is_transparent()[..], &set_mark(mark)].concat();
@@ -116,7 +120,7 @@ pub(super) fn chains(settings: &Settings) -> [ChainBody; 2] {
     let own = [&connection_is_marked(mark)[..], &tcp, &direction_is_original(), &set_mark(mark)].concat();
     let output = vec![commented(own, "this node's connections to the relay")];
     [
-        base("prerouting", ChainType::Filter, Hook::PREROUTING, PRIORITY, prerouting),
-        base("output", ChainType::Route, Hook::OUTPUT, PRIORITY, output),
+        base("prerouting", ChainType::Filter, Hook::PREROUTING, CONNECTIONS_PRIORITY, prerouting),
+        base("output", ChainType::Route, Hook::OUTPUT, CONNECTIONS_PRIORITY, output),
     ]
 }

@@ -10,6 +10,7 @@ use portolan_wire::{Batch, Frame};
 
 use super::changeset::Changeset;
 use super::class::{Balance, Class};
+use super::connections;
 use super::departure::{self, TableRemoval};
 use super::drift::OwnTable;
 use super::element::Set;
@@ -82,7 +83,7 @@ impl Nftables {
             class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
             encode::class(&mut transaction, layout, 1 + u16::from(affinity.is_some()), class);
         }
-        for body in layout.chains_elsewhere() {
+        for body in connections::chains_of(layout) {
             encode::chain(&mut transaction, place, &body);
         }
         transaction.delete_table(place.wire(), place.table);

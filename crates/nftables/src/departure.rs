@@ -9,7 +9,7 @@
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{Event, Family, Transaction, request};
 
-use super::skeleton::Place;
+use super::chain::Place;
 use portolan_engine::dataplane::Error;
 use portolan_sock::retry_on_change;
 

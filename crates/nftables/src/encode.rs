@@ -5,11 +5,12 @@ use portolan_wire::nftables::{
     DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
 };
 
+use super::chain::{ChainBody, Place};
 use super::changeset::{Changeset, Operation};
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::layout::Layout;
-use super::skeleton::{self, ChainBody, Place};
+use super::skeleton;
 use super::value::Value;
 
 /// Bytes of an element in a message besides key, data and comment.

@@ -10,11 +10,11 @@ mod translate;
 use portolan_model::{Family, Settings};
 use portolan_wire::nftables::Expr;
 
+use super::chain::{ChainBody, Place, RuleBody, commented, rule};
 use super::class::{Balance, Class};
-use super::connections;
 use super::element::Set;
 use super::expression::{Side, address_is_local, goto, is_marked, local_pod, reset_priority, status_dnat};
-use super::skeleton::{ChainBody, Place, RuleBody, commented, rule};
+pub(super) use capture::CONNECTIONS_PRIORITY;
 pub use capture::{Listeners, MODE as CAPTURE_MODE, TABLE as CAPTURE_TABLE, capture_mark};
 pub use translate::TABLE;
 
@@ -129,14 +129,6 @@ impl Layout<'_> {
         match self.target {
             Target::Endpoints => translate::balance_rules(self.settings, balance),
             Target::Relay(listeners) => listeners.rules(self.settings, balance.local),
-        }
-    }
-
-    /// Returns the chains of other tables that the mode needs.
-    pub(super) fn chains_elsewhere(&self) -> Vec<ChainBody> {
-        match self.target {
-            Target::Endpoints => Vec::new(),
-            Target::Relay(_) => connections::chains(self.settings).into(),
         }
     }
 }

@@ -70,6 +70,7 @@
 //! [`read_kube_proxy`] does the same for the table of kube-proxy's nftables mode.
 //! [`Nftables::preview`] returns what the next comparison would write, as lines.
 
+mod chain;
 mod changeset;
 mod class;
 mod connections;

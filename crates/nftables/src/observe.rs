@@ -37,10 +37,10 @@ use portolan_model::observed::{
 use portolan_model::{Family, Protocol, ServicePortName};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 
+use super::chain::Place;
 use super::element::{Key, Set, read_number};
 use super::layout::{CAPTURE, Kind, TRANSLATE};
 use super::readback::{self, View, choice_key, read_socket};
-use super::skeleton::Place;
 use super::value::{LOCAL_OFFSET, Value};
 use decode::At;
 use reach::{Lists, Reach};

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use portolan_engine::table::Table;
 use portolan_model::{Family, Protocol};
 
+use super::chain::{ChainBody, Place};
 use super::changeset::{Changeset, Operation};
 use super::element::{Set, address_length, read_address, read_number};
 use super::layout::{Layout, Target};
@@ -18,7 +19,7 @@ use super::load::Pieces;
 use super::planner::Planner;
 use super::readback::View;
 use super::resync::{ChainWork, Difference};
-use super::skeleton::{self, ChainBody, Place};
+use super::skeleton;
 
 /// Returns what a start would write for a table into a kernel that has nothing of this mode.
 pub fn preview_of_all(table: &Table) -> Vec<String> {

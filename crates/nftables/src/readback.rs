@@ -14,9 +14,10 @@ use portolan_wire::nftables::{
     self as wire, Chain, DataRef, ElementRef, Event, Rule, SetData, UserData, Verdict, request,
 };
 
+use super::chain::{ChainBody, Place, RuleBody};
 use super::changeset::{has_comment, has_more};
 use super::element::{Key, Set, read_address, read_number};
-use super::skeleton::{self, Place};
+use super::skeleton;
 use rows::{Row, Rows};
 
 /// A key and, if it is an interval, the key of its end.
@@ -294,6 +295,22 @@ fn rows_of(place: Place, set: Set) -> Rows {
         Some(SetData::Verdict) | None => 0,
     };
     Rows::new(shape.key_length as usize, data_length as usize, has_more(set))
+}
+
+/// Returns true if a chain has exactly these rules.
+pub(super) fn same_rules(view: &View, body: &ChainBody) -> bool {
+    let actual = view.rules.get(&body.name).map(Vec::as_slice).unwrap_or_default();
+    let comment = |rule: &RuleBody| rule.comment;
+    actual.len() == body.rules.len()
+        && actual.iter().zip(&body.rules).all(|(actual, desired)| {
+            actual.userdata.comment_text().unwrap_or_default() == comment(desired)
+                && actual.expressions.len() == desired.expressions.len()
+                && actual
+                    .expressions
+                    .iter()
+                    .zip(&desired.expressions)
+                    .all(|(a, b)| a.clone().normalized() == b.clone().normalized())
+        })
 }
 
 /// Returns the key of an index of an id.

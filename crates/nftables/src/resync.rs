@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use portolan_model::{Family, Forwarding, Frontend};
 use portolan_wire::nftables::Transaction;
 
+use super::chain::ChainBody;
 use super::changeset::{Changeset, comment_for};
 use super::class::{Balance, Class};
 use super::element::{Element, Key, Set, node_port_key, read_number, service_key};
@@ -14,8 +15,8 @@ use super::encode;
 use super::load::shared_elements;
 use super::placement::Before;
 use super::planner::{Plan, Planner};
-use super::readback::{View, hash_of};
-use super::skeleton::{self, ChainBody};
+use super::readback::{View, hash_of, same_rules};
+use super::skeleton;
 use super::value::{LOCAL_OFFSET, Value};
 use portolan_engine::table::Table;
 
@@ -188,22 +189,6 @@ pub(super) fn foreign_chains(planner: &Planner, view: &View) -> Vec<String> {
     needed.extend(planner.classes.iter().map(|(_, class)| class.to_string()));
     needed.extend(planner.classes.balances().map(|balance| balance.to_string()));
     view.chains.keys().filter(|name| !needed.contains(*name)).cloned().collect()
-}
-
-/// Returns true if a chain has exactly these rules.
-pub(super) fn same_rules(view: &View, body: &ChainBody) -> bool {
-    let actual = view.rules.get(&body.name).map(Vec::as_slice).unwrap_or_default();
-    let comment = |rule: &super::skeleton::RuleBody| rule.comment;
-    actual.len() == body.rules.len()
-        && actual.iter().zip(&body.rules).all(|(actual, desired)| {
-            actual.userdata.comment_text().unwrap_or_default() == comment(desired)
-                && actual.expressions.len() == desired.expressions.len()
-                && actual
-                    .expressions
-                    .iter()
-                    .zip(&desired.expressions)
-                    .all(|(a, b)| a.clone().normalized() == b.clone().normalized())
-        })
 }
 
 /// Returns true if the sets and base chains match. They cannot be changed in place.

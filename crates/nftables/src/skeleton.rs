@@ -6,72 +6,23 @@
 use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
 use portolan_wire::nftables::expr::{Counter, MetaKey};
 use portolan_wire::nftables::{
-    self as wire, BaseChain, ByteOrder, Chain, ChainType, DataType, Expr, Hook, Policy, Rule, SetData,
-    SetFlags, Table, UserData, concatenated,
+    self as wire, ByteOrder, ChainType, DataType, Expr, Hook, SetData, SetFlags, Table, UserData,
+    concatenated,
 };
 
+use super::chain::{ChainBody, Place, REFUSAL, RuleBody, SERVICES, base, commented, refuse, rule};
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::expression::{
     Side, accept, address, address_is_local, drop, goto, in_cidr, jump, map, member, meta, not_member,
     not_to_loopback, not_zero, priority, protocol_and_port, protocol_is, reject, reset_connection,
-    reset_priority, service_key, set_meta, state_new, verdict_map, wire_family,
+    reset_priority, service_key, set_meta, state_new, verdict_map,
 };
 use super::layout::Layout;
 use super::value::CLASS_MASK;
 
 /// Number of bindings that the affinity map can hold, for all Services of a family together.
 const AFFINITY_SIZE: u32 = 262_144;
-
-/// A table in a family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) family: Family,
-    pub(crate) table: &'static str,
-}
-
-impl Place {
-    /// Returns the family in netlink's representation.
-    pub(crate) const fn wire(self) -> wire::Family {
-        wire_family(self.family)
-    }
-}
-
-/// One rule: its expressions and its comment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RuleBody {
-    pub(crate) expressions: Vec<Expr>,
-    pub(crate) comment: &'static str,
-}
-
-/// A chain as it should be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ChainBody {
-    pub(crate) name: String,
-    pub(crate) base: Option<BaseChain>,
-    pub(crate) rules: Vec<RuleBody>,
-}
-
-impl ChainBody {
-    pub(crate) fn chain(&self, place: Place) -> Chain {
-        Chain { base: self.base.clone(), ..Chain::regular(place.wire(), place.table, self.name.as_str()) }
-    }
-
-    pub(crate) fn rules(&self, place: Place) -> impl Iterator<Item = Rule> + '_ {
-        self.rules.iter().map(move |body| {
-            let rule = Rule::new(place.wire(), place.table, self.name.as_str(), body.expressions.clone());
-            if body.comment.is_empty() {
-                rule
-            } else {
-                Rule { userdata: UserData::comment(body.comment), ..rule }
-            }
-        })
-    }
-
-    pub(super) fn regular(name: impl Into<String>, rules: Vec<RuleBody>) -> Self {
-        Self { name: name.into(), base: None, rules }
-    }
-}
 
 pub(crate) fn table(place: Place) -> Table {
     let userdata = UserData::comment("Service virtual IPs; made and kept by Portolan");
@@ -189,29 +140,9 @@ fn padded_length(fields: &[DataType]) -> u32 {
     fields.iter().map(|&field| field_length(field).next_multiple_of(4)).sum()
 }
 
-pub(super) fn rule(expressions: Vec<Expr>) -> RuleBody {
-    commented(expressions, "")
-}
-
-pub(super) fn commented(expressions: Vec<Expr>, comment: &'static str) -> RuleBody {
-    RuleBody { expressions, comment }
-}
-
 /// Returns a chain that jumps to each of the given chains.
 fn all_of(name: &str, chains: &[&str]) -> ChainBody {
     ChainBody::regular(name, chains.iter().map(|chain| rule(vec![jump(chain)])).collect())
-}
-
-/// Returns a base chain.
-pub(super) fn base(
-    name: &str,
-    kind: ChainType,
-    hook: Hook,
-    priority: i32,
-    rules: Vec<RuleBody>,
-) -> ChainBody {
-    let base = BaseChain { kind, hook, priority, policy: Policy::Accept };
-    ChainBody { name: name.into(), base: Some(base), rules }
 }
 
 /// Returns the chains that drop and reject. `is_taken` matches packets that a Service has translated or captured.
@@ -233,18 +164,6 @@ fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
         check("filter-forward", Hook::FORWARD, vec![rule(carries), forwarded, new("forward-check")]),
         check("filter-output", Hook::OUTPUT, untaken("forward-check")),
     ]
-}
-
-/// The chain with the first lookup of a packet.
-pub(super) const SERVICES: &str = "services";
-
-/// The chain that rejects packets. The name is kube-proxy's.
-const REFUSAL: &str = "reject-chain";
-
-/// Returns the verdict that leads to the chain that rejects. That chain tests for TCP, so the checks cost packets
-/// that are not rejected nothing more.
-pub(super) fn refuse() -> Expr {
-    goto(REFUSAL)
 }
 
 /// Rejects TCP with a reset, everything else with an ICMP error. An ICMP error for TCP would reach a client on this

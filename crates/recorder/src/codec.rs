@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use crate::entry::{Change, Commit, Drift, Entry, Note, ObjectEvent, Size, Verb};
 
+/// Bytes of the longest record.
+pub const RECORD_MAX: usize = 4_096;
 /// Bytes of the longest name. Names of API objects have at most 253.
 const NAME_MAX: usize = 256;
 /// Bytes of the longest other text.
@@ -323,7 +325,6 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ring::RECORD_MAX;
 
     fn sizes() -> impl Strategy<Value = Option<Size>> {
         let size = any::<(u64, u64, u64)>().prop_map(|(frontends, cluster, local)| Size {

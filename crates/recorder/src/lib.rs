@@ -21,5 +21,6 @@ mod codec;
 mod entry;
 mod ring;
 
+pub use codec::RECORD_MAX;
 pub use entry::{Change, Commit, Drift, Entry, Note, ObjectEvent, Record, Size, Verb};
-pub use ring::{History, RECORD_MAX, Recorder};
+pub use ring::{History, Recorder};

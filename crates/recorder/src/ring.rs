@@ -5,11 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::codec;
+use crate::codec::{self, RECORD_MAX};
 use crate::entry::{Entry, Record};
-
-/// Bytes of the longest record.
-pub const RECORD_MAX: usize = 4_096;
 
 /// Bytes of the length before a record: two bytes of 7 bits hold [`RECORD_MAX`].
 const LENGTH_MAX: usize = 2;

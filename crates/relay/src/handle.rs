@@ -1,17 +1,16 @@
 //! The handle of a running relay.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use portolan_model::catalog::PerFamily;
 use portolan_model::table::Entry;
-use portolan_model::{Change, Coalesced, Family};
+use portolan_model::{Change, Family};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::commands::{Commands, SnapshotRequest};
 use crate::destination::{Destinations, Translations};
 use crate::listener::{self, Error};
 use crate::options::{Counters, Options};
@@ -19,30 +18,6 @@ use crate::relay::Relay;
 
 /// How many requests for a snapshot wait at most. A further one replaces the oldest.
 const SNAPSHOTS_MAX: usize = 16;
-
-/// What the relay has to do. Commands are merged until its thread takes them, so that they take memory for each Service port
-/// and not for each change.
-#[derive(Debug, Default)]
-pub(crate) struct Commands {
-    /// Changes of the table.
-    pub(crate) changes: PerFamily<Coalesced>,
-    /// True for families of which changes have been sent, possibly none: their table is known.
-    pub(crate) has_table: PerFamily<bool>,
-    /// Accept nothing new, and end with the last connection, or at this time.
-    pub(crate) drain: Option<Instant>,
-    /// End at once.
-    pub(crate) stop: bool,
-    /// Requests for the Service ports of a family.
-    pub(crate) snapshots: VecDeque<SnapshotRequest>,
-}
-
-/// A request for the Service ports of a family. Dropped if the relay ends before it answers.
-#[derive(Debug)]
-pub(crate) struct SnapshotRequest {
-    pub(crate) family: Family,
-    /// Has room for the answer, so that the relay does not wait.
-    pub(crate) reply: mpsc::SyncSender<Vec<Entry>>,
-}
 
 /// A handle of a relay. The relay ends when its last handle is dropped.
 #[derive(Debug, Clone)]

@@ -62,6 +62,7 @@ pub mod rotation;
 pub mod share;
 pub mod table;
 
+mod commands;
 mod destination;
 mod handle;
 mod listener;

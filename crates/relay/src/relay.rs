@@ -14,9 +14,9 @@ use portolan_model::{Family, Protocol};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 
+use crate::commands::{Commands, SnapshotRequest};
 use crate::deadlines::Deadlines;
 use crate::destination::Destinations;
-use crate::handle::{Commands, SnapshotRequest};
 use crate::listener::{BACKLOG, Listener};
 use crate::options::{Counters, Options};
 use crate::poll::{Poller, Readiness, Token};

@@ -14,6 +14,7 @@
 //! (`unshare -Urn`). Without root, every entry point returns [`TestkitError::NotPermitted`], whose message
 //! says what to do.
 
+mod batch;
 mod echo;
 mod engine;
 mod error;
@@ -30,6 +31,7 @@ mod traffic;
 mod wait;
 mod world;
 
+pub use batch::probe_many;
 pub use echo::EchoServer;
 pub use error::TestkitError;
 pub use http::{HttpAnswer, HttpClient, HttpLines};
@@ -37,7 +39,7 @@ pub use kube_proxy::{KubeProxy, kubeconfig};
 pub use namespace::{Namespace, NamespaceCommand, can_create_namespaces, user_namespace_command};
 pub use plan::{Addresses, Site};
 pub use portolan_model::{Family, Protocol};
-pub use probe::{Probe, ProbeResult, Reached, is_emulated, probe_many};
+pub use probe::{Probe, ProbeResult, Reached, is_emulated};
 pub use process::PortolanProcess;
 pub use traffic::{Traffic, TrafficPlan, TrafficReport};
 pub use wait::{eventually, eventually_some};

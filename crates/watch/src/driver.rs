@@ -26,30 +26,14 @@ use tokio::time;
 
 use crate::client::CredentialError;
 use crate::client::deadline::{AnswerWithin, Silent};
+use crate::counts::{KindCounts, count};
 use crate::frame::{Frame, InvalidBody, LineSplitter, check_kind, json};
 use crate::list::ListSplitter;
 use crate::reflector::{Next, Query, Reflector, RestartReason, is_refused};
 use crate::request::Collection;
 use crate::status::ApiStatus;
 use crate::timing::Timing;
-use crate::watcher::{KindCounts, WatchEvent, count};
-
-/// Why an object of a list or a watch was skipped.
-#[derive(Debug, thiserror::Error)]
-pub enum ObjectError {
-    /// The object does not decode or has no name.
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
-    /// A line of a watch is JSON but has no `type` and `object`.
-    #[error("a line of the watch is no watch event: it needs a \"type\" and an \"object\"")]
-    NotAnEvent,
-    /// A watch event has a type that the API does not define.
-    #[error("watch event of unknown type {0:?}")]
-    UnknownType(Box<str>),
-    /// A bookmark has no readable metadata.
-    #[error("a bookmark without usable metadata: {0}")]
-    Bookmark(#[source] serde_json::Error),
-}
+use crate::watch_event::{ObjectError, WatchEvent};
 
 /// From this many events on a batch is passed to the consumer without waiting for the rest of the burst.
 const BATCH: usize = 256;

@@ -39,6 +39,7 @@
 
 mod backoff;
 mod client;
+mod counts;
 mod driver;
 pub mod events;
 mod frame;
@@ -49,6 +50,7 @@ mod reflector;
 mod request;
 mod status;
 mod timing;
+mod watch_event;
 mod watcher;
 
 pub use backoff::BackoffLimits;
@@ -56,10 +58,11 @@ pub use client::{
     ClientError, ClientSettings, CredentialError, ExecError, LimitError, LocalServer, PeerChanges, Peers,
     RequestDone, RequestHook, connect, server_url,
 };
-pub use driver::ObjectError;
+pub use counts::{Counts, KindCounts};
 pub use frame::InvalidBody;
 pub use kube::Client;
 pub use reflector::RestartReason;
 pub use status::ApiStatus;
 pub use timing::Timing;
-pub use watcher::{Counts, KindCounts, WatchEvent, Watcher};
+pub use watch_event::{ObjectError, WatchEvent};
+pub use watcher::Watcher;

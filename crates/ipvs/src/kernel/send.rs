@@ -89,3 +89,11 @@ pub(super) const fn on_device(index: u32, address: IpAddr) -> route::Address {
     let prefix = if address.is_ipv4() { 32 } else { 128 };
     route::Address { index, local: address, peer: address, prefix, flags: 0, scope: Scope::UNIVERSE }
 }
+
+/// Makes an error from the kernel's refusal of a change.
+pub(super) fn refusal(operation: &Operation, errno: Errno) -> Error {
+    match operation.scheduler() {
+        Some(scheduler) if errno == Errno::ENOENT => Error::Scheduler { scheduler },
+        _ => Error::Refused { what: operation.to_string(), errno },
+    }
+}

@@ -10,14 +10,13 @@ use portolan_model::{Protocol as Transport, RELAY_PRIORITY, Settings};
 use portolan_wire::nftables::expr::MetaKey;
 use portolan_wire::nftables::{ChainType, Hook};
 
+use super::super::chain::{ChainBody, RuleBody, SERVICES, base, commented, refuse, rule};
 use super::super::class::Class;
-use super::super::connections;
 use super::super::element::Set;
 use super::super::expression::{
     accept, direction_is_reply, goto, has_priority, jump, map, protocol_is, reset_priority, service_key,
     set_connection_mark, set_mark, set_meta, status_dnat, tproxy,
 };
-use super::super::skeleton::{self, ChainBody, RuleBody, base, commented, rule};
 use super::{Kind, NAT_PRIORITY, external_local_rules};
 
 /// The mode that captures packets, as in configuration files.
@@ -26,8 +25,12 @@ pub const MODE: &str = "userspace";
 /// The name of the table, in either family.
 pub const TABLE: &str = "portolan-userspace";
 
-/// After the chains of the table [`connections::TABLE`], which mark packets of the relay's connections.
-const PRIORITY: i32 = connections::PRIORITY + 1;
+/// The priority of the chains that mark packets of the relay's connections: directly after the translation of
+/// destinations. A connection that another mode translates, or has translated before, belongs to that mode.
+pub(crate) const CONNECTIONS_PRIORITY: i32 = NAT_PRIORITY + 1;
+
+/// After the chains that mark packets of the relay's connections.
+const PRIORITY: i32 = CONNECTIONS_PRIORITY + 1;
 
 pub(super) const KIND: Kind = Kind {
     mode: MODE,
@@ -67,7 +70,7 @@ impl Listeners {
         expressions.extend(tproxy(settings.family, self.listener(local)));
         expressions.extend(set_mark(capture_mark(settings)));
         expressions.push(accept());
-        vec![rule(expressions), commented(vec![skeleton::refuse()], "no listener")]
+        vec![rule(expressions), commented(vec![refuse()], "no listener")]
     }
 }
 
@@ -99,8 +102,7 @@ pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     // client on this node sends in the reply direction. The client's packets must still be captured, and in the
     // output chain only the Service lookup tells them from replies.
     let answer = [&protocol_is(Transport::Tcp)[..], &direction_is_reply(), &[accept()]].concat();
-    let prerouting =
-        vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump(skeleton::SERVICES)])];
+    let prerouting = vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump(SERVICES)])];
     let (key, _) = service_key(settings.family);
     // The value is not used, but nft cannot list a lookup whose result is not used.
     let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];

@@ -4,6 +4,7 @@ use portolan_model::{Family, Settings};
 use portolan_wire::nftables::expr::MetaKey;
 use portolan_wire::nftables::{ChainType, Hook};
 
+use super::super::chain::{ChainBody, RuleBody, SERVICES, base, commented, rule};
 use super::super::class::{Balance, Class};
 use super::super::element::Set;
 use super::super::expression::{
@@ -11,7 +12,6 @@ use super::super::expression::{
     member, meta, priority, protocol_and_port, random, reset_priority, set_meta, status_dnat, take_mark,
     update,
 };
-use super::super::skeleton::{ChainBody, RuleBody, SERVICES, base, commented, rule};
 use super::super::value::{ID_MASK, LOCAL_OFFSET};
 use super::{Kind, NAT_PRIORITY, external_local_rules};
 

@@ -7,12 +7,12 @@ use portolan_model::{Family, NodePortAddresses, Settings};
 use portolan_wire::nftables::expr::Immediate;
 use portolan_wire::nftables::{Data, Expr, Rule, Verdict};
 
+use super::super::chain::{Place, SERVICES};
 use super::super::class::{Balance, Class};
 use super::super::element::{Set, read_address};
 use super::super::layout::{Kind, Layout, Target};
-use super::super::readback::View;
-use super::super::resync::same_rules;
-use super::super::skeleton::{self, Place};
+use super::super::readback::{View, same_rules};
+use super::super::skeleton;
 
 /// Where the packets of a class go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -86,17 +86,17 @@ pub(super) fn is_in_effect(view: &View, kind: &Kind) -> bool {
     let first = kind.first_chain;
     let is_awake = view.table.as_ref().is_some_and(|table| table.flags == 0);
     let has_hook = view.chains.get(first).is_some_and(|chain| chain.base.is_some());
-    let is_jump = |verdict: &Verdict| matches!(verdict, Verdict::Jump(chain) if chain == skeleton::SERVICES);
+    let is_jump = |verdict: &Verdict| matches!(verdict, Verdict::Jump(chain) if chain == SERVICES);
     is_awake
         && has_hook
         && verdicts(view, first).any(is_jump)
-        && view.rules.get(skeleton::SERVICES).is_some_and(|rules| !rules.is_empty())
+        && view.rules.get(SERVICES).is_some_and(|rules| !rules.is_empty())
 }
 
 /// Returns the addresses that accept node ports: those of the set that the rule of node ports looks up, or else all but
 /// loopback addresses. Not known if there is no such rule.
 pub(super) fn node_ports(view: &View, place: Place) -> Fact<NodePortReach> {
-    let rules = view.rules.get(skeleton::SERVICES).map(Vec::as_slice).unwrap_or_default();
+    let rules = view.rules.get(SERVICES).map(Vec::as_slice).unwrap_or_default();
     let looks_up = |rule: &&Rule, set: Set| {
         rule.expressions
             .iter()

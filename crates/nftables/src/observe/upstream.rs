@@ -32,9 +32,9 @@ use portolan_model::{Family, Frontend, NodePortAddresses, Protocol, ServicePortN
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 use portolan_wire::nftables::{Data, Element, UserData};
 
+use super::super::chain::Place;
 use super::super::element::{Set, read_address};
 use super::super::readback;
-use super::super::skeleton::Place;
 use super::decode::{self, At};
 use super::nothing;
 use chains::{Chains, target_of};

@@ -16,10 +16,11 @@ use tokio::time::{self, Instant};
 use tower::BoxError;
 
 use crate::client::deadline;
+use crate::counts::KindCounts;
 use crate::driver::Driver;
 use crate::request::Collection;
 use crate::timing::Timing;
-use crate::watcher::{KindCounts, WatchEvent};
+use crate::watch_event::WatchEvent;
 
 /// How the fake server answers one request.
 pub(super) enum Answer {

@@ -7,6 +7,7 @@ use portolan_wire::nftables::{
     Chain, Data, DataRef, Element, ElementRef, Event, Rule, Table as WireTable, Transaction, Verdict,
 };
 
+use super::super::super::chain::Place;
 use super::super::super::changeset::Changeset;
 use super::super::super::element::Set;
 use super::super::super::encode;
@@ -14,7 +15,7 @@ use super::super::super::layout::{Kind, Target};
 use super::super::super::planner::Planner;
 use super::super::super::readback::View;
 use super::super::super::resync::Difference;
-use super::super::super::skeleton::{self, Place};
+use super::super::super::skeleton;
 use super::super::observed;
 use portolan_engine::table::Table;
 use portolan_model::observed::Observed;

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{self as wire, Chain, Element, Event, Rule, request};
 
+use super::super::super::chain::Place;
 use super::super::super::readback::{self, Outline};
-use super::super::super::skeleton::Place;
 
 /// A table.
 #[derive(Debug, Default)]

@@ -1,8 +1,8 @@
 //! Which lists are requested, and which are accepted.
 
 use super::*;
+use crate::counts::KindCounts;
 use crate::driver::fake::play_counting;
-use crate::watcher::KindCounts;
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_stream_becomes_pages() {

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::fixed::{EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, SERVICES, nat_last};
-use super::planner::{Planner, append_all};
-use super::rule::{self, Chain, Rule, Table};
+use super::super::fixed::{EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, SERVICES, nat_last};
+use super::super::rule::{self, Chain, Rule, Table};
+use super::{Planner, append_all};
 use portolan_engine::table::Table as Wanted;
 
 /// From this many removed rules on, the shared chains of a table are written as a whole: iptables looks for each rule

@@ -7,14 +7,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use portolan_model::Family;
-use portolan_sock::{Protocol, Socket};
 
-use super::Error;
-use super::dataplane::Ipvs;
-use super::frontend::Key;
-use super::kernel::{Kernel, device};
-use super::rules;
-use super::set::Set;
+use super::Ipvs;
+use crate::Error;
+use crate::frontend::Key;
+use crate::rules;
+use crate::set::Set;
 use portolan_engine::dataplane::{Claims, Removal, TRANSIT_TIME, Takeover};
 
 /// The time between two checks for connections.
@@ -39,26 +37,6 @@ impl Default for Retiring {
         let sets = Set::ALL.into_iter().filter(|set| *set != Set::Own).collect();
         Self { has_waited: false, has_rules: true, sets, patience: PATIENCE }
     }
-}
-
-/// Returns the number of virtual servers of a family in the network namespace of this thread, including those of other
-/// programs. The kernel loads its module.
-pub fn count_virtual_servers(family: Family) -> Result<usize, portolan_engine::Error> {
-    let Some(mut kernel) = Kernel::open(family)? else { return Ok(0) };
-    Ok(kernel.virtual_servers()?.len())
-}
-
-/// Returns true if an earlier run of this mode left virtual servers in the network namespace of this thread. Those of
-/// kube-proxy do not count.
-pub fn is_left(family: Family) -> Result<bool, portolan_engine::Error> {
-    let failed = Error::socket("listing network devices");
-    let mut links = Socket::open(Protocol::Route).map_err(&failed)?;
-    // Without the device, return before the kernel has to load its modules.
-    if device(&mut links).map_err(&failed)?.is_none() {
-        return Ok(false);
-    }
-    let Some(mut kernel) = Kernel::open(family)? else { return Ok(false) };
-    Ok(kernel.members(Set::Own)?.is_some())
 }
 
 impl Ipvs {

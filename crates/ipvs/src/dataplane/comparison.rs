@@ -6,24 +6,24 @@ use std::net::IpAddr;
 
 use portolan_model::IpvsScheduler;
 
-use super::Error;
-use super::dataplane::Ipvs;
-use super::difference::{Difference, WriteSettings};
-use super::draining::UptimeSecs;
-use super::frontend::{Config, Key};
-use super::owners::Owners;
-use super::refusal::{self, Refused};
-use super::set::Set;
+use super::Ipvs;
+use crate::Error;
+use crate::difference::{Difference, WriteSettings};
+use crate::draining::UptimeSecs;
+use crate::frontend::{Config, Key};
+use crate::owners::Owners;
+use crate::refusal::{self, Refused};
+use crate::set::Set;
 use portolan_engine::dataplane::Commit;
 use portolan_engine::table::Table;
 
 /// What a comparison reads before it compares virtual servers.
-pub(super) struct Read {
+pub(crate) struct Read {
     /// The owners of the virtual servers.
-    pub(super) owners: Owners,
-    pub(super) difference: Difference,
+    pub(crate) owners: Owners,
+    pub(crate) difference: Difference,
     /// The sets that are missing.
-    pub(super) missing: Vec<Set>,
+    pub(crate) missing: Vec<Set>,
 }
 
 impl Ipvs {
@@ -99,7 +99,7 @@ impl Ipvs {
 
     /// Compares virtual servers and their real servers. Returns the virtual servers that the table does not need:
     /// those of other programs, and stale ones of ours.
-    pub(super) fn compare_servers(
+    pub(crate) fn compare_servers(
         &mut self,
         difference: &mut Difference,
     ) -> Result<BTreeMap<Key, Option<Config>>, Error> {
@@ -122,7 +122,7 @@ impl Ipvs {
     }
 
     /// Reads addresses and sets, and compares them. Writes nothing.
-    pub(super) fn read(&mut self, table: &Table) -> Result<Read, Error> {
+    pub(crate) fn read(&mut self, table: &Table) -> Result<Read, Error> {
         // Later changes of addresses are noticed by their events.
         self.kernel.addresses_changed(self.device)?;
         let addresses = self.kernel.addresses(self.device)?;
