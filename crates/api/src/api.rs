@@ -32,7 +32,6 @@ mod write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use futures::executor::block_on;
 use ipnet::IpNet;
 use portolan_ipam::{Families, NodePortRange, Nodes};
 use portolan_schema::{
@@ -42,7 +41,7 @@ use portolan_schema::{
     shape::FieldValidation,
     view,
 };
-use portolan_store::{MemoryStore, Scope, Store, Transaction};
+use portolan_store::{Scope, Store, Transaction};
 
 pub(crate) use self::commit::{Decision, Write};
 use self::ownership::Owners;
@@ -59,7 +58,6 @@ use crate::{
     config::{ApiConfig, LoadBalancerRanges, ServiceRanges},
     error::ApiError,
     refused::Refused,
-    service_cidr,
 };
 
 #[cfg(test)]
@@ -146,24 +144,8 @@ pub struct Target<'a> {
 }
 
 impl Api {
-    /// Creates an in-memory API with the Namespaces and the ServiceCIDR that every cluster has.
-    pub fn new(config: &ApiConfig) -> Self {
-        let api = Self::over(Arc::new(MemoryStore::new(config.history)), config);
-        if let Err(error) = block_on(api.create_initial_objects()) {
-            tracing::error!(%error, "what every cluster has could not be made");
-        }
-        api
-    }
-
-    /// Opens an API over a given store, and creates the Namespaces and the ServiceCIDR that every cluster has if they
-    /// are missing. Returns an error if they cannot be created: without the ServiceCIDR no Service gets an address.
-    pub async fn open(store: Arc<dyn Store>, config: &ApiConfig) -> Result<Self, ApiError> {
-        let api = Self::over(store, config);
-        api.create_initial_objects().await?;
-        Ok(api)
-    }
-
-    fn over(store: Arc<dyn Store>, config: &ApiConfig) -> Self {
+    /// Creates an API over a store. What every cluster has may be missing in it.
+    pub(crate) fn over(store: Arc<dyn Store>, config: &ApiConfig) -> Self {
         Self {
             store,
             ledger: Mutex::new(Ledger::new(config)),
@@ -173,15 +155,6 @@ impl Api {
             validate: config.validate,
             keeps_health_checks: config.keeps_health_checks,
         }
-    }
-
-    async fn create_initial_objects(&self) -> Result<(), ApiError> {
-        for name in SYSTEM_NAMESPACES {
-            self.ensure_namespace(name).await?;
-        }
-        service_cidr::ensure_default(self).await?;
-        service_cidr::settle(self).await;
-        Ok(())
     }
 
     /// Returns the store, for reading.

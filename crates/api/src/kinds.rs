@@ -2,7 +2,6 @@
 //! change.
 
 pub mod namespace;
-pub(crate) mod network;
 pub(crate) mod node;
 pub(crate) mod service;
 pub(crate) mod service_cidr;
@@ -19,7 +18,7 @@ use portolan_schema::{
     json::{self, Object},
 };
 
-use crate::error::FieldError;
+use crate::{error::FieldError, network};
 
 /// Sets defaults and removes fields that clients may not write. `old` is the stored object if this is an update.
 /// Services are prepared in [`service`], together with their allocation.

@@ -26,6 +26,8 @@ pub mod kinds;
 pub mod load_balancer;
 pub mod metadata;
 mod names;
+mod network;
+mod open;
 mod refused;
 mod selector;
 pub mod service_cidr;

@@ -11,8 +11,8 @@ use portolan_schema::{
 
 use crate::{
     error::{ApiError, FieldError, MOST_CAUSES},
-    kinds::network::parse_address,
     names,
+    network::parse_address,
 };
 
 #[cfg(test)]

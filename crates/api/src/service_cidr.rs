@@ -17,14 +17,13 @@ use crate::{
     api::{Api, Decision, Effect, Part, Target, Write, WriteOptions},
     error::ApiError,
     events::Notice,
+    kinds::service_cidr::FINALIZER,
     metadata,
 };
 
 #[cfg(test)]
 mod tests;
 
-/// The finalizer of every ServiceCIDR (`k8s.io/api/networking/v1` `ServiceCIDRFinalizer`).
-pub(crate) const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 /// Name of the ServiceCIDR of the configured ranges.
 const DEFAULT: &str = "kubernetes";
 

@@ -7,6 +7,7 @@ use anyhow::{Context as _, ensure};
 use clap::Parser;
 
 use crate::relay::Role;
+use crate::run::Rounds;
 use crate::workload::Size;
 
 /// Measures the release builds of `portolan-proxy` and `portolan serve` and prints one table.
@@ -72,19 +73,6 @@ pub(crate) struct Options {
     /// Exit with 1 where a bar is missed.
     #[arg(long)]
     pub(crate) strict: bool,
-}
-
-/// The number of repetitions of each measurement.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rounds {
-    /// Single changes, of the whole path and of the kernel's part.
-    pub(crate) changes: usize,
-    /// Single changes with the default minSyncPeriod, each after a pause longer than that.
-    pub(crate) paused_changes: usize,
-    /// Changes in a burst.
-    pub(crate) burst: usize,
-    /// Connections through the VIP, and as many direct ones.
-    pub(crate) connections: usize,
 }
 
 impl Options {

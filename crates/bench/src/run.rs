@@ -9,7 +9,6 @@ use anyhow::{Context as _, ensure};
 use crate::changes::{self, Burst};
 use crate::connect::{self, Connections, Refusals};
 use crate::kernel::{self, Commits};
-use crate::options::Rounds;
 use crate::proxy::{Proxy, Start};
 use crate::stage::{Bodies, Stage};
 use crate::statistics::Sample;
@@ -18,6 +17,19 @@ use crate::workload::Size;
 /// Pause in which the kernel removes the tables and connections of a namespace that has ended. It does so in the
 /// background, beside the next measurement.
 const CLEAN_UP: Duration = Duration::from_secs(2);
+
+/// The number of repetitions of each measurement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rounds {
+    /// Single changes, of the whole path and of the kernel's part.
+    pub(crate) changes: usize,
+    /// Single changes with the default minSyncPeriod, each after a pause longer than that.
+    pub(crate) paused_changes: usize,
+    /// Changes in a burst.
+    pub(crate) burst: usize,
+    /// Connections through the VIP, and as many direct ones.
+    pub(crate) connections: usize,
+}
 
 /// The figures of one size.
 #[derive(Debug)]

@@ -11,7 +11,6 @@ use portolan_model::verdict::Fate;
 use crate::facts::Facts;
 use crate::report::{ClientKind, Note, Obstacle, ObstacleKind, ReversePath};
 use crate::resolve::Asked;
-use crate::reverse_path::drops;
 
 /// Most endpoints for which rules are evaluated.
 const MOST_ENDPOINTS: usize = 64;
@@ -83,7 +82,7 @@ pub(crate) fn stops(obstacles: &[Obstacle], filters: &[ReversePath], fate: &Fate
         return None;
     }
     let stopping = |endpoint: SocketAddr| {
-        if drops(filters, endpoint) {
+        if filters.iter().any(|filter| filter.certainly_drops_packet_to(endpoint)) {
             return Some(ObstacleKind::Drops);
         }
         let mut certain = obstacles.iter().filter(|obstacle| obstacle.certain);

@@ -416,6 +416,15 @@ pub struct ReversePath {
     pub endpoints: Vec<SocketAddr>,
 }
 
+impl ReversePath {
+    /// Returns true if the packet to an endpoint is certainly dropped.
+    pub(crate) fn certainly_drops_packet_to(&self, endpoint: SocketAddr) -> bool {
+        self.certain
+            && self.drops == Filtered::Packet
+            && (self.endpoints.is_empty() || self.endpoints.contains(&endpoint))
+    }
+}
+
 /// What a reverse-path filter drops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

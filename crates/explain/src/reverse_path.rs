@@ -30,15 +30,6 @@ pub(crate) fn reverse_path(
     found
 }
 
-/// Returns true if the packet to an endpoint is certainly dropped.
-pub(crate) fn drops(found: &[ReversePath], endpoint: SocketAddr) -> bool {
-    found.iter().any(|one| {
-        one.certain
-            && one.drops == Filtered::Packet
-            && (one.endpoints.is_empty() || one.endpoints.contains(&endpoint))
-    })
-}
-
 /// Returns the filter that drops the packet of the client.
 fn of_packet(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, routes: &dyn Routes) -> Option<ReversePath> {
     let interface = asked.input.as_deref().filter(|_| asked.client.kind != ClientKind::Node)?;

@@ -23,6 +23,7 @@ mod delete;
 mod discovery;
 mod duplicates;
 mod list;
+mod list_body;
 mod patch;
 mod present;
 mod protobuf;

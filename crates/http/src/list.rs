@@ -1,6 +1,5 @@
 //! Lists: the revision, the page, and the answer, which is streamed from the stored bytes.
 
-pub(super) mod stream;
 mod token;
 
 use std::{sync::Arc, time::Duration};

@@ -23,7 +23,7 @@ use portolan_store::StoredObject;
 use super::{
     Answer,
     accept::{Accept, Content, Encoding, Format, View},
-    list::stream::ListBody,
+    list_body::ListBody,
     protobuf::{self, Item},
     query::Query,
     table::{self, IncludeObject},

@@ -8,7 +8,7 @@ use portolan_schema::{
 };
 use portolan_store::StoredObject;
 
-use super::list::stream::{CHUNK, Parts};
+use super::list_body::{CHUNK, Parts};
 
 /// Encodes an object of any kind with its envelope.
 pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {

@@ -26,6 +26,11 @@ impl Family {
         }
     }
 
+    /// Returns the family with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::BOTH.into_iter().find(|family| family.name() == name)
+    }
+
     /// Returns the family of an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub const fn of(address: IpAddr) -> Self {
         if address.to_canonical().is_ipv4() { Self::Ipv4 } else { Self::Ipv6 }

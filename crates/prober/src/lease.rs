@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::client::WriteError;
+use crate::error::WriteError;
 
 #[cfg(test)]
 mod tests;

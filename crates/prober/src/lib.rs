@@ -18,6 +18,7 @@
 pub mod annotations;
 pub mod check;
 pub mod client;
+mod error;
 pub mod lease;
 pub mod metrics;
 pub mod object;
@@ -29,7 +30,9 @@ pub mod schedule;
 mod testing;
 
 pub use annotations::HealthCheck;
-pub use client::{Events, Input, LeaseClient, Report, WriteError, Writer};
+pub use client::{Events, LeaseClient, Writer};
+pub use error::WriteError;
 pub use metrics::Metrics;
-pub use object::{EndpointSlice, Service};
+pub use object::{EndpointSlice, Input, Service};
+pub use plan::Report;
 pub use prober::{Options, Prober};

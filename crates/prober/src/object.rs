@@ -1,5 +1,5 @@
 //! The fields of Services and EndpointSlices that health checks need, as the API has them. All other fields stay
-//! untouched, because slices are patched.
+//! untouched, because slices are patched. An observation of these objects is an [`Input`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,6 +121,23 @@ pub struct Port {
     pub port: Option<u16>,
     /// Protocol. Absent means TCP.
     pub protocol: Option<String>,
+}
+
+/// An observation of the API server's objects. Nothing is probed before both lists have arrived.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// All Services: at the start, and after a gap in the watch.
+    Services(Vec<Service>),
+    /// All EndpointSlices: at the start, and after a gap in the watch.
+    EndpointSlices(Vec<EndpointSlice>),
+    /// A Service was created or changed.
+    Service(Box<Service>),
+    /// A Service was deleted.
+    ServiceDeleted(Key),
+    /// An EndpointSlice was created or changed.
+    EndpointSlice(Box<EndpointSlice>),
+    /// An EndpointSlice was deleted.
+    EndpointSliceDeleted(Key),
 }
 
 /// Reads `null` as the default, as Kubernetes does.

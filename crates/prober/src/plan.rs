@@ -20,12 +20,12 @@ use std::time::Duration;
 
 use crate::annotations::{Complaint, HealthCheck, Wish, parse};
 use crate::check::Check;
-use crate::client::{Input, Report};
-use crate::object::{EndpointSlice, Key, Service};
+use crate::object::{EndpointSlice, Input, Key, Service};
 use crate::probe::Outcome;
 
 pub use self::group::Counts;
 use self::group::Group;
+pub use self::remark::{Regarding, Report};
 use self::slice::SliceEntry;
 use self::sync::Origin;
 pub use self::write::{EndpointWrite, SliceWrite};

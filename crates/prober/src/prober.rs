@@ -17,10 +17,12 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use self::budget::Budget;
 use self::writes::Writes;
-use crate::client::{Events, Input, LeaseClient, Report, WriteError, Writer};
+use crate::client::{Events, LeaseClient, Writer};
+use crate::error::WriteError;
 use crate::lease::{Claim, Election, Held, Step};
 use crate::metrics::{EndpointMetrics, Metrics};
-use crate::plan::{Plan, SliceWrite};
+use crate::object::Input;
+use crate::plan::{Plan, Report, SliceWrite};
 use crate::probe::{Begun, Outcome, Probes, Wanted};
 
 /// Inputs that are applied before anything else is done.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::client::Input;
+use crate::object::Input;
 
 /// Returns the Service `shop/web` with annotations, whose names are given without the common prefix.
 pub(crate) fn service(annotations: &[(&str, &str)]) -> Input {

@@ -5,7 +5,7 @@
 
 pub(crate) mod api_server;
 mod backlog;
-mod facts;
+pub(crate) mod facts;
 pub(crate) mod health_checks;
 mod history;
 mod memory;
@@ -36,8 +36,8 @@ use portolan_recorder::Recorder;
 use portolan_watch::{Counts, Peers, WatchEvent};
 use tokio::sync::{oneshot, watch};
 
-use super::checks::Finding;
 use super::events::Notes;
+use super::finding::Finding;
 use super::modes::{self, InUse, Meters, Relays, Shared};
 use super::node_settings::KernelSettings;
 use super::readiness::Progress;

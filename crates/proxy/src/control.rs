@@ -33,62 +33,22 @@ mod testing;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ipnet::IpNet;
-use portolan_engine::{FamilySnapshot, Handle, Refusal};
-use portolan_model::catalog::PerFamily;
-use portolan_node::config::Configuration;
+use portolan_engine::{FamilySnapshot, Handle};
 use portolan_node::health::{Health, Now};
-use portolan_status::Objects;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use crate::agent::Agent;
 use crate::modes::RelayCounters;
-pub(crate) use snapshot::Held;
 use state::Lane;
 
 /// How many requests are answered at the same time. More are refused.
 const AT_ONCE: usize = 8;
 /// How long an answer waits for the engine, which may be in a commit.
 const ENGINE_WAIT: Duration = Duration::from_secs(2);
-/// How many refused Service ports the agent passes on for each family.
-pub(crate) const REFUSED_MAX: usize = 1_000;
-
-/// What the agent knows at one moment.
-pub(crate) struct Facts {
-    /// The engine; `None` before the first complete state is known.
-    pub(crate) engine: Option<Handle>,
-    pub(crate) configuration: Configuration,
-    pub(crate) node: String,
-    pub(crate) objects: Objects,
-    pub(crate) refused: PerFamily<RefusedPorts>,
-    /// Number of relays that drain.
-    pub(crate) draining: usize,
-}
-
-/// What decides about packets besides Services, at one moment.
-pub(crate) struct OfPackets {
-    pub(crate) engine: Handle,
-    pub(crate) configuration: Configuration,
-    /// The name of the Node object, its last known addresses and its pod CIDRs.
-    pub(crate) node: String,
-    pub(crate) own_addresses: Vec<IpAddr>,
-    pub(crate) pod_cidrs: Vec<IpNet>,
-    /// The relay that gets new connections.
-    pub(crate) relay: Option<portolan_relay::Handle>,
-}
-
-/// Service ports of a family that are not programmed, or not with all endpoints.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RefusedPorts {
-    pub(crate) count: usize,
-    /// At most [`REFUSED_MAX`] of them.
-    pub(crate) some: Vec<Refusal>,
-}
 
 /// The place of one answer among [`AT_ONCE`]. It is free again when this is dropped.
 struct Place(#[expect(dead_code, reason = "only its drop matters")] OwnedSemaphorePermit);

@@ -29,10 +29,12 @@ mod control;
 mod events;
 mod explain;
 mod file;
+mod finding;
 mod modes;
 mod node_settings;
 mod options;
 pub mod packets;
+mod paths;
 pub mod planned;
 pub mod preflight;
 pub mod privilege;
@@ -67,12 +69,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use agent::{Agent, SHUTDOWN_LIMIT, Surroundings};
-use checks::Finding;
 pub use cleanup::{Options as CleanupOptions, run as clean_up};
 pub use command_line::CommandLine;
 use control::routes::Entrance;
 use control::{Control, socket};
 use events::Notes;
+use finding::Finding;
 use modes::{Choice, Meters, Relays};
 use node_settings::KernelSettings;
 use options::Loaded;
@@ -138,8 +140,8 @@ fn run_agent(options: &Options, ended: impl Future<Output = anyhow::Error>) -> a
     let forwards = options.forwards.as_slice();
     // Services of other families need none.
     findings.retain(|finding| forwards.is_empty() || !finding.is_of_forwarding());
-    checks::log(&findings);
-    checks::judge(&findings)?;
+    finding::log(&findings);
+    finding::judge(&findings)?;
     let kernel_settings = Arc::new(KernelSettings::of_this_node());
     kernel_settings.turn_on_forwarding(forwards, &findings);
     kernel_settings.apply_conntrack(configuration, &findings);

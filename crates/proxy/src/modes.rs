@@ -32,7 +32,7 @@ use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 use portolan_node::sysctl::Wanted;
 
-use super::checks::Finding;
+use super::finding::Finding;
 use super::node_settings::KernelSettings;
 use super::settings;
 pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, Shared, find_programs};
@@ -126,6 +126,17 @@ pub(super) trait ModeDriver: Sync {
         family: Family,
         node: &settings::Node<'_>,
     ) -> ModeDifferences;
+
+    /// Returns the settings of a family's data plane. `service_cidrs` are those of the family.
+    fn settings(
+        &self,
+        configuration: &Configuration,
+        family: Family,
+        node: &settings::Node<'_>,
+        service_cidrs: Vec<IpNet>,
+    ) -> Settings {
+        settings::settings(configuration, self.masquerade(configuration), family, node, service_cidrs)
+    }
 
     /// Returns `masqueradeAll` and `masqueradeBit`. Modes without fields of their own have those of the iptables mode.
     fn masquerade(&self, configuration: &Configuration) -> (bool, u8) {

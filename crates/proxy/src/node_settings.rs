@@ -13,7 +13,7 @@ use portolan_node::former::{Change, Former};
 use portolan_node::sysctl::{Host, Outcome, Refused, Wanted};
 use portolan_node::{conntrack, oom};
 
-use super::checks::{self, Finding};
+use super::finding::{self, Finding};
 
 /// The variable with the folders for former values, separated like those of `PATH`. Empty: none.
 const FOLDERS_VARIABLE: &str = "PORTOLAN_STATE_DIRS";
@@ -134,7 +134,7 @@ impl KernelSettings {
         let mut settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
         settings.retain(|setting| !reported.iter().any(|finding| finding.reports_setting(setting)));
         if !settings.is_empty() {
-            checks::log(&[Finding::KernelSettings { settings }]);
+            finding::log(&[Finding::KernelSettings { settings }]);
         }
     }
 }

@@ -299,7 +299,7 @@ pub(crate) fn node_view(
     let mode = driver.mode().name();
     let mut of_families = PerFamily::default();
     for &family in families {
-        let settings = settings::settings(configuration, family, &node, service_cidrs(family));
+        let settings = driver.settings(configuration, family, &node, service_cidrs(family));
         let differences = driver.differences(configuration, family, &node);
         *of_families.get_mut(family) = Some(FamilyView { mode: mode.to_owned(), settings, differences });
     }

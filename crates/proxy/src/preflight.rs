@@ -12,7 +12,8 @@ use portolan_node::sysctl::Host;
 use portolan_sock::namespace::in_new_network_namespace;
 use serde::Serialize;
 
-use super::checks::{self, Finding};
+use super::checks;
+use super::finding::Finding;
 use super::modes::{self, Choice};
 use super::options::{Loaded, Options};
 use super::packets::Configured;

@@ -8,8 +8,6 @@ use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
 use portolan_node::address::{NodeAddresses, NodePortAddresses as Written, NodePortMatch};
 use portolan_node::config::{Configuration, DetectLocalMode};
 
-use super::modes;
-
 /// Returns the families that this host supports. IPv6 is among them if the kernel has it and it is not disabled.
 pub(super) fn supported_families() -> Vec<Family> {
     let disabled = std::fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6");
@@ -72,9 +70,10 @@ pub(super) struct Node<'a> {
     pub(super) addresses: &'a [IpAddr],
 }
 
-/// Returns the settings of a family.
+/// Returns the settings of a family, with `masqueradeAll` and `masqueradeBit` of the mode.
 pub(super) fn settings(
     configuration: &Configuration,
+    (masquerade_all, masquerade_bit): (bool, u8),
     family: Family,
     node: &Node<'_>,
     service_cidrs: Vec<IpNet>,
@@ -86,7 +85,6 @@ pub(super) fn settings(
             NodePortAddresses::Addresses(matching.into_iter().filter(|ip| !ip.is_loopback()).collect())
         }
     };
-    let (masquerade_all, masquerade_bit) = modes::configured(configuration).masquerade(configuration);
     Settings {
         family,
         local_detector: local_detector(configuration, family, node.pod_cidrs),

@@ -7,7 +7,7 @@ use anyhow::{Context as _, anyhow, bail};
 use portolan_snapshot::{Snapshot, unpack};
 use portolan_web::{Place, ask as request};
 
-use crate::control::routes::SNAPSHOT;
+use crate::paths::SNAPSHOT;
 
 /// Asks the agent that listens on a control socket for the objects that it holds, its state and its history.
 ///

@@ -18,7 +18,7 @@ use portolan_web::{Place, Received};
 use serde_json::Value;
 
 use crate::asking::{self, Unanswered};
-use crate::control::routes::{SERVICES, STATE};
+use crate::paths::{SERVICES, STATE};
 
 /// How many Services an answer with counters has. Each answer reads the kernel.
 const PAGE: usize = 1_000;

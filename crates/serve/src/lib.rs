@@ -18,11 +18,9 @@
 //!
 //! [`Sources`] and [`Checks`] hold the metrics and readiness checks that other crates add.
 
-mod config;
 mod security;
 mod server;
 
-pub use config::{Config, Transport};
 pub use portolan_addons::{AddonError, AddonsConfig, Forward, HealthChecks, NamesConfig};
 pub use portolan_api::{
     AllocationScope, AllocatorMetrics, Api, ApiConfig, ApiError, Blocking, CauseReason, ConfigError,
@@ -41,5 +39,6 @@ pub use security::{
     ClientFiles, Kubeconfig, Pki, ProcessToken, Role, SecurityError, TlsSettings, server_names,
 };
 pub use server::{
-    Check, Checks, Error, Limits, ReleaseMemory, RunningServer, Server, check_address, serve, serve_with,
+    Check, Checks, Config, Error, Limits, ReleaseMemory, RunningServer, Server, Transport, check_address,
+    serve, serve_with,
 };

@@ -1,5 +1,5 @@
 //! The listening side of the API server: accepts connections, serves them, and stops gracefully. [`Server`] runs it
-//! on a thread of its own inside another process.
+//! on a thread of its own inside another process; [`Config`] has its settings.
 //!
 //! A connection takes memory step by step, so that a client which sends nothing costs little more than its socket:
 //!
@@ -19,6 +19,7 @@
 mod accept;
 mod allocation;
 mod begun;
+mod config;
 mod connection;
 mod gate;
 mod greeting;
@@ -72,13 +73,11 @@ use self::{
     release::{CONNECTION, Freed},
 };
 pub use self::{
+    config::{Config, Transport},
     health::{Check, Checks},
     limits::Limits,
 };
-use crate::{
-    config::{Config, Transport},
-    security::{Security, SecurityError},
-};
+use crate::security::{Security, SecurityError};
 
 /// How often the files of certificates and tokens are checked for changes, and the server's own certificate for its
 /// age.

@@ -141,13 +141,8 @@ pub struct Unread {
 impl Snapshot {
     /// Returns the families that the agent serves. Unknown names are left out.
     pub fn families(&self) -> Vec<Family> {
-        self.node.families.iter().filter_map(|name| family(name)).collect()
+        self.node.families.iter().filter_map(|name| Family::named(name)).collect()
     }
-}
-
-/// Returns the family of a name.
-pub(crate) fn family(name: &str) -> Option<Family> {
-    Family::BOTH.into_iter().find(|family| family.name() == name)
 }
 
 impl From<&catalog::ApiServer> for ApiServer {
@@ -165,7 +160,7 @@ impl From<&catalog::ApiServer> for ApiServer {
 
 impl From<&ApiServer> for catalog::ApiServer {
     fn from(of: &ApiServer) -> Self {
-        let node_port = |at: &NodePort| Some((family(&at.family)?, at.port));
+        let node_port = |at: &NodePort| Some((Family::named(&at.family)?, at.port));
         Self {
             sockets: of.sockets.clone(),
             addresses: of.addresses.clone(),

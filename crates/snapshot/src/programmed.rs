@@ -8,10 +8,8 @@ use portolan_model::observed::{
     Counters, Fact, NodePortReach, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend,
     ObservedPlace, ObservedPort, Refused, Traffic,
 };
-use portolan_model::{Frontend, NodePortAddresses, Protocol, ServicePortName};
+use portolan_model::{Family, Frontend, NodePortAddresses, Protocol, ServicePortName};
 use serde::{Deserialize, Serialize};
-
-use crate::document::family;
 
 /// What is programmed for Services in one family.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -229,7 +227,7 @@ impl Programmed {
     pub fn observed(&self) -> Result<Observed, String> {
         let Self { family: name, mode: _, node_port_addresses, node_ports, ports } = self;
         Ok(Observed {
-            family: family(name).ok_or_else(|| format!("`{name}` is not a family"))?,
+            family: Family::named(name).ok_or_else(|| format!("`{name}` is not a family"))?,
             node_port_addresses: node_port_addresses.clone(),
             node_ports: match node_ports {
                 Some(node_ports) => Fact::Known(node_ports.reach()?),

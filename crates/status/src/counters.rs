@@ -1,7 +1,7 @@
 //! Counters as text.
 
+use crate::format::columns;
 use crate::services::{Counters, Passed, Refused};
-use crate::text::columns;
 use crate::{ServicePage, ServicePort};
 
 /// Returns what passed, such as `12 connections` or `12 connections, 30 packets, 2.1 kB`.

@@ -1,9 +1,11 @@
 //! The state document.
 
+pub(crate) mod event;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Event;
+pub use event::{Event, What};
 
 /// What the agent does and has done, without single Services.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

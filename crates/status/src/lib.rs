@@ -14,7 +14,7 @@
 
 mod counters;
 mod document;
-mod event;
+mod format;
 pub mod live;
 pub mod page;
 pub mod problems;
@@ -24,10 +24,9 @@ mod tests;
 pub mod text;
 
 pub use document::{
-    Agent, Conntrack, Drift, Family, Health, Moment, Objects, Problem, RefusedPort, Relay, State, Sync,
-    Totals, Watch,
+    Agent, Conntrack, Drift, Event, Family, Health, Moment, Objects, Problem, RefusedPort, Relay, State,
+    Sync, Totals, Watch, What,
 };
-pub use event::{Event, What};
 pub use services::{
     Candidate, Choice, Counters, Endpoint, Frontend, Passed, Refused, Service, ServicePage, ServicePort,
 };

@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
-use crate::text::{self, age, columns, percent, short};
-use crate::{Event, Family, State, Sync};
+use crate::format::{age, columns, one_line, percent, short};
+use crate::{Event, Family, State, Sync, text};
 
 /// Seconds over which rates are measured.
 const SPAN: f64 = 60.0;
@@ -90,7 +90,7 @@ pub fn screen(
 ) -> Vec<Line> {
     let mut lines = vec![headline(state)];
     if let Some(lost) = lost {
-        lines.extend(wrapped(&format!("No answer: {}", text::one_line(lost)), width));
+        lines.extend(wrapped(&format!("No answer: {}", one_line(lost)), width));
     }
     for problem in state.problems.iter().take(PROBLEMS) {
         lines.extend(wrapped(&format!("! {}", problem.text), width));

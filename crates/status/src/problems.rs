@@ -1,6 +1,6 @@
 //! What is wrong, derived from the other parts of a state document.
 
-use crate::text::{age, one_line, percent};
+use crate::format::{age, one_line, percent};
 use crate::{Family, Problem, State};
 
 /// The first complete state is not known, or not programmed.

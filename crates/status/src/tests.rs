@@ -323,7 +323,10 @@ fn ages_have_two_units() {
         (f64::NAN, "0s"),
     ];
     for (seconds, want) in table {
-        assert_eq!(text::age(seconds), want, "{seconds}");
+        assert_eq!(format::age(seconds), want, "{seconds}");
     }
-    assert_eq!((text::percent(1, 0), text::percent(1, 3), text::percent(u64::MAX, 1)), (0, 33, u64::MAX));
+    assert_eq!(
+        (format::percent(1, 0), format::percent(1, 3), format::percent(u64::MAX, 1)),
+        (0, 33, u64::MAX)
+    );
 }

@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use portolan_schema::json::{self, Object, Value};
 
-use super::network::{PROTOCOLS, app_protocols, family_of, parse_address, unusable};
 use crate::{
     error::{FieldError, MOST_CAUSES},
     names,
+    network::{PROTOCOLS, app_protocols, family_of, parse_address, unusable},
 };
 
 #[cfg(test)]

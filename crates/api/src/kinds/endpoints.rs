@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use portolan_schema::json::{self, Object, Value};
 
-use super::network::{PORT_RULE, PROTOCOLS, app_protocols, is_port, parse_address, unusable};
 use crate::{
     error::{FieldError, MOST_CAUSES},
     names,
+    network::{PORT_RULE, PROTOCOLS, app_protocols, is_port, parse_address, unusable},
 };
 
 #[cfg(test)]

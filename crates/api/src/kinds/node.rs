@@ -12,8 +12,7 @@ use portolan_schema::{
 use portolan_store::StoredObject;
 use serde::Deserialize;
 
-use super::network::parse_cidr;
-use crate::{error::FieldError, names};
+use crate::{error::FieldError, names, network::parse_cidr};
 
 #[cfg(test)]
 mod tests;

@@ -7,8 +7,10 @@ use portolan_ipam::{
 };
 use portolan_schema::json::{self, Object, Value};
 
-use super::network::parse_cidr;
-use crate::{error::FieldError, service_cidr::FINALIZER};
+use crate::{error::FieldError, network::parse_cidr};
+
+/// The finalizer of every ServiceCIDR (`k8s.io/api/networking/v1` `ServiceCIDRFinalizer`).
+pub(crate) const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 
 /// Sets the finalizer, so that a new ServiceCIDR is protected before the controller has seen it.
 pub(super) fn set_defaults(object: &mut Object) {

@@ -2,14 +2,48 @@
 
 use std::net::SocketAddr;
 
+use serde_json::{Value, json};
+
 use super::{ServiceEntry, group::Group, slice::SliceEntry};
 use crate::annotations::{Complaint, HealthCheck, PortChoice, Probe};
-use crate::client::{Regarding, Report};
 use crate::object::Key;
 use crate::probe::Outcome;
 
 /// Most bytes of a note (`pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
 const MOST_NOTE: usize = 1024;
+
+/// The object of an Event.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Regarding {
+    /// `Service` or `EndpointSlice`.
+    pub kind: &'static str,
+    /// Namespace and name.
+    pub key: Key,
+    /// UID.
+    pub uid: String,
+}
+
+impl Regarding {
+    /// Returns the reference as in the field `regarding` of an `events.k8s.io/v1` Event.
+    pub fn reference(&self) -> Value {
+        let (namespace, name) = self.key.split_once('/').unwrap_or(("", &self.key));
+        let api_version = if self.kind == "Service" { "v1" } else { "discovery.k8s.io/v1" };
+        json!({"apiVersion": api_version, "kind": self.kind, "namespace": namespace, "name": name, "uid": self.uid})
+    }
+}
+
+/// An Event for users.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Report {
+    /// The object.
+    pub regarding: Regarding,
+    /// True for the type `Warning`, false for `Normal`.
+    pub is_warning: bool,
+    /// `reason`.
+    pub reason: &'static str,
+    /// `note`, at most 1,024 bytes.
+    pub note: String,
+}
 
 /// Returns an Event for each complaint that is not known.
 pub(super) fn complaints(key: &Key, entry: &ServiceEntry, known: &[Complaint]) -> Vec<Report> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use crate::client::WriteError;
+use crate::error::WriteError;
 use crate::object::Key;
 
 /// Most writes under way at once, as for the server's controllers.

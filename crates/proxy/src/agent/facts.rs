@@ -1,14 +1,61 @@
 //! What the agent knows, for the answers of the control socket.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use portolan_engine::Refusal;
+use ipnet::IpNet;
+use portolan_engine::{Handle, Refusal};
 use portolan_model::catalog::{ExplainedPort, LeftOut, ObjectFault, PerFamily};
+use portolan_model::object::Node;
 use portolan_model::{Catalog, Family, Protocol, ServicePortName};
+use portolan_node::config::Configuration;
+use portolan_recorder::History as Recording;
 use portolan_status::Objects;
 
 use super::Agent;
-use crate::control::{Facts, OfPackets, REFUSED_MAX, RefusedPorts};
+
+/// How many refused Service ports the agent passes on for each family.
+pub(crate) const REFUSED_MAX: usize = 1_000;
+
+/// What the agent knows at one moment.
+pub(crate) struct Facts {
+    /// The engine; `None` before the first complete state is known.
+    pub(crate) engine: Option<Handle>,
+    pub(crate) configuration: Configuration,
+    pub(crate) node: String,
+    pub(crate) objects: Objects,
+    pub(crate) refused: PerFamily<RefusedPorts>,
+    /// Number of relays that drain.
+    pub(crate) draining: usize,
+}
+
+/// What decides about packets besides Services, at one moment.
+pub(crate) struct OfPackets {
+    pub(crate) engine: Handle,
+    pub(crate) configuration: Configuration,
+    /// The name of the Node object, its last known addresses and its pod CIDRs.
+    pub(crate) node: String,
+    pub(crate) own_addresses: Vec<IpAddr>,
+    pub(crate) pod_cidrs: Vec<IpNet>,
+    /// The relay that gets new connections.
+    pub(crate) relay: Option<portolan_relay::Handle>,
+}
+
+/// Service ports of a family that are not programmed, or not with all endpoints.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RefusedPorts {
+    pub(crate) count: usize,
+    /// At most [`REFUSED_MAX`] of them.
+    pub(crate) some: Vec<Refusal>,
+}
+
+/// What the agent holds.
+pub(crate) struct Held {
+    pub(crate) catalog: Catalog,
+    /// The Node object, with the addresses and pod CIDRs that the agent uses.
+    pub(crate) node: Option<Node>,
+    pub(crate) families: Vec<Family>,
+    pub(crate) history: Recording,
+}
 
 impl Agent {
     /// Returns the Catalog, for the reasons of the endpoint selection.
@@ -51,6 +98,16 @@ impl Agent {
             pod_cidrs: self.node.pod_cidrs().to_vec(),
             relay: self.shared.relays.current().cloned(),
         })
+    }
+
+    /// Returns copies of what the agent holds.
+    pub(crate) fn held(&self) -> Held {
+        Held {
+            catalog: self.catalog.clone(),
+            node: self.catalog.node().map(|node| self.node.completed(node.clone())),
+            families: self.families.clone(),
+            history: self.recorder.history(),
+        }
     }
 
     /// Returns a Service port with the choice of each endpoint.

@@ -11,7 +11,6 @@ use portolan_recorder::{Drift, Entry};
 use portolan_watch::WatchEvent;
 
 use super::Agent;
-use crate::control::Held;
 use crate::recording::{self, Seen};
 
 impl Agent {
@@ -78,15 +77,5 @@ impl Agent {
             let text = format!("{services} Services and {slices} EndpointSlices are known; mode {mode}");
             recording::note("start", text)
         });
-    }
-
-    /// Returns copies of what the agent holds.
-    pub(crate) fn held(&self) -> Held {
-        Held {
-            catalog: self.catalog.clone(),
-            node: self.catalog.node().map(|node| self.node.completed(node.clone())),
-            families: self.families.clone(),
-            history: self.recorder.history(),
-        }
     }
 }

@@ -16,7 +16,7 @@ use portolan_sock::addresses;
 
 use super::{Agent, Next, Running};
 use crate::modes::{self, Blueprint, FoundPrograms, Shared};
-use crate::{checks, settings};
+use crate::{finding, settings};
 
 /// The last known addresses and pod CIDRs of the Node object. If an update has no addresses or no pod CIDRs, the old
 /// ones stay: a Node lacks them for a moment when it is recreated, and the old ones still describe this node.
@@ -94,8 +94,8 @@ impl Agent {
             return;
         }
         let new = self.new_family_findings();
-        checks::log(&new);
-        if let Err(error) = checks::judge(&new) {
+        finding::log(&new);
+        if let Err(error) = finding::judge(&new) {
             tracing::error!("{error:#}; the running proxy does not end");
         }
     }
@@ -138,7 +138,8 @@ impl Agent {
     fn settings_of(&self, configuration: &Configuration, family: Family, addresses: &[IpAddr]) -> Settings {
         let node_ips = self.node_ips();
         let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
-        settings::settings(configuration, family, &node, self.catalog.service_cidrs(family))
+        let service_cidrs = self.catalog.service_cidrs(family);
+        modes::configured(configuration).settings(configuration, family, &node, service_cidrs)
     }
 
     /// Returns the blueprints of the wanted data planes, in the order of the settings.

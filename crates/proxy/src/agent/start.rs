@@ -16,7 +16,8 @@ use portolan_node::config::{Configuration, DetectLocalMode};
 use portolan_node::health::Now;
 
 use super::{Agent, Found, NODE_WAIT, Plane, Running, health_checks, timing};
-use crate::checks::{self, Finding};
+use crate::checks;
+use crate::finding::{self, Finding};
 use crate::modes::{self, Blueprint};
 use crate::reports::{self, Reporter};
 use crate::settings;
@@ -103,8 +104,8 @@ impl Agent {
             let node = self.catalog.node_name();
             tracing::error!(node, "there is no such Node object: node ports answer on every address");
         }
-        checks::log(&self.new_family_findings());
-        checks::judge(&self.findings)?;
+        finding::log(&self.new_family_findings());
+        finding::judge(&self.findings)?;
         self.warn_of_unknown_address();
         let settings: Vec<Settings> = self.settings(&addresses);
         let (mut dataplanes, mut planes) = (Vec::new(), Vec::new());

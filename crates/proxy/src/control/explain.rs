@@ -27,8 +27,9 @@ use portolan_relay::Handle;
 use portolan_sock::SocketError;
 use portolan_web::Answer;
 
-use super::{Control, OfPackets, Place, routes};
+use super::{Control, Place, routes};
 use crate::agent::Agent;
+use crate::agent::facts::OfPackets;
 use crate::modes::{self, Known};
 use crate::packets::{Kernel, ThisNode, interface_addresses, node_view};
 

@@ -9,18 +9,7 @@ use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
 use super::{Control, Place, explain, page, service_metrics, services, snapshot, state};
-
-/// The path of the web page.
-pub(crate) const PAGE: &str = "/debug/portolan/";
-/// The path of the state document.
-pub(crate) const STATE: &str = "/debug/portolan/state";
-/// The path of the pages of Services.
-pub(crate) const SERVICES: &str = "/debug/portolan/services";
-
-/// The path of the answer about one packet.
-pub(crate) const EXPLAIN: &str = "/debug/portolan/explain";
-/// The path of the agent's part of a snapshot.
-pub(crate) const SNAPSHOT: &str = "/debug/portolan/snapshot";
+use crate::paths::{EXPLAIN, PAGE, SERVICES, SNAPSHOT, STATE};
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

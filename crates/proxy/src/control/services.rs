@@ -33,8 +33,9 @@ use portolan_web::Answer;
 use self::counters::Counts;
 use self::query::Query;
 use self::select::{Picked, Selected, select};
-use super::{Control, Place, RefusedPorts, routes};
+use super::{Control, Place, routes};
 use crate::agent::Agent;
+use crate::agent::facts::RefusedPorts;
 
 /// A namespace and the name of a Service in it.
 type Key = (Arc<str>, Arc<str>);

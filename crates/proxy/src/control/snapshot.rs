@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
-use portolan_model::Catalog;
-use portolan_model::object::Node;
 use portolan_node::health::Now;
 use portolan_node::time::rfc3339;
 use portolan_recorder::History as Recording;
@@ -19,21 +17,13 @@ use portolan_web::{self as web, Answer};
 use serde::{Serialize, Serializer};
 
 use super::state::Lane;
-use super::{Control, Facts, Place, routes, state};
+use super::{Control, Place, routes, state};
 use crate::agent::Agent;
+use crate::agent::facts::{Facts, Held};
 use crate::packets;
 
 /// The media type of compressed documents.
 const GZIP: &str = "application/gzip";
-
-/// What the agent holds.
-pub(crate) struct Held {
-    pub(crate) catalog: Catalog,
-    /// The Node object, with the addresses and pod CIDRs that the agent uses.
-    pub(crate) node: Option<Node>,
-    pub(crate) families: Vec<portolan_model::Family>,
-    pub(crate) history: Recording,
-}
 
 /// Answers with the document.
 pub(super) async fn answer(control: Arc<Control>, _: Request<Bytes>, place: Place) -> Answer {

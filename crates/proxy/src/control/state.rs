@@ -16,8 +16,9 @@ use portolan_node::time::rfc3339;
 use portolan_status::{self as status, Family, Moment, State, Sync, What, problems};
 use portolan_web::Answer;
 
-use super::{Control, Facts, Place, RefusedPorts, routes};
+use super::{Control, Place, routes};
 use crate::agent::Agent;
+use crate::agent::facts::{Facts, RefusedPorts};
 
 /// Answers with the state document.
 pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
@@ -224,6 +225,7 @@ mod tests {
 
     use super::super::testing::waiting;
     use super::*;
+    use crate::agent::facts::REFUSED_MAX;
 
     fn backend(last: u8) -> Backend {
         Backend { address: [10, 0, 0, last].into(), port: 80, may_hairpin: last == 1 }
@@ -289,7 +291,7 @@ mod tests {
             refused: portolan_model::catalog::PerFamily::default(),
             draining: 0,
         };
-        let some = refused.iter().take(super::super::REFUSED_MAX).cloned().collect();
+        let some = refused.iter().take(REFUSED_MAX).cloned().collect();
         facts.refused.ipv4 = RefusedPorts { count: refused.len(), some };
         let state = state(&control, &facts, &[Lane::of(snapshot)], true);
         assert_eq!((state.families[0].services, state.families[0].refused_count), (10_000, 10_000));

@@ -20,7 +20,7 @@ use super::{
     Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, read_with_programs,
     settings,
 };
-use crate::checks::{self, Finding};
+use crate::finding::{self, Finding};
 use crate::node_settings::KernelSettings;
 
 /// Kernel setting that allows packets to loopback addresses to be routed to other hosts. Node ports on loopback
@@ -242,7 +242,7 @@ fn routes_localnet(kernel_settings: &KernelSettings) -> bool {
     let refused = kernel_settings.apply(&[route_localnet().written]);
     let refused: Vec<String> = refused.iter().map(ToString::to_string).collect();
     if !refused.is_empty() {
-        checks::log(&[Finding::NoLocalhostNodePorts { settings: refused.join("; ") }]);
+        finding::log(&[Finding::NoLocalhostNodePorts { settings: refused.join("; ") }]);
     }
     refused.is_empty()
 }

@@ -16,7 +16,7 @@ use portolan_wire::ipvs::Timeouts;
 
 use super::blueprint::{PlaneOptions, required};
 use super::{Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, iptables};
-use crate::checks::{self, Finding};
+use crate::finding::{self, Finding};
 use crate::node_settings::KernelSettings;
 use crate::settings;
 
@@ -217,6 +217,6 @@ fn write_settings(strict_arp: bool, kernel_settings: &KernelSettings) {
     let refused = kernel_settings.apply(&wanted(strict_arp));
     let settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
     if !settings.is_empty() {
-        checks::log(&[Finding::IpvsSettings { settings: settings.join("; ") }]);
+        finding::log(&[Finding::IpvsSettings { settings: settings.join("; ") }]);
     }
 }

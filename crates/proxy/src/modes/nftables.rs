@@ -10,7 +10,7 @@ use portolan_node::metrics::ProxyMetrics;
 
 use super::blueprint::PlaneOptions;
 use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, NotCounted, Over, Plane, Shared};
-use crate::checks::Finding;
+use crate::finding::Finding;
 use crate::settings;
 
 /// The driver of this mode.

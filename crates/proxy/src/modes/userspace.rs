@@ -24,7 +24,7 @@ use super::{
     Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, NotCounted, Over, Plane, Shared,
     read_with_programs, settings,
 };
-use crate::checks::Finding;
+use crate::finding::Finding;
 use crate::node_settings::KernelSettings;
 
 pub(crate) use counters::RelayCounters;

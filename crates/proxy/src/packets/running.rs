@@ -6,7 +6,7 @@ use portolan_explain::{Question, Report};
 use portolan_web::Place;
 
 use crate::asking::{self, Unanswered};
-use crate::control::routes::EXPLAIN;
+use crate::paths::EXPLAIN;
 
 /// Why a running agent has no answer.
 #[derive(Debug, thiserror::Error)]

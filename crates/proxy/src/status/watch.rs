@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::terminal::Terminal;
 use super::{get, read};
-use crate::control::routes::STATE;
+use crate::paths::STATE;
 
 /// How often the agent is asked and the screen is drawn.
 const PERIOD: Duration = Duration::from_secs(1);

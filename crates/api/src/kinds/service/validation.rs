@@ -7,8 +7,8 @@ use portolan_schema::json::{self, Object, Value};
 use super::{is_externally_accessible, needs_health_check_port, service_type};
 use crate::{
     error::{FieldError, MOST_CAUSES},
-    kinds::network::{FAMILIES, PORT_RULE, is_port, parse_address, parse_cidr, unusable},
     metadata, names,
+    network::{FAMILIES, PORT_RULE, is_port, parse_address, parse_cidr, unusable},
 };
 
 const TYPES: [&str; 4] = ["ClusterIP", "NodePort", "LoadBalancer", "ExternalName"];

@@ -6,11 +6,9 @@ use portolan_schema::json::{self, Object, Value};
 
 use crate::{
     error::{FieldError, MOST_CAUSES},
-    kinds::{
-        network::{PORT_RULE, PROTOCOLS, app_protocols, is_port},
-        service::{is_headless, service_type},
-    },
+    kinds::service::{is_headless, service_type},
     names,
+    network::{PORT_RULE, PROTOCOLS, app_protocols, is_port},
 };
 
 /// The port of the kubelet (`pkg/cluster/ports`), which upstream does not let load balancers expose.

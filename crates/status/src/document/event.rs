@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Moment;
-use crate::text::one_line;
+use super::Moment;
+use crate::format::one_line;
 
 /// A comparison, a repair, a replacement or a failure in one family.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

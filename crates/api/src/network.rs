@@ -1,4 +1,4 @@
-//! Parsing and validation of addresses and CIDRs, shared by the kinds.
+//! Parsing and validation of addresses and CIDRs, shared by the kinds and the rules of names.
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -6,19 +6,19 @@ use ipnet::IpNet;
 use portolan_schema::json::Value;
 
 /// Names of the families, as in `ipFamilies`.
-pub(super) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
-pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
+pub(crate) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+pub(crate) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
 /// The message for a number that is not a port.
-pub(super) const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
+pub(crate) const PORT_RULE: &str = "must be between 1 and 65535, inclusive";
 
 /// Returns the appProtocols of ports.
-pub(super) fn app_protocols(ports: &[Value]) -> HashSet<&str> {
+pub(crate) fn app_protocols(ports: &[Value]) -> HashSet<&str> {
     ports.iter().filter_map(|port| port.get("appProtocol").and_then(Value::as_str)).collect()
 }
 
 /// Returns true if this is a port number.
-pub(super) fn is_port(number: i64) -> bool {
+pub(crate) fn is_port(number: i64) -> bool {
     (1..=65_535).contains(&number)
 }
 
@@ -32,20 +32,20 @@ pub(crate) fn parse_address(text: &str) -> Option<IpAddr> {
 }
 
 /// Parses a CIDR. Refuses host bits.
-pub(super) fn parse_cidr(text: &str) -> Option<IpNet> {
+pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     let range: IpNet = text.parse().ok()?;
     parse_address(text.split('/').next()?)?;
     (range.trunc() == range).then_some(range)
 }
 
 /// Returns the family as `IPv4` or `IPv6`.
-pub(super) fn family_of(address: IpAddr) -> &'static str {
+pub(crate) fn family_of(address: IpAddr) -> &'static str {
     if address.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
 /// Returns why an endpoint or Service cannot have this address: it is unspecified, loopback or link-local. `None` if
 /// it can.
-pub(super) fn unusable(address: IpAddr) -> Option<&'static str> {
+pub(crate) fn unusable(address: IpAddr) -> Option<&'static str> {
     let (link_local, link_local_multicast) = match address {
         IpAddr::V4(inner) => (inner.is_link_local(), matches!(inner.octets(), [224, 0, 0, _])),
         IpAddr::V6(inner) => (inner.is_unicast_link_local(), matches!(inner.segments(), [0xff02, ..])),

@@ -8,10 +8,8 @@ use portolan_controllers::{ControllersConfig, manifests::Given};
 use portolan_web::metrics::Sources;
 use tokio::sync::watch;
 
-use crate::{
-    security::TlsSettings,
-    server::{Checks, Limits, ReleaseMemory},
-};
+use super::{Checks, Limits, ReleaseMemory};
+use crate::security::TlsSettings;
 
 /// Settings of one server.
 #[derive(Debug, Clone)]
