@@ -117,7 +117,7 @@ vm-test-all: export VM_TIMEOUT := 21600
 vm-test-all: vm-test
 
 # Test programs that need neither root nor packets: property tests, and what the pages say about the code.
-CHECKED := --test messages --test watches --test adding_a_mode --test architecture
+CHECKED := --test messages --test watches --test adding_a_mode --test architecture --test modules
 
 ## Run after each change: format check, lints, unit tests and property tests.
 check:

@@ -43,8 +43,11 @@ use crate::serve::{ServerOptions, listening, tls::pki_folder};
 const KUBECONFIG: &str = "admin.conf";
 /// The mode where none is given: it needs no programs, and every supported kernel has it.
 const MODE: &str = "nftables";
-/// Longest wait for the Services before the summary is printed.
+/// Longest wait for the Services before the summary is printed, if there is a folder of manifests to read.
 const PRINT_WITHIN: Duration = Duration::from_millis(800);
+/// The same for Services of arguments alone, which take longer than that on a busy machine only. Without them the summary
+/// would not say where they are reached.
+const PRINT_ARGUMENTS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest wait for a connection to the own server, which listens already.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 
@@ -228,7 +231,8 @@ fn serve(plan: Plan) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     let Started { address, api } = runtime.block_on(server.started())?;
     reach(address)?;
-    let applied = runtime.block_on(async { tokio::time::timeout(PRINT_WITHIN, server.applied()).await });
+    let longest = if manifests.is_some() { PRINT_WITHIN } else { PRINT_ARGUMENTS_WITHIN };
+    let applied = runtime.block_on(async { tokio::time::timeout(longest, server.applied()).await });
     let unread = manifests.filter(|_| applied.is_err()).map(|folder| folder.display().to_string());
     applied.unwrap_or(Ok(()))?;
     let url = listening::url(address, access.has_tls);

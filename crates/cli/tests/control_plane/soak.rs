@@ -41,7 +41,8 @@ fn the_ordinary_controllers_leave_nothing_behind() {
     let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").ok().map(|text| text.parse().unwrap());
     let length = Duration::from_secs(seconds.unwrap_or(12));
     let site = Arc::new(Site::start(Backing::File, &["--event-ttl", "5s"]).unwrap());
-    let soak = Soak { site: Arc::clone(&site), over: Arc::default(), quiet: Arc::default(), writes: Arc::default() };
+    let soak =
+        Soak { site: Arc::clone(&site), over: Arc::default(), quiet: Arc::default(), writes: Arc::default() };
     soak.prepare();
 
     let elections: Vec<_> = (0..ELECTIONS * CANDIDATES)
