@@ -124,11 +124,9 @@ fn exports(folder: &Path, modules: &BTreeSet<String>) -> BTreeMap<String, String
                 collect(&path.tree, first, into);
             }
             UseTree::Group(group) => group.items.iter().for_each(|item| collect(item, first, into)),
-            UseTree::Name(name) => {
-                drop(first.map(|first| into.insert(name.ident.to_string(), first.to_owned())))
-            }
+            UseTree::Name(name) => into.extend(first.map(|first| (name.ident.to_string(), first.to_owned()))),
             UseTree::Rename(name) => {
-                drop(first.map(|first| into.insert(name.rename.to_string(), first.to_owned())))
+                into.extend(first.map(|first| (name.rename.to_string(), first.to_owned())))
             }
             UseTree::Glob(_) => {}
         }
