@@ -126,7 +126,7 @@ fn exports(folder: &Path, modules: &BTreeSet<String>) -> BTreeMap<String, String
             UseTree::Group(group) => group.items.iter().for_each(|item| collect(item, first, into)),
             UseTree::Name(name) => into.extend(first.map(|first| (name.ident.to_string(), first.to_owned()))),
             UseTree::Rename(name) => {
-                into.extend(first.map(|first| (name.rename.to_string(), first.to_owned())))
+                into.extend(first.map(|first| (name.rename.to_string(), first.to_owned())));
             }
             UseTree::Glob(_) => {}
         }
