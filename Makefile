@@ -41,8 +41,9 @@ demo: packages-base
 
 ## Run format check, lints, dependency checks, docs and all tests, including packet tests, some of them on Debian's
 ## kernel, too. Needs root.
-# Everything is built first, so that neither waits for the other's build.
-test: root packages-base packages-test packages-vm lint deny doc
+# Everything is installed and built first, so that the two neither wait for each other nor use apt at the same time.
+test: root packages-base packages-test packages-vm $(TOOLS) $(RELEASED) $(PYTHON) lint deny doc
+	@tests/vm/qemu > /dev/null && tests/vm/base > /dev/null
 	$(TESTS) --no-run
 	@MAKE="$(MAKE)" tests/side_by_side vm-test unit; status=$$?; $(AGAIN); exit $$status
 

@@ -23,8 +23,9 @@ where
     let (running, ended) = oneshot::channel::<()>();
     let stopping = stopping.clone();
     let body = move || {
-        // Dropped at the end of the thread, also after a panic, and after the runtime, whose tasks have the part's sockets.
+        // Dropped at the end of the thread, also after a panic.
         let _running = running;
+        // Moved here so that it is dropped before `_running`: its tasks have the part's sockets.
         let runtime = runtime;
         runtime.block_on(part(stopping));
     };

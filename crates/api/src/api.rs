@@ -144,7 +144,7 @@ pub struct Target<'a> {
 }
 
 impl Api {
-    /// Creates an API over a store. What every cluster has may be missing in it.
+    /// Creates an API over a store. It may lack what every cluster has.
     pub(crate) fn over(store: Arc<dyn Store>, config: &ApiConfig) -> Self {
         Self {
             store,

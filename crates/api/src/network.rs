@@ -1,4 +1,4 @@
-//! Parsing and validation of addresses and CIDRs, shared by the kinds and the rules of names.
+//! Parsing and validation of addresses and CIDRs, for the kinds and for `metadata`, where names are addresses.
 
 use std::{collections::HashSet, net::IpAddr};
 

@@ -234,6 +234,9 @@ fn serve(plan: Plan) -> anyhow::Result<()> {
     let longest = if manifests.is_some() { PRINT_WITHIN } else { PRINT_ARGUMENTS_WITHIN };
     let applied = runtime.block_on(async { tokio::time::timeout(longest, server.applied()).await });
     let unread = manifests.filter(|_| applied.is_err()).map(|folder| folder.display().to_string());
+    if applied.is_err() && unread.is_none() {
+        tracing::warn!("the Services of the arguments are not stored yet, so the summary lacks them");
+    }
     applied.unwrap_or(Ok(()))?;
     let url = listening::url(address, access.has_tls);
     let local = access.set_up(&url)?;

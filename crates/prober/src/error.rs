@@ -1,4 +1,4 @@
-//! The result of a write that failed.
+//! Why a write failed.
 
 /// Why an object was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

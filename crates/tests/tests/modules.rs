@@ -1,5 +1,6 @@
-//! Within a crate, modules use each other in one direction. So each can be read with those below it alone. A module and its
-//! submodules count as one, and modules of tests do not count.
+//! Within a crate, modules use each other in one direction. A module and its submodules count as one. The root of a crate
+//! counts as above all modules, also where they use what it defines. Modules named `tests` do not count. Calls of methods
+//! are not followed.
 #![allow(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,6 +75,18 @@ impl Visit<'_> for Paths {
 
     fn visit_item_use(&mut self, line: &syn::ItemUse) {
         self.take_tree(&line.tree, &[]);
+    }
+
+    /// Paths in the arguments of macros, if they start at the root.
+    fn visit_macro(&mut self, invocation: &syn::Macro) {
+        let text = invocation.tokens.to_string();
+        for rest in text.split("crate").skip(1) {
+            let Some(rest) = rest.trim_start().strip_prefix("::") else { continue };
+            let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+            let name = rest.trim_start().split(|letter| !is_part(letter)).next().unwrap_or_default();
+            self.take(&["crate".to_owned(), name.to_owned()]);
+        }
+        syn::visit::visit_macro(self, invocation);
     }
 
     fn visit_path(&mut self, path: &syn::Path) {
@@ -220,6 +233,7 @@ fn each_kind_of_use_closes_a_circle() {
         "use super::{first::Thing, first};",
         "fn back() -> crate::first::Thing { todo!() }",
         "mod inner { use super::super::first; }",
+        "fn back() { let _ = vec![crate::first::made()]; }",
     ] {
         write("second.rs", &format!("{back}\npub struct Other;\n"));
         assert!(circle(&uses(folder.path())).is_some(), "{back}");

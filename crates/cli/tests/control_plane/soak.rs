@@ -70,9 +70,13 @@ fn the_ordinary_controllers_leave_nothing_behind() {
     soak.over.store(true, Ordering::SeqCst);
     let terms: Vec<Vec<Term>> = elections.into_iter().map(join).collect();
     workers.into_iter().for_each(join);
-    one_leader_at_a_time(&terms);
-    soak.mirrors_are_right();
+    let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        one_leader_at_a_time(&terms);
+        soak.mirrors_are_right();
+    }));
+    // The threads that follow end, also after a failure.
     soak.quiet.store(true, Ordering::SeqCst);
+    quiet.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     for (path, watch) in watches {
         let (seen, now) = (join(watch), soak.list(path));
         assert_eq!(seen, now, "{path}");
