@@ -42,10 +42,11 @@ demo: packages-base
 ## Run format check, lints, dependency checks, docs and all tests, including packet tests, some of them on Debian's
 ## kernel, too. Needs root.
 # Everything is installed and built first, so that the two neither wait for each other nor use apt at the same time.
+# The script calls make itself: a line with the name of its variable would also be run by `make --dry-run`.
 test: root packages-base packages-test packages-vm $(TOOLS) $(RELEASED) $(PYTHON) lint deny doc
 	@tests/vm/qemu > /dev/null && tests/vm/base > /dev/null
 	$(TESTS) --no-run
-	@MAKE="$(MAKE)" tests/side_by_side vm-test unit; status=$$?; $(AGAIN); exit $$status
+	@tests/side_by_side vm-test unit; status=$$?; $(AGAIN); exit $$status
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that needs one of these programs fails without it. Without this variable the test would be skipped.
