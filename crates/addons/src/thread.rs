@@ -25,7 +25,7 @@ where
     let body = move || {
         // Dropped at the end of the thread, also after a panic.
         let _running = running;
-        // Moved here so that it is dropped before `_running`: its tasks have the part's sockets.
+        // Moved here so that it is dropped first: the tasks of the runtime hold the part's sockets.
         let runtime = runtime;
         runtime.block_on(part(stopping));
     };

@@ -45,8 +45,8 @@ const KUBECONFIG: &str = "admin.conf";
 const MODE: &str = "nftables";
 /// Longest wait for the Services before the summary is printed, if there is a folder of manifests to read.
 const PRINT_WITHIN: Duration = Duration::from_millis(800);
-/// The same for Services of arguments alone, which take longer than that on a busy machine only. Without them the summary
-/// would not say where they are reached.
+/// Longest wait for the Services before the summary is printed, if all of them are arguments. Only a busy machine takes
+/// longer than a moment to store them, and the summary has to say where they are reached.
 const PRINT_ARGUMENTS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest wait for a connection to the own server, which listens already.
 const CONNECT_WITHIN: Duration = Duration::from_secs(1);
