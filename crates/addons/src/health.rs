@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use portolan_api::Api;
 use portolan_prober::probe::{Client, Probes};
-use portolan_prober::{Metrics, Options, Prober, Report};
+use portolan_prober::{Metrics, Prober, ProberOptions, Report};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -32,7 +32,7 @@ pub struct HealthChecks {
 
 impl Default for HealthChecks {
     fn default() -> Self {
-        Self { is_shared: false, most_probes: Options::default().most_probes }
+        Self { is_shared: false, most_probes: ProberOptions::default().most_probes }
     }
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn start(
     tasks: &mut JoinSet<()>,
 ) -> Result<Arc<Metrics>, AddonError> {
     let client = Client::new()?;
-    let options = Options { most_probes: config.most_probes, ..Options::default() };
+    let options = ProberOptions { most_probes: config.most_probes, ..ProberOptions::default() };
     let (events, reports) = EventSender::new();
     let lease = config.is_shared.then(|| (Leases(Arc::clone(api)), client::identity()));
     let writer = Slices(Arc::clone(api));

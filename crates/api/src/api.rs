@@ -97,7 +97,7 @@ pub struct WriteOptions {
 
 /// The result of a write.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct WriteResult {
     /// The object after the write (before it, for a delete), as JSON.
     pub object: Bytes,
     /// Its revision.
@@ -174,7 +174,7 @@ impl Api {
         namespace: &str,
         object: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         Ok(self.create_with_warnings(resource, namespace, object, options).await?)
     }
 
@@ -185,7 +185,7 @@ impl Api {
         namespace: &str,
         object: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<WriteResult, Refused> {
         let object = Kept::new(object);
         let decide = |ledger: &mut Ledger| {
             let new = (object.object()?, Owners::of_create(options));
@@ -205,7 +205,7 @@ impl Api {
         part: Part,
         object: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         self.change(target, part, Change::Replace(Kept::new(object)), options).await
     }
 
@@ -216,7 +216,7 @@ impl Api {
         part: Part,
         patch: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         self.change(target, part, Change::Patch(Patch::Merge(patch)), options).await
     }
 
@@ -227,7 +227,7 @@ impl Api {
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         let preconditions = preconditions.clone();
         let options = DeleteOptions { preconditions, propagation: None, dry_run: options.dry_run };
         self.delete_with(target, &options).await
@@ -238,7 +238,7 @@ impl Api {
         &self,
         target: Target<'_>,
         options: &DeleteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         let decided = self.write(|ledger| self.decide_delete(ledger, target, options)).await;
         decided.map(|outcome| outcome.seen_as(target.resource))
     }
@@ -246,11 +246,11 @@ impl Api {
     /// Stores `object` as given, `status` included: creates it, or replaces the stored one. An object without a
     /// namespace goes to `default`. The results of health checks in a stored EndpointSlice stay
     /// ([`ApiConfig::keeps_health_checks`]).
-    pub async fn apply(&self, object: impl Into<Value>) -> Result<Outcome, ApiError> {
+    pub async fn apply(&self, object: impl Into<Value>) -> Result<WriteResult, ApiError> {
         self.apply_value(object.into()).await
     }
 
-    async fn apply_value(&self, object: Value) -> Result<Outcome, ApiError> {
+    async fn apply_value(&self, object: Value) -> Result<WriteResult, ApiError> {
         let Value::Object(mut object) = object else {
             return Err(ApiError::WrongType {
                 field: "(the whole object)".to_owned(),
@@ -293,7 +293,7 @@ impl Api {
         let outcome = self.merge_patch(target, Part::Status, patch, options).await?;
         let effect = if outcome.effect == Effect::Unchanged { main.effect } else { outcome.effect };
         let effect = if main.effect == Effect::Created { Effect::Created } else { effect };
-        Ok(Outcome { effect, warnings: main.warnings, ..outcome })
+        Ok(WriteResult { effect, warnings: main.warnings, ..outcome })
     }
 
     /// Replaces or patches an object or its status.
@@ -303,7 +303,7 @@ impl Api {
         part: Part,
         change: Change,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         Ok(self.change_with_warnings(target, part, change, options).await?)
     }
 
@@ -314,7 +314,7 @@ impl Api {
         part: Part,
         change: Change,
         options: WriteOptions,
-    ) -> Result<Outcome, Refused> {
+    ) -> Result<WriteResult, Refused> {
         let decided =
             self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
         decided.map(|outcome| outcome.seen_as(target.resource))
@@ -399,7 +399,7 @@ impl Api {
     }
 }
 
-impl Outcome {
+impl WriteResult {
     /// Converts the object to the form that clients of this resource see.
     fn seen_as(self, resource: Resource) -> Self {
         match view::seen_body(resource, &self.object) {

@@ -37,8 +37,8 @@ pub mod testing;
 pub use self::{
     allocate::{AllocationScope, AllocatorMetrics, address_draft, load_balancer_draft, port_draft},
     api::{
-        Api, Blocking, Change, DeleteOptions, Effect, FieldManager, Kept, Outcome, Part, Preconditions,
-        Propagation, SYSTEM_NAMESPACES, Target, WriteOptions, resource_of,
+        Api, Blocking, Change, DeleteOptions, Effect, FieldManager, Kept, Part, Preconditions, Propagation,
+        SYSTEM_NAMESPACES, Target, WriteOptions, WriteResult, resource_of,
     },
     config::{ApiConfig, ConfigError, LoadBalancerRanges, ServiceRanges},
     error::{ApiError, CauseReason, FieldError},

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use portolan_engine::Driven;
 use portolan_engine::Table;
-use portolan_iptables::{Iptables, Options, Pieces, Planner, Present, Programs, Variant};
+use portolan_iptables::{Iptables, IptablesOptions, Pieces, Planner, Present, Programs, Variant};
 use portolan_model::{Catalog, Family};
 use portolan_testkit::Namespace;
 
@@ -97,7 +97,7 @@ fn by_the_data_plane(
     count: usize,
 ) -> anyhow::Result<Figures> {
     let programs = Programs::of(Family::Ipv4, variant)?;
-    let dataplane = Iptables::new(programs, settings(), Options::default());
+    let dataplane = Iptables::new(programs, settings(), IptablesOptions::default());
     let mut dataplane = Driven::new(settings(), dataplane);
     table(&mut catalog, |changes| dataplane.apply(changes).map(drop))?;
     let (commit, load) = cost(|| dataplane.resync())?;
@@ -184,7 +184,7 @@ fn one_text(catalog: &Catalog) -> anyhow::Result<String> {
         wanted.take(changes.iter().cloned(), []);
         Ok(())
     })?;
-    let (mut planner, mut text) = (Planner::new(settings(), Options::default()), String::new());
+    let (mut planner, mut text) = (Planner::new(settings(), IptablesOptions::default()), String::new());
     planner.full(&wanted, &Present::default(), Pieces::One, &mut text)?;
     let mut ordered = String::with_capacity(text.len());
     for table in text.split_inclusive("COMMIT\n") {

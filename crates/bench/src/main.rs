@@ -42,12 +42,12 @@ use std::{fs, io};
 use anyhow::Context as _;
 use clap::Parser;
 
-use options::Options;
+use options::BenchOptions;
 use peers::{Effort, Peer, Programs};
 use stage::Stage;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = BenchOptions::parse();
     match measure(&options) {
         Ok(met) if met || !options.strict => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
 }
 
 /// Measures every size and prints the figures. Returns true if all bars that apply are met.
-fn measure(options: &Options) -> anyhow::Result<bool> {
+fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
     if let Some(role) = options.role {
         return relay::play(role, options.backend).map(|()| true);
     }
@@ -115,7 +115,7 @@ fn measure(options: &Options) -> anyhow::Result<bool> {
 }
 
 /// Compares kube-proxy with Portolan. There are no bars: the ratios are the result.
-fn measure_peers(options: &Options, kube_proxy: &Path, agent: PathBuf) -> anyhow::Result<()> {
+fn measure_peers(options: &BenchOptions, kube_proxy: &Path, agent: PathBuf) -> anyhow::Result<()> {
     let programs = Programs::new(kube_proxy, agent)?;
     let effort = Effort::new(options.quick, Duration::from_secs(options.first_sync_limit));
     let versions = Peer::BOTH.map(|peer| format!("{peer} {}", programs.version(peer)));
@@ -137,7 +137,7 @@ fn measure_relay(haproxy: Option<&Path>) -> anyhow::Result<bool> {
     Ok(print(&relay::bars(&ways)))
 }
 
-fn measure_iptables(options: &Options) -> anyhow::Result<bool> {
+fn measure_iptables(options: &BenchOptions) -> anyhow::Result<bool> {
     let limit = Duration::from_secs(options.restore_limit);
     let figures = iptables::measure(&options.iptables_sizes(), options.rounds().changes, limit)?;
     println!("\n{}", iptables::render(&figures));
@@ -159,7 +159,7 @@ fn print(bars: &[bars::Bar]) -> bool {
 }
 
 /// Keeps a stage running for other tools.
-fn hold(options: &Options) -> anyhow::Result<()> {
+fn hold(options: &BenchOptions) -> anyhow::Result<()> {
     let size = options.sizes().first().copied().context("a size")?;
     let stage = Stage::build(size)?;
     let (namespace, url) = (stage.node().path(), stage.url());

@@ -14,7 +14,7 @@ use crate::workload::Size;
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     /// Sizes to measure: Services x endpoints of each.
     #[arg(long, value_name = "NxM,...", value_delimiter = ',')]
     sizes: Vec<Size>,
@@ -75,7 +75,7 @@ pub(crate) struct Options {
     pub(crate) strict: bool,
 }
 
-impl Options {
+impl BenchOptions {
     /// Returns the sizes to measure.
     pub(crate) fn sizes(&self) -> Vec<Size> {
         if self.idle {

@@ -14,7 +14,7 @@ use portolan_doctor::facts::{Facts, Program};
 use portolan_doctor::{Code, Finding, Severity, checks, gather};
 use portolan_model::object::Kind;
 use portolan_node::sysctl::Host;
-use portolan_proxy::preflight::{self, Item, Outcome, Part};
+use portolan_proxy::preflight::{self, CheckResult, Item, Part};
 
 use crate::cluster::access::{self, Found};
 use crate::output::{self, Output};
@@ -30,7 +30,7 @@ pub(crate) const FAILURE: u8 = 1;
 ///
 /// Exit codes: 0 nothing prevents a start; 1 something does.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct CheckOptions {
     /// Do not ask the API server.
     #[arg(long)]
     offline: bool,
@@ -38,11 +38,11 @@ pub(crate) struct Options {
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
     #[command(flatten)]
-    proxy: Box<portolan_proxy::Options>,
+    proxy: Box<portolan_proxy::ProxyOptions>,
 }
 
 /// Prints the report.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &CheckOptions) -> anyhow::Result<ExitCode> {
     let mut preflight = preflight::examine(&options.proxy);
     let mut found = None;
     if let Some(configured) = &preflight.configured
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     items.extend(surroundings(found.as_ref()));
     let report = Report::new(items);
     output::print(&report, options.output, || report.text())?;
-    Ok(if report.outcome == Outcome::Failure { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
+    Ok(if report.outcome == CheckResult::Failure { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
 }
 
 /// Returns what else on this node affects Services.
@@ -72,11 +72,11 @@ fn surroundings(found: Option<&Found>) -> Vec<Item> {
     items.extend(checks::findings(&facts).iter().filter_map(of_finding));
     items.extend(facts.unread.iter().map(|unread| {
         let text = format!("could not read {}: {}", unread.what, unread.reason);
-        Item::new(Part::Surroundings, Outcome::Warning, text)
+        Item::new(Part::Surroundings, CheckResult::Warning, text)
     }));
     if items.is_empty() {
         let text = "no other proxy runs, and nothing else on this node affects Services";
-        items.push(Item::new(Part::Surroundings, Outcome::Ok, text));
+        items.push(Item::new(Part::Surroundings, CheckResult::Ok, text));
     }
     items
 }
@@ -89,7 +89,7 @@ fn other_proxy(process: &portolan_doctor::facts::Process) -> Item {
         }
         Program::Portolan => "nothing to do, if it is the agent that is to be replaced",
     };
-    let outcome = if process.program == Program::KubeProxy { Outcome::Warning } else { Outcome::Ok };
+    let outcome = if process.program == Program::KubeProxy { CheckResult::Warning } else { CheckResult::Ok };
     Item::new(Part::Surroundings, outcome, text).with_mend(mend)
 }
 
@@ -100,13 +100,13 @@ fn of_finding(finding: &Finding) -> Option<Item> {
         (Code::ForwardingOff, _) => return None,
         // A start takes them over, or removes them.
         (Code::NoProxy | Code::LeftoversOfKubeProxy | Code::LeftoversOfPortolan, _) | (_, Severity::Note) => {
-            Outcome::Ok
+            CheckResult::Ok
         }
-        (_, Severity::Warning) => Outcome::Warning,
-        (_, Severity::Error) => Outcome::Failure,
+        (_, Severity::Warning) => CheckResult::Warning,
+        (_, Severity::Error) => CheckResult::Failure,
     };
     let item = Item::new(Part::Surroundings, outcome, format!("{code}: {title}"));
-    Some(if outcome == Outcome::Ok { item } else { item.with_mend(mend.clone()) })
+    Some(if outcome == CheckResult::Ok { item } else { item.with_mend(mend.clone()) })
 }
 
 #[cfg(test)]
@@ -119,10 +119,10 @@ mod tests {
             let item = of_finding(&Finding::new(code, severity, "title", "mend"))?;
             Some((item.outcome, item.mend.is_some()))
         };
-        assert_eq!(of(Code::ForwardDropped, Severity::Error), Some((Outcome::Failure, true)));
-        assert_eq!(of(Code::ConntrackNearlyFull, Severity::Warning), Some((Outcome::Warning, true)));
-        assert_eq!(of(Code::FirewallPresent, Severity::Note), Some((Outcome::Ok, false)));
-        assert_eq!(of(Code::LeftoversOfKubeProxy, Severity::Warning), Some((Outcome::Ok, false)));
+        assert_eq!(of(Code::ForwardDropped, Severity::Error), Some((CheckResult::Failure, true)));
+        assert_eq!(of(Code::ConntrackNearlyFull, Severity::Warning), Some((CheckResult::Warning, true)));
+        assert_eq!(of(Code::FirewallPresent, Severity::Note), Some((CheckResult::Ok, false)));
+        assert_eq!(of(Code::LeftoversOfKubeProxy, Severity::Warning), Some((CheckResult::Ok, false)));
         assert_eq!(of(Code::ForwardingOff, Severity::Error), None, "a start reports it itself");
     }
 }

@@ -33,7 +33,7 @@ pub(crate) const FINDINGS: u8 = 2;
 ///
 /// Exit codes: 0 nothing is wrong; 1 the cluster could not be read; 2 something is wrong.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct CheckIpsOptions {
     /// The kubeconfig file; in a pod, its service account is used without.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -67,7 +67,7 @@ pub(crate) enum Output {
 }
 
 /// Audits the cluster and prints the report.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &CheckIpsOptions) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let report = runtime.block_on(async {
         let settings = ClientSettings {
@@ -105,7 +105,7 @@ async fn list(client: &Client, path: &str) -> anyhow::Result<Option<Vec<Value>>>
     Ok(objects.map(|objects| objects.into_iter().map(Value::from).collect()))
 }
 
-async fn look(client: &Client, options: &Options) -> anyhow::Result<Report> {
+async fn look(client: &Client, options: &CheckIpsOptions) -> anyhow::Result<Report> {
     let mut notes = Vec::new();
     let mut cluster = Cluster::new(options.service_node_port_range);
     if let Some(ranges) = &options.load_balancer_ip_range {

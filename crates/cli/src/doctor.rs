@@ -19,21 +19,21 @@ use crate::cluster::access;
 ///
 /// Exit codes: 0 no errors were found; 1 errors were found; 2 no errors were found, but not everything could be read.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct DoctorCommand {
     #[command(flatten)]
-    doctor: portolan_doctor::Options,
+    doctor: portolan_doctor::DoctorOptions,
     #[command(flatten)]
-    proxy: Box<portolan_proxy::Options>,
+    proxy: Box<portolan_proxy::ProxyOptions>,
 }
 
 /// Prints the report of this node.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &DoctorCommand) -> anyhow::Result<ExitCode> {
     let from_api = from_api(&options.proxy).context("portolan doctor")?;
     portolan_doctor::run(&options.doctor, &from_api, &remove_leftovers).context("portolan doctor")
 }
 
 /// Asks the API server, if there are flags of the proxy.
-fn from_api(proxy: &portolan_proxy::Options) -> anyhow::Result<FromApi> {
+fn from_api(proxy: &portolan_proxy::ProxyOptions) -> anyhow::Result<FromApi> {
     if proxy.given().next().is_none() {
         return Ok(FromApi::default());
     }

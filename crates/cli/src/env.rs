@@ -21,9 +21,9 @@ const IN_CLUSTER: &str = "KUBERNETES_SERVICE_HOST";
 /// namespace. In a shell: eval "$(portolan env --export)".
 #[derive(Debug, Args)]
 #[group(skip)]
-pub(crate) struct Options {
+pub(crate) struct EnvOptions {
     #[command(flatten)]
-    form: env::Options,
+    form: env::VariableOptions,
     /// The kubeconfig file. Without it, the service account is used in a pod, and admin.conf in the data folder elsewhere.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub(crate) struct Options {
 }
 
 /// Reads the Services and prints the variables.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &EnvOptions) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let objects = runtime.block_on(async {
         let settings = ClientSettings {
@@ -57,7 +57,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write the variables")
 }
 
-impl Options {
+impl EnvOptions {
     fn kubeconfig(&self) -> anyhow::Result<Option<PathBuf>> {
         if self.kubeconfig.is_some() || std::env::var_os(IN_CLUSTER).is_some() {
             return Ok(self.kubeconfig.clone());

@@ -33,7 +33,7 @@ const FLAGS_OF_AGENT: [&str; 3] = ["config", "control-socket", "hostname-overrid
 /// Exit codes: 0 reachable; 1 the question cannot be answered; 2 refused; 3 dropped; 4 not a Service's; 5 the kernel has
 /// something else than what is wanted.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ExplainOptions {
     #[command(flatten)]
     asked: Asked,
     /// File or folder of Services, EndpointSlices, Nodes, ServiceCIDRs and Pods in YAML or JSON; `-` is the standard input.
@@ -54,13 +54,13 @@ pub(crate) struct Options {
     #[arg(long)]
     kernel: bool,
     #[command(flatten)]
-    proxy: Box<portolan_proxy::Options>,
+    proxy: Box<portolan_proxy::ProxyOptions>,
     /// True if kubectl called the program. The objects are those of a cluster then, unless files are named.
     #[arg(skip)]
     is_plugin: bool,
 }
 
-impl Options {
+impl ExplainOptions {
     /// Returns true if the kernel is read, which needs privileges.
     pub(crate) const fn reads_kernel(&self) -> bool {
         self.kernel
@@ -79,7 +79,7 @@ impl Options {
 
 /// Answers the question and prints the report. Warnings go to the standard error, and into the notes of a report for
 /// programs.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &ExplainOptions) -> anyhow::Result<ExitCode> {
     let mut warnings = Warnings::default();
     let mut report = match &options.snapshot {
         Some(file) => {
@@ -95,7 +95,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 }
 
 /// Asks where the command line says.
-fn ask(options: &Options, warnings: &mut Warnings) -> anyhow::Result<Report> {
+fn ask(options: &ExplainOptions, warnings: &mut Warnings) -> anyhow::Result<Report> {
     let mut proxy = (*options.proxy).clone();
     let origin = Origin::of(options, &mut proxy)?;
     let configured = Configured::load(&proxy)?;
@@ -115,8 +115,8 @@ fn ask(options: &Options, warnings: &mut Warnings) -> anyhow::Result<Report> {
 
 /// Asks the running proxy of this node.
 fn ask_agent(
-    options: &Options,
-    proxy: &portolan_proxy::Options,
+    options: &ExplainOptions,
+    proxy: &portolan_proxy::ProxyOptions,
     configured: &Configured,
     warnings: &mut Warnings,
 ) -> anyhow::Result<Report> {
@@ -148,7 +148,7 @@ fn ask_agent(
 
 /// Explains what objects require.
 fn explain(
-    options: &Options,
+    options: &ExplainOptions,
     mut configured: Configured,
     objects: &Objects,
     source: Source,
@@ -189,7 +189,7 @@ struct World {
 impl World {
     fn answer(
         &self,
-        options: &Options,
+        options: &ExplainOptions,
         objects: &Objects,
         warnings: &mut Warnings,
     ) -> anyhow::Result<Report> {
@@ -235,7 +235,7 @@ impl Warnings {
 /// Returns the name of the node whose packets are explained: that of the command line or the configuration, or the only
 /// Node. For manifests it is else this host's, and for a cluster that of the client.
 fn node_name(
-    options: &Options,
+    options: &ExplainOptions,
     configured: &Configured,
     objects: &Objects,
     pods: &[Pod],

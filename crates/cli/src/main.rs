@@ -44,35 +44,35 @@ struct Plugin {
 
 #[derive(Debug, Subcommand)]
 enum PluginCommand {
-    Explain(explain::Options),
+    Explain(explain::ExplainOptions),
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Up(Box<up::Options>),
+    Up(Box<up::UpOptions>),
     /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
-    Proxy(Box<proxy::Options>),
+    Proxy(Box<proxy::ProxyOptions>),
     /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
     Cleanup(proxy::CleanupOptions),
     Status(proxy::StatusOptions),
     /// A Kubernetes-style API server for Services, for hosts without Kubernetes.
     Serve {
         #[command(flatten)]
-        options: Box<serve::Options>,
+        options: Box<serve::ServeOptions>,
         /// How much to log: 0 what operators need, 2 what happens, 4 what is decided.
         #[arg(short, long, default_value_t = 0)]
         v: u8,
     },
     #[command(name = "check-ips")]
-    CheckIps(check_ips::Options),
+    CheckIps(check_ips::CheckIpsOptions),
     /// Shows Services at work: a small cluster in network namespaces on this machine.
-    Demo(demo::Options),
-    Doctor(doctor::Options),
-    Env(env::Options),
-    Explain(explain::Options),
-    Snapshot(snapshot::Options),
-    Plan(plan::Options),
-    Check(check::Options),
+    Demo(demo::DemoOptions),
+    Doctor(doctor::DoctorCommand),
+    Env(env::EnvOptions),
+    Explain(explain::ExplainOptions),
+    Snapshot(snapshot::SnapshotOptions),
+    Plan(plan::PlanOptions),
+    Check(check::CheckOptions),
     /// Prints a script that completes this program's command line.
     #[command(hide = true)]
     Completions(reference::Completions),

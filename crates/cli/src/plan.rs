@@ -38,7 +38,7 @@ pub(crate) const CHANGES: u8 = 2;
 ///
 /// Exit codes: 0 nothing would change; 1 the plan cannot be made; 2 something would change.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct PlanOptions {
     /// File or folder of Services, EndpointSlices, Nodes and ServiceCIDRs in YAML or JSON; `-` is the standard input. May be
     /// repeated. Without it, the API server is asked.
     #[arg(long, value_name = "PATH", action = clap::ArgAction::Append)]
@@ -60,7 +60,7 @@ pub(crate) struct Options {
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
     #[command(flatten)]
-    proxy: Box<portolan_proxy::Options>,
+    proxy: Box<portolan_proxy::ProxyOptions>,
 }
 
 /// What to compare with.
@@ -72,7 +72,7 @@ enum With {
     Nothing,
 }
 
-impl Options {
+impl PlanOptions {
     const fn against(&self) -> Against {
         match self.against {
             _ if self.snapshot.is_some() => Against::Snapshot,
@@ -89,13 +89,13 @@ impl Options {
 }
 
 /// Prints the report.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &PlanOptions) -> anyhow::Result<ExitCode> {
     let report = report(options)?;
     output::print(&report, options.output, || report.text())?;
     Ok(if report.changes { ExitCode::from(CHANGES) } else { ExitCode::SUCCESS })
 }
 
-fn report(options: &Options) -> anyhow::Result<Report> {
+fn report(options: &PlanOptions) -> anyhow::Result<Report> {
     let mut notes = Notes::default();
     if let Some(file) = &options.snapshot {
         return replay::report(options, file, notes);
@@ -143,7 +143,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn read(options: &Options, configured: &Configured, notes: &mut Notes) -> anyhow::Result<Self> {
+    fn read(options: &PlanOptions, configured: &Configured, notes: &mut Notes) -> anyhow::Result<Self> {
         let (objects, sockets) = if options.manifests.is_empty() {
             of_api(configured)?
         } else {
@@ -183,7 +183,7 @@ fn of_api(configured: &Configured) -> anyhow::Result<(Objects, BTreeSet<SocketAd
 }
 
 struct Plan<'a> {
-    options: &'a Options,
+    options: &'a PlanOptions,
     configured: &'a Configured,
     wanted: &'a Wanted,
 }

@@ -33,7 +33,7 @@ const CANNOT_BEGIN: &str = "cannot make what every cluster has";
 /// Options of `portolan serve`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Options {
+pub(crate) struct ServeOptions {
     #[command(subcommand)]
     action: Option<Action>,
     /// Look once for addresses and node ports that are not as they should be, mend what may be mended, print what was
@@ -96,7 +96,7 @@ pub(crate) struct ServerOptions {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Prints a kubeconfig with new credentials; the server need not run, and need not have run.
-    Kubeconfig(kubeconfig::Options),
+    Kubeconfig(kubeconfig::KubeconfigOptions),
 }
 
 /// Whether objects are checked.
@@ -108,7 +108,7 @@ enum Validation {
     Ignore,
 }
 
-impl Options {
+impl ServeOptions {
     /// Returns true if these options run the server, and not an action that ends by itself.
     pub(crate) const fn runs_until_signal(&self) -> bool {
         self.action.is_none() && !self.repair_once
@@ -155,7 +155,7 @@ pub(crate) struct Additions<F> {
 }
 
 /// Serves until SIGTERM or SIGINT, or does the requested action.
-pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: ServeOptions) -> anyhow::Result<ExitCode> {
     if let Some(Action::Kubeconfig(options)) = &options.action {
         return kubeconfig::run(options).map(|()| ExitCode::SUCCESS);
     }

@@ -21,7 +21,7 @@ use portolan_snapshot::{Kernel, Snapshot, Unread, create, text};
 /// The file has no tokens, certificates and annotations. It names every Service and endpoint.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub(crate) struct Options {
+pub(crate) struct SnapshotOptions {
     #[command(subcommand)]
     action: Option<Action>,
     /// File to write. Only its owner may read it. By default portolan-snapshot-NODE-TIME.json.gz in this folder.
@@ -44,7 +44,7 @@ enum Action {
     },
 }
 
-impl Options {
+impl SnapshotOptions {
     /// Returns true if the kernel is read, which needs privileges.
     pub(crate) const fn reads_kernel(&self) -> bool {
         self.action.is_none()
@@ -52,7 +52,7 @@ impl Options {
 }
 
 /// Runs the subcommand.
-pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &SnapshotOptions) -> anyhow::Result<()> {
     match &options.action {
         Some(Action::Show { file }) => show(file),
         None => take(options),
@@ -70,7 +70,7 @@ fn show(file: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn take(options: &Options) -> anyhow::Result<()> {
+fn take(options: &SnapshotOptions) -> anyhow::Result<()> {
     let mut snapshot = portolan_proxy::ask_for_snapshot(&options.control_socket)?;
     add_kernel(&mut snapshot)?;
     let file = options.output.clone().unwrap_or_else(|| file_name(&snapshot));

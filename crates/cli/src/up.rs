@@ -57,7 +57,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// host and follows the addresses of the host. Prints where each Service is reached. The rules stay when it ends;
 /// `portolan up --cleanup` removes them.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct UpOptions {
     /// Services to serve. The same NAME may be given again for another port. A Service that is left out at the next start is
     /// removed.
     #[arg(value_name = "[NAMESPACE/]NAME=PORT[/PROTOCOL]:BACKEND,...", value_parser = services::parse)]
@@ -100,14 +100,14 @@ pub(crate) struct Options {
     server: ServerOptions,
 }
 
-impl Options {
+impl UpOptions {
     /// Returns true if these options run until a signal arrives.
     pub(crate) const fn runs_until_signal(&self) -> bool {
         !self.dry_run && !self.cleanup
     }
 
     /// Returns the options of the node agent.
-    fn agent(&self) -> anyhow::Result<proxy::Options> {
+    fn agent(&self) -> anyhow::Result<proxy::ProxyOptions> {
         let mut flags = vec![format!("--v={}", self.v)];
         let mode = self.proxy_mode.as_deref().or(self.config.is_none().then_some(MODE));
         flags.extend(mode.map(|mode| format!("--proxy-mode={mode}")));
@@ -122,7 +122,7 @@ impl Options {
         }
         flags.extend(self.cleanup.then(|| "--cleanup".to_owned()));
         let forwards = if self.no_ip_forward { Vec::new() } else { self.families() };
-        Ok(proxy::Options::from_flags(flags)?.with_forwarding(forwards))
+        Ok(proxy::ProxyOptions::from_flags(flags)?.with_forwarding(forwards))
     }
 
     /// Returns the families of the cluster IPs.
@@ -137,8 +137,8 @@ impl Options {
 
 /// What a start is made from, when the options are checked.
 struct Plan {
-    options: Options,
-    agent: proxy::Options,
+    options: UpOptions,
+    agent: proxy::ProxyOptions,
     /// The objects of the Services of the command line.
     objects: Vec<Value>,
     /// The name of the Node.
@@ -146,7 +146,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(options: Options) -> anyhow::Result<Self> {
+    fn new(options: UpOptions) -> anyhow::Result<Self> {
         let agent = options.agent()?;
         let configured = Configured::load(&agent)?;
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -191,7 +191,7 @@ impl Plan {
 }
 
 /// Runs until SIGTERM or SIGINT, or until the agent or the server fails.
-pub(crate) fn run(options: Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: UpOptions) -> anyhow::Result<ExitCode> {
     if options.cleanup {
         return proxy::run(&options.agent()?).map(|()| ExitCode::SUCCESS);
     }

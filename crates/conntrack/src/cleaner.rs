@@ -6,7 +6,7 @@
 
 use portolan_model::Family;
 use portolan_sock::{Errno, Protocol, Refusal, Socket, SocketError};
-use portolan_wire::conntrack::{self, Event, Filter, Flow};
+use portolan_wire::conntrack::{self, ConntrackEvent, Filter, Flow};
 use portolan_wire::{Batch, DecodeError, Frame};
 
 use super::{Check, Error};
@@ -141,8 +141,8 @@ impl<'a> Sweep<'a> {
 
     /// Checks one message of the listing. A flow that cannot be read must not keep others from being cleaned up.
     fn see(&mut self, frame: &Frame<'_>) {
-        match Event::decode(frame) {
-            Ok(Event::New(flow)) => self.judge(flow),
+        match ConntrackEvent::decode(frame) {
+            Ok(ConntrackEvent::New(flow)) => self.judge(flow),
             Ok(_) => {}
             Err(error) => self.skip(&error),
         }

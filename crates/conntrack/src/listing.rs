@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Protocol;
 use portolan_sock::{Protocol as Netlink, Socket, SocketError};
-use portolan_wire::conntrack::{self, Event, Filter, Flow};
+use portolan_wire::conntrack::{self, ConntrackEvent, Filter, Flow};
 use portolan_wire::nfnetlink::Family;
 
 use super::Error;
@@ -67,9 +67,11 @@ fn list(
 ) -> Result<(Listed, Seen), Error> {
     let mut listed = Listed::default();
     let outcome = socket.dump(&mut conntrack::list(filter), |frame| {
-        match Event::decode(frame) {
-            Ok(Event::New(flow)) if is_wanted(&flow) && listed.flows.len() < limit => listed.flows.push(flow),
-            Ok(Event::New(flow)) => listed.partial |= is_wanted(&flow),
+        match ConntrackEvent::decode(frame) {
+            Ok(ConntrackEvent::New(flow)) if is_wanted(&flow) && listed.flows.len() < limit => {
+                listed.flows.push(flow)
+            }
+            Ok(ConntrackEvent::New(flow)) => listed.partial |= is_wanted(&flow),
             Ok(_) => {}
             Err(_) => listed.partial = true,
         }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use portolan_model::Protocol;
 use portolan_sock::{Socket, SocketError};
-use portolan_wire::conntrack::{Event, Tuple, answered_by};
+use portolan_wire::conntrack::{ConntrackEvent, Tuple, answered_by};
 
 /// How long a result is cached. Later the kernel may have forgotten the flow, and the client may have started another
 /// one from the same port.
@@ -32,7 +32,7 @@ impl Translations {
         let reply = Tuple::with_ports(Protocol::Udp.number(), ports, (client.ip(), client.port()));
         let mut found = None;
         let asked = self.socket.query(&mut answered_by(&reply), |frame| {
-            if let Event::New(flow) = Event::decode(frame)?
+            if let ConntrackEvent::New(flow) = ConntrackEvent::decode(frame)?
                 && flow.reply == reply
             {
                 let port = flow.original.destination_port();

@@ -1,6 +1,6 @@
 use futures::executor::block_on;
 use portolan_api::testing::{self, delete, get, list, service};
-use portolan_api::{Api, ApiError, Outcome};
+use portolan_api::{Api, ApiError, WriteResult};
 use portolan_schema::{
     Resource,
     json::{Value, json},
@@ -13,7 +13,7 @@ fn api() -> Api {
     testing::api("10.0.0.0/24")
 }
 
-fn apply(api: &Api, object: Value) -> Result<Outcome, ApiError> {
+fn apply(api: &Api, object: Value) -> Result<WriteResult, ApiError> {
     api.blocking().apply(object)
 }
 

@@ -10,7 +10,7 @@ use portolan_serve::json::Value;
 use portolan_serve::{ApiConfig, Config, RunningServer, Server};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 use portolan_testkit::{Family, Pod, PortolanProcess, World};
-use portolan_wire::nftables::{Event, request};
+use portolan_wire::nftables::{NftablesEvent, request};
 
 use super::objects::{self, Service};
 
@@ -127,7 +127,7 @@ impl Cluster {
         self.world.node().namespace().run(|| {
             let mut generation = None;
             Socket::open(NetlinkProtocol::Netfilter)?.query(&mut request::generation(), |frame| {
-                if let Event::Generation(now) = Event::decode(frame)? {
+                if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
                     generation = Some(now.id);
                 }
                 Ok(())

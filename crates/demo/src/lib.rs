@@ -28,7 +28,7 @@ use screen::Screen;
 /// Options of `portolan demo`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
-pub struct Options {
+pub struct DemoOptions {
     /// Leave the cluster up at the end, until Ctrl-C, for a look at it by hand.
     #[arg(long)]
     keep: bool,
@@ -52,7 +52,7 @@ struct Finding {
 }
 
 /// Runs the demo. Returns success if every step had the expected result.
-pub fn run(options: &Options) -> ExitCode {
+pub fn run(options: &DemoOptions) -> ExitCode {
     let play = || match options.part {
         None => play(options),
         Some(Part::Up) => up::play(),
@@ -67,7 +67,7 @@ pub fn run(options: &Options) -> ExitCode {
     }
 }
 
-fn play(options: &Options) -> anyhow::Result<bool> {
+fn play(options: &DemoOptions) -> anyhow::Result<bool> {
     let mut screen = Screen::new();
     let mut cluster = steps::set_up(&mut screen)?;
     let outcome =
@@ -82,7 +82,7 @@ fn play(options: &Options) -> anyhow::Result<bool> {
     Ok(passed)
 }
 
-fn finish(options: &Options, screen: &mut Screen, cluster: &Cluster) -> anyhow::Result<()> {
+fn finish(options: &DemoOptions, screen: &mut Screen, cluster: &Cluster) -> anyhow::Result<()> {
     screen.table()?;
     screen.line(&"  * after the changes of endpoints")?;
     if options.keep { keep::until_interrupted(screen, cluster) } else { Ok(()) }

@@ -7,7 +7,7 @@ use hickory_proto::op::{Edns, Header, Message, MessageType, OpCode, Query, Respo
 use hickory_proto::rr::{DNSClass, Name, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable as _, BinDecoder};
 
-use crate::zone::{Lookup, Outcome, Rr, Zone};
+use crate::zone::{Lookup, LookupResult, Rr, Zone};
 
 mod encode;
 #[cfg(test)]
@@ -128,11 +128,11 @@ impl Frame {
     }
 
     fn found(mut self, found: Lookup<'_>, ttl: u32, out: &mut Vec<u8>) -> Verdict {
-        self.metadata.authoritative = found.outcome != Outcome::NotInSync;
+        self.metadata.authoritative = found.outcome != LookupResult::NotInSync;
         self.metadata.response_code = match found.outcome {
-            Outcome::Found | Outcome::NoData => ResponseCode::NoError,
-            Outcome::NoName => ResponseCode::NXDomain,
-            Outcome::NotInSync => return self.error(ResponseCode::ServFail, out),
+            LookupResult::Found | LookupResult::NoData => ResponseCode::NoError,
+            LookupResult::NoName => ResponseCode::NXDomain,
+            LookupResult::NotInSync => return self.error(ResponseCode::ServFail, out),
         };
         let item = |rr| item(rr, ttl);
         let authority = found.authority.map(item);

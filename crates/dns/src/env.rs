@@ -1,6 +1,6 @@
 //! Environment variables of Services: `portolan env`.
 //!
-//! [`variables`] computes what a kubelet gives to the containers of a namespace. [`Options::text`] writes it for a shell
+//! [`variables`] computes what a kubelet gives to the containers of a namespace. [`VariableOptions::text`] writes it for a shell
 //! or for systemd. All of it is pure; the caller reads the Services.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const API_SERVER: &str = "kubernetes";
 /// Prints the environment variables that Kubernetes gives to containers: addresses and ports of the Services of a
 /// namespace. In a shell: eval "$(portolan env --export)".
 #[derive(Debug, Clone, Args)]
-pub struct Options {
+pub struct VariableOptions {
     /// The namespace whose Services are printed. The Service `kubernetes` of the namespace `default` is always printed.
     #[arg(short, long, default_value = DEFAULT_NAMESPACE, value_name = "NAMESPACE")]
     pub namespace: String,
@@ -110,8 +110,8 @@ fn url(protocol: Protocol, ip: IpAddr, port: u16) -> String {
     format!("{}://{}", lower(protocol), SocketAddr::new(ip, port))
 }
 
-impl Options {
-    /// Returns the lines for the variables of [`Options::namespace`], and the names that are left out because no shell
+impl VariableOptions {
+    /// Returns the lines for the variables of [`VariableOptions::namespace`], and the names that are left out because no shell
     /// and no unit can have a variable of that name.
     pub fn text<'a>(&self, services: impl IntoIterator<Item = &'a Service>) -> (String, Vec<String>) {
         let mut text = String::new();

@@ -20,7 +20,7 @@ mod lookup;
 #[cfg(test)]
 mod tests;
 
-pub use lookup::{Lookup, Outcome, Rr, Rrs};
+pub use lookup::{Lookup, LookupResult, Rr, Rrs};
 
 /// Version of the specification of names, in the TXT record `dns-version`.
 pub const SCHEMA_VERSION: &str = "1.1.0";

@@ -14,7 +14,7 @@ use crate::{checks, gather};
 /// What to mend, and the form of the report.
 #[derive(Debug, Clone, Default, Args)]
 #[group(skip)]
-pub struct Options {
+pub struct DoctorOptions {
     /// Execute the safe mends: write kernel settings, and remove what kube-proxy left. Firewall rules are never changed.
     #[arg(long)]
     pub fix: bool,
@@ -65,7 +65,12 @@ pub enum Error {
 
 /// Examines the network namespace of this thread, executes the safe mends if requested, and returns the report. After
 /// mends, everything is examined again.
-pub fn examine(options: &Options, host: &Host, from_api: &FromApi, remove: RemoveLeftovers<'_>) -> Report {
+pub fn examine(
+    options: &DoctorOptions,
+    host: &Host,
+    from_api: &FromApi,
+    remove: RemoveLeftovers<'_>,
+) -> Report {
     let look = || {
         let FromApi { cluster, api, unread } = from_api.clone();
         let mut facts = Facts { cluster, api, ..gather::facts(host) };
@@ -76,7 +81,7 @@ pub fn examine(options: &Options, host: &Host, from_api: &FromApi, remove: Remov
     let mut fixed = Vec::new();
     if options.fix {
         fixed = fix::execute(host, &findings, remove, options.dry_run);
-        if fixed.iter().any(|fixed| fixed.outcome == fix::Outcome::Done) {
+        if fixed.iter().any(|fixed| fixed.outcome == fix::FixState::Done) {
             (findings, unread) = look();
         }
     }
@@ -84,7 +89,11 @@ pub fn examine(options: &Options, host: &Host, from_api: &FromApi, remove: Remov
 }
 
 /// Prints the report of this node, and returns the exit status ([`Report::status`]).
-pub fn run(options: &Options, from_api: &FromApi, remove: RemoveLeftovers<'_>) -> Result<ExitCode, Error> {
+pub fn run(
+    options: &DoctorOptions,
+    from_api: &FromApi,
+    remove: RemoveLeftovers<'_>,
+) -> Result<ExitCode, Error> {
     let report = examine(options, &Host::default(), from_api, remove);
     io::stdout().write_all(rendered(&report, options.output)?.as_bytes())?;
     Ok(report.status().into())
@@ -108,7 +117,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: DoctorOptions,
     }
 
     #[test]

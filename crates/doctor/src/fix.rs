@@ -17,7 +17,7 @@ pub struct Fixed {
     /// The fix.
     pub fix: Fix,
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: FixState,
     /// What was done, or why it failed.
     pub text: String,
 }
@@ -25,7 +25,7 @@ pub struct Fixed {
 /// How a fix ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum FixState {
     /// It was executed.
     Done,
     /// It would be executed without `--dry-run`.
@@ -45,11 +45,11 @@ pub fn execute(host: &Host, findings: &[Finding], remove: RemoveLeftovers<'_>, d
     }
     let done = |fix: &Fix| {
         if dry {
-            return Fixed { fix: fix.clone(), outcome: Outcome::WouldDo, text: fix.to_string() };
+            return Fixed { fix: fix.clone(), outcome: FixState::WouldDo, text: fix.to_string() };
         }
         match one(host, fix, remove) {
-            Ok(text) => Fixed { fix: fix.clone(), outcome: Outcome::Done, text },
-            Err(text) => Fixed { fix: fix.clone(), outcome: Outcome::Failed, text },
+            Ok(text) => Fixed { fix: fix.clone(), outcome: FixState::Done, text },
+            Err(text) => Fixed { fix: fix.clone(), outcome: FixState::Failed, text },
         }
     };
     fixes.into_iter().map(done).collect()
@@ -97,11 +97,11 @@ mod tests {
         };
         let findings = [setting("1"), leftovers(), leftovers()];
         let dry = execute(&host, &findings, &remove, true);
-        assert!(dry.iter().all(|fixed| fixed.outcome == Outcome::WouldDo));
+        assert!(dry.iter().all(|fixed| fixed.outcome == FixState::WouldDo));
         assert_eq!((dry.len(), removals.get()), (2, 0));
         assert_eq!(std::fs::read_to_string(&file).expect("a file"), "0\n");
         let done = execute(&host, &findings, &remove, false);
-        assert!(done.iter().all(|fixed| fixed.outcome == Outcome::Done), "{done:?}");
+        assert!(done.iter().all(|fixed| fixed.outcome == FixState::Done), "{done:?}");
         assert_eq!((done.len(), removals.get()), (2, 1));
         assert!(std::fs::read_to_string(&file).expect("a file").starts_with('1'));
     }
@@ -111,7 +111,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let host = Host::below(folder.path());
         let found = execute(&host, &[setting("1"), leftovers()], &|| Ok(String::new()), false);
-        let outcomes: Vec<Outcome> = found.iter().map(|fixed| fixed.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Failed, Outcome::Done]);
+        let outcomes: Vec<FixState> = found.iter().map(|fixed| fixed.outcome).collect();
+        assert_eq!(outcomes, [FixState::Failed, FixState::Done]);
     }
 }

@@ -19,6 +19,6 @@ pub mod fix;
 pub mod gather;
 pub mod report;
 
-pub use command::{Options, run};
+pub use command::{DoctorOptions, run};
 pub use finding::{Code, Finding, Fix, Severity};
 use portolan_firewall as rules;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::facts::Unread;
 use crate::finding::{Finding, Severity};
-use crate::fix::{Fixed, Outcome};
+use crate::fix::{FixState, Fixed};
 
 /// Exit status if nothing is wrong, or only warnings and notes were found.
 pub const NOTHING: u8 = 0;
@@ -53,9 +53,9 @@ impl Report {
         }
         for Fixed { outcome, text: what, .. } in &self.fixed {
             let outcome = match outcome {
-                Outcome::Done => "done",
-                Outcome::WouldDo => "would do",
-                Outcome::Failed => "failed",
+                FixState::Done => "done",
+                FixState::WouldDo => "would do",
+                FixState::Failed => "failed",
             };
             let _ = writeln!(text, "{outcome}: {what}");
         }
@@ -108,7 +108,7 @@ mod tests {
     fn the_text() {
         let fixed = vec![Fixed {
             fix: Fix::RemoveLeftovers,
-            outcome: Outcome::WouldDo,
+            outcome: FixState::WouldDo,
             text: Fix::RemoveLeftovers.to_string(),
         }];
         let unread = vec![Unread { what: "nftables".to_owned(), reason: "not permitted".to_owned() }];

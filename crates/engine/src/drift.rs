@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
-use portolan_wire::nftables::{Event, Family as WireFamily};
+use portolan_wire::nftables::{Family as WireFamily, NftablesEvent};
 use portolan_wire::{DecodeError, Frame};
 
 /// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`, `nfnetlink.h`).
@@ -25,7 +25,12 @@ pub trait Watched: Send + Sync {
     ///
     /// # Errors
     /// The notification cannot be read.
-    fn is_drift(&self, table: &str, event: &Event<'_>, frame: &Frame<'_>) -> Result<bool, DecodeError>;
+    fn is_drift(
+        &self,
+        table: &str,
+        event: &NftablesEvent<'_>,
+        frame: &Frame<'_>,
+    ) -> Result<bool, DecodeError>;
 }
 
 /// The rules of one data plane in one family. Two are equal if they are clones of one.
@@ -84,7 +89,7 @@ impl DriftWatch {
             if own.iter().any(|own| own.watched.is_writer(frame.header.port)) {
                 return Ok(());
             }
-            let event = Event::decode(frame)?;
+            let event = NftablesEvent::decode(frame)?;
             let Some((family, table)) = place(&event) else { return Ok(()) };
             for own in own.iter().filter(|own| own.family == family) {
                 if !drifted.contains(&family) && own.watched.is_drift(table, &event, frame)? {
@@ -116,18 +121,18 @@ impl AsFd for DriftWatch {
 }
 
 /// Returns the family and the table of a change.
-fn place<'a>(event: &'a Event<'_>) -> Option<(Family, &'a str)> {
+fn place<'a>(event: &'a NftablesEvent<'_>) -> Option<(Family, &'a str)> {
     let (family, table) = match event {
-        Event::NewTable(table) => (table.family, &*table.name),
-        Event::DeleteTable(table) => (table.family, &*table.table),
-        Event::NewChain(chain) => (chain.family, &*chain.table),
-        Event::DeleteChain(chain) => (chain.family, &*chain.table),
-        Event::NewRule(rule) => (rule.family, &*rule.table),
-        Event::DeleteRule(rule) => (rule.family, &*rule.table),
-        Event::NewSet(set) => (set.family, &*set.table),
-        Event::DeleteSet(set) => (set.family, &*set.table),
-        Event::NewElements(list) | Event::DeleteElements(list) => (list.family, list.table),
-        Event::Generation(_) | Event::Other { .. } => return None,
+        NftablesEvent::NewTable(table) => (table.family, &*table.name),
+        NftablesEvent::DeleteTable(table) => (table.family, &*table.table),
+        NftablesEvent::NewChain(chain) => (chain.family, &*chain.table),
+        NftablesEvent::DeleteChain(chain) => (chain.family, &*chain.table),
+        NftablesEvent::NewRule(rule) => (rule.family, &*rule.table),
+        NftablesEvent::DeleteRule(rule) => (rule.family, &*rule.table),
+        NftablesEvent::NewSet(set) => (set.family, &*set.table),
+        NftablesEvent::DeleteSet(set) => (set.family, &*set.table),
+        NftablesEvent::NewElements(list) | NftablesEvent::DeleteElements(list) => (list.family, list.table),
+        NftablesEvent::Generation(_) | NftablesEvent::Other { .. } => return None,
     };
     let family = match family {
         WireFamily::IPV4 => Family::Ipv4,

@@ -30,7 +30,7 @@ pub struct Totals {
 
 /// Something that an operator may want to know later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct HistoryEvent {
     /// What happened.
     pub what: Happening,
     /// The mode of the data plane.
@@ -72,7 +72,7 @@ impl Happening {
 pub(super) struct History {
     commits: VecDeque<Attempt>,
     failures: VecDeque<Attempt>,
-    events: VecDeque<Event>,
+    events: VecDeque<HistoryEvent>,
     totals: Totals,
 }
 
@@ -80,7 +80,7 @@ impl History {
     /// Remembers an attempt. Equal events in a row become one.
     pub(super) fn keep(&mut self, attempt: Attempt) {
         if let Some(what) = Happening::of(&attempt) {
-            self.note(Event { what, mode: attempt.mode, at: attempt.at, times: 1 });
+            self.note(HistoryEvent { what, mode: attempt.mode, at: attempt.at, times: 1 });
         }
         let totals = &mut self.totals;
         if attempt.outcome.is_ok() {
@@ -94,7 +94,7 @@ impl History {
         }
     }
 
-    fn note(&mut self, event: Event) {
+    fn note(&mut self, event: HistoryEvent) {
         match self.events.back_mut() {
             Some(last) if last.what == event.what && last.mode == event.mode => {
                 last.at = event.at;
@@ -115,7 +115,7 @@ impl History {
     }
 
     /// Returns the last events, the oldest first.
-    pub(super) fn events(&self) -> Vec<Event> {
+    pub(super) fn events(&self) -> Vec<HistoryEvent> {
         self.events.iter().cloned().collect()
     }
 

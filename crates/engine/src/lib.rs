@@ -80,7 +80,7 @@ pub use dataplane::{
     About, Claims, Collection, Commit, Dataplane, Error, Extent, Refusal, Removal, Takeover,
 };
 pub use driven::Driven;
-pub use history::{COMMITS_KEPT, EVENTS_KEPT, Event, FAILURES_KEPT, Happening, Totals};
+pub use history::{COMMITS_KEPT, EVENTS_KEPT, FAILURES_KEPT, Happening, HistoryEvent, Totals};
 use lane::Lane;
 use pending::Pending;
 use portolan_mailbox::{Received, Receiver, Sender, mailbox};

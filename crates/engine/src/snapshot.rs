@@ -5,7 +5,7 @@ use std::time::Instant;
 use portolan_model::Family;
 
 use super::attempt::Attempt;
-use super::history::{Event, Totals};
+use super::history::{HistoryEvent, Totals};
 use super::state::State;
 use crate::table::Table;
 
@@ -32,7 +32,7 @@ pub struct FamilySnapshot {
     /// The last failures, the oldest first.
     pub failures: Vec<Attempt>,
     /// What an operator may want to know later, the oldest first.
-    pub events: Vec<Event>,
+    pub events: Vec<HistoryEvent>,
     /// What was done since the start of the engine.
     pub totals: Totals,
     /// Changes of the rules by other programs since the start of the engine.

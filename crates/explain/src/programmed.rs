@@ -20,7 +20,8 @@ pub(crate) fn programmed(
     decided_by: Option<&Decision>,
     observed: &Observed,
 ) -> Programmed {
-    let place = Place { socket: asked.destination, is_this_node: facts.node.has(asked.destination.ip()) };
+    let place =
+        PacketDestination { socket: asked.destination, is_this_node: facts.node.has(asked.destination.ip()) };
     let is_relevant = |difference: &Difference| {
         difference.protocol == asked.protocol
             && (is_of(difference, decided_by) || place.is_met_by(difference, observed))
@@ -54,12 +55,12 @@ fn report(difference: &Difference) -> DifferenceReport {
 }
 
 /// The destination of the packet.
-struct Place {
+struct PacketDestination {
     socket: SocketAddr,
     is_this_node: bool,
 }
 
-impl Place {
+impl PacketDestination {
     /// Returns true if a frontend in the kernel catches the packet.
     fn is(&self, place: &ObservedPlace) -> bool {
         match place {

@@ -5,7 +5,7 @@
 
 use portolan_wire::Attributes;
 
-use super::{Effect, State, Test};
+use super::{ConntrackStates, Effect, Test};
 
 /// `NFTA_MATCH_NAME` and `NFTA_TARGET_NAME`.
 const NAME: u16 = 1;
@@ -61,10 +61,10 @@ fn read(bytes: &[u8]) -> Option<(String, &[u8])> {
 fn conntrack(name: &str, info: &[u8]) -> Option<Test> {
     if name == "state" {
         // `struct xt_state_info`: the mask only.
-        return Some(Test::State(State(word(info, 0)?)));
+        return Some(Test::State(ConntrackStates(word(info, 0)?)));
     }
     let (flags, inverted) = (word(info, CONNTRACK_FLAGS)?, word(info, CONNTRACK_FLAGS + 2)?);
-    let state = State(word(info, CONNTRACK_FLAGS + 4)?);
+    let state = ConntrackStates(word(info, CONNTRACK_FLAGS + 4)?);
     (flags & !CONNTRACK_ALIAS == CONNTRACK_STATE)
         .then(|| Test::State(state).inverted_if(inverted & CONNTRACK_STATE != 0))
 }
@@ -134,10 +134,10 @@ mod tests {
             info.extend(words(&[flags, inverted, mask, 0, 0, 0, 0, 0]));
             tests(&extension("conntrack", &info))
         };
-        let old = State::ESTABLISHED.with(State::RELATED);
+        let old = ConntrackStates::ESTABLISHED.with(ConntrackStates::RELATED);
         assert_eq!(info(1, 0, 6), [Test::State(old)]);
         assert_eq!(info(1, 1, 6), [Test::State(old).inverted_if(true)]);
-        assert_eq!(info(1, 0, 1 << 7), [Test::State(State::DNAT)]);
+        assert_eq!(info(1, 0, 1 << 7), [Test::State(ConntrackStates::DNAT)]);
         assert_eq!(info(2, 0, 6), [Test::Unknown("conntrack".to_owned())], "a test of the protocol");
         assert_eq!(tests(&extension("conntrack", &[0; 20])), [Test::Unknown("conntrack".to_owned())]);
     }

@@ -22,19 +22,19 @@ use std::fmt;
 use portolan_model::Family;
 
 pub use owner::Owner;
-pub use test::{Answer, Packet, State, Test, is_named};
+pub use test::{Answer, ConntrackStates, Packet, Test, is_named};
 pub use walk::{Hit, Kind, along, walk};
 
 /// The chains of all tables.
 #[derive(Debug, Clone, Default)]
 pub struct Ruleset {
     chains: Vec<Chain>,
-    index: HashMap<(Place, String), usize>,
+    index: HashMap<(TableId, String), usize>,
 }
 
 /// A table, and the program whose commands change it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct TableId {
     /// The program.
     pub program: Program,
     /// Family of the table.
@@ -69,7 +69,7 @@ pub enum TableFamily {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chain {
     /// The table.
-    pub place: Place,
+    pub place: TableId,
     /// Name of the chain.
     pub name: String,
     /// Where the kernel calls it; `None` if packets reach it only by jumps.
@@ -180,7 +180,7 @@ impl Ruleset {
     }
 
     /// Returns a chain of a table.
-    pub fn chain(&self, place: &Place, name: &str) -> Option<&Chain> {
+    pub fn chain(&self, place: &TableId, name: &str) -> Option<&Chain> {
         self.chains.get(*self.index.get(&(place.clone(), name.to_owned()))?)
     }
 
@@ -195,8 +195,8 @@ impl Ruleset {
     }
 
     /// Returns the tables, each once, sorted.
-    pub fn places(&self) -> Vec<&Place> {
-        let mut places: Vec<&Place> = self.chains.iter().map(|chain| &chain.place).collect();
+    pub fn places(&self) -> Vec<&TableId> {
+        let mut places: Vec<&TableId> = self.chains.iter().map(|chain| &chain.place).collect();
         places.sort_unstable();
         places.dedup();
         places
@@ -210,7 +210,7 @@ impl TableFamily {
     }
 }
 
-impl Place {
+impl TableId {
     /// Returns the program's name for this family: `nft`, `iptables`, `ip6tables-legacy` and so on.
     pub fn command(&self) -> &'static str {
         match (self.program, self.family) {
@@ -248,7 +248,7 @@ impl fmt::Display for Hook {
 /// Prints `chain FORWARD of table ip filter (iptables-nft)`.
 impl fmt::Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { program: _, family, table } = &self.place;
+        let TableId { program: _, family, table } = &self.place;
         write!(f, "chain {} of table {family} {table} ({})", self.name, self.place.command())
     }
 }

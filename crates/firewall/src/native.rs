@@ -17,7 +17,9 @@ use portolan_wire::nftables::{self as wire, CATCH_ALL, Data, Element, Expr, Poli
 
 use bytes::{name, network, number, port, prefix};
 
-use super::{Base, Chain, Effect, Hook, Place, Program, Rule, RuleId, State, TableFamily, Test, compat};
+use super::{
+    Base, Chain, ConntrackStates, Effect, Hook, Program, Rule, RuleId, TableFamily, TableId, Test, compat,
+};
 
 /// The tables of iptables.
 const TABLES_OF_IPTABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
@@ -27,7 +29,7 @@ const CHAINS_OF_IPTABLES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT
 const STATUS_DNAT: u32 = 1 << 5;
 /// `IPS_SRC_NAT`.
 const STATUS_SNAT: u32 = 1 << 4;
-/// `NF_CT_STATE_UNTRACKED_BIT`. The other bits of a state are those of [`State`].
+/// `NF_CT_STATE_UNTRACKED_BIT`. The other bits of a state are those of [`ConntrackStates`].
 const STATE_UNTRACKED: u32 = 1 << 6;
 
 /// The elements of small anonymous sets and maps, by family, table and name.
@@ -46,9 +48,9 @@ pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> 
         let is_named = TABLES_OF_IPTABLES.contains(&table) && family != wire::Family::INET;
         let is_iptables = is_named && !own_names.contains(&(family.0, table.to_owned()));
         let program = if is_iptables { Program::IptablesNft } else { Program::Nft };
-        Some(Place { program, family: table_family(family)?, table: table.to_owned() })
+        Some(TableId { program, family: table_family(family)?, table: table.to_owned() })
     };
-    let mut of_chain: HashMap<(Place, String), Vec<Rule>> = HashMap::new();
+    let mut of_chain: HashMap<(TableId, String), Vec<Rule>> = HashMap::new();
     for rule in rules {
         let Some(place) = place(rule.family, &rule.table) else { continue };
         of_chain.entry((place, rule.chain.clone())).or_default().extend(self::rules(&rule, sets));
@@ -459,18 +461,18 @@ fn bits(mask: u32, data: &[u8], test: fn(u32) -> Option<Test>) -> Option<(Test, 
 
 fn state(mask: u32) -> Option<Test> {
     let low = u16::try_from(mask & 0xf).ok()?;
-    let untracked = if mask & STATE_UNTRACKED == 0 { State(0) } else { State::UNTRACKED };
-    Some(Test::State(State(low).with(untracked)))
+    let untracked = if mask & STATE_UNTRACKED == 0 { ConntrackStates(0) } else { ConntrackStates::UNTRACKED };
+    Some(Test::State(ConntrackStates(low).with(untracked)))
 }
 
 /// Only a test for translation is a state; other bits are unknown.
 fn status(mask: u32) -> Option<Test> {
-    let translated = [(STATUS_DNAT, State::DNAT), (STATUS_SNAT, State::SNAT)];
+    let translated = [(STATUS_DNAT, ConntrackStates::DNAT), (STATUS_SNAT, ConntrackStates::SNAT)];
     if mask & !(STATUS_DNAT | STATUS_SNAT) != 0 {
         return None;
     }
     let states = translated.into_iter().filter(|(bit, _)| mask & bit != 0);
-    Some(Test::State(states.fold(State(0), |all, (_, state)| all.with(state))))
+    Some(Test::State(states.fold(ConntrackStates(0), |all, (_, state)| all.with(state))))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Place, Program};
+use super::{Program, TableId};
 
 /// A program that writes firewall rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,7 +71,7 @@ const OF_FIREWALLD: [&str; 4] = ["FORWARD_direct", "INPUT_ZONES", "FORWARD_IN_ZO
 
 impl Owner {
     /// Returns the owner of a chain.
-    pub fn of(place: &Place, chain: &str) -> Self {
+    pub fn of(place: &TableId, chain: &str) -> Self {
         let table = Self::of_table(place);
         if table != Self::Unknown {
             return table;
@@ -83,7 +83,7 @@ impl Owner {
     }
 
     /// Returns the owner of a table.
-    pub fn of_table(place: &Place) -> Self {
+    pub fn of_table(place: &TableId) -> Self {
         match place.program {
             Program::Nft => first(&TABLES, &place.table),
             // The names of the tables of iptables are the kernel's.
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn owners_by_name() {
         let place =
-            |program, table: &str| Place { program, family: TableFamily::Ip, table: table.to_owned() };
+            |program, table: &str| TableId { program, family: TableFamily::Ip, table: table.to_owned() };
         let iptables = place(Program::IptablesNft, "filter");
         let of = |chain| Owner::of(&iptables, chain);
         assert_eq!(of("FORWARD"), Owner::Unknown);

@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use portolan_model::Family;
 
 use super::test::host;
-use super::{Base, Chain, Effect, Hook, Place, Program, Rule, RuleId, State, TableFamily, Test};
+use super::{Base, Chain, ConntrackStates, Effect, Hook, Program, Rule, RuleId, TableFamily, TableId, Test};
 
 /// Reads all tables. Lines that cannot be read are skipped; options that are not known become unknown conditions.
 pub fn chains(family: Family, saved: &str) -> Vec<Chain> {
@@ -12,11 +12,11 @@ pub fn chains(family: Family, saved: &str) -> Vec<Chain> {
         Family::Ipv4 => TableFamily::Ip,
         Family::Ipv6 => TableFamily::Ip6,
     };
-    let (mut chains, mut table): (Vec<Chain>, Option<Place>) = (Vec::new(), None);
+    let (mut chains, mut table): (Vec<Chain>, Option<TableId>) = (Vec::new(), None);
     for line in saved.lines() {
         if let Some(name) = line.strip_prefix('*') {
             let program = Program::IptablesLegacy;
-            table = Some(Place { program, family: table_family, table: name.trim().to_owned() });
+            table = Some(TableId { program, family: table_family, table: name.trim().to_owned() });
         }
         let Some(place) = &table else { continue };
         if let Some(declared) = line.strip_prefix(':') {
@@ -33,7 +33,7 @@ pub fn chains(family: Family, saved: &str) -> Vec<Chain> {
 }
 
 /// Reads the declaration of a chain: `FORWARD DROP [0:0]`.
-fn chain(place: &Place, declared: &str) -> Option<Chain> {
+fn chain(place: &TableId, declared: &str) -> Option<Chain> {
     let mut words = declared.split_whitespace();
     let (name, policy) = (words.next()?.to_owned(), words.next().unwrap_or("-"));
     let base = base(&place.table, &name, policy == "DROP");
@@ -145,8 +145,8 @@ fn ports(text: &str) -> Option<Test> {
 }
 
 fn states(text: &str) -> Option<Test> {
-    let states: Option<Vec<State>> = text.split(',').map(State::named).collect();
-    Some(Test::State(states?.into_iter().fold(State(0), State::with)))
+    let states: Option<Vec<ConntrackStates>> = text.split(',').map(ConntrackStates::named).collect();
+    Some(Test::State(states?.into_iter().fold(ConntrackStates(0), ConntrackStates::with)))
 }
 
 fn effect(target: &str, is_goto: bool, options: &[&str]) -> Effect {

@@ -57,9 +57,9 @@ impl Packet {
 
 /// States of a connection, as bits. Rules test for any of several states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct State(pub u16);
+pub struct ConntrackStates(pub u16);
 
-impl State {
+impl ConntrackStates {
     /// The packet belongs to no connection.
     pub const INVALID: Self = Self(1);
     /// The connection has had packets in both directions.
@@ -120,7 +120,7 @@ pub enum Test {
     /// The destination port.
     Port(RangeInclusive<u16>),
     /// Any of several states of the connection.
-    State(State),
+    State(ConntrackStates),
     /// Any of several conditions.
     Any(Vec<Self>),
     /// The opposite of a condition.
@@ -236,10 +236,10 @@ fn ports(range: &RangeInclusive<u16>, known: Option<&RangeInclusive<u16>>) -> An
 }
 
 /// Packets start a connection, which is translated or not.
-fn state_of(state: State, translated: bool) -> Answer {
-    if state.has(State::NEW) || (translated && state.has(State::DNAT)) {
+fn state_of(state: ConntrackStates, translated: bool) -> Answer {
+    if state.has(ConntrackStates::NEW) || (translated && state.has(ConntrackStates::DNAT)) {
         Answer::Yes
-    } else if state.has(State::SNAT) {
+    } else if state.has(ConntrackStates::SNAT) {
         Answer::Maybe
     } else {
         Answer::No
@@ -265,7 +265,7 @@ impl fmt::Display for Test {
             Self::Port(range) if range.start() == range.end() => write!(f, "dport {}", range.start()),
             Self::Port(range) => write!(f, "dport {}-{}", range.start(), range.end()),
             Self::State(state) => {
-                let names = State::NAMES.into_iter().filter(|(known, _)| state.has(*known));
+                let names = ConntrackStates::NAMES.into_iter().filter(|(known, _)| state.has(*known));
                 let names: Vec<&str> = names.map(|(_, name)| name).collect();
                 write!(f, "ct {}", names.join(","))
             }
@@ -360,13 +360,13 @@ mod tests {
     fn packets_start_a_connection() {
         let (new, translated) =
             (Packet::of(Family::Ipv4), Packet { translated: true, ..Packet::of(Family::Ipv4) });
-        let old = Test::State(State::ESTABLISHED.with(State::RELATED));
+        let old = Test::State(ConntrackStates::ESTABLISHED.with(ConntrackStates::RELATED));
         assert_eq!(old.answer(&new), Answer::No);
-        let with_new = Test::State(State::ESTABLISHED.with(State::NEW));
+        let with_new = Test::State(ConntrackStates::ESTABLISHED.with(ConntrackStates::NEW));
         assert_eq!(with_new.answer(&new), Answer::Yes);
-        let dnat = Test::State(State::DNAT);
+        let dnat = Test::State(ConntrackStates::DNAT);
         assert_eq!((dnat.answer(&new), dnat.answer(&translated)), (Answer::No, Answer::Yes));
-        assert_eq!(Test::State(State::INVALID).answer(&new), Answer::No);
+        assert_eq!(Test::State(ConntrackStates::INVALID).answer(&new), Answer::No);
     }
 
     #[test]
@@ -376,7 +376,7 @@ mod tests {
             Test::Destination(host("10.96.0.1".parse().expect("an address"))),
             Test::Protocol(6),
             Test::Port(80..=90),
-            Test::State(State::NEW.with(State::INVALID)),
+            Test::State(ConntrackStates::NEW.with(ConntrackStates::INVALID)),
         ];
         let text: Vec<String> = tests.iter().map(ToString::to_string).collect();
         assert_eq!(text.join(" "), "not iifname eth* daddr 10.96.0.1/32 tcp dport 80-90 ct invalid,new");

@@ -169,7 +169,7 @@ impl<'a> Walk<'a, '_> {
         }
     }
 
-    fn jump(&mut self, place: &super::Place, to: &str, depth: usize) -> End {
+    fn jump(&mut self, place: &super::TableId, to: &str, depth: usize) -> End {
         if Owner::of(place, to).knows_services() {
             // It may decide about some packets: a proxy translates those of Services.
             self.unless = true;

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, future::BoxFuture, stream};
 use http::{Request, StatusCode};
-use portolan_api::{Api, ApiError, DeleteOptions, Effect, FieldError, Outcome, Preconditions, Propagation};
+use portolan_api::{
+    Api, ApiError, DeleteOptions, Effect, FieldError, Preconditions, Propagation, WriteResult,
+};
 use portolan_schema::json::{Object, Value, json, type_name};
 
 use super::{
@@ -188,7 +190,7 @@ fn wrong_type(field: &str, expected: &'static str, got: &Value) -> ApiError {
 fn answer(
     presenter: &Presenter,
     named: &Named,
-    outcome: Outcome,
+    outcome: WriteResult,
     orphan_dependents: Option<bool>,
 ) -> Result<Answer, ApiError> {
     let info = named.resource.info();

@@ -39,8 +39,8 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use portolan_api::{
-    Api, ApiError, Change, Effect, FieldError, FieldManager, Kept, Outcome, Part, Refused, Selector,
-    WriteOptions,
+    Api, ApiError, Change, Effect, FieldError, FieldManager, Kept, Part, Refused, Selector, WriteOptions,
+    WriteResult,
 };
 use portolan_schema::{
     json::{self, Object},
@@ -301,7 +301,7 @@ fn bad_option(field: &str, value: &str, supported: &[&str]) -> ApiError {
 /// Answers a write. `remarks` are warnings about the text of the body, which precede those about the object.
 fn written(
     presenter: &Presenter,
-    outcome: Result<Outcome, Refused>,
+    outcome: Result<WriteResult, Refused>,
     remarks: Vec<String>,
 ) -> Result<Answer, Refused> {
     let mut outcome = match outcome {

@@ -8,11 +8,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
-use portolan_wire::nfacct::{self, Event};
+use portolan_wire::nfacct::{self, NfacctEvent};
 
 use super::options::{COUNTER_INVALID, COUNTER_LOCALHOST};
 use super::program::Error;
-use super::rule::{self, Table};
+use super::rule::{self, IptablesTable};
 use super::{Meter, Programs};
 
 /// The chain of the trial rule. No rule leads to it.
@@ -51,7 +51,7 @@ pub fn counter_names() -> Result<Vec<&'static str>, SocketError> {
 fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>, SocketError> {
     let mut packets = None;
     let asked = socket.query(&mut nfacct::get(name), |frame| {
-        if let Event::Counter(counter) = Event::decode(frame)? {
+        if let NfacctEvent::Counter(counter) = NfacctEvent::decode(frame)? {
             packets = Some(counter.packets);
         }
         Ok(())
@@ -156,7 +156,7 @@ fn can_refer(name: &str, programs: &Programs, meter: &Meter) -> Result<bool, Err
 }
 
 fn trial(name: &str, mut out: &mut dyn fmt::Write) -> fmt::Result {
-    rule::begin(&mut out, Table::Filter)?;
+    rule::begin(&mut out, IptablesTable::Filter)?;
     rule::declare(&mut out, TRIAL)?;
     rule::append(&mut out, TRIAL, format_args!("-m nfacct --nfacct-name {name}"))?;
     rule::flush(&mut out, TRIAL)?;

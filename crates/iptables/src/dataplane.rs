@@ -11,8 +11,8 @@ use portolan_model::Settings;
 use super::counters::Counters;
 use super::fixed::{CANARY, JUMPS};
 use super::removal::Removal;
-use super::rule::Table;
-use super::{Meter, Options, Pieces, Planner, Programs, Rules, Variant};
+use super::rule::IptablesTable;
+use super::{IptablesOptions, Meter, Pieces, Planner, Programs, Rules, Variant};
 use portolan_engine::dataplane::{About, Claims, Commit, Dataplane, Error, Removal as Progress, Takeover};
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table as Wanted};
@@ -55,7 +55,7 @@ enum PendingRemoval {
 
 impl Iptables {
     /// Creates a data plane for the network namespace of the thread that will call it. Changes nothing in the kernel.
-    pub fn new(programs: Programs, settings: Settings, options: Options) -> Self {
+    pub fn new(programs: Programs, settings: Settings, options: IptablesOptions) -> Self {
         let planner = Planner::new(settings, options);
         Self { programs, planner, meter: Arc::default(), counters: Counters::default(), removal: None }
     }
@@ -80,7 +80,7 @@ impl Iptables {
     }
 
     fn marks_are_there(&self, wanted: &Wanted) -> Result<bool, Error> {
-        for table in [Table::Mangle, Table::Filter, Table::Nat] {
+        for table in [IptablesTable::Mangle, IptablesTable::Filter, IptablesTable::Nat] {
             if !self.programs.has_chain(table, CANARY)? {
                 return Ok(false);
             }
@@ -181,7 +181,8 @@ impl Iptables {
     fn ensure_counters(&mut self) -> Result<(), Error> {
         let usable = self.counters.ensure(&self.programs, &self.meter)?;
         let (settings, options) = (self.planner.settings().clone(), self.planner.options().clone());
-        let options = Options { count_invalid: usable.invalid, count_localhost: usable.localhost, ..options };
+        let options =
+            IptablesOptions { count_invalid: usable.invalid, count_localhost: usable.localhost, ..options };
         self.planner.configure(settings, options);
         Ok(())
     }
@@ -276,7 +277,7 @@ fn restore(
         programs.restore(|out| {
             // The text may be written a second time, to find a line. The counts start again then.
             let mut counted =
-                Counted { out, counts: Counts::default(), line: Line::Start, table: Table::Mangle };
+                Counted { out, counts: Counts::default(), line: Line::Start, table: IptablesTable::Mangle };
             write(&mut counted)?;
             counts = counted.counts;
             Ok(())
@@ -298,7 +299,7 @@ struct Counted<'a> {
     out: &'a mut dyn fmt::Write,
     counts: Counts,
     line: Line,
-    table: Table,
+    table: IptablesTable,
 }
 
 /// The place of the next byte in its line.
@@ -324,9 +325,9 @@ impl Counted<'_> {
                 commit.elements += 1;
                 next = Line::Operation;
             }
-            (Line::Table, b'm') => self.table = Table::Mangle,
-            (Line::Table, b'f') => self.table = Table::Filter,
-            (Line::Table, b'n') => self.table = Table::Nat,
+            (Line::Table, b'm') => self.table = IptablesTable::Mangle,
+            (Line::Table, b'f') => self.table = IptablesTable::Filter,
+            (Line::Table, b'n') => self.table = IptablesTable::Nat,
             (Line::Operation, b'A' | b'I') => rules.add(self.table, 1),
             _ => {}
         }

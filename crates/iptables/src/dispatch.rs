@@ -3,13 +3,13 @@
 use std::fmt::Display;
 use std::net::IpAddr;
 
-use portolan_model::table::Outcome;
+use portolan_model::table::Disposition;
 use portolan_model::{Frontend, InternalPolicy};
 
 use super::fixed::{EXTERNAL_SERVICES, LOOPBACK, NODE_PORTS, PROXY_FIREWALL, SERVICES};
 use super::name::Kind;
 use super::options::COUNTER_LOCALHOST;
-use super::rule::{self, Comment, Rule, Table};
+use super::rule::{self, Comment, IptablesTable, Rule};
 use super::service::Service;
 
 /// Returns the rules of a Service port, in order within each chain.
@@ -27,7 +27,7 @@ pub(super) fn rules(service: &Service<'_>, health_check_port: Option<u16>) -> Ve
     if let Some(port) = health_check_port {
         let comment = Comment(format_args!("{} health check node port", service.name));
         rules.add(
-            Table::Filter,
+            IptablesTable::Filter,
             NODE_PORTS,
             format_args!("{comment} -m tcp -p tcp --dport {port} -j ACCEPT"),
         );
@@ -46,7 +46,7 @@ impl Rules<'_> {
         let to = self.to(address, port);
         let outcome = service.forwarding.internal();
         if let Some(verdict) = self.verdict(outcome) {
-            self.add(Table::Filter, SERVICES, verdict.rule(&to));
+            self.add(IptablesTable::Filter, SERVICES, verdict.rule(&to));
             return;
         }
         let chain = service.chain(match service.forwarding.internal_policy {
@@ -54,7 +54,7 @@ impl Rules<'_> {
             InternalPolicy::Local => Kind::Local,
         });
         let comment = Comment(format_args!("{} cluster IP", service.name));
-        self.add(Table::Nat, SERVICES, format_args!("{comment} {to} -j {chain}"));
+        self.add(IptablesTable::Nat, SERVICES, format_args!("{comment} {to} -j {chain}"));
     }
 
     fn external_ip(&mut self, address: IpAddr, port: u16) {
@@ -62,7 +62,7 @@ impl Rules<'_> {
         if self.service.has_external_chain() {
             let chain = self.service.chain(Kind::External);
             let comment = Comment(format_args!("{} external IP", self.service.name));
-            self.add(Table::Nat, SERVICES, format_args!("{comment} {to} -j {chain}"));
+            self.add(IptablesTable::Nat, SERVICES, format_args!("{comment} {to} -j {chain}"));
         }
         self.without_external(&to);
     }
@@ -74,12 +74,12 @@ impl Rules<'_> {
             let kind = if service.has_firewall() { Kind::Firewall } else { Kind::External };
             let comment = Comment(format_args!("{} loadbalancer IP", service.name));
             let rule = format!("{comment} {to} -j {}", service.chain(kind));
-            self.add(Table::Nat, SERVICES, rule);
+            self.add(IptablesTable::Nat, SERVICES, rule);
         }
         if service.has_firewall() {
             let text =
                 format_args!("{} traffic not accepted by {}", service.name, service.chain(Kind::Firewall));
-            self.add(Table::Filter, PROXY_FIREWALL, format_args!("{} {to} -j DROP", Comment(text)));
+            self.add(IptablesTable::Filter, PROXY_FIREWALL, format_args!("{} {to} -j DROP", Comment(text)));
         }
         self.without_external(&to);
     }
@@ -96,12 +96,16 @@ impl Rules<'_> {
             if on_loopback && context.options.count_localhost {
                 let count = format_args!("-m nfacct --nfacct-name {COUNTER_LOCALHOST}");
                 self.add(
-                    Table::Nat,
+                    IptablesTable::Nat,
                     NODE_PORTS,
                     format_args!("{comment} {proto} -d {LOOPBACK} --dport {port} {count} -j {chain}"),
                 );
             }
-            self.add(Table::Nat, NODE_PORTS, format_args!("{comment} {proto} --dport {port} -j {chain}"));
+            self.add(
+                IptablesTable::Nat,
+                NODE_PORTS,
+                format_args!("{comment} {proto} --dport {port} -j {chain}"),
+            );
         }
         self.without_external(&format!("-m addrtype --dst-type LOCAL {proto} --dport {port}"));
     }
@@ -110,15 +114,15 @@ impl Rules<'_> {
     /// translated before, where it has endpoints.
     fn without_external(&mut self, to: &str) {
         if let Some(verdict) = self.verdict(self.service.forwarding.external()) {
-            self.add(Table::Filter, EXTERNAL_SERVICES, verdict.rule(to));
+            self.add(IptablesTable::Filter, EXTERNAL_SERVICES, verdict.rule(to));
         }
     }
 
-    fn verdict(&self, outcome: Outcome<'_>) -> Option<Verdict<'_>> {
+    fn verdict(&self, outcome: Disposition<'_>) -> Option<Verdict<'_>> {
         let (target, why) = match outcome {
-            Outcome::Backends(_) => return None,
-            Outcome::Reject => (rule::refusal(self.service.protocol), "has no endpoints"),
-            Outcome::Drop => ("DROP", "has no local endpoints"),
+            Disposition::Backends(_) => return None,
+            Disposition::Reject => (rule::refusal(self.service.protocol), "has no endpoints"),
+            Disposition::Drop => ("DROP", "has no local endpoints"),
         };
         Some(Verdict { name: &self.service.name, why, target })
     }
@@ -128,7 +132,7 @@ impl Rules<'_> {
         format!("-m {protocol} -p {protocol} -d {address} --dport {port}")
     }
 
-    fn add(&mut self, table: Table, chain: &'static str, text: impl Display) {
+    fn add(&mut self, table: IptablesTable, chain: &'static str, text: impl Display) {
         self.list.push(Rule { table, chain, text: text.to_string() });
     }
 }

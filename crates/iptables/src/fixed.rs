@@ -4,7 +4,7 @@
 use portolan_model::{Family, LocalDetector, NodePortAddresses};
 
 use super::options::{COUNTER_INVALID, Redirect};
-use super::rule::{self, Comment, Rule, Table};
+use super::rule::{self, Comment, IptablesTable, Rule};
 use super::service::Context;
 
 pub(super) const SERVICES: &str = "KUBE-SERVICES";
@@ -26,19 +26,19 @@ pub(super) const LOOPBACK: &str = "127.0.0.0/8";
 pub(super) const RELAY: &str = "relay of the userspace mode, by Services only";
 
 /// The chains that exist independently of Services, except for the one that kubelet shares. A clean-up removes them.
-pub(super) const OWN: [(Table, &str); 12] = [
-    (Table::Mangle, CANARY),
-    (Table::Filter, SERVICES),
-    (Table::Filter, EXTERNAL_SERVICES),
-    (Table::Filter, FORWARD),
-    (Table::Filter, NODE_PORTS),
-    (Table::Filter, PROXY_FIREWALL),
-    (Table::Filter, CANARY),
-    (Table::Nat, SERVICES),
-    (Table::Nat, NODE_PORTS),
-    (Table::Nat, POSTROUTING),
-    (Table::Nat, MARK_MASQUERADE),
-    (Table::Nat, CANARY),
+pub(super) const OWN: [(IptablesTable, &str); 12] = [
+    (IptablesTable::Mangle, CANARY),
+    (IptablesTable::Filter, SERVICES),
+    (IptablesTable::Filter, EXTERNAL_SERVICES),
+    (IptablesTable::Filter, FORWARD),
+    (IptablesTable::Filter, NODE_PORTS),
+    (IptablesTable::Filter, PROXY_FIREWALL),
+    (IptablesTable::Filter, CANARY),
+    (IptablesTable::Nat, SERVICES),
+    (IptablesTable::Nat, NODE_PORTS),
+    (IptablesTable::Nat, POSTROUTING),
+    (IptablesTable::Nat, MARK_MASQUERADE),
+    (IptablesTable::Nat, CANARY),
 ];
 
 /// Chains of the filter table that a full load writes as a whole, with the rules of Services in them.
@@ -60,12 +60,12 @@ pub(super) fn filter_first(context: Context<'_>) -> Vec<Rule> {
     // Loopback addresses can be reached from the network once `route_localnet` is set.
     let state = "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT";
     let text = format!("{comment} -d {LOOPBACK} ! -s {LOOPBACK} {state} -j DROP");
-    vec![Rule { table: Table::Filter, chain: FIREWALL, text }]
+    vec![Rule { table: IptablesTable::Filter, chain: FIREWALL, text }]
 }
 
 /// Returns the rules of the filter table that come after those of Services.
 pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
-    let rule = |text| Rule { table: Table::Filter, chain: FORWARD, text };
+    let rule = |text| Rule { table: IptablesTable::Filter, chain: FORWARD, text };
     let mark = mark(context);
     let mut rules = Vec::new();
     if context.options.drop_invalid {
@@ -92,13 +92,13 @@ fn listeners(redirect: Redirect) -> [Rule; 2] {
     ["tcp", "udp"].map(|protocol| {
         let to = format_args!("-m {protocol} -p {protocol} --dport {first}:{last}");
         let text = format!("{comment} {to} -m conntrack ! --ctstate DNAT -j {}", rule::refusal(protocol));
-        Rule { table: Table::Filter, chain: NODE_PORTS, text }
+        Rule { table: IptablesTable::Filter, chain: NODE_PORTS, text }
     })
 }
 
 /// Returns the rules of the nat table that mark packets and masquerade marked ones.
 pub(super) fn nat_first(context: Context<'_>) -> Vec<Rule> {
-    let rule = |chain, text| Rule { table: Table::Nat, chain, text };
+    let rule = |chain, text| Rule { table: IptablesTable::Nat, chain, text };
     let mark = mark(context);
     let comment = Comment("kubernetes service traffic requiring SNAT");
     vec![
@@ -116,7 +116,7 @@ pub(super) fn nat_last(context: Context<'_>) -> Vec<Rule> {
     let comment = Comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain");
     let rule = |to: &str| {
         let text = format!("{comment} {to} -j {NODE_PORTS}");
-        Rule { table: Table::Nat, chain: SERVICES, text }
+        Rule { table: IptablesTable::Nat, chain: SERVICES, text }
     };
     let on_loopback = context.options.on_loopback(context.settings.family);
     match &context.settings.node_port_addresses {
@@ -160,7 +160,7 @@ pub(super) fn detector(detector: &LocalDetector) -> Option<Pods> {
 /// A rule of one of the kernel's own chains that jumps to a chain of this mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Jump {
-    pub(super) table: Table,
+    pub(super) table: IptablesTable,
     pub(super) from: &'static str,
     /// The text of the rule, as a save prints it.
     pub(super) rule: &'static str,
@@ -188,23 +188,23 @@ pub(super) const JUMPS: [Jump; 14] = {
     const NAT: &str = "-m comment --comment \"kubernetes service portals\" -j KUBE-SERVICES";
     const OUT: &str = "-m comment --comment \"kubernetes postrouting rules\" -j KUBE-POSTROUTING";
     const SHARED: &str = "-j KUBE-FIREWALL";
-    const fn jump(table: Table, from: &'static str, rule: &'static str) -> Jump {
+    const fn jump(table: IptablesTable, from: &'static str, rule: &'static str) -> Jump {
         Jump { table, from, rule, shared: false }
     }
     [
-        jump(Table::Filter, "INPUT", EXTERNAL),
-        jump(Table::Filter, "FORWARD", EXTERNAL),
-        jump(Table::Filter, "INPUT", HEALTH),
-        jump(Table::Filter, "FORWARD", PORTALS),
-        jump(Table::Filter, "OUTPUT", PORTALS),
-        jump(Table::Filter, "FORWARD", FORWARDING),
-        jump(Table::Filter, "INPUT", BALANCER),
-        jump(Table::Filter, "OUTPUT", BALANCER),
-        jump(Table::Filter, "FORWARD", BALANCER),
-        jump(Table::Nat, "OUTPUT", NAT),
-        jump(Table::Nat, "PREROUTING", NAT),
-        jump(Table::Nat, "POSTROUTING", OUT),
-        Jump { table: Table::Filter, from: "INPUT", rule: SHARED, shared: true },
-        Jump { table: Table::Filter, from: "OUTPUT", rule: SHARED, shared: true },
+        jump(IptablesTable::Filter, "INPUT", EXTERNAL),
+        jump(IptablesTable::Filter, "FORWARD", EXTERNAL),
+        jump(IptablesTable::Filter, "INPUT", HEALTH),
+        jump(IptablesTable::Filter, "FORWARD", PORTALS),
+        jump(IptablesTable::Filter, "OUTPUT", PORTALS),
+        jump(IptablesTable::Filter, "FORWARD", FORWARDING),
+        jump(IptablesTable::Filter, "INPUT", BALANCER),
+        jump(IptablesTable::Filter, "OUTPUT", BALANCER),
+        jump(IptablesTable::Filter, "FORWARD", BALANCER),
+        jump(IptablesTable::Nat, "OUTPUT", NAT),
+        jump(IptablesTable::Nat, "PREROUTING", NAT),
+        jump(IptablesTable::Nat, "POSTROUTING", OUT),
+        Jump { table: IptablesTable::Filter, from: "INPUT", rule: SHARED, shared: true },
+        Jump { table: IptablesTable::Filter, from: "OUTPUT", rule: SHARED, shared: true },
     ]
 };

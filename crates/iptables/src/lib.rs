@@ -117,7 +117,7 @@ pub use dataplane::Iptables;
 pub use memory::{Memory, Size};
 pub use meter::{Measures, Meter, Rules};
 pub use observe::{Reading, UnknownRule, UnknownRules, read};
-pub use options::{Options, Redirect};
+pub use options::{IptablesOptions, Redirect};
 pub use planner::{Pieces, Planner};
 pub use present::Present;
 pub use present::is_own;

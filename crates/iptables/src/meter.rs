@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::rule::Table;
+use super::rule::IptablesTable;
 
 /// Numbers of rules in the filter and the nat table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -17,19 +17,19 @@ pub struct Rules {
 }
 
 impl Rules {
-    pub(super) fn add(&mut self, table: Table, count: usize) {
+    pub(super) fn add(&mut self, table: IptablesTable, count: usize) {
         self.change(table, |rules| rules.saturating_add(count));
     }
 
-    pub(super) fn subtract(&mut self, table: Table, count: usize) {
+    pub(super) fn subtract(&mut self, table: IptablesTable, count: usize) {
         self.change(table, |rules| rules.saturating_sub(count));
     }
 
-    fn change(&mut self, table: Table, change: impl FnOnce(usize) -> usize) {
+    fn change(&mut self, table: IptablesTable, change: impl FnOnce(usize) -> usize) {
         let rules = match table {
-            Table::Filter => &mut self.filter,
-            Table::Nat => &mut self.nat,
-            Table::Mangle => return,
+            IptablesTable::Filter => &mut self.filter,
+            IptablesTable::Nat => &mut self.nat,
+            IptablesTable::Mangle => return,
         };
         *rules = change(*rules);
     }

@@ -10,7 +10,7 @@ use portolan_model::Family;
     clippy::struct_excessive_bools,
     reason = "each is a feature of its own of the node or its configuration"
 )]
-pub struct Options {
+pub struct IptablesOptions {
     /// Node ports accept connections on loopback addresses, too (`iptables.localhostNodePorts`). Applies to IPv4
     /// only, and needs the kernel setting `route_localnet`. Has no effect where `nodePortAddresses` is a list without
     /// loopback addresses.
@@ -42,7 +42,7 @@ pub struct Redirect {
     pub ports: (u16, u16),
 }
 
-impl Default for Options {
+impl Default for IptablesOptions {
     fn default() -> Self {
         Self {
             localhost_node_ports: true,
@@ -55,14 +55,14 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl IptablesOptions {
     /// Returns true if node ports accept connections on loopback addresses of this family.
     pub(super) fn on_loopback(&self, family: Family) -> bool {
         self.localhost_node_ports && family == Family::Ipv4
     }
 }
 
-/// The nfacct object of [`Options::count_invalid`], as kube-proxy calls it.
+/// The nfacct object of [`IptablesOptions::count_invalid`], as kube-proxy calls it.
 pub(super) const COUNTER_INVALID: &str = "ct_state_invalid_dropped_pkts";
-/// The nfacct object of [`Options::count_localhost`], as kube-proxy calls it.
+/// The nfacct object of [`IptablesOptions::count_localhost`], as kube-proxy calls it.
 pub(super) const COUNTER_LOCALHOST: &str = "localhost_nps_accepted_pkts";

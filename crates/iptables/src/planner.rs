@@ -16,10 +16,10 @@ use super::fixed::{
     self, CANARY, FILTER_CHAINS, FILTER_FIRST, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, PROXY_FIREWALL,
     SERVICES,
 };
-use super::rule::{self, Chain, Rule, Table};
+use super::rule::{self, Chain, IptablesTable, Rule};
 use super::saved::{Content, saved};
 use super::service::{Context, Service};
-use super::{Options, Present, Rules, chains, dispatch};
+use super::{IptablesOptions, Present, Rules, chains, dispatch};
 use partial::Partial;
 use portolan_engine::dataplane::Refusal;
 use portolan_engine::table::{Changes, Table as Wanted};
@@ -45,7 +45,7 @@ pub enum Pieces {
 #[derive(Debug)]
 pub struct Planner {
     settings: Settings,
-    options: Options,
+    options: IptablesOptions,
     /// Service ports of the table that have no rules.
     refused: BTreeSet<Arc<ServicePortName>>,
     endpoint_comments: bool,
@@ -64,7 +64,7 @@ type Touched<'a> = BTreeMap<&'a Arc<ServicePortName>, Option<Arc<Forwarding>>>;
 
 impl Planner {
     /// Creates a planner.
-    pub const fn new(settings: Settings, options: Options) -> Self {
+    pub const fn new(settings: Settings, options: IptablesOptions) -> Self {
         Self {
             settings,
             options,
@@ -75,7 +75,7 @@ impl Planner {
     }
 
     /// Sets the settings and options. A full load has to follow.
-    pub fn configure(&mut self, settings: Settings, options: Options) {
+    pub fn configure(&mut self, settings: Settings, options: IptablesOptions) {
         (self.settings, self.options) = (settings, options);
     }
 
@@ -85,7 +85,7 @@ impl Planner {
     }
 
     /// Returns the options that rules are made for.
-    pub const fn options(&self) -> &Options {
+    pub const fn options(&self) -> &IptablesOptions {
         &self.options
     }
 
@@ -136,9 +136,9 @@ impl Planner {
             let chains =
                 |entry: Option<&Entry>| entry.map(|entry| self.chains(name, entry)).unwrap_or_default();
             let (old_chains, new_chains) = (chains(old.as_ref()), chains(new.as_ref()));
-            counts.subtract(Table::Nat, total(&old_chains));
-            counts.add(Table::Nat, total(&new_chains));
-            for table in [Table::Filter, Table::Nat] {
+            counts.subtract(IptablesTable::Nat, total(&old_chains));
+            counts.add(IptablesTable::Nat, total(&new_chains));
+            for table in [IptablesTable::Filter, IptablesTable::Nat] {
                 let of = |rules: &[Rule]| rules.iter().filter(|rule| rule.table == table).count();
                 counts.subtract(table, of(&old_rules));
                 counts.add(table, of(&new_rules));
@@ -161,15 +161,15 @@ impl Planner {
     ) -> fmt::Result {
         let endpoints: usize = entries(wanted).map(|(_, entry)| reachable(&entry.forwarding)).sum();
         self.endpoint_comments = endpoints <= LARGE;
-        if present.lacks(Table::Mangle, CANARY) {
-            rule::begin(out, Table::Mangle)?;
+        if present.lacks(IptablesTable::Mangle, CANARY) {
+            rule::begin(out, IptablesTable::Mangle)?;
             rule::declare(out, CANARY)?;
             rule::commit(out)?;
         }
         let mut counts = Rules::default();
         // If the chain has rules of another mode, packets still pass it with the Service's address. The rules of this mode
         // would drop them, so they are written after the nat table.
-        let firewall_last = present.has_rules(Table::Filter, &[PROXY_FIREWALL]);
+        let firewall_last = present.has_rules(IptablesTable::Filter, &[PROXY_FIREWALL]);
         let (first, last) =
             FILTER_CHAINS.split_at(if firewall_last { FILTER_FIRST } else { FILTER_CHAINS.len() });
         self.full_filter((wanted, present), first, &mut counts, out)?;
@@ -194,29 +194,30 @@ impl Planner {
             Default::default()
         };
         // If this mode has no rules in the chain, its rules may be kubelet's and stay.
-        let firewall = is_first && (!first.is_empty() || present.lacks(Table::Filter, FIREWALL));
-        let dispatch =
-            || self.all_dispatch(Table::Filter, wanted).filter(|rule| of_services.contains(&rule.chain));
+        let firewall = is_first && (!first.is_empty() || present.lacks(IptablesTable::Filter, FIREWALL));
+        let dispatch = || {
+            self.all_dispatch(IptablesTable::Filter, wanted).filter(|rule| of_services.contains(&rule.chain))
+        };
         let rules = || first.iter().chain(&last).cloned().chain(dispatch());
         let chains = of_services.iter().copied().chain(firewall.then_some(FIREWALL));
         let counted = rules().inspect(|rule| counts.add(rule.table, 1));
-        let is_there = self.is_there(Table::Filter, present, chains, counted);
-        if is_there && !(is_first && needs(Table::Filter, present)) {
+        let is_there = self.is_there(IptablesTable::Filter, present, chains, counted);
+        if is_there && !(is_first && needs(IptablesTable::Filter, present)) {
             return Ok(());
         }
-        rule::begin(out, Table::Filter)?;
+        rule::begin(out, IptablesTable::Filter)?;
         of_services.iter().try_for_each(|chain| rule::declare(out, chain))?;
         if firewall {
             rule::declare(out, FIREWALL)?;
         }
         if is_first {
-            declare_canary(Table::Filter, present, out)?;
+            declare_canary(IptablesTable::Filter, present, out)?;
         }
         append_all(out, first)?;
         dispatch().try_for_each(|rule| rule::append(out, rule.chain, rule.text))?;
         append_all(out, last)?;
         if is_first {
-            jumps(Table::Filter, present, out)?;
+            jumps(IptablesTable::Filter, present, out)?;
         }
         rule::commit(out)
     }
@@ -230,26 +231,28 @@ impl Planner {
     ) -> fmt::Result {
         let mut transaction = Transactions { out, open: false };
         let first = fixed::nat_first(self.context());
-        counts.add(Table::Nat, first.len());
-        let are_there = self.is_there(Table::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned());
+        counts.add(IptablesTable::Nat, first.len());
+        let are_there =
+            self.is_there(IptablesTable::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned());
         // Another mode may have written the rules that masquerade. Until its rules that lead to Services are replaced, its
         // packets need them. So both are replaced in the last transaction.
-        let fixed_last = !are_there && pieces != Pieces::One && present.has_rules(Table::Nat, &NAT_FIXED);
+        let fixed_last =
+            !are_there && pieces != Pieces::One && present.has_rules(IptablesTable::Nat, &NAT_FIXED);
         if fixed_last {
             let out = transaction.open()?;
             declare_missing(&NAT_FIXED, present, out)?;
-            declare_canary(Table::Nat, present, out)?;
-        } else if !are_there || present.lacks(Table::Nat, CANARY) {
+            declare_canary(IptablesTable::Nat, present, out)?;
+        } else if !are_there || present.lacks(IptablesTable::Nat, CANARY) {
             let out = transaction.open()?;
             NAT_FIXED.iter().try_for_each(|chain| rule::declare(out, chain))?;
-            declare_canary(Table::Nat, present, out)?;
+            declare_canary(IptablesTable::Nat, present, out)?;
             append_all(out, first.clone())?;
         }
         let mut stale: BTreeSet<&String> = present.service_chains.keys().collect();
         let mut written: usize = 0;
         for (name, entry) in entries(wanted) {
             let mut chains = self.chains(name, &entry);
-            counts.add(Table::Nat, total(&chains));
+            counts.add(IptablesTable::Nat, total(&chains));
             chains.retain(|chain| {
                 stale.remove(&chain.name);
                 let rules = || chain.rules.iter().map(String::as_str);
@@ -284,10 +287,10 @@ impl Planner {
         transaction: &mut Transactions<'_, W>,
     ) -> fmt::Result {
         let last = fixed::nat_last(self.context());
-        let rules = self.all_dispatch(Table::Nat, wanted).chain(last.iter().cloned());
+        let rules = self.all_dispatch(IptablesTable::Nat, wanted).chain(last.iter().cloned());
         let rules = rules.inspect(|rule| counts.add(rule.table, 1));
-        let is_there = self.is_there(Table::Nat, present, NAT_DISPATCH.into_iter(), rules);
-        if is_there && stale.is_empty() && fixed.is_empty() && !needs(Table::Nat, present) {
+        let is_there = self.is_there(IptablesTable::Nat, present, NAT_DISPATCH.into_iter(), rules);
+        if is_there && stale.is_empty() && fixed.is_empty() && !needs(IptablesTable::Nat, present) {
             return Ok(());
         }
         let out = transaction.open()?;
@@ -297,16 +300,16 @@ impl Planner {
         }
         NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
         stale.iter().try_for_each(|chain| rule::declare(out, chain))?;
-        self.append_dispatch(Table::Nat, wanted, out)?;
+        self.append_dispatch(IptablesTable::Nat, wanted, out)?;
         append_all(out, last)?;
-        jumps(Table::Nat, present, out)?;
+        jumps(IptablesTable::Nat, present, out)?;
         stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))
     }
 
     /// Returns true if these chains have these rules. The order of Services may differ.
     fn is_there(
         &self,
-        table: Table,
+        table: IptablesTable,
         present: &Present,
         mut chains: impl Iterator<Item = &'static str>,
         rules: impl Iterator<Item = Rule>,
@@ -319,8 +322,8 @@ impl Planner {
             let wanted = wanted.get(chain).copied().unwrap_or_default();
             let is_shared = chain != FORWARD && chain != FIREWALL && !NAT_FIXED.contains(&chain);
             // If no address accepts node ports, a rule of any Service may be the last.
-            let last_matters =
-                (table, chain) == (Table::Nat, SERVICES) && !fixed::nat_last(self.context()).is_empty();
+            let last_matters = (table, chain) == (IptablesTable::Nat, SERVICES)
+                && !fixed::nat_last(self.context()).is_empty();
             present.content(table, chain).is_some_and(|there| match (is_shared, last_matters) {
                 (false, _) => there == wanted,
                 (true, true) => there.is_like(&wanted),
@@ -329,7 +332,7 @@ impl Planner {
         })
     }
 
-    fn all_dispatch(&self, table: Table, wanted: &Wanted) -> impl Iterator<Item = Rule> {
+    fn all_dispatch(&self, table: IptablesTable, wanted: &Wanted) -> impl Iterator<Item = Rule> {
         let rules = entries(wanted).flat_map(|(name, entry)| self.dispatch(name, &entry));
         rules.filter(move |rule| rule.table == table)
     }
@@ -341,9 +344,10 @@ impl Planner {
         let filter = fixed::filter_first(context).into_iter().chain(fixed::filter_last(context));
         let nat = fixed::nat_first(context).into_iter().chain(fixed::nat_last(context));
         let mut marks: Vec<Rule> = filter.chain(nat).collect();
-        let filter = FILTER_CHAINS.into_iter().map(|chain| (Table::Filter, chain));
-        let nat = NAT_DISPATCH.into_iter().map(|chain| (Table::Nat, chain));
-        let is_marked = |chain: &(Table, &str)| marks.iter().any(|mark| (mark.table, mark.chain) == *chain);
+        let filter = FILTER_CHAINS.into_iter().map(|chain| (IptablesTable::Filter, chain));
+        let nat = NAT_DISPATCH.into_iter().map(|chain| (IptablesTable::Nat, chain));
+        let is_marked =
+            |chain: &(IptablesTable, &str)| marks.iter().any(|mark| (mark.table, mark.chain) == *chain);
         let mut unmarked: Vec<_> = filter.chain(nat).filter(|chain| !is_marked(chain)).collect();
         for (name, entry) in entries(wanted) {
             if unmarked.is_empty() {
@@ -360,7 +364,12 @@ impl Planner {
     }
 
     /// Writes the rules of all Services in the shared chains of a table.
-    fn append_dispatch(&self, table: Table, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
+    fn append_dispatch(
+        &self,
+        table: IptablesTable,
+        wanted: &Wanted,
+        out: &mut impl fmt::Write,
+    ) -> fmt::Result {
         self.all_dispatch(table, wanted).try_for_each(|rule| rule::append(out, rule.chain, rule.text))
     }
 
@@ -443,7 +452,7 @@ struct Transactions<'a, W> {
 impl<W: fmt::Write> Transactions<'_, W> {
     fn open(&mut self) -> Result<&mut W, fmt::Error> {
         if !std::mem::replace(&mut self.open, true) {
-            rule::begin(self.out, Table::Nat)?;
+            rule::begin(self.out, IptablesTable::Nat)?;
         }
         Ok(self.out)
     }
@@ -454,20 +463,20 @@ impl<W: fmt::Write> Transactions<'_, W> {
 }
 
 /// Returns true if the canary or a jump is missing.
-fn needs(table: Table, present: &Present) -> bool {
+fn needs(table: IptablesTable, present: &Present) -> bool {
     present.lacks(table, CANARY) || present.missing_jumps().any(|jump| jump.table == table)
 }
 
 fn declare_missing(chains: &[&'static str], present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
-    let mut missing = chains.iter().filter(|chain| present.lacks(Table::Nat, chain));
+    let mut missing = chains.iter().filter(|chain| present.lacks(IptablesTable::Nat, chain));
     missing.try_for_each(|chain| rule::declare(out, chain))
 }
 
-fn declare_canary(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+fn declare_canary(table: IptablesTable, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
     if present.lacks(table, CANARY) { rule::declare(out, CANARY) } else { Ok(()) }
 }
 
-fn jumps(table: Table, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
+fn jumps(table: IptablesTable, present: &Present, out: &mut impl fmt::Write) -> fmt::Result {
     let mut missing = present.missing_jumps().filter(|jump| jump.table == table);
     missing.try_for_each(|jump| rule::prepend(out, jump.from, jump.rule))
 }

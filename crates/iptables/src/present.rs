@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::fixed::{FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
 use super::name::is_of_service;
-use super::rule::{self, Table};
+use super::rule::{self, IptablesTable};
 use super::saved::Content;
 
 /// The state of the kernel's tables, read from the output of `iptables-save`.
@@ -15,21 +15,21 @@ pub struct Present {
     /// Chains of Service ports in the nat table, with their content.
     pub(super) service_chains: BTreeMap<String, Content>,
     /// The content of the chains that exist independently of Services.
-    contents: BTreeMap<(Table, &'static str), Content>,
+    contents: BTreeMap<(IptablesTable, &'static str), Content>,
     /// The chains in the tables that exist independently of Services.
-    pub(super) fixed: BTreeSet<(Table, &'static str)>,
+    pub(super) fixed: BTreeSet<(IptablesTable, &'static str)>,
     /// The jumps of [`JUMPS`] that exist, by index.
     jumps: BTreeSet<usize>,
     /// Chains of this mode that rules of other programs lead to.
-    held: BTreeSet<(Table, String)>,
-    table: Option<Table>,
+    held: BTreeSet<(IptablesTable, String)>,
+    table: Option<IptablesTable>,
 }
 
 impl Present {
     /// Adds one line of a save.
     pub fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix('*') {
-            self.table = Table::named(name.trim_end());
+            self.table = IptablesTable::named(name.trim_end());
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
                 self.chain(table, chain.split(' ').next().unwrap_or_default());
@@ -39,17 +39,17 @@ impl Present {
         }
     }
 
-    fn chain(&mut self, table: Table, name: &str) {
-        if table == Table::Nat && is_of_service(name) {
+    fn chain(&mut self, table: IptablesTable, name: &str) {
+        if table == IptablesTable::Nat && is_of_service(name) {
             self.service_chains.insert(name.to_owned(), Content::default());
             return;
         }
         self.fixed.extend(known().find(|known| *known == (table, name)));
     }
 
-    fn rule(&mut self, table: Table, rule: &str) {
+    fn rule(&mut self, table: IptablesTable, rule: &str) {
         let Some((from, rule)) = rule.split_once(' ') else { return };
-        if table == Table::Nat
+        if table == IptablesTable::Nat
             && let Some(content) = self.service_chains.get_mut(from)
         {
             content.add(rule);
@@ -71,7 +71,7 @@ impl Present {
     }
 
     /// Returns the content of a chain that exists independently of Services; `None` if the chain is missing.
-    pub(super) fn content(&self, table: Table, chain: &'static str) -> Option<Content> {
+    pub(super) fn content(&self, table: IptablesTable, chain: &'static str) -> Option<Content> {
         let is_there = self.fixed.contains(&(table, chain));
         is_there.then(|| self.contents.get(&(table, chain)).copied().unwrap_or_default())
     }
@@ -86,7 +86,7 @@ impl Present {
     /// of a Service, all chains of Services stay. Empty if there is nothing to remove.
     pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
         let mut text = String::new();
-        for table in [Table::Filter, Table::Nat, Table::Mangle] {
+        for table in [IptablesTable::Filter, IptablesTable::Nat, IptablesTable::Mangle] {
             // Writing to a String cannot fail.
             let name = table.to_string();
             let of_services = self.held.iter().any(|(held, chain)| *held == table && is_of_service(chain));
@@ -101,12 +101,12 @@ impl Present {
 
     fn remove_from(
         &self,
-        table: Table,
+        table: IptablesTable,
         kept: impl Fn(&str) -> bool,
         out: &mut impl fmt::Write,
     ) -> fmt::Result {
         let own = OWN.into_iter().filter(|chain| chain.0 == table && self.fixed.contains(chain));
-        let services = self.service_chains.keys().filter(|_| table == Table::Nat).map(String::as_str);
+        let services = self.service_chains.keys().filter(|_| table == IptablesTable::Nat).map(String::as_str);
         let chains: Vec<&str> =
             own.map(|(_, name)| name).chain(services).filter(|chain| !kept(chain)).collect();
         if chains.is_empty() {
@@ -123,12 +123,12 @@ impl Present {
     }
 
     /// Returns true if one of these chains has rules.
-    pub(super) fn has_rules(&self, table: Table, chains: &[&'static str]) -> bool {
+    pub(super) fn has_rules(&self, table: IptablesTable, chains: &[&'static str]) -> bool {
         chains.iter().any(|chain| self.contents.contains_key(&(table, *chain)))
     }
 
     /// Returns true if a chain is missing.
-    pub(super) fn lacks(&self, table: Table, chain: &'static str) -> bool {
+    pub(super) fn lacks(&self, table: IptablesTable, chain: &'static str) -> bool {
         !self.fixed.contains(&(table, chain))
     }
 }
@@ -152,8 +152,8 @@ pub(super) fn is_watched(table: &str, chain: &str) -> bool {
 }
 
 /// Returns the chains that exist independently of Services.
-fn known() -> impl Iterator<Item = (Table, &'static str)> {
-    OWN.into_iter().chain([(Table::Filter, FIREWALL)])
+fn known() -> impl Iterator<Item = (IptablesTable, &'static str)> {
+    OWN.into_iter().chain([(IptablesTable::Filter, FIREWALL)])
 }
 
 #[cfg(test)]
@@ -187,9 +187,9 @@ COMMIT
 ";
         saved.lines().for_each(|line| present.line(line));
         assert_eq!(present.service_chains.keys().collect::<Vec<_>>(), ["KUBE-SEP-A"]);
-        assert!(!present.lacks(Table::Mangle, CANARY));
-        assert!(present.lacks(Table::Nat, CANARY));
-        assert!(!present.lacks(Table::Filter, FIREWALL));
+        assert!(!present.lacks(IptablesTable::Mangle, CANARY));
+        assert!(present.lacks(IptablesTable::Nat, CANARY));
+        assert!(!present.lacks(IptablesTable::Filter, FIREWALL));
         let missing: Vec<_> = present.missing_jumps().map(|jump| (jump.from, jump.rule)).collect();
         assert_eq!(missing.len(), 12);
         assert!(!missing.contains(&("INPUT", "-j KUBE-FIREWALL")));

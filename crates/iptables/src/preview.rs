@@ -8,25 +8,30 @@ use portolan_engine::table::Table as Wanted;
 use super::dataplane::pieces;
 use super::options::{COUNTER_INVALID, COUNTER_LOCALHOST};
 use super::program::Error;
-use super::{Options, Pieces, Planner, Present, Programs};
+use super::{IptablesOptions, Pieces, Planner, Present, Programs};
 
 /// Returns what a full load would write with these programs for a table, one line each. Empty if the kernel has
 /// everything. Changes nothing.
 ///
 /// # Errors
 /// The program failed.
-pub fn preview(programs: &Programs, wanted: &Wanted, options: &Options) -> Result<Vec<String>, Error> {
+pub fn preview(
+    programs: &Programs,
+    wanted: &Wanted,
+    options: &IptablesOptions,
+) -> Result<Vec<String>, Error> {
     let (mut present, mut has_counters) = (Present::default(), false);
     programs.save(&[], |line| {
         has_counters |= [COUNTER_INVALID, COUNTER_LOCALHOST].iter().any(|counter| refers_to(line, counter));
         present.line(line);
     })?;
-    let options = Options { count_invalid: has_counters, count_localhost: has_counters, ..options.clone() };
+    let options =
+        IptablesOptions { count_invalid: has_counters, count_localhost: has_counters, ..options.clone() };
     Ok(lines(wanted, options, &present, pieces(programs.variant())))
 }
 
 /// Returns what a start would write for a table into empty tables of iptables, one line each.
-pub fn preview_of_all(wanted: &Wanted, options: &Options) -> Vec<String> {
+pub fn preview_of_all(wanted: &Wanted, options: &IptablesOptions) -> Vec<String> {
     lines(wanted, options.clone(), &Present::default(), Pieces::One)
 }
 
@@ -34,7 +39,7 @@ fn refers_to(line: &str, counter: &str) -> bool {
     line.starts_with("-A KUBE-") && line.split(' ').any(|word| word == counter)
 }
 
-fn lines(wanted: &Wanted, options: Options, present: &Present, pieces: Pieces) -> Vec<String> {
+fn lines(wanted: &Wanted, options: IptablesOptions, present: &Present, pieces: Pieces) -> Vec<String> {
     let mut planner = Planner::new(wanted.settings().clone(), options);
     let mut text = String::new();
     // Writing to a String cannot fail.

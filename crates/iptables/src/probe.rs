@@ -5,16 +5,16 @@ use std::fmt;
 use super::Programs;
 use super::fixed::CANARY;
 use super::program::Error;
-use super::rule::{self, Table};
+use super::rule::{self, IptablesTable};
 
 /// The chain of the trial rules. No rule leads to it.
 const TRIAL: &str = "KUBE-PROXY-TRIAL";
 
 /// One rule of each kind, by table.
-const RULES: [(Table, &[&str]); 3] = [
-    (Table::Mangle, &[]),
+const RULES: [(IptablesTable, &[&str]); 3] = [
+    (IptablesTable::Mangle, &[]),
     (
-        Table::Filter,
+        IptablesTable::Filter,
         &[
             "-m conntrack --ctstate NEW -m comment --comment \"trial\" -j REJECT",
             "-m tcp -p tcp --dport 1 -j REJECT --reject-with tcp-reset",
@@ -23,7 +23,7 @@ const RULES: [(Table, &[&str]); 3] = [
         ],
     ),
     (
-        Table::Nat,
+        IptablesTable::Nat,
         &[
             "-m statistic --mode random --probability 0.5000000000 -j RETURN",
             "-m udp -p udp --dport 1 -j MARK --or-mark 0x1",
@@ -38,7 +38,7 @@ impl Programs {
     /// and fails at once if another program holds the lock.
     pub fn probe(&self) -> Result<(), Error> {
         self.lock_is_free()?;
-        if self.has_chain(Table::Nat, CANARY)? {
+        if self.has_chain(IptablesTable::Nat, CANARY)? {
             return Ok(());
         }
         self.restore(|out| trial(out)).map(|_| ())

@@ -14,7 +14,7 @@ use portolan_model::Family;
 use self::error::failed;
 use self::pipes::{complaint, listening, pipe};
 use super::present::is_own;
-use super::rule::{Table, words};
+use super::rule::{IptablesTable, words};
 use super::{Meter, Present, Writers, lock};
 use portolan_engine::dataplane::Claims;
 
@@ -230,13 +230,13 @@ impl Programs {
     }
 
     /// Returns true if the rule exists.
-    pub(super) fn has_rule(&self, table: Table, chain: &str, rule: &str) -> Result<bool, Error> {
+    pub(super) fn has_rule(&self, table: IptablesTable, chain: &str, rule: &str) -> Result<bool, Error> {
         let table = table.to_string();
         self.ask(["-C", chain, "-t", &table].into_iter().chain(words(rule)))
     }
 
     /// Returns true if the chain exists.
-    pub(super) fn has_chain(&self, table: Table, chain: &str) -> Result<bool, Error> {
+    pub(super) fn has_chain(&self, table: IptablesTable, chain: &str) -> Result<bool, Error> {
         self.ask(["-S", chain, "-t", &table.to_string()].into_iter())
     }
 

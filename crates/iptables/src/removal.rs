@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
-use portolan_wire::nftables::{Event, Family as WireFamily, request};
+use portolan_wire::nftables::{Family as WireFamily, NftablesEvent, request};
 
 use super::fixed::MARK_MASQUERADE;
 use super::name::is_of_service;
 use super::netlink::{commit, jump, retry_on_change, wire_family};
 use super::present::is_own;
-use super::rule::Table;
+use super::rule::IptablesTable;
 use portolan_engine::Error;
 
 /// Chains in one transaction. Each takes a few milliseconds at this size.
@@ -37,12 +37,12 @@ enum Part {
     /// Rules of the kernel's own chains that lead to chains of this mode.
     Entries(Vec<Entry>),
     /// Chains of a table, with their rules.
-    Chains(Table, Vec<String>),
+    Chains(IptablesTable, Vec<String>),
 }
 
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
-    table: Table,
+    table: IptablesTable,
     from: String,
     to: String,
     handle: u64,
@@ -112,11 +112,15 @@ impl Removal {
 }
 
 /// Lists the chains, by table.
-fn chains(socket: &mut Socket, family: WireFamily) -> Result<BTreeMap<Table, Vec<String>>, SocketError> {
-    let mut found: BTreeMap<Table, Vec<String>> = BTreeMap::new();
-    let tables = [Table::Mangle, Table::Filter, Table::Nat].map(|table| (table.to_string(), table));
+fn chains(
+    socket: &mut Socket,
+    family: WireFamily,
+) -> Result<BTreeMap<IptablesTable, Vec<String>>, SocketError> {
+    let mut found: BTreeMap<IptablesTable, Vec<String>> = BTreeMap::new();
+    let tables = [IptablesTable::Mangle, IptablesTable::Filter, IptablesTable::Nat]
+        .map(|table| (table.to_string(), table));
     socket.dump(&mut request::chains(family), |frame| {
-        if let Event::NewChain(chain) = Event::decode(frame)?
+        if let NftablesEvent::NewChain(chain) = NftablesEvent::decode(frame)?
             && chain.family == family
             && let Some((_, table)) = tables.iter().find(|(name, _)| *name == chain.table)
         {
@@ -136,8 +140,10 @@ fn jumps(
 ) -> Result<Vec<(String, u64)>, SocketError> {
     let mut found = Vec::new();
     socket.dump(&mut request::rules(family, table, Some(chain)), |frame| {
-        match Event::decode(frame)? {
-            Event::NewRule(rule) if rule.table == table && rule.chain == chain && rule.family == family => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewRule(rule)
+                if rule.table == table && rule.chain == chain && rule.family == family =>
+            {
                 found.extend(jump(rule).map(|jump| (jump.to, jump.rule)));
             }
             _ => {}

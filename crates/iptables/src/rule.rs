@@ -6,7 +6,7 @@ use portolan_model::Protocol;
 
 /// A table that this mode writes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Table {
+pub(super) enum IptablesTable {
     /// Has only the canary.
     Mangle,
     /// Refuses, drops and accepts packets.
@@ -15,14 +15,14 @@ pub(super) enum Table {
     Nat,
 }
 
-impl Table {
+impl IptablesTable {
     /// Returns the table of this name; `None` if this mode does not write to it.
     pub(super) fn named(name: &str) -> Option<Self> {
         [Self::Mangle, Self::Filter, Self::Nat].into_iter().find(|table| table.to_string() == name)
     }
 }
 
-impl Display for Table {
+impl Display for IptablesTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Mangle => "mangle",
@@ -35,7 +35,7 @@ impl Display for Table {
 /// A rule of a fixed chain. The text is that of a restore, without the operation and the chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
-    pub(super) table: Table,
+    pub(super) table: IptablesTable,
     pub(super) chain: &'static str,
     pub(super) text: String,
 }
@@ -58,7 +58,7 @@ impl<T: Display> Display for Comment<T> {
 }
 
 /// Opens a table of a restore.
-pub(super) fn begin(out: &mut impl fmt::Write, table: Table) -> fmt::Result {
+pub(super) fn begin(out: &mut impl fmt::Write, table: IptablesTable) -> fmt::Result {
     writeln!(out, "*{table}")
 }
 

@@ -1,9 +1,9 @@
 //! One Service port, with the texts that its rules have in common.
 
-use portolan_model::table::Outcome;
+use portolan_model::table::Disposition;
 use portolan_model::{Backend, Forwarding, ServicePortName, Settings};
 
-use super::Options;
+use super::IptablesOptions;
 use super::name::{ChainName, Hash, Kind};
 use super::rule;
 
@@ -11,7 +11,7 @@ use super::rule;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
-    pub(super) options: &'a Options,
+    pub(super) options: &'a IptablesOptions,
     /// True if rules of single endpoints name the endpoint in a comment. False in a large cluster.
     pub(super) endpoint_comments: bool,
 }
@@ -47,7 +47,7 @@ impl<'a> Service<'a> {
     }
 
     pub(super) fn has_external(&self) -> bool {
-        matches!(self.forwarding.external(), Outcome::Backends(_))
+        matches!(self.forwarding.external(), Disposition::Backends(_))
     }
 
     /// Returns true if the Service port has a chain for external traffic, even if only the short cut is in it.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use portolan_wire::nftables::{Event, Rule};
+use portolan_wire::nftables::{NftablesEvent, Rule};
 use portolan_wire::{DecodeError, Frame};
 
 use super::netlink::jump;
@@ -34,15 +34,20 @@ impl Watched for Writers {
         self.ids.lock().unwrap_or_else(PoisonError::into_inner).contains(&port)
     }
 
-    fn is_drift(&self, table: &str, event: &Event<'_>, frame: &Frame<'_>) -> Result<bool, DecodeError> {
+    fn is_drift(
+        &self,
+        table: &str,
+        event: &NftablesEvent<'_>,
+        frame: &Frame<'_>,
+    ) -> Result<bool, DecodeError> {
         Ok(match event {
-            Event::DeleteTable(_) => ["mangle", "filter", "nat"].contains(&table),
-            Event::NewChain(chain) => is_watched(table, &chain.name),
-            Event::DeleteChain(chain) => is_watched(table, &chain.chain),
-            Event::NewRule(rule) => is_watched(table, &rule.chain),
-            Event::DeleteRule(rule) if is_watched(table, &rule.chain) => true,
+            NftablesEvent::DeleteTable(_) => ["mangle", "filter", "nat"].contains(&table),
+            NftablesEvent::NewChain(chain) => is_watched(table, &chain.name),
+            NftablesEvent::DeleteChain(chain) => is_watched(table, &chain.chain),
+            NftablesEvent::NewRule(rule) => is_watched(table, &rule.chain),
+            NftablesEvent::DeleteRule(rule) if is_watched(table, &rule.chain) => true,
             // The rule may have been a jump to a watched chain.
-            Event::DeleteRule(_) => {
+            NftablesEvent::DeleteRule(_) => {
                 jump(Rule::decode(frame)?).is_some_and(|jump| is_watched(table, &jump.to))
             }
             _ => false,

@@ -14,7 +14,7 @@ use super::draining::{Draining, UptimeSecs};
 use super::kernel::{Kernel, first_refusal};
 use super::refusal::{self, Refusals, Refused};
 use super::rules::{self, Part, Rules};
-use super::{Error, Meter, Options};
+use super::{Error, IpvsOptions, Meter};
 pub(super) use comparison::Read;
 use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Refusal, Removal, Takeover};
 use portolan_engine::table::{Changes, Table};
@@ -45,7 +45,7 @@ impl Written {
 pub struct Ipvs {
     pub(super) kernel: Kernel,
     programs: Programs,
-    options: Options,
+    options: IpvsOptions,
     pub(super) rules: Rules,
     pub(super) desired: Desired,
     draining: Draining,
@@ -71,7 +71,7 @@ impl Ipvs {
     pub fn open(
         programs: Programs,
         settings: Settings,
-        options: Options,
+        options: IpvsOptions,
     ) -> Result<Self, portolan_engine::Error> {
         let kernel = Kernel::open(settings.family)?.ok_or_else(|| portolan_engine::Error::Unsupported {
             mode: "ipvs",

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use portolan_model::table::Outcome;
+use portolan_model::table::Disposition;
 use portolan_model::{
     Backend, ExternalPolicy, Forwarding, Frontend, InternalPolicy, IpvsScheduler, NodePortAddresses,
     Protocol, Settings,
@@ -246,9 +246,9 @@ impl Collector<'_> {
 
     fn internal(&mut self, key: Key) {
         match self.forwarding.internal() {
-            Outcome::Drop => self.member(Set::Drop, key.member()),
-            Outcome::Reject => self.refused(key),
-            Outcome::Backends(_) => {}
+            Disposition::Drop => self.member(Set::Drop, key.member()),
+            Disposition::Reject => self.refused(key),
+            Disposition::Backends(_) => {}
         }
         let side = match self.forwarding.internal_policy {
             InternalPolicy::Cluster => Side::Cluster,
@@ -265,12 +265,12 @@ impl Collector<'_> {
             _ => Side::Cluster,
         };
         match self.forwarding.external() {
-            Outcome::Drop => {
+            Disposition::Drop => {
                 let set = if self.forwarding.cluster.is_empty() { Set::Drop } else { Set::DropExternal };
                 self.member(set, key.member());
             }
-            Outcome::Reject => self.refused(key),
-            Outcome::Backends(_) => {}
+            Disposition::Reject => self.refused(key),
+            Disposition::Backends(_) => {}
         }
         self.server(key, side, is_node_port);
     }

@@ -96,7 +96,7 @@ impl Kernel {
         let both = retry_on_change(|| {
             in_use = false;
             self.route.dump(&mut route::addresses(route::AF_UNSPEC), |frame| {
-                if let route::Event::NewAddress(address) = route::Event::decode(frame)? {
+                if let route::RouteEvent::NewAddress(address) = route::RouteEvent::decode(frame)? {
                     in_use |= address.index == index && address.scope == Scope::UNIVERSE;
                 }
                 Ok(())
@@ -118,7 +118,9 @@ impl Kernel {
         let listed = retry_on_change(|| {
             let mut addresses = Addresses::default();
             self.route.dump(&mut route::addresses(family), |frame| {
-                let route::Event::NewAddress(address) = route::Event::decode(frame)? else { return Ok(()) };
+                let route::RouteEvent::NewAddress(address) = route::RouteEvent::decode(frame)? else {
+                    return Ok(());
+                };
                 if address.index == device {
                     addresses.device.insert(address.local);
                 } else if !address.local.is_loopback() && address.scope != Scope::LINK {
@@ -135,8 +137,8 @@ impl Kernel {
     pub(super) fn addresses_changed(&mut self, device: u32) -> Result<bool, Error> {
         let (mut changed, family) = (false, self.family);
         let received = self.events.receive(|frame| {
-            if let route::Event::NewAddress(address) | route::Event::DeleteAddress(address) =
-                route::Event::decode(frame)?
+            if let route::RouteEvent::NewAddress(address) | route::RouteEvent::DeleteAddress(address) =
+                route::RouteEvent::decode(frame)?
             {
                 changed |= address.index != device && Family::of(address.local) == family;
             }
@@ -163,7 +165,7 @@ impl Kernel {
         let listed = retry_on_change(|| {
             let mut servers = BTreeMap::new();
             self.generic.dump(&mut ipvs::virtual_servers(number), |frame| {
-                if let ipvs::Event::VirtualServer(server) = ipvs::Event::decode(number, frame)?
+                if let ipvs::IpvsEvent::VirtualServer(server) = ipvs::IpvsEvent::decode(number, frame)?
                     && let Some(key) = Key::of(&server.identity)
                     && Family::of(key.address) == family
                 {
@@ -206,7 +208,7 @@ impl Kernel {
         let listed = retry_on_change(|| {
             let mut servers = Vec::new();
             self.generic.dump(&mut ipvs::real_servers(number, &identity), |frame| {
-                if let ipvs::Event::RealServer(server) = ipvs::Event::decode(number, frame)? {
+                if let ipvs::IpvsEvent::RealServer(server) = ipvs::IpvsEvent::decode(number, frame)? {
                     servers.push(server);
                 }
                 Ok(())
@@ -230,7 +232,7 @@ impl Kernel {
         }
         let (number, mut present) = (self.number, ipvs::Timeouts::default());
         let asked = self.generic.query(&mut ipvs::timeouts(number), |frame| {
-            if let ipvs::Event::Timeouts(timeouts) = ipvs::Event::decode(number, frame)? {
+            if let ipvs::IpvsEvent::Timeouts(timeouts) = ipvs::IpvsEvent::decode(number, frame)? {
                 present = timeouts;
             }
             Ok(())
@@ -253,7 +255,7 @@ impl Kernel {
         let listed = retry_on_change(|| {
             let mut all = BTreeSet::new();
             self.netfilter.dump(&mut ipset::list(&name), |frame| {
-                if let ipset::Event::Set { kind, members, .. } = ipset::Event::decode(frame)? {
+                if let ipset::IpsetEvent::Set { kind, members, .. } = ipset::IpsetEvent::decode(frame)? {
                     found = kind.or(found.take());
                     all.extend(members);
                 }

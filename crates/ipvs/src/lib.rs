@@ -108,7 +108,7 @@ pub use error::Error;
 pub use frontend::Key;
 pub use kernel::{Kernel, count_virtual_servers, is_left};
 pub use meter::Meter;
-pub use options::Options;
+pub use options::IpvsOptions;
 pub use owners::Owners;
 pub use portolan_wire::ipvs::Timeouts;
 pub use preview::preview_of_all;

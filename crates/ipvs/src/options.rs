@@ -9,7 +9,7 @@ use portolan_wire::ipvs::Timeouts;
 
 /// Options that stay the same between two comparisons.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct IpvsOptions {
     /// The scheduler for Services that do not specify one (`ipvs.scheduler`).
     pub scheduler: IpvsScheduler,
     /// Networks in which other programs have virtual servers. These are not removed, even if they look like ours
@@ -22,7 +22,7 @@ pub struct Options {
     pub drain: Duration,
 }
 
-impl Default for Options {
+impl Default for IpvsOptions {
     fn default() -> Self {
         Self {
             scheduler: IpvsScheduler::Rr,
@@ -33,7 +33,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl IpvsOptions {
     /// Returns true if virtual servers at this address belong to other programs, unless they are noted as ours.
     pub(super) fn excludes(&self, address: IpAddr) -> bool {
         self.exclude.iter().any(|cidr| cidr.contains(&address))

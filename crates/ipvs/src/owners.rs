@@ -28,7 +28,7 @@ pub(super) struct Evidence<'a> {
     pub(super) addresses: &'a Addresses,
     /// `Set::Own` if it exists; otherwise the sets of node ports.
     pub(super) sets: &'a Sets,
-    /// See [`Options::exclude`](super::Options::exclude).
+    /// See [`IpvsOptions::exclude`](super::IpvsOptions::exclude).
     pub(super) exclude: &'a [IpNet],
 }
 

@@ -16,7 +16,7 @@ use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
 use super::rules::{Part, Present, Rules};
 use super::set::Set;
-use super::{Error, Options};
+use super::{Error, IpvsOptions};
 
 /// All that a comparison would write, in the order of writing.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ struct Preview {
 
 /// Returns what a start would write for a table into a kernel without objects of this mode. `addresses` are those of this
 /// node.
-pub fn preview_of_all(table: &Table, options: &Options, addresses: &[IpAddr]) -> Vec<String> {
+pub fn preview_of_all(table: &Table, options: &IpvsOptions, addresses: &[IpAddr]) -> Vec<String> {
     let family = table.family();
     let mut desired = Desired::new(table.settings().clone(), options.exclude.clone());
     desired.apply(&table.all(), &mut Touched::default());

@@ -45,7 +45,7 @@ pub fn available(scheduler: &str, families: &[Family]) -> Result<IpvsScheduler, 
 pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
     let mut found = None;
     let asked = socket.query(&mut generic::family(ipvs::FAMILY), |frame| {
-        if let generic::Event::NewFamily(family) = generic::Event::decode(frame)?
+        if let generic::GenericEvent::NewFamily(family) = generic::GenericEvent::decode(frame)?
             && family.name == ipvs::FAMILY
         {
             found = Some(family.id);
@@ -186,7 +186,7 @@ pub(super) fn revision(
 ) -> Result<Option<u8>, SocketError> {
     let mut found = None;
     let asked = socket.query(&mut ipset::find_type(kind, family), |frame| {
-        if let ipset::Event::Type { revision } = ipset::Event::decode(frame)? {
+        if let ipset::IpsetEvent::Type { revision } = ipset::IpsetEvent::decode(frame)? {
             found = Some(revision);
         }
         Ok(())

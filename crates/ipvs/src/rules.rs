@@ -17,13 +17,13 @@ pub(super) use in_force::InForce;
 
 /// A table of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Table {
+enum RuleTable {
     Mangle,
     Filter,
     Nat,
 }
 
-const TABLES: [Table; 3] = [Table::Mangle, Table::Filter, Table::Nat];
+const TABLES: [RuleTable; 3] = [RuleTable::Mangle, RuleTable::Filter, RuleTable::Nat];
 
 const SERVICES: &str = "KUBE-SERVICES";
 const POSTROUTING: &str = "KUBE-POSTROUTING";
@@ -44,24 +44,24 @@ const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 const REFUSED_PORT: u16 = 1;
 
 /// All chains of this mode.
-const CHAINS: [(Table, &str); 12] = [
-    (Table::Mangle, OUT_FILTER),
-    (Table::Mangle, SOURCE_RANGES),
-    (Table::Filter, FORWARD),
-    (Table::Filter, NODE_PORT),
-    (Table::Filter, PROXY_FIREWALL),
-    (Table::Filter, SOURCE_RANGES),
-    (Table::Filter, FILTER),
-    (Table::Nat, SERVICES),
-    (Table::Nat, POSTROUTING),
-    (Table::Nat, NODE_PORT),
-    (Table::Nat, LOAD_BALANCER),
-    (Table::Nat, MARK_MASQUERADE),
+const CHAINS: [(RuleTable, &str); 12] = [
+    (RuleTable::Mangle, OUT_FILTER),
+    (RuleTable::Mangle, SOURCE_RANGES),
+    (RuleTable::Filter, FORWARD),
+    (RuleTable::Filter, NODE_PORT),
+    (RuleTable::Filter, PROXY_FIREWALL),
+    (RuleTable::Filter, SOURCE_RANGES),
+    (RuleTable::Filter, FILTER),
+    (RuleTable::Nat, SERVICES),
+    (RuleTable::Nat, POSTROUTING),
+    (RuleTable::Nat, NODE_PORT),
+    (RuleTable::Nat, LOAD_BALANCER),
+    (RuleTable::Nat, MARK_MASQUERADE),
 ];
 
 /// A rule of one of the kernel's own chains that jumps to a chain of this mode.
 pub struct Jump {
-    table: Table,
+    table: RuleTable,
     /// The chain that the rule is in.
     pub from: &'static str,
     /// The chain of this mode that the rule leads to.
@@ -74,41 +74,41 @@ pub struct Jump {
 
 /// The jumps, in the order in which they are created. Each is put before the rules that exist.
 const JUMPS: [Jump; 9] = {
-    const fn jump(table: Table, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
+    const fn jump(table: RuleTable, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
         Jump { table, from, to, comment, is_shared: false }
     }
-    const fn shared(table: Table, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
+    const fn shared(table: RuleTable, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
         Jump { table, from, to, comment, is_shared: true }
     }
     [
-        shared(Table::Nat, "OUTPUT", SERVICES, "kubernetes service portals"),
-        shared(Table::Nat, "PREROUTING", SERVICES, "kubernetes service portals"),
-        shared(Table::Nat, "POSTROUTING", POSTROUTING, "kubernetes postrouting rules"),
-        shared(Table::Filter, "FORWARD", FORWARD, "kubernetes forwarding rules"),
-        jump(Table::Filter, "INPUT", NODE_PORT, "kubernetes health check rules"),
-        jump(Table::Filter, "INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
-        jump(Table::Filter, "FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
-        jump(Table::Filter, "INPUT", FILTER, "kubernetes ipvs access filter"),
-        jump(Table::Mangle, "OUTPUT", OUT_FILTER, "kubernetes ipvs access filter"),
+        shared(RuleTable::Nat, "OUTPUT", SERVICES, "kubernetes service portals"),
+        shared(RuleTable::Nat, "PREROUTING", SERVICES, "kubernetes service portals"),
+        shared(RuleTable::Nat, "POSTROUTING", POSTROUTING, "kubernetes postrouting rules"),
+        shared(RuleTable::Filter, "FORWARD", FORWARD, "kubernetes forwarding rules"),
+        jump(RuleTable::Filter, "INPUT", NODE_PORT, "kubernetes health check rules"),
+        jump(RuleTable::Filter, "INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
+        jump(RuleTable::Filter, "FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
+        jump(RuleTable::Filter, "INPUT", FILTER, "kubernetes ipvs access filter"),
+        jump(RuleTable::Mangle, "OUTPUT", OUT_FILTER, "kubernetes ipvs access filter"),
     ]
 };
 
 /// The chain of the nat table that leads to endpoints in the iptables mode.
-const REPLACED_LAST: (Table, &str) = (Table::Nat, SERVICES);
+const REPLACED_LAST: (RuleTable, &str) = (RuleTable::Nat, SERVICES);
 
 /// The chains with their rules, for the settings of a family.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    chains: BTreeMap<(Table, &'static str), Vec<String>>,
+    chains: BTreeMap<(RuleTable, &'static str), Vec<String>>,
 }
 
 /// The chains of this mode in the kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present {
-    chains: BTreeMap<(Table, &'static str), Vec<String>>,
+    chains: BTreeMap<(RuleTable, &'static str), Vec<String>>,
     /// The jumps of [`JUMPS`] that exist, by index.
     jumps: BTreeSet<usize>,
-    table: Option<Table>,
+    table: Option<RuleTable>,
 }
 
 /// The part of the rules that a restore writes.
@@ -131,7 +131,7 @@ pub fn own_jumps(table: &str) -> impl Iterator<Item = &'static Jump> {
     JUMPS.iter().filter(move |jump| !jump.is_shared && jump.table.name() == table)
 }
 
-impl Table {
+impl RuleTable {
     const fn name(self) -> &'static str {
         match self {
             Self::Mangle => "mangle",
@@ -166,7 +166,7 @@ impl Rules {
     pub(super) fn restore(&self, present: &Present, part: Part) -> String {
         let mut text = String::new();
         for table in TABLES {
-            let differs = |chain: &&(Table, &'static str)| {
+            let differs = |chain: &&(RuleTable, &'static str)| {
                 chain.0 == table
                     && self.chains.get(chain) != present.chains.get(chain)
                     && (part == Part::After) == (**chain == REPLACED_LAST && present.is_of_another_mode())
@@ -232,7 +232,7 @@ impl Present {
     pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
         let mut text = String::new();
         for table in TABLES {
-            let goes = |chain: &&(Table, &'static str)| chain.0 == table && !kept(table.name(), chain.1);
+            let goes = |chain: &&(RuleTable, &'static str)| chain.0 == table && !kept(table.name(), chain.1);
             let chains: Vec<&str> = self.chains.keys().filter(goes).map(|chain| chain.1).collect();
             let jumps = self.jumps.iter().filter_map(|place| JUMPS.get(*place));
             let jumps = jumps.filter(|jump| jump.table == table);
@@ -268,7 +268,7 @@ impl Present {
     }
 }
 
-fn known(table: Table, name: &str) -> Option<(Table, &'static str)> {
+fn known(table: RuleTable, name: &str) -> Option<(RuleTable, &'static str)> {
     CHAINS.into_iter().find(|(of, chain)| *of == table && *chain == name)
 }
 
@@ -287,10 +287,10 @@ impl Writer<'_> {
         };
         let refused = self.first_packets(Set::Reject);
         let own = "-m addrtype --src-type LOCAL";
-        self.add(Table::Nat, SERVICES, format!("{refused} {own} -j REDIRECT --to-ports {REFUSED_PORT}"));
-        self.add(Table::Nat, SERVICES, format!("-s {loopback} -j RETURN"));
+        self.add(RuleTable::Nat, SERVICES, format!("{refused} {own} -j REDIRECT --to-ports {REFUSED_PORT}"));
+        self.add(RuleTable::Nat, SERVICES, format!("-s {loopback} -j RETURN"));
         let to = self.matching(Set::LoadBalancer, "dst,dst");
-        self.add(Table::Nat, SERVICES, format!("{to} -j {LOAD_BALANCER}"));
+        self.add(RuleTable::Nat, SERVICES, format!("{to} -j {LOAD_BALANCER}"));
         let to = self.matching(Set::ClusterIp, "dst,dst");
         // A process of this node that connects to an address of the device has the same address as source.
         let to_itself = self.matching(Set::ClusterIp, "src,dst");
@@ -299,22 +299,22 @@ impl Writer<'_> {
             (false, Some(not_from_pods)) => format!("{not_from_pods} {to}"),
             (false, None) => to_itself,
         };
-        self.add(Table::Nat, SERVICES, format!("{outside} -j {MARK_MASQUERADE}"));
+        self.add(RuleTable::Nat, SERVICES, format!("{outside} -j {MARK_MASQUERADE}"));
         let to = self.matching(Set::ExternalIp, "dst,dst");
-        self.add(Table::Nat, SERVICES, format!("{to} -j {MARK_MASQUERADE}"));
+        self.add(RuleTable::Nat, SERVICES, format!("{to} -j {MARK_MASQUERADE}"));
         self.masquerade_own(SERVICES, Set::ExternalIpLocal, None);
         for set in [Set::ClusterIp, Set::LoadBalancer, Set::ExternalIp, Set::ExternalIpLocal] {
             let to = self.bare(set, "dst,dst");
-            self.add(Table::Nat, SERVICES, format!("{to} -j ACCEPT"));
+            self.add(RuleTable::Nat, SERVICES, format!("{to} -j ACCEPT"));
         }
-        self.add(Table::Nat, SERVICES, format!("-m addrtype --dst-type LOCAL -j {NODE_PORT}"));
+        self.add(RuleTable::Nat, SERVICES, format!("-m addrtype --dst-type LOCAL -j {NODE_PORT}"));
     }
 
     fn load_balancers(&mut self) {
         self.masquerade_own(LOAD_BALANCER, Set::LoadBalancerLocal, None);
         let local = self.matching(Set::LoadBalancerLocal, "dst,dst");
-        self.add(Table::Nat, LOAD_BALANCER, format!("{local} -j RETURN"));
-        self.add(Table::Nat, LOAD_BALANCER, format!("-j {MARK_MASQUERADE}"));
+        self.add(RuleTable::Nat, LOAD_BALANCER, format!("{local} -j RETURN"));
+        self.add(RuleTable::Nat, LOAD_BALANCER, format!("-j {MARK_MASQUERADE}"));
     }
 
     fn node_ports(&mut self) {
@@ -323,11 +323,11 @@ impl Writer<'_> {
             let local = self.matching(Set::NodePortLocal(protocol), fields);
             let all = self.matching(Set::NodePort(protocol), fields);
             self.masquerade_own(NODE_PORT, Set::NodePortLocal(protocol), Some(name));
-            self.add(Table::Nat, NODE_PORT, format!("-p {name} {local} -j RETURN"));
-            self.add(Table::Nat, NODE_PORT, format!("-p {name} {all} -j {MARK_MASQUERADE}"));
+            self.add(RuleTable::Nat, NODE_PORT, format!("-p {name} {local} -j RETURN"));
+            self.add(RuleTable::Nat, NODE_PORT, format!("-p {name} {all} -j {MARK_MASQUERADE}"));
         }
         let health = self.matching(Set::HealthCheckNodePort, "dst");
-        self.add(Table::Filter, NODE_PORT, format!("{health} -j ACCEPT"));
+        self.add(RuleTable::Filter, NODE_PORT, format!("{health} -j ACCEPT"));
     }
 
     /// Adds a rule that masquerades packets of this node itself, even with policy Local: an endpoint on another node
@@ -338,33 +338,33 @@ impl Writer<'_> {
         let protocol = protocol.map(|name| format!("-p {name} ")).unwrap_or_default();
         let to = self.matching(set, fields);
         let own = "-m addrtype --src-type LOCAL";
-        self.add(Table::Nat, chain, format!("{not_from_pods}{protocol}{to} {own} -j {MARK_MASQUERADE}"));
+        self.add(RuleTable::Nat, chain, format!("{not_from_pods}{protocol}{to} {own} -j {MARK_MASQUERADE}"));
     }
 
     fn masquerade(&mut self) {
         let mark = self.mark();
         let hairpin = self.matching(Set::LoopBack, "dst,dst,src");
-        self.add(Table::Nat, POSTROUTING, format!("{hairpin} -j MASQUERADE"));
-        self.add(Table::Nat, POSTROUTING, format!("-m mark ! --mark {mark}/{mark} -j RETURN"));
+        self.add(RuleTable::Nat, POSTROUTING, format!("{hairpin} -j MASQUERADE"));
+        self.add(RuleTable::Nat, POSTROUTING, format!("-m mark ! --mark {mark}/{mark} -j RETURN"));
         // A packet that passes a second time, in a tunnel, is not masqueraded again.
-        self.add(Table::Nat, POSTROUTING, format!("-j MARK --set-xmark {mark}/0x0"));
+        self.add(RuleTable::Nat, POSTROUTING, format!("-j MARK --set-xmark {mark}/0x0"));
         let comment = comment("kubernetes service traffic requiring SNAT");
-        self.add(Table::Nat, POSTROUTING, format!("{comment} -j MASQUERADE --random-fully"));
-        self.add(Table::Nat, MARK_MASQUERADE, format!("-j MARK --set-xmark {mark}/{mark}"));
+        self.add(RuleTable::Nat, POSTROUTING, format!("{comment} -j MASQUERADE --random-fully"));
+        self.add(RuleTable::Nat, MARK_MASQUERADE, format!("-j MARK --set-xmark {mark}/{mark}"));
     }
 
     fn forward(&mut self) {
         let mark = self.mark();
         let marked = comment("kubernetes forwarding rules");
-        self.add(Table::Filter, FORWARD, format!("{marked} -m mark --mark {mark}/{mark} -j ACCEPT"));
+        self.add(RuleTable::Filter, FORWARD, format!("{marked} -m mark --mark {mark}/{mark} -j ACCEPT"));
         let known = comment("kubernetes forwarding conntrack rule");
         let state = "-m conntrack --ctstate RELATED,ESTABLISHED";
-        self.add(Table::Filter, FORWARD, format!("{known} {state} -j ACCEPT"));
+        self.add(RuleTable::Filter, FORWARD, format!("{known} {state} -j ACCEPT"));
     }
 
     /// Adds the rules for source ranges, and for policy Local without an endpoint on this node.
     fn firewall(&mut self) {
-        for (table, chain) in [(Table::Filter, PROXY_FIREWALL), (Table::Mangle, OUT_FILTER)] {
+        for (table, chain) in [(RuleTable::Filter, PROXY_FIREWALL), (RuleTable::Mangle, OUT_FILTER)] {
             let guarded = self.matching(Set::LoadBalancerFirewall, "dst,dst");
             self.add(table, chain, format!("{guarded} -j {SOURCE_RANGES}"));
             for set in [Set::LoadBalancerSourceCidr, Set::LoadBalancerSourceIp] {
@@ -381,7 +381,7 @@ impl Writer<'_> {
         let rule = format!(
             "{not_from_pods}{elsewhere} -m addrtype ! --src-type LOCAL -m conntrack --ctstate NEW -j DROP"
         );
-        self.add(Table::Filter, PROXY_FIREWALL, rule);
+        self.add(RuleTable::Filter, PROXY_FIREWALL, rule);
     }
 
     /// Adds the rules that reset TCP to frontends without endpoints before IPVS gets it. IPVS refuses with an ICMP
@@ -389,9 +389,9 @@ impl Writer<'_> {
     /// the SYN is repeated, a second later.
     fn refuse(&mut self) {
         let refused = self.first_packets(Set::Reject);
-        self.add(Table::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));
+        self.add(RuleTable::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));
         let own = format!("-i lo -p tcp -m tcp --dport {REFUSED_PORT} -m conntrack --ctstate DNAT");
-        self.add(Table::Filter, PROXY_FIREWALL, format!("{own} -j REJECT --reject-with tcp-reset"));
+        self.add(RuleTable::Filter, PROXY_FIREWALL, format!("{own} -j REJECT --reject-with tcp-reset"));
     }
 
     /// Returns a match of the first packets of TCP connections to members of a set. Later packets may belong to
@@ -404,21 +404,21 @@ impl Writer<'_> {
     fn filter(&mut self) {
         for set in [Set::LoadBalancer, Set::ClusterIp, Set::ExternalIp, Set::ExternalIpLocal] {
             let service = self.bare(set, "dst,dst");
-            self.add(Table::Filter, FILTER, format!("{service} -j RETURN"));
+            self.add(RuleTable::Filter, FILTER, format!("{service} -j RETURN"));
         }
         let health = self.bare(Set::HealthCheckNodePort, "dst");
-        self.add(Table::Filter, FILTER, format!("{health} -j RETURN"));
+        self.add(RuleTable::Filter, FILTER, format!("{health} -j RETURN"));
         let other = self.bare(Set::IpvsIps, "dst");
         let refusal = match self.settings.family {
             Family::Ipv4 => "icmp-port-unreachable",
             Family::Ipv6 => "icmp6-port-unreachable",
         };
         let other = format!("-m conntrack --ctstate NEW {other} -j REJECT --reject-with");
-        self.add(Table::Filter, FILTER, format!("-p tcp {other} tcp-reset"));
-        self.add(Table::Filter, FILTER, format!("{other} {refusal}"));
+        self.add(RuleTable::Filter, FILTER, format!("-p tcp {other} tcp-reset"));
+        self.add(RuleTable::Filter, FILTER, format!("{other} {refusal}"));
     }
 
-    fn add(&mut self, table: Table, chain: &'static str, rule: String) {
+    fn add(&mut self, table: RuleTable, chain: &'static str, rule: String) {
         self.rules.chains.entry((table, chain)).or_default().push(rule);
     }
 

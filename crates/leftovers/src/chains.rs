@@ -62,7 +62,7 @@ pub(super) struct Plan<R> {
 
 /// The removals from the tables of a family.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct RemovedChains {
     /// The number of chains.
     pub(super) chains: usize,
     /// The number of rules that led to chains that stay.
@@ -71,7 +71,7 @@ pub(super) struct Outcome {
     pub(super) held: BTreeSet<String>,
 }
 
-impl Outcome {
+impl RemovedChains {
     pub(super) fn add<R>(&mut self, plan: Plan<R>) {
         self.chains += plan.chains.len();
         self.rules += plan.rules.iter().filter(|jump| !plan.chains.contains(&jump.to)).count();

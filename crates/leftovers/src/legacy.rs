@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use portolan_model::Family;
 
 use super::Error;
-use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, keep_firewall, plan};
+use super::chains::{Entries, FIREWALL, KUBELETS, Plan, RemovedChains, TABLES, keep_firewall, plan};
 use super::firewall;
 use super::found::Found;
 use portolan_iptables::Variant;
@@ -32,8 +32,8 @@ pub(super) fn remove_chains(
     family: Family,
     keep: impl Fn(&str, &str) -> bool,
     entries: Entries,
-) -> Result<Outcome, Error> {
-    let Some(programs) = programs(family)? else { return Ok(Outcome::default()) };
+) -> Result<RemovedChains, Error> {
+    let Some(programs) = programs(family)? else { return Ok(RemovedChains::default()) };
     let saved = run(programs.save, &[], "")?;
     let (input, outcome) = removal(family, &String::from_utf8_lossy(&saved.stdout), keep, entries);
     if !input.is_empty() {
@@ -165,8 +165,8 @@ fn removal(
     saved: &str,
     keep: impl Fn(&str, &str) -> bool,
     entries: Entries,
-) -> (String, Outcome) {
-    let (mut text, mut outcome) = (String::new(), Outcome::default());
+) -> (String, RemovedChains) {
+    let (mut text, mut outcome) = (String::new(), RemovedChains::default());
     for (table, plan) in plans(family, saved, keep, entries) {
         if !plan.is_empty() {
             let _ = writeln!(text, "*{table}");
@@ -274,7 +274,7 @@ COMMIT
 COMMIT
 ";
         let (text, outcome) = removal(Family::Ipv4, saved, |_, _| true, |table| own_jumps(table).collect());
-        assert_eq!(outcome, Outcome { rules: 2, ..Outcome::default() });
+        assert_eq!(outcome, RemovedChains { rules: 2, ..RemovedChains::default() });
         insta::assert_snapshot!(text, @r#"
         *filter
         -D INPUT -m comment --comment "kube-proxy firewall rules" -j KUBE-PROXY-FIREWALL
@@ -305,7 +305,7 @@ COMMIT
 COMMIT
 ";
         let (text, outcome) = removal(Family::Ipv4, saved, |_, _| false, NONE);
-        assert_eq!(outcome, Outcome { chains: 2, ..Outcome::default() });
+        assert_eq!(outcome, RemovedChains { chains: 2, ..RemovedChains::default() });
         insta::assert_snapshot!(text, @r#"
         *nat
         -D PREROUTING -m comment --comment "kubernetes -j NOWHERE portals" -j KUBE-SERVICES
@@ -315,7 +315,7 @@ COMMIT
         -X KUBE-SVC-X
         COMMIT
         "#);
-        let nothing = (String::new(), Outcome::default());
+        let nothing = (String::new(), RemovedChains::default());
         let shared =
             "*filter\n:INPUT ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n";
         let with = |rule: &str| shared.replace("COMMIT", &format!("-A KUBE-FIREWALL {rule}\nCOMMIT"));

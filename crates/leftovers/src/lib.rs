@@ -52,7 +52,7 @@ use ipnet::IpNet;
 use portolan_model::Family;
 use portolan_sock::SocketError;
 
-use chains::{Entries, FIREWALL, Outcome};
+use chains::{Entries, FIREWALL, RemovedChains};
 use portolan_engine::dataplane::Claims;
 use portolan_iptables::Variant;
 
@@ -81,7 +81,7 @@ pub struct Removed {
 }
 
 impl Removed {
-    fn take(&mut self, outcome: Outcome) {
+    fn take(&mut self, outcome: RemovedChains) {
         self.chains += outcome.chains;
         self.rules += outcome.rules;
         self.held_chains.extend(outcome.held);

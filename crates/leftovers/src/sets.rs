@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portolan_model::Family;
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
-use portolan_wire::ipset::{self, Event};
+use portolan_wire::ipset::{self, IpsetEvent};
 
 use super::Error;
 use super::found::{Kind, Object};
@@ -126,7 +126,7 @@ fn references(socket: &mut Socket, name: &str) -> Result<u32, SocketError> {
     let mut count = 0;
     let listed = retry_on_change(|| {
         socket.dump(&mut ipset::header(name), |frame| {
-            if let Event::Set { references: Some(references), .. } = Event::decode(frame)? {
+            if let IpsetEvent::Set { references: Some(references), .. } = IpsetEvent::decode(frame)? {
                 count = references;
             }
             Ok(())
@@ -177,7 +177,7 @@ fn present(socket: &mut Socket, known: &BTreeSet<String>) -> Result<BTreeSet<Str
     let listed = retry_on_change(|| {
         let mut found = BTreeSet::new();
         socket.dump(&mut ipset::names(), |frame| {
-            if let Event::Set { name, .. } = Event::decode(frame)?
+            if let IpsetEvent::Set { name, .. } = IpsetEvent::decode(frame)?
                 && known.contains(&name)
             {
                 found.insert(name);

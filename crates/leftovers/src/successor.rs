@@ -4,7 +4,7 @@
 use portolan_iptables::netlink::{retry_on_change, wire_family};
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
-use portolan_wire::nftables::{Event, request};
+use portolan_wire::nftables::{NftablesEvent, request};
 
 use super::tables::{self, KUBE_PROXY};
 use super::{Error, legacy, sets};
@@ -145,7 +145,7 @@ fn has_tables(family: Family) -> Result<Tables, portolan_engine::Error> {
     retry_on_change(|| {
         let mut found = Tables::default();
         socket.dump(&mut request::tables(wire_family(family)), |frame| {
-            if let Event::NewTable(table) = Event::decode(frame)? {
+            if let NftablesEvent::NewTable(table) = NftablesEvent::decode(frame)? {
                 found.own |= OWN.contains(&&*table.name);
                 found.kube_proxys |= table.name == KUBE_PROXY;
             }
@@ -161,7 +161,7 @@ fn has_no_rules(family: Family) -> Result<bool, portolan_engine::Error> {
     retry_on_change(|| {
         let mut found = false;
         socket.dump(&mut request::rules(wire_family(family), table, None), |frame| {
-            if let Event::NewRule(rule) = Event::decode(frame)? {
+            if let NftablesEvent::NewRule(rule) = NftablesEvent::decode(frame)? {
                 found |= (&*rule.table, &*rule.chain) == (table, chain);
             }
             Ok(())

@@ -2,9 +2,9 @@
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
-use portolan_wire::nftables::{Data, Event, Expr, Family as WireFamily, Rule, Verdict, request};
+use portolan_wire::nftables::{Data, Expr, Family as WireFamily, NftablesEvent, Rule, Verdict, request};
 
-use super::chains::{Entries, FIREWALL, KUBELETS, Outcome, Plan, TABLES, keep_firewall, plan};
+use super::chains::{Entries, FIREWALL, KUBELETS, Plan, RemovedChains, TABLES, keep_firewall, plan};
 use super::firewall;
 use super::found::{Found, Held, Kind, Object};
 use portolan_engine::Error;
@@ -33,9 +33,9 @@ pub(super) fn remove_chains(
     family: Family,
     keep: impl Fn(&str, &str) -> bool,
     entries: Entries,
-) -> Result<Outcome, Error> {
+) -> Result<RemovedChains, Error> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
-    let mut outcome = Outcome::default();
+    let mut outcome = RemovedChains::default();
     for table in TABLES {
         let plan = retry_on_change(|| read(&mut socket, family, table, &keep, &entries(table)))?;
         if !plan.is_empty() {
@@ -67,8 +67,8 @@ pub(super) fn find_tables(family: Family, names: &[&str], found: &mut Found) -> 
     let tables = retry_on_change(|| {
         let mut tables = Vec::new();
         socket.dump(&mut request::tables(wire_family(family)), |frame| {
-            match Event::decode(frame)? {
-                Event::NewTable(table)
+            match NftablesEvent::decode(frame)? {
+                NftablesEvent::NewTable(table)
                     if table.family == wire_family(family) && names.contains(&&*table.name) =>
                 {
                     tables.push(table);
@@ -97,7 +97,7 @@ pub(super) fn leads(family: Family, table: &str, from: &str, to: &str) -> Result
     retry_on_change(|| {
         let mut found = false;
         socket.dump(&mut request::rules(wire_family(family), table, Some(from)), |frame| {
-            if let Event::NewRule(rule) = Event::decode(frame)?
+            if let NftablesEvent::NewRule(rule) = NftablesEvent::decode(frame)?
                 && rule.table == table
             {
                 found |= jump(rule).is_some_and(|jump| (&*jump.from, &*jump.to) == (from, to));
@@ -116,7 +116,7 @@ pub(super) fn has_chains_of_kubelet() -> Result<bool, Error> {
         found |= retry_on_change(|| {
             let mut found = false;
             socket.dump(&mut request::chains(wire_family(family)), |frame| {
-                if let Event::NewChain(chain) = Event::decode(frame)? {
+                if let NftablesEvent::NewChain(chain) = NftablesEvent::decode(frame)? {
                     found |= TABLES.contains(&&*chain.table) && KUBELETS.contains(&&*chain.name);
                 }
                 Ok(())
@@ -164,8 +164,8 @@ fn read(
     let (mut chains, mut jumps, mut is_shared) = (Vec::new(), Vec::new(), false);
     let mut unused = Vec::new();
     socket.dump(&mut request::chains(family), |frame| {
-        match Event::decode(frame)? {
-            Event::NewChain(chain) if chain.table == table && chain.family == family => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewChain(chain) if chain.table == table && chain.family == family => {
                 chains.push(chain.name);
             }
             _ => {}
@@ -181,8 +181,8 @@ fn read(
         return Ok(Plan { firewall: kept, ..plan(table, std::iter::empty(), jumps) });
     }
     socket.dump(&mut request::rules(family, table, None), |frame| {
-        match Event::decode(frame)? {
-            Event::NewRule(rule) if rule.table == table && rule.family == family => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewRule(rule) if rule.table == table && rule.family == family => {
                 is_shared |= rule.chain == FIREWALL && !firewall::is_ours(of, &rule);
                 let is_unused = entries.iter().any(|entry| is_entry(entry, &rule));
                 let jump = jump(rule);

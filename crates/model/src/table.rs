@@ -157,7 +157,7 @@ pub type Entry = (Arc<ServicePortName>, Arc<Forwarding>);
 
 /// The handling of a packet at a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome<'a> {
+pub enum Disposition<'a> {
     /// The packet goes to one of these backends. The list is never empty.
     Backends(&'a [Backend]),
     /// The packet is rejected because there is no endpoint on any node: with a TCP reset, or an ICMP port unreachable
@@ -187,7 +187,7 @@ impl Forwarding {
     }
 
     /// Returns the handling of internal traffic (cluster IP).
-    pub fn internal(&self) -> Outcome<'_> {
+    pub fn internal(&self) -> Disposition<'_> {
         match self.internal_policy {
             InternalPolicy::Cluster => self.outcome(&self.cluster),
             InternalPolicy::Local => self.outcome(&self.local),
@@ -195,7 +195,7 @@ impl Forwarding {
     }
 
     /// Returns the handling of external traffic that comes neither from this node nor from a local pod.
-    pub fn external(&self) -> Outcome<'_> {
+    pub fn external(&self) -> Disposition<'_> {
         match self.external_policy {
             ExternalPolicy::Cluster => self.outcome(&self.cluster),
             ExternalPolicy::Local => self.outcome(&self.local),
@@ -203,7 +203,7 @@ impl Forwarding {
     }
 
     /// Returns the handling of external traffic from this node or its pods, to which a Local policy does not apply.
-    pub fn external_short_cut(&self) -> Outcome<'_> {
+    pub fn external_short_cut(&self) -> Disposition<'_> {
         self.outcome(&self.cluster)
     }
 
@@ -222,13 +222,13 @@ impl Forwarding {
         self.frontends.iter().any(|f| !matches!(f, Frontend::ClusterIp(..)))
     }
 
-    fn outcome<'a>(&self, backends: &'a [Backend]) -> Outcome<'a> {
+    fn outcome<'a>(&self, backends: &'a [Backend]) -> Disposition<'a> {
         if !backends.is_empty() {
-            Outcome::Backends(backends)
+            Disposition::Backends(backends)
         } else if self.has_endpoints {
-            Outcome::Drop
+            Disposition::Drop
         } else {
-            Outcome::Reject
+            Disposition::Reject
         }
     }
 }

@@ -15,12 +15,12 @@ pub(super) const REFUSAL: &str = "reject-chain";
 
 /// A table in a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct FamilyTable {
     pub(crate) family: Family,
     pub(crate) table: &'static str,
 }
 
-impl Place {
+impl FamilyTable {
     /// Returns the family in netlink's representation.
     pub(crate) const fn wire(self) -> wire::Family {
         wire_family(self.family)
@@ -43,11 +43,11 @@ pub(crate) struct ChainBody {
 }
 
 impl ChainBody {
-    pub(crate) fn chain(&self, place: Place) -> Chain {
+    pub(crate) fn chain(&self, place: FamilyTable) -> Chain {
         Chain { base: self.base.clone(), ..Chain::regular(place.wire(), place.table, self.name.as_str()) }
     }
 
-    pub(crate) fn rules(&self, place: Place) -> impl Iterator<Item = Rule> + '_ {
+    pub(crate) fn rules(&self, place: FamilyTable) -> impl Iterator<Item = Rule> + '_ {
         self.rules.iter().map(move |body| {
             let rule = Rule::new(place.wire(), place.table, self.name.as_str(), body.expressions.clone());
             if body.comment.is_empty() {

@@ -4,7 +4,7 @@ use portolan_model::{Family, Protocol as Transport, RELAY_PRIORITY, Settings};
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{ChainType, Hook, IfExists, Transaction};
 
-use super::chain::{ChainBody, Place, base, commented};
+use super::chain::{ChainBody, FamilyTable, base, commented};
 use super::departure::{self, TableRemoval};
 use super::encode;
 use super::expression::{
@@ -73,7 +73,7 @@ impl Connections {
 
     /// Removes a table of this mode.
     pub fn remove_table(&mut self, family: Family, table: &'static str) -> Result<(), Error> {
-        let place = Place { family, table };
+        let place = FamilyTable { family, table };
         departure::remove(&mut self.socket, place.wire(), place.table).map(|_| ())
     }
 
@@ -92,8 +92,8 @@ impl Connections {
 /// More messages than any transaction of this module has.
 const ROOM: u32 = 64;
 
-const fn place(family: Family) -> Place {
-    Place { family, table: TABLE }
+const fn place(family: Family) -> FamilyTable {
+    FamilyTable { family, table: TABLE }
 }
 
 /// Returns the chains that the mode of a layout needs in this table.

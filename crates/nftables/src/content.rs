@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use portolan_model::table::Outcome;
+use portolan_model::table::Disposition;
 use portolan_model::{Backend, ExternalPolicy, Forwarding, Frontend, InternalPolicy, Protocol};
 
 use super::class::{Balance, Class};
@@ -56,7 +56,7 @@ pub(crate) struct Values {
 
 /// The parts of the settings that decide about the elements of a Service port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Options {
+pub(crate) struct ContentOptions {
     pub(crate) node_ip: Option<IpAddr>,
     pub(crate) slots: Slots,
     /// True if elements count.
@@ -69,7 +69,7 @@ pub(crate) fn elements(
     placement: &Placement,
     id: u32,
     values: Values,
-    options: Options,
+    options: ContentOptions,
 ) -> Vec<Element> {
     let mut elements = Vec::with_capacity(
         forwarding.frontends.len() * 2 + forwarding.cluster.len() + forwarding.local.len(),
@@ -149,11 +149,11 @@ fn push_frontend(elements: &mut Vec<Element>, forwarding: &Forwarding, frontend:
     }
     let outcome = if internal { forwarding.internal() } else { forwarding.external() };
     let refusal = match (outcome, node_port) {
-        (Outcome::Backends(_), _) => None,
-        (Outcome::Reject, false) => Some(Set::NoEndpointServices),
-        (Outcome::Drop, false) => Some(Set::NoLocalEndpointServices),
-        (Outcome::Reject, true) => Some(Set::NoEndpointNodePorts),
-        (Outcome::Drop, true) => Some(Set::NoLocalEndpointNodePorts),
+        (Disposition::Backends(_), _) => None,
+        (Disposition::Reject, false) => Some(Set::NoEndpointServices),
+        (Disposition::Drop, false) => Some(Set::NoLocalEndpointServices),
+        (Disposition::Reject, true) => Some(Set::NoEndpointNodePorts),
+        (Disposition::Drop, true) => Some(Set::NoLocalEndpointNodePorts),
     };
     elements.extend(refusal.map(|set| plain(set, key)));
 }
@@ -164,7 +164,7 @@ fn push_source_ranges(
     elements: &mut Vec<Element>,
     forwarding: &Forwarding,
     frontend: Frontend,
-    options: Options,
+    options: ContentOptions,
 ) {
     let Frontend::LoadBalancerIp(address, port) = frontend else { return };
     let ranges = &forwarding.source_ranges;

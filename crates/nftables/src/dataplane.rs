@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use portolan_model::Settings;
 use portolan_sock::{CommitError, Protocol, Socket, SocketError};
-use portolan_wire::nftables::{Event, Transaction};
+use portolan_wire::nftables::{NftablesEvent, Transaction};
 use portolan_wire::{Batch, Frame};
 
 use super::changeset::Changeset;
@@ -345,16 +345,16 @@ fn unsupported(kind: &Kind, batch: &Batch, refusals: &[portolan_sock::Refusal]) 
 
 /// Returns a message in words, for the log.
 fn describe(frame: &Frame<'_>) -> String {
-    match Event::decode(frame) {
-        Ok(Event::NewTable(table)) => format!("table {}", table.name),
-        Ok(Event::NewChain(chain)) => format!("chain {}", chain.name),
-        Ok(Event::NewRule(rule)) => {
+    match NftablesEvent::decode(frame) {
+        Ok(NftablesEvent::NewTable(table)) => format!("table {}", table.name),
+        Ok(NftablesEvent::NewChain(chain)) => format!("chain {}", chain.name),
+        Ok(NftablesEvent::NewRule(rule)) => {
             let text = format!("{:?}", rule.expressions);
             format!("a rule of chain {}: {}", rule.chain, text.chars().take(400).collect::<String>())
         }
-        Ok(Event::NewSet(set)) => format!("set {}", set.name),
-        Ok(Event::NewElements(list)) => format!("new elements of {}", list.set),
-        Ok(Event::DeleteElements(list)) => format!("deleted elements of {}", list.set),
+        Ok(NftablesEvent::NewSet(set)) => format!("set {}", set.name),
+        Ok(NftablesEvent::NewElements(list)) => format!("new elements of {}", list.set),
+        Ok(NftablesEvent::DeleteElements(list)) => format!("deleted elements of {}", list.set),
         Ok(other) => format!("{other:?}").chars().take(200).collect(),
         Err(error) => error.to_string(),
     }

@@ -7,9 +7,9 @@
 //! once. So the base chains are emptied first.
 
 use portolan_sock::{Socket, SocketError};
-use portolan_wire::nftables::{Event, Family, Transaction, request};
+use portolan_wire::nftables::{Family, NftablesEvent, Transaction, request};
 
-use super::chain::Place;
+use super::chain::FamilyTable;
 use portolan_engine::dataplane::Error;
 use portolan_sock::retry_on_change;
 
@@ -29,7 +29,7 @@ impl TableRemoval {
     pub(crate) fn advance(
         &mut self,
         socket: &mut Socket,
-        place: Place,
+        place: FamilyTable,
         leads_in: impl Fn(&str) -> bool,
     ) -> Result<bool, Error> {
         if self.is_begun || !empty(socket, place.wire(), place.table, leads_in)? {
@@ -74,7 +74,7 @@ fn empty(
 fn base_chains(socket: &mut Socket, family: Family, table: &str) -> Result<(bool, Vec<String>), SocketError> {
     let mut exists = false;
     socket.dump(&mut request::tables(family), |frame| {
-        if let Event::NewTable(found) = Event::decode(frame)? {
+        if let NftablesEvent::NewTable(found) = NftablesEvent::decode(frame)? {
             exists |= found.name == table && found.family == family;
         }
         Ok(())
@@ -82,8 +82,8 @@ fn base_chains(socket: &mut Socket, family: Family, table: &str) -> Result<(bool
     let mut chains = Vec::new();
     if exists {
         socket.dump(&mut request::chains(family), |frame| {
-            match Event::decode(frame)? {
-                Event::NewChain(chain)
+            match NftablesEvent::decode(frame)? {
+                NftablesEvent::NewChain(chain)
                     if chain.table == table && chain.family == family && chain.base.is_some() =>
                 {
                     chains.push(chain.name);

@@ -1,6 +1,6 @@
 //! Which notifications of the kernel concern the table of this mode.
 
-use portolan_wire::nftables::Event;
+use portolan_wire::nftables::NftablesEvent;
 use portolan_wire::{DecodeError, Frame};
 
 use portolan_engine::drift::Watched;
@@ -17,7 +17,12 @@ impl Watched for OwnTable {
         self.port == port
     }
 
-    fn is_drift(&self, table: &str, _event: &Event<'_>, _frame: &Frame<'_>) -> Result<bool, DecodeError> {
+    fn is_drift(
+        &self,
+        table: &str,
+        _event: &NftablesEvent<'_>,
+        _frame: &Frame<'_>,
+    ) -> Result<bool, DecodeError> {
         Ok(table == self.name)
     }
 }

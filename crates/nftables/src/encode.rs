@@ -5,7 +5,7 @@ use portolan_wire::nftables::{
     DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
 };
 
-use super::chain::{ChainBody, Place};
+use super::chain::{ChainBody, FamilyTable};
 use super::changeset::{Changeset, Operation};
 use super::class::{Balance, Class};
 use super::element::Set;
@@ -32,7 +32,12 @@ pub(super) fn estimate(changes: &Changeset, counters: bool) -> usize {
 
 /// Writes all element operations. Deletions come first, so that a key can change its data or its owner. `counters` is that of
 /// the settings.
-pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Changeset, counters: bool) {
+pub(super) fn elements(
+    transaction: &mut Transaction,
+    place: FamilyTable,
+    changes: &Changeset,
+    counters: bool,
+) {
     transaction.reserve(estimate(changes, counters));
     for set in Set::ALL {
         let operations = changes.deletions(set);
@@ -68,7 +73,7 @@ pub(super) fn elements(transaction: &mut Transaction, place: Place, changes: &Ch
 /// cannot grow (in a user namespace). Endpoints come before the frontends that lead to them. A key changes its data
 /// within one transaction.
 pub(super) fn elements_in_parts(
-    place: Place,
+    place: FamilyTable,
     changes: &Changeset,
     counters: bool,
     limit: usize,
@@ -134,7 +139,7 @@ fn element_bytes(operation: &Operation<'_>, counter: Option<Counter>) -> usize {
 
 fn write_keys(
     transaction: &mut Transaction,
-    place: Place,
+    place: FamilyTable,
     set: Set,
     operations: &[(bool, Operation<'_>)],
     counter: Option<Counter>,
@@ -201,13 +206,13 @@ pub(super) fn base_chains(transaction: &mut Transaction, layout: Layout<'_>) {
 }
 
 /// Creates a chain with its rules. If the chain exists, its rules are replaced.
-pub(super) fn chain(transaction: &mut Transaction, place: Place, body: &ChainBody) {
+pub(super) fn chain(transaction: &mut Transaction, place: FamilyTable, body: &ChainBody) {
     transaction.new_chain(&body.chain(place), IfExists::Keep);
     refill(transaction, place, body);
 }
 
 /// Replaces the rules of an existing chain.
-pub(super) fn refill(transaction: &mut Transaction, place: Place, body: &ChainBody) {
+pub(super) fn refill(transaction: &mut Transaction, place: FamilyTable, body: &ChainBody) {
     transaction.flush_chain(place.wire(), place.table, &body.name);
     body.rules(place).for_each(|rule| {
         transaction.append_rule(&rule);
@@ -215,7 +220,7 @@ pub(super) fn refill(transaction: &mut Transaction, place: Place, body: &ChainBo
 }
 
 /// Creates a set. Its elements are written later.
-pub(super) fn new_set(transaction: &mut Transaction, place: Place, set: Set) {
+pub(super) fn new_set(transaction: &mut Transaction, place: FamilyTable, set: Set) {
     transaction.new_set(&skeleton::set(place, set), IfExists::Keep);
 }
 
@@ -231,7 +236,7 @@ pub(super) fn class(transaction: &mut Transaction, layout: Layout<'_>, number: u
 }
 
 /// Creates the element that leads to the chain of a class.
-pub(super) fn class_element(transaction: &mut Transaction, place: Place, number: u16, class: Class) {
+pub(super) fn class_element(transaction: &mut Transaction, place: FamilyTable, number: u16, class: Class) {
     let (key, name) = (class_key(number), class.to_string());
     let data = DataRef::Verdict(Verdict::Goto(&name));
     let mut writer =
@@ -240,7 +245,7 @@ pub(super) fn class_element(transaction: &mut Transaction, place: Place, number:
 }
 
 /// Deletes the element that leads to the chain of a class.
-pub(super) fn delete_class_element(transaction: &mut Transaction, place: Place, number: u16) {
+pub(super) fn delete_class_element(transaction: &mut Transaction, place: FamilyTable, number: u16) {
     let mut writer =
         transaction.elements(ElementsOperation::Delete, place.wire(), place.table, Set::Classes.name());
     writer.push(&ElementRef::key(&class_key(number)));

@@ -10,7 +10,7 @@ mod translate;
 use portolan_model::{Family, Settings};
 use portolan_wire::nftables::Expr;
 
-use super::chain::{ChainBody, Place, RuleBody, commented, rule};
+use super::chain::{ChainBody, FamilyTable, RuleBody, commented, rule};
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::expression::{Side, address_is_local, goto, is_marked, local_pod, reset_priority, status_dnat};
@@ -45,8 +45,8 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// Returns the table in a family.
-    pub(crate) const fn place(&self, family: Family) -> Place {
-        Place { family, table: self.table }
+    pub(crate) const fn place(&self, family: Family) -> FamilyTable {
+        FamilyTable { family, table: self.table }
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    pub(crate) const fn place(&self) -> Place {
+    pub(crate) const fn place(&self) -> FamilyTable {
         self.target.kind().place(self.settings.family)
     }
 

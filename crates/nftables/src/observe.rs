@@ -37,7 +37,7 @@ use portolan_model::observed::{
 use portolan_model::{Family, Protocol, ServicePortName};
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 
-use super::chain::Place;
+use super::chain::FamilyTable;
 use super::element::{Key, Set, read_number};
 use super::layout::{CAPTURE, Kind, TRANSLATE};
 use super::readback::{self, View, choice_key, read_socket};
@@ -72,7 +72,7 @@ const fn nothing(family: Family) -> Observed {
 }
 
 /// Returns what a table means. The view must have the comments of elements.
-fn observed(view: View, kind: &Kind, place: Place) -> Observed {
+fn observed(view: View, kind: &Kind, place: FamilyTable) -> Observed {
     if !reach::is_in_effect(&view, kind) {
         return nothing(place.family);
     }

@@ -173,7 +173,7 @@ impl Planner {
 
     fn elements(&self, forwarding: &Forwarding, placed: &Placed) -> Vec<Element> {
         let values = self.values(forwarding, placed);
-        let options = content::Options {
+        let options = content::ContentOptions {
             node_ip: self.settings.node_ip,
             slots: self.slots(),
             counters: self.settings.counters,

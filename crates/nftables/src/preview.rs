@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use portolan_engine::table::Table;
 use portolan_model::{Family, Protocol};
 
-use super::chain::{ChainBody, Place};
+use super::chain::{ChainBody, FamilyTable};
 use super::changeset::{Changeset, Operation};
 use super::element::{Set, address_length, read_address, read_number};
 use super::layout::{Layout, Target};
@@ -50,7 +50,7 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
 }
 
 struct Lines {
-    place: Place,
+    place: FamilyTable,
     /// True if elements count.
     counters: bool,
     written: Vec<String>,

@@ -11,10 +11,10 @@ use portolan_engine::dataplane::Error;
 use portolan_model::Family;
 use portolan_sock::{CommitError, Socket, SocketError};
 use portolan_wire::nftables::{
-    self as wire, Chain, DataRef, ElementRef, Event, Rule, SetData, UserData, Verdict, request,
+    self as wire, Chain, DataRef, ElementRef, NftablesEvent, Rule, SetData, UserData, Verdict, request,
 };
 
-use super::chain::{ChainBody, Place, RuleBody};
+use super::chain::{ChainBody, FamilyTable, RuleBody};
 use super::changeset::{has_comment, has_more};
 use super::element::{Key, Set, read_address, read_number};
 use super::skeleton;
@@ -26,7 +26,7 @@ pub(super) type KeyRange = (Key, Option<Key>);
 /// The table in the kernel.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    pub(super) table: Option<wire::Table>,
+    pub(super) table: Option<wire::NftTable>,
     pub(super) chains: HashMap<String, Chain>,
     pub(super) rules: HashMap<String, Vec<Rule>>,
     pub(super) sets: HashMap<String, wire::Set>,
@@ -60,11 +60,11 @@ pub(super) struct Outline {
 }
 
 /// Reads the outline of a table.
-pub(super) fn outline(socket: &mut Socket, place: Place) -> Result<Outline, SocketError> {
+pub(super) fn outline(socket: &mut Socket, place: FamilyTable) -> Result<Outline, SocketError> {
     let mut outline = Outline::default();
     socket.dump(&mut request::chains(place.wire()), |frame| {
-        match Event::decode(frame)? {
-            Event::NewChain(chain) if chain.table == place.table => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewChain(chain) if chain.table == place.table => {
                 outline.chains.insert(chain.name.clone(), chain);
             }
             _ => {}
@@ -72,8 +72,8 @@ pub(super) fn outline(socket: &mut Socket, place: Place) -> Result<Outline, Sock
         Ok(())
     })?;
     socket.dump(&mut request::rules(place.wire(), place.table, None), |frame| {
-        match Event::decode(frame)? {
-            Event::NewRule(rule) if rule.table == place.table => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewRule(rule) if rule.table == place.table => {
                 outline.rules.entry(rule.chain.clone()).or_default().push(rule);
             }
             _ => {}
@@ -81,8 +81,8 @@ pub(super) fn outline(socket: &mut Socket, place: Place) -> Result<Outline, Sock
         Ok(())
     })?;
     socket.dump(&mut request::sets(place.wire(), place.table), |frame| {
-        match Event::decode(frame)? {
-            Event::NewSet(set) if set.table == place.table => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewSet(set) if set.table == place.table => {
                 outline.sets.insert(set.name.clone(), set);
             }
             _ => {}
@@ -96,7 +96,7 @@ pub(super) fn outline(socket: &mut Socket, place: Place) -> Result<Outline, Sock
 pub(super) fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
     let mut generation = 0;
     socket.query(&mut request::generation(), |frame| {
-        if let Event::Generation(now) = Event::decode(frame)? {
+        if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
             generation = now.id;
         }
         Ok(())
@@ -105,11 +105,11 @@ pub(super) fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
 }
 
 /// Returns our table, or `None` if it does not exist.
-pub(super) fn table(socket: &mut Socket, place: Place) -> Result<Option<wire::Table>, SocketError> {
+pub(super) fn table(socket: &mut Socket, place: FamilyTable) -> Result<Option<wire::NftTable>, SocketError> {
     let mut found = None;
     socket.dump(&mut request::tables(place.wire()), |frame| {
-        match Event::decode(frame)? {
-            Event::NewTable(table) if table.name == place.table && table.family == place.wire() => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewTable(table) if table.name == place.table && table.family == place.wire() => {
                 found = Some(table);
             }
             _ => {}
@@ -121,12 +121,12 @@ pub(super) fn table(socket: &mut Socket, place: Place) -> Result<Option<wire::Ta
 
 /// Reads the whole table. Returns an empty view if it does not exist, and [`SocketError::Interrupted`] if it changed
 /// meanwhile.
-pub(super) fn read(socket: &mut Socket, place: Place) -> Result<View, SocketError> {
+pub(super) fn read(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
     View::default().filled(socket, place)
 }
 
 /// Does the same as [`read`], and keeps the comments and the counts of elements. The view is that of one generation of the ruleset.
-pub(super) fn read_with_comments(socket: &mut Socket, place: Place) -> Result<View, SocketError> {
+pub(super) fn read_with_comments(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
     let before = generation(socket)?;
     let view = View::with_comments().filled(socket, place)?;
     if generation(socket)? == before { Ok(view) } else { Err(SocketError::Interrupted) }
@@ -163,7 +163,7 @@ impl View {
         self.comments.as_ref()?.get(&hash).map(|comment| &**comment)
     }
 
-    fn filled(mut self, socket: &mut Socket, place: Place) -> Result<Self, SocketError> {
+    fn filled(mut self, socket: &mut Socket, place: FamilyTable) -> Result<Self, SocketError> {
         self.table = table(socket, place)?;
         if self.table.is_none() {
             return Ok(self);
@@ -207,13 +207,18 @@ impl View {
 
     /// Reads the elements of a set. While the kernel resizes a set, a listing lacks some elements and has others
     /// twice. On kernels that report the number of elements, such a listing is detected.
-    fn read_elements(&mut self, socket: &mut Socket, place: Place, set: Set) -> Result<(), SocketError> {
+    fn read_elements(
+        &mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        set: Set,
+    ) -> Result<(), SocketError> {
         let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
         let mut rows = rows_of(place, set);
         rows.reserve(expected.unwrap_or_default() as usize);
         let others = self.others();
         socket.dump(&mut request::elements(place.wire(), place.table, set.name()), |frame| {
-            if let Event::NewElements(list) = Event::decode(frame)? {
+            if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
                 for element in list.elements() {
                     self.take(set, &mut rows, &element?);
                 }
@@ -232,7 +237,7 @@ impl View {
 
     /// Adds the elements of a set as if they had been read.
     #[cfg(test)]
-    pub(super) fn add_elements(&mut self, place: Place, set: Set, elements: &[ElementRef<'_>]) {
+    pub(super) fn add_elements(&mut self, place: FamilyTable, set: Set, elements: &[ElementRef<'_>]) {
         let mut rows = rows_of(place, set);
         for element in elements {
             self.take(set, &mut rows, element);
@@ -288,7 +293,7 @@ impl View {
 }
 
 /// Returns empty rows with the lengths that elements of the set should have.
-fn rows_of(place: Place, set: Set) -> Rows {
+fn rows_of(place: FamilyTable, set: Set) -> Rows {
     let shape = skeleton::set(place, set);
     let data_length = match shape.data {
         Some(SetData::Value { length, .. }) => length,

@@ -6,11 +6,11 @@
 use portolan_model::{Family, NodePortAddresses, Protocol, Settings};
 use portolan_wire::nftables::expr::{Counter, MetaKey};
 use portolan_wire::nftables::{
-    self as wire, ByteOrder, ChainType, DataType, Expr, Hook, SetData, SetFlags, Table, UserData,
+    self as wire, ByteOrder, ChainType, DataType, Expr, Hook, NftTable, SetData, SetFlags, UserData,
     concatenated,
 };
 
-use super::chain::{ChainBody, Place, REFUSAL, RuleBody, SERVICES, base, commented, refuse, rule};
+use super::chain::{ChainBody, FamilyTable, REFUSAL, RuleBody, SERVICES, base, commented, refuse, rule};
 use super::class::{Balance, Class};
 use super::element::Set;
 use super::expression::{
@@ -24,9 +24,9 @@ use super::value::CLASS_MASK;
 /// Number of bindings that the affinity map can hold, for all Services of a family together.
 const AFFINITY_SIZE: u32 = 262_144;
 
-pub(crate) fn table(place: Place) -> Table {
+pub(crate) fn table(place: FamilyTable) -> NftTable {
     let userdata = UserData::comment("Service virtual IPs; made and kept by Portolan");
-    Table { userdata, ..Table::new(place.wire(), place.table) }
+    NftTable { userdata, ..NftTable::new(place.wire(), place.table) }
 }
 
 /// Returns every chain of the skeleton. Each one comes after the chains that it jumps to.
@@ -65,7 +65,7 @@ pub(crate) fn balance_chain(layout: Layout<'_>, balance: Balance) -> ChainBody {
 
 /// Returns the definition of a set. [`Set::Affinity`] is created only when a Service needs it, because the kernel
 /// allocates its buckets at creation.
-pub(crate) fn set(place: Place, set: Set) -> wire::Set {
+pub(crate) fn set(place: FamilyTable, set: Set) -> wire::Set {
     let ip = match place.family {
         Family::Ipv4 => DataType::IPV4_ADDR,
         Family::Ipv6 => DataType::IPV6_ADDR,

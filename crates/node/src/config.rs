@@ -24,7 +24,7 @@ use portolan_model::Capture;
 use portolan_model::catalog::AddressGuard;
 
 pub use self::duration::{DurationError, format_duration, parse_duration};
-pub use self::error::{ConfigError, FieldError, FieldErrors, Place, Problem};
+pub use self::error::{ConfigError, FieldError, FieldErrors, Problem, TextPosition};
 pub use self::fields::{Field, fields};
 pub use self::own::{Readiness, Taint, TaintEffect, parse_condition, set_actions};
 pub use self::sections::{

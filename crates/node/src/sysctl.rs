@@ -96,7 +96,7 @@ impl fmt::Display for Refused {
 
 /// The result for a list of settings.
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct AppliedSettings {
     /// Settings that were written because they had another value.
     pub written: Vec<Wanted>,
     /// Settings that could not be written.
@@ -122,8 +122,8 @@ impl Host {
     }
 
     /// Writes settings that differ, in order. An error does not stop the remaining settings.
-    pub fn apply(&self, settings: &[Wanted]) -> Outcome {
-        let mut outcome = Outcome::default();
+    pub fn apply(&self, settings: &[Wanted]) -> AppliedSettings {
+        let mut outcome = AppliedSettings::default();
         for &wanted in settings {
             let write = |path| self.write(path, &wanted.value.to_string());
             match self.make_right(wanted, write) {

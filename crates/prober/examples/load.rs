@@ -21,7 +21,7 @@ use std::time::Duration;
 use portolan_prober::client::NoLease;
 use portolan_prober::plan::SliceWrite;
 use portolan_prober::probe::Client;
-use portolan_prober::{Events, Input, Options, Prober, Report, WriteError, Writer};
+use portolan_prober::{Events, Input, Prober, ProberOptions, Report, WriteError, Writer};
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -118,7 +118,7 @@ async fn measure(kind: &str, count: usize, seconds: u64) {
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
 
     let sink = Sink::default();
-    let options = Options { any_address: true, ..Options::default() };
+    let options = ProberOptions { any_address: true, ..ProberOptions::default() };
     let prober =
         Prober::<_, _, _, NoLease>::new(options, Client::new().unwrap(), sink.clone(), sink.clone(), None);
     let metrics = prober.metrics();

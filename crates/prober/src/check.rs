@@ -9,7 +9,7 @@ mod tests;
 
 /// What is known about an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum CheckState {
     /// It has never answered, and has no result. It is not ready.
     New,
     /// It has no result, but was served before its checks began. Its conditions stay as they are until a result.
@@ -25,7 +25,7 @@ pub enum State {
     Passing,
 }
 
-impl State {
+impl CheckState {
     /// Returns true if a result has decided.
     pub fn is_decided(self) -> bool {
         !matches!(self, Self::New | Self::Unchecked)
@@ -43,33 +43,35 @@ impl State {
 /// a row make a healthy one failing. Fewer in a row never change the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Check {
-    state: State,
+    state: CheckState,
     /// Results in a row that contradict the state.
     against: u32,
 }
 
 impl Check {
     /// Starts in a state.
-    pub fn new(state: State) -> Self {
+    pub fn new(state: CheckState) -> Self {
         Self { state, against: 0 }
     }
 
     /// Returns the state.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CheckState {
         self.state
     }
 
     /// Applies the result of a probe that ended at `now`. Returns true if the state changed.
     pub fn result(&mut self, passed: bool, now: Duration, timing: &Timing) -> bool {
         match (self.state, passed) {
-            (State::New, true) => self.enter(healthy(now, timing)),
+            (CheckState::New, true) => self.enter(healthy(now, timing)),
             // It has been served so far: slow start would be a gap.
-            (State::Unchecked, true) => self.enter(State::Passing),
-            (State::New | State::Unchecked, false) => self.enter(State::Failing),
-            (State::Failing, true) => self.count(timing.rise, healthy(now, timing)),
-            (State::Warming { .. } | State::Passing, false) => self.count(timing.fall, State::Failing),
-            (State::Warming { until }, true) if now >= until => self.enter(State::Passing),
-            (State::Failing, false) | (State::Warming { .. } | State::Passing, true) => {
+            (CheckState::Unchecked, true) => self.enter(CheckState::Passing),
+            (CheckState::New | CheckState::Unchecked, false) => self.enter(CheckState::Failing),
+            (CheckState::Failing, true) => self.count(timing.rise, healthy(now, timing)),
+            (CheckState::Warming { .. } | CheckState::Passing, false) => {
+                self.count(timing.fall, CheckState::Failing)
+            }
+            (CheckState::Warming { until }, true) if now >= until => self.enter(CheckState::Passing),
+            (CheckState::Failing, false) | (CheckState::Warming { .. } | CheckState::Passing, true) => {
                 self.against = 0;
                 false
             }
@@ -78,28 +80,28 @@ impl Check {
 
     /// Ends slow start. Returns true if the state changed.
     pub fn admit(&mut self) -> bool {
-        matches!(self.state, State::Warming { .. }) && {
-            self.state = State::Passing;
+        matches!(self.state, CheckState::Warming { .. }) && {
+            self.state = CheckState::Passing;
             true
         }
     }
 
-    fn count(&mut self, enough: u32, then: State) -> bool {
+    fn count(&mut self, enough: u32, then: CheckState) -> bool {
         self.against = self.against.saturating_add(1);
         self.against >= enough && self.enter(then)
     }
 
-    fn enter(&mut self, state: State) -> bool {
+    fn enter(&mut self, state: CheckState) -> bool {
         *self = Self::new(state);
         true
     }
 }
 
 /// Returns the state of an endpoint that has become healthy.
-fn healthy(now: Duration, timing: &Timing) -> State {
+fn healthy(now: Duration, timing: &Timing) -> CheckState {
     if timing.slow_start.is_zero() {
-        State::Passing
+        CheckState::Passing
     } else {
-        State::Warming { until: now.saturating_add(timing.slow_start) }
+        CheckState::Warming { until: now.saturating_add(timing.slow_start) }
     }
 }

@@ -35,4 +35,4 @@ pub use error::WriteError;
 pub use metrics::Metrics;
 pub use object::{EndpointSlice, Input, Service};
 pub use plan::Report;
-pub use prober::{Options, Prober};
+pub use prober::{Prober, ProberOptions};

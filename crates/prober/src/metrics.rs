@@ -10,7 +10,7 @@ use portolan_web::metrics::{Collect, MetricKind, Page, labels_text};
 
 use crate::object::Key;
 use crate::plan::Counts;
-use crate::probe::{Outcome, REASONS};
+use crate::probe::{ProbeOutcome, REASONS};
 
 /// A number.
 #[derive(Debug, Default)]
@@ -101,9 +101,9 @@ impl EndpointMetrics {
         Duration::from_micros(self.last_microseconds.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn probed(&self, outcome: &Outcome, took: Duration) {
+    pub(crate) fn probed(&self, outcome: &ProbeOutcome, took: Duration) {
         self.probes.increment();
-        if matches!(outcome, Outcome::Failed(_)) {
+        if matches!(outcome, ProbeOutcome::Failed(_)) {
             self.failures.increment();
         }
         let microseconds = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
@@ -142,11 +142,11 @@ impl Metrics {
     }
 
     /// Counts the outcome of a probe.
-    pub(crate) fn count(&self, outcome: &Outcome) {
+    pub(crate) fn count(&self, outcome: &ProbeOutcome) {
         let number = match outcome {
-            Outcome::Passed => Some(&self.passed),
-            Outcome::Failed(failure) => self.failed.get(failure.index()),
-            Outcome::Unable(_) => Some(&self.unable),
+            ProbeOutcome::Passed => Some(&self.passed),
+            ProbeOutcome::Failed(failure) => self.failed.get(failure.index()),
+            ProbeOutcome::Unable(_) => Some(&self.unable),
         };
         number.into_iter().for_each(Number::increment);
     }
@@ -247,12 +247,12 @@ mod tests {
     #[test]
     fn the_text_has_every_number() {
         let metrics = Metrics::default();
-        metrics.count(&Outcome::Passed);
-        metrics.count(&Outcome::Failed(Failure::Status(503)));
-        metrics.count(&Outcome::Unable(String::new()));
+        metrics.count(&ProbeOutcome::Passed);
+        metrics.count(&ProbeOutcome::Failed(Failure::Status(503)));
+        metrics.count(&ProbeOutcome::Unable(String::new()));
         metrics.set_counts(Counts { undecided: 1, failing: 2, warming: 3, passing: 4 });
         let endpoint = metrics.start(7, "shop/we\"b".into(), "10.0.0.1:80".parse().unwrap());
-        endpoint.probed(&Outcome::Failed(Failure::Refused), Duration::from_millis(3));
+        endpoint.probed(&ProbeOutcome::Failed(Failure::Refused), Duration::from_millis(3));
         endpoint.set_healthy(true);
         insta::assert_snapshot!(text(&metrics), @r##"
     # HELP portolan_health_check_probes_total Probes of endpoints, by result.

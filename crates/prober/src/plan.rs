@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::annotations::{Complaint, HealthCheck, Wish, parse};
 use crate::check::Check;
 use crate::object::{EndpointSlice, Input, Key, Service};
-use crate::probe::Outcome;
+use crate::probe::ProbeOutcome;
 
 pub use self::group::Counts;
 use self::group::Group;
@@ -282,11 +282,11 @@ impl Plan {
 
     /// Applies the result of a probe. Returns `None` if it decides nothing: the endpoint was removed, or this node could
     /// not probe.
-    pub fn result(&mut self, endpoint: u64, outcome: &Outcome, now: Duration) -> Option<Effect> {
+    pub fn result(&mut self, endpoint: u64, outcome: &ProbeOutcome, now: Duration) -> Option<Effect> {
         let passed = match outcome {
-            Outcome::Passed => true,
-            Outcome::Failed(_) => false,
-            Outcome::Unable(_) => return None,
+            ProbeOutcome::Passed => true,
+            ProbeOutcome::Failed(_) => false,
+            ProbeOutcome::Unable(_) => return None,
         };
         let target = self.targets.get_mut(&endpoint)?;
         let entry = self.services.get_mut(&target.service)?;

@@ -30,7 +30,7 @@ pub const USER_AGENT: &str = concat!("portolan-probe/", env!("CARGO_PKG_VERSION"
 
 /// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// The endpoint passed.
     Passed,
     /// The endpoint failed.
@@ -93,9 +93,9 @@ pub struct Wanted {
 /// A probe that has begun.
 pub enum Begun {
     /// It has ended.
-    Ended(Outcome),
+    Ended(ProbeOutcome),
     /// It goes on.
-    Waits(Pin<Box<dyn Future<Output = Outcome> + Send>>),
+    Waits(Pin<Box<dyn Future<Output = ProbeOutcome> + Send>>),
 }
 
 /// What probes endpoints.
@@ -105,7 +105,7 @@ pub trait Probes: Send + Sync + 'static {
         &self,
         address: SocketAddr,
         check: &Arc<HealthCheck>,
-    ) -> impl Future<Output = Outcome> + Send + 'static;
+    ) -> impl Future<Output = ProbeOutcome> + Send + 'static;
 
     /// Begins probes together, without waiting for an answer. Returns them in their order. At most `files` files are
     /// open afterwards, those of probes that go on included.
@@ -143,7 +143,7 @@ impl Probes for Client {
         &self,
         address: SocketAddr,
         check: &Arc<HealthCheck>,
-    ) -> impl Future<Output = Outcome> + Send + 'static {
+    ) -> impl Future<Output = ProbeOutcome> + Send + 'static {
         let (check, tls) = (Arc::clone(check), Arc::clone(&self.tls));
         async move {
             let begun = Instant::now();
@@ -164,12 +164,12 @@ impl Probes for Client {
             Probe::Tcp => Some(self.sockets.begin(wanted.address)),
             Probe::Http(_) => None,
         };
-        let begun: Vec<Option<Result<OwnedFd, Outcome>>> = probes.iter().map(tcp).collect();
+        let begun: Vec<Option<Result<OwnedFd, ProbeOutcome>>> = probes.iter().map(tcp).collect();
         let mut answers = connect::answers(begun.iter().flatten().flatten()).into_iter();
         let mut waiting: usize = 0;
-        let mut next = |(wanted, begun): (&Wanted, Option<Result<OwnedFd, Outcome>>)| {
+        let mut next = |(wanted, begun): (&Wanted, Option<Result<OwnedFd, ProbeOutcome>>)| {
             let address = wanted.address;
-            let rest: Pin<Box<dyn Future<Output = Outcome> + Send>> = match begun {
+            let rest: Pin<Box<dyn Future<Output = ProbeOutcome> + Send>> = match begun {
                 None => Box::pin(self.probe(address, &wanted.check)),
                 Some(Err(outcome)) => return Begun::Ended(outcome),
                 Some(Ok(socket)) => match answers.next().filter(|answer| !answer.is_empty()) {
@@ -192,18 +192,18 @@ impl Probes for Client {
 async fn within(
     begun: Instant,
     timeout: Duration,
-    probe: impl Future<Output = Result<(), Outcome>>,
-) -> Outcome {
+    probe: impl Future<Output = Result<(), ProbeOutcome>>,
+) -> ProbeOutcome {
     let deadline = begun.checked_add(timeout).unwrap_or(begun);
     match timeout_at(deadline, probe).await {
-        Ok(Ok(())) => Outcome::Passed,
+        Ok(Ok(())) => ProbeOutcome::Passed,
         Ok(Err(outcome)) => outcome,
-        Err(_) => Outcome::Failed(Failure::TimedOut),
+        Err(_) => ProbeOutcome::Failed(Failure::TimedOut),
     }
 }
 
 /// Returns the outcome of a connection that could not be made.
-fn of_connect(error: &io::Error) -> Outcome {
+fn of_connect(error: &io::Error) -> ProbeOutcome {
     match Errno::from_io_error(error) {
         Some(
             Errno::MFILE
@@ -215,9 +215,9 @@ fn of_connect(error: &io::Error) -> Outcome {
             | Errno::ACCESS
             | Errno::PERM
             | Errno::AFNOSUPPORT,
-        ) => Outcome::Unable(error.to_string()),
-        Some(Errno::CONNREFUSED | Errno::CONNRESET) => Outcome::Failed(Failure::Refused),
-        Some(Errno::TIMEDOUT) => Outcome::Failed(Failure::TimedOut),
-        _ => Outcome::Failed(Failure::Unreachable(error.to_string())),
+        ) => ProbeOutcome::Unable(error.to_string()),
+        Some(Errno::CONNREFUSED | Errno::CONNRESET) => ProbeOutcome::Failed(Failure::Refused),
+        Some(Errno::TIMEDOUT) => ProbeOutcome::Failed(Failure::TimedOut),
+        _ => ProbeOutcome::Failed(Failure::Unreachable(error.to_string())),
     }
 }

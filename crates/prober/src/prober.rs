@@ -23,7 +23,7 @@ use crate::lease::{Claim, Election, Held, Step};
 use crate::metrics::{EndpointMetrics, Metrics};
 use crate::object::Input;
 use crate::plan::{Plan, Report, SliceWrite};
-use crate::probe::{Begun, Outcome, Probes, Wanted};
+use crate::probe::{Begun, ProbeOutcome, Probes, Wanted};
 
 /// Inputs that are applied before anything else is done.
 const BATCH: usize = 256;
@@ -43,14 +43,14 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Settings of the prober.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ProberOptions {
     /// Most probes under way at once. Each needs a file descriptor. If there are more, probes are late.
     pub most_probes: usize,
     /// True if endpoints at loopback and link-local addresses are probed. Only for tests.
     pub any_address: bool,
 }
 
-impl Default for Options {
+impl Default for ProberOptions {
     /// 4,096 probes: with 10,000 endpoints, an interval of 5 s and a timeout of 1 s, 2,000 are under way if no endpoint
     /// answers.
     fn default() -> Self {
@@ -61,7 +61,7 @@ impl Default for Options {
 /// The prober.
 #[derive(Debug)]
 pub struct Prober<P, W, E, L> {
-    options: Options,
+    options: ProberOptions,
     probes: P,
     writer: Arc<W>,
     events: E,
@@ -85,7 +85,7 @@ pub struct Prober<P, W, E, L> {
 #[derive(Debug)]
 struct Probed {
     endpoint: u64,
-    outcome: Outcome,
+    outcome: ProbeOutcome,
     took: Duration,
 }
 
@@ -98,7 +98,7 @@ enum Leased {
 impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
     /// Creates a prober. With a Lease and an identity, which must be unique to this run of the process, it probes only
     /// while it holds the Lease. Without, it always probes.
-    pub fn new(options: Options, probes: P, writer: W, events: E, lease: Option<(L, String)>) -> Self {
+    pub fn new(options: ProberOptions, probes: P, writer: W, events: E, lease: Option<(L, String)>) -> Self {
         let lease = lease.map(|(lease, identity)| (Arc::new(lease), Election::new(identity, Duration::ZERO)));
         Self {
             plan: Plan::new(options.any_address),
@@ -335,7 +335,7 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
     fn probed(&mut self, probed: Probed, now: Duration) {
         let Probed { endpoint, outcome, took } = probed;
         self.metrics.count(&outcome);
-        if let Outcome::Unable(error) = &outcome {
+        if let ProbeOutcome::Unable(error) = &outcome {
             tracing::debug!(error, "this node could not probe an endpoint");
         }
         let numbers = self.endpoints.get(&endpoint);

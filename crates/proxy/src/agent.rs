@@ -38,7 +38,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::events::Notes;
 use super::finding::Finding;
-use super::modes::{self, InUse, Meters, Relays, Shared};
+use super::modes::{self, InUse, Meters, Relays, SharedParts};
 use super::node_settings::KernelSettings;
 use super::readiness::Progress;
 use super::recording::{self, Lists};
@@ -100,7 +100,7 @@ pub(super) struct Agent {
     addresses_unknown: bool,
     /// Whether a data plane could not be created. The creation is retried.
     lacks_dataplane: bool,
-    shared: Shared,
+    shared: SharedParts,
     /// The search for programs that new data planes call.
     search: Search,
     /// Callback for the end of the last relay. `Some` while the process waits for that before it stops.
@@ -177,7 +177,7 @@ impl Agent {
             error: None,
             addresses_unknown: false,
             lacks_dataplane: false,
-            shared: Shared { meters, relays, kernel_settings },
+            shared: SharedParts { meters, relays, kernel_settings },
             search: Search::default(),
             on_relays_drained: None,
             refused: PerFamily::default(),

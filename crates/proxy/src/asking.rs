@@ -2,7 +2,7 @@
 
 use std::io;
 
-use portolan_web::{Place, Received};
+use portolan_web::{Received, ServerAddress};
 
 /// Why a running agent has not answered.
 #[derive(Debug, thiserror::Error)]
@@ -11,20 +11,25 @@ pub(crate) enum Unanswered {
         "no proxy answers at {place}: {source}; is it running here, and is this where it listens (--control-socket of the \
          proxy)?"
     )]
-    Absent { place: Place, source: io::Error },
+    Absent { place: ServerAddress, source: io::Error },
     #[error(
         "no permission to ask the proxy at {0}: run this as root, or as a member of the group in \
          portolan.controlSocketGroup"
     )]
-    Forbidden(Place),
+    Forbidden(ServerAddress),
     #[error("the proxy at {0} does not answer in time")]
-    Silent(Place),
+    Silent(ServerAddress),
     #[error("cannot ask the proxy at {place}: {source}")]
-    Failed { place: Place, source: io::Error },
+    Failed { place: ServerAddress, source: io::Error },
 }
 
 /// Sends a request to a running agent and returns its answer, whatever its status.
-pub(crate) fn send(place: &Place, method: &str, path: &str, body: &[u8]) -> Result<Received, Unanswered> {
+pub(crate) fn send(
+    place: &ServerAddress,
+    method: &str,
+    path: &str,
+    body: &[u8],
+) -> Result<Received, Unanswered> {
     portolan_web::ask(place, method, path, body).map_err(|source| {
         let place = place.clone();
         match source.kind() {

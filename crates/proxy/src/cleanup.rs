@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Options of the subcommand `cleanup`.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct CleanupOptions {
     /// The configuration file of the proxy: what is in its ipvs.excludeCIDRs stays.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -66,7 +66,7 @@ struct Scope<'a> {
 /// # Errors
 /// The configuration file is wrong, something could not be read or removed, or it is there again. With `--only-ours`:
 /// kube-proxy has no rules for Services, and nothing was removed.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &CleanupOptions) -> anyhow::Result<()> {
     crate::privilege::raise();
     portolan_logging::start(&Logging::default())?;
     let configuration = match &options.config {
@@ -242,7 +242,7 @@ mod tests {
     fn the_page_has_every_option() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/cleanup.md");
         let page = std::fs::read_to_string(path).expect("docs/cleanup.md");
-        let command = Options::augment_args(Command::new("cleanup"));
+        let command = CleanupOptions::augment_args(Command::new("cleanup"));
         for option in command.get_arguments() {
             let name = format!("--{}", option.get_long().expect("a name"));
             let row = page.lines().find(|line| line.starts_with('|') && line.contains(&name));

@@ -8,14 +8,14 @@ use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _, Parser,
 use crate::explain;
 use crate::options::{is_kube_proxy, normalise_flags};
 use crate::program::Program;
-use crate::{CleanupOptions, Options, StatusOptions};
+use crate::{CleanupOptions, ProxyOptions, StatusOptions};
 
 /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
 #[derive(Debug, Parser)]
 #[command(name = "portolan-proxy", args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct CommandLine {
     #[command(flatten)]
-    options: Options,
+    options: ProxyOptions,
     #[command(subcommand)]
     action: Option<Action>,
 }
@@ -26,13 +26,13 @@ enum Action {
     /// Removes from this node what the proxy has programmed, in whatever mode, and what kube-proxy left.
     Cleanup(CleanupOptions),
     Status(StatusOptions),
-    Explain(explain::Options),
+    Explain(explain::ExplainOptions),
 }
 
 /// Returns the command line of the program when it is called as `kube-proxy`, which has no subcommands.
 fn kube_proxy() -> Command {
     let about = CommandLine::command().get_about().cloned().unwrap_or_default();
-    Options::augment_args(Command::new("kube-proxy").about(about))
+    ProxyOptions::augment_args(Command::new("kube-proxy").about(about))
 }
 
 impl Program for CommandLine {

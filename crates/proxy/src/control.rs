@@ -51,7 +51,7 @@ const AT_ONCE: usize = 8;
 const ENGINE_WAIT: Duration = Duration::from_secs(2);
 
 /// The place of one answer among [`AT_ONCE`]. It is free again when this is dropped.
-struct Place(#[expect(dead_code, reason = "only its drop matters")] OwnedSemaphorePermit);
+struct RequestPermit(#[expect(dead_code, reason = "only its drop matters")] OwnedSemaphorePermit);
 
 /// A question to the agent. It runs on the thread of the watches and must be short.
 type Question = Box<dyn FnOnce(&Agent) + Send>;
@@ -96,8 +96,8 @@ impl Control {
     }
 
     /// Takes a place for one answer. `None` if too many requests are being answered.
-    fn place(&self) -> Option<Place> {
-        Arc::clone(&self.at_once).try_acquire_owned().ok().map(Place)
+    fn place(&self) -> Option<RequestPermit> {
+        Arc::clone(&self.at_once).try_acquire_owned().ok().map(RequestPermit)
     }
 
     /// Asks the agent. The question must be short. `None` while the process ends.

@@ -14,7 +14,7 @@ use crate::packets::{Asked, ask, print};
 /// Exit codes: 0 reachable; 1 the question cannot be answered; 2 refused; 3 dropped; 4 not a Service's; 5 the kernel has
 /// something else than what is wanted.
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ExplainOptions {
     #[command(flatten)]
     asked: Asked,
     /// The control socket of the proxy.
@@ -26,6 +26,6 @@ pub(crate) struct Options {
 ///
 /// # Errors
 /// No proxy answers, it has no answer to the question, or the report cannot be written.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &ExplainOptions) -> anyhow::Result<ExitCode> {
     print(&ask(&options.socket, &options.asked.question())?, options.asked.output)
 }

@@ -1,6 +1,6 @@
 //! The node agent: wires the watch, the Catalog, the engine, health and metrics together.
 //!
-//! It is the binary `portolan-proxy` ([`CommandLine`]) and the subcommand `portolan proxy` ([`Options`] and [`run`]).
+//! It is the binary `portolan-proxy` ([`CommandLine`]) and the subcommand `portolan proxy` ([`ProxyOptions`] and [`run`]).
 //!
 //! A run has these steps:
 //!
@@ -69,7 +69,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
 use agent::{Agent, SHUTDOWN_LIMIT, Surroundings};
-pub use cleanup::{Options as CleanupOptions, run as clean_up};
+pub use cleanup::{CleanupOptions, run as clean_up};
 pub use command_line::CommandLine;
 use control::routes::Entrance;
 use control::{Control, socket};
@@ -78,13 +78,13 @@ use finding::Finding;
 use modes::{Choice, Meters, Relays};
 use node_settings::KernelSettings;
 use options::Loaded;
-pub use options::{Connection, Options, is_kube_proxy, is_kubectl_plugin, normalise};
+pub use options::{Connection, ProxyOptions, is_kube_proxy, is_kubectl_plugin, normalise};
 use portolan_web::BindError;
 use readiness::Progress;
 use reload::Reload;
 use servers::{Servers, Shown};
 pub use snapshot::ask as ask_for_snapshot;
-pub use status::{Options as StatusOptions, run as show_status};
+pub use status::{StatusOptions, run as show_status};
 
 /// The results of the checks before the start.
 struct Start {
@@ -102,7 +102,7 @@ struct Start {
 ///
 /// # Errors
 /// The configuration is wrong, this node cannot run the proxy, or something that the proxy depends on has failed.
-pub fn run(options: &Options) -> anyhow::Result<()> {
+pub fn run(options: &ProxyOptions) -> anyhow::Result<()> {
     if options.act()? {
         return Ok(());
     }
@@ -121,12 +121,12 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// That error, and those of [`run`].
-pub fn run_beside(options: &Options, ended: impl Future<Output = anyhow::Error>) -> anyhow::Result<()> {
+pub fn run_beside(options: &ProxyOptions, ended: impl Future<Output = anyhow::Error>) -> anyhow::Result<()> {
     privilege::raise();
     run_agent(options, ended)
 }
 
-fn run_agent(options: &Options, ended: impl Future<Output = anyhow::Error>) -> anyhow::Result<()> {
+fn run_agent(options: &ProxyOptions, ended: impl Future<Output = anyhow::Error>) -> anyhow::Result<()> {
     let mut loaded = options.load()?;
     portolan_logging::start(&loaded.configuration.logging)?;
     loaded.log();
@@ -197,7 +197,7 @@ async fn run_until_signal(
 /// The agent. `None` until [`follow`] has created it.
 type AgentSlot = RefCell<Option<Rc<RefCell<Agent>>>>;
 
-async fn follow(options: &Options, start: Start, slot: &AgentSlot) -> anyhow::Result<()> {
+async fn follow(options: &ProxyOptions, start: Start, slot: &AgentSlot) -> anyhow::Result<()> {
     let Start { loaded, host_name, node_name, families, findings, choice, kernel_settings } = start;
     let Loaded { configuration, file, .. } = &loaded;
     let metrics = ProxyMetrics::new(BuildInfo::of_version(&loaded.version)).with_process();
@@ -289,7 +289,7 @@ async fn reporting(agent: &Rc<RefCell<Agent>>, done: &reports::Waiting) -> Infal
 }
 
 /// Creates the watcher of the API server.
-fn watcher(client: Client, node_name: &str, options: &Options) -> Watcher {
+fn watcher(client: Client, node_name: &str, options: &ProxyOptions) -> Watcher {
     let timing = Timing { empty_list_hold: options.empty_list_hold, ..Timing::default() };
     Watcher::new(client, node_name).with_timing(timing)
 }

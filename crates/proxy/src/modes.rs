@@ -35,7 +35,7 @@ use portolan_node::sysctl::Wanted;
 use super::finding::Finding;
 use super::node_settings::KernelSettings;
 use super::settings;
-pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, Shared, find_programs};
+pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, SharedParts, find_programs};
 pub(super) use choice::{Choice, log, settle};
 pub(super) use iptables::route_localnet;
 pub(super) use ipvs::start_values as ipvs_start_values;

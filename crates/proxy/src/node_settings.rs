@@ -10,7 +10,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use portolan_model::Family;
 use portolan_node::config::Configuration;
 use portolan_node::former::{Change, Former};
-use portolan_node::sysctl::{Host, Outcome, Refused, Wanted};
+use portolan_node::sysctl::{AppliedSettings, Host, Refused, Wanted};
 use portolan_node::{conntrack, oom};
 
 use super::finding::{self, Finding};
@@ -70,7 +70,7 @@ impl KernelSettings {
 
     /// Corrects what was noted before the settings were written: the kernel rounds some values, and some settings could
     /// not be written. `known` is what was noted earlier.
-    fn correct(&self, former: &Former, known: &[Change], outcome: &Outcome) {
+    fn correct(&self, former: &Former, known: &[Change], outcome: &AppliedSettings) {
         let noted = former.read().changes;
         let is_refused = |change: &Change| outcome.refused.iter().any(|it| it.wanted.path == change.path);
         let is_written = |change: &Change| outcome.written.iter().any(|it| it.path == change.path);

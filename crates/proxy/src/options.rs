@@ -31,7 +31,7 @@ type ReadOutcome = Result<(Configuration, Vec<FieldError>), ConfigError>;
 /// The flags of the node agent.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag")]
-pub struct Options {
+pub struct ProxyOptions {
     given: Given,
     /// Remove the rules of all modes and exit. Takes precedence over `init_only`.
     pub(crate) cleanup: bool,
@@ -120,7 +120,7 @@ impl Loaded {
     }
 }
 
-impl Options {
+impl ProxyOptions {
     /// Handles `--version` and `--write-config-to`, after which the process exits. Returns true if one was given.
     pub(crate) fn act(&self) -> anyhow::Result<bool> {
         match self.given.version("version") {
@@ -197,7 +197,7 @@ impl Options {
         Ok(Loaded { flags: self.given.texts(), notes: self.notes(None), ..Loaded::reported(configuration) })
     }
 
-    /// Does the same as [`Options::load`] for a file with this content.
+    /// Does the same as [`ProxyOptions::load`] for a file with this content.
     ///
     /// # Errors
     /// All errors of the file and the flags together.
@@ -287,7 +287,7 @@ fn raw_version() -> String {
     format!("version.Info{{Major:{major:?}, Minor:{minor:?}, GitVersion:{version:?}, Platform:{platform:?}}}")
 }
 
-impl Args for Options {
+impl Args for ProxyOptions {
     fn augment_args(command: Command) -> Command {
         command
             .args(flags::FLAGS.iter().map(given::argument))
@@ -300,7 +300,7 @@ impl Args for Options {
     }
 }
 
-impl FromArgMatches for Options {
+impl FromArgMatches for ProxyOptions {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = Given(matches.clone());
         let [cleanup, only_ours, init_only, config_reload, ipvs_fallback] =

@@ -26,11 +26,11 @@ use portolan_model::{Capture, Catalog, Event, Family};
 use portolan_node::config::{self, Configuration, DetectLocalMode, Mode};
 use portolan_sock::SocketError;
 use portolan_sock::addresses::{self, Addresses};
-use portolan_status::State;
+use portolan_status::AgentState;
 use portolan_watch::{ClientSettings, Peers};
 
 use super::agent::api_server::places;
-use super::options::{Loaded, Options};
+use super::options::{Loaded, ProxyOptions};
 use super::{configured_client, modes, settings};
 pub use command::{Asked, Output, print, print_as};
 pub use kernel::Kernel;
@@ -47,7 +47,7 @@ impl Configured {
     ///
     /// # Errors
     /// The configuration is wrong, or the flags ask for an action.
-    pub fn load(options: &Options) -> anyhow::Result<Self> {
+    pub fn load(options: &ProxyOptions) -> anyhow::Result<Self> {
         ensure_no_action(options)?;
         let mut loaded = options.load()?;
         loaded.configuration.capture = options.capture.unwrap_or_default();
@@ -58,7 +58,7 @@ impl Configured {
     ///
     /// # Errors
     /// This version does not know the configuration.
-    pub fn of_agent(state: &State) -> anyhow::Result<Self> {
+    pub fn of_agent(state: &AgentState) -> anyhow::Result<Self> {
         let text = state.configuration.to_string();
         let mut configuration = config::parse(&text).context("the configuration of the agent")?;
         let capture = Capture::ALL.into_iter().find(|way| state.capture.as_deref() == Some(way.name()));
@@ -71,7 +71,7 @@ impl Configured {
     ///
     /// # Errors
     /// The flags are wrong or ask for an action, or this version does not know the configuration.
-    pub fn of_agent_with(state: &State, options: &Options) -> anyhow::Result<Self> {
+    pub fn of_agent_with(state: &AgentState, options: &ProxyOptions) -> anyhow::Result<Self> {
         ensure_no_action(options)?;
         let mut loaded = options.load_over(&state.configuration).context("the configuration of the agent")?;
         let reported = Capture::ALL.into_iter().find(|way| state.capture.as_deref() == Some(way.name()));
@@ -215,7 +215,7 @@ impl Configured {
     }
 }
 
-fn ensure_no_action(options: &Options) -> anyhow::Result<()> {
+fn ensure_no_action(options: &ProxyOptions) -> anyhow::Result<()> {
     ensure!(
         options.runs_until_signal() && !options.only_ours,
         "--cleanup, --only-ours, --init-only, --version and --write-config-to are actions of the proxy; leave them out"
@@ -229,7 +229,7 @@ pub type ByMode = (String, Observed);
 /// Reads what the kernel has of each family, in the terms of Services, by the mode of the active data plane that the state of
 /// the running agent names: it is not the configured one while another mode is to replace it. A family that the state does not
 /// have is read by the mode that has rules. Returns a fault for each family that could not be read. May run programs.
-pub fn programmed_by_agent(state: &State) -> (Vec<ByMode>, Vec<String>) {
+pub fn programmed_by_agent(state: &AgentState) -> (Vec<ByMode>, Vec<String>) {
     let (mut programmed, mut faults) = (Vec::new(), Vec::new());
     for family in settings::supported_families() {
         let lane = state.families.iter().find(|lane| lane.family == family.name());
@@ -334,7 +334,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: ProxyOptions,
     }
 
     fn configured(flags: &[&str]) -> anyhow::Result<Configured> {

@@ -15,14 +15,14 @@ use serde::Serialize;
 use super::checks;
 use super::finding::Finding;
 use super::modes::{self, Choice};
-use super::options::{Loaded, Options};
+use super::options::{Loaded, ProxyOptions};
 use super::packets::Configured;
 use super::settings;
 
 /// How a check ended, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum CheckResult {
     /// Nothing is wrong.
     Ok,
     /// The agent starts, but something will not work as one may expect.
@@ -55,7 +55,7 @@ pub struct Item {
     /// What the check is about.
     pub part: Part,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CheckResult,
     /// What was found, in one sentence. It has the mend, unless that is apart.
     pub text: String,
     /// What to do about it.
@@ -65,7 +65,7 @@ pub struct Item {
 
 impl Item {
     /// Creates a result whose text has the mend.
-    pub fn new(part: Part, outcome: Outcome, text: impl Into<String>) -> Self {
+    pub fn new(part: Part, outcome: CheckResult, text: impl Into<String>) -> Self {
         Self { part, outcome, text: text.into(), mend: None }
     }
 
@@ -88,7 +88,7 @@ pub struct Preflight {
 
 /// Checks the configuration and this node, in the network namespace of this thread. Needs root for the trial of the mode.
 /// Runs programs.
-pub fn examine(options: &Options) -> Preflight {
+pub fn examine(options: &ProxyOptions) -> Preflight {
     let mut items = Vec::new();
     let loaded = match Configured::load(options) {
         Ok(configured) => configured,
@@ -98,8 +98,8 @@ pub fn examine(options: &Options) -> Preflight {
         }
     };
     let notes = loaded.notes().iter();
-    items.extend(notes.map(|note| Item::new(Part::Configuration, Outcome::Warning, note.clone())));
-    items.push(Item::new(Part::Configuration, Outcome::Ok, described(loaded.loaded())));
+    items.extend(notes.map(|note| Item::new(Part::Configuration, CheckResult::Warning, note.clone())));
+    items.push(Item::new(Part::Configuration, CheckResult::Ok, described(loaded.loaded())));
     let mut families = settings::supported_families();
     let mut configuration = loaded.configuration().clone();
     let trial = Trial { options, families: families.clone() };
@@ -115,11 +115,11 @@ pub fn examine(options: &Options) -> Preflight {
     };
     let is_clean = tried.is_empty();
     let findings = checks::before_the_start(&configuration, &mut families, |_, _| tried);
-    if is_clean && items.iter().all(|item| item.part != Part::Mode || item.outcome == Outcome::Ok) {
+    if is_clean && items.iter().all(|item| item.part != Part::Mode || item.outcome == CheckResult::Ok) {
         let of = families.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         items.push(Item::new(
             Part::Mode,
-            Outcome::Ok,
+            CheckResult::Ok,
             format!("the trial succeeded: {of} can be programmed"),
         ));
     }
@@ -129,7 +129,7 @@ pub fn examine(options: &Options) -> Preflight {
     if !items.iter().any(|item| item.part == Part::Node) {
         items.push(Item::new(
             Part::Node,
-            Outcome::Ok,
+            CheckResult::Ok,
             "capabilities, forwarding and kernel settings are right",
         ));
     }
@@ -158,7 +158,7 @@ impl Preflight {
 
 /// Returns each error of a configuration.
 fn wrong(error: &anyhow::Error) -> Vec<Item> {
-    let failure = |text: String| Item::new(Part::Configuration, Outcome::Failure, text);
+    let failure = |text: String| Item::new(Part::Configuration, CheckResult::Failure, text);
     let fields = error.downcast_ref::<FieldErrors>().or(match error.downcast_ref::<ConfigError>() {
         Some(ConfigError::Invalid(fields)) => Some(fields),
         _ => None,
@@ -183,14 +183,14 @@ fn described(loaded: &Loaded) -> String {
 fn chosen(choice: &Choice) -> Item {
     let text = format!("mode {}: {}", choice.mode.name(), choice.reason);
     match choice.fallback() {
-        Some(text) => Item::new(Part::Mode, Outcome::Warning, text),
-        None => Item::new(Part::Mode, Outcome::Ok, text),
+        Some(text) => Item::new(Part::Mode, CheckResult::Warning, text),
+        None => Item::new(Part::Mode, CheckResult::Ok, text),
     }
 }
 
 /// The trial of the mode in a network namespace of its own.
 struct Trial<'a> {
-    options: &'a Options,
+    options: &'a ProxyOptions,
     families: Vec<Family>,
 }
 
@@ -215,13 +215,14 @@ impl Trial<'_> {
         });
         match tried {
             Ok(tried) => tried.map_err(|error: FieldErrors| {
-                Item::new(Part::Configuration, Outcome::Failure, error.to_string())
+                Item::new(Part::Configuration, CheckResult::Failure, error.to_string())
             }),
             Err(error) => {
                 let text = format!(
                     "the mode was not tried, because a network namespace for the trial cannot be made ({error})"
                 );
-                Err(Item::new(Part::Mode, Outcome::Warning, text).with_mend("run this as root on the node"))
+                Err(Item::new(Part::Mode, CheckResult::Warning, text)
+                    .with_mend("run this as root on the node"))
             }
         }
     }
@@ -229,7 +230,7 @@ impl Trial<'_> {
 
 fn of_finding(finding: &Finding) -> Item {
     let part = if finding.is_of_mode() { Part::Mode } else { Part::Node };
-    let outcome = if finding.is_fatal() { Outcome::Failure } else { Outcome::Warning };
+    let outcome = if finding.is_fatal() { CheckResult::Failure } else { CheckResult::Warning };
     Item::new(part, outcome, finding.to_string())
 }
 
@@ -239,7 +240,7 @@ fn settings_of_mode(configuration: &Configuration) -> Vec<Item> {
     let node = settings::Node { ips: &ips, pod_cidrs: &[], addresses: &[] };
     let wanted = modes::configured(configuration).kernel_settings(configuration, &node);
     let refused = Host::default().refusals(&wanted);
-    refused.iter().map(|refused| Item::new(Part::Node, Outcome::Warning, refused.to_string())).collect()
+    refused.iter().map(|refused| Item::new(Part::Node, CheckResult::Warning, refused.to_string())).collect()
 }
 
 /// Checks that the addresses of the servers can be bound. A port in use is a warning: a start goes on without the server and
@@ -252,14 +253,14 @@ fn ports(configuration: &Configuration) -> Vec<Item> {
     let check = |(field, address): (&str, Option<SocketAddr>)| {
         let address = address?;
         Some(match TcpListener::bind(address) {
-            Ok(_) => Item::new(Part::Ports, Outcome::Ok, format!("{field} {address} is free")),
+            Ok(_) => Item::new(Part::Ports, CheckResult::Ok, format!("{field} {address} is free")),
             Err(error) => {
                 let text = format!("{field} {address} cannot be used: {error}");
                 let mend = format!(
                     "stop the program that listens there (`ss -ltnp sport = :{}`), or set another {field}",
                     address.port()
                 );
-                Item::new(Part::Ports, Outcome::Warning, text).with_mend(mend)
+                Item::new(Part::Ports, CheckResult::Warning, text).with_mend(mend)
             }
         })
     };
@@ -275,14 +276,14 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        options: Options,
+        options: ProxyOptions,
     }
 
     fn examined(flags: &[&str]) -> Preflight {
         examine(&Line::try_parse_from([&["portolan"], flags].concat()).expect("flags").options)
     }
 
-    fn texts(preflight: &Preflight, outcome: Outcome) -> Vec<&str> {
+    fn texts(preflight: &Preflight, outcome: CheckResult) -> Vec<&str> {
         let items = preflight.items.iter().filter(|item| item.outcome == outcome);
         items.map(|item| item.text.as_str()).collect()
     }
@@ -290,12 +291,12 @@ mod tests {
     #[test]
     fn every_wrong_field_is_a_failure_of_its_own() {
         let preflight = examined(&["--proxy-mode=fast", "--oom-score-adj=2000"]);
-        let failures = texts(&preflight, Outcome::Failure);
+        let failures = texts(&preflight, CheckResult::Failure);
         assert_eq!(failures.len(), 2, "{failures:?}");
         assert!(failures[0].starts_with("--proxy-mode") || failures[1].starts_with("--proxy-mode"));
         assert!(preflight.configured.is_none());
         let failures = examined(&["--config=/nonexistent"]);
-        assert!(texts(&failures, Outcome::Failure)[0].contains("/nonexistent"));
+        assert!(texts(&failures, CheckResult::Failure)[0].contains("/nonexistent"));
     }
 
     #[test]
@@ -309,8 +310,8 @@ mod tests {
         };
         let items = ports(&configuration);
         assert_eq!(items.len(), 1);
-        assert_eq!(items[0].outcome, Outcome::Warning, "{items:?}");
+        assert_eq!(items[0].outcome, CheckResult::Warning, "{items:?}");
         drop(taken);
-        assert_eq!(ports(&configuration)[0].outcome, Outcome::Ok);
+        assert_eq!(ports(&configuration)[0].outcome, CheckResult::Ok);
     }
 }

@@ -23,7 +23,7 @@ use super::events::Notes;
 use super::file::FileWatch;
 use super::modes::{self, Choice};
 use super::node_settings::KernelSettings;
-use super::options::{Loaded, Options};
+use super::options::{Loaded, ProxyOptions};
 use super::readiness::Progress;
 use super::servers::{Prepared, Servers};
 use super::{blocking, checks, client_settings, node_settings, watcher};
@@ -33,7 +33,7 @@ const ENDS: &str = "content of the proxy server's configuration file was updated
 
 /// Applies the configuration file to the running proxy and reports the outcome.
 pub(super) struct Reload<'a> {
-    pub(super) options: &'a Options,
+    pub(super) options: &'a ProxyOptions,
     pub(super) node_name: &'a str,
     pub(super) agent: Rc<RefCell<Agent>>,
     pub(super) servers: Servers,

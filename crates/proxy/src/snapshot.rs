@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, anyhow, bail};
 use portolan_snapshot::{Snapshot, unpack};
-use portolan_web::{Place, ask as request};
+use portolan_web::{ServerAddress, ask as request};
 
 use crate::paths::SNAPSHOT;
 
@@ -14,7 +14,7 @@ use crate::paths::SNAPSHOT;
 /// # Errors
 /// No agent answers there, it may not be asked, or it answers with something else.
 pub fn ask(socket: &Path) -> anyhow::Result<Snapshot> {
-    let place = Place::Unix(socket.to_owned());
+    let place = ServerAddress::Unix(socket.to_owned());
     let answer = request(&place, "GET", SNAPSHOT, b"").map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => anyhow!(
             "no proxy answers at {place}: {error}; is it running here, and is this where it listens (--control-socket of \

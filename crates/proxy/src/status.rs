@@ -13,8 +13,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use portolan_node::config::{CONTROL_SOCKET, METRICS_PORT};
-use portolan_status::{ServicePage, State, text};
-use portolan_web::{Place, Received};
+use portolan_status::{AgentState, ServicePage, text};
+use portolan_web::{Received, ServerAddress};
 use serde_json::Value;
 
 use crate::asking::{self, Unanswered};
@@ -33,7 +33,7 @@ const BUSY: u8 = 3;
 ///
 /// The exit status is 0 if everything is in sync, 1 if not, 2 if no proxy answers, and 3 if it is busy.
 #[derive(Debug, Args)]
-pub struct Options {
+pub struct StatusOptions {
     /// The control socket of the proxy.
     #[arg(long, value_name = "FILE", default_value = CONTROL_SOCKET)]
     socket: PathBuf,
@@ -61,10 +61,12 @@ pub struct Options {
 ///
 /// # Errors
 /// An argument is wrong, or the output cannot be written.
-pub fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub fn run(options: &StatusOptions) -> anyhow::Result<ExitCode> {
     let place = match &options.url {
-        Some(url) => Place::from_url(url, METRICS_PORT).map_err(|error| anyhow::anyhow!("--url: {error}"))?,
-        None => Place::Unix(options.socket.clone()),
+        Some(url) => {
+            ServerAddress::from_url(url, METRICS_PORT).map_err(|error| anyhow::anyhow!("--url: {error}"))?
+        }
+        None => ServerAddress::Unix(options.socket.clone()),
     };
     if let Some(service) = options.service.as_deref().filter(|service| !is_service(service)) {
         bail!("--service: `{service}` is not of the form NAMESPACE/NAME");
@@ -97,15 +99,15 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 #[derive(Debug, thiserror::Error)]
 enum Busy {
     #[error("the proxy at {0} does not answer in time")]
-    Silent(Place),
+    Silent(ServerAddress),
     #[error("the proxy at {0} cannot answer now: {1}")]
-    Refused(Place, String),
+    Refused(ServerAddress, String),
 }
 
 /// Returns what is to be printed, and whether everything is in sync.
-fn show(options: &Options, place: &Place) -> anyhow::Result<(String, bool)> {
+fn show(options: &StatusOptions, place: &ServerAddress) -> anyhow::Result<(String, bool)> {
     let answer = get(place, STATE)?;
-    let state: State = read(place, &answer)?;
+    let state: AgentState = read(place, &answer)?;
     if options.counters {
         return Ok((counters(options, place)?, state.in_sync));
     }
@@ -128,7 +130,7 @@ fn show(options: &Options, place: &Place) -> anyhow::Result<(String, bool)> {
 }
 
 /// Returns the counters of all Services, or of those of a namespace. Asks page by page.
-fn counters(options: &Options, place: &Place) -> anyhow::Result<String> {
+fn counters(options: &StatusOptions, place: &ServerAddress) -> anyhow::Result<String> {
     let namespace = options.namespace.as_ref().map(|name| format!("&namespace={name}")).unwrap_or_default();
     let (mut pages, mut after) = (Vec::<ServicePage>::new(), String::new());
     loop {
@@ -163,7 +165,7 @@ fn is_service(text: &str) -> bool {
     text.split_once('/').is_some_and(|(namespace, name)| is_name(namespace) && is_name(name))
 }
 
-fn get(place: &Place, path: &str) -> anyhow::Result<Received> {
+fn get(place: &ServerAddress, path: &str) -> anyhow::Result<Received> {
     let answer = asking::send(place, "GET", path, b"").map_err(|error| match error {
         Unanswered::Silent(place) => Busy::Silent(place).into(),
         error => anyhow::Error::new(error),
@@ -180,12 +182,12 @@ fn get(place: &Place, path: &str) -> anyhow::Result<Received> {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(place: &Place, answer: &Received) -> anyhow::Result<T> {
+fn read<T: serde::de::DeserializeOwned>(place: &ServerAddress, answer: &Received) -> anyhow::Result<T> {
     serde_json::from_slice(&answer.body).with_context(|| format!("{place} answers with something else"))
 }
 
 /// Returns the document as received, in another form.
-fn document(form: &str, place: &Place, answer: &Received) -> anyhow::Result<String> {
+fn document(form: &str, place: &ServerAddress, answer: &Received) -> anyhow::Result<String> {
     form_of(form, &read(place, answer)?)
 }
 
@@ -225,7 +227,7 @@ mod tests {
     fn a_busy_agent_is_another_error_than_none() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("s");
-        let place = Place::Unix(path.clone());
+        let place = ServerAddress::Unix(path.clone());
         assert!(!get(&place, STATE).unwrap_err().is::<Busy>());
         for (status, is_busy) in [("503 Service Unavailable", true), ("500 Internal Server Error", false)] {
             let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();

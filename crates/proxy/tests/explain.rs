@@ -14,11 +14,11 @@ use portolan_explain::{Facts, NodeView, Outcome, Question, Report, Sender, Sourc
 use portolan_model::object::Kind;
 use portolan_model::world::{Edit, Pod, Ranges, Rng, World};
 use portolan_model::{Catalog, Family, Protocol};
-use portolan_proxy::Options;
+use portolan_proxy::ProxyOptions;
 use portolan_proxy::packets::{self, Configured, NoAnswer};
 use portolan_testcluster::{Agent, Cluster, NODE, PATIENCE, at, http, logged, objects};
 use portolan_testkit::eventually;
-use portolan_web::Place;
+use portolan_web::ServerAddress;
 use serde_json::Value;
 
 /// The path of the route.
@@ -50,7 +50,7 @@ impl Agent for PortolanProxy {
 #[derive(Debug, Parser)]
 struct Line {
     #[command(flatten)]
-    options: Options,
+    options: ProxyOptions,
 }
 
 /// The values of a random world whose pods are on the node of the cluster, on another one, and on none.
@@ -199,7 +199,7 @@ fn the_agent_answers_as_its_objects_require_in_userspace_mode() {
 
 /// Returns the status and the text of an answer.
 fn send(cluster: &Cluster<PortolanProxy>, method: &str, body: &[u8]) -> (u16, String) {
-    let place = Place::Unix(cluster.control_socket());
+    let place = ServerAddress::Unix(cluster.control_socket());
     let answer = portolan_web::ask(&place, method, EXPLAIN, body).unwrap();
     (answer.status, String::from_utf8(answer.body).unwrap())
 }

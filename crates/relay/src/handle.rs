@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::commands::{Commands, SnapshotRequest};
 use crate::destination::{Destinations, Translations};
 use crate::listener::{self, Error};
-use crate::options::{Counters, Options};
+use crate::options::{Counters, RelayOptions};
 use crate::relay::Relay;
 
 /// How many requests for a snapshot wait at most. A further one replaces the oldest.
@@ -31,7 +31,7 @@ struct Inner {
     wake: Arc<OwnedFd>,
     counters: Arc<Counters>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    options: Options,
+    options: RelayOptions,
     over: Arc<AtomicBool>,
     captured_for: Arc<AtomicUsize>,
     predecessors: Mutex<Vec<Handle>>,
@@ -68,14 +68,14 @@ impl Drop for Capturing {
 /// Opens the listeners in the network namespace of this thread, and starts the relay's thread. The table of a
 /// family is empty until the first [`Handle::apply`] of it; what arrives before waits. Packets must be captured by
 /// `tproxy`.
-pub fn spawn(families: &[Family], options: Options) -> Result<Handle, Error> {
+pub fn spawn(families: &[Family], options: RelayOptions) -> Result<Handle, Error> {
     spawn_with(families, options, None)
 }
 
 /// Like [`spawn`], for any way to capture, with a lookup of the destinations of translated datagrams.
 pub fn spawn_with(
     families: &[Family],
-    options: Options,
+    options: RelayOptions,
     translations: Option<Box<dyn Translations>>,
 ) -> Result<Handle, Error> {
     let listeners = listener::open(families, &options)?;
@@ -182,7 +182,7 @@ impl Handle {
     }
 
     /// Returns the options that the relay was started with.
-    pub fn options(&self) -> &Options {
+    pub fn options(&self) -> &RelayOptions {
         &self.inner.options
     }
 

@@ -75,5 +75,5 @@ mod udp;
 pub use destination::Translations;
 pub use handle::{Capturing, Handle, spawn, spawn_with};
 pub use listener::{Error, LISTENERS, OWN_MARK};
-pub use options::{Counters, Options, Ports, raise_descriptors};
+pub use options::{Counters, Ports, RelayOptions, raise_descriptors};
 pub use table::Scope;

@@ -9,7 +9,7 @@ use portolan_sock::{SocketError, original};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
 
-use crate::{Options, Scope};
+use crate::{RelayOptions, Scope};
 
 /// The number of listeners for both families.
 pub const LISTENERS: usize = 8;
@@ -81,7 +81,7 @@ const fn listening(family: Family, capture: Capture) -> IpAddr {
 
 /// Opens the listeners of the families, in the network namespace of this thread. Another relay may have the same
 /// listeners open: the kernel distributes new connections between the two until one closes its listeners.
-pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listener>, Error> {
+pub(crate) fn open(families: &[Family], options: &RelayOptions) -> Result<Vec<Listener>, Error> {
     let ports = options.ports;
     let mut listeners = Vec::with_capacity(LISTENERS);
     for &family in families {
@@ -101,7 +101,7 @@ pub(crate) fn open(families: &[Family], options: &Options) -> Result<Vec<Listene
     Ok(listeners)
 }
 
-fn open_one(protocol: Protocol, address: SocketAddr, options: &Options) -> Result<OwnedFd, SocketError> {
+fn open_one(protocol: Protocol, address: SocketAddr, options: &RelayOptions) -> Result<OwnedFd, SocketError> {
     let family = Family::of(address.ip());
     let fd = socket(family, protocol).map_err(system("socket"))?;
     if family == Family::Ipv6 {

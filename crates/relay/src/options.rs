@@ -41,7 +41,7 @@ pub(crate) const fn can_keep_clients(capture: Capture) -> bool {
 
 /// Limits and timeouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
+pub struct RelayOptions {
     /// The ports of the listeners.
     pub ports: Ports,
     /// How packets are captured for them.
@@ -66,7 +66,7 @@ pub struct Options {
     pub flows_max: usize,
 }
 
-impl Default for Options {
+impl Default for RelayOptions {
     fn default() -> Self {
         Self {
             ports: Ports::default(),
@@ -83,7 +83,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl RelayOptions {
     /// Lowers the maxima so that `limit` descriptors suffice. A connection needs two, and a pipe for every eighth
     /// connection two more. A flow needs two: its own socket, and the socket that answers from its virtual address, which
     /// it may not share. 1024 descriptors, or half of the limit if that is less, are left to the rest of the process.
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn descriptors_suffice_for_the_maxima() {
         for limit in [64, 1024, 4096, 65_536, 1 << 20] {
-            let options = Options::default().within_descriptors(limit);
+            let options = RelayOptions::default().within_descriptors(limit);
             let pipes = options.connections_max / 8 * 2;
             let used = options.connections_max * 2 + pipes + options.flows_max * 2;
             assert!(used <= limit.saturating_sub(1024).max(limit / 2), "{limit}: {used}");

@@ -18,12 +18,12 @@ use crate::commands::{Commands, SnapshotRequest};
 use crate::deadlines::Deadlines;
 use crate::destination::Destinations;
 use crate::listener::{BACKLOG, Listener};
-use crate::options::{Counters, Options};
+use crate::options::{Counters, RelayOptions};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::{Slot, Slots};
 use crate::stream::{Tools, reset};
-use crate::table::Table;
+use crate::table::RelayTable;
 use crate::udp::{Context, Udp};
 use connection::Connection;
 
@@ -41,10 +41,10 @@ pub(crate) struct Relay {
     listeners: Vec<Listener>,
     commands: Arc<Mutex<Commands>>,
     wake: Arc<OwnedFd>,
-    options: Options,
+    options: RelayOptions,
     destinations: Destinations,
     counters: Arc<Counters>,
-    table: Table,
+    table: RelayTable,
     share: Share,
     connections: Slots<Connection>,
     udp: Udp,
@@ -70,7 +70,7 @@ pub(crate) struct Relay {
 impl Relay {
     pub(crate) fn new(
         listeners: Vec<Listener>,
-        options: Options,
+        options: RelayOptions,
         destinations: Destinations,
         counters: Arc<Counters>,
         commands: Arc<Mutex<Commands>>,
@@ -85,7 +85,7 @@ impl Relay {
             wake,
             destinations,
             counters,
-            table: Table::default(),
+            table: RelayTable::default(),
             share: Share::new(options.connections_max),
             connections: Slots::default(),
             udp: Udp::new(&options),

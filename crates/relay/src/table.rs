@@ -28,7 +28,7 @@ pub struct ServiceId(Slot);
 
 /// All Service ports of both families.
 #[derive(Debug, Default)]
-pub struct Table {
+pub struct RelayTable {
     services: Slots<Service>,
     names: HashMap<(Family, Arc<ServicePortName>), ServiceId>,
     addresses: HashMap<(Protocol, SocketAddr), ServiceId>,
@@ -54,7 +54,7 @@ struct Service {
     flows: usize,
 }
 
-impl Table {
+impl RelayTable {
     /// Applies a change. Returns the Service port if connections may have an endpoint that the change removes.
     pub fn apply(&mut self, change: &Change) -> Option<ServiceId> {
         let key = (change.family, change.name.clone());

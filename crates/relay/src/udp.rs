@@ -16,11 +16,11 @@ use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
 use crate::listener::{Listener, bind_to_client, is_shortage, loopback, mark_own, socket};
-use crate::options::{Counters, Options, can_keep_clients};
+use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::Slot;
-use crate::table::{Scope, ServiceId, Table};
+use crate::table::{RelayTable, Scope, ServiceId};
 
 /// Datagrams read from one socket before other events are handled.
 const DATAGRAMS: usize = 64;
@@ -58,7 +58,7 @@ struct Reply {
 }
 
 impl Udp {
-    pub(crate) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &RelayOptions) -> Self {
         Self {
             flows: Flows::new(options.udp_idle),
             replies: HashMap::new(),
@@ -134,7 +134,7 @@ impl Udp {
     }
 
     /// Ends idle flows.
-    pub(crate) fn expire(&mut self, table: &mut Table, counters: &Counters, now: Instant) {
+    pub(crate) fn expire(&mut self, table: &mut RelayTable, counters: &Counters, now: Instant) {
         while let Some((key, flow)) = self.flows.take_idle(now) {
             self.give_back(key, &flow, table, counters);
         }
@@ -259,13 +259,13 @@ impl Udp {
         }
     }
 
-    fn end(&mut self, id: FlowId, table: &mut Table, counters: &Counters) {
+    fn end(&mut self, id: FlowId, table: &mut RelayTable, counters: &Counters) {
         if let Some((key, flow)) = self.flows.remove(id) {
             self.give_back(key, &flow, table, counters);
         }
     }
 
-    fn give_back(&mut self, (_, destination): Key, flow: &Flow, table: &mut Table, counters: &Counters) {
+    fn give_back(&mut self, (_, destination): Key, flow: &Flow, table: &mut RelayTable, counters: &Counters) {
         self.share.give_back();
         table.let_go(flow.service);
         Counters::uncount(&counters.flows_open);
@@ -292,10 +292,10 @@ fn at(listeners: &[Listener], here: SocketAddr) -> Option<&Listener> {
 
 /// What the handling of a datagram needs.
 pub(crate) struct Context<'a> {
-    pub(crate) table: &'a mut Table,
+    pub(crate) table: &'a mut RelayTable,
     pub(crate) destinations: &'a mut Destinations,
     pub(crate) poller: &'a Poller,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a RelayOptions,
     pub(crate) counters: &'a Counters,
     pub(crate) now: Instant,
 }

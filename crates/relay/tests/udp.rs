@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use portolan_model::{Family, Protocol};
-use portolan_relay::Options;
+use portolan_relay::RelayOptions;
 use portolan_testkit::{Namespace, eventually};
 
 use support::{Bed, PATIENCE};
@@ -57,7 +57,7 @@ fn ask(client: &UdpSocket, text: &[u8]) -> Vec<u8> {
 
 #[test]
 fn datagrams_that_arrive_before_the_table_wait_for_it() {
-    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
     let backend = echo(&bed, b'a');
     let client = client(&bed);
     for number in 0..20 {
@@ -73,7 +73,7 @@ fn datagrams_that_arrive_before_the_table_wait_for_it() {
 
 #[test]
 fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
-    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
     let mut backends = [echo(&bed, b'a'), echo(&bed, b'b')];
     backends.sort_unstable();
     bed.backends(&backends);
@@ -96,7 +96,7 @@ fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
 
 #[test]
 fn an_icmp_error_ends_a_flow_and_another_backend_gets_the_next_datagram() {
-    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
     let gone = socket(&bed).local_addr().unwrap();
     bed.backends(&[gone]);
     let client = client(&bed);
@@ -124,7 +124,7 @@ fn every_way_of_being_unreachable_ends_a_flow() {
         (Family::Ipv6, "ip6", &["no-route", "addr-unreachable", "port-unreachable", "admin-prohibited"]),
     ];
     for (family, table, ways) in WAYS {
-        let mut bed = Bed::with(family, Protocol::Udp, Options::default());
+        let mut bed = Bed::with(family, Protocol::Udp, RelayOptions::default());
         bed.namespace.output("nft", &[&format!("add table {table} t")]).unwrap();
         let chain = format!("add chain {table} t c {{ type filter hook input priority 0; }}");
         bed.namespace.output("nft", &[&chain]).unwrap();
@@ -150,7 +150,7 @@ fn every_way_of_being_unreachable_ends_a_flow() {
 
 #[test]
 fn a_datagram_longer_than_the_path_mtu_ends_no_flow() {
-    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
     let [router, far] = ["router", "far"].map(|name| Namespace::new(name).unwrap());
     let (to_relay, to_far) = (bed.namespace.path(), far.path());
     let links = format!(
@@ -189,7 +189,7 @@ fn a_datagram_longer_than_the_path_mtu_ends_no_flow() {
 
 #[test]
 fn a_removed_endpoint_gets_no_more_datagrams() {
-    let mut bed = Bed::new(Protocol::Udp, Options::default());
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
     bed.backends(&[echo(&bed, b'a')]);
     let client = client(&bed);
     assert_eq!(ask(&client, b"x"), b"ax");
@@ -200,7 +200,7 @@ fn a_removed_endpoint_gets_no_more_datagrams() {
 #[test]
 fn ten_thousand_clients_and_then_none() {
     const MANY: usize = 10_000;
-    let options = Options { udp_idle: Duration::from_secs(15), ..Options::default() };
+    let options = RelayOptions { udp_idle: Duration::from_secs(15), ..RelayOptions::default() };
     let mut bed = Bed::new(Protocol::Udp, options);
     bed.backends(&[echo(&bed, b'a'), echo(&bed, b'b'), echo(&bed, b'c')]);
     // The clients run one after the other, each with a socket of its own. For the relay, their flows exist at the same
@@ -222,7 +222,7 @@ fn ten_thousand_clients_and_then_none() {
 
 #[test]
 fn flows_are_bounded() {
-    let mut bed = Bed::new(Protocol::Udp, Options { flows_max: 10, ..Options::default() });
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions { flows_max: 10, ..RelayOptions::default() });
     bed.backends(&[echo(&bed, b'a')]);
     let clients: Vec<UdpSocket> = (0..20).map(|_| client(&bed)).collect();
     for client in &clients {

@@ -25,7 +25,7 @@ pub use portolan_addons::{AddonError, AddonsConfig, Forward, HealthChecks, Names
 pub use portolan_api::{
     AllocationScope, AllocatorMetrics, Api, ApiConfig, ApiError, Blocking, CauseReason, ConfigError,
     DeleteOptions, Effect, FieldError, FieldManager, LoadBalancerRanges, NodePortRange, NodePortRangeError,
-    Outcome, Part, Preconditions, Propagation, ServiceRanges, Target, WriteOptions, audit,
+    Part, Preconditions, Propagation, ServiceRanges, Target, WriteOptions, WriteResult, audit,
 };
 pub use portolan_controllers::manifests;
 pub use portolan_controllers::{ControllersConfig, OwnNode, RepairCounters, RepairMetrics, repair_once};

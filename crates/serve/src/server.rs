@@ -67,7 +67,7 @@ pub use self::release::ReleaseMemory;
 use self::{
     accept::Clients,
     allocation::Allocation,
-    connection::Shared,
+    connection::ConnectionContext,
     gate::{Gate, Loading, Parts},
     places::Places,
     release::{CONNECTION, Freed},
@@ -299,7 +299,7 @@ async fn serve_api(
     });
     let mut listening = Listening {
         clients: Clients::new(&limits, Arc::clone(&gate.requests)),
-        shared: Arc::new(Shared {
+        shared: Arc::new(ConnectionContext {
             gate,
             security,
             limits: limits.clone(),
@@ -400,7 +400,7 @@ impl Drop for FreedAtEnd {
 struct Listening {
     listener: TcpListener,
     clients: Clients,
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionContext>,
     stopping: watch::Receiver<bool>,
     tasks: JoinSet<()>,
     freed: Freed,

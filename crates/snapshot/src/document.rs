@@ -8,7 +8,7 @@ use portolan_model::Family;
 use portolan_model::catalog;
 use portolan_node::time::rfc3339;
 use portolan_recorder::{Entry, Record};
-use portolan_status::State;
+use portolan_status::AgentState;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -31,7 +31,7 @@ pub struct Snapshot<O = Vec<Value>, R = Vec<Recorded>> {
     /// When the agent made its part, in RFC 3339.
     pub time: String,
     /// The state document, with the configuration in effect.
-    pub state: State,
+    pub state: AgentState,
     /// The node.
     pub node: Node,
     /// Where the agent reaches the API server. No Service gets these addresses and ports.

@@ -89,7 +89,7 @@ pub struct Known<T> {
 pub struct At {
     /// Where it is.
     #[serde(flatten)]
-    pub place: Place,
+    pub place: FrontendAddress,
     /// What passed, if the mode counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counters: Option<Passed>,
@@ -101,7 +101,7 @@ pub struct At {
 /// The place of a frontend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum Place {
+pub enum FrontendAddress {
     /// A cluster IP and port.
     ClusterIp(SocketAddr),
     /// An external IP and port.
@@ -316,14 +316,18 @@ impl From<ObservedFrontend> for At {
     fn from(ObservedFrontend { place, counters, refused }: ObservedFrontend) -> Self {
         let at = SocketAddr::new;
         let place = match place {
-            ObservedPlace::Frontend(Frontend::ClusterIp(ip, port)) => Place::ClusterIp(at(ip, port)),
-            ObservedPlace::Frontend(Frontend::ExternalIp(ip, port)) => Place::ExternalIp(at(ip, port)),
-            ObservedPlace::Frontend(Frontend::LoadBalancerIp(ip, port)) => {
-                Place::LoadBalancerIp(at(ip, port))
+            ObservedPlace::Frontend(Frontend::ClusterIp(ip, port)) => {
+                FrontendAddress::ClusterIp(at(ip, port))
             }
-            ObservedPlace::Frontend(Frontend::NodePort(port)) => Place::NodePort(port),
-            ObservedPlace::Address(socket) => Place::Address(socket),
-            ObservedPlace::NodePortAt(socket) => Place::NodePortAt(socket),
+            ObservedPlace::Frontend(Frontend::ExternalIp(ip, port)) => {
+                FrontendAddress::ExternalIp(at(ip, port))
+            }
+            ObservedPlace::Frontend(Frontend::LoadBalancerIp(ip, port)) => {
+                FrontendAddress::LoadBalancerIp(at(ip, port))
+            }
+            ObservedPlace::Frontend(Frontend::NodePort(port)) => FrontendAddress::NodePort(port),
+            ObservedPlace::Address(socket) => FrontendAddress::Address(socket),
+            ObservedPlace::NodePortAt(socket) => FrontendAddress::NodePortAt(socket),
         };
         Self { place, counters: counters.map(Passed::from), refused: refused.into() }
     }
@@ -334,12 +338,12 @@ impl From<At> for ObservedFrontend {
         let frontend =
             |of: fn(IpAddr, u16) -> Frontend, at: SocketAddr| ObservedPlace::Frontend(of(at.ip(), at.port()));
         let place = match place {
-            Place::ClusterIp(at) => frontend(Frontend::ClusterIp, at),
-            Place::ExternalIp(at) => frontend(Frontend::ExternalIp, at),
-            Place::LoadBalancerIp(at) => frontend(Frontend::LoadBalancerIp, at),
-            Place::NodePort(port) => ObservedPlace::Frontend(Frontend::NodePort(port)),
-            Place::Address(at) => ObservedPlace::Address(at),
-            Place::NodePortAt(at) => ObservedPlace::NodePortAt(at),
+            FrontendAddress::ClusterIp(at) => frontend(Frontend::ClusterIp, at),
+            FrontendAddress::ExternalIp(at) => frontend(Frontend::ExternalIp, at),
+            FrontendAddress::LoadBalancerIp(at) => frontend(Frontend::LoadBalancerIp, at),
+            FrontendAddress::NodePort(port) => ObservedPlace::Frontend(Frontend::NodePort(port)),
+            FrontendAddress::Address(at) => ObservedPlace::Address(at),
+            FrontendAddress::NodePortAt(at) => ObservedPlace::NodePortAt(at),
         };
         Self { place, counters: counters.map(Counters::from), refused: refused.into() }
     }

@@ -149,7 +149,7 @@ fn commit(commit: &Commit) -> String {
 #[cfg(test)]
 mod tests {
     use portolan_recorder::Drift;
-    use portolan_status::{Agent, Moment, Objects, Problem, State};
+    use portolan_status::{Agent, AgentState, Moment, Objects, Problem};
     use serde_json::json;
 
     use super::*;
@@ -220,7 +220,7 @@ mod tests {
         let records = entries().into_iter().zip(40..).map(record).collect();
         let snapshot = Snapshot {
             time: "2026-01-31T12:00:01Z".into(),
-            state: State {
+            state: AgentState {
                 agent: Agent {
                     version: "v1".into(),
                     started: Moment { at: "2026-01-31T11:00:00Z".into(), age_seconds: 3_601.0 },
@@ -229,7 +229,7 @@ mod tests {
                 mode: "nftables".into(),
                 objects: Objects { services: 2, endpoint_slices: 3, ..Objects::default() },
                 problems: vec![Problem { code: "x".into(), text: "a watch is silent".into() }],
-                ..State::default()
+                ..AgentState::default()
             },
             node: Node { name: "node-1".into(), ..Node::default() },
             kernel: Kernel { release: "6.1.0".into(), machine: "x86_64".into(), ..Kernel::default() },

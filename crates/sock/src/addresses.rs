@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use crate::{Protocol, Socket, SocketError, retry_on_change};
-use portolan_wire::route::{self, Event, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS};
+use portolan_wire::route::{self, GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS, RouteEvent};
 
 /// `AF_UNSPEC`: both families.
 const BOTH_FAMILIES: u8 = 0;
@@ -33,7 +33,8 @@ impl Addresses {
     pub fn changed(&mut self) -> Result<bool, SocketError> {
         let (device, mut others) = (self.device, BTreeSet::new());
         let received = self.events.receive(|frame| {
-            if let Event::NewAddress(address) | Event::DeleteAddress(address) = Event::decode(frame)?
+            if let RouteEvent::NewAddress(address) | RouteEvent::DeleteAddress(address) =
+                RouteEvent::decode(frame)?
                 && Some(address.index) != device
             {
                 others.insert(address.index);
@@ -86,7 +87,7 @@ pub fn list_with_devices_except(ignored: &str) -> Result<Vec<(IpAddr, String)>, 
     retry_on_change(|| {
         let mut names = BTreeMap::new();
         socket.dump(&mut route::links(), |frame| {
-            if let Event::NewLink(link) = Event::decode(frame)?
+            if let RouteEvent::NewLink(link) = RouteEvent::decode(frame)?
                 && link.name != ignored
             {
                 names.insert(link.index, link.name);
@@ -95,7 +96,7 @@ pub fn list_with_devices_except(ignored: &str) -> Result<Vec<(IpAddr, String)>, 
         })?;
         let mut addresses = BTreeSet::new();
         socket.dump(&mut route::addresses(BOTH_FAMILIES), |frame| {
-            if let Event::NewAddress(address) = Event::decode(frame)?
+            if let RouteEvent::NewAddress(address) = RouteEvent::decode(frame)?
                 && let Some(name) = names.get(&address.index)
             {
                 addresses.insert((address.local, name.clone()));
@@ -111,7 +112,7 @@ pub fn device_index(socket: &mut Socket, name: &str) -> Result<Option<u32>, Sock
     retry_on_change(|| {
         let mut found = None;
         socket.dump(&mut route::links(), |frame| {
-            if let Event::NewLink(link) = Event::decode(frame)?
+            if let RouteEvent::NewLink(link) = RouteEvent::decode(frame)?
                 && link.name == name
             {
                 found = Some(link.index);
@@ -126,7 +127,7 @@ pub fn device_index(socket: &mut Socket, name: &str) -> Result<Option<u32>, Sock
 fn list_but(socket: &mut Socket, device: Option<u32>) -> Result<Vec<IpAddr>, SocketError> {
     let mut addresses = Vec::new();
     socket.dump(&mut route::addresses(BOTH_FAMILIES), |frame| {
-        if let Event::NewAddress(address) = Event::decode(frame)?
+        if let RouteEvent::NewAddress(address) = RouteEvent::decode(frame)?
             && Some(address.index) != device
         {
             addresses.push(address.local);

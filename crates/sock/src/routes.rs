@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 
 use portolan_wire::Request;
 use portolan_wire::route::path::{self, Path};
-use portolan_wire::route::{self, Event};
+use portolan_wire::route::{self, RouteEvent};
 
 use crate::{Protocol, Socket, SocketError, retry_on_change};
 
@@ -33,7 +33,7 @@ impl Routes {
         let names = retry_on_change(|| {
             let mut names = BTreeMap::new();
             socket.dump(&mut route::links(), |frame| {
-                if let Event::NewLink(link) = Event::decode(frame)? {
+                if let RouteEvent::NewLink(link) = RouteEvent::decode(frame)? {
                     names.insert(link.index, link.name);
                 }
                 Ok(())

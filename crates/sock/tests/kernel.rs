@@ -28,7 +28,7 @@ mod transactions;
 use portolan_sock::namespace::in_new_network_namespace;
 use portolan_sock::{Protocol, Socket, SocketError};
 use portolan_wire::nftables::{
-    BaseChain, Chain, ChainType, Event, Family, Hook, IfExists, Policy, Table, Transaction,
+    BaseChain, Chain, ChainType, Family, Hook, IfExists, NftTable, NftablesEvent, Policy, Transaction,
 };
 use portolan_wire::{DecodeError, Frame, Request};
 
@@ -63,13 +63,13 @@ fn list<T>(
 }
 
 fn event<T>(
-    pick: impl Fn(Event<'_>) -> Option<T>,
+    pick: impl Fn(NftablesEvent<'_>) -> Option<T>,
 ) -> impl FnMut(&Frame<'_>) -> Result<Option<T>, DecodeError> {
-    move |frame| Event::decode(frame).map(&pick)
+    move |frame| NftablesEvent::decode(frame).map(&pick)
 }
 
 fn new_table(transaction: &mut Transaction, family: Family) {
-    transaction.new_table(&Table::new(family, TABLE), IfExists::Fail);
+    transaction.new_table(&NftTable::new(family, TABLE), IfExists::Fail);
 }
 
 fn base_chain(family: Family, name: &str, kind: ChainType, hook: Hook, priority: i32) -> Chain {

@@ -5,12 +5,12 @@ pub(crate) mod event;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub use event::{Event, What};
+pub use event::{RecordedEvent, What};
 
 /// What the agent does and has done, without single Services.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct State {
+pub struct AgentState {
     /// [`VERSION`](crate::VERSION).
     pub version: u32,
     /// When the document was made, in RFC 3339.
@@ -147,7 +147,7 @@ pub struct Family {
     /// The last failures, the newest first.
     pub failures: Vec<Sync>,
     /// The last comparisons, repairs, replacements and failures, the newest first.
-    pub events: Vec<Event>,
+    pub events: Vec<RecordedEvent>,
     /// What was done since the start.
     pub totals: Totals,
     /// Changes of the rules by other programs.

@@ -1,4 +1,4 @@
-//! What the node agent says about itself: the state document ([`State`]), Services as they are programmed
+//! What the node agent says about itself: the state document ([`AgentState`]), Services as they are programmed
 //! ([`ServicePage`]), what is wrong ([`problems`]), both documents as text ([`text`]), the live view of a terminal
 //! ([`live`]), and the web page that shows them ([`page`]).
 //!
@@ -24,8 +24,8 @@ mod tests;
 pub mod text;
 
 pub use document::{
-    Agent, Conntrack, Drift, Event, Family, Health, Moment, Objects, Problem, RefusedPort, Relay, State,
-    Sync, Totals, Watch, What,
+    Agent, AgentState, Conntrack, Drift, Family, Health, Moment, Objects, Problem, RecordedEvent,
+    RefusedPort, Relay, Sync, Totals, Watch, What,
 };
 pub use services::{
     Candidate, Choice, Counters, Endpoint, Frontend, Passed, Refused, Service, ServicePage, ServicePort,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::format::{age, columns, one_line, percent, short};
-use crate::{Event, Family, State, Sync, text};
+use crate::{AgentState, Family, RecordedEvent, Sync, text};
 
 /// Seconds over which rates are measured.
 const SPAN: f64 = 60.0;
@@ -56,7 +56,7 @@ pub struct Rates {
 
 impl Rates {
     /// Adds a document that came at this time, in seconds of any clock that does not go back.
-    pub fn add(&mut self, at: f64, state: &State) {
+    pub fn add(&mut self, at: f64, state: &AgentState) {
         if self.started != state.agent.started.at {
             // Another process counts from 0.
             self.seen.clear();
@@ -83,7 +83,7 @@ impl Rates {
 
 /// Returns the lines of a screen. `lost` says why there is no newer document.
 pub fn screen(
-    state: &State,
+    state: &AgentState,
     rates: &Rates,
     lost: Option<&str>,
     (width, height): (usize, usize),
@@ -114,7 +114,7 @@ pub fn screen(
     if event_rows > 0 {
         lines.push(Line::default());
         lines.push(line(Look::Head, "Events".into()));
-        let row = |(family, event): &(&Family, &Event)| {
+        let row = |(family, event): &(&Family, &RecordedEvent)| {
             let times = if event.times > 1 { format!(" ({} times)", event.times) } else { String::new() };
             vec![age(event.at.age_seconds), family.family.clone(), format!("{}{times}", event.text)]
         };
@@ -157,7 +157,7 @@ fn fitting(text: &str, width: usize) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(width).collect()
 }
 
-fn headline(state: &State) -> Line {
+fn headline(state: &AgentState) -> Line {
     let (node, mode) = (&state.agent.node, text::mode(state));
     if state.in_sync {
         let since = text::compared(state).map(|since| format!(", compared {} ago", age(since)));
@@ -166,7 +166,7 @@ fn headline(state: &State) -> Line {
     line(Look::Bad, format!("{node}: NOT IN SYNC: the kernel may lack changes of Services ({mode})"))
 }
 
-fn facts(state: &State, rates: &Rates) -> Vec<String> {
+fn facts(state: &AgentState, rates: &Rates) -> Vec<String> {
     let rate = rates.per_minute().map_or_else(
         || "no rates yet".to_owned(),
         |(syncs, changes)| format!("{changes:.1} changes/min, {syncs:.1} syncs/min"),
@@ -191,7 +191,7 @@ fn facts(state: &State, rates: &Rates) -> Vec<String> {
     lines
 }
 
-fn families(state: &State) -> Vec<Vec<String>> {
+fn families(state: &AgentState) -> Vec<Vec<String>> {
     let head = ["FAMILY", "STATE", "SINCE", "SERVICES", "PORTS", "ENDPOINTS", "LOCAL", "WAITING", "DRIFT"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(state.families.iter().map(|family| {
@@ -246,7 +246,7 @@ fn bar(sync: &Sync) -> char {
 }
 
 /// Returns the newest syncs and failures below their heading, in this number of rows.
-fn syncs(state: &State, rows: usize) -> Vec<Line> {
+fn syncs(state: &AgentState, rows: usize) -> Vec<Line> {
     let mut all = text::newest_syncs(state);
     if rows == 0 || all.is_empty() {
         return Vec::new();
@@ -262,7 +262,7 @@ fn syncs(state: &State, rows: usize) -> Vec<Line> {
 
 /// Returns one kind of record of all families, the newest first.
 fn newest<'a, T>(
-    state: &'a State,
+    state: &'a AgentState,
     of: impl Fn(&'a Family) -> &'a Vec<T>,
     seconds: impl Fn(&T) -> f64,
 ) -> Vec<(&'a Family, &'a T)> {

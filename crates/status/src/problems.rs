@@ -1,7 +1,7 @@
 //! What is wrong, derived from the other parts of a state document.
 
 use crate::format::{age, one_line, percent};
-use crate::{Family, Problem, State};
+use crate::{AgentState, Family, Problem};
 
 /// The first complete state is not known, or not programmed.
 pub const NOT_READY: &str = "notReady";
@@ -43,7 +43,7 @@ const SILENT: f64 = 15.0 * 60.0;
 const DRIFT_IS_RECENT: f64 = 10.0 * 60.0;
 
 /// Fills in `in_sync` and `problems` from the other fields.
-pub fn judge(state: &mut State) {
+pub fn judge(state: &mut AgentState) {
     state.in_sync = state.engine_answered
         && state.health.ready
         && !state.families.is_empty()
@@ -52,7 +52,7 @@ pub fn judge(state: &mut State) {
 }
 
 /// Returns what is wrong, the most important first.
-fn all(state: &State) -> Vec<Problem> {
+fn all(state: &AgentState) -> Vec<Problem> {
     let mut found = Vec::new();
     let mut add = |code: &str, text: String| found.push(Problem { code: code.to_owned(), text });
     if !state.engine_answered {

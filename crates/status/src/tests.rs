@@ -43,15 +43,15 @@ fn family(name: &str) -> Family {
         local_endpoints: 100,
         ports_without_endpoints: 2,
         syncs: vec![sync(12.0), start],
-        events: vec![Event::new(What::Compared("start"), moment(7_400.0), 1)],
+        events: vec![RecordedEvent::new(What::Compared("start"), moment(7_400.0), 1)],
         totals: Totals { syncs: 2, failures: 0, changed: 245 },
         ..Family::default()
     }
 }
 
 /// Returns the state of an agent without problems.
-pub(crate) fn good() -> State {
-    let mut state = State {
+pub(crate) fn good() -> AgentState {
+    let mut state = AgentState {
         version: VERSION,
         time: "2026-03-01T10:00:00Z".into(),
         agent: Agent {
@@ -72,14 +72,14 @@ pub(crate) fn good() -> State {
             Watch { resource: "servicecidrs".into(), age_seconds: Some(40.0) },
         ],
         conntrack: Some(Conntrack { entries: 1_000, max: 131_072 }),
-        ..State::default()
+        ..AgentState::default()
     };
     problems::judge(&mut state);
     state
 }
 
 /// Returns the state of an agent with every problem.
-pub(crate) fn bad() -> State {
+pub(crate) fn bad() -> AgentState {
     let mut state = good();
     state.mode = "userspace".into();
     state.capture = Some("tproxy".into());
@@ -130,7 +130,7 @@ fn the_text_of_an_agent_with_every_problem() {
 
 #[test]
 fn the_text_of_an_agent_that_has_just_been_started() {
-    let mut state = State {
+    let mut state = AgentState {
         health: Health {
             healthy: true,
             waiting_for: vec!["the list of Services".into(), "the list of EndpointSlices".into()],
@@ -162,7 +162,7 @@ fn every_code_occurs_and_is_on_the_page() {
 
 #[test]
 fn each_part_decides_whether_all_is_in_sync() {
-    type Change = fn(&mut State);
+    type Change = fn(&mut AgentState);
     let changes: [(&str, Change); 4] = [
         ("a family", |state| state.families[1].sync = "comparing".into()),
         ("no family", |state| state.families.clear()),
@@ -293,7 +293,7 @@ fn the_text_of_services() {
 #[test]
 fn the_documents_are_read_as_written_and_names_are_stable() {
     let written = serde_json::to_string(&bad()).unwrap();
-    assert_eq!(serde_json::from_str::<State>(&written).unwrap(), bad());
+    assert_eq!(serde_json::from_str::<AgentState>(&written).unwrap(), bad());
     let written = serde_json::to_string(&page()).unwrap();
     assert_eq!(serde_json::from_str::<ServicePage>(&written).unwrap(), page());
     let mut short = bad();
@@ -304,7 +304,7 @@ fn the_documents_are_read_as_written_and_names_are_stable() {
     insta::assert_snapshot!("state_as_json", serde_json::to_string_pretty(&short).unwrap());
     insta::assert_snapshot!("services_as_json", serde_json::to_string_pretty(&page()).unwrap());
     // Documents of other versions have more or fewer fields.
-    let other: State = serde_json::from_str(r#"{"version":2,"inSync":true,"colour":"red"}"#).unwrap();
+    let other: AgentState = serde_json::from_str(r#"{"version":2,"inSync":true,"colour":"red"}"#).unwrap();
     assert!(other.in_sync && other.version == 2 && other.families.is_empty());
 }
 

@@ -3,7 +3,7 @@
 use crate::counters;
 use crate::document::event;
 use crate::format::{age, columns, one_line, percent, short};
-use crate::{Candidate, Family, ServicePage, ServicePort, State, Sync};
+use crate::{AgentState, Candidate, Family, ServicePage, ServicePort, Sync};
 
 /// How many syncs are shown.
 const SYNCS: usize = 6;
@@ -11,7 +11,7 @@ const SYNCS: usize = 6;
 const REFUSED: usize = 10;
 
 /// Returns the state as lines: whether everything is in sync, problems, numbers, families, and the last syncs.
-pub fn state(state: &State) -> Vec<String> {
+pub fn state(state: &AgentState) -> Vec<String> {
     let mut lines = vec![headline(state)];
     if !state.problems.is_empty() {
         lines.extend([String::new(), "Problems".to_owned()]);
@@ -54,7 +54,7 @@ pub fn services(page: &ServicePage) -> Vec<String> {
     lines
 }
 
-fn headline(state: &State) -> String {
+fn headline(state: &AgentState) -> String {
     let mode = mode(state);
     if state.in_sync {
         let since = compared(state).map(|since| format!(", compared {} ago", age(since))).unwrap_or_default();
@@ -64,17 +64,17 @@ fn headline(state: &State) -> String {
 }
 
 /// Returns the seconds since the last comparison.
-pub(crate) fn compared(state: &State) -> Option<f64> {
+pub(crate) fn compared(state: &AgentState) -> Option<f64> {
     let since = state.families.iter().filter_map(|family| family.since.as_ref());
     since.map(|since| since.age_seconds).min_by(f64::total_cmp)
 }
 
-pub(crate) fn mode(state: &State) -> String {
+pub(crate) fn mode(state: &AgentState) -> String {
     let capture = state.capture.as_ref().map(|capture| format!(" by {capture}")).unwrap_or_default();
     format!("mode {}{capture}", state.mode)
 }
 
-fn facts(state: &State) -> Vec<String> {
+fn facts(state: &AgentState) -> Vec<String> {
     let agent = &state.agent;
     let mut rows = vec![
         row("node", &agent.node),
@@ -121,7 +121,7 @@ fn row(name: &str, value: &str) -> Vec<String> {
     vec![name.to_owned(), value.to_owned()]
 }
 
-pub(crate) fn health(state: &State) -> String {
+pub(crate) fn health(state: &AgentState) -> String {
     let health = &state.health;
     let word = |yes: bool, good: &str, bad: &str| if yes { good } else { bad }.to_owned();
     let words = [
@@ -132,7 +132,7 @@ pub(crate) fn health(state: &State) -> String {
     words.join(", ")
 }
 
-pub(crate) fn objects(state: &State) -> String {
+pub(crate) fn objects(state: &AgentState) -> String {
     let objects = &state.objects;
     let mut text = format!("{} Services, {} EndpointSlices", objects.services, objects.endpoint_slices);
     let pending = objects.pending_services.saturating_add(objects.pending_endpoint_slices);
@@ -142,7 +142,7 @@ pub(crate) fn objects(state: &State) -> String {
     text
 }
 
-fn families(state: &State) -> Vec<String> {
+fn families(state: &AgentState) -> Vec<String> {
     let head = ["FAMILY", "MODE", "STATE", "SINCE", "SERVICES", "PORTS", "ENDPOINTS", "WAITING", "DRIFT"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(state.families.iter().map(|family| {
@@ -181,7 +181,7 @@ fn family_mode(family: &Family) -> String {
     text
 }
 
-fn refused(state: &State) -> Vec<String> {
+fn refused(state: &AgentState) -> Vec<String> {
     let mut lines = Vec::new();
     for family in state.families.iter().filter(|family| family.refused_count > 0) {
         lines.push(String::new());
@@ -195,7 +195,7 @@ fn refused(state: &State) -> Vec<String> {
 }
 
 /// Returns the newest commits and failures of all families as lines.
-fn syncs(state: &State) -> Vec<String> {
+fn syncs(state: &AgentState) -> Vec<String> {
     let mut all = newest_syncs(state);
     if all.is_empty() {
         return Vec::new();
@@ -207,7 +207,7 @@ fn syncs(state: &State) -> Vec<String> {
 }
 
 /// Returns the commits and failures of all families, the newest first.
-pub(crate) fn newest_syncs(state: &State) -> Vec<(&Family, &Sync)> {
+pub(crate) fn newest_syncs(state: &AgentState) -> Vec<(&Family, &Sync)> {
     let of = |family| move |sync| (family, sync);
     let mut all: Vec<(&Family, &Sync)> = state
         .families

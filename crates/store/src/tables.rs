@@ -17,7 +17,7 @@ use crate::{Change, Changes, Expired, History, Scope, Snapshot, StoredObject};
 pub(crate) struct Tables {
     revision: u64,
     limits: History,
-    resources: [Table; Resource::ALL.len()],
+    resources: [KindTable; Resource::ALL.len()],
 }
 
 /// A change that the history has dropped.
@@ -29,7 +29,7 @@ pub(crate) struct Dropped {
 
 /// Objects of one resource.
 #[derive(Debug, Default)]
-struct Table {
+struct KindTable {
     objects: BTreeSet<ByKey>,
     history: VecDeque<Change>,
     /// Bytes of superseded objects, which only the history keeps.
@@ -45,7 +45,7 @@ struct ByKey(Arc<StoredObject>);
 impl Tables {
     /// Creates empty tables. The last revision is `revision`, and the history begins after it.
     pub(crate) fn new(limits: History, revision: u64) -> Self {
-        let resources = std::array::from_fn(|_| Table { compacted: revision, ..Table::default() });
+        let resources = std::array::from_fn(|_| KindTable { compacted: revision, ..KindTable::default() });
         Self { revision, limits, resources }
     }
 
@@ -161,12 +161,12 @@ impl Tables {
         Ok(Changes { changes, through: if complete { self.revision } else { last } })
     }
 
-    fn table(&self, resource: Resource) -> Option<&Table> {
+    fn table(&self, resource: Resource) -> Option<&KindTable> {
         self.resources.get(resource.index())
     }
 }
 
-impl Table {
+impl KindTable {
     fn get(&self, key: &str) -> Option<Arc<StoredObject>> {
         self.objects.get(key).map(|object| Arc::clone(&object.0))
     }

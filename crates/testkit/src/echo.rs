@@ -37,12 +37,12 @@ pub struct EchoServer {
 }
 
 /// The address of a responder: namespace ID, protocol, address and port.
-type Place = (u64, Protocol, SocketAddr);
+type BoundAddress = (u64, Protocol, SocketAddr);
 
 enum Order {
-    Open(Vec<(Place, OwnedFd)>),
+    Open(Vec<(BoundAddress, OwnedFd)>),
     /// A message is sent to the sender when the address is closed.
-    Close(Place, mpsc::Sender<()>),
+    Close(BoundAddress, mpsc::Sender<()>),
 }
 
 impl EchoServer {
@@ -164,9 +164,9 @@ struct Responder {
 }
 
 enum Source {
-    Listener(Place, OwnedFd),
-    Connection(Place, OwnedFd),
-    Datagrams(Place, OwnedFd),
+    Listener(BoundAddress, OwnedFd),
+    Connection(BoundAddress, OwnedFd),
+    Datagrams(BoundAddress, OwnedFd),
     /// One raw socket for all ports of an address.
     Raw {
         namespace: u64,
@@ -209,7 +209,7 @@ impl Responder {
         }
     }
 
-    fn open(&mut self, place: Place, fd: OwnedFd) {
+    fn open(&mut self, place: BoundAddress, fd: OwnedFd) {
         let (namespace, protocol, at) = place;
         match protocol {
             Protocol::Tcp => self.watch(Source::Listener(place, fd)),
@@ -234,7 +234,7 @@ impl Responder {
         })
     }
 
-    fn close(&mut self, place: Place) {
+    fn close(&mut self, place: BoundAddress) {
         let (namespace, protocol, at) = place;
         if protocol == Protocol::Sctp {
             if let Some(ports) = self.raw_ports(namespace, at.ip()) {
@@ -298,7 +298,7 @@ fn silence(protocol: Protocol, at: SocketAddr, fd: &OwnedFd) {
     };
 }
 
-fn accept_all(place: Place, listener: &OwnedFd) -> Vec<Source> {
+fn accept_all(place: BoundAddress, listener: &OwnedFd) -> Vec<Source> {
     let mut accepted = Vec::new();
     while let Ok((fd, peer)) = acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
         let Some(Ok(peer)) = peer.map(SocketAddr::try_from) else { continue };

@@ -21,7 +21,7 @@ use portolan_testkit::{Namespace, Probe, ProbeResult, World, eventually};
 use serde_json::json;
 
 use crate::mode::{Mode, ModeOptions, Plane};
-use crate::{Place, Sender};
+use crate::{Sender, SenderLocation};
 
 /// Name of the node that runs the data plane. Its zone is `a`.
 pub const NODE_NAME: &str = "n1";
@@ -249,7 +249,12 @@ impl Cluster {
             wait_for_address(&namespace, address);
         }
         self.more_node_addresses.extend(addresses);
-        self.senders.push(Sender { name: name.to_owned(), namespace, addresses, place: Place::Node });
+        self.senders.push(Sender {
+            name: name.to_owned(),
+            namespace,
+            addresses,
+            place: SenderLocation::Node,
+        });
     }
 
     /// Makes the outside client respond at an additional address.

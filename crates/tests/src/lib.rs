@@ -31,6 +31,6 @@ pub use cluster::{
 };
 pub use mode::{Mode, ModeOptions};
 pub use objects::{Endpoint, Service, service, slices};
-pub use probing::{Attempt, Outcome};
+pub use probing::{Attempt, ProbedAttempt};
 pub use scenario::{At, attempts_of};
-pub use sender::{Place, Sender};
+pub use sender::{Sender, SenderLocation};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use portolan_engine::{Boxed, Driven};
-use portolan_iptables::{Iptables, Options, Programs, Variant};
+use portolan_iptables::{Iptables, IptablesOptions, Programs, Variant};
 use portolan_ipvs::{Ipvs, Known};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
@@ -156,7 +156,7 @@ impl Mode {
         }
         let Some(variant) = self.variant() else {
             if self == Self::Userspace {
-                let options = portolan_relay::Options::default();
+                let options = portolan_relay::RelayOptions::default();
                 let relay = portolan_relay::spawn(&[settings.family], options).unwrap();
                 let dataplane = Userspace::open(settings.clone(), relay.clone()).unwrap();
                 return Plane::with_relay(settings, Box::new(dataplane), relay);
@@ -173,10 +173,10 @@ impl Mode {
         let programs = Programs::of(settings.family, variant).unwrap().with_lock(LOCK);
         let loopback_addresses =
             if options.lists_loopback { vec![IpAddr::V4(Ipv4Addr::LOCALHOST)] } else { Vec::new() };
-        let options = Options {
+        let options = IptablesOptions {
             localhost_node_ports: options.localhost_node_ports,
             loopback_addresses,
-            ..Options::default()
+            ..IptablesOptions::default()
         };
         Plane::new(settings.clone(), Box::new(Iptables::new(programs, settings, options)))
     }
@@ -249,10 +249,13 @@ impl Mode {
 
 fn open_redirect(variant: Variant, settings: Settings) -> Plane {
     let programs = Programs::of(settings.family, variant).unwrap().with_lock(LOCK);
-    let options =
-        portolan_relay::Options { capture: Capture::Redirect, ..portolan_relay::Options::default() };
+    let options = portolan_relay::RelayOptions {
+        capture: Capture::Redirect,
+        ..portolan_relay::RelayOptions::default()
+    };
     let relay = spawn_translated(&[settings.family], options).unwrap();
-    let dataplane = Userspace::open_redirect(programs, settings.clone(), Options::default(), relay.clone());
+    let dataplane =
+        Userspace::open_redirect(programs, settings.clone(), IptablesOptions::default(), relay.clone());
     Plane::with_relay(settings, Box::new(dataplane), relay)
 }
 
@@ -263,7 +266,8 @@ fn open_ipvs(settings: Settings) -> Plane {
     }
     let programs = Programs::of(settings.family, IPVS_VARIANT).unwrap();
     // Draining would take minutes: the kernel keeps the probes' connections for so long.
-    let options = portolan_ipvs::Options { drain: Duration::ZERO, ..portolan_ipvs::Options::default() };
+    let options =
+        portolan_ipvs::IpvsOptions { drain: Duration::ZERO, ..portolan_ipvs::IpvsOptions::default() };
     let dataplane = Ipvs::open(programs, settings.clone(), options).unwrap();
     Plane::new(settings, Box::new(dataplane))
 }

@@ -32,7 +32,7 @@ pub struct Attempt {
 
 /// The result of an attempt.
 #[derive(Debug, Clone)]
-pub struct Outcome {
+pub struct ProbedAttempt {
     /// The attempt.
     pub attempt: Attempt,
     /// The oracle's verdict.
@@ -65,7 +65,7 @@ impl Attempt {
     }
 }
 
-impl Outcome {
+impl ProbedAttempt {
     /// Returns the Service port that the oracle names.
     fn owner(&self) -> Option<&ServicePortName> {
         self.verdict.decided_by.as_ref().map(|decision| &*decision.name)
@@ -113,9 +113,10 @@ impl Cluster {
     /// Repeats packets whose source port was taken. The node's own packets share its addresses with masqueraded ones,
     /// which use random ports; if a port is taken, the kernel selects another. Only a packet that gets another port
     /// in every repetition is a fault.
-    fn repeat_clashes(&mut self, outcomes: &mut [Outcome]) {
+    fn repeat_clashes(&mut self, outcomes: &mut [ProbedAttempt]) {
         for _ in 0..2 {
-            let mut clashes: Vec<&mut Outcome> = outcomes.iter_mut().filter(|o| o.is_port_clash()).collect();
+            let mut clashes: Vec<&mut ProbedAttempt> =
+                outcomes.iter_mut().filter(|o| o.is_port_clash()).collect();
             let again: Vec<Attempt> = clashes.iter().map(|outcome| outcome.attempt.clone()).collect();
             for (clash, outcome) in clashes.iter_mut().zip(self.attempt(&again)) {
                 **clash = outcome;
@@ -124,12 +125,12 @@ impl Cluster {
     }
 
     /// Sends packets, all at the same time.
-    pub fn attempt(&mut self, attempts: &[Attempt]) -> Vec<Outcome> {
+    pub fn attempt(&mut self, attempts: &[Attempt]) -> Vec<ProbedAttempt> {
         let mut outcomes = Vec::with_capacity(attempts.len());
         for (attempt, verdict) in attempts.iter().zip(self.judge(attempts)) {
             let source_port = self.source_port(attempt.sender.namespace.id(), attempt.protocol);
             let (attempt, result) = (attempt.clone(), ProbeResult::TimedOut);
-            outcomes.push(Outcome { attempt, verdict, result, source_port });
+            outcomes.push(ProbedAttempt { attempt, verdict, result, source_port });
         }
         let probes: Vec<(&Namespace, Probe)> =
             outcomes.iter().map(|outcome| (&outcome.attempt.sender.namespace, self.probe(outcome))).collect();
@@ -143,7 +144,7 @@ impl Cluster {
 
     /// Repeats packets that could not be sent. The relay of userspace mode sends from the node's addresses and may
     /// use the port.
-    fn repeat_unsent(&mut self, outcomes: &mut [Outcome]) {
+    fn repeat_unsent(&mut self, outcomes: &mut [ProbedAttempt]) {
         let is_taken = |result: &ProbeResult| matches!(result, ProbeResult::Failed(errno) if errno.kind() == ErrorKind::AddrInUse);
         for outcome in outcomes.iter_mut().filter(|outcome| is_taken(&outcome.result)) {
             for _ in 0..5 {
@@ -158,8 +159,8 @@ impl Cluster {
         }
     }
 
-    fn probe(&self, outcome: &Outcome) -> Probe {
-        let Outcome { attempt, verdict, source_port, .. } = outcome;
+    fn probe(&self, outcome: &ProbedAttempt) -> Probe {
+        let ProbedAttempt { attempt, verdict, source_port, .. } = outcome;
         let probe = Probe::new(attempt.protocol, attempt.destination);
         let probe = probe.from(attempt.packet().source).from_port(*source_port);
         if self.may_be_silent(attempt, &verdict.fate) { probe.expecting_silence() } else { probe }
@@ -209,8 +210,8 @@ impl Cluster {
     }
 
     /// Returns what is wrong with an outcome.
-    fn fault(&self, outcome: &Outcome) -> Option<String> {
-        let Outcome { attempt, verdict: Verdict { fate, .. }, result, .. } = outcome;
+    fn fault(&self, outcome: &ProbedAttempt) -> Option<String> {
+        let ProbedAttempt { attempt, verdict: Verdict { fate, .. }, result, .. } = outcome;
         let fits = match (fate, result) {
             (_, ProbeResult::TimedOut) => self.may_be_silent(attempt, fate),
             (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) => {
@@ -237,10 +238,10 @@ impl Cluster {
     }
 
     /// Returns the outcomes for which the oracle names another Service port than the table.
-    fn misattributed(&self, outcomes: &[Outcome]) -> Vec<String> {
+    fn misattributed(&self, outcomes: &[ProbedAttempt]) -> Vec<String> {
         let tables = Family::BOTH.map(|family| self.table(family));
-        let check = |outcome: &Outcome| {
-            let Outcome { attempt, verdict, .. } = outcome;
+        let check = |outcome: &ProbedAttempt| {
+            let ProbedAttempt { attempt, verdict, .. } = outcome;
             let table = &tables[usize::from(attempt.family() == Family::Ipv6)];
             let named = outcome.owner();
             let fits = match (owner(table, attempt), node_port_owner(table, attempt)) {
@@ -258,7 +259,7 @@ impl Cluster {
 
     /// Returns true if the source is right. Without masquerading it must be unchanged, including the port. With
     /// masquerading it must be the address of the interface towards the backend.
-    fn fits_source(&self, outcome: &Outcome, reached: &Reached, masqueraded: bool) -> bool {
+    fn fits_source(&self, outcome: &ProbedAttempt, reached: &Reached, masqueraded: bool) -> bool {
         let seen = reached.seen_source;
         if masqueraded {
             seen.ip() == self.address_towards(reached.backend.ip())
@@ -299,7 +300,7 @@ fn with_frontend(
 /// Packets that share a set of backends, from which each is assigned one at random.
 type Group<'a> = (Family, Option<&'a ServicePortName>, &'a [Backend]);
 
-fn groups(outcomes: &[Outcome]) -> BTreeMap<Group<'_>, Vec<&Outcome>> {
+fn groups(outcomes: &[ProbedAttempt]) -> BTreeMap<Group<'_>, Vec<&ProbedAttempt>> {
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for outcome in outcomes {
         if let Fate::Backends { set, affinity: None, .. } = &outcome.verdict.fate {
@@ -328,7 +329,7 @@ fn draws_needed(members: usize) -> usize {
 }
 
 /// Returns the attempts to repeat until every member of every small set should have been seen.
-fn missing(outcomes: &[Outcome]) -> Vec<Attempt> {
+fn missing(outcomes: &[ProbedAttempt]) -> Vec<Attempt> {
     let mut more = Vec::new();
     for ((.., set), members) in groups(outcomes) {
         let needed = draws_needed(set.len()).saturating_sub(members.len());
@@ -338,7 +339,7 @@ fn missing(outcomes: &[Outcome]) -> Vec<Attempt> {
 }
 
 /// Returns the backends that no packet has reached, although they should have been drawn by then.
-fn unseen(outcomes: &[Outcome]) -> Vec<String> {
+fn unseen(outcomes: &[ProbedAttempt]) -> Vec<String> {
     let mut faults = Vec::new();
     for ((family, owner, set), members) in groups(outcomes) {
         // A backend that draws itself without masquerading gets no response; see `may_be_silent`.
@@ -364,7 +365,7 @@ fn unseen(outcomes: &[Outcome]) -> Vec<String> {
 
 /// Returns the clients that one Service with session affinity has sent to several backends, although the set of
 /// backends was the same each time.
-fn unfaithful(outcomes: &[Outcome], per_frontend: bool) -> Vec<String> {
+fn unfaithful(outcomes: &[ProbedAttempt], per_frontend: bool) -> Vec<String> {
     let mut bindings: HashMap<_, (BTreeSet<&[Backend]>, BTreeSet<SocketAddr>)> = HashMap::new();
     for outcome in outcomes {
         let Fate::Backends { set, affinity: Some(_), .. } = &outcome.verdict.fate else { continue };

@@ -8,7 +8,7 @@ use portolan_testkit::{Addresses, Namespace, Pod, World};
 
 /// The place of a sender, as the node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum SenderLocation {
     /// A pod of the node, behind this interface.
     Pod(String),
     /// The node itself.
@@ -27,7 +27,7 @@ pub struct Sender {
     /// The source addresses, by family.
     pub addresses: [IpAddr; 2],
     /// The place of the sender.
-    pub place: Place,
+    pub place: SenderLocation,
 }
 
 impl Sender {
@@ -38,19 +38,19 @@ impl Sender {
         let mut senders = Vec::new();
         for (number, pod) in world.pods().iter().enumerate() {
             let name = numbered("l", number, world.pods().len(), "pod");
-            senders.push(Self::pod(name, pod, Place::Pod(pod.interface().to_owned())));
+            senders.push(Self::pod(name, pod, SenderLocation::Pod(pod.interface().to_owned())));
         }
         for (number, pod) in world.remote_pods().iter().enumerate() {
             let name = numbered("r", number, world.remote_pods().len(), "remote");
-            senders.push(Self::pod(name, pod, Place::Remote("eth0")));
+            senders.push(Self::pod(name, pod, SenderLocation::Remote("eth0")));
         }
-        senders.push(Self::pod("client".to_owned(), world.client(), Place::Remote("eth1")));
+        senders.push(Self::pod("client".to_owned(), world.client(), SenderLocation::Remote("eth1")));
         let (node, remote_node) = (world.node(), world.remote_node());
         let node_as = |name: &str, addresses: Addresses| Self {
             name: name.to_owned(),
             namespace: node.namespace().clone(),
             addresses: addresses.both(),
-            place: Place::Node,
+            place: SenderLocation::Node,
         };
         senders.push(node_as("node", node.addresses()));
         senders.push(node_as("gateway", portolan_testkit::Site::Local.gateway()));
@@ -58,7 +58,7 @@ impl Sender {
             name: "remote-node".to_owned(),
             namespace: remote_node.namespace().clone(),
             addresses: remote_node.addresses().both(),
-            place: Place::Remote("eth0"),
+            place: SenderLocation::Remote("eth0"),
         });
         senders
     }
@@ -71,13 +71,13 @@ impl Sender {
     /// Returns the sender's place for the oracle.
     pub fn origin(&self) -> Origin<'_> {
         match &self.place {
-            Place::Pod(interface) => Origin::Pod { input_interface: interface },
-            Place::Node => Origin::Node,
-            Place::Remote(interface) => Origin::Remote { input_interface: interface },
+            SenderLocation::Pod(interface) => Origin::Pod { input_interface: interface },
+            SenderLocation::Node => Origin::Node,
+            SenderLocation::Remote(interface) => Origin::Remote { input_interface: interface },
         }
     }
 
-    fn pod(name: String, pod: &Pod, place: Place) -> Self {
+    fn pod(name: String, pod: &Pod, place: SenderLocation) -> Self {
         Self { name, namespace: pod.namespace().clone(), addresses: pod.addresses().both(), place }
     }
 }

@@ -61,7 +61,7 @@ impl Userspace {
     pub fn open_redirect(
         programs: Programs,
         settings: Settings,
-        options: portolan_iptables::Options,
+        options: portolan_iptables::IptablesOptions,
         relay: Handle,
     ) -> Self {
         let ports = relay.options().ports;
@@ -145,7 +145,7 @@ fn refusals<'a>(names: impl Iterator<Item = &'a Arc<ServicePortName>>) -> impl I
 
 /// Starts a relay for a data plane of [`Userspace::open_redirect`], in the network namespace of this thread. The options
 /// must have [`Capture::Redirect`].
-pub fn spawn_translated(families: &[Family], options: portolan_relay::Options) -> Result<Handle, Error> {
+pub fn spawn_translated(families: &[Family], options: portolan_relay::RelayOptions) -> Result<Handle, Error> {
     let translations = Translations::open()?;
     portolan_relay::spawn_with(families, options, Some(Box::new(translations))).map_err(Error::of_mode)
 }

@@ -7,7 +7,7 @@ use portolan_relay::{OWN_MARK, Ports};
 
 use super::routing;
 use portolan_engine::dataplane::{Dataplane, Error};
-use portolan_iptables::{Iptables, Options, Programs, Redirect};
+use portolan_iptables::{Iptables, IptablesOptions, Programs, Redirect};
 use portolan_nftables::{Connections, Listeners, Nftables};
 
 /// The way in which packets of Services come to the relay.
@@ -25,10 +25,15 @@ impl Kernel {
         Ok(Self::Tproxy { rules, connections: Connections::open()? })
     }
 
-    pub(super) fn redirect(programs: Programs, settings: Settings, options: Options, ports: Ports) -> Self {
+    pub(super) fn redirect(
+        programs: Programs,
+        settings: Settings,
+        options: IptablesOptions,
+        ports: Ports,
+    ) -> Self {
         let redirect = Redirect { own_mark: OWN_MARK, ports: (ports.cluster, ports.local) };
         // Node ports must be open on the same addresses as with `tproxy`.
-        let options = Options { redirect: Some(redirect), localhost_node_ports: false, ..options };
+        let options = IptablesOptions { redirect: Some(redirect), localhost_node_ports: false, ..options };
         Self::Redirect(Box::new(Iptables::new(programs, settings, options)))
     }
 

@@ -82,6 +82,6 @@ mod tests {
     #[test]
     fn sctp_is_refused() {
         let seen = forwarding(&with(&[1], Protocol::Sctp), listeners());
-        assert_eq!(seen.internal(), portolan_model::table::Outcome::Reject);
+        assert_eq!(seen.internal(), portolan_model::table::Disposition::Reject);
     }
 }

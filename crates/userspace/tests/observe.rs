@@ -6,13 +6,13 @@ use portolan_model::observed::{Fact, Observed, ObservedEndpoints};
 use portolan_model::table::Entry;
 use portolan_model::world::Edited;
 use portolan_model::{Change, Family, InternalPolicy, Protocol, Settings};
-use portolan_relay::Options;
+use portolan_relay::RelayOptions;
 use portolan_testkit::Namespace;
 use portolan_userspace::{Userspace, read};
 
 fn plane(family: Family) -> Driven<Userspace> {
     let settings = Settings::plain(family);
-    let relay = portolan_relay::spawn(&[family], Options::default()).unwrap();
+    let relay = portolan_relay::spawn(&[family], RelayOptions::default()).unwrap();
     Driven::new(settings.clone(), Userspace::open(settings, relay).unwrap())
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct ListSplitter {
     /// Items before `kind`, concatenated, and the end offset of each.
     waiting: Vec<u8>,
     waiting_ends: Vec<usize>,
-    place: Place,
+    place: ParserState,
     value: Value,
     /// Bytes of the current value from earlier chunks.
     carry: Vec<u8>,
@@ -45,7 +45,7 @@ pub(crate) struct ListSplitter {
 
 /// Position of the next byte in the list's own structure.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ParserState {
     #[default]
     Start,
     /// Between the members of the top-level object.
@@ -85,7 +85,7 @@ impl ListSplitter {
             kind_seen: false,
             waiting: Vec::new(),
             waiting_ends: Vec::new(),
-            place: Place::default(),
+            place: ParserState::default(),
             value: Value::default(),
             carry: Vec::new(),
             meta: ListMeta::default(),
@@ -101,11 +101,11 @@ impl ListSplitter {
     ) -> Result<(), E> {
         while let Some(&first) = chunk.first() {
             chunk = match self.place {
-                Place::Inside(capture) => self.inside(capture, chunk, &mut item)?,
+                ParserState::Inside(capture) => self.inside(capture, chunk, &mut item)?,
                 _ if first.is_ascii_whitespace() => chunk.trim_ascii_start(),
                 place => {
                     let (next, consumed) = step(place, first)?;
-                    self.items_seen |= place == Place::Before(Member::Items);
+                    self.items_seen |= place == ParserState::Before(Member::Items);
                     self.place = next;
                     chunk.get(consumed..).unwrap_or_default()
                 }
@@ -116,7 +116,7 @@ impl ListSplitter {
 
     /// Returns the page's metadata after its body ended, or `None` if the body ended too early.
     pub(crate) fn finish(self) -> Result<Option<ListMeta>, InvalidBody> {
-        if self.place != Place::End {
+        if self.place != ParserState::End {
             return Ok(None);
         }
         if !self.kind_seen {
@@ -161,9 +161,9 @@ impl ListSplitter {
         capture: Capture,
         bytes: &[u8],
         item: &mut impl FnMut(&[u8]) -> Result<(), E>,
-    ) -> Result<Place, E> {
+    ) -> Result<ParserState, E> {
         Ok(match capture {
-            Capture::Key => Place::Colon(match bytes {
+            Capture::Key => ParserState::Colon(match bytes {
                 br#""kind""# => Member::Kind,
                 br#""items""# => Member::Items,
                 br#""metadata""# => Member::Metadata,
@@ -173,21 +173,21 @@ impl ListSplitter {
                 check_kind(self.kind, String::from_utf8_lossy(bytes).trim_matches('"'))?;
                 self.kind_seen = true;
                 self.hand_on(item)?;
-                Place::Member
+                ParserState::Member
             }
             Capture::Item if self.kind_seen => {
                 item(bytes)?;
-                Place::Items
+                ParserState::Items
             }
             Capture::Item => {
                 self.wait(bytes)?;
-                Place::Items
+                ParserState::Items
             }
             Capture::Metadata => {
                 self.meta = serde_json::from_slice(bytes).map_err(InvalidBody::Metadata)?;
-                Place::Member
+                ParserState::Member
             }
-            Capture::Skip => Place::Member,
+            Capture::Skip => ParserState::Member,
         })
     }
 
@@ -216,21 +216,29 @@ impl ListSplitter {
 
 /// Handles one byte of the list's own structure. Returns the next position and the number of bytes used. The first
 /// byte of a value is left to its scanner.
-fn step(place: Place, byte: u8) -> Result<(Place, usize), InvalidBody> {
+fn step(place: ParserState, byte: u8) -> Result<(ParserState, usize), InvalidBody> {
     Ok(match (place, byte) {
-        (Place::Start, b'{') | (Place::Member, b',') | (Place::Items, b']') => (Place::Member, 1),
-        (Place::Member, b'"') => (Place::Inside(Capture::Key), 0),
-        (Place::Member, b'}') => (Place::End, 1),
-        (Place::Colon(member), b':') => (Place::Before(member), 1),
-        (Place::Before(Member::Items), b'[') | (Place::Items, b',') => (Place::Items, 1),
-        (Place::Before(Member::Metadata), b'{') => (Place::Inside(Capture::Metadata), 0),
+        (ParserState::Start, b'{') | (ParserState::Member, b',') | (ParserState::Items, b']') => {
+            (ParserState::Member, 1)
+        }
+        (ParserState::Member, b'"') => (ParserState::Inside(Capture::Key), 0),
+        (ParserState::Member, b'}') => (ParserState::End, 1),
+        (ParserState::Colon(member), b':') => (ParserState::Before(member), 1),
+        (ParserState::Before(Member::Items), b'[') | (ParserState::Items, b',') => (ParserState::Items, 1),
+        (ParserState::Before(Member::Metadata), b'{') => (ParserState::Inside(Capture::Metadata), 0),
         // `"items":null` is a Go slice that was never created. API servers write `[]` for an empty list (`storage`,
         // `GetList`), so this list was never read from storage.
-        (Place::Before(Member::Items), b'n') => return Err(InvalidBody::Incomplete("items: they are null")),
-        (Place::Before(Member::Kind), _) if begins_value(byte) => (Place::Inside(Capture::Kind), 0),
-        (Place::Before(Member::Other), _) if begins_value(byte) => (Place::Inside(Capture::Skip), 0),
+        (ParserState::Before(Member::Items), b'n') => {
+            return Err(InvalidBody::Incomplete("items: they are null"));
+        }
+        (ParserState::Before(Member::Kind), _) if begins_value(byte) => {
+            (ParserState::Inside(Capture::Kind), 0)
+        }
+        (ParserState::Before(Member::Other), _) if begins_value(byte) => {
+            (ParserState::Inside(Capture::Skip), 0)
+        }
         // Whether an item is an object is left to its decoder, so that one bad item is skipped alone.
-        (Place::Items, _) if begins_value(byte) => (Place::Inside(Capture::Item), 0),
+        (ParserState::Items, _) if begins_value(byte) => (ParserState::Inside(Capture::Item), 0),
         _ => return Err(InvalidBody::Unexpected(byte)),
     })
 }

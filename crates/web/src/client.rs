@@ -20,14 +20,14 @@ const MAX_ANSWER: u64 = 64 * 1024 * 1024;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ServerAddress {
     /// A Unix socket.
     Unix(PathBuf),
     /// Host and port, as in a URL.
     Tcp(String),
 }
 
-impl Place {
+impl ServerAddress {
     /// Parses `http://HOST[:PORT]`, with an optional `/` at the end. IPv6 addresses are in brackets.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
@@ -71,15 +71,15 @@ pub struct Received {
 /// There is no server ([`io::ErrorKind::NotFound`], [`io::ErrorKind::ConnectionRefused`]), it may not be asked
 /// ([`io::ErrorKind::PermissionDenied`]), or it does not answer in time ([`io::ErrorKind::WouldBlock`],
 /// [`io::ErrorKind::TimedOut`]) or completely ([`io::ErrorKind::InvalidData`]).
-pub fn ask(place: &Place, method: &str, path: &str, body: &[u8]) -> io::Result<Received> {
+pub fn ask(place: &ServerAddress, method: &str, path: &str, body: &[u8]) -> io::Result<Received> {
     let (host, answer) = match place {
-        Place::Unix(socket) => {
+        ServerAddress::Unix(socket) => {
             let stream = connect_unix(socket, CONNECT)?;
             stream.set_read_timeout(Some(SILENCE))?;
             stream.set_write_timeout(Some(SILENCE))?;
             ("localhost", exchange(stream, method, path, "localhost", body)?)
         }
-        Place::Tcp(host) => {
+        ServerAddress::Tcp(host) => {
             let stream = connect_tcp(host, CONNECT)?;
             stream.set_read_timeout(Some(SILENCE))?;
             stream.set_write_timeout(Some(SILENCE))?;
@@ -170,8 +170,8 @@ mod tests {
         ];
         for (url, want) in table {
             assert_eq!(
-                Place::from_url(url, 10249).ok(),
-                want.map(|host| Place::Tcp(host.to_owned())),
+                ServerAddress::from_url(url, 10249).ok(),
+                want.map(|host| ServerAddress::Tcp(host.to_owned())),
                 "{url}"
             );
         }

@@ -29,7 +29,7 @@ mod unix;
 
 pub use self::{
     answer::{Answer, Handler, JSON, PLAIN, Promise, Reply, answer, not_found},
-    client::{Place, Received, ask},
+    client::{Received, ServerAddress, ask},
     connections::serve,
     encoding::{accepts_gzip, compressed},
     listen::{Wildcard, listen},

@@ -211,8 +211,8 @@ async fn an_answer_may_follow_while_others_are_served() {
 #[tokio::test]
 async fn a_unix_socket_is_served_and_asked() {
     let folder = tempfile::tempdir().unwrap();
-    let place = Place::Unix(folder.path().join("s"));
-    let Place::Unix(path) = &place else { unreachable!() };
+    let place = ServerAddress::Unix(folder.path().join("s"));
+    let ServerAddress::Unix(path) = &place else { unreachable!() };
     let socket = UnixSocket::open(path, None).unwrap();
     let handler: Handler = Arc::new(|request: &Request<Bytes>| {
         let text = format!("{} {} {}", request.method(), request.uri(), request.body().len());

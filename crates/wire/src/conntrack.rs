@@ -63,7 +63,7 @@ pub struct Flow {
 
 /// A message of the conntrack subsystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum ConntrackEvent {
     /// A flow in a list, or in a notification that it is new or changed.
     New(Flow),
     /// A flow was deleted.
@@ -113,7 +113,7 @@ fn encode_identity(message: &mut Message<'_>, id: Option<u32>, zone: Option<u16>
     }
 }
 
-impl Event {
+impl ConntrackEvent {
     /// Reads a message.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         match subsystem_and_operation(frame.header.kind) {

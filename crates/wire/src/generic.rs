@@ -35,7 +35,7 @@ pub struct Family {
 
 /// A message of the family [`CONTROL`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum GenericEvent {
     /// A family, in the answer to [`family`].
     NewFamily(Family),
     /// Another message.
@@ -82,7 +82,7 @@ impl Header {
     }
 }
 
-impl Event {
+impl GenericEvent {
     /// Reads a message.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         match frame.header.kind {

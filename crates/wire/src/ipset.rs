@@ -86,7 +86,7 @@ pub enum Member {
 
 /// A message of ipset.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum IpsetEvent {
     /// A set, or a part of its members.
     Set {
         /// The set's name.
@@ -235,7 +235,7 @@ impl Type {
     }
 }
 
-impl Event {
+impl IpsetEvent {
     /// Reads a message.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let kind = frame.header.kind;

@@ -158,7 +158,7 @@ pub struct Timeouts {
 
 /// A message of IPVS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum IpvsEvent {
     /// A virtual server.
     VirtualServer(VirtualServer),
     /// A real server of the virtual server in the request.
@@ -242,7 +242,7 @@ const fn header(command: u8) -> Header {
     Header { command, version: VERSION }
 }
 
-impl Event {
+impl IpvsEvent {
     /// Reads a message.
     pub fn decode(family: u16, frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let kind = frame.header.kind;

@@ -28,7 +28,7 @@ pub struct Counter {
 
 /// A message of nfacct.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum NfacctEvent {
     /// A counter.
     Counter(Counter),
     /// Another message.
@@ -62,7 +62,7 @@ fn request(operation: u8, flags: u16, name: &str) -> Request {
     })
 }
 
-impl Event {
+impl NfacctEvent {
     /// Reads a message.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let kind = frame.header.kind;

@@ -1,6 +1,6 @@
 //! `nf_tables`: messages for tables, chains, rules, sets and their elements.
 //!
-//! [`Transaction`] writes changes, [`request`] requests lists, and [`Event::decode`] reads lists and notifications.
+//! [`Transaction`] writes changes, [`request`] requests lists, and [`NftablesEvent::decode`] reads lists and notifications.
 //! A dump differs from what was written in handles, use counts and some defaults. `normalized()` of each object
 //! removes exactly these differences, so that a comparison with `==` shows whether an object is as it was written.
 //!
@@ -27,12 +27,12 @@ pub use element::{
     CATCH_ALL, Element, ElementList, ElementRef, Elements, ElementsOperation, ElementsWriter, INTERVAL_END,
     element_at,
 };
-pub use event::Event;
+pub use event::NftablesEvent;
 pub use expr::Expr;
 pub use generation::Generation;
 pub use rule::{Rule, RuleName};
 pub use set::{Set, SetData, SetFlags, SetName};
-pub use table::{Table, TableName};
+pub use table::{NftTable, TableName};
 pub use transaction::{IfExists, Transaction};
 pub use userdata::{ByteOrder, UserData};
 

@@ -109,7 +109,7 @@ pub struct Link {
 
 /// A message of rtnetlink.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum RouteEvent {
     /// An address exists, was added or was changed.
     NewAddress(Address),
     /// An address was removed.
@@ -178,7 +178,7 @@ pub fn delete_link(index: u32) -> Request {
     Request::new(RTM_DELLINK, NLM_F_ACK, &link_header(index, 0, 0), |_| {})
 }
 
-impl Event {
+impl RouteEvent {
     /// Reads a message.
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         match frame.header.kind {

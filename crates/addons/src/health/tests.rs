@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use portolan_api::ApiConfig;
 use portolan_prober::plan::Plan;
-use portolan_prober::probe::{Failure, Outcome};
+use portolan_prober::probe::{Failure, ProbeOutcome};
 use portolan_prober::{HealthCheck, Input, LeaseClient as _, WriteError, Writer as _};
 use portolan_schema::Resource;
 use portolan_schema::json::{Value, json};
@@ -41,9 +41,9 @@ impl Probes for Failing {
         &self,
         address: SocketAddr,
         _: &Arc<HealthCheck>,
-    ) -> impl Future<Output = Outcome> + Send + 'static {
+    ) -> impl Future<Output = ProbeOutcome> + Send + 'static {
         let fails = self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(&address);
-        async move { if fails { Outcome::Failed(Failure::Refused) } else { Outcome::Passed } }
+        async move { if fails { ProbeOutcome::Failed(Failure::Refused) } else { ProbeOutcome::Passed } }
     }
 }
 
@@ -64,7 +64,7 @@ fn serve(api: &Arc<Api>, failing: &Failing, identity: Option<&str>) -> Server {
     let (events, reports) = EventSender::new();
     let lease = identity.map(|identity| (Leases(Arc::clone(api)), identity.to_owned()));
     let writer = Slices(Arc::clone(api));
-    let prober = Prober::new(Options::default(), failing.clone(), writer, events, lease);
+    let prober = Prober::new(ProberOptions::default(), failing.clone(), writer, events, lease);
     let metrics = prober.metrics();
     let (stop, stopping) = watch::channel(false);
     let api = Arc::clone(api);
@@ -193,7 +193,7 @@ async fn a_write_of_another_version_is_a_conflict() {
     plan.apply(Input::EndpointSlices(vec![seen]), Duration::ZERO);
     plan.settle();
     for started in plan.take_changes().started {
-        plan.result(started.endpoint, &Outcome::Failed(Failure::Refused), Duration::ZERO);
+        plan.result(started.endpoint, &ProbeOutcome::Failed(Failure::Refused), Duration::ZERO);
     }
     plan.settle();
     let write = plan.write(&"default/web-1".into()).unwrap();

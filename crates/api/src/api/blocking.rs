@@ -7,7 +7,7 @@ use portolan_schema::{
 };
 use portolan_store::{CommitError, Committed, Transaction};
 
-use super::{Api, Outcome, Part, Preconditions, Target, WriteOptions};
+use super::{Api, Part, Preconditions, Target, WriteOptions, WriteResult};
 use crate::error::ApiError;
 
 /// The writes of an [`Api`], each of which blocks the calling thread until it is done. Must not be called from async
@@ -23,7 +23,7 @@ impl Blocking<'_> {
         namespace: &str,
         object: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         block_on(self.0.create(resource, namespace, object, options))
     }
 
@@ -34,7 +34,7 @@ impl Blocking<'_> {
         part: Part,
         object: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         block_on(self.0.update(target, part, object, options))
     }
 
@@ -45,7 +45,7 @@ impl Blocking<'_> {
         part: Part,
         patch: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         block_on(self.0.merge_patch(target, part, patch, options))
     }
 
@@ -55,12 +55,12 @@ impl Blocking<'_> {
         target: Target<'_>,
         preconditions: &Preconditions,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         block_on(self.0.delete(target, preconditions, options))
     }
 
     /// Blocking form of [`Api::apply`].
-    pub fn apply(self, object: impl Into<Value>) -> Result<Outcome, ApiError> {
+    pub fn apply(self, object: impl Into<Value>) -> Result<WriteResult, ApiError> {
         block_on(self.0.apply_value(object.into()))
     }
 

@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use portolan_ipam::{Claims, ServiceSpec};
 use portolan_store::{CommitError, Committed, StoredObject, Transaction};
 
-use super::{Api, Effect, Outcome};
+use super::{Api, Effect, WriteResult};
 use crate::{allocate::Ledger, error::ApiError};
 
 /// Time in which a write that meets conflicts is retried. Clients give up after a minute (the default of
@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) enum Decision {
     /// Nothing needs to be stored: the outcome is known.
-    Done(Outcome),
+    Done(WriteResult),
     /// A transaction must be stored.
     Write(Write),
 }
@@ -89,7 +89,7 @@ impl Api {
     pub(crate) async fn write<E: From<ApiError> + From<CommitError>>(
         &self,
         mut decide: impl FnMut(&mut Ledger) -> Result<Decision, E>,
-    ) -> Result<Outcome, E> {
+    ) -> Result<WriteResult, E> {
         let start = Instant::now();
         let (mut is_fresh, mut conflicts) = (false, 0_u32);
         loop {
@@ -178,7 +178,7 @@ impl Drop for InFlightWrite<'_> {
 }
 
 enum Submitted<'a> {
-    Done(Outcome),
+    Done(WriteResult),
     Write(BoxFuture<'static, Result<Committed, CommitError>>, InFlightWrite<'a>, Box<Rest>),
 }
 
@@ -190,16 +190,16 @@ struct Rest {
     exchange: Exchange,
 }
 
-fn outcome_of(committed: Committed, rest: Rest) -> Result<Outcome, ApiError> {
+fn outcome_of(committed: Committed, rest: Rest) -> Result<WriteResult, ApiError> {
     let Committed { revision, objects } = committed;
     let Rest { effect, removed, warnings, .. } = rest;
     if let Some(removed) = removed {
-        return Ok(Outcome { object: removed.body_at(revision), revision, effect, warnings });
+        return Ok(WriteResult { object: removed.body_at(revision), revision, effect, warnings });
     }
     let Some(stored) = objects.last() else {
         return Err(CommitError::Unknown("the store did not return the object".to_owned()).into());
     };
-    Ok(Outcome { object: stored.body().clone(), revision: stored.revision(), effect, warnings })
+    Ok(WriteResult { object: stored.body().clone(), revision: stored.revision(), effect, warnings })
 }
 
 #[cfg(test)]

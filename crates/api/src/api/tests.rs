@@ -12,7 +12,7 @@ fn service(name: &str, spec: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec})
 }
 
-fn decoded(outcome: &Outcome) -> Value {
+fn decoded(outcome: &WriteResult) -> Value {
     serde_json::from_slice(&outcome.object).unwrap()
 }
 
@@ -223,7 +223,7 @@ fn store(api: &Api, resource: Resource, object: &Value) {
     done.now_or_never().unwrap().unwrap();
 }
 
-fn patched(api: &Api, resource: Resource, (namespace, name): (&str, &str), patch: &Value) -> Outcome {
+fn patched(api: &Api, resource: Resource, (namespace, name): (&str, &str), patch: &Value) -> WriteResult {
     let target = Target { resource, namespace, name };
     let patch = patch.as_object().unwrap().clone();
     api.blocking().merge_patch(target, Part::Main, patch, WriteOptions::default()).unwrap()
@@ -295,7 +295,7 @@ fn slice(endpoints: &Value) -> Value {
 }
 
 /// Applies a slice again after health checks have written its conditions.
-fn applied_after_checks(keeps_health_checks: bool, before: &Value, after: &Value) -> Outcome {
+fn applied_after_checks(keeps_health_checks: bool, before: &Value, after: &Value) -> WriteResult {
     let api = Api::new(&ApiConfig { keeps_health_checks, ..ApiConfig::default() });
     api.blocking().apply(slice(before)).unwrap();
     let failed = json!({"ready": false, "serving": false});

@@ -17,7 +17,7 @@ use portolan_schema::{
 use portolan_store::{Draft, Scope, Step, StoredObject, Transaction};
 
 use super::{
-    Api, Effect, Outcome, Part, Target, WriteOptions,
+    Api, Effect, Part, Target, WriteOptions, WriteResult,
     checks::{
         bump_generation, check_preconditions, check_unconditional, conflict, is_finished_deletion, match_url,
         restored, update_metadata, wrong_metadata,
@@ -427,8 +427,8 @@ fn draft(resource: Resource, object: Object) -> Result<Draft, ApiError> {
     Err(ApiError::TooLargeToStore(text))
 }
 
-pub(super) fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> Outcome {
-    Outcome { object: stored.body().clone(), revision: stored.revision(), effect, warnings }
+pub(super) fn outcome(stored: &StoredObject, effect: Effect, warnings: Vec<String>) -> WriteResult {
+    WriteResult { object: stored.body().clone(), revision: stored.revision(), effect, warnings }
 }
 
 pub(super) fn name_of(object: &Object) -> &str {

@@ -6,7 +6,7 @@ use portolan_schema::{
 
 use super::*;
 use crate::{
-    ApiConfig, Outcome,
+    ApiConfig, WriteResult,
     testing::{self, delete, get, list, service},
 };
 
@@ -14,7 +14,7 @@ fn api() -> Api {
     testing::api("10.0.0.0/24")
 }
 
-fn apply(api: &Api, object: Value) -> Result<Outcome, ApiError> {
+fn apply(api: &Api, object: Value) -> Result<WriteResult, ApiError> {
     api.blocking().apply(object)
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Context as _, bail};
 use portolan_engine::Driven;
 use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName, Settings};
-use portolan_relay::{Options, raise_descriptors};
+use portolan_relay::{RelayOptions, raise_descriptors};
 use portolan_userspace::Userspace;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -75,7 +75,7 @@ pub(super) fn pin_to_others() {
 
 fn relay(backend: IpAddr, descriptors: usize) -> anyhow::Result<()> {
     pin(0);
-    let options = Options { flows_max: 100, ..Options::default() };
+    let options = RelayOptions { flows_max: 100, ..RelayOptions::default() };
     let relay = portolan_relay::spawn(&[Family::Ipv4], options.within_descriptors(descriptors))?;
     let settings = Settings::plain(Family::Ipv4);
     let mut plane = Driven::new(settings.clone(), Userspace::open(settings, relay)?);

@@ -2,7 +2,7 @@
 
 use portolan_doctor::Code;
 use portolan_doctor::facts::Denied;
-use portolan_proxy::preflight::{Item, Outcome, Part};
+use portolan_proxy::preflight::{CheckResult, Item, Part};
 
 use crate::cluster::access::Asked;
 
@@ -12,26 +12,26 @@ pub(super) fn items(asked: &Asked) -> Vec<Item> {
     let mut items: Vec<Item> = Vec::new();
     for resource in &asked.api.lacks {
         let text = format!("the API server has no {resource}: is it that of a cluster?");
-        items.push(item(Outcome::Failure, text));
+        items.push(item(CheckResult::Failure, text));
     }
     for Denied { verb, resource, answer, needed } in &asked.api.denied {
         let answer = answer.as_ref().map_or_else(String::new, |answer| format!(" ({answer})"));
-        let outcome = if *needed { Outcome::Failure } else { Outcome::Warning };
+        let outcome = if *needed { CheckResult::Failure } else { CheckResult::Warning };
         let text = format!("the API server does not permit: {verb} {resource}{answer}");
         items.push(item(outcome, text).with_mend(Code::ApiDenied.usual_mend()));
     }
     if let Some(failure) = &asked.api.failure {
         let text = format!("the API server cannot be reached: {failure}");
-        items.push(item(Outcome::Failure, text).with_mend(Code::ApiUnreachable.usual_mend()));
+        items.push(item(CheckResult::Failure, text).with_mend(Code::ApiUnreachable.usual_mend()));
     }
-    items.extend(asked.not_known.iter().map(|text| item(Outcome::Warning, text.clone())));
+    items.extend(asked.not_known.iter().map(|text| item(CheckResult::Warning, text.clone())));
     if items.is_empty() {
         let version =
             asked.api.version.as_ref().map_or_else(String::new, |version| format!(" (version {version})"));
         let text = format!("the API server answers, and permits what the agent needs{version}");
-        items.push(item(Outcome::Ok, text));
+        items.push(item(CheckResult::Ok, text));
     }
-    items.extend(asked.faults.iter().map(|fault| item(Outcome::Warning, fault.clone())));
+    items.extend(asked.faults.iter().map(|fault| item(CheckResult::Warning, fault.clone())));
     items
 }
 
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    fn outcomes(asked: &Asked) -> Vec<(Outcome, String)> {
+    fn outcomes(asked: &Asked) -> Vec<(CheckResult, String)> {
         items(asked).into_iter().map(|item| (item.outcome, item.text)).collect()
     }
 
@@ -59,7 +59,10 @@ mod tests {
         let text = |what: &str| format!("the API server does not permit: {what}");
         assert_eq!(
             outcomes(&asked),
-            [(Outcome::Failure, text("list nodes (forbidden)")), (Outcome::Warning, text("patch events")),]
+            [
+                (CheckResult::Failure, text("list nodes (forbidden)")),
+                (CheckResult::Warning, text("patch events")),
+            ]
         );
     }
 
@@ -68,6 +71,9 @@ mod tests {
         let api = Api { version: Some("v1.36.0".to_owned()), ..Api::default() };
         let asked = Asked { api, faults: vec!["fault".to_owned()], ..Asked::default() };
         let answers = "the API server answers, and permits what the agent needs (version v1.36.0)".to_owned();
-        assert_eq!(outcomes(&asked), [(Outcome::Ok, answers), (Outcome::Warning, "fault".to_owned())]);
+        assert_eq!(
+            outcomes(&asked),
+            [(CheckResult::Ok, answers), (CheckResult::Warning, "fault".to_owned())]
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use portolan_proxy::preflight::{Item, Outcome, Part};
+use portolan_proxy::preflight::{CheckResult, Item, Part};
 use serde::Serialize;
 
 /// Version of the form of a [`Report`]. It changes if a field is removed or gets another meaning.
@@ -13,14 +13,14 @@ const VERSION: u32 = 1;
 pub(super) struct Report {
     version: u32,
     /// The worst outcome.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: CheckResult,
     items: Vec<Item>,
 }
 
 impl Report {
     pub(super) fn new(mut items: Vec<Item>) -> Self {
         items.sort_by_key(|item| item.part);
-        let outcome = items.iter().map(|item| item.outcome).max().unwrap_or(Outcome::Ok);
+        let outcome = items.iter().map(|item| item.outcome).max().unwrap_or(CheckResult::Ok);
         Self { version: VERSION, outcome, items }
     }
 
@@ -39,7 +39,7 @@ impl Report {
             }
         }
         let count = |outcome| self.items.iter().filter(|item| item.outcome == outcome).count();
-        let (failures, warnings) = (count(Outcome::Failure), count(Outcome::Warning));
+        let (failures, warnings) = (count(CheckResult::Failure), count(CheckResult::Warning));
         let plural = |count: usize| if count == 1 { "" } else { "s" };
         let _ =
             writeln!(text, "{failures} failure{}, {warnings} warning{}", plural(failures), plural(warnings));
@@ -58,11 +58,11 @@ const fn heading(part: Part) -> &'static str {
     }
 }
 
-const fn word(outcome: Outcome) -> &'static str {
+const fn word(outcome: CheckResult) -> &'static str {
     match outcome {
-        Outcome::Ok => "ok",
-        Outcome::Warning => "warning",
-        Outcome::Failure => "failure",
+        CheckResult::Ok => "ok",
+        CheckResult::Warning => "warning",
+        CheckResult::Failure => "failure",
     }
 }
 
@@ -72,9 +72,10 @@ mod tests {
 
     fn report() -> Report {
         Report::new(vec![
-            Item::new(Part::Api, Outcome::Failure, "the API server\ncannot be reached").with_mend("check it"),
-            Item::new(Part::Configuration, Outcome::Ok, "the flags can be used"),
-            Item::new(Part::Mode, Outcome::Warning, "the mode was not tried"),
+            Item::new(Part::Api, CheckResult::Failure, "the API server\ncannot be reached")
+                .with_mend("check it"),
+            Item::new(Part::Configuration, CheckResult::Ok, "the flags can be used"),
+            Item::new(Part::Mode, CheckResult::Warning, "the mode was not tried"),
         ])
     }
 
@@ -94,7 +95,7 @@ mod tests {
 
     #[test]
     fn the_json() {
-        assert_eq!(Report::new(Vec::new()).outcome, Outcome::Ok);
+        assert_eq!(Report::new(Vec::new()).outcome, CheckResult::Ok);
         let json = serde_json::to_value(report()).expect("plain values");
         assert_eq!(json["outcome"], "failure");
         assert_eq!(json["items"][0]["part"], "configuration");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use portolan_proxy::Connection;
 use portolan_watch::ClientSettings;
 
-use super::Options;
+use super::ExplainOptions;
 
 /// The four ways to ask, for an error.
 pub(super) const WAYS: &str = "There are four ways to ask: on a node with a running proxy, as root (--control-socket FILE if it \
@@ -33,7 +33,10 @@ impl Origin {
     ///
     /// # Errors
     /// The kernel is to be compared with nothing.
-    pub(super) fn of(options: &Options, proxy: &mut portolan_proxy::Options) -> anyhow::Result<Self> {
+    pub(super) fn of(
+        options: &ExplainOptions,
+        proxy: &mut portolan_proxy::ProxyOptions,
+    ) -> anyhow::Result<Self> {
         if !options.manifests.is_empty() {
             return Ok(Self::Manifests);
         }

@@ -14,7 +14,7 @@ use crate::recorded::Recorded;
 /// Reads a snapshot.
 pub(super) fn world(
     file: &Path,
-    flags: &portolan_proxy::Options,
+    flags: &portolan_proxy::ProxyOptions,
     warnings: &mut Warnings,
 ) -> anyhow::Result<(Objects, World)> {
     if let Some(flag) = flags.given().next() {

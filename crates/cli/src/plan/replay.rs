@@ -9,11 +9,11 @@ use portolan_model::Family;
 use portolan_plan::{FamilyPlan, Present, Report, VERSION};
 use portolan_proxy::packets::Configured;
 
-use super::{Notes, Options, Plan, Wanted};
+use super::{Notes, Plan, PlanOptions, Wanted};
 use crate::recorded::Recorded;
 
 /// Returns the report.
-pub(super) fn report(options: &Options, file: &Path, mut notes: Notes) -> anyhow::Result<Report> {
+pub(super) fn report(options: &PlanOptions, file: &Path, mut notes: Notes) -> anyhow::Result<Report> {
     let recorded = Recorded::read(file)?;
     let configured = Configured::of_agent_with(&recorded.snapshot.state, &options.proxy)?;
     notes.all("configuration", configured.notes());

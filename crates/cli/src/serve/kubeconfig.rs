@@ -15,7 +15,7 @@ const SERVER: &str = "https://127.0.0.1:6443";
 
 /// Options of `portolan serve kubeconfig`.
 #[derive(Debug, Args)]
-pub(super) struct Options {
+pub(super) struct KubeconfigOptions {
     /// What the client may do.
     #[arg(long, value_enum)]
     role: RoleName,
@@ -52,7 +52,7 @@ enum RoleName {
 }
 
 /// Creates the credentials and writes the kubeconfig.
-pub(super) fn run(options: &Options) -> anyhow::Result<()> {
+pub(super) fn run(options: &KubeconfigOptions) -> anyhow::Result<()> {
     let role = match options.role {
         RoleName::Admin => Role::Admin,
         RoleName::Proxy => Role::Proxy,

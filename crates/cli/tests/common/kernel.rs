@@ -7,7 +7,7 @@ use std::{fs, io};
 use portolan_sock::{Protocol, Socket};
 use portolan_testkit::{Family, Namespace};
 use portolan_wire::Frame;
-use portolan_wire::nftables::{Event, request};
+use portolan_wire::nftables::{NftablesEvent, request};
 use serde_json::Value;
 
 /// Returns the generation of the ruleset. Every commit of any program in the namespace increments it.
@@ -15,7 +15,7 @@ pub(crate) fn generation(namespace: &Namespace) -> u32 {
     let ask = || {
         let mut generation = None;
         let take = |frame: &Frame<'_>| {
-            if let Event::Generation(now) = Event::decode(frame)? {
+            if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
                 generation = Some(now.id);
             }
             Ok(())

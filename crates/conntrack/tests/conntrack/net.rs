@@ -3,13 +3,14 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
+use std::time::Duration;
 
 use portolan_model::catalog::UdpService;
 use portolan_model::{Family, Frontend, Protocol, ServicePortName};
 use portolan_sock::Socket;
-use portolan_testkit::Namespace;
+use portolan_testkit::{Namespace, eventually};
 use portolan_wire::Batch;
-use portolan_wire::conntrack::{self, Event, Filter, Flow};
+use portolan_wire::conntrack::{self, ConntrackEvent, Filter, Flow};
 use portolan_wire::nfnetlink;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 
@@ -99,11 +100,23 @@ impl Net {
         let namespace = Namespace::new("conntrack").expect("this test needs root");
         namespace.ip(plan.set_up).unwrap();
         let net = Self { namespace, plan };
+        net.await_own_address();
         net.nft(RULES);
         // A flow without a reply would end after 30 s, and a test may take longer on a busy machine.
         let timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout";
         net.namespace.run(|| fs::write(timeout, "600")).unwrap().unwrap();
         net
+    }
+
+    /// Waits for the local route of the node's address. The kernel adds that of an IPv6 address in the background
+    /// (`addrconf_dad_work`), and drops datagrams until then, without an error for the sender.
+    fn await_own_address(&self) {
+        let node = self.plan.node.to_string();
+        eventually(Duration::from_secs(60), "the local route of the node's address", || {
+            let route = self.namespace.output("ip", &["route", "get", &node]);
+            route.is_ok_and(|route| route.starts_with("local "))
+        })
+        .unwrap();
     }
 
     /// Translates flows to one address and port to another, from now on. Removes an earlier translation.
@@ -172,7 +185,7 @@ impl Net {
         let mut flows = Vec::new();
         socket()
             .dump(&mut conntrack::list(&Filter::family(self.family())), |frame| {
-                if let Event::New(flow) = Event::decode(frame)? {
+                if let ConntrackEvent::New(flow) = ConntrackEvent::decode(frame)? {
                     flows.push(flow);
                 }
                 Ok(())

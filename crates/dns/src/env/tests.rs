@@ -6,10 +6,10 @@ use super::*;
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
-    options: Options,
+    options: VariableOptions,
 }
 
-fn options(arguments: &[&str]) -> Options {
+fn options(arguments: &[&str]) -> VariableOptions {
     Line::try_parse_from([&["env"], arguments].concat()).unwrap().options
 }
 

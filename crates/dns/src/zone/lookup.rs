@@ -37,7 +37,7 @@ pub type Rrs<'a> = Box<dyn Iterator<Item = Rr> + 'a>;
 
 /// Whether a name and a type have records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum LookupResult {
     /// There are records.
     Found,
     /// The name exists, but has no records of the type.
@@ -51,7 +51,7 @@ pub enum Outcome {
 /// The result of a lookup.
 pub struct Lookup<'a> {
     /// Whether there are records. With aliases, that of the last name.
-    pub outcome: Outcome,
+    pub outcome: LookupResult,
     /// The records, and before them the aliases that lead to them.
     pub answers: Rrs<'a>,
     /// Addresses of names in the answers.
@@ -79,14 +79,14 @@ enum Node<'a> {
     /// A Service with `externalName`.
     Alias(&'a Name),
     /// A named port of a Service.
-    Port(&'a [Srv], Place<'a>),
+    Port(&'a [Srv], ZoneService<'a>),
     /// A reverse name.
     Pointers(&'a [Pointer]),
 }
 
 /// A Service of the zone.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct ZoneService<'a> {
     namespace: &'a str,
     service: &'a str,
     records: &'a Records,
@@ -121,14 +121,14 @@ impl Zone {
             return Some(self.alias(target, kind, turn, aliases));
         }
         if matches!(node, Node::Absent) {
-            return Some(self.negative(name, Outcome::NoName));
+            return Some(self.negative(name, LookupResult::NoName));
         }
         let mut answers = self.answers(&node, kind, turn).peekable();
         if answers.peek().is_none() {
-            return Some(self.negative(name, Outcome::NoData));
+            return Some(self.negative(name, LookupResult::NoData));
         }
         Some(Lookup {
-            outcome: Outcome::Found,
+            outcome: LookupResult::Found,
             answers: Box::new(answers),
             additional: self.additional(&node, turn),
             authority: None,
@@ -136,15 +136,15 @@ impl Zone {
         })
     }
 
-    fn negative(&self, name: &Name, outcome: Outcome) -> Lookup<'_> {
-        let outcome = if self.in_sync { outcome } else { Outcome::NotInSync };
+    fn negative(&self, name: &Name, outcome: LookupResult) -> Lookup<'_> {
+        let outcome = if self.in_sync { outcome } else { LookupResult::NotInSync };
         Lookup { outcome, answers: none(), additional: none(), authority: self.authority(name), beyond: None }
     }
 
     fn alias<'a>(&'a self, target: &'a Name, kind: RecordType, turn: usize, aliases: usize) -> Lookup<'a> {
         let own = std::iter::once(Rr { owner: None, data: RData::CNAME(CNAME(target.clone())) });
         let found = |beyond| Lookup {
-            outcome: Outcome::Found,
+            outcome: LookupResult::Found,
             answers: none(),
             additional: none(),
             authority: None,
@@ -199,7 +199,7 @@ impl Zone {
         let (namespace, all) = self.namespaces.get_key_value(Lower::new(namespace).as_str())?;
         let Some(service) = labels.next_back() else { return (all.visible > 0).then_some(Node::Empty) };
         let (service, entry) = all.services.get_key_value(Lower::new(service).as_str())?;
-        let place = Place { namespace, service, records: &entry.records };
+        let place = ZoneService { namespace, service, records: &entry.records };
         if place.records.is_empty() {
             return None;
         }

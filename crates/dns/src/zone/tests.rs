@@ -78,7 +78,7 @@ fn text(zone: &Zone, name: &str, kind: RecordType) -> Vec<String> {
         format!("{mark}{owner} {} {}", rr.data.record_type(), rr.data)
     };
     let mut lines: Vec<String> = found.answers.map(|rr| line("", rr)).collect();
-    if found.outcome != Outcome::Found {
+    if found.outcome != LookupResult::Found {
         lines.push(format!("{:?}", found.outcome));
     }
     lines.extend(found.authority.map(|rr| format!("! {}", rr.owner.unwrap_or_default())));

@@ -184,10 +184,10 @@ mod tests {
     use super::*;
     use crate::checks::testing::codes;
     use crate::facts::{Link, Proxies};
-    use crate::rules::{Place, Ruleset, TableFamily};
+    use crate::rules::{Ruleset, TableFamily, TableId};
 
     fn chain(program: Tool, table: &str, name: &str) -> Chain {
-        let place = Place { program, family: TableFamily::Ip, table: table.to_owned() };
+        let place = TableId { program, family: TableFamily::Ip, table: table.to_owned() };
         Chain { place, name: name.to_owned(), base: None, rules: Vec::new() }
     }
 

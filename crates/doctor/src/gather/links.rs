@@ -40,7 +40,7 @@ pub(super) fn read(host: &Host) -> Result<Vec<Link>, SocketError> {
 fn list(socket: &mut Socket) -> Result<Vec<Link>, SocketError> {
     let mut links = Vec::new();
     socket.dump(&mut route::links(), |frame| {
-        if let route::Event::NewLink(link) = route::Event::decode(frame)? {
+        if let route::RouteEvent::NewLink(link) = route::RouteEvent::decode(frame)? {
             links.push(details(frame, link)?);
         }
         Ok(())
@@ -70,7 +70,7 @@ fn details(frame: &Frame<'_>, link: route::Link) -> Result<Link, DecodeError> {
 fn addresses(socket: &mut Socket) -> Result<Vec<(u32, IpNet)>, SocketError> {
     let mut found = Vec::new();
     socket.dump(&mut route::addresses(route::AF_UNSPEC), |frame| {
-        if let route::Event::NewAddress(address) = route::Event::decode(frame)?
+        if let route::RouteEvent::NewAddress(address) = route::RouteEvent::decode(frame)?
             && let Ok(network) = IpNet::new(address.local, address.prefix)
         {
             found.push((address.index, network));

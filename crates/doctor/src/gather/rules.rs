@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use portolan_sock::{Protocol, Socket, SocketError, retry_on_change};
 use portolan_wire::nftables::expr::Expr;
-use portolan_wire::nftables::{Chain, Element, Event, Family, Rule, RuleName, request};
+use portolan_wire::nftables::{Chain, Element, Family, NftablesEvent, Rule, RuleName, request};
 
 use crate::rules::native::{self, Sets};
 
@@ -34,7 +34,7 @@ fn list(socket: &mut Socket) -> Result<(Vec<Chain>, Vec<Rule>, Sets), SocketErro
     for family in FAMILIES {
         let tables = tables(socket, family)?;
         socket.dump(&mut request::chains(family), |frame| {
-            if let Event::NewChain(chain) = Event::decode(frame)?
+            if let NftablesEvent::NewChain(chain) = NftablesEvent::decode(frame)?
                 && chain.family == family
                 && tables.contains(&chain.table)
                 && !is_of_a_service(&chain.name)
@@ -76,7 +76,7 @@ fn elements(
 ) -> Result<Option<Vec<Element>>, SocketError> {
     let mut elements = Vec::new();
     socket.dump(&mut request::elements(family, table, set), |frame| {
-        if let Event::NewElements(list) = Event::decode(frame)? {
+        if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
             for element in list.elements() {
                 let element = element?;
                 if elements.len() <= ELEMENTS {
@@ -93,8 +93,8 @@ fn elements(
 fn tables(socket: &mut Socket, family: Family) -> Result<Vec<String>, SocketError> {
     let mut tables = Vec::new();
     socket.dump(&mut request::tables(family), |frame| {
-        match Event::decode(frame)? {
-            Event::NewTable(table) if table.family == family && table.flags & DORMANT == 0 => {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewTable(table) if table.family == family && table.flags & DORMANT == 0 => {
                 tables.push(table.name);
             }
             _ => {}
@@ -107,8 +107,8 @@ fn tables(socket: &mut Socket, family: Family) -> Result<Vec<String>, SocketErro
 fn rules_of(socket: &mut Socket, family: Family, table: &str) -> Result<Vec<Rule>, SocketError> {
     let mut rules = Vec::new();
     socket.dump(&mut request::rules(family, table, None), |frame| {
-        let rule = match Event::decode(frame) {
-            Ok(Event::NewRule(rule)) => rule,
+        let rule = match NftablesEvent::decode(frame) {
+            Ok(NftablesEvent::NewRule(rule)) => rule,
             Ok(_) => return Ok(()),
             // A rule with an expression that is newer than this program. Its effect is unknown, its place is not.
             Err(_) => unreadable(RuleName::decode(frame)?),

@@ -3,8 +3,8 @@
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
 
-use portolan_doctor::command::Options;
-use portolan_doctor::fix::Outcome;
+use portolan_doctor::command::DoctorOptions;
+use portolan_doctor::fix::FixState;
 use portolan_doctor::{Code, Severity};
 
 use super::support::{codes, fix, is_found_and_mended, look, node, only, set, setting, shell, with};
@@ -25,11 +25,11 @@ fn forwarding_that_is_off_is_switched_on_by_a_fix_only() {
     let found = look(&node);
     assert_eq!(codes(&found), [(Code::ForwardingOff, Severity::Error)]);
     assert_eq!(found.status(), 1);
-    let dry = with(&node, &Options { fix: true, dry_run: true, ..Options::default() });
-    assert_eq!(dry.fixed.iter().map(|fixed| fixed.outcome).collect::<Vec<_>>(), [Outcome::WouldDo]);
+    let dry = with(&node, &DoctorOptions { fix: true, dry_run: true, ..DoctorOptions::default() });
+    assert_eq!(dry.fixed.iter().map(|fixed| fixed.outcome).collect::<Vec<_>>(), [FixState::WouldDo]);
     assert_eq!(setting(&node, FORWARD), "0");
     let fixed = fix(&node);
-    assert_eq!(fixed.fixed.iter().map(|fixed| fixed.outcome).collect::<Vec<_>>(), [Outcome::Done]);
+    assert_eq!(fixed.fixed.iter().map(|fixed| fixed.outcome).collect::<Vec<_>>(), [FixState::Done]);
     assert_eq!((codes(&fixed), fixed.status()), (Vec::new(), 0));
     assert_eq!(setting(&node, FORWARD), "1");
     set(&node, FORWARD, "0");

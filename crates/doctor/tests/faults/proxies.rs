@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use portolan_doctor::fix::Outcome;
+use portolan_doctor::fix::FixState;
 use portolan_doctor::{Code, Severity};
 use portolan_testkit::Namespace;
 
@@ -90,7 +90,7 @@ fn leftovers_of_kube_proxy_are_removed_and_nothing_else() {
     assert_eq!(codes(&report), [(Code::LeftoversOfKubeProxy, Severity::Warning)]);
     let fixed = fix(&node);
     assert_eq!(codes(&fixed), [], "{:#?}", fixed.findings);
-    assert_eq!(fixed.fixed[0].outcome, Outcome::Done, "{:?}", fixed.fixed);
+    assert_eq!(fixed.fixed[0].outcome, FixState::Done, "{:?}", fixed.fixed);
     let ruleset = node.output("nft", &["list", "ruleset"]).expect("the ruleset");
     assert!(ruleset.contains("table ip portolan") && ruleset.contains("nowhere"), "{ruleset}");
     assert!(!ruleset.contains("KUBE-") && !ruleset.contains("kube-proxy"), "{ruleset}");

@@ -1,6 +1,6 @@
 //! A node in a namespace, and its examination.
 
-use portolan_doctor::command::{FromApi, Options, examine};
+use portolan_doctor::command::{DoctorOptions, FromApi, examine};
 use portolan_doctor::report::Report;
 use portolan_doctor::{Code, Finding, Severity};
 use portolan_leftovers::{self as leftovers, Keep};
@@ -49,15 +49,15 @@ pub(crate) fn nft(node: &Namespace, ruleset: &str) {
 
 /// Examines a node.
 pub(crate) fn look(node: &Namespace) -> Report {
-    with(node, &Options::default())
+    with(node, &DoctorOptions::default())
 }
 
 /// Examines a node and mends what is safe.
 pub(crate) fn fix(node: &Namespace) -> Report {
-    with(node, &Options { fix: true, ..Options::default() })
+    with(node, &DoctorOptions { fix: true, ..DoctorOptions::default() })
 }
 
-pub(crate) fn with(node: &Namespace, options: &Options) -> Report {
+pub(crate) fn with(node: &Namespace, options: &DoctorOptions) -> Report {
     let remove = || {
         // KUBE-FIREWALL is kubelet's, too.
         let (removed, errors) = leftovers::remove(&Keep { firewall: true, ipvs: true, ..Keep::default() });

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[derive(Debug, Clone, Copy)]
-enum Event {
+enum RandomEvent {
     Put(usize, u16),
     Remove(usize),
     Check(usize, Option<u16>),
@@ -21,47 +21,47 @@ enum Event {
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const PLACES: [&str; 3] = ["first", "second", "third"];
 
-fn event() -> impl Strategy<Value = Event> {
+fn event() -> impl Strategy<Value = RandomEvent> {
     prop_oneof![
-        6 => (0..NAMES.len(), 80_u16..83).prop_map(|(name, port)| Event::Put(name, port)),
-        3 => (0..NAMES.len()).prop_map(Event::Remove),
-        5 => (0..NAMES.len(), prop::option::of(1_u16..3)).prop_map(|(name, port)| Event::Check(name, port)),
-        1 => (0_u8..3).prop_map(Event::Configure),
-        1 => Just(Event::Drift),
-        2 => (0_usize..4).prop_map(Event::Fail),
-        1 => Just(Event::Lose),
-        1 => (0..PLACES.len()).prop_map(Event::Replace),
-        1 => Just(Event::Retire),
-        6 => (0_u16..15_000).prop_map(Event::Wait),
+        6 => (0..NAMES.len(), 80_u16..83).prop_map(|(name, port)| RandomEvent::Put(name, port)),
+        3 => (0..NAMES.len()).prop_map(RandomEvent::Remove),
+        5 => (0..NAMES.len(), prop::option::of(1_u16..3)).prop_map(|(name, port)| RandomEvent::Check(name, port)),
+        1 => (0_u8..3).prop_map(RandomEvent::Configure),
+        1 => Just(RandomEvent::Drift),
+        2 => (0_usize..4).prop_map(RandomEvent::Fail),
+        1 => Just(RandomEvent::Lose),
+        1 => (0..PLACES.len()).prop_map(RandomEvent::Replace),
+        1 => Just(RandomEvent::Retire),
+        6 => (0_u16..15_000).prop_map(RandomEvent::Wait),
     ]
 }
 
 /// A request to the engine, or a fault of the data plane that was made last.
-fn happen(bench: &mut Bench, current: &mut Recorder, event: Event) {
+fn happen(bench: &mut Bench, current: &mut Recorder, event: RandomEvent) {
     let handle = bench.handle.clone();
     let put = |work| handle.work(Family::Ipv4, work);
     match event {
-        Event::Put(name, port) => {
+        RandomEvent::Put(name, port) => {
             put(Work { changes: vec![change(NAMES[name], port)], ..Work::default() });
         }
-        Event::Remove(name) => {
+        RandomEvent::Remove(name) => {
             put(Work { changes: vec![Change { new: None, ..change(NAMES[name], 80) }], ..Work::default() });
         }
-        Event::Check(name, port) => {
+        RandomEvent::Check(name, port) => {
             put(Work { health_checks: vec![check_port(NAMES[name], port)], ..Work::default() });
         }
-        Event::Configure(masquerade_bit) => {
+        RandomEvent::Configure(masquerade_bit) => {
             handle.configure(Settings { masquerade_bit, ..Settings::plain(Family::Ipv4) });
         }
-        Event::Drift => handle.compare(Family::Ipv4),
-        Event::Fail(times) => current.fails(times),
-        Event::Lose => current.lose_rules(),
-        Event::Replace(place) => {
+        RandomEvent::Drift => handle.compare(Family::Ipv4),
+        RandomEvent::Fail(times) => current.fails(times),
+        RandomEvent::Lose => current.lose_rules(),
+        RandomEvent::Replace(place) => {
             *current = Recorder::at(PLACES[place]).waiting(&[300 * MILLISECOND]).without_notifications();
             handle.replace(Family::Ipv4, current.boxed());
         }
-        Event::Retire => handle.retire(Family::Ipv4, Recorder::at("left").boxed()),
-        Event::Wait(wait) => bench.advance(u32::from(wait) * MILLISECOND),
+        RandomEvent::Retire => handle.retire(Family::Ipv4, Recorder::at("left").boxed()),
+        RandomEvent::Wait(wait) => bench.advance(u32::from(wait) * MILLISECOND),
     }
 }
 

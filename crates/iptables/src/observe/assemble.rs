@@ -19,7 +19,7 @@ use super::chains::{Chains, Choice, Destination, Dispatch, Port, Verdict};
 use super::comment::hash_of;
 use crate::fixed::{EXTERNAL_SERVICES, PROXY_FIREWALL, SERVICES};
 use crate::name::{Hash, Kind};
-use crate::rule::Table;
+use crate::rule::IptablesTable;
 
 /// Returns the Service ports that chains and rules make.
 pub(super) fn observed(chains: &Chains) -> Observed {
@@ -40,7 +40,7 @@ pub(super) fn observed(chains: &Chains) -> Observed {
 
 /// A place without the kind of its frontend. Rules of the filter table do not hold the kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
+enum RefusedAt {
     At(SocketAddr),
     NodePort(u16),
 }
@@ -73,9 +73,9 @@ struct List {
 struct Assembly<'a> {
     chains: &'a Chains,
     /// Places at which packets from outside are refused or dropped.
-    verdicts: HashSet<(Protocol, Place)>,
+    verdicts: HashSet<(Protocol, RefusedAt)>,
     /// What rules of the filter table have refused.
-    refused: HashMap<(Protocol, Place), Refused>,
+    refused: HashMap<(Protocol, RefusedAt), Refused>,
     /// The load-balancer IPs of Service ports with source ranges, by the hash of their chains.
     load_balancer_ips: BTreeMap<Hash, BTreeSet<IpAddr>>,
     /// True if packets enter the chain that matches frontends in the nat table.
@@ -88,7 +88,7 @@ struct Assembly<'a> {
 
 impl<'a> Assembly<'a> {
     fn of(chains: &'a Chains) -> Self {
-        let external = chains.is_entered(Table::Filter, EXTERNAL_SERVICES);
+        let external = chains.is_entered(IptablesTable::Filter, EXTERNAL_SERVICES);
         let verdicts = chains.verdicts.iter().filter(|verdict| external && verdict.is_external);
         let mut load_balancer_ips: BTreeMap<Hash, BTreeSet<IpAddr>> = BTreeMap::new();
         for dispatch in chains.dispatches.iter().filter(|dispatch| dispatch.to.kind() == Kind::Firewall) {
@@ -103,7 +103,7 @@ impl<'a> Assembly<'a> {
             }
         }
         for (&(protocol, at), dropped) in &chains.guards {
-            let sum = refused.entry((protocol, Place::At(at))).or_default();
+            let sum = refused.entry((protocol, RefusedAt::At(at))).or_default();
             let source_range = dropped.map(|dropped| dropped.connections);
             *sum = sum.and(Refused { source_range, ..Refused::default() });
         }
@@ -114,9 +114,9 @@ impl<'a> Assembly<'a> {
             verdicts: verdicts
                 .filter_map(|verdict| Some((verdict.protocol, place(verdict.place)?)))
                 .collect(),
-            nat: chains.is_entered(Table::Nat, SERVICES),
-            cluster_ips: chains.is_entered(Table::Filter, SERVICES),
-            guards: chains.is_entered(Table::Filter, PROXY_FIREWALL),
+            nat: chains.is_entered(IptablesTable::Nat, SERVICES),
+            cluster_ips: chains.is_entered(IptablesTable::Filter, SERVICES),
+            guards: chains.is_entered(IptablesTable::Filter, PROXY_FIREWALL),
         }
     }
 
@@ -402,9 +402,9 @@ fn address(place: ObservedPlace) -> Option<SocketAddr> {
     }
 }
 
-fn place(observed: ObservedPlace) -> Option<Place> {
+fn place(observed: ObservedPlace) -> Option<RefusedAt> {
     match observed {
-        ObservedPlace::Frontend(Frontend::NodePort(port)) => Some(Place::NodePort(port)),
-        _ => address(observed).map(Place::At),
+        ObservedPlace::Frontend(Frontend::NodePort(port)) => Some(RefusedAt::NodePort(port)),
+        _ => address(observed).map(RefusedAt::At),
     }
 }

@@ -17,7 +17,7 @@ use super::node_ports::NodePortRules;
 use super::unknown::UnknownRules;
 use crate::fixed::{EXTERNAL_SERVICES, JUMPS, MARK_MASQUERADE, NODE_PORTS, PROXY_FIREWALL, RELAY, SERVICES};
 use crate::name::{ChainName, Hash, Kind};
-use crate::rule::Table;
+use crate::rule::IptablesTable;
 
 /// The chains of this mode, and the rules of the kernel's own chains that jump to them.
 #[derive(Debug)]
@@ -46,8 +46,8 @@ pub(super) struct Chains {
     /// The jumps of [`JUMPS`] that exist, by index.
     jumps: BTreeSet<usize>,
     /// Chains whose later rules no packet reaches, because of a rule that is not understood.
-    ended: HashSet<(Table, String)>,
-    table: Option<Table>,
+    ended: HashSet<(IptablesTable, String)>,
+    table: Option<IptablesTable>,
 }
 
 /// The chains of one Service port.
@@ -176,7 +176,7 @@ impl Chains {
     /// Adds one line of a save.
     pub(super) fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix('*') {
-            self.table = Table::named(name.trim_end());
+            self.table = IptablesTable::named(name.trim_end());
         } else if let Some(text) = line.strip_prefix("# Table `") {
             self.incompatible(text);
         } else if let Some(table) = self.table {
@@ -191,33 +191,37 @@ impl Chains {
     /// Notes what the front end of nftables prints instead of a table that has rules which iptables does not have.
     fn incompatible(&mut self, text: &str) {
         let Some((table, _)) = text.split_once("' is incompatible") else { return };
-        if Table::named(table).is_some() {
+        if IptablesTable::named(table).is_some() {
             self.unreadable = Some(table.to_owned());
         }
     }
 
-    fn declare(&mut self, table: Table, chain: &str) {
-        let name = ChainName::parse(chain).filter(|_| table == Table::Nat);
-        let own = [(Table::Filter, SERVICES), (Table::Filter, EXTERNAL_SERVICES), (Table::Nat, NODE_PORTS)];
+    fn declare(&mut self, table: IptablesTable, chain: &str) {
+        let name = ChainName::parse(chain).filter(|_| table == IptablesTable::Nat);
+        let own = [
+            (IptablesTable::Filter, SERVICES),
+            (IptablesTable::Filter, EXTERNAL_SERVICES),
+            (IptablesTable::Nat, NODE_PORTS),
+        ];
         self.are_there |= name.is_some() || own.contains(&(table, chain));
         if let Some(name) = name.filter(|name| name.kind() == Kind::External) {
             self.port(name.hash()).external.exists = true;
         }
     }
 
-    fn rule(&mut self, table: Table, rule: &Rule<'_>, line: &str) {
+    fn rule(&mut self, table: IptablesTable, rule: &Rule<'_>, line: &str) {
         let chain = &*rule.chain;
         if !self.ended.is_empty() && self.ended.contains(&(table, chain.to_owned())) {
             return;
         }
-        let of_service = ChainName::parse(chain).filter(|_| table == Table::Nat);
+        let of_service = ChainName::parse(chain).filter(|_| table == IptablesTable::Nat);
         let is_understood = match (table, chain, of_service) {
-            (Table::Nat, SERVICES, _) => self.dispatch(rule),
-            (Table::Nat, NODE_PORTS, _) => self.node_port(rule),
-            (Table::Filter, SERVICES, _) => self.verdict(rule, false),
-            (Table::Filter, EXTERNAL_SERVICES, _) => self.verdict(rule, true),
-            (Table::Filter, PROXY_FIREWALL, _) => self.guard(rule),
-            (Table::Filter, NODE_PORTS, _) => self.open_port(rule),
+            (IptablesTable::Nat, SERVICES, _) => self.dispatch(rule),
+            (IptablesTable::Nat, NODE_PORTS, _) => self.node_port(rule),
+            (IptablesTable::Filter, SERVICES, _) => self.verdict(rule, false),
+            (IptablesTable::Filter, EXTERNAL_SERVICES, _) => self.verdict(rule, true),
+            (IptablesTable::Filter, PROXY_FIREWALL, _) => self.guard(rule),
+            (IptablesTable::Filter, NODE_PORTS, _) => self.open_port(rule),
             (_, _, Some(name)) => self.of_service(name, rule),
             _ => {
                 self.jump(table, rule);
@@ -244,7 +248,7 @@ impl Chains {
         }
     }
 
-    fn jump(&mut self, table: Table, rule: &Rule<'_>) {
+    fn jump(&mut self, table: IptablesTable, rule: &Rule<'_>) {
         let is_same = |index: &usize| {
             let jump = JUMPS.get(*index);
             jump.is_some_and(|jump| {
@@ -257,7 +261,7 @@ impl Chains {
     }
 
     /// Returns true if every packet that a chain is for enters it.
-    pub(super) fn is_entered(&self, table: Table, chain: &str) -> bool {
+    pub(super) fn is_entered(&self, table: IptablesTable, chain: &str) -> bool {
         let mut jumps =
             JUMPS.iter().enumerate().filter(|(_, jump)| (jump.table, jump.to()) == (table, chain));
         jumps.all(|(index, _)| self.jumps.contains(&index))

@@ -4,7 +4,7 @@ use std::fmt;
 
 use portolan_model::Family;
 
-use crate::rule::Table;
+use crate::rule::IptablesTable;
 
 /// Number of rules that are kept. A chain may have any number of them.
 const KEPT: usize = 16;
@@ -36,7 +36,7 @@ impl UnknownRules {
         }
     }
 
-    pub(super) fn add(&mut self, table: Table, line: &str) {
+    pub(super) fn add(&mut self, table: IptablesTable, line: &str) {
         self.count = self.count.saturating_add(1);
         if self.first.len() < KEPT {
             // The counters of the rule come before it.

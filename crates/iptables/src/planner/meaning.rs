@@ -11,7 +11,7 @@ use portolan_model::world::{Ranges, Rng};
 use portolan_model::{Family, LocalDetector, NodePortAddresses, Protocol, Settings};
 use proptest::prelude::*;
 
-use super::Options;
+use super::IptablesOptions;
 use super::tests::{Edited, Planned, loaded, settings};
 use crate::walk::{End, Walk};
 
@@ -19,7 +19,7 @@ const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 
 /// The fate of a packet. `Translated` has each possible endpoint, and whether connections to it are masqueraded.
 #[derive(Debug, PartialEq, Eq)]
-enum Outcome {
+enum PacketFate {
     Translated(BTreeMap<String, bool>),
     /// Refused with a TCP reset.
     Reset,
@@ -60,14 +60,14 @@ pub(crate) fn random_settings(rng: &mut Rng, family: Family) -> Settings {
     }
 }
 
-pub(crate) fn random_options(rng: &mut Rng, settings: &Settings) -> Options {
+pub(crate) fn random_options(rng: &mut Rng, settings: &Settings) -> IptablesOptions {
     let lists_loopback = settings.node_port_addresses != NodePortAddresses::MatchAll && rng.chance(50);
     let loopback_addresses = if lists_loopback { vec![LOOPBACK.into()] } else { Vec::new() };
-    Options { localhost_node_ports: rng.chance(50), loopback_addresses, ..Options::default() }
+    IptablesOptions { localhost_node_ports: rng.chance(50), loopback_addresses, ..IptablesOptions::default() }
 }
 
 /// Returns how the mode differs from the others: it accepts node ports on loopback addresses, in IPv4 only.
-fn differences(settings: &Settings, options: &Options) -> ModeDifferences {
+fn differences(settings: &Settings, options: &IptablesOptions) -> ModeDifferences {
     let may = options.localhost_node_ports && settings.family == Family::Ipv4;
     let everywhere = may && settings.node_port_addresses == NodePortAddresses::MatchAll;
     ModeDifferences::iptables(if everywhere {
@@ -116,7 +116,7 @@ fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'stat
 }
 
 /// Returns the fate of a packet under the rules.
-fn outcome(walk: Walk<'_>, packet: &Packet<'_>) -> Outcome {
+fn outcome(walk: Walk<'_>, packet: &Packet<'_>) -> PacketFate {
     let ways = walk.ways(packet);
     let endpoints: Vec<(&String, bool, f64)> = ways
         .iter()
@@ -128,29 +128,29 @@ fn outcome(walk: Walk<'_>, packet: &Packet<'_>) -> Outcome {
     if endpoints.is_empty() {
         assert_eq!(ways.len(), 1, "{packet:?}: {ways:?}");
         return match ways[0].end {
-            End::Reset => Outcome::Reset,
-            End::Rejected => Outcome::Rejected,
-            End::Dropped => Outcome::Dropped,
-            _ => Outcome::Passed,
+            End::Reset => PacketFate::Reset,
+            End::Rejected => PacketFate::Rejected,
+            End::Dropped => PacketFate::Dropped,
+            _ => PacketFate::Passed,
         };
     }
     assert_eq!(endpoints.len(), ways.len(), "{packet:?}: {ways:?}");
     let even = 1.0 / f64::from(u32::try_from(endpoints.len()).unwrap());
     assert!(endpoints.iter().all(|(.., part)| (part - even).abs() < 1e-6), "{packet:?}: {ways:?}");
-    Outcome::Translated(endpoints.into_iter().map(|(place, marked, _)| (place.clone(), marked)).collect())
+    PacketFate::Translated(endpoints.into_iter().map(|(place, marked, _)| (place.clone(), marked)).collect())
 }
 
 /// Returns the fate of a packet as the oracle says.
-fn expected(oracle: &Oracle<'_>, packet: &Packet<'_>) -> Outcome {
+fn expected(oracle: &Oracle<'_>, packet: &Packet<'_>) -> PacketFate {
     match oracle.fate(packet) {
         Fate::Backends { set, masqueraded, .. } => {
             let places = set.iter().map(|backend| backend.socket().to_string());
-            Outcome::Translated(places.zip(masqueraded).collect())
+            PacketFate::Translated(places.zip(masqueraded).collect())
         }
-        Fate::Reject if packet.protocol == Protocol::Tcp => Outcome::Reset,
-        Fate::Reject => Outcome::Rejected,
-        Fate::Drop => Outcome::Dropped,
-        Fate::NotOurs => Outcome::Passed,
+        Fate::Reject if packet.protocol == Protocol::Tcp => PacketFate::Reset,
+        Fate::Reject => PacketFate::Rejected,
+        Fate::Drop => PacketFate::Dropped,
+        Fate::NotOurs => PacketFate::Passed,
     }
 }
 

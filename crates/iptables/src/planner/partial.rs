@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use super::super::fixed::{EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, SERVICES, nat_last};
-use super::super::rule::{self, Chain, Rule, Table};
+use super::super::rule::{self, Chain, IptablesTable, Rule};
 use super::{Planner, append_all};
 use portolan_engine::table::Table as Wanted;
 
@@ -56,57 +56,57 @@ impl Partial {
     }
 
     fn filter(&self, planner: &Planner, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
-        if !self.touches(Table::Filter) {
+        if !self.touches(IptablesTable::Filter) {
             return Ok(());
         }
-        rule::begin(out, Table::Filter)?;
-        if self.is_much(Table::Filter) {
+        rule::begin(out, IptablesTable::Filter)?;
+        if self.is_much(IptablesTable::Filter) {
             FILTER_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
-            planner.append_dispatch(Table::Filter, wanted, out)?;
+            planner.append_dispatch(IptablesTable::Filter, wanted, out)?;
         } else {
-            self.rules(Table::Filter, out)?;
+            self.rules(IptablesTable::Filter, out)?;
         }
         rule::commit(out)
     }
 
     fn nat(&self, planner: &Planner, wanted: &Wanted, out: &mut impl fmt::Write) -> fmt::Result {
-        if !self.touches(Table::Nat) && self.written.is_empty() && self.stale.is_empty() {
+        if !self.touches(IptablesTable::Nat) && self.written.is_empty() && self.stale.is_empty() {
             return Ok(());
         }
-        rule::begin(out, Table::Nat)?;
+        rule::begin(out, IptablesTable::Nat)?;
         let written = self.written.iter().map(|chain| &chain.name);
         written.chain(&self.stale).try_for_each(|chain| rule::declare(out, chain))?;
         for chain in &self.written {
             chain.rules.iter().try_for_each(|text| rule::append(out, &chain.name, text))?;
         }
-        if self.is_much(Table::Nat) {
+        if self.is_much(IptablesTable::Nat) {
             NAT_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
-            planner.append_dispatch(Table::Nat, wanted, out)?;
+            planner.append_dispatch(IptablesTable::Nat, wanted, out)?;
             append_all(out, nat_last(planner.context()))?;
         } else {
-            self.rules(Table::Nat, out)?;
+            self.rules(IptablesTable::Nat, out)?;
         }
         self.stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))?;
         rule::commit(out)
     }
 
-    fn rules(&self, table: Table, out: &mut impl fmt::Write) -> fmt::Result {
+    fn rules(&self, table: IptablesTable, out: &mut impl fmt::Write) -> fmt::Result {
         let mut removed = self.removed.iter().filter(|rule| rule.table == table);
         removed.try_for_each(|rule| rule::remove(out, rule.chain, &rule.text))?;
         let mut added = self.added.iter().filter(|rule| rule.table == table);
         // Where a rule has to stay last, new rules go to the front. The order is free otherwise: no packet matches
         // two rules.
         added.try_for_each(|rule| match (table, rule.chain) {
-            (Table::Nat, SERVICES) => rule::prepend(out, rule.chain, &rule.text),
+            (IptablesTable::Nat, SERVICES) => rule::prepend(out, rule.chain, &rule.text),
             _ => rule::append(out, rule.chain, &rule.text),
         })
     }
 
-    fn touches(&self, table: Table) -> bool {
+    fn touches(&self, table: IptablesTable) -> bool {
         self.removed.iter().chain(&self.added).any(|rule| rule.table == table)
     }
 
-    fn is_much(&self, table: Table) -> bool {
+    fn is_much(&self, table: IptablesTable) -> bool {
         self.removed.iter().filter(|rule| rule.table == table).count() >= REMOVE_MAX
     }
 }

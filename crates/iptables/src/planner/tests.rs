@@ -22,8 +22,8 @@ pub(crate) use example::settings;
 use example::{cluster_ip, ip, ipv4 as demo, ipv6, put};
 pub(crate) use planned::Planned;
 
-pub(crate) fn counting() -> Options {
-    Options { count_invalid: true, count_localhost: true, ..Options::default() }
+pub(crate) fn counting() -> IptablesOptions {
+    IptablesOptions { count_invalid: true, count_localhost: true, ..IptablesOptions::default() }
 }
 
 fn gone(change: &Change) -> Change {
@@ -76,8 +76,11 @@ fn a_load_where_all_is_otherwise() {
         node_port_addresses: NodePortAddresses::Addresses(vec![ip("192.168.0.2")]),
         ..settings(Family::Ipv4)
     };
-    let options =
-        Options { loopback_addresses: vec![ip("127.0.0.1")], drop_invalid: false, ..Options::default() };
+    let options = IptablesOptions {
+        loopback_addresses: vec![ip("127.0.0.1")],
+        drop_invalid: false,
+        ..IptablesOptions::default()
+    };
     let mut planner = Planned::new(settings, options);
     planner.remember(&[put("dual", "", dual)], &[health_check(Some(32222))]);
     assert_snapshot!(load(&mut planner));
@@ -192,7 +195,7 @@ fn probabilities_have_ten_decimals() {
 fn masquerade_all_and_no_detector() {
     let mut planner = planner(Family::Ipv4, &demo()[..1]);
     let mut all = Settings { masquerade_all: true, ..settings(Family::Ipv4) };
-    planner.configure(all.clone(), Options::default());
+    planner.configure(all.clone(), IptablesOptions::default());
     let marks = |text: &str| {
         let marks =
             text.lines().filter(|line| line.contains("cluster IP") && line.ends_with("KUBE-MARK-MASQ"));
@@ -207,7 +210,7 @@ fn masquerade_all_and_no_detector() {
     );
     all.masquerade_all = false;
     all.local_detector = LocalDetector::None;
-    planner.configure(all, Options::default());
+    planner.configure(all, IptablesOptions::default());
     assert_eq!(marks(&load(&mut planner)), [""; 0]);
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use portolan_engine::drift::DriftWatch;
 use portolan_engine::{Timing, Work, spawn};
-use portolan_iptables::{Error, Iptables, Options, Programs, Variant};
+use portolan_iptables::{Error, Iptables, IptablesOptions, Programs, Variant};
 use portolan_model::{Change, Family, Forwarding, Frontend, NodePortAddresses, Settings};
 use portolan_testkit::eventually;
 
@@ -265,7 +265,7 @@ fn a_chain_that_another_program_flushes_is_restored() {
     for variant in VARIANTS {
         in_namespace(|| {
             let family = Family::Ipv4;
-            let data_plane = Iptables::new(programs(variant), settings(family), Options::default());
+            let data_plane = Iptables::new(programs(variant), settings(family), IptablesOptions::default());
             let own = data_plane.own();
             let timing = Timing { check_interval: Duration::from_millis(100), ..Timing::default() };
             let (sender, reports) = channel();

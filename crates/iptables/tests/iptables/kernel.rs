@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use portolan_engine::{Commit, HealthCheckPort, Table as Wanted};
 use portolan_iptables::{
-    Counted, Error, Options, Pieces, Planner, Present, Programs, Rules, Variant, counted,
+    Counted, Error, IptablesOptions, Pieces, Planner, Present, Programs, Rules, Variant, counted,
 };
 use portolan_model::{Change, Family};
 use portolan_sock::namespace::in_new_network_namespace;
@@ -93,7 +93,7 @@ fn count(saved: &str, table: &str) -> usize {
 }
 
 fn planner(family: Family, changes: &[Change], health_checks: &[HealthCheckPort]) -> Planned {
-    let mut planner = Planned::new(settings(family), Options::default());
+    let mut planner = Planned::new(settings(family), IptablesOptions::default());
     planner.remember(changes, health_checks);
     planner
 }

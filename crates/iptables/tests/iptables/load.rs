@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use portolan_engine::Driven;
-use portolan_iptables::{Iptables, Options, Programs, Variant};
+use portolan_iptables::{Iptables, IptablesOptions, Programs, Variant};
 use portolan_model::{Change, Family, Forwarding, LocalDetector, Protocol, Settings};
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
 
@@ -46,7 +46,7 @@ pub(crate) fn data_plane(programs: Programs) -> Driven<Iptables> {
 
 /// Returns a data plane with the usual options.
 pub(crate) fn driven(programs: Programs, settings: Settings) -> Driven<Iptables> {
-    Driven::new(settings.clone(), Iptables::new(programs, settings, Options::default()))
+    Driven::new(settings.clone(), Iptables::new(programs, settings, IptablesOptions::default()))
 }
 
 /// The lock file of the older iptables: each network namespace is a file of its own, so that no test waits for

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use portolan_model::{Change, Settings};
 
-use super::{HealthCheckPort, Options, Pieces, Planner, Present, Wanted};
+use super::{HealthCheckPort, IptablesOptions, Pieces, Planner, Present, Wanted};
 
 pub(crate) struct Planned {
     planner: Planner,
@@ -12,7 +12,7 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
-    pub(crate) fn new(settings: Settings, options: Options) -> Self {
+    pub(crate) fn new(settings: Settings, options: IptablesOptions) -> Self {
         Self { planner: Planner::new(settings.clone(), options), table: Wanted::new(settings) }
     }
 

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use portolan_iptables::{Options, preview};
+use portolan_iptables::{IptablesOptions, preview};
 use portolan_model::{Change, Family};
 
 use super::example::settings;
@@ -27,14 +27,14 @@ fn after_a_commit_nothing_is_left_to_write() {
                 };
                 iptables.apply(&of_family(edited.first().0)).unwrap();
                 let before = ruleset();
-                let lines = preview(&programs, iptables.table(), &Options::default()).unwrap();
+                let lines = preview(&programs, iptables.table(), &IptablesOptions::default()).unwrap();
                 assert!(lines.iter().any(|line| line.starts_with("-A KUBE-SERVICES")), "{lines:#?}");
                 assert_eq!(ruleset(), before, "nothing is written");
                 iptables.resync().unwrap();
-                let lines = preview(&programs, iptables.table(), &Options::default()).unwrap();
+                let lines = preview(&programs, iptables.table(), &IptablesOptions::default()).unwrap();
                 assert_eq!(lines, [""; 0], "seed {seed}, {variant:?}");
                 iptables.apply(&of_family(edited.edit(4).0)).unwrap();
-                let lines = preview(&programs, iptables.table(), &Options::default()).unwrap();
+                let lines = preview(&programs, iptables.table(), &IptablesOptions::default()).unwrap();
                 assert_eq!(lines, [""; 0], "seed {seed}, {variant:?}: after an edit");
             });
         }

@@ -3,7 +3,7 @@
 
 use portolan_model::Family;
 
-use super::{FILTER, JUMPS, PROXY_FIREWALL, Present, SOURCE_RANGES, Table};
+use super::{FILTER, JUMPS, PROXY_FIREWALL, Present, RuleTable, SOURCE_RANGES};
 use crate::set::Set;
 
 /// What the rules do.
@@ -45,11 +45,11 @@ impl Present {
         self.jumps
             .iter()
             .filter_map(|place| JUMPS.get(*place))
-            .any(|jump| jump.table == Table::Filter && jump.from == "INPUT" && jump.to == chain)
+            .any(|jump| jump.table == RuleTable::Filter && jump.from == "INPUT" && jump.to == chain)
     }
 
     /// Returns true if a chain of the filter table has such a rule.
     fn has(&self, chain: &'static str, is_it: impl Fn(&str) -> bool) -> bool {
-        self.chains.get(&(Table::Filter, chain)).into_iter().flatten().any(|rule| is_it(rule))
+        self.chains.get(&(RuleTable::Filter, chain)).into_iter().flatten().any(|rule| is_it(rule))
     }
 }

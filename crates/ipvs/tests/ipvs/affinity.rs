@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use portolan_ipvs::{Options, Timeouts};
+use portolan_ipvs::{IpvsOptions, Timeouts};
 use portolan_model::{Family, Forwarding, Protocol};
 
 use super::example::{backends, put, settings};
@@ -58,7 +58,7 @@ fn a_client_stays_until_its_binding_has_expired() {
     in_namespace(|| {
         let endpoints = Endpoints::new();
         let timeouts = Timeouts { udp: 1, ..Timeouts::default() };
-        let mut ipvs = open_with(settings(Family::Ipv4), Options { timeouts, ..options() });
+        let mut ipvs = open_with(settings(Family::Ipv4), IpvsOptions { timeouts, ..options() });
         let forwarding = Forwarding::plain(SERVICE.parse().unwrap(), Protocol::Udp, backends(&ENDPOINTS));
         let change = |affinity| put("dns", "", Forwarding { affinity, ..forwarding.clone() });
         ipvs.apply(&[change(Some(3))]).unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use portolan_engine::Driven;
 use portolan_iptables::{Programs, Variant};
-use portolan_ipvs::{Ipvs, Meter, Options, Timeouts};
+use portolan_ipvs::{Ipvs, IpvsOptions, Meter, Timeouts};
 use portolan_model::{Change, Family, Forwarding, IpvsScheduler, Protocol};
 
 use super::example::{cluster_ip, put, settings};
@@ -59,7 +59,7 @@ fn an_endpoint_ends_with_its_connections() {
     in_namespace(|| {
         let listeners = listeners();
         let timeouts = closed_for(2);
-        let mut ipvs = open_with(settings(Family::Ipv4), Options { timeouts, ..options() });
+        let mut ipvs = open_with(settings(Family::Ipv4), IpvsOptions { timeouts, ..options() });
         ipvs.apply(&[service(&ENDPOINTS[..1])]).unwrap();
         ipvs.resync().unwrap();
         assert!(run("ipvsadm", "--list --timeout").contains("900 2 300"), "others stay as they are");
@@ -76,7 +76,7 @@ fn an_endpoint_ends_with_its_connections() {
         listeners[1].accept().unwrap();
 
         // A restart with a comparison leaves the draining endpoint.
-        let mut ipvs = open_with(settings(Family::Ipv4), Options { timeouts, ..options() });
+        let mut ipvs = open_with(settings(Family::Ipv4), IpvsOptions { timeouts, ..options() });
         ipvs.apply(&[service(&ENDPOINTS[1..])]).unwrap();
         assert_eq!(ipvs.resync().unwrap().elements, 0);
         assert_eq!(ipvs.draining(), 1);
@@ -107,7 +107,7 @@ fn an_endpoint_ends_at_its_deadline() {
     in_namespace(|| {
         let listeners = listeners();
         let mut ipvs =
-            open_with(settings(Family::Ipv4), Options { drain: Duration::from_millis(1), ..options() });
+            open_with(settings(Family::Ipv4), IpvsOptions { drain: Duration::from_millis(1), ..options() });
         ipvs.apply(&[service(&ENDPOINTS[..1])]).unwrap();
         ipvs.resync().unwrap();
         let _connection = (connect(), listeners[0].accept().unwrap());
@@ -135,7 +135,8 @@ fn a_deadline_outlives_restarts() {
         assert_eq!(meter.draining(), None);
         let loaded = |drain: Duration, endpoints: &[&str]| {
             let programs = Programs::of(Family::Ipv4, Variant::Nft).unwrap();
-            let ipvs = Ipvs::open(programs, settings(Family::Ipv4), Options { drain, ..options() }).unwrap();
+            let ipvs =
+                Ipvs::open(programs, settings(Family::Ipv4), IpvsOptions { drain, ..options() }).unwrap();
             let mut ipvs = Driven::new(settings(Family::Ipv4), ipvs.with_meter(Arc::clone(&meter)));
             ipvs.apply(&[service(endpoints)]).unwrap();
             let commit = ipvs.resync().unwrap();
@@ -216,7 +217,7 @@ fn a_retiring_data_plane_keeps_connections() {
         again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
         again.resync().unwrap();
         assert!(works(&mut client, &mut server));
-        let mut again = open_with(settings(Family::Ipv4), Options { drain: Duration::ZERO, ..options() });
+        let mut again = open_with(settings(Family::Ipv4), IpvsOptions { drain: Duration::ZERO, ..options() });
         again.apply(&[service(&ENDPOINTS[..1])]).unwrap();
         again.resync().unwrap();
         eventually("all of it is removed", || !again.remove_part(None).unwrap());
@@ -297,7 +298,7 @@ fn schedulers() {
                 "{scheduler}: {head}"
             );
         }
-        let default = Options { scheduler: IpvsScheduler::Lc, ..options() };
+        let default = IpvsOptions { scheduler: IpvsScheduler::Lc, ..options() };
         let mut ipvs = open_with(settings(Family::Ipv4), default);
         ipvs.apply(&[Change { new: Some(Arc::new(cluster_ip(SERVICE, 80, &ENDPOINTS))), ..service(&[]) }])
             .unwrap();

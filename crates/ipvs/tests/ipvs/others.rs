@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use portolan_engine::Commit;
-use portolan_ipvs::Options;
+use portolan_ipvs::IpvsOptions;
 use portolan_model::{Change, Family, Frontend, NodePortAddresses};
 use portolan_testkit::eventually;
 
@@ -65,7 +65,7 @@ fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {
     in_namespace(|| {
         let exclude = vec!["172.30.10.0/24".parse().unwrap()];
         let excluding =
-            || open_with(settings(Family::Ipv4), Options { exclude: exclude.clone(), ..options() });
+            || open_with(settings(Family::Ipv4), IpvsOptions { exclude: exclude.clone(), ..options() });
         run("ipvsadm", "--add-service --tcp-service 172.30.10.1:80 --scheduler wlc");
         run("ipvsadm", "--add-server --tcp-service 172.30.10.1:80 --real-server 203.0.113.2:80 --gatewaying");
         let theirs = virtual_servers();
@@ -192,7 +192,7 @@ fn excluded_addresses_stay() {
     in_namespace(|| {
         drop(loaded(Family::Ipv4, &example(Family::Ipv4)));
         let exclude = vec!["172.30.10.2/31".parse().unwrap()];
-        let mut ipvs = open_with(settings(Family::Ipv4), Options { exclude, ..options() });
+        let mut ipvs = open_with(settings(Family::Ipv4), IpvsOptions { exclude, ..options() });
         ipvs.resync().unwrap();
         let left = virtual_servers();
         let heads: Vec<&String> = left.iter().filter(|line| !line.starts_with(' ')).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use portolan_engine::Driven;
 use portolan_iptables::{Programs, Variant};
-use portolan_ipvs::{Ipvs, KernelVersion, Options, available, kernel_settings};
+use portolan_ipvs::{Ipvs, IpvsOptions, KernelVersion, available, kernel_settings};
 use portolan_model::{Change, Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 
@@ -67,15 +67,15 @@ pub(crate) fn run(program: &str, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-pub(crate) fn options() -> Options {
-    Options { drain: NEVER, ..Options::default() }
+pub(crate) fn options() -> IpvsOptions {
+    IpvsOptions { drain: NEVER, ..IpvsOptions::default() }
 }
 
-pub(crate) fn open_with(settings: Settings, options: Options) -> Driven<Ipvs> {
+pub(crate) fn open_with(settings: Settings, options: IpvsOptions) -> Driven<Ipvs> {
     open_by(Variant::Nft, settings, options)
 }
 
-fn open_by(variant: Variant, settings: Settings, options: Options) -> Driven<Ipvs> {
+fn open_by(variant: Variant, settings: Settings, options: IpvsOptions) -> Driven<Ipvs> {
     let programs = Programs::of(settings.family, variant).unwrap();
     Driven::new(settings.clone(), Ipvs::open(programs, settings, options).unwrap())
 }

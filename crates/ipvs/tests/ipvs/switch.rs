@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use portolan_engine::Dataplane as _;
 use portolan_engine::{Boxed, Driven};
-use portolan_iptables::{Iptables, Options, Programs, Variant};
+use portolan_iptables::{Iptables, IptablesOptions, Programs, Variant};
 use portolan_ipvs::Ipvs;
 use portolan_model::Family;
 use portolan_nftables::Nftables;
@@ -23,7 +23,7 @@ fn nftables() -> Plane {
 }
 
 fn iptables() -> Plane {
-    let plane = Iptables::new(programs(Variant::Nft), world_settings(), Options::default());
+    let plane = Iptables::new(programs(Variant::Nft), world_settings(), IptablesOptions::default());
     Driven::new(world_settings(), Box::new(plane))
 }
 

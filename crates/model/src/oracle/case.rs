@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::packet::{FlowState, Origin, Packet, Translation};
 use super::{ModeDifferences, Oracle};
-use crate::table::{Entry, Outcome};
+use crate::table::{Disposition, Entry};
 use crate::verdict::{Decision, EndpointList, Fate, Reason, Traffic, Verdict};
 use crate::{
     Backend, ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol,
@@ -133,9 +133,9 @@ impl<'a> Case<'a> {
             return Some((Fate::Reject, found));
         }
         let (fate, reason) = match found.forwarding.external() {
-            Outcome::Backends(_) => return None,
-            Outcome::Reject => (Fate::Reject, Reason::NoEndpoints),
-            Outcome::Drop => (Fate::Drop, Reason::EndpointsElsewhere(Traffic::External)),
+            Disposition::Backends(_) => return None,
+            Disposition::Reject => (Fate::Reject, Reason::NoEndpoints),
+            Disposition::Drop => (Fate::Drop, Reason::EndpointsElsewhere(Traffic::External)),
         };
         let (list, policy) = match found.forwarding.external_policy {
             ExternalPolicy::Cluster => (EndpointList::Cluster, Reason::ClusterPolicy(Traffic::External)),

@@ -3,13 +3,13 @@
 use super::Origin;
 use super::case::{Case, Match};
 use crate::object::no_source;
-use crate::table::Outcome;
+use crate::table::Disposition;
 use crate::verdict::{EndpointList, Fate, Reason, SourceKept, Traffic};
 use crate::{Backend, ExternalPolicy, Forwarding, Frontend, InternalPolicy, LocalDetector};
 
 /// The endpoints that a traffic policy allows.
 struct Allowed<'a> {
-    outcome: Outcome<'a>,
+    outcome: Disposition<'a>,
     traffic: Traffic,
     list: EndpointList,
     masquerade: Masquerade,
@@ -157,15 +157,15 @@ impl<'a> Case<'a> {
         let allowed = policy(self, forwarding);
         self.endpoints = Some(allowed.list);
         match allowed.outcome {
-            Outcome::Reject => {
+            Disposition::Reject => {
                 self.because(Reason::NoEndpoints);
                 Fate::Reject
             }
-            Outcome::Drop => {
+            Disposition::Drop => {
                 self.because(Reason::EndpointsElsewhere(allowed.traffic));
                 Fate::Drop
             }
-            Outcome::Backends(backends) => {
+            Disposition::Backends(backends) => {
                 self.because(Reason::Balanced { count: backends.len() });
                 if let Some(seconds) = forwarding.affinity {
                     let per_frontend = self.differences().affinity_per_frontend;

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use portolan_wire::nftables::{Data as WireData, Event};
+use portolan_wire::nftables::{Data as WireData, NftablesEvent};
 use portolan_wire::{Batch, Frame};
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use portolan_model::Family;
 use super::*;
 use crate::layout::TABLE;
 
-const PLACE: Place = Place { family: Family::Ipv4, table: TABLE };
+const PLACE: FamilyTable = FamilyTable { family: Family::Ipv4, table: TABLE };
 
 const LIMIT: usize = 8_000;
 
@@ -25,9 +25,9 @@ fn frames(batch: &Batch) -> impl Iterator<Item = Frame<'_>> {
 fn replay(model: &mut Model, transaction: Transaction) {
     let batch = transaction.finish().unwrap();
     for frame in frames(&batch) {
-        let (list, deletion) = match Event::decode(&frame).unwrap() {
-            Event::NewElements(list) => (list, false),
-            Event::DeleteElements(list) => (list, true),
+        let (list, deletion) = match NftablesEvent::decode(&frame).unwrap() {
+            NftablesEvent::NewElements(list) => (list, false),
+            NftablesEvent::DeleteElements(list) => (list, true),
             _ => continue,
         };
         for element in list.elements() {

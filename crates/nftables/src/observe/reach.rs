@@ -7,7 +7,7 @@ use portolan_model::{Family, NodePortAddresses, Settings};
 use portolan_wire::nftables::expr::Immediate;
 use portolan_wire::nftables::{Data, Expr, Rule, Verdict};
 
-use super::super::chain::{Place, SERVICES};
+use super::super::chain::{FamilyTable, SERVICES};
 use super::super::class::{Balance, Class};
 use super::super::element::{Set, read_address};
 use super::super::layout::{Kind, Layout, Target};
@@ -76,7 +76,7 @@ impl Lists {
 }
 
 /// Returns where the packets of each class number go.
-pub(super) fn reaches(view: &View, kind: &Kind, place: Place) -> HashMap<u16, Reach> {
+pub(super) fn reaches(view: &View, kind: &Kind, place: FamilyTable) -> HashMap<u16, Reach> {
     let chains = Chains { view, holds_endpoints: kind.holds_endpoints, family: place.family };
     view.classes.iter().map(|(&number, chain)| (number, chains.class(chain))).collect()
 }
@@ -95,7 +95,7 @@ pub(super) fn is_in_effect(view: &View, kind: &Kind) -> bool {
 
 /// Returns the addresses that accept node ports: those of the set that the rule of node ports looks up, or else all but
 /// loopback addresses. Not known if there is no such rule.
-pub(super) fn node_ports(view: &View, place: Place) -> Fact<NodePortReach> {
+pub(super) fn node_ports(view: &View, place: FamilyTable) -> Fact<NodePortReach> {
     let rules = view.rules.get(SERVICES).map(Vec::as_slice).unwrap_or_default();
     let looks_up = |rule: &&Rule, set: Set| {
         rule.expressions

@@ -32,7 +32,7 @@ use portolan_model::{Family, Frontend, NodePortAddresses, Protocol, ServicePortN
 use portolan_sock::{Protocol as NetlinkProtocol, Socket};
 use portolan_wire::nftables::{Data, Element, UserData};
 
-use super::super::chain::Place;
+use super::super::chain::FamilyTable;
 use super::super::element::{Set, read_address};
 use super::super::readback;
 use super::decode::{self, At};
@@ -49,7 +49,7 @@ const MODE: &str = "nftables (kube-proxy)";
 /// does not exist.
 pub fn read_kube_proxy(family: Family) -> Result<Option<Observed>, Error> {
     let mut socket = Socket::open(NetlinkProtocol::Netfilter)?;
-    let place = Place { family, table: TABLE };
+    let place = FamilyTable { family, table: TABLE };
     let raw = readback::undisturbed(MODE, || Ok(Raw::read(&mut socket, place)?))?;
     Ok(raw.map(|raw| observed(family, &raw)))
 }

@@ -16,8 +16,8 @@ use super::super::value::{LOCAL_OFFSET, MAX_CLASS, MAX_ID};
 use super::*;
 
 /// Data and comment of each element, by set, key and end of the interval.
-type Model = BTreeMap<Place, Content>;
-type Place = (Set, Vec<u8>, Vec<u8>);
+type Model = BTreeMap<ElementKey, Content>;
+type ElementKey = (Set, Vec<u8>, Vec<u8>);
 type Content = (Vec<u8>, String);
 
 pub(crate) fn settings(family: Family) -> Settings {
@@ -54,7 +54,7 @@ fn replay(model: &mut Model, changes: &Changeset, context: &str) {
 fn meaning(model: &Model, planner: &Planner) -> BTreeSet<String> {
     let classes: BTreeMap<u16, Class> = planner.classes.iter().collect();
     let mut backends = 0;
-    let mut line = |((set, key, end), (data, comment)): (&Place, &Content)| match set {
+    let mut line = |((set, key, end), (data, comment)): (&ElementKey, &Content)| match set {
         Set::Services | Set::NodePorts => {
             let value = Value(read_number(data).unwrap());
             let class = classes[&value.low()];

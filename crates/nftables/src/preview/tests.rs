@@ -55,7 +55,7 @@ fn the_fields_of_a_set_have_the_length_of_its_keys() {
             let of = |field: &Field| if *field == Field::Address { address_length(family) } else { 4 };
             fields.iter().map(of).sum()
         };
-        let shape = skeleton::set(Place { family, table: "t" }, set);
+        let shape = skeleton::set(FamilyTable { family, table: "t" }, set);
         assert_eq!(length(fields(set).0), shape.key_length, "{set:?}");
     }
 }

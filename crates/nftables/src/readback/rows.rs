@@ -217,7 +217,7 @@ mod tests {
         });
         for (set, family) in large.flat_map(|set| Family::BOTH.map(|family| (set, family))) {
             let length = super::super::rows_of(
-                super::super::Place { family, table: super::super::super::layout::TABLE },
+                super::super::FamilyTable { family, table: super::super::super::layout::TABLE },
                 set,
             )
             .row_length();

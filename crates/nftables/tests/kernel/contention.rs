@@ -7,7 +7,7 @@ use portolan_engine::Error;
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{
-    Chain, ElementRef, ElementsOperation, Family as WireFamily, IfExists, Rule, Table as WireTable,
+    Chain, ElementRef, ElementsOperation, Family as WireFamily, IfExists, NftTable as WireTable, Rule,
     Transaction,
 };
 

@@ -6,7 +6,7 @@ use portolan_engine::drift::DriftWatch;
 use portolan_model::{Change, Family};
 use portolan_sock::{Protocol, Socket};
 use portolan_testkit::eventually;
-use portolan_wire::nftables::{Family as WireFamily, IfExists, Table as WireTable, Transaction};
+use portolan_wire::nftables::{Family as WireFamily, IfExists, NftTable as WireTable, Transaction};
 
 use super::support::{
     cluster_ip, collect, every_kind, gone, in_namespace, list, nft, open, programmed, put, settings,

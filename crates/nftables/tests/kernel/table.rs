@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{
-    Chain, Data, Event, Family as WireFamily, Rule, Set, SetFlags, UserData, Verdict, request,
+    Chain, Data, Family as WireFamily, NftablesEvent, Rule, Set, SetFlags, UserData, Verdict, request,
 };
 use portolan_wire::{Frame, Request};
 
@@ -25,8 +25,8 @@ pub(crate) struct Table {
 }
 
 /// Data and comment of each element, by key and end of the interval.
-type Elements = BTreeMap<Place, Content>;
-type Place = (Vec<u8>, Vec<u8>);
+type Elements = BTreeMap<ElementKey, Content>;
+type ElementKey = (Vec<u8>, Vec<u8>);
 type Content = (Option<Data>, String);
 
 /// Returns the generation, which every commit of any program increments.
@@ -34,7 +34,7 @@ pub(crate) fn generation() -> u32 {
     let mut generation = None;
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     let take = |frame: &Frame<'_>| {
-        if let Event::Generation(now) = Event::decode(frame)? {
+        if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
             generation = Some(now.id);
         }
         Ok(())
@@ -43,9 +43,9 @@ pub(crate) fn generation() -> u32 {
     generation.unwrap()
 }
 
-fn dump(socket: &mut Socket, mut request: Request, mut take: impl FnMut(Event<'_>)) {
+fn dump(socket: &mut Socket, mut request: Request, mut take: impl FnMut(NftablesEvent<'_>)) {
     let handle = |frame: &Frame<'_>| {
-        take(Event::decode(frame)?);
+        take(NftablesEvent::decode(frame)?);
         Ok(())
     };
     socket.dump(&mut request, handle).unwrap();
@@ -66,14 +66,14 @@ impl Table {
         let (mut table, mut counts) = (Self::default(), BTreeMap::new());
         let mut socket = Socket::open(Protocol::Netfilter).unwrap();
         dump(&mut socket, request::tables(family), |event| {
-            let Event::NewTable(found) = event else { panic!("{event:?}") };
+            let NftablesEvent::NewTable(found) = event else { panic!("{event:?}") };
             if found.name == TABLE {
                 table.flags = found.flags;
             }
         });
         table.read_chains(&mut socket, family);
         dump(&mut socket, request::sets(family, TABLE), |event| {
-            let Event::NewSet(set) = event else { panic!("{event:?}") };
+            let NftablesEvent::NewSet(set) = event else { panic!("{event:?}") };
             counts.insert(set.name.clone(), set.element_count);
             table.sets.insert(set.name.clone(), set.normalized());
         });
@@ -100,13 +100,13 @@ impl Table {
 
     fn read_chains(&mut self, socket: &mut Socket, family: WireFamily) {
         dump(socket, request::chains(family), |event| {
-            let Event::NewChain(chain) = event else { panic!("{event:?}") };
+            let NftablesEvent::NewChain(chain) = event else { panic!("{event:?}") };
             if chain.table == TABLE {
                 self.chains.insert(chain.name.clone(), (chain.normalized(), Vec::new()));
             }
         });
         dump(socket, request::rules(family, TABLE, None), |event| {
-            let Event::NewRule(rule) = event else { panic!("{event:?}") };
+            let NftablesEvent::NewRule(rule) = event else { panic!("{event:?}") };
             let (_, rules) = self.chains.get_mut(&rule.chain).unwrap();
             rules.push(Rule { position: None, ..rule.normalized() });
         });
@@ -149,7 +149,7 @@ impl Table {
     }
 
     fn frontends(&self, set: &str, elements: &Elements) -> Vec<String> {
-        let line = |((key, _), (data, comment)): (&Place, &Content)| {
+        let line = |((key, _), (data, comment)): (&ElementKey, &Content)| {
             let value = number(data.as_ref());
             let (id, class) = (value >> 14 << 14, value & 0x3fff);
             let class = self.class(class);
@@ -214,7 +214,7 @@ fn read_elements(socket: &mut Socket, request: impl Fn() -> Request, count: Opti
     loop {
         let (mut elements, mut listed) = (Elements::new(), 0);
         dump(socket, request(), |event| {
-            let Event::NewElements(list) = event else { panic!("{event:?}") };
+            let NftablesEvent::NewElements(list) = event else { panic!("{event:?}") };
             for element in list.elements() {
                 let element = element.unwrap().to_owned();
                 let comment =

@@ -6,7 +6,7 @@ use portolan_engine::Driven;
 use portolan_model::{Change, Family};
 use portolan_nftables::Nftables;
 use portolan_sock::{Protocol, Socket};
-use portolan_wire::nftables::{Data, Element, ElementList, Event};
+use portolan_wire::nftables::{Data, Element, ElementList, NftablesEvent};
 
 use super::support::{cluster_ip, collect, in_namespace, programmed, put, settings};
 
@@ -20,12 +20,12 @@ fn notifications(nftables: &mut Driven<Nftables>, changes: &[Change]) -> String 
     let commit = nftables.apply(changes).unwrap();
     let mut text = format!("{} element operations, {} other objects\n", commit.elements, commit.objects);
     let handle = |frame: &portolan_wire::Frame<'_>| {
-        let lines = match Event::decode(frame)? {
-            Event::NewElements(list) => elements("+", &list),
-            Event::DeleteElements(list) => elements("-", &list),
-            Event::NewChain(chain) => format!("+ chain {}\n", chain.name),
-            Event::NewRule(rule) => format!("+ rule of {}\n", rule.chain),
-            Event::Generation(_) => "commit\n".to_owned(),
+        let lines = match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewElements(list) => elements("+", &list),
+            NftablesEvent::DeleteElements(list) => elements("-", &list),
+            NftablesEvent::NewChain(chain) => format!("+ chain {}\n", chain.name),
+            NftablesEvent::NewRule(rule) => format!("+ rule of {}\n", rule.chain),
+            NftablesEvent::Generation(_) => "commit\n".to_owned(),
             other => format!("{other:?}\n"),
         };
         text.push_str(&lines);

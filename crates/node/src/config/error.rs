@@ -58,7 +58,7 @@ pub struct FieldError {
     /// The path of the field, such as `nftables.masqueradeBit` or `nodePortAddresses[1]`.
     pub path: String,
     /// The place of its name in the file; `None` if it is not in the file or there is no file.
-    pub place: Option<Place>,
+    pub place: Option<TextPosition>,
     /// What is wrong with it.
     pub problem: Problem,
 }
@@ -72,7 +72,7 @@ impl FieldError {
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
-            Some(Place { line, column }) => {
+            Some(TextPosition { line, column }) => {
                 write!(f, "{} (line {line}, column {column}): {}", self.path, self.problem)
             }
             None => write!(f, "{}: {}", self.path, self.problem),
@@ -82,7 +82,7 @@ impl fmt::Display for FieldError {
 
 /// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct TextPosition {
     /// The line, from 1.
     pub line: u64,
     /// The character in the line, from 1.

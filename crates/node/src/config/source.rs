@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 use serde_saphyr::{DuplicateKeyPolicy, Error, Location, Options, Spanned};
 
-use super::error::{ConfigError, FieldError, Place, Problem};
+use super::error::{ConfigError, FieldError, Problem, TextPosition};
 
 /// The value of a text, and the places of its fields.
 pub(super) struct Source {
@@ -18,7 +18,7 @@ pub(super) struct Source {
     pub(super) duplicates: Vec<FieldError>,
 }
 
-type Places = BTreeMap<String, Place>;
+type Places = BTreeMap<String, TextPosition>;
 
 /// Reads the first document of a YAML or JSON text.
 pub(super) fn read(text: &str) -> Result<Source, ConfigError> {
@@ -64,8 +64,8 @@ fn until_second(text: &str) -> &str {
     text
 }
 
-fn place(location: Location) -> Option<Place> {
-    let place = Place { line: location.line(), column: location.column() };
+fn place(location: Location) -> Option<TextPosition> {
+    let place = TextPosition { line: location.line(), column: location.column() };
     (location != Location::UNKNOWN).then_some(place)
 }
 

@@ -106,23 +106,23 @@ impl Labels for Family {
 
 /// A table of iptables that has rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Table {
+pub(super) enum TableLabel {
     Filter,
     Nat,
 }
 
-impl Labels for (Family, Table) {
+impl Labels for (Family, TableLabel) {
     fn all() -> Vec<Self> {
-        let of_family = |family| [(family, Table::Filter), (family, Table::Nat)];
+        let of_family = |family| [(family, TableLabel::Filter), (family, TableLabel::Nat)];
         Family::BOTH.into_iter().flat_map(of_family).collect()
     }
 
     fn index(self) -> usize {
-        self.0.index() * 2 + usize::from(self.1 == Table::Nat)
+        self.0.index() * 2 + usize::from(self.1 == TableLabel::Nat)
     }
 
     fn text(self) -> String {
-        let table = if self.1 == Table::Nat { "nat" } else { "filter" };
+        let table = if self.1 == TableLabel::Nat { "nat" } else { "filter" };
         format!("ip_family=\"{}\",table=\"{table}\"", self.0)
     }
 }

@@ -25,7 +25,7 @@ fn label_values_have_distinct_members() {
     }
     check::<Family>();
     check::<(TrafficPolicy, Family)>();
-    check::<(Family, labels::Table)>();
+    check::<(Family, labels::TableLabel)>();
     check::<labels::Code>();
     check::<Resource>();
     check::<ObjectKind>();

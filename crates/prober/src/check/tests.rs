@@ -7,16 +7,16 @@ fn timing(rise: u32, fall: u32, slow_start: u64) -> Timing {
 }
 
 /// Applies results one second apart: `+` passes, `-` fails. Returns the state after each.
-fn states(start: State, results: &str, timing: &Timing) -> String {
+fn states(start: CheckState, results: &str, timing: &Timing) -> String {
     let mut check = Check::new(start);
     let one = |(second, result): (u64, char)| {
         check.result(result == '+', Duration::from_secs(second), timing);
         match check.state() {
-            State::New => 'n',
-            State::Unchecked => 'u',
-            State::Failing => 'f',
-            State::Warming { .. } => 'w',
-            State::Passing => 'p',
+            CheckState::New => 'n',
+            CheckState::Unchecked => 'u',
+            CheckState::Failing => 'f',
+            CheckState::Warming { .. } => 'w',
+            CheckState::Passing => 'p',
         }
     };
     (0..).zip(results.chars()).map(one).collect()
@@ -25,7 +25,7 @@ fn states(start: State, results: &str, timing: &Timing) -> String {
 #[test]
 fn the_first_result_decides() {
     let timing = timing(2, 3, 0);
-    for start in [State::New, State::Unchecked] {
+    for start in [CheckState::New, CheckState::Unchecked] {
         assert_eq!(states(start, "+", &timing), "p");
         assert_eq!(states(start, "-", &timing), "f");
     }
@@ -34,19 +34,23 @@ fn the_first_result_decides() {
 #[test]
 fn rise_and_fall_count_results_in_a_row() {
     let timing = timing(2, 3, 0);
-    assert_eq!(states(State::Passing, "--+---", &timing), "pppppf");
-    assert_eq!(states(State::Failing, "+-++", &timing), "fffp");
+    assert_eq!(states(CheckState::Passing, "--+---", &timing), "pppppf");
+    assert_eq!(states(CheckState::Failing, "+-++", &timing), "fffp");
 }
 
 #[test]
 fn slow_start_ends_with_a_pass_after_its_time_and_starts_again_after_a_fall() {
     let timing = timing(1, 1, 3);
-    assert_eq!(states(State::New, "+++++", &timing), "wwwpp");
-    assert_eq!(states(State::New, "++-+++++", &timing), "wwfwwwpp");
-    assert_eq!(states(State::Unchecked, "+", &timing), "p", "an endpoint that is served is not held back");
-    let mut check = Check::new(State::Warming { until: Duration::MAX });
+    assert_eq!(states(CheckState::New, "+++++", &timing), "wwwpp");
+    assert_eq!(states(CheckState::New, "++-+++++", &timing), "wwfwwwpp");
+    assert_eq!(
+        states(CheckState::Unchecked, "+", &timing),
+        "p",
+        "an endpoint that is served is not held back"
+    );
+    let mut check = Check::new(CheckState::Warming { until: Duration::MAX });
     assert!(check.admit() && !check.admit());
-    assert_eq!(check.state(), State::Passing);
+    assert_eq!(check.state(), CheckState::Passing);
 }
 
 proptest! {
@@ -57,7 +61,7 @@ proptest! {
         results in proptest::collection::vec(any::<bool>(), 0..200),
     ) {
         let timing = timing(rise, fall, slow_start);
-        let mut check = Check::new(State::New);
+        let mut check = Check::new(CheckState::New);
         let (mut run, mut last) = (0_u32, None);
         for (second, passed) in (0..).zip(results) {
             run = if last == Some(passed) { run + 1 } else { 1 };

@@ -1,7 +1,7 @@
 //! The endpoints of one Service and IP family, counted by state.
 
 use super::{ServiceEntry, Target};
-use crate::check::State;
+use crate::check::CheckState;
 
 /// How many endpoints are in each state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,27 +25,27 @@ pub(super) struct Group {
 }
 
 impl Counts {
-    pub(super) fn add(&mut self, state: State) {
+    pub(super) fn add(&mut self, state: CheckState) {
         let count = self.of(state);
         *count = count.saturating_add(1);
     }
 
-    pub(super) fn remove(&mut self, state: State) {
+    pub(super) fn remove(&mut self, state: CheckState) {
         let count = self.of(state);
         *count = count.saturating_sub(1);
     }
 
-    pub(super) fn replace(&mut self, old: State, new: State) {
+    pub(super) fn replace(&mut self, old: CheckState, new: CheckState) {
         self.remove(old);
         self.add(new);
     }
 
-    fn of(&mut self, state: State) -> &mut usize {
+    fn of(&mut self, state: CheckState) -> &mut usize {
         match state {
-            State::New | State::Unchecked => &mut self.undecided,
-            State::Failing => &mut self.failing,
-            State::Warming { .. } => &mut self.warming,
-            State::Passing => &mut self.passing,
+            CheckState::New | CheckState::Unchecked => &mut self.undecided,
+            CheckState::Failing => &mut self.failing,
+            CheckState::Warming { .. } => &mut self.warming,
+            CheckState::Passing => &mut self.passing,
         }
     }
 
@@ -94,11 +94,11 @@ impl ServiceEntry {
         let group = if target.address.is_ipv6() { &self.ipv6 } else { &self.ipv4 };
         let state = target.check.state();
         let (ready, serving) = match state {
-            State::Unchecked => return None,
-            State::New => (false, false),
-            State::Failing => (group.is_open, false),
-            State::Warming { .. } => (group.is_open, true),
-            State::Passing => (true, true),
+            CheckState::Unchecked => return None,
+            CheckState::New => (false, false),
+            CheckState::Failing => (group.is_open, false),
+            CheckState::Warming { .. } => (group.is_open, true),
+            CheckState::Passing => (true, true),
         };
         // As the controller of Kubernetes: `ready` of an endpoint that terminates is false, and with
         // publishNotReadyAddresses it is true.

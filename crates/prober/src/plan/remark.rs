@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{ServiceEntry, group::Group, slice::SliceEntry};
 use crate::annotations::{Complaint, HealthCheck, PortChoice, Probe};
 use crate::object::Key;
-use crate::probe::Outcome;
+use crate::probe::ProbeOutcome;
 
 /// Most bytes of a note (`pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
 const MOST_NOTE: usize = 1024;
@@ -56,14 +56,14 @@ pub(super) fn endpoint(
     slice: &SliceEntry,
     address: SocketAddr,
     check: &HealthCheck,
-    outcome: &Outcome,
+    outcome: &ProbeOutcome,
 ) -> Report {
     let what = match &check.probe {
         Probe::Tcp => "tcp".to_owned(),
         Probe::Http(request) => format!("{} {}", if request.tls { "https" } else { "http" }, request.path),
     };
     let (is_warning, reason, note) = match outcome {
-        Outcome::Failed(failure) => (
+        ProbeOutcome::Failed(failure) => (
             true,
             "EndpointUnhealthy",
             format!("endpoint {address} fails its health check ({what}): {failure}"),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Plan, Started, Target, address, remark};
-use crate::check::{Check, State};
+use crate::check::{Check, CheckState};
 use crate::object::{Conditions, Key};
 
 /// Where an endpoint comes from that was not probed before.
@@ -121,7 +121,7 @@ impl Plan {
     /// Returns the state in which an endpoint starts.
     fn first(&self, key: &Key, index: usize, service: &Key, origin: Origin, now: Duration) -> Check {
         let entry = self.slices.get(key).filter(|_| origin == Origin::Existing);
-        let Some(entry) = entry else { return Check::new(State::New) };
+        let Some(entry) = entry else { return Check::new(CheckState::New) };
         let service = self.services.get(service);
         let slow_start =
             service.and_then(|service| service.check.as_ref()).map(|check| check.timing.slow_start);
@@ -169,15 +169,15 @@ impl Plan {
 }
 
 /// Returns the state that the conditions tell. Those of a slice with the marker are the prober's.
-fn resumed(conditions: Conditions, is_marked: bool, slow_start: Duration, now: Duration) -> State {
+fn resumed(conditions: Conditions, is_marked: bool, slow_start: Duration, now: Duration) -> CheckState {
     let is_ready = conditions.ready != Some(false);
     match conditions.serving.filter(|_| is_marked) {
-        Some(false) => State::Failing,
+        Some(false) => CheckState::Failing,
         Some(true) if !is_ready && conditions.terminating != Some(true) && !slow_start.is_zero() => {
-            State::Warming { until: now.saturating_add(slow_start) }
+            CheckState::Warming { until: now.saturating_add(slow_start) }
         }
-        Some(true) => State::Passing,
-        None if is_ready => State::Unchecked,
-        None => State::New,
+        Some(true) => CheckState::Passing,
+        None if is_ready => CheckState::Unchecked,
+        None => CheckState::New,
     }
 }

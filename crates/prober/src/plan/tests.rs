@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::check::State;
+use crate::check::CheckState;
 use crate::object::MARKER;
 use crate::probe::Failure;
 use crate::testing::{patched, service, slice};
@@ -75,7 +75,7 @@ impl World {
     fn result(&mut self, address: &str, passed: bool) {
         let address = if address.contains(':') { address.to_owned() } else { format!("{address}:80") };
         let number = self.plan.numbers[&("shop/web".into(), address.parse().unwrap())];
-        let outcome = if passed { Outcome::Passed } else { Outcome::Failed(Failure::Refused) };
+        let outcome = if passed { ProbeOutcome::Passed } else { ProbeOutcome::Failed(Failure::Refused) };
         self.plan.result(number, &outcome, self.now);
     }
 
@@ -369,7 +369,7 @@ fn a_server_that_takes_over_writes_nothing_before_it_has_results() {
     world.settle();
     assert_eq!(world.shown("shop/a"), "1++ 2-- 3-+");
     let before = world.plan.targets.values().map(|target| (target.address, target.check.state()));
-    let before: BTreeMap<SocketAddr, State> = before.collect();
+    let before: BTreeMap<SocketAddr, CheckState> = before.collect();
     world.plan.deactivate();
     assert_eq!(world.settle(), [""; 0]);
     assert!(world.plan.probe(0).is_none() && world.plan.counts() == Counts::default());
@@ -377,9 +377,12 @@ fn a_server_that_takes_over_writes_nothing_before_it_has_results() {
     world.plan.activate(world.now);
     assert_eq!(world.settle(), [""; 0]);
     let after = world.plan.targets.values().map(|target| (target.address, target.check.state()));
-    let mut after: BTreeMap<SocketAddr, State> = after.collect();
+    let mut after: BTreeMap<SocketAddr, CheckState> = after.collect();
     let third = "10.0.0.3:80".parse().unwrap();
-    assert_eq!(after.insert(third, before[&third]), Some(State::Warming { until: Duration::from_secs(65) }));
+    assert_eq!(
+        after.insert(third, before[&third]),
+        Some(CheckState::Warming { until: Duration::from_secs(65) })
+    );
     assert_eq!(after, before);
     // And with a group that is open.
     for endpoint in ["10.0.0.1", "10.0.0.3"] {
@@ -425,7 +428,7 @@ fn an_older_version_of_a_slice_is_ignored_unless_it_is_another_object() {
 fn a_result_that_this_node_could_not_get_decides_nothing() {
     let mut world = World::new(&[("", "tcp"), ("-fall", "1")]);
     world.store(slice("a", &["10.0.0.1"]));
-    assert_eq!(world.plan.result(0, &Outcome::Unable("too many open files".to_owned()), NOW), None);
-    assert_eq!(world.plan.result(99, &Outcome::Passed, NOW), None);
+    assert_eq!(world.plan.result(0, &ProbeOutcome::Unable("too many open files".to_owned()), NOW), None);
+    assert_eq!(world.plan.result(99, &ProbeOutcome::Passed, NOW), None);
     assert_eq!(world.plan.counts(), Counts { undecided: 1, ..Counts::default() });
 }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use tokio::net::TcpStream;
 
-use super::{Failure, Outcome, of_connect, socket};
+use super::{Failure, ProbeOutcome, of_connect, socket};
 
 /// A poll(2) that does not wait.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -33,7 +33,7 @@ pub(super) struct Sockets {
 
 impl Sockets {
     /// Begins a connection.
-    pub(super) fn begin(&mut self, address: SocketAddr) -> Result<OwnedFd, Outcome> {
+    pub(super) fn begin(&mut self, address: SocketAddr) -> Result<OwnedFd, ProbeOutcome> {
         let socket = match self.of(address).pop() {
             Some(socket) => socket,
             None => new_socket(address).map_err(|errno| of_connect(&errno.into()))?,
@@ -47,9 +47,9 @@ impl Sockets {
     }
 
     /// Ends a connection of which there is an answer. Returns the outcome.
-    pub(super) fn end(&mut self, socket: OwnedFd, address: SocketAddr, answer: Answer) -> Outcome {
+    pub(super) fn end(&mut self, socket: OwnedFd, address: SocketAddr, answer: Answer) -> ProbeOutcome {
         let outcome = outcome(&socket, address, answer);
-        if outcome == Outcome::Passed && rustix::net::connect_unspec(&socket).is_ok() {
+        if outcome == ProbeOutcome::Passed && rustix::net::connect_unspec(&socket).is_ok() {
             self.of(address).push(socket);
         } else {
             // If this fails, the socket waits for a minute, which does no harm.
@@ -89,7 +89,7 @@ pub(super) fn answers<'a>(sockets: impl Iterator<Item = &'a OwnedFd>) -> Vec<Ans
     polled.iter().map(PollFd::revents).collect()
 }
 
-fn outcome(socket: &OwnedFd, address: SocketAddr, answer: Answer) -> Outcome {
+fn outcome(socket: &OwnedFd, address: SocketAddr, answer: Answer) -> ProbeOutcome {
     if answer.intersects(PollFlags::ERR | PollFlags::HUP) {
         let error = sockopt::socket_error(socket).and_then(std::convert::identity);
         if let Err(errno) = error {
@@ -98,25 +98,25 @@ fn outcome(socket: &OwnedFd, address: SocketAddr, answer: Answer) -> Outcome {
     }
     let own = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
     if own.is_ok_and(|own| socket::is_itself(own, address)) {
-        return Outcome::Failed(Failure::Refused);
+        return ProbeOutcome::Failed(Failure::Refused);
     }
-    Outcome::Passed
+    ProbeOutcome::Passed
 }
 
 /// Connects to an endpoint by itself.
-pub(super) async fn probe(address: SocketAddr) -> Result<(), Outcome> {
+pub(super) async fn probe(address: SocketAddr) -> Result<(), ProbeOutcome> {
     let socket = Sockets::default().begin(address)?;
     wait(socket, address).await
 }
 
 /// Waits for the answer of a connection that has begun.
-pub(super) async fn wait(socket: OwnedFd, address: SocketAddr) -> Result<(), Outcome> {
+pub(super) async fn wait(socket: OwnedFd, address: SocketAddr) -> Result<(), ProbeOutcome> {
     // The answer may be there, and the deadline over, before the runtime has looked at the socket.
     let answer = answers(std::iter::once(&socket)).pop().unwrap_or(Answer::empty());
     if !answer.is_empty() {
         let outcome = outcome(&socket, address, answer);
         let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
-        return if outcome == Outcome::Passed { Ok(()) } else { Err(outcome) };
+        return if outcome == ProbeOutcome::Passed { Ok(()) } else { Err(outcome) };
     }
     let connected = async {
         let stream = TcpStream::from_std(socket.into())?;
@@ -138,7 +138,7 @@ mod tests {
         let own = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
         let _ = rustix::net::connect(&socket, &own);
         let mut sockets = Sockets::default();
-        assert_eq!(sockets.end(socket, own, PollFlags::OUT), Outcome::Failed(Failure::Refused));
+        assert_eq!(sockets.end(socket, own, PollFlags::OUT), ProbeOutcome::Failed(Failure::Refused));
         assert!(sockets.ipv4.is_empty());
     }
 
@@ -151,14 +151,14 @@ mod tests {
         for _ in 0..3 {
             let socket = sockets.begin(open).unwrap();
             ports.insert(SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap().port());
-            assert_eq!(sockets.end(socket, open, PollFlags::OUT), Outcome::Passed);
+            assert_eq!(sockets.end(socket, open, PollFlags::OUT), ProbeOutcome::Passed);
             assert_eq!(sockets.ipv4.len(), 1);
         }
         assert!(ports.len() > 1, "each connection has a local port of its own: {ports:?}");
         drop(listener);
         let socket = sockets.begin(open).unwrap();
         let refused = sockets.end(socket, open, PollFlags::OUT | PollFlags::ERR);
-        assert_eq!(refused, Outcome::Failed(Failure::Refused));
+        assert_eq!(refused, ProbeOutcome::Failed(Failure::Refused));
         assert!(sockets.ipv4.is_empty(), "a socket with an error is closed");
     }
 }

@@ -14,9 +14,9 @@ use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 
-use super::redirect::Place;
+use super::redirect::RequestTarget;
 use super::socket::Connection;
-use super::{Failure, Outcome, USER_AGENT};
+use super::{Failure, ProbeOutcome, USER_AGENT};
 use crate::annotations::HttpProbe;
 
 /// Most redirects that are followed.
@@ -30,7 +30,7 @@ const MOST_BODY: usize = 10 << 10;
 enum Answer {
     Passed,
     Failed(u16),
-    Redirect(Box<Place>),
+    Redirect(Box<RequestTarget>),
 }
 
 /// Sends the request and follows redirects to the same endpoint.
@@ -38,30 +38,34 @@ pub(super) async fn get(
     address: SocketAddr,
     probe: &HttpProbe,
     tls: &Arc<ClientConfig>,
-) -> Result<(), Outcome> {
-    let mut place = Place::first(address, probe);
+) -> Result<(), ProbeOutcome> {
+    let mut place = RequestTarget::first(address, probe);
     for _ in 0..=MOST_REDIRECTS {
         match ask(&place, probe, tls).await? {
             Answer::Passed => return Ok(()),
-            Answer::Failed(status) => return Err(Outcome::Failed(Failure::Status(status))),
+            Answer::Failed(status) => return Err(ProbeOutcome::Failed(Failure::Status(status))),
             Answer::Redirect(next) => place = *next,
         }
     }
     Err(bad("too many redirects"))
 }
 
-async fn ask(place: &Place, probe: &HttpProbe, tls: &Arc<ClientConfig>) -> Result<Answer, Outcome> {
+async fn ask(
+    place: &RequestTarget,
+    probe: &HttpProbe,
+    tls: &Arc<ClientConfig>,
+) -> Result<Answer, ProbeOutcome> {
     let connection = Connection::open(place.address).await?;
     if !place.tls {
         return exchange(connection, place, probe).await;
     }
     let name = ServerName::try_from(place.host().to_owned()).unwrap_or_else(|_| place.address.ip().into());
     let connect = Box::pin(TlsConnector::from(Arc::clone(tls)).connect(name, connection));
-    let connection = connect.await.map_err(|error| Outcome::Failed(Failure::Tls(error.to_string())))?;
+    let connection = connect.await.map_err(|error| ProbeOutcome::Failed(Failure::Tls(error.to_string())))?;
     Box::pin(exchange(connection, place, probe)).await
 }
 
-async fn exchange<S>(stream: S, place: &Place, probe: &HttpProbe) -> Result<Answer, Outcome>
+async fn exchange<S>(stream: S, place: &RequestTarget, probe: &HttpProbe) -> Result<Answer, ProbeOutcome>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -85,7 +89,7 @@ where
     }
 }
 
-fn request(place: &Place) -> Result<Request<Empty<Bytes>>, Outcome> {
+fn request(place: &RequestTarget) -> Result<Request<Empty<Bytes>>, ProbeOutcome> {
     let host = HeaderValue::from_str(&place.authority);
     let host = host.map_err(|_| bad("the redirect's host is no header value"))?;
     let mut request = Request::new(Empty::new());
@@ -98,7 +102,11 @@ fn request(place: &Place) -> Result<Request<Empty<Bytes>>, Outcome> {
     Ok(request)
 }
 
-async fn judge(response: Response<Incoming>, place: &Place, probe: &HttpProbe) -> Result<Answer, Outcome> {
+async fn judge(
+    response: Response<Incoming>,
+    place: &RequestTarget,
+    probe: &HttpProbe,
+) -> Result<Answer, ProbeOutcome> {
     let status = response.status();
     if matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308) && !probe.statuses.lists(status.as_u16()) {
         let location = response.headers().get(header::LOCATION).and_then(|location| location.to_str().ok());
@@ -122,6 +130,6 @@ async fn judge(response: Response<Incoming>, place: &Place, probe: &HttpProbe) -
     Ok(Answer::Passed)
 }
 
-fn bad(error: &(impl std::fmt::Display + ?Sized)) -> Outcome {
-    Outcome::Failed(Failure::Answer(error.to_string()))
+fn bad(error: &(impl std::fmt::Display + ?Sized)) -> ProbeOutcome {
+    ProbeOutcome::Failed(Failure::Answer(error.to_string()))
 }

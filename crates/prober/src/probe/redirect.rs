@@ -9,7 +9,7 @@ use crate::annotations::HttpProbe;
 
 /// The place of a request: always an endpoint's address.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct RequestTarget {
     pub(super) tls: bool,
     pub(super) address: SocketAddr,
     /// The header `Host`.
@@ -17,7 +17,7 @@ pub(super) struct Place {
     pub(super) path: PathAndQuery,
 }
 
-impl Place {
+impl RequestTarget {
     /// Returns the place of a probe's first request.
     pub(super) fn first(address: SocketAddr, request: &HttpProbe) -> Self {
         let authority = request.host.clone().unwrap_or_else(|| address.to_string());
@@ -89,8 +89,8 @@ mod tests {
         let path = PathAndQuery::from_static("/a/b?c=d");
         let request =
             HttpProbe { tls: false, path, host: host.map(str::to_owned), statuses: Statuses::default() };
-        let place = Place::first(address.parse().unwrap(), &request).redirected(location)?;
-        let Place { tls, address, authority, path } = place;
+        let place = RequestTarget::first(address.parse().unwrap(), &request).redirected(location)?;
+        let RequestTarget { tls, address, authority, path } = place;
         Some(format!("{} {address} {authority} {path}", if tls { "https" } else { "http" }))
     }
 

@@ -13,10 +13,10 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::{Failure, Outcome, of_connect};
+use super::{Failure, ProbeOutcome, of_connect};
 
 /// Connects to an endpoint.
-pub(super) async fn open(address: SocketAddr) -> Result<TcpStream, Outcome> {
+pub(super) async fn open(address: SocketAddr) -> Result<TcpStream, ProbeOutcome> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let stream = socket.map_err(|error| of_connect(&error))?.connect(address).await;
     let stream = stream.map_err(|error| of_connect(&error))?;
@@ -24,10 +24,10 @@ pub(super) async fn open(address: SocketAddr) -> Result<TcpStream, Outcome> {
 }
 
 /// Refuses a connection of a socket to itself.
-pub(super) fn check(stream: TcpStream, address: SocketAddr) -> Result<TcpStream, Outcome> {
+pub(super) fn check(stream: TcpStream, address: SocketAddr) -> Result<TcpStream, ProbeOutcome> {
     if stream.local_addr().is_ok_and(|own| is_itself(own, address)) {
         close(stream);
-        return Err(Outcome::Failed(Failure::Refused));
+        return Err(ProbeOutcome::Failed(Failure::Refused));
     }
     Ok(stream)
 }
@@ -54,7 +54,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) async fn open(address: SocketAddr) -> Result<Self, Outcome> {
+    pub(super) async fn open(address: SocketAddr) -> Result<Self, ProbeOutcome> {
         Ok(Self { stream: open(address).await?, is_ended: false })
     }
 }

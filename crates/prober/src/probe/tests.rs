@@ -19,7 +19,7 @@ fn check(annotations: &[(&str, &str)]) -> Arc<HealthCheck> {
     Arc::new(check)
 }
 
-async fn probe(address: SocketAddr, annotations: &[(&str, &str)]) -> Outcome {
+async fn probe(address: SocketAddr, annotations: &[(&str, &str)]) -> ProbeOutcome {
     Client::new().unwrap().probe(address, &check(annotations)).await
 }
 
@@ -65,15 +65,15 @@ fn status(status: u16) -> String {
     format!("HTTP/1.1 {status} X\r\ncontent-length: 2\r\n\r\nok")
 }
 
-fn answer_failure(outcome: Outcome) -> String {
-    let Outcome::Failed(Failure::Answer(why)) = outcome else { panic!("{outcome:?}") };
+fn answer_failure(outcome: ProbeOutcome) -> String {
+    let ProbeOutcome::Failed(Failure::Answer(why)) = outcome else { panic!("{outcome:?}") };
     why
 }
 
 const HTTP: (&str, &str) = ("", "http /healthz?x=y");
 
 /// Returns the outcome of a probe that has begun.
-async fn end(begun: Begun) -> Outcome {
+async fn end(begun: Begun) -> ProbeOutcome {
     match begun {
         Begun::Ended(outcome) => outcome,
         Begun::Waits(rest) => rest.await,
@@ -85,7 +85,7 @@ fn wanted(address: SocketAddr, annotations: &[(&str, &str)]) -> Wanted {
 }
 
 /// Probes endpoints that begin together.
-async fn together(client: &mut Client, wanted: &[Wanted]) -> Vec<Outcome> {
+async fn together(client: &mut Client, wanted: &[Wanted]) -> Vec<ProbeOutcome> {
     let mut outcomes = Vec::new();
     for begun in client.begin(wanted, wanted.len()) {
         outcomes.push(end(begun).await);
@@ -117,8 +117,8 @@ async fn an_open_port_passes_and_the_endpoint_sees_no_connection() {
     let before = sockets_of(address.port());
     let mut client = Client::new().unwrap();
     // A probe that the scheduler holds up for longer than the kernel waits with the last packet of the handshake is seen.
-    let is_unseen = |outcome: Outcome| {
-        assert_eq!(outcome, Outcome::Passed);
+    let is_unseen = |outcome: ProbeOutcome| {
+        assert_eq!(outcome, ProbeOutcome::Passed);
         listener.accept().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     };
     let (mut alone, mut in_a_batch) = (false, false);
@@ -157,12 +157,12 @@ async fn probes_that_begin_together_have_the_outcomes_of_probes_that_begin_alone
         wanted(open, &tcp),
     ];
     let expected = [
-        Outcome::Failed(Failure::TimedOut),
-        Outcome::Passed,
-        Outcome::Failed(Failure::Status(503)),
-        Outcome::Failed(Failure::Refused),
-        Outcome::Passed,
-        Outcome::Passed,
+        ProbeOutcome::Failed(Failure::TimedOut),
+        ProbeOutcome::Passed,
+        ProbeOutcome::Failed(Failure::Status(503)),
+        ProbeOutcome::Failed(Failure::Refused),
+        ProbeOutcome::Passed,
+        ProbeOutcome::Passed,
     ];
     let mut client = Client::new().unwrap();
     for _ in 0..3 {
@@ -189,8 +189,8 @@ async fn sockets_that_are_kept_count_as_open_files() {
 #[tokio::test]
 async fn a_closed_port_is_refused() {
     let (_closed, address) = closed();
-    assert_eq!(probe(address, &[("", "tcp")]).await, Outcome::Failed(Failure::Refused));
-    assert_eq!(probe(address, &[HTTP]).await, Outcome::Failed(Failure::Refused));
+    assert_eq!(probe(address, &[("", "tcp")]).await, ProbeOutcome::Failed(Failure::Refused));
+    assert_eq!(probe(address, &[HTTP]).await, ProbeOutcome::Failed(Failure::Refused));
 }
 
 /// Returns a listener whose queue is full, so that it answers no SYN.
@@ -213,7 +213,7 @@ async fn a_silent_port_fails_after_the_timeout() {
     let (_listener, _held, address) = silent().await;
     assert_eq!(
         probe(address, &[("", "tcp"), ("-timeout", "100ms")]).await,
-        Outcome::Failed(Failure::TimedOut)
+        ProbeOutcome::Failed(Failure::TimedOut)
     );
 }
 
@@ -229,7 +229,7 @@ async fn an_answer_that_comes_too_late_or_stops_in_the_middle_fails_after_the_ti
         };
         let annotations = [HTTP, ("-timeout", "100ms")];
         tokio::select! {
-            outcome = probe(address, &annotations) => assert_eq!(outcome, Outcome::Failed(Failure::TimedOut), "{answer}"),
+            outcome = probe(address, &annotations) => assert_eq!(outcome, ProbeOutcome::Failed(Failure::TimedOut), "{answer}"),
             () = server => {}
         }
     }
@@ -245,7 +245,7 @@ async fn the_request_says_who_asks_and_for_what() {
         request
     };
     let (request, outcome) = tokio::join!(server, probe(address, &[HTTP]));
-    assert_eq!(outcome, Outcome::Passed);
+    assert_eq!(outcome, ProbeOutcome::Passed);
     let request =
         request.replace(&address.to_string(), "ADDRESS").replace(env!("CARGO_PKG_VERSION"), "VERSION");
     insta::assert_snapshot!(request, @r##"
@@ -260,18 +260,18 @@ async fn the_request_says_who_asks_and_for_what() {
 #[tokio::test]
 async fn the_status_decides() {
     for (code, outcome) in [
-        (200, Outcome::Passed),
-        (302, Outcome::Passed),
-        (404, Outcome::Failed(Failure::Status(404))),
-        (503, Outcome::Failed(Failure::Status(503))),
+        (200, ProbeOutcome::Passed),
+        (302, ProbeOutcome::Passed),
+        (404, ProbeOutcome::Failed(Failure::Status(404))),
+        (503, ProbeOutcome::Failed(Failure::Status(503))),
     ] {
         assert_eq!(probe(serve(move |_| status(code)).await, &[HTTP]).await, outcome);
     }
     let address = serve(|_| status(401)).await;
-    assert_eq!(probe(address, &[HTTP, ("-statuses", "401")]).await, Outcome::Passed);
+    assert_eq!(probe(address, &[HTTP, ("-statuses", "401")]).await, ProbeOutcome::Passed);
     assert_eq!(
         probe(address, &[HTTP, ("-statuses", "200,204")]).await,
-        Outcome::Failed(Failure::Status(401))
+        ProbeOutcome::Failed(Failure::Status(401))
     );
 }
 
@@ -279,8 +279,8 @@ async fn the_status_decides() {
 async fn the_host_can_be_set() {
     let address =
         serve(|request| status(if request.contains("host: shop.example.com\r\n") { 200 } else { 404 })).await;
-    assert_eq!(probe(address, &[HTTP, ("-host", "shop.example.com")]).await, Outcome::Passed);
-    assert_eq!(probe(address, &[HTTP]).await, Outcome::Failed(Failure::Status(404)));
+    assert_eq!(probe(address, &[HTTP, ("-host", "shop.example.com")]).await, ProbeOutcome::Passed);
+    assert_eq!(probe(address, &[HTTP]).await, ProbeOutcome::Failed(Failure::Status(404)));
 }
 
 #[tokio::test]
@@ -290,18 +290,18 @@ async fn redirects_to_the_endpoint_are_followed_and_others_are_not() {
     let moved =
         serve(move |request| if request.starts_with("GET /new ") { status(503) } else { redirect("/new") })
             .await;
-    assert_eq!(probe(moved, &[HTTP]).await, Outcome::Failed(Failure::Status(503)));
+    assert_eq!(probe(moved, &[HTTP]).await, ProbeOutcome::Failed(Failure::Status(503)));
     assert_eq!(
         probe(moved, &[HTTP, ("-statuses", "302")]).await,
-        Outcome::Passed,
+        ProbeOutcome::Passed,
         "a listed redirect decides"
     );
     let (listener, _) = listen().await;
     // Another address of this node: a probe that followed the redirect would find the listener silent.
     let elsewhere = format!("http://127.0.0.2:{}/", listener.local_addr().unwrap().port());
     let away = serve(move |_| redirect(&elsewhere)).await;
-    assert_eq!(probe(away, &[HTTP]).await, Outcome::Passed, "302 passes by itself");
-    assert_eq!(probe(away, &[HTTP, ("-statuses", "200")]).await, Outcome::Failed(Failure::Status(302)));
+    assert_eq!(probe(away, &[HTTP]).await, ProbeOutcome::Passed, "302 passes by itself");
+    assert_eq!(probe(away, &[HTTP, ("-statuses", "200")]).await, ProbeOutcome::Failed(Failure::Status(302)));
     let circle = serve(move |_| redirect("/again")).await;
     assert_eq!(answer_failure(probe(circle, &[HTTP]).await), "too many redirects");
 }
@@ -323,9 +323,9 @@ async fn endless(begin: &'static str, more: &'static str) -> SocketAddr {
 async fn answers_without_an_end_are_bounded() {
     let long = [HTTP, ("-interval", "1h"), ("-timeout", "1h")];
     let body = endless("HTTP/1.1 200 OK\r\n\r\n", "0123456789abcdef").await;
-    assert_eq!(probe(body, &long).await, Outcome::Passed);
+    assert_eq!(probe(body, &long).await, ProbeOutcome::Passed);
     let chunks = endless("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", "5\r\nhello\r\n").await;
-    assert_eq!(probe(chunks, &long).await, Outcome::Passed);
+    assert_eq!(probe(chunks, &long).await, ProbeOutcome::Passed);
     let names = endless("HTTP/1.1 200 OK\r\n", "a: b\r\n").await;
     answer_failure(probe(names, &long).await);
     let line = endless("HTTP/1.1 200 ", "x").await;
@@ -366,14 +366,14 @@ async fn serve_tls() -> SocketAddr {
 #[tokio::test]
 async fn a_self_signed_certificate_passes_unless_certificates_are_verified() {
     let address = serve_tls().await;
-    assert_eq!(probe(address, &[("", "https /")]).await, Outcome::Passed);
-    assert_eq!(probe(address, &[("", "https /"), ("-host", "shop.example.com")]).await, Outcome::Passed);
+    assert_eq!(probe(address, &[("", "https /")]).await, ProbeOutcome::Passed);
+    assert_eq!(probe(address, &[("", "https /"), ("-host", "shop.example.com")]).await, ProbeOutcome::Passed);
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config =
         rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
     let outcome = Client::with_tls(Arc::new(config)).probe(address, &check(&[("", "https /")])).await;
-    assert!(matches!(outcome, Outcome::Failed(Failure::Tls(_))), "{outcome:?}");
+    assert!(matches!(outcome, ProbeOutcome::Failed(Failure::Tls(_))), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -386,7 +386,7 @@ async fn plain_http_on_a_tls_port_and_tls_on_a_plain_port_fail() {
         }
     });
     let outcome = probe(address, &[("", "https /")]).await;
-    assert!(matches!(outcome, Outcome::Failed(Failure::Tls(_))), "{outcome:?}");
+    assert!(matches!(outcome, ProbeOutcome::Failed(Failure::Tls(_))), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -401,18 +401,18 @@ async fn a_connection_that_the_endpoint_closes_first_gets_no_reset() {
     };
     // Without a length the end of the body is the end of the connection.
     let (kind, outcome) = tokio::join!(server, probe(address, &[HTTP]));
-    assert_eq!((outcome, kind), (Outcome::Passed, io::ErrorKind::UnexpectedEof));
+    assert_eq!((outcome, kind), (ProbeOutcome::Passed, io::ErrorKind::UnexpectedEof));
 }
 
 #[test]
 fn errors_of_this_node_decide_nothing() {
     let outcome = |errno: Errno| of_connect(&io::Error::from(errno));
     for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL, Errno::PERM] {
-        assert!(matches!(outcome(errno), Outcome::Unable(_)), "{errno:?}");
+        assert!(matches!(outcome(errno), ProbeOutcome::Unable(_)), "{errno:?}");
     }
-    assert_eq!(outcome(Errno::TIMEDOUT), Outcome::Failed(Failure::TimedOut));
+    assert_eq!(outcome(Errno::TIMEDOUT), ProbeOutcome::Failed(Failure::TimedOut));
     for errno in [Errno::HOSTUNREACH, Errno::NETUNREACH] {
-        assert!(matches!(outcome(errno), Outcome::Failed(Failure::Unreachable(_))), "{errno:?}");
+        assert!(matches!(outcome(errno), ProbeOutcome::Failed(Failure::Unreachable(_))), "{errno:?}");
     }
 }
 

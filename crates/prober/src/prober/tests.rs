@@ -20,7 +20,7 @@ struct Endpoints(Arc<Mutex<Answers>>);
 
 #[derive(Debug, Default)]
 struct Answers {
-    outcomes: HashMap<SocketAddr, Outcome>,
+    outcomes: HashMap<SocketAddr, ProbeOutcome>,
     /// Times of the probes, and by which server.
     probes: Vec<(SocketAddr, Instant)>,
     /// Probes under way, and the most of them.
@@ -33,7 +33,7 @@ impl Probes for Endpoints {
         &self,
         address: SocketAddr,
         _: &Arc<HealthCheck>,
-    ) -> impl Future<Output = Outcome> + Send + 'static {
+    ) -> impl Future<Output = ProbeOutcome> + Send + 'static {
         let answers = Arc::clone(&self.0);
         async move {
             let takes = {
@@ -46,14 +46,14 @@ impl Probes for Endpoints {
             sleep(takes).await;
             let mut answers = answers.lock().unwrap();
             answers.under_way.0 -= 1;
-            answers.outcomes.get(&address).cloned().unwrap_or(Outcome::Passed)
+            answers.outcomes.get(&address).cloned().unwrap_or(ProbeOutcome::Passed)
         }
     }
 }
 
 impl Endpoints {
     fn set(&self, address: &str, passes: bool) {
-        let outcome = if passes { Outcome::Passed } else { Outcome::Failed(Failure::Refused) };
+        let outcome = if passes { ProbeOutcome::Passed } else { ProbeOutcome::Failed(Failure::Refused) };
         self.0.lock().unwrap().outcomes.insert(address.parse().unwrap(), outcome);
     }
 
@@ -70,7 +70,7 @@ impl Probes for Near {
         &self,
         address: SocketAddr,
         check: &Arc<HealthCheck>,
-    ) -> impl Future<Output = Outcome> + Send + 'static {
+    ) -> impl Future<Output = ProbeOutcome> + Send + 'static {
         self.0.probe(address, check)
     }
 
@@ -79,7 +79,7 @@ impl Probes for Near {
         let mut answers = self.0.0.lock().unwrap();
         let mut answer = |address: SocketAddr| {
             answers.probes.push((address, Instant::now()));
-            Begun::Ended(answers.outcomes.get(&address).cloned().unwrap_or(Outcome::Passed))
+            Begun::Ended(answers.outcomes.get(&address).cloned().unwrap_or(ProbeOutcome::Passed))
         };
         probes.iter().map(|wanted| answer(wanted.address)).collect()
     }
@@ -204,7 +204,7 @@ struct Running {
 }
 
 /// Starts a prober with empty lists. With a name it takes part in the election.
-fn start(api: &Api, name: Option<&str>, options: Options) -> Running {
+fn start(api: &Api, name: Option<&str>, options: ProberOptions) -> Running {
     let endpoints = Endpoints::default();
     start_with(api, name, options, endpoints.clone(), endpoints)
 }
@@ -213,7 +213,7 @@ fn start(api: &Api, name: Option<&str>, options: Options) -> Running {
 fn start_with(
     api: &Api,
     name: Option<&str>,
-    options: Options,
+    options: ProberOptions,
     endpoints: Endpoints,
     client: impl Probes,
 ) -> Running {
@@ -254,7 +254,7 @@ async fn seconds(seconds: u64) {
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_falls_and_rises_is_written_and_reported() {
     let api = Api::default();
-    let it = start(&api, None, Options::default());
+    let it = start(&api, None, ProberOptions::default());
     seconds(1).await;
     api.send(&service(&[("", "tcp")]));
     it.endpoints.set("10.0.0.2:80", false);
@@ -292,7 +292,7 @@ async fn an_endpoint_that_falls_and_rises_is_written_and_reported() {
 async fn answers_that_are_known_at_once_are_written_at_once() {
     let api = Api::default();
     let endpoints = Endpoints::default();
-    let it = start_with(&api, None, Options::default(), endpoints.clone(), Near(endpoints));
+    let it = start_with(&api, None, ProberOptions::default(), endpoints.clone(), Near(endpoints));
     api.send(&service(&[("", "tcp"), ("-interval", "1h")]));
     api.put(slice("few", &["10.0.1.1", "10.0.1.2"]));
     seconds(2).await;
@@ -314,7 +314,7 @@ async fn nothing_is_probed_before_both_lists() {
     let (inputs, received) = mpsc::channel(64);
     let (api, endpoints) = (Api::default(), Endpoints::default());
     let prober = Prober::<_, _, _, NoLease>::new(
-        Options::default(),
+        ProberOptions::default(),
         endpoints.clone(),
         api.clone(),
         api.clone(),
@@ -338,7 +338,7 @@ async fn nothing_is_probed_before_both_lists() {
 #[tokio::test(start_paused = true)]
 async fn conflicts_and_failures_are_tried_again_with_the_newest_slice() {
     let api = Api::default();
-    let it = start(&api, None, Options::default());
+    let it = start(&api, None, ProberOptions::default());
     api.send(&service(&[("", "tcp")]));
     let failed = || WriteError::Failed("503".to_owned());
     api.0.lock().unwrap().errors = vec![WriteError::Conflict, failed(), WriteError::Conflict, failed()];
@@ -359,7 +359,7 @@ async fn conflicts_and_failures_are_tried_again_with_the_newest_slice() {
 #[tokio::test(start_paused = true)]
 async fn probes_under_way_are_bounded_and_late_ones_are_counted() {
     let api = Api::default();
-    let it = start(&api, None, Options { most_probes: 4, any_address: false });
+    let it = start(&api, None, ProberOptions { most_probes: 4, any_address: false });
     it.endpoints.0.lock().unwrap().takes = Duration::from_secs(1);
     api.send(&service(&[("", "tcp")]));
     let addresses: Vec<String> = (1..=40).map(|last| format!("10.0.0.{last}")).collect();
@@ -373,7 +373,7 @@ async fn probes_under_way_are_bounded_and_late_ones_are_counted() {
 #[tokio::test(start_paused = true)]
 async fn one_event_for_each_change_but_not_a_flood() {
     let api = Api::default();
-    let it = start(&api, None, Options::default());
+    let it = start(&api, None, ProberOptions::default());
     api.send(&service(&[("", "tcp")]));
     let addresses: Vec<String> = (1..=100).map(|last| format!("10.0.0.{last}")).collect();
     api.put(slice("a", &addresses.iter().map(String::as_str).collect::<Vec<_>>()));
@@ -393,7 +393,7 @@ fn active(servers: &[Running]) -> Vec<usize> {
 async fn one_of_several_servers_probes_and_another_takes_over_within_10_s() {
     let api = Api::default();
     let mut servers: Vec<Running> =
-        ["a", "b", "c"].iter().map(|name| start(&api, Some(name), Options::default())).collect();
+        ["a", "b", "c"].iter().map(|name| start(&api, Some(name), ProberOptions::default())).collect();
     api.send(&service(&[("", "tcp"), ("-interval", "1s")]));
     api.put(slice("x", &["10.0.0.1", "10.0.0.2"]));
     for server in &servers {
@@ -423,9 +423,9 @@ async fn one_of_several_servers_probes_and_another_takes_over_within_10_s() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_ends_releases_the_lease() {
     let api = Api::default();
-    let first = start(&api, Some("a"), Options::default());
+    let first = start(&api, Some("a"), ProberOptions::default());
     seconds(5).await;
-    let second = start(&api, Some("b"), Options::default());
+    let second = start(&api, Some("b"), ProberOptions::default());
     seconds(5).await;
     assert_eq!((first.metrics.is_active.get(), second.metrics.is_active.get()), (1, 0));
     first.stop.send(()).unwrap();
@@ -437,7 +437,7 @@ async fn a_server_that_ends_releases_the_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_loses_the_lease_stops_probing() {
     let api = Api::default();
-    let it = start(&api, Some("a"), Options::default());
+    let it = start(&api, Some("a"), ProberOptions::default());
     api.send(&service(&[("", "tcp"), ("-interval", "1s")]));
     api.put(slice("x", &["10.0.0.1"]));
     seconds(5).await;

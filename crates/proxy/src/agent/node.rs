@@ -15,7 +15,7 @@ use portolan_node::health::NodeState;
 use portolan_sock::addresses;
 
 use super::{Agent, Next, Running};
-use crate::modes::{self, Blueprint, FoundPrograms, Shared};
+use crate::modes::{self, Blueprint, FoundPrograms, SharedParts};
 use crate::{finding, settings};
 
 /// The last known addresses and pod CIDRs of the Node object. If an update has no addresses or no pod CIDRs, the old
@@ -258,7 +258,7 @@ impl Running {
         settings: &Settings,
         blueprint: Blueprint,
         programs: Option<FoundPrograms>,
-        shared: &mut Shared,
+        shared: &mut SharedParts,
     ) -> Step {
         let family = settings.family;
         let Some(plane) = self.planes.iter_mut().find(|plane| plane.family == family) else {

@@ -27,7 +27,7 @@ use portolan_relay::Handle;
 use portolan_sock::SocketError;
 use portolan_web::Answer;
 
-use super::{Control, Place, routes};
+use super::{Control, RequestPermit, routes};
 use crate::agent::Agent;
 use crate::agent::facts::OfPackets;
 use crate::modes::{self, Known};
@@ -37,7 +37,7 @@ use crate::packets::{Kernel, ThisNode, interface_addresses, node_view};
 const LOOKS: u32 = 2;
 
 /// Answers a question.
-pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: RequestPermit) -> Answer {
     let question: Question = match serde_json::from_slice(request.body()) {
         Ok(question) => question,
         Err(error) => {

@@ -8,7 +8,7 @@ use portolan_node::metrics::SERVICE_METRICS;
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, Place, explain, page, service_metrics, services, snapshot, state};
+use super::{Control, RequestPermit, explain, page, service_metrics, services, snapshot, state};
 use crate::paths::{EXPLAIN, PAGE, SERVICES, SNAPSHOT, STATE};
 
 /// Where a request came in.
@@ -30,7 +30,7 @@ struct Route {
 }
 
 /// Makes an answer. It keeps the place until its work is done, also if the client has gone.
-type Make = fn(Arc<Control>, Request<Bytes>, Place) -> Promise;
+type Make = fn(Arc<Control>, Request<Bytes>, RequestPermit) -> Promise;
 
 const fn get(path: &'static str, answer: Make) -> Route {
     Route { method: Method::GET, path, is_on_metrics: true, answer }
@@ -85,7 +85,7 @@ pub(super) fn plain(status: StatusCode, text: &str) -> Answer {
 /// thread frees the place: it goes on if the client hangs up.
 pub(super) async fn document<T: Serialize>(
     request: &Request<Bytes>,
-    place: Place,
+    place: RequestPermit,
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Answer {
     let headers = request.headers().clone();

@@ -14,14 +14,14 @@ use portolan_web::metrics::{MetricKind, Page, TEXT_FORMAT, labels_text};
 use portolan_web::{self as web, Answer};
 
 use super::services::counters;
-use super::{Control, Place, routes};
+use super::{Control, RequestPermit, routes};
 use crate::agent::Agent;
 
 /// A Service port with its counters.
 type Row = (Family, Arc<ServicePortName>, Total);
 
 /// Answers with the metrics.
-pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: RequestPermit) -> Answer {
     let busy = |why: &str| routes::plain(StatusCode::SERVICE_UNAVAILABLE, why);
     let Some(facts) = control.ask(Agent::of_packets).await else { return busy("the agent is ending") };
     let Some(facts) = facts else { return busy("the Services are not known completely yet; ask again") };

@@ -33,7 +33,7 @@ use portolan_web::Answer;
 use self::counters::Counts;
 use self::query::Query;
 use self::select::{Picked, Selected, select};
-use super::{Control, Place, routes};
+use super::{Control, RequestPermit, routes};
 use crate::agent::Agent;
 use crate::agent::facts::RefusedPorts;
 
@@ -47,7 +47,7 @@ type Reasons<'a> = HashMap<(Family, &'a ServicePortName), (&'static str, Extent)
 type Candidates = HashMap<(Family, Arc<ServicePortName>), Vec<Candidate>>;
 
 /// Answers with a page of Services.
-pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: RequestPermit) -> Answer {
     let query = match Query::parse(request.uri().query().unwrap_or_default()) {
         Ok(query) => query,
         Err(error) => return routes::plain(StatusCode::BAD_REQUEST, &error),

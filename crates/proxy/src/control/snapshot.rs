@@ -17,7 +17,7 @@ use portolan_web::{self as web, Answer};
 use serde::{Serialize, Serializer};
 
 use super::state::Lane;
-use super::{Control, Place, routes, state};
+use super::{Control, RequestPermit, routes, state};
 use crate::agent::Agent;
 use crate::agent::facts::{Facts, Held};
 use crate::packets;
@@ -26,7 +26,7 @@ use crate::packets;
 const GZIP: &str = "application/gzip";
 
 /// Answers with the document.
-pub(super) async fn answer(control: Arc<Control>, _: Request<Bytes>, place: Place) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, _: Request<Bytes>, place: RequestPermit) -> Answer {
     let Ok(alone) = Arc::clone(&control.one_snapshot).try_acquire_owned() else {
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "another snapshot is being made; ask again");
     };

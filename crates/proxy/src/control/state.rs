@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use hyper::{Request, StatusCode};
 use portolan_engine::{
-    Attempt, Counts, Event, Extent, FamilySnapshot, Happening, State as SyncState, Step, Table,
+    Attempt, Counts, Extent, FamilySnapshot, Happening, HistoryEvent, State as SyncState, Step, Table,
 };
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::conntrack::Fill;
 use portolan_node::health::Now;
 use portolan_node::metrics::Resource;
 use portolan_node::time::rfc3339;
-use portolan_status::{self as status, Family, Moment, State, Sync, What, problems};
+use portolan_status::{self as status, AgentState, Family, Moment, Sync, What, problems};
 use portolan_web::Answer;
 
-use super::{Control, Place, routes};
+use super::{Control, RequestPermit, routes};
 use crate::agent::Agent;
 use crate::agent::facts::{Facts, RefusedPorts};
 
 /// Answers with the state document.
-pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: RequestPermit) -> Answer {
     let Some(facts) = control.ask(Agent::facts).await else {
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending");
     };
@@ -33,7 +33,7 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
 }
 
 /// Makes the document. `lanes` are `None` if the engine has not answered.
-pub(super) fn document(control: &Control, facts: &Facts, lanes: Option<Vec<Lane>>) -> State {
+pub(super) fn document(control: &Control, facts: &Facts, lanes: Option<Vec<Lane>>) -> AgentState {
     let engine_answered = lanes.is_some();
     let lanes = match lanes {
         Some(lanes) => {
@@ -65,11 +65,11 @@ impl Lane {
     }
 }
 
-fn state(control: &Control, facts: &Facts, lanes: &[Lane], engine_answered: bool) -> State {
+fn state(control: &Control, facts: &Facts, lanes: &[Lane], engine_answered: bool) -> AgentState {
     let now = Now::read();
     let configuration = facts.configuration.effective();
     let awaited = control.health.awaited();
-    let mut state = State {
+    let mut state = AgentState {
         version: status::VERSION,
         time: rfc3339(now.wall),
         agent: status::Agent {
@@ -194,7 +194,7 @@ fn attempted(attempt: &Attempt, now: Now) -> Sync {
     }
 }
 
-fn happened(event: &Event, now: Now) -> status::Event {
+fn happened(event: &HistoryEvent, now: Now) -> status::RecordedEvent {
     let what = match &event.what {
         Happening::Compared(why) => What::Compared(why.name()),
         Happening::Repaired => What::Repaired,
@@ -202,7 +202,7 @@ fn happened(event: &Event, now: Now) -> status::Event {
         Happening::Failed(Step::Collection, error) => What::CollectionFailed(error),
         Happening::Failed(_, error) => What::Failed(error),
     };
-    status::Event::new(what, moment(event.at, now), event.times)
+    status::RecordedEvent::new(what, moment(event.at, now), event.times)
 }
 
 fn moment(at: Instant, now: Now) -> Moment {
@@ -281,7 +281,8 @@ mod tests {
         };
         snapshot.commits = vec![attempt.clone(); COMMITS_KEPT];
         snapshot.failures = vec![attempt; FAILURES_KEPT];
-        let event = Event { what: Happening::Repaired, mode: "nftables", at: Instant::now(), times: 1 };
+        let event =
+            HistoryEvent { what: Happening::Repaired, mode: "nftables", at: Instant::now(), times: 1 };
         snapshot.events = vec![event; EVENTS_KEPT];
         let mut facts = Facts {
             engine: None,

@@ -36,7 +36,7 @@ pub(super) trait PlaneOptions {
         &self,
         settings: Settings,
         programs: Option<FoundPrograms>,
-        shared: &mut Shared,
+        shared: &mut SharedParts,
     ) -> Result<Made, Error>;
 }
 
@@ -44,10 +44,10 @@ pub(super) trait PlaneOptions {
 /// equal blueprints give equivalent data planes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Blueprint {
-    Nftables(nftables::Options),
-    Iptables(portolan_iptables::Options),
-    Ipvs(ipvs::Options),
-    Userspace(userspace::Options),
+    Nftables(nftables::NftablesPlaneOptions),
+    Iptables(portolan_iptables::IptablesOptions),
+    Ipvs(ipvs::IpvsPlaneOptions),
+    Userspace(userspace::UserspacePlaneOptions),
 }
 
 impl Blueprint {
@@ -109,7 +109,7 @@ impl Blueprint {
         &self,
         settings: Settings,
         programs: Option<FoundPrograms>,
-        shared: &mut Shared,
+        shared: &mut SharedParts,
     ) -> Result<Made, Error> {
         self.options().make(settings, programs, shared)
     }
@@ -125,7 +125,7 @@ pub(crate) struct Meters {
 
 /// The state that data planes share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedParts {
     pub(crate) meters: Meters,
     pub(crate) relays: Relays,
     pub(crate) kernel_settings: Arc<KernelSettings>,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net};
 use portolan_engine::{Claims, Error, Table};
-use portolan_iptables::{Counted, Iptables, Measures, Options, Programs, Rules};
+use portolan_iptables::{Counted, Iptables, IptablesOptions, Measures, Programs, Rules};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
@@ -17,7 +17,7 @@ use portolan_node::sysctl::{Host, StartValue, Wanted};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{
-    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, read_with_programs,
+    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, SharedParts, read_with_programs,
     settings,
 };
 use crate::finding::{self, Finding};
@@ -174,7 +174,7 @@ pub(super) fn attempt(family: Family) -> Result<(), String> {
     }
 }
 
-impl PlaneOptions for Options {
+impl PlaneOptions for IptablesOptions {
     fn calls_programs(&self) -> bool {
         true
     }
@@ -188,7 +188,7 @@ impl PlaneOptions for Options {
         &self,
         settings: Settings,
         programs: Option<FoundPrograms>,
-        shared: &mut Shared,
+        shared: &mut SharedParts,
     ) -> Result<Made, Error> {
         let mut options = self.clone();
         if options.localhost_node_ports {
@@ -204,15 +204,19 @@ impl PlaneOptions for Options {
 }
 
 /// Returns the options of a family's data plane.
-pub(super) fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
+pub(super) fn options(
+    configuration: &Configuration,
+    family: Family,
+    node: &settings::Node<'_>,
+) -> IptablesOptions {
     let ports = settings::node_ports(configuration, node.ips, family);
     let loopback_addresses = loopback_addresses(&ports, family, node);
     let liberal = Host::default().read(TCP_BE_LIBERAL);
-    Options {
+    IptablesOptions {
         localhost_node_ports: wants_localhost(configuration, &ports, family),
         loopback_addresses,
         drop_invalid: liberal.is_none_or(|liberal| liberal == "0"),
-        ..Options::default()
+        ..IptablesOptions::default()
     }
 }
 

@@ -15,7 +15,7 @@ use portolan_node::sysctl::Wanted;
 use portolan_wire::ipvs::Timeouts;
 
 use super::blueprint::{PlaneOptions, required};
-use super::{Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, Shared, iptables};
+use super::{Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, Over, Plane, SharedParts, iptables};
 use crate::finding::{self, Finding};
 use crate::node_settings::KernelSettings;
 use crate::settings;
@@ -117,16 +117,16 @@ impl ModeDriver for Driver {
 
 /// The options from which a data plane is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Options {
-    dataplane: portolan_ipvs::Options,
+pub(crate) struct IpvsPlaneOptions {
+    dataplane: portolan_ipvs::IpvsOptions,
     strict_arp: bool,
 }
 
 /// Returns the options from the `ipvs` section of a configuration.
-fn options(configuration: &Configuration) -> Options {
+fn options(configuration: &Configuration) -> IpvsPlaneOptions {
     let section = &configuration.ipvs;
     let seconds = |period: std::time::Duration| u32::try_from(period.as_secs()).unwrap_or(u32::MAX);
-    let dataplane = portolan_ipvs::Options {
+    let dataplane = portolan_ipvs::IpvsOptions {
         // The check of the mode refuses an unknown scheduler, unless another mode runs.
         scheduler: IpvsScheduler::named(&section.scheduler).unwrap_or_default(),
         exclude: section.exclude_cidrs.clone(),
@@ -135,9 +135,9 @@ fn options(configuration: &Configuration) -> Options {
             tcp_fin: seconds(section.tcp_fin_timeout),
             udp: seconds(section.udp_timeout),
         },
-        ..portolan_ipvs::Options::default()
+        ..portolan_ipvs::IpvsOptions::default()
     };
-    Options { dataplane, strict_arp: section.strict_arp }
+    IpvsPlaneOptions { dataplane, strict_arp: section.strict_arp }
 }
 
 /// Returns what this node lacks for the mode as configured. Leaves nothing in the kernel. Runs programs.
@@ -158,7 +158,7 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
-impl PlaneOptions for Options {
+impl PlaneOptions for IpvsPlaneOptions {
     fn calls_programs(&self) -> bool {
         true
     }
@@ -168,7 +168,7 @@ impl PlaneOptions for Options {
         &self,
         settings: Settings,
         programs: Option<FoundPrograms>,
-        shared: &mut Shared,
+        shared: &mut SharedParts,
     ) -> Result<Made, Error> {
         write_settings(self.strict_arp, &shared.kernel_settings);
         let family = settings.family;

@@ -9,7 +9,7 @@ use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
 use super::blueprint::PlaneOptions;
-use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, NotCounted, Over, Plane, Shared};
+use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, NotCounted, Over, Plane, SharedParts};
 use crate::finding::Finding;
 use crate::settings;
 
@@ -27,7 +27,7 @@ impl ModeDriver for Driver {
     }
 
     fn blueprint(&self, _: &Configuration, _: Family, _: &settings::Node<'_>) -> Blueprint {
-        Blueprint::Nftables(Options)
+        Blueprint::Nftables(NftablesPlaneOptions)
     }
 
     fn read(&self, family: Family, _: Option<&Known>) -> Result<Option<Observed>, Error> {
@@ -93,10 +93,10 @@ impl ModeDriver for Driver {
 
 /// A data plane of this mode has no options besides its [`Settings`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Options;
+pub(crate) struct NftablesPlaneOptions;
 
-impl PlaneOptions for Options {
-    fn make(&self, settings: Settings, _: Option<FoundPrograms>, _: &mut Shared) -> Result<Made, Error> {
+impl PlaneOptions for NftablesPlaneOptions {
+    fn make(&self, settings: Settings, _: Option<FoundPrograms>, _: &mut SharedParts) -> Result<Made, Error> {
         let dataplane = Nftables::open(settings)?;
         let own = Some(dataplane.own());
         Ok(Made { dataplane: Box::new(dataplane), own })

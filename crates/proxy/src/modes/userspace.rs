@@ -21,7 +21,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::blueprint::{PlaneOptions, required};
 use super::{
-    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, NotCounted, Over, Plane, Shared,
+    Blueprint, FoundPrograms, Known, Made, Meters, ModeDriver, NotCounted, Over, Plane, SharedParts,
     read_with_programs, settings,
 };
 use crate::finding::Finding;
@@ -161,23 +161,23 @@ impl ModeDriver for Driver {
 
 /// The options from which a data plane of this mode is created.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Options {
-    relay: portolan_relay::Options,
+pub(crate) struct UserspacePlaneOptions {
+    relay: portolan_relay::RelayOptions,
     /// Options of the redirecting rules, if packets are redirected. `None` for TPROXY.
-    redirect: Option<portolan_iptables::Options>,
+    redirect: Option<portolan_iptables::IptablesOptions>,
 }
 
-impl Options {
+impl UserspacePlaneOptions {
     /// Returns the blueprint that serves the same addresses without a relay.
     pub(super) fn without_relay(self) -> Blueprint {
         match self.redirect {
             Some(options) => Blueprint::Iptables(options),
-            None => Blueprint::Nftables(super::nftables::Options),
+            None => Blueprint::Nftables(super::nftables::NftablesPlaneOptions),
         }
     }
 }
 
-impl PlaneOptions for Options {
+impl PlaneOptions for UserspacePlaneOptions {
     fn calls_programs(&self) -> bool {
         self.redirect.is_some()
     }
@@ -191,7 +191,7 @@ impl PlaneOptions for Options {
         &self,
         settings: Settings,
         programs: Option<FoundPrograms>,
-        shared: &mut Shared,
+        shared: &mut SharedParts,
     ) -> Result<Made, Error> {
         let relay = shared.relays.get(&self.relay)?;
         let dataplane = match &self.redirect {
@@ -215,23 +215,27 @@ fn look_up_sockets_late(kernel_settings: &KernelSettings) {
 }
 
 /// Returns the options of a family's data plane.
-fn options(configuration: &Configuration, family: Family, node: &settings::Node<'_>) -> Options {
-    let redirect = (configuration.capture == Capture::Redirect).then(|| portolan_iptables::Options {
+fn options(
+    configuration: &Configuration,
+    family: Family,
+    node: &settings::Node<'_>,
+) -> UserspacePlaneOptions {
+    let redirect = (configuration.capture == Capture::Redirect).then(|| portolan_iptables::IptablesOptions {
         // Node ports are served on the same addresses as with TPROXY.
         localhost_node_ports: false,
         ..super::iptables::options(configuration, family, node)
     });
-    Options { relay: relay_options(configuration), redirect }
+    UserspacePlaneOptions { relay: relay_options(configuration), redirect }
 }
 
 /// Returns the ports, limits and timeouts of the relay. A timeout of zero means the relay's default.
-fn relay_options(configuration: &Configuration) -> portolan_relay::Options {
-    let default = portolan_relay::Options::default();
+fn relay_options(configuration: &Configuration) -> portolan_relay::RelayOptions {
+    let default = portolan_relay::RelayOptions::default();
     let or = |period: Duration, default| if period.is_zero() { default } else { period };
     // An invalid range has been refused.
     let range = configuration.proxy_ports().ok().flatten();
     let ports = range.and_then(|(first, last)| Ports::from_range(first, last)).unwrap_or_default();
-    let options = portolan_relay::Options {
+    let options = portolan_relay::RelayOptions {
         ports,
         capture: configuration.capture,
         idle: or(configuration.conntrack.tcp_established_timeout, default.idle),
@@ -338,7 +342,7 @@ impl Relays {
         ended_thread(relays.map(|relay| (relay.is_captured_for(), relay.is_running())))
     }
 
-    fn get(&mut self, options: &portolan_relay::Options) -> Result<Handle, Error> {
+    fn get(&mut self, options: &portolan_relay::RelayOptions) -> Result<Handle, Error> {
         if let Some(current) = self.current.as_ref().filter(|current| current.options() == options) {
             return Ok(current.clone());
         }

@@ -67,10 +67,10 @@ mod tests {
     use portolan_node::config::Mode;
 
     use super::*;
-    use crate::Options;
+    use crate::ProxyOptions;
 
     fn given(flags: &[&str]) -> Given {
-        let command = Options::augment_args(Command::new("proxy"));
+        let command = ProxyOptions::augment_args(Command::new("proxy"));
         Given(command.try_get_matches_from([&["proxy"], flags].concat()).expect("flags"))
     }
 

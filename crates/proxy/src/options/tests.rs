@@ -19,10 +19,10 @@ use table::{CASES, Case};
 #[command(name = "portolan", propagate_version = true, version)]
 enum Portolan {
     /// The node agent: turns Services into virtual IPs on this node, in the place of kube-proxy.
-    Proxy(Box<Options>),
+    Proxy(Box<ProxyOptions>),
 }
 
-fn parse(arguments: &[&str]) -> Result<Options, clap::Error> {
+fn parse(arguments: &[&str]) -> Result<ProxyOptions, clap::Error> {
     let line = ["portolan", "proxy"].iter().chain(arguments).map(OsString::from);
     let Portolan::Proxy(options) = Portolan::try_parse_from(normalise(line))?;
     Ok(*options)

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use portolan_explain::{Question, Report};
-use portolan_web::Place;
+use portolan_web::ServerAddress;
 
 use crate::asking::{self, Unanswered};
 use crate::paths::EXPLAIN;
@@ -43,7 +43,7 @@ pub struct Asking(Unanswered);
 /// # Errors
 /// There is no agent, or it has no answer.
 pub fn ask(socket: &Path, question: &Question) -> Result<Report, NoAnswer> {
-    let place = Place::Unix(socket.to_owned());
+    let place = ServerAddress::Unix(socket.to_owned());
     let no_report = || NoAnswer::NoReport { place: place.to_string() };
     let body = serde_json::to_vec(question).map_err(|_| no_report())?;
     let answer = asking::send(&place, "POST", EXPLAIN, &body).map_err(Asking)?;

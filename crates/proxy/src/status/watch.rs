@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_status::State;
+use portolan_status::AgentState;
 use portolan_status::live::{self, Rates};
-use portolan_web::Place;
+use portolan_web::ServerAddress;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -26,7 +26,7 @@ const QUIT: [u8; 3] = [b'q', b'Q', 4];
 
 /// What the view shows.
 struct View {
-    state: State,
+    state: AgentState,
     rates: Rates,
     /// Why the last request got no answer.
     lost: Option<String>,
@@ -39,7 +39,7 @@ struct View {
 ///
 /// # Errors
 /// There is no terminal, or it cannot be written.
-pub(super) fn run(place: &Place, first: State) -> anyhow::Result<ExitCode> {
+pub(super) fn run(place: &ServerAddress, first: AgentState) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut view = View { state: first, rates: Rates::default(), lost: None, asked: None };
     let shown = runtime.block_on(async {
@@ -82,14 +82,19 @@ impl Signals {
 
 impl View {
     /// Asks and draws until the operator or a signal ends it.
-    async fn follow(&mut self, place: &Place, terminal: &Terminal, signals: Signals) -> anyhow::Result<()> {
+    async fn follow(
+        &mut self,
+        place: &ServerAddress,
+        terminal: &Terminal,
+        signals: Signals,
+    ) -> anyhow::Result<()> {
         let Signals { mut ends, mut resized } = signals;
         let mut keys = keys()?;
         let began = Instant::now();
         self.rates.add(0.0, &self.state);
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut asking: Option<JoinHandle<anyhow::Result<State>>> = None;
+        let mut asking: Option<JoinHandle<anyhow::Result<AgentState>>> = None;
         loop {
             tokio::select! {
                 () = Signals::end(&mut ends) => return Ok(()),
@@ -117,7 +122,7 @@ impl View {
     }
 
     /// Takes an answer that came at this time.
-    fn take(&mut self, answer: anyhow::Result<State>, at: Duration) {
+    fn take(&mut self, answer: anyhow::Result<AgentState>, at: Duration) {
         self.asked = None;
         match answer {
             Ok(state) => {
@@ -153,12 +158,12 @@ fn keys() -> io::Result<mpsc::Receiver<u8>> {
 }
 
 /// Asks the agent. Blocks.
-fn ask(place: &Place) -> anyhow::Result<State> {
+fn ask(place: &ServerAddress) -> anyhow::Result<AgentState> {
     read(place, &get(place, STATE)?)
 }
 
 /// Waits for the answer; without a request, without end.
-async fn answered(asking: &mut Option<JoinHandle<anyhow::Result<State>>>) -> anyhow::Result<State> {
+async fn answered(asking: &mut Option<JoinHandle<anyhow::Result<AgentState>>>) -> anyhow::Result<AgentState> {
     match asking {
         Some(task) => task.await?,
         None => std::future::pending().await,

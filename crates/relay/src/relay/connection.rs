@@ -11,7 +11,7 @@ use rustix::net::{Shutdown, connect, shutdown, sockopt};
 use super::Relay;
 use crate::attempts::{Attempts, Failure};
 use crate::listener::{bind_to_client, is_shortage, limit_stall, mark_own, socket};
-use crate::options::{Counters, Options, can_keep_clients};
+use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Readiness, Token};
 use crate::slots::Slot;
 use crate::stream::{Direction, End, Progress, reset};
@@ -354,7 +354,7 @@ impl Relay {
 /// Starts to connect. An event reports the result.
 fn start(
     target: SocketAddr,
-    options: &Options,
+    options: &RelayOptions,
     source: Option<IpAddr>,
     has_data: bool,
 ) -> Result<OwnedFd, Errno> {

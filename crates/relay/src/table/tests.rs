@@ -32,7 +32,7 @@ fn cluster_ip(last: u8) -> Frontend {
     Frontend::ClusterIp([10, 96, 0, last].into(), 80)
 }
 
-fn choose(table: &mut Table, id: ServiceId, scope: Scope, client: u8, now: Instant) -> Option<u16> {
+fn choose(table: &mut RelayTable, id: ServiceId, scope: Scope, client: u8, now: Instant) -> Option<u16> {
     let client = [10, 1, 0, client].into();
     let chosen = table.choose(id, scope, client, &mut Attempts::default(), &LIMITS, now);
     chosen.map(|(backend, _)| backend.port())
@@ -40,7 +40,7 @@ fn choose(table: &mut Table, id: ServiceId, scope: Scope, client: u8, now: Insta
 
 #[test]
 fn frontends_are_found_until_they_are_removed() {
-    let mut table = Table::default();
+    let mut table = RelayTable::default();
     let frontends = [cluster_ip(1), Frontend::NodePort(30_080)];
     table.apply(&change("a", Some(forwarding(&frontends, &[1], &[], None))));
     let found = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
@@ -57,7 +57,7 @@ fn frontends_are_found_until_they_are_removed() {
 
 #[test]
 fn a_frontend_that_moved_stays_with_its_new_owner() {
-    let mut table = Table::default();
+    let mut table = RelayTable::default();
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
     table.apply(&change("b", Some(forwarding(&[cluster_ip(1)], &[2], &[], None))));
     table.apply(&change("a", None));
@@ -67,7 +67,7 @@ fn a_frontend_that_moved_stays_with_its_new_owner() {
 
 #[test]
 fn scopes_have_backends_of_their_own() {
-    let (mut table, now) = (Table::default(), Instant::now());
+    let (mut table, now) = (RelayTable::default(), Instant::now());
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[2], None))));
     let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
     let turns: Vec<_> = (0..3).filter_map(|_| choose(&mut table, id, Scope::Cluster, 1, now)).collect();
@@ -77,7 +77,7 @@ fn scopes_have_backends_of_their_own() {
 
 #[test]
 fn affinity_holds_and_moves_with_a_failure() {
-    let (mut table, now) = (Table::default(), Instant::now());
+    let (mut table, now) = (RelayTable::default(), Instant::now());
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2, 3], &[], Some(60)))));
     let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
     assert_eq!(choose(&mut table, id, Scope::Cluster, 1, now), Some(1));
@@ -103,7 +103,7 @@ fn affinity_holds_and_moves_with_a_failure() {
 
 #[test]
 fn a_removed_service_is_dropped_with_its_last_connection() {
-    let mut table = Table::default();
+    let mut table = RelayTable::default();
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
     let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
     table.hold(id);
@@ -117,7 +117,7 @@ fn a_removed_service_is_dropped_with_its_last_connection() {
 
 #[test]
 fn a_service_that_comes_back_is_the_same_one() {
-    let mut table = Table::default();
+    let mut table = RelayTable::default();
     let there = change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None)));
     table.apply(&there);
     let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
@@ -131,13 +131,13 @@ fn a_service_that_comes_back_is_the_same_one() {
 
 #[test]
 fn failing_backends_are_counted() {
-    let (mut table, now) = (Table::default(), Instant::now());
+    let (mut table, now) = (RelayTable::default(), Instant::now());
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2, 3], &[3, 4], None))));
     table.apply(&change("b", Some(forwarding(&[cluster_ip(2)], &[1], &[], None))));
     let [a, b] =
         ["10.96.0.1:80", "10.96.0.2:80"].map(|text| table.find(Protocol::Tcp, socket(text)).unwrap());
     let backend = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
-    let fail = |table: &mut Table, id, port| {
+    let fail = |table: &mut RelayTable, id, port| {
         table.failed(id, backend(port), &mut Attempts::default(), Failure::Refused, now);
         table.failing()
     };
@@ -162,7 +162,7 @@ fn failing_backends_are_counted() {
 fn each_service_knows_its_connections() {
     let mut slots = Slots::default();
     let [x, y, z] = [1, 2, 3].map(|value| slots.insert(value));
-    let mut table = Table::default();
+    let mut table = RelayTable::default();
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
     let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
     let places = [x, y, z].map(|slot| table.join(id, slot));
@@ -176,7 +176,7 @@ fn each_service_knows_its_connections() {
 
 #[test]
 fn backends_that_see_the_client_address() {
-    let mut table = Table::default();
+    let mut table = RelayTable::default();
     let frontends = [cluster_ip(1), Frontend::NodePort(30_080)];
     let mut wanted = forwarding(&frontends, &[1, 2], &[], None);
     wanted.cluster[1].may_hairpin = true;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use portolan_model::{Backend, Change, Family, Forwarding, Protocol, ServicePortName};
-use portolan_relay::{Counters, Handle, Options, Ports};
+use portolan_relay::{Counters, Handle, Ports, RelayOptions};
 use portolan_testkit::{Namespace, eventually};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -25,11 +25,11 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    pub(crate) fn new(protocol: Protocol, options: Options) -> Self {
+    pub(crate) fn new(protocol: Protocol, options: RelayOptions) -> Self {
         Self::with(Family::Ipv4, protocol, options)
     }
 
-    pub(crate) fn with(family: Family, protocol: Protocol, options: Options) -> Self {
+    pub(crate) fn with(family: Family, protocol: Protocol, options: RelayOptions) -> Self {
         let namespace = Namespace::new("relay").unwrap();
         let hole = "link set lo up\nlink add hole type veth peer name end\nlink set end up\nlink set hole arp off up\n\
                     addr add 10.99.1.1/32 dev hole\nroute add 10.99.0.0/24 dev hole";

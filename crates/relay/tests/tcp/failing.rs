@@ -6,13 +6,16 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_model::Protocol;
-use portolan_relay::Options;
+use portolan_relay::RelayOptions;
 
 use crate::support::{Bed, NOWHERE, echo, name, serve};
 
 /// Options with shorter time limits.
-fn quick() -> Options {
-    Options { connect_limits: [50, 100, 200].map(Duration::from_millis).to_vec(), ..Options::default() }
+fn quick() -> RelayOptions {
+    RelayOptions {
+        connect_limits: [50, 100, 200].map(Duration::from_millis).to_vec(),
+        ..RelayOptions::default()
+    }
 }
 
 fn refusing(bed: &Bed) -> std::net::SocketAddr {

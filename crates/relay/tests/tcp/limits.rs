@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use portolan_model::Protocol;
-use portolan_relay::{Options, raise_descriptors};
+use portolan_relay::{RelayOptions, raise_descriptors};
 use portolan_testkit::eventually;
 
 use crate::support::{Bed, PATIENCE, echo, name};
@@ -49,7 +49,7 @@ fn hold(bed: &Bed, order: &str) -> Child {
 fn ten_thousand_connections_at_once() {
     // Fewer than 10,000 if this process may not have as many descriptors. A fifth of these is left to concurrent tests.
     let many = 10_000.min((raise_descriptors() / 5 * 4).saturating_sub(600) / 2);
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let address = "127.0.0.1:8000";
     let mut backend = hold(&bed, &format!("backend {address} 0"));
     bed.backends(&[address.parse().unwrap()]);
@@ -68,7 +68,7 @@ fn ten_thousand_connections_at_once() {
 
 #[test]
 fn at_the_limit_new_ones_are_refused_and_old_ones_go_on() {
-    let mut bed = Bed::new(Protocol::Tcp, Options { connections_max: 100, ..Options::default() });
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions { connections_max: 100, ..RelayOptions::default() });
     bed.backends(&[echo(bed.listen(), b'a')]);
     let mut held: Vec<TcpStream> = Vec::new();
     let refused = loop {
@@ -98,7 +98,7 @@ fn at_the_limit_new_ones_are_refused_and_old_ones_go_on() {
 fn slow_clients_at_the_limit_starve_no_other_service() {
     const SERVED: u32 = 320;
     const REFUSED: u64 = 200;
-    let mut bed = Bed::new(Protocol::Tcp, Options { connections_max: 100, ..Options::default() });
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions { connections_max: 100, ..RelayOptions::default() });
     bed.backends(&[echo(bed.listen(), b'a')]);
     let other = bed.other_service(&[echo(bed.listen(), b'b')]);
     let mut held: Vec<TcpStream> = std::iter::from_fn(|| admitted(&bed).ok()).collect();
@@ -141,7 +141,7 @@ fn admitted(bed: &Bed) -> std::io::Result<TcpStream> {
 
 #[test]
 fn slow_clients_delay_no_other_client() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     bed.backends(&[echo(bed.listen(), b'a')]);
     // Each sends without reading until no more data is accepted.
     let mut slow: Vec<TcpStream> = (0..100).map(|_| bed.connect()).collect();

@@ -1,13 +1,13 @@
 //! The relay's table, as its handle returns it.
 
 use portolan_model::{Family, Protocol};
-use portolan_relay::Options;
+use portolan_relay::RelayOptions;
 
 use super::support::{Bed, NOWHERE, PATIENCE};
 
 #[test]
 fn a_snapshot_has_every_change_that_was_sent_before() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     assert_eq!(bed.relay.snapshot(Family::Ipv4), Some(Vec::new()));
     for number in 1..50 {
         let backends: Vec<_> = (1..=number).map(|port| (NOWHERE.ip(), port).into()).collect();
@@ -25,7 +25,7 @@ fn a_snapshot_has_every_change_that_was_sent_before() {
 
 #[test]
 fn a_relay_that_has_ended_has_no_snapshot() {
-    let bed = Bed::new(Protocol::Tcp, Options::default());
+    let bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let asking = {
         let relay = bed.relay.clone();
         std::thread::spawn(move || while relay.snapshot(Family::Ipv4).is_some() {})

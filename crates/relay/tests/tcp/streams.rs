@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use portolan_model::Protocol;
-use portolan_relay::Options;
+use portolan_relay::RelayOptions;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 
 use crate::support::{Bed, NOWHERE, PATIENCE, echo, name};
@@ -37,7 +37,7 @@ fn noise(length: usize) -> Vec<u8> {
 
 #[test]
 fn connections_that_arrive_before_the_table_wait_for_it() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let backend = echo(bed.listen(), b'a');
     let mut streams = [bed.connect(), bed.connect()];
     bed.backends(&[backend]);
@@ -48,7 +48,7 @@ fn connections_that_arrive_before_the_table_wait_for_it() {
 
 #[test]
 fn much_data_is_echoed_unchanged() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     bed.backends(&[echo(bed.listen(), b'a')]);
     let data = noise(64 << 20);
     let mut stream = bed.connect();
@@ -81,7 +81,7 @@ fn much_data_is_echoed_unchanged() {
 
 #[test]
 fn each_side_can_end_first() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let (mut client, mut backend) = pair(&mut bed);
     client.write_all(b"question").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
@@ -109,7 +109,7 @@ fn each_side_can_end_first() {
 
 #[test]
 fn a_reset_stays_a_reset() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let reset = |stream: TcpStream| {
         rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
     };
@@ -141,7 +141,7 @@ fn fill(stream: &mut TcpStream) -> usize {
 
 #[test]
 fn a_slow_reader_delays_the_writer_and_loses_nothing() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let (mut client, mut backend) = pair(&mut bed);
     let taken = fill(&mut client);
     let data = noise(1 << 20);
@@ -163,7 +163,7 @@ fn a_slow_reader_delays_the_writer_and_loses_nothing() {
 
 #[test]
 fn urgent_data_is_forwarded_and_blocks_nothing() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let (mut client, mut backend) = pair(&mut bed);
     // Little enough for a receive buffer, so that the urgent byte arrives before anything is read.
     let data = noise(40_000);
@@ -185,7 +185,7 @@ fn urgent_data_is_forwarded_and_blocks_nothing() {
 /// The urgent byte arrives while the relay is still trying backends.
 #[test]
 fn an_urgent_byte_may_be_the_first() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let listener = bed.listen();
     bed.backends(&[NOWHERE, listener.local_addr().unwrap()]);
     for data in [&b""[..], b"rest", b"", b"rest"] {
@@ -222,7 +222,7 @@ fn connect_with(bed: &Bed, bytes: &[u8]) -> TcpStream {
 #[test]
 fn first_data_needs_no_extra_packet() {
     const CLIENTS: usize = 100;
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let listener = bed.listen();
     let backend = listener.local_addr().unwrap();
     let rules = format!(
@@ -249,7 +249,7 @@ fn first_data_needs_no_extra_packet() {
 
 #[test]
 fn an_idle_connection_ends_when_its_time_is_over() {
-    let options = Options { idle: Duration::from_secs(5), ..Options::default() };
+    let options = RelayOptions { idle: Duration::from_secs(5), ..RelayOptions::default() };
     let mut bed = Bed::new(Protocol::Tcp, options);
     let (mut client, mut backend) = pair(&mut bed);
     client.write_all(b"x").unwrap();
@@ -261,7 +261,7 @@ fn an_idle_connection_ends_when_its_time_is_over() {
 
 #[test]
 fn a_stalled_reader_is_disconnected_after_a_timeout() {
-    let options = Options { stalled: Duration::from_millis(1500), ..Options::default() };
+    let options = RelayOptions { stalled: Duration::from_millis(1500), ..RelayOptions::default() };
     let mut bed = Bed::new(Protocol::Tcp, options);
     let (client, mut backend) = pair(&mut bed);
     // Its window is zero after this, and it confirms that in answer to every probe.
@@ -281,7 +281,8 @@ fn a_stalled_reader_is_disconnected_after_a_timeout() {
 
 #[test]
 fn connections_of_a_removed_endpoint_are_drained() {
-    let mut bed = Bed::new(Protocol::Tcp, Options { drain: Duration::from_secs(5), ..Options::default() });
+    let mut bed =
+        Bed::new(Protocol::Tcp, RelayOptions { drain: Duration::from_secs(5), ..RelayOptions::default() });
     let (mut client, mut backend) = pair(&mut bed);
     bed.backends(&[echo(bed.listen(), b'a')]);
     client.write_all(b"x").unwrap();
@@ -292,7 +293,7 @@ fn connections_of_a_removed_endpoint_are_drained() {
 
 #[test]
 fn a_draining_relay_waits_for_connections() {
-    let mut bed = Bed::new(Protocol::Tcp, Options::default());
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let (mut client, mut backend) = pair(&mut bed);
     let relay = bed.relay.clone();
     let draining = std::thread::spawn(move || relay.drain(PATIENCE));
@@ -308,11 +309,11 @@ fn a_draining_relay_waits_for_connections() {
 
 #[test]
 fn two_relays_share_the_listeners() {
-    let mut old = Bed::new(Protocol::Tcp, Options::default());
+    let mut old = Bed::new(Protocol::Tcp, RelayOptions::default());
     let (mut client, mut backend) = pair(&mut old);
     let namespace = old.namespace.clone();
     let new = namespace
-        .run(|| portolan_relay::spawn(&[portolan_model::Family::Ipv4], Options::default()))
+        .run(|| portolan_relay::spawn(&[portolan_model::Family::Ipv4], RelayOptions::default()))
         .unwrap()
         .unwrap();
     let old_relay = std::mem::replace(&mut old.relay, new);

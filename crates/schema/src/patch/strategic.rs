@@ -26,14 +26,14 @@ const SET_ORDER: &str = "$setElementOrder/";
 
 /// Applies `patch` to `object`.
 pub fn merge(resource: Resource, object: &mut Object, patch: &Object) -> Result<(), PatchError> {
-    members(Node::root(resource), object, patch, &mut Place::default())
+    members(Node::root(resource), object, patch, &mut FieldPath::default())
 }
 
 /// The current position in the patch, for messages.
 #[derive(Default)]
-struct Place(Vec<String>);
+struct FieldPath(Vec<String>);
 
-impl Place {
+impl FieldPath {
     fn at<T>(&mut self, part: String, inner: impl FnOnce(&mut Self) -> T) -> T {
         self.0.push(part);
         let result = inner(self);
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-fn members(node: Node, target: &mut Object, patch: &Object, place: &mut Place) -> Result<(), PatchError> {
+fn members(node: Node, target: &mut Object, patch: &Object, place: &mut FieldPath) -> Result<(), PatchError> {
     match directive(patch, place)? {
         Some(Directive::Delete) => {
             target.clear();
@@ -94,7 +94,7 @@ fn member(
     name: &str,
     value: Option<&Value>,
     (deleted, order): (Option<&Value>, Option<&Value>),
-    place: &mut Place,
+    place: &mut FieldPath,
 ) -> Result<(), PatchError> {
     let key = match node.merge {
         Merge::Keyed { patch_key: Some(key), .. } => Some(Some(key)),
@@ -139,7 +139,7 @@ enum Directive {
     Delete,
 }
 
-fn directive(patch: &Object, place: &Place) -> Result<Option<Directive>, PatchError> {
+fn directive(patch: &Object, place: &FieldPath) -> Result<Option<Directive>, PatchError> {
     match patch.get(PATCH).map(|value| value.as_str().unwrap_or_default()) {
         None => Ok(None),
         Some("merge") => Ok(Some(Directive::Merge)),
@@ -149,7 +149,7 @@ fn directive(patch: &Object, place: &Place) -> Result<Option<Directive>, PatchEr
     }
 }
 
-fn retain_keys(target: &mut Object, patch: &Object, place: &Place) -> Result<(), PatchError> {
+fn retain_keys(target: &mut Object, patch: &Object, place: &FieldPath) -> Result<(), PatchError> {
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let keys: HashSet<&str> = list(Some(keys), place)?.iter().filter_map(Value::as_str).collect();
     let stray = patch
@@ -172,7 +172,7 @@ struct ListEdit<'a> {
 }
 
 impl ListEdit<'_> {
-    fn apply(&self, node: Node, elements: &mut List, place: &mut Place) -> Result<(), PatchError> {
+    fn apply(&self, node: Node, elements: &mut List, place: &mut FieldPath) -> Result<(), PatchError> {
         self.check_order(place)?;
         let live: HashMap<String, usize> = self.positions(elements);
         match self.key {
@@ -189,7 +189,7 @@ impl ListEdit<'_> {
 
     /// Checks that the order directive names the patch's elements in the order of the patch (`validatePatchWithSetOrderList`).
     /// If the two contradict each other, the client's intent is unclear.
-    fn check_order(&self, place: &Place) -> Result<(), PatchError> {
+    fn check_order(&self, place: &FieldPath) -> Result<(), PatchError> {
         if self.order.is_empty() {
             return Ok(());
         }
@@ -218,7 +218,7 @@ impl ListEdit<'_> {
         node: Node,
         key: &str,
         elements: &mut List,
-        place: &mut Place,
+        place: &mut FieldPath,
     ) -> Result<(), PatchError> {
         let mut deleted = HashSet::new();
         let mut ordinary = Vec::new();
@@ -312,7 +312,7 @@ impl ListEdit<'_> {
 }
 
 /// Returns the list in a directive or a field; empty if it is absent.
-fn list<'a>(value: Option<&'a Value>, place: &Place) -> Result<&'a [Value], PatchError> {
+fn list<'a>(value: Option<&'a Value>, place: &FieldPath) -> Result<&'a [Value], PatchError> {
     match value {
         None => Ok(&[]),
         Some(Value::Array(elements)) => Ok(elements),

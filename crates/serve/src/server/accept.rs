@@ -26,7 +26,7 @@ pub(super) struct Clients {
 
 /// The slot of one connection. Dropping it frees the slot.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionPermit {
     client: IpAddr,
     clients: Clients,
     _permit: OwnedSemaphorePermit,
@@ -39,7 +39,7 @@ impl Clients {
     }
 
     /// Accepts the next connection that is within the limits. Does not accept while all slots are taken.
-    pub(super) async fn accept(&self, listener: &TcpListener) -> (TcpStream, Place) {
+    pub(super) async fn accept(&self, listener: &TcpListener) -> (TcpStream, ConnectionPermit) {
         loop {
             let Ok(permit) = Arc::clone(&self.room).acquire_owned().await else {
                 // The semaphore is never closed.
@@ -59,7 +59,7 @@ impl Clients {
         }
     }
 
-    fn admit(&self, address: SocketAddr, permit: OwnedSemaphorePermit) -> Option<Place> {
+    fn admit(&self, address: SocketAddr, permit: OwnedSemaphorePermit) -> Option<ConnectionPermit> {
         let client = client(address.ip());
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(client).or_default();
@@ -72,11 +72,11 @@ impl Clients {
         }
         *count += 1;
         self.requests.connections.fetch_add(1, Relaxed);
-        Some(Place { client, clients: self.clone(), _permit: permit })
+        Some(ConnectionPermit { client, clients: self.clone(), _permit: permit })
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.clients.requests.connections.fetch_sub(1, Relaxed);
         let mut counts = self.clients.counts.lock().unwrap_or_else(PoisonError::into_inner);

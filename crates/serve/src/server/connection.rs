@@ -36,7 +36,7 @@ use crate::security::{Peer, Security};
 pub(super) const HEAD: u32 = 64 << 10;
 
 /// State shared by all connections.
-pub(super) struct Shared {
+pub(super) struct ConnectionContext {
     pub(super) gate: Gate,
     pub(super) security: Option<Arc<Security>>,
     pub(super) limits: Limits,
@@ -56,7 +56,7 @@ const LINGER: Duration = Duration::from_millis(200);
 /// `_held` is dropped with the connection.
 pub(super) async fn serve(
     stream: TcpStream,
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionContext>,
     stopping: watch::Receiver<bool>,
     _held: impl Send,
 ) {
@@ -85,7 +85,7 @@ pub(super) async fn serve(
 /// Serves a connection on which the peer has sent something.
 async fn spoken_on(
     stream: TcpStream,
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionContext>,
     stopping: watch::Receiver<bool>,
     deadline: Instant,
 ) {
@@ -130,7 +130,7 @@ async fn handshake(
     stream: Rationed,
     security: &Security,
     deadline: Instant,
-    shared: &Shared,
+    shared: &ConnectionContext,
     stopping: &watch::Receiver<bool>,
 ) -> Option<Box<TlsStream<Rationed>>> {
     let accepting = TlsAcceptor::from(security.server_config()).accept(stream);
@@ -150,7 +150,7 @@ async fn handshake(
 
 /// Handles the requests of one connection.
 struct Requests {
-    shared: Arc<Shared>,
+    shared: Arc<ConnectionContext>,
     peer: Arc<Peer>,
     shown: Shown,
     /// Notified when the connection must end after the answers in progress.
@@ -161,7 +161,7 @@ struct Requests {
 }
 
 impl Requests {
-    fn new(shared: Arc<Shared>, peer: Peer, shown: Shown) -> Self {
+    fn new(shared: Arc<ConnectionContext>, peer: Peer, shown: Shown) -> Self {
         let (active, changes) = watch::channel(0_usize);
         let (peer, active) = (Arc::new(peer), Arc::new(active));
         Self {

@@ -90,14 +90,14 @@ pub(super) struct UnauthenticatedLimit {
     shown: Shown,
     places: Places,
     client: IpAddr,
-    place: Place,
+    place: PlaceState,
     /// Number of bytes that the client may still send.
     left: usize,
     /// Number of bytes of the current record that are not read yet.
     record: usize,
 }
 
-enum Place {
+enum PlaceState {
     None,
     Waiting(Waiting),
     Held(Held),
@@ -106,14 +106,14 @@ enum Place {
 impl UnauthenticatedLimit {
     /// `client` is the address by which the client is counted ([`super::accept::client`]).
     pub(super) fn new(places: Places, client: IpAddr, shown: Shown) -> Self {
-        Self { shown, places, client, place: Place::None, left: HANDSHAKE, record: 0 }
+        Self { shown, places, client, place: PlaceState::None, left: HANDSHAKE, record: 0 }
     }
 
     /// Ends the handshake and starts the allowance for the first request. A connection that holds a place keeps it,
     /// with what is left of its allowance.
     pub(super) fn begin_first_request(&mut self) {
-        if !matches!(self.place, Place::Held(_)) {
-            (self.place, self.left) = (Place::None, FIRST_REQUEST);
+        if !matches!(self.place, PlaceState::Held(_)) {
+            (self.place, self.left) = (PlaceState::None, FIRST_REQUEST);
         }
     }
 
@@ -123,7 +123,7 @@ impl UnauthenticatedLimit {
         let mut record = self.record;
         if record == 0 {
             // With a place there is memory for partial records.
-            let most = if matches!(self.place, Place::Held(_)) { 0 } else { self.left };
+            let most = if matches!(self.place, PlaceState::Held(_)) { 0 } else { self.left };
             record = ready!(stream.poll_record(context, most))?;
         }
         if record > self.left {
@@ -136,7 +136,7 @@ impl UnauthenticatedLimit {
     /// Returns an error if the connection has held its place for too long. Otherwise makes the task wake up at that
     /// time.
     fn check_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Place::Held(held) = &mut self.place else { return Ok(()) };
+        let PlaceState::Held(held) = &mut self.place else { return Ok(()) };
         if held.end.as_mut().poll(context).is_pending() {
             return Ok(());
         }
@@ -148,17 +148,17 @@ impl UnauthenticatedLimit {
     fn poll_place(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             match &mut self.place {
-                Place::None => {
-                    self.place = Place::Waiting(self.places.wait(self.client));
+                PlaceState::None => {
+                    self.place = PlaceState::Waiting(self.places.wait(self.client));
                 }
-                Place::Waiting(waiting) => {
+                PlaceState::Waiting(waiting) => {
                     let place = ready!(waiting.as_mut().poll(context))?;
-                    self.place = Place::Held(place);
+                    self.place = PlaceState::Held(place);
                     self.left = LONG;
                     self.check_time(context)?;
                 }
-                Place::Held(_) if self.left > 0 => return Poll::Ready(Ok(())),
-                Place::Held(_) => {
+                PlaceState::Held(_) if self.left > 0 => return Poll::Ready(Ok(())),
+                PlaceState::Held(_) => {
                     let what = "the client sends much and does not show who it is";
                     return Poll::Ready(Err(io::Error::new(io::ErrorKind::FileTooLarge, what)));
                 }
@@ -176,7 +176,7 @@ impl<S: AsyncRead + Records + Unpin> Layer<S> for UnauthenticatedLimit {
     ) -> Poll<io::Result<()>> {
         let step = self.shown.poll_step(context);
         if step == IDENTITY {
-            self.place = Place::None;
+            self.place = PlaceState::None;
             return Pin::new(stream).poll_read(context, buffer);
         }
         self.check_time(context)?;
@@ -192,7 +192,7 @@ impl<S: AsyncRead + Records + Unpin> Layer<S> for UnauthenticatedLimit {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for PlaceState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::None => "None",

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
-use portolan_wire::route::{self, Address, Event, Scope};
+use portolan_wire::route::{self, Address, RouteEvent, Scope};
 
 use super::{in_namespace, list};
 
@@ -19,8 +19,8 @@ fn settled(address: Address) -> Address {
 
 fn addresses(socket: &mut Socket, family: u8) -> Vec<Address> {
     list(socket, route::addresses(family), |frame| {
-        Ok(match Event::decode(frame)? {
-            Event::NewAddress(address) => Some(settled(address)),
+        Ok(match RouteEvent::decode(frame)? {
+            RouteEvent::NewAddress(address) => Some(settled(address)),
             _ => None,
         })
     })
@@ -50,8 +50,8 @@ fn addresses_are_listed_and_their_changes_noticed() {
         let mut seen = Vec::new();
         listener
             .receive(|frame| {
-                seen.push(match Event::decode(frame)? {
-                    Event::NewAddress(address) => Event::NewAddress(settled(address)),
+                seen.push(match RouteEvent::decode(frame)? {
+                    RouteEvent::NewAddress(address) => RouteEvent::NewAddress(settled(address)),
                     other => other,
                 });
                 Ok(())
@@ -59,10 +59,13 @@ fn addresses_are_listed_and_their_changes_noticed() {
             .unwrap();
         // Ignores the second notification of the IPv6 address at the end of duplicate address detection. It may come
         // before or after the deletion.
-        let settles = |index, event: &Event| index > 1 && *event == Event::NewAddress(v6);
+        let settles = |index, event: &RouteEvent| index > 1 && *event == RouteEvent::NewAddress(v6);
         let mut index = 0..;
         seen.retain(|event| !settles(index.next().unwrap_or_default(), event));
-        assert_eq!(seen, [Event::NewAddress(v4), Event::NewAddress(v6), Event::DeleteAddress(v4)]);
+        assert_eq!(
+            seen,
+            [RouteEvent::NewAddress(v4), RouteEvent::NewAddress(v6), RouteEvent::DeleteAddress(v4)]
+        );
 
         let error = socket.query(&mut route::delete_address(&v4), |_| Ok(())).unwrap_err();
         assert_eq!(error.errno(), Some(Errno(libc::EADDRNOTAVAIL)));
@@ -77,8 +80,8 @@ fn links_are_listed_and_their_changes_noticed() {
         listener.subscribe(&[route::GROUP_LINK]).unwrap();
         let links = |socket: &mut Socket| {
             list(socket, route::links(), |frame| {
-                Ok(match Event::decode(frame)? {
-                    Event::NewLink(link) => Some(link),
+                Ok(match RouteEvent::decode(frame)? {
+                    RouteEvent::NewLink(link) => Some(link),
                     _ => None,
                 })
             })
@@ -91,11 +94,11 @@ fn links_are_listed_and_their_changes_noticed() {
         let mut seen = Vec::new();
         listener
             .receive(|frame| {
-                seen.push(Event::decode(frame)?);
+                seen.push(RouteEvent::decode(frame)?);
                 Ok(())
             })
             .unwrap();
-        let up = |event: &Event| matches!(event, Event::NewLink(link) if link.index == 1 && link.flags & route::IFF_UP != 0);
+        let up = |event: &RouteEvent| matches!(event, RouteEvent::NewLink(link) if link.index == 1 && link.flags & route::IFF_UP != 0);
         assert!(seen.iter().any(up), "{seen:?}");
         assert_ne!(links(&mut socket).first().unwrap().flags & route::IFF_UP, 0);
     });

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use portolan_sock::{Errno, Protocol, Socket};
 use portolan_wire::Batch;
-use portolan_wire::conntrack::{self, Event, Filter, Flow, Tuple};
+use portolan_wire::conntrack::{self, ConntrackEvent, Filter, Flow, Tuple};
 use portolan_wire::nftables::expr::{Ct, CtKey};
 use portolan_wire::nftables::{ChainType, Expr, Family, Hook, IfExists, Register, Rule};
 use portolan_wire::route;
@@ -30,8 +30,8 @@ fn track(socket: &mut Socket, family: Family) {
 
 fn flows(socket: &mut Socket, filter: &Filter) -> Vec<Flow> {
     list(socket, conntrack::list(filter), |frame| {
-        Ok(match Event::decode(frame)? {
-            Event::New(flow) => Some(flow),
+        Ok(match ConntrackEvent::decode(frame)? {
+            ConntrackEvent::New(flow) => Some(flow),
             _ => None,
         })
     })

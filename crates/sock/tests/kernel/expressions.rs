@@ -18,7 +18,7 @@ fn ipv6_objects_read_back_as_written() {
 }
 
 fn read_back(socket: &mut portolan_sock::Socket, family: Family) {
-    let table = Table { userdata: UserData::comment("rules of a test"), ..Table::new(family, TABLE) };
+    let table = NftTable { userdata: UserData::comment("rules of a test"), ..NftTable::new(family, TABLE) };
     let (chains, sets, rules) = (chains(family), sets(family), rules(family));
     commit(socket, |transaction| {
         transaction.new_table(&table, IfExists::Fail);
@@ -37,7 +37,7 @@ fn read_back(socket: &mut portolan_sock::Socket, family: Family) {
         socket,
         request::tables(family),
         event(|event| match event {
-            Event::NewTable(table) => Some(table.normalized()),
+            NftablesEvent::NewTable(table) => Some(table.normalized()),
             _ => None,
         }),
     );
@@ -46,7 +46,7 @@ fn read_back(socket: &mut portolan_sock::Socket, family: Family) {
         socket,
         request::chains(family),
         event(|event| match event {
-            Event::NewChain(chain) => Some(chain.normalized()),
+            NftablesEvent::NewChain(chain) => Some(chain.normalized()),
             _ => None,
         }),
     );
@@ -55,7 +55,7 @@ fn read_back(socket: &mut portolan_sock::Socket, family: Family) {
         socket,
         request::sets(family, TABLE),
         event(|event| match event {
-            Event::NewSet(set) => Some(set.normalized()),
+            NftablesEvent::NewSet(set) => Some(set.normalized()),
             _ => None,
         }),
     );
@@ -64,7 +64,7 @@ fn read_back(socket: &mut portolan_sock::Socket, family: Family) {
         socket,
         request::rules(family, TABLE, None),
         event(|event| match event {
-            Event::NewRule(rule) => Some(rule.normalized()),
+            NftablesEvent::NewRule(rule) => Some(rule.normalized()),
             _ => None,
         }),
     );

@@ -1,7 +1,7 @@
 //! ipsets and generic netlink families.
 
 use portolan_sock::{Errno, Protocol, Socket};
-use portolan_wire::ipset::{self, Event, Member, Type};
+use portolan_wire::ipset::{self, IpsetEvent, Member, Type};
 use portolan_wire::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use portolan_wire::nfnetlink::{Family, Header, SUBSYSTEM_IPSET, message_type};
 use portolan_wire::{Batch, Request, generic};
@@ -31,9 +31,9 @@ fn create(socket: &mut Socket, name: &str) {
 
 fn names(socket: &mut Socket) -> Vec<String> {
     let mut names = list(socket, ipset::names(), |frame| {
-        Ok(match Event::decode(frame)? {
-            Event::Set { name, .. } => Some(name),
-            Event::Type { .. } | Event::Other { .. } => None,
+        Ok(match IpsetEvent::decode(frame)? {
+            IpsetEvent::Set { name, .. } => Some(name),
+            IpsetEvent::Type { .. } | IpsetEvent::Other { .. } => None,
         })
     });
     names.sort();
@@ -63,7 +63,7 @@ fn members_are_added_and_removed_in_batches() {
         ];
         let mut revision = 0;
         let asked = socket.query(&mut ipset::find_type(Type::HashIpPortNet, Family::IPV4), |frame| {
-            if let Event::Type { revision: found } = Event::decode(frame)? {
+            if let IpsetEvent::Type { revision: found } = IpsetEvent::decode(frame)? {
                 revision = found;
             }
             Ok(())
@@ -85,7 +85,7 @@ fn members_are_added_and_removed_in_batches() {
         let present = |socket: &mut Socket| {
             let mut present = Vec::new();
             let listed = socket.dump(&mut ipset::list("set"), |frame| {
-                if let Event::Set { members, .. } = Event::decode(frame)? {
+                if let IpsetEvent::Set { members, .. } = IpsetEvent::decode(frame)? {
                     present.extend(members);
                 }
                 Ok(())
@@ -113,12 +113,12 @@ fn a_family_has_a_number_or_is_not_there() {
         let mut socket = Socket::open(Protocol::Generic).unwrap();
         let mut found = Vec::new();
         let answer = socket.query(&mut generic::family("nlctrl"), |frame| {
-            found.push(generic::Event::decode(frame)?);
+            found.push(generic::GenericEvent::decode(frame)?);
             Ok(())
         });
         answer.unwrap();
         let family = generic::Family { id: generic::CONTROL, name: "nlctrl".into() };
-        assert_eq!(found, [generic::Event::NewFamily(family)]);
+        assert_eq!(found, [generic::GenericEvent::NewFamily(family)]);
         let error = socket.query(&mut generic::family("no-such"), |_| Ok(())).unwrap_err();
         assert_eq!(error.errno(), Some(Errno::ENOENT), "{error}");
     });

@@ -69,7 +69,7 @@ fn nft_lists_names_types_and_comments() {
         let rule = Rule::new(FAMILY, TABLE, "target", vec![Expr::verdict(Verdict::Accept)]);
         commit(socket, |transaction| {
             let userdata = UserData::comment("a table");
-            transaction.new_table(&Table { userdata, ..Table::new(FAMILY, TABLE) }, IfExists::Fail);
+            transaction.new_table(&NftTable { userdata, ..NftTable::new(FAMILY, TABLE) }, IfExists::Fail);
             let userdata = UserData::comment("a chain");
             let chain = Chain { userdata, ..Chain::regular(FAMILY, TABLE, "target") };
             transaction.new_chain(&chain, IfExists::Fail);

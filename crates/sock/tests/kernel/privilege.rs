@@ -4,7 +4,7 @@ use std::fs::File;
 
 use portolan_sock::namespace::{enter_network_namespace, in_new_network_namespace};
 use portolan_sock::{CommitError, Protocol, Socket};
-use portolan_wire::nftables::{Chain, Family, IfExists, Table, Transaction};
+use portolan_wire::nftables::{Chain, Family, IfExists, NftTable, Transaction};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use super::{TABLE, in_namespace, new_table};
@@ -69,7 +69,7 @@ fn a_thread_enters_a_namespace_and_leaves_it() {
     in_namespace(|socket| {
         let inner = File::open("/proc/thread-self/ns/net").unwrap();
         let mut transaction = Transaction::begin(1, None);
-        transaction.new_table(&Table::new(FAMILY, TABLE), IfExists::Fail);
+        transaction.new_table(&NftTable::new(FAMILY, TABLE), IfExists::Fail);
         let batch = transaction.finish().unwrap();
         socket.commit(&batch).unwrap();
         in_new_network_namespace(|| {

@@ -22,7 +22,7 @@ fn elements(socket: &mut Socket, set: &str) -> Vec<Element> {
     let mut found = Vec::new();
     socket
         .dump(&mut request::elements(FAMILY, TABLE, set), |frame| {
-            if let Event::NewElements(list) = Event::decode(frame)? {
+            if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
                 assert_eq!((list.family, list.table, list.set), (FAMILY, TABLE, set));
                 for element in list.elements() {
                     found.push(element?.to_owned());
@@ -52,8 +52,8 @@ fn settled(socket: &mut Socket, set: &str, count: usize) -> Vec<Element> {
 /// Checks the element count of each set. Kernels before 6.16 do not report it.
 fn assert_counted(socket: &mut Socket, count: u32) {
     let sets = request::sets(FAMILY, TABLE);
-    let counted = |event: Event<'_>| match event {
-        Event::NewSet(set) => set.element_count,
+    let counted = |event: NftablesEvent<'_>| match event {
+        NftablesEvent::NewSet(set) => set.element_count,
         _ => None,
     };
     for counted in list(socket, sets, event(counted)) {
@@ -209,7 +209,7 @@ fn a_moved_generation_refuses_the_transaction() {
         let generation = |socket: &mut Socket| {
             let mut found = None;
             socket.query(&mut request::generation(), |frame| {
-                if let Event::Generation(generation) = Event::decode(frame)? {
+                if let NftablesEvent::Generation(generation) = NftablesEvent::decode(frame)? {
                     found = Some(generation.id);
                 }
                 Ok(())
@@ -253,7 +253,7 @@ fn notifications_name_the_socket_that_caused_them() {
             .receive(|frame| {
                 // Only the generation's message names the process that committed.
                 let ours = frame.header.port == socket.port();
-                seen.push((summary(&Event::decode(frame)?), ours));
+                seen.push((summary(&NftablesEvent::decode(frame)?), ours));
                 Ok(())
             })
             .unwrap();
@@ -289,7 +289,7 @@ fn too_many_notifications_are_reported() {
 fn an_object_that_exists_is_an_error_only_if_wanted() {
     in_namespace(|socket| {
         commit(socket, |transaction| new_table(transaction, FAMILY));
-        let table = Table::new(FAMILY, TABLE);
+        let table = NftTable::new(FAMILY, TABLE);
         commit(socket, |transaction| transaction.new_table(&table, IfExists::Keep));
         let mut transaction = Transaction::begin(5, None);
         transaction.new_table(&table, IfExists::Fail);
@@ -314,7 +314,7 @@ fn a_list_of_a_missing_table_is_refused() {
             socket,
             request::tables(FAMILY),
             event(|event| match event {
-                Event::NewTable(table) => Some(table),
+                NftablesEvent::NewTable(table) => Some(table),
                 _ => None,
             }),
         );
@@ -331,7 +331,7 @@ fn rules_are_replaced_inserted_and_deleted_by_handle() {
                 socket,
                 request::rules(FAMILY, TABLE, Some("chain")),
                 event(|event| match event {
-                    Event::NewRule(rule) => Some((rule.handle.unwrap(), rule.expressions)),
+                    NftablesEvent::NewRule(rule) => Some((rule.handle.unwrap(), rule.expressions)),
                     _ => None,
                 }),
             )
@@ -370,7 +370,7 @@ fn list_disturbed(
     socket.dump(&mut request, |_| {
         if !disturbed {
             commit(&mut other, |transaction| {
-                transaction.new_table(&Table::new(FAMILY, name), IfExists::Fail)
+                transaction.new_table(&NftTable::new(FAMILY, name), IfExists::Fail)
             });
             disturbed = true;
         }
@@ -401,20 +401,20 @@ fn a_list_that_changes_meanwhile_is_reported() {
     });
 }
 
-fn summary(event: &Event<'_>) -> String {
+fn summary(event: &NftablesEvent<'_>) -> String {
     let name = match event {
-        Event::NewTable(_) => "table",
-        Event::DeleteTable(_) => "-table",
-        Event::NewChain(_) => "chain",
-        Event::DeleteChain(_) => "-chain",
-        Event::NewRule(_) => "rule",
-        Event::DeleteRule(_) => "-rule",
-        Event::NewSet(_) => "set",
-        Event::DeleteSet(_) => "-set",
-        Event::NewElements(_) => "element",
-        Event::DeleteElements(_) => "-element",
-        Event::Generation(_) => "generation",
-        Event::Other { kind } => return format!("other {kind}"),
+        NftablesEvent::NewTable(_) => "table",
+        NftablesEvent::DeleteTable(_) => "-table",
+        NftablesEvent::NewChain(_) => "chain",
+        NftablesEvent::DeleteChain(_) => "-chain",
+        NftablesEvent::NewRule(_) => "rule",
+        NftablesEvent::DeleteRule(_) => "-rule",
+        NftablesEvent::NewSet(_) => "set",
+        NftablesEvent::DeleteSet(_) => "-set",
+        NftablesEvent::NewElements(_) => "element",
+        NftablesEvent::DeleteElements(_) => "-element",
+        NftablesEvent::Generation(_) => "generation",
+        NftablesEvent::Other { kind } => return format!("other {kind}"),
     };
     name.to_owned()
 }

@@ -8,7 +8,7 @@ use crate::format::one_line;
 /// A comparison, a repair, a replacement or a failure in one family.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Event {
+pub struct RecordedEvent {
     /// When it happened last.
     pub at: Moment,
     /// `compared`, `repaired`, `replaced` or `failed`.
@@ -34,7 +34,7 @@ pub enum What<'a> {
     CollectionFailed(&'a str),
 }
 
-impl Event {
+impl RecordedEvent {
     /// Returns the event with its code and its text.
     pub fn new(what: What<'_>, at: Moment, times: u64) -> Self {
         let (code, text) = match what {
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn an_event_is_one_line_with_a_code() {
         let event = |what| {
-            let Event { code, text, .. } = Event::new(what, Moment::default(), 1);
+            let RecordedEvent { code, text, .. } = RecordedEvent::new(what, Moment::default(), 1);
             format!("{code}: {text}")
         };
         let all = [

@@ -3,7 +3,7 @@ use crate::tests::{bad, good, moment, sync};
 use crate::{Totals, What};
 
 /// Returns the screen as text, with the looks of the lines in front.
-fn shown(state: &State, rates: &Rates, lost: Option<&str>, (width, height): (usize, usize)) -> String {
+fn shown(state: &AgentState, rates: &Rates, lost: Option<&str>, (width, height): (usize, usize)) -> String {
     let lines = screen(state, rates, lost, (width, height));
     assert_eq!(lines.len(), height);
     let line = |Line { look, text }: &Line| {
@@ -31,7 +31,7 @@ fn rates() -> Rates {
 }
 
 /// Returns a state with syncs of every length and a failure.
-fn busy() -> State {
+fn busy() -> AgentState {
     let mut state = good();
     let v4 = &mut state.families[0];
     v4.syncs = (0..58_u32)
@@ -42,7 +42,7 @@ fn busy() -> State {
         })
         .collect();
     v4.failures = vec![Sync { error: Some("exit status 4\n".into()), ..sync(10.0) }];
-    v4.events.insert(0, Event::new(What::Failed("exit status 4\n"), moment(10.0), 3));
+    v4.events.insert(0, RecordedEvent::new(What::Failed("exit status 4\n"), moment(10.0), 3));
     state
 }
 
@@ -68,7 +68,7 @@ fn every_problem_on_a_screen_of_80_columns() {
 fn every_size_is_filled_and_nothing_is_wider() {
     for width in [0, 1, 10, 40, 79, 500] {
         for height in [0, 1, 2, 10, 23, 100] {
-            for state in [good(), bad(), busy(), State::default()] {
+            for state in [good(), bad(), busy(), AgentState::default()] {
                 let _ = shown(&state, &rates(), Some("lost"), (width, height));
             }
         }

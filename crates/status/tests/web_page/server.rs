@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use portolan_status::{
-    Agent, Candidate, Choice, Conntrack, Drift, Endpoint, Event, Family, Frontend, Health, Moment, Objects,
-    Problem, Service, ServicePage, ServicePort, State, Sync, Totals, VERSION, Watch, What, page,
+    Agent, AgentState, Candidate, Choice, Conntrack, Drift, Endpoint, Family, Frontend, Health, Moment,
+    Objects, Problem, RecordedEvent, Service, ServicePage, ServicePort, Sync, Totals, VERSION, Watch, What,
+    page,
 };
 
 /// How many Services there are.
@@ -89,8 +90,8 @@ fn moment(age_seconds: f64) -> Moment {
     Moment { at: "2026-03-01T10:00:00Z".into(), age_seconds }
 }
 
-fn state(turn: u32) -> State {
-    State {
+fn state(turn: u32) -> AgentState {
+    AgentState {
         version: VERSION,
         agent: Agent {
             version: "v1.36.2+portolan-0.1.0".into(),
@@ -112,7 +113,7 @@ fn state(turn: u32) -> State {
             .map(|resource| Watch { resource: resource.into(), age_seconds: Some(2.0) })
             .into(),
         conntrack: Some(Conntrack { entries: 9_400 + u64::from(turn * 37 % 90), max: 131_072 }),
-        ..State::default()
+        ..AgentState::default()
     }
 }
 
@@ -133,9 +134,9 @@ fn family(name: &str, turn: u32) -> Family {
     };
     let failure = Sync { error: Some(format!("iptables-restore: exit status 4 {HOSTILE}")), ..sync(20) };
     let events = vec![
-        Event::new(What::Repaired, moment(40.0), 1),
-        Event::new(What::Failed("iptables-restore: exit status 4"), moment(430.0), 3),
-        Event::new(What::Compared("start"), moment(7_400.0), 1),
+        RecordedEvent::new(What::Repaired, moment(40.0), 1),
+        RecordedEvent::new(What::Failed("iptables-restore: exit status 4"), moment(430.0), 3),
+        RecordedEvent::new(What::Compared("start"), moment(7_400.0), 1),
     ];
     let is_first = name == "IPv4";
     Family {

@@ -6,8 +6,8 @@ use portolan_schema::Resource;
 use tracing::error;
 
 use super::{
-    layout::{self, Layout, Place, position, revision, revision_after, unsigned},
-    messages::{Event, EventType, KeyValue},
+    layout::{self, KeyMeaning, Layout, position, revision, revision_after, unsigned},
+    messages::{EtcdEvent, EventType, KeyValue},
 };
 use crate::{Change, StoredObject, published::Publication, tables::Tables, transaction::Write};
 
@@ -17,12 +17,12 @@ use crate::{Change, StoredObject, published::Publication, tables::Tables, transa
 pub(super) struct Disorder;
 
 /// Splits events by their revisions.
-pub(super) fn by_revision(events: &[Event]) -> impl Iterator<Item = (u64, &[Event])> {
+pub(super) fn by_revision(events: &[EtcdEvent]) -> impl Iterator<Item = (u64, &[EtcdEvent])> {
     let chunks = events.chunk_by(|one, other| mod_revision(one) == mod_revision(other));
     chunks.map(|chunk| (chunk.first().map_or(0, mod_revision), chunk))
 }
 
-fn mod_revision(event: &Event) -> u64 {
+fn mod_revision(event: &EtcdEvent) -> u64 {
     event.kv.as_ref().map_or(0, |kv| unsigned(kv.mod_revision))
 }
 
@@ -30,13 +30,13 @@ fn mod_revision(event: &Event) -> u64 {
 pub(super) fn publication(
     layout: &Layout,
     at: u64,
-    events: &[Event],
+    events: &[EtcdEvent],
     tables: &Tables,
 ) -> Result<Publication, Disorder> {
     let mut writes: Vec<Write> = Vec::new();
     for (index, event) in events.iter().enumerate() {
         let Some(kv) = &event.kv else { continue };
-        let Place::Object(resource, key) = layout.place(&kv.key) else { continue };
+        let KeyMeaning::Object(resource, key) = layout.place(&kv.key) else { continue };
         let old = tables.get(resource, &key);
         let new = if event.r#type == EventType::Put as i32 { object(resource, &key, kv) } else { None };
         if old.is_none() && new.is_none() {
@@ -81,23 +81,23 @@ mod tests {
         Layout::new("/p")
     }
 
-    fn event(r#type: EventType, key: &str, at: i64, value: impl Into<bytes::Bytes>) -> Event {
+    fn event(r#type: EventType, key: &str, at: i64, value: impl Into<bytes::Bytes>) -> EtcdEvent {
         let kv = KeyValue { key: format!("/p/{key}").into(), mod_revision: at, value: value.into() };
-        Event { r#type: r#type.into(), kv: Some(kv) }
+        EtcdEvent { r#type: r#type.into(), kv: Some(kv) }
     }
 
-    fn put(name: &str, at: i64, position: u8) -> Event {
+    fn put(name: &str, at: i64, position: u8) -> EtcdEvent {
         let value = portolan_schema::json::json!({"metadata": {"name": name}});
         let draft = Draft::new(NODE, value.as_object().unwrap());
         event(EventType::Put, &format!("nodes/{name}"), at, layout::encode(&draft, position))
     }
 
-    fn delete(name: &str, at: i64) -> Event {
+    fn delete(name: &str, at: i64) -> EtcdEvent {
         event(EventType::Delete, &format!("nodes/{name}"), at, "")
     }
 
     /// Publishes all events. Returns the revisions and keys of the changes.
-    fn publish(tables: &mut Tables, events: &[Event]) -> Result<Vec<(u64, String)>, Disorder> {
+    fn publish(tables: &mut Tables, events: &[EtcdEvent]) -> Result<Vec<(u64, String)>, Disorder> {
         let mut seen = Vec::new();
         for (at, events) in by_revision(events) {
             let Publication { writes, through } = publication(&layout(), at, events, tables)?;

@@ -20,7 +20,7 @@ use super::{
     Shared,
     client::Failure,
     events::{Disorder, by_revision, object, publication},
-    layout::{KNOWN_FORMAT, Place, format_of, head_value, revision_after, signed, unsigned},
+    layout::{KNOWN_FORMAT, KeyMeaning, format_of, head_value, revision_after, signed, unsigned},
     messages::{
         Compare, KeyValue, PutRequest, RangeRequest, RangeResponse, Request, RequestOp, ResponseHeader,
         Target, TxnRequest, WatchCreateRequest, WatchResponse,
@@ -88,13 +88,13 @@ pub(super) async fn load_at(shared: &Shared, revision: u64) -> Result<Tables, Fa
         let RangeResponse { kvs, more, .. } = shared.client.range(request).await?;
         for kv in &kvs {
             match shared.layout.place(&kv.key) {
-                Place::Head => {}
-                Place::Object(resource, key) => {
+                KeyMeaning::Head => {}
+                KeyMeaning::Object(resource, key) => {
                     if let Some(object) = object(resource, &key, kv) {
                         tables.load(resource, object);
                     }
                 }
-                Place::Unknown => {
+                KeyMeaning::Unknown => {
                     let key = String::from_utf8_lossy(&kv.key);
                     warn!(%key, "a key below the prefix in etcd means nothing to this version");
                 }

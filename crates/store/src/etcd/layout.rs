@@ -41,7 +41,7 @@ pub(super) struct Layout {
 
 /// What a key refers to.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum KeyMeaning {
     Head,
     Object(Resource, String),
     /// A key of a newer version or of another program.
@@ -71,11 +71,11 @@ impl Layout {
         format!("{}{}/{key}", self.prefix, stored_name(resource)).into()
     }
 
-    pub(super) fn place(&self, key: &[u8]) -> Place {
+    pub(super) fn place(&self, key: &[u8]) -> KeyMeaning {
         let name = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.prefix));
-        let Some(name) = name else { return Place::Unknown };
+        let Some(name) = name else { return KeyMeaning::Unknown };
         if name == HEAD {
-            return Place::Head;
+            return KeyMeaning::Head;
         }
         // A resource name starts with an API group if its first part contains a dot: groups have dots, plurals have
         // none.
@@ -84,7 +84,7 @@ impl Layout {
         let split = end.and_then(|end| name.split_at_checked(end));
         let object =
             split.and_then(|(resource, key)| Some((by_stored_name(resource)?, key.strip_prefix('/')?)));
-        object.map_or(Place::Unknown, |(resource, key)| Place::Object(resource, key.to_owned()))
+        object.map_or(KeyMeaning::Unknown, |(resource, key)| KeyMeaning::Object(resource, key.to_owned()))
     }
 }
 
@@ -168,18 +168,18 @@ mod tests {
         for resource in Resource::ALL.into_iter().filter(|resource| resource.is_stored()) {
             for key in ["a", "ns/a"] {
                 let place = layout.place(&layout.key(resource, key));
-                assert_eq!(place, Place::Object(resource, key.to_owned()));
+                assert_eq!(place, KeyMeaning::Object(resource, key.to_owned()));
             }
         }
         assert_eq!(
             layout.key(Resource::EndpointSlice, "n/a"),
             "/portolan/v1/discovery.k8s.io/endpointslices/n/a"
         );
-        assert_eq!(layout.place(&layout.head()), Place::Head);
+        assert_eq!(layout.place(&layout.head()), KeyMeaning::Head);
         for key in
             ["/portolan/v1/", "/portolan/v1/services", "/portolan/v1/pods/a/b", "/portolan/v2/services/a/b"]
         {
-            assert_eq!(layout.place(key.as_bytes()), Place::Unknown, "{key}");
+            assert_eq!(layout.place(key.as_bytes()), KeyMeaning::Unknown, "{key}");
         }
         let (start, end) = layout.range();
         assert!(start < layout.head() && layout.head() < end && end == "/portolan/v10");

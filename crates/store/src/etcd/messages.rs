@@ -157,7 +157,7 @@ pub(super) struct WatchResponse {
     #[prost(string, tag = "6")]
     pub(super) cancel_reason: String,
     #[prost(message, repeated, tag = "11")]
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<EtcdEvent>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
@@ -168,7 +168,7 @@ pub(super) enum EventType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Event {
+pub(super) struct EtcdEvent {
     #[prost(enumeration = "EventType", tag = "1")]
     pub(super) r#type: i32,
     #[prost(message, optional, tag = "2")]

@@ -11,7 +11,7 @@ use portolan_model::{
     ServicePortName, Settings,
 };
 use portolan_nftables::Nftables;
-use portolan_relay::Options;
+use portolan_relay::RelayOptions;
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, TrafficReport, World, eventually};
 use portolan_userspace::{Userspace, spawn_translated};
 
@@ -97,10 +97,10 @@ impl Bed {
     }
 
     pub(crate) fn userspace(&self) -> Driven<Userspace> {
-        self.userspace_with(Options::default())
+        self.userspace_with(RelayOptions::default())
     }
 
-    pub(crate) fn userspace_with(&self, options: Options) -> Driven<Userspace> {
+    pub(crate) fn userspace_with(&self, options: RelayOptions) -> Driven<Userspace> {
         self.at_node(|| {
             let relay = portolan_relay::spawn(&[FAMILY], options).unwrap();
             let mut plane = Driven::new(settings(), Userspace::open(settings(), relay).unwrap());
@@ -114,11 +114,15 @@ impl Bed {
     pub(crate) fn redirect(&self) -> Driven<Userspace> {
         self.node().output("sysctl", &["-q", "-w", "net.ipv4.tcp_early_demux=0"]).unwrap();
         self.at_node(|| {
-            let options = Options { capture: Capture::Redirect, ..Options::default() };
+            let options = RelayOptions { capture: Capture::Redirect, ..RelayOptions::default() };
             let relay = spawn_translated(&[FAMILY], options).unwrap();
             let programs = Programs::of(FAMILY, Variant::Nft).unwrap();
-            let plane =
-                Userspace::open_redirect(programs, settings(), portolan_iptables::Options::default(), relay);
+            let plane = Userspace::open_redirect(
+                programs,
+                settings(),
+                portolan_iptables::IptablesOptions::default(),
+                relay,
+            );
             let mut plane = Driven::new(settings(), plane);
             plane.apply(&self.changes).unwrap();
             plane.resync().unwrap();

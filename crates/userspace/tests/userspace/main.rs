@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 
 use portolan_engine::Driven;
 use portolan_model::{Change, Forwarding, Protocol, ServicePortName};
-use portolan_relay::Options;
+use portolan_relay::RelayOptions;
 use portolan_sock::{Protocol as SocketProtocol, Socket};
 use portolan_testkit::{Probe, ProbeResult, Traffic, TrafficPlan, eventually, probe_many};
 use portolan_userspace::Remains;
-use portolan_wire::nftables::{Family as WireFamily, IfExists, Table, Transaction};
+use portolan_wire::nftables::{Family as WireFamily, IfExists, NftTable, Transaction};
 
 use crate::bed::*;
 
@@ -212,7 +212,7 @@ fn own_connections_table() -> Socket {
     let mut owner = Socket::open(SocketProtocol::Netfilter).unwrap();
     let mut transaction = Transaction::begin(owner.next_sequence(2), None);
     transaction.delete_table(WireFamily::IPV4, "portolan-relay");
-    let table = Table { flags: OWNED, ..Table::new(WireFamily::IPV4, "portolan-relay") };
+    let table = NftTable { flags: OWNED, ..NftTable::new(WireFamily::IPV4, "portolan-relay") };
     transaction.new_table(&table, IfExists::Fail);
     owner.commit(&transaction.finish().unwrap()).unwrap();
     owner
@@ -272,7 +272,7 @@ fn dying_backends_under_load_lose_no_connection_while_one_lives() {
     let all = [pods[0], pods[1], pod.address(FAMILY), "10.244.1.200".parse().unwrap()];
     bed.changes = service(&all);
     let quick = [50, 100, 200, 400].map(Duration::from_millis).to_vec();
-    let plane = bed.userspace_with(Options { connect_limits: quick, ..Options::default() });
+    let plane = bed.userspace_with(RelayOptions { connect_limits: quick, ..RelayOptions::default() });
     let plan = TrafficPlan { tcp: Some(vip()), streams: 0, ..TrafficPlan::default() };
     let traffic = Traffic::start(bed.world.client().namespace(), plan).unwrap();
     for round in 0..6 {

@@ -35,7 +35,7 @@ pub struct Poster {
 }
 
 /// The result of an attempt.
-enum Outcome {
+enum PostResult {
     Posted,
     /// The server refused the event; a retry is useless.
     Refused(ApiStatus),
@@ -91,25 +91,25 @@ impl Poster {
         };
         match outcome {
             // The object was deleted, or was never created.
-            Some(Outcome::Refused(status)) if count.is_some() && status.code == 404 => {
+            Some(PostResult::Refused(status)) if count.is_some() && status.code == 404 => {
                 self.report(event, self.create(event, count).await);
             }
             outcome => self.report(event, outcome),
         }
     }
 
-    async fn create(&self, event: &Recorded, count: Option<Count>) -> Option<Outcome> {
+    async fn create(&self, event: &Recorded, count: Option<Count>) -> Option<PostResult> {
         self.deliver(event, || wire::create(event, count, &self.instance)).await
     }
 
-    fn report(&self, event: &Recorded, outcome: Option<Outcome>) {
+    fn report(&self, event: &Recorded, outcome: Option<PostResult>) {
         let reason = event.note.reason;
         match outcome {
-            Some(Outcome::Posted) => return,
-            Some(Outcome::Refused(status)) => {
+            Some(PostResult::Posted) => return,
+            Some(PostResult::Refused(status)) => {
                 tracing::warn!(reason, %status, "the API server refused an event");
             }
-            Some(Outcome::Later(_, error)) => {
+            Some(PostResult::Later(_, error)) => {
                 tracing::warn!(reason, error, tries = TRIES, "an event could not be posted");
             }
             None => tracing::warn!(reason, "an event makes no request"),
@@ -122,12 +122,12 @@ impl Poster {
         &self,
         event: &Recorded,
         request: impl Fn() -> Result<Request<Body>, http::Error>,
-    ) -> Option<Outcome> {
+    ) -> Option<PostResult> {
         let mut tries = 0;
         loop {
             let outcome = self.attempt(request().ok()?).await;
             tries += 1;
-            let Outcome::Later(pause, error) = &outcome else { return Some(outcome) };
+            let PostResult::Later(pause, error) = &outcome else { return Some(outcome) };
             if tries == TRIES {
                 return Some(outcome);
             }
@@ -136,15 +136,15 @@ impl Poster {
         }
     }
 
-    async fn attempt(&self, request: Request<Body>) -> Outcome {
+    async fn attempt(&self, request: Request<Body>) -> PostResult {
         let answer = self.exchange(request).await;
         let pause = PAUSE.mul_f64(0.9 + fastrand::f64() / 5.0);
         match answer {
-            Err(error) => Outcome::Later(pause, error.into()),
-            Ok(None) => Outcome::Posted,
+            Err(error) => PostResult::Later(pause, error.into()),
+            Ok(None) => PostResult::Posted,
             Ok(Some(status)) => match status.retry_after {
-                Some(wait) => Outcome::Later(wait.max(PAUSE), Busy(status).into()),
-                None => Outcome::Refused(status),
+                Some(wait) => PostResult::Later(wait.max(PAUSE), Busy(status).into()),
+                None => PostResult::Refused(status),
             },
         }
     }

@@ -4,10 +4,10 @@ use serde_json::{Value as Json, json};
 use super::{ListMeta, ListSplitter};
 use crate::frame::InvalidBody;
 
-type Outcome = Result<(Vec<String>, Option<ListMeta>), InvalidBody>;
+type SplitResult = Result<(Vec<String>, Option<ListMeta>), InvalidBody>;
 
 /// Returns the items and the page's metadata when `body` arrives in pieces of the given sizes.
-fn split(body: &[u8], sizes: &[usize]) -> Outcome {
+fn split(body: &[u8], sizes: &[usize]) -> SplitResult {
     let mut splitter = ListSplitter::new("ServiceList");
     let mut items = Vec::new();
     let mut rest = body;

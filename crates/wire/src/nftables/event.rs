@@ -1,16 +1,16 @@
 //! The messages of the `nf_tables` subsystem, in lists and in notifications.
 
 use super::{
-    Chain, ChainName, ElementList, Generation, Rule, RuleName, Set, SetName, Table, TableName, operation,
+    Chain, ChainName, ElementList, Generation, NftTable, Rule, RuleName, Set, SetName, TableName, operation,
 };
 use crate::nfnetlink::{SUBSYSTEM_NFTABLES, subsystem_and_operation};
 use crate::{DecodeError, Frame};
 
 /// A message of the `nf_tables` subsystem.
 #[derive(Debug, Clone)]
-pub enum Event<'a> {
+pub enum NftablesEvent<'a> {
     /// A table exists or was added.
-    NewTable(Table),
+    NewTable(NftTable),
     /// A table was deleted.
     DeleteTable(TableName),
     /// A chain exists or was added.
@@ -38,7 +38,7 @@ pub enum Event<'a> {
     },
 }
 
-impl<'a> Event<'a> {
+impl<'a> NftablesEvent<'a> {
     /// Reads a message.
     pub fn decode(frame: &Frame<'a>) -> Result<Self, DecodeError> {
         let (subsystem, operation) = subsystem_and_operation(frame.header.kind);
@@ -46,7 +46,7 @@ impl<'a> Event<'a> {
             return Ok(Self::Other { kind: frame.header.kind });
         }
         Ok(match operation {
-            operation::NEW_TABLE => Self::NewTable(Table::decode(frame)?),
+            operation::NEW_TABLE => Self::NewTable(NftTable::decode(frame)?),
             operation::DELETE_TABLE | operation::DESTROY_TABLE => {
                 Self::DeleteTable(TableName::decode(frame)?)
             }

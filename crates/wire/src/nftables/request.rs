@@ -1,4 +1,4 @@
-//! Requests for lists of objects and for the generation. The answers are read with [`Event::decode`](super::Event).
+//! Requests for lists of objects and for the generation. The answers are read with [`NftablesEvent::decode`](super::NftablesEvent).
 
 use super::{chain, kind, operation, rule, set};
 use crate::Request;

@@ -15,7 +15,7 @@ const ATTRIBUTES: usize = 7;
 
 /// A table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Table {
+pub struct NftTable {
     /// Family of the table.
     pub family: Family,
     /// Name of the table.
@@ -39,7 +39,7 @@ pub struct TableName {
     pub table: String,
 }
 
-impl Table {
+impl NftTable {
     /// Creates a table without flags and comment.
     pub fn new(family: Family, name: impl Into<String>) -> Self {
         let (name, userdata) = (name.into(), UserData::empty());

@@ -1,8 +1,8 @@
 //! Changes: the messages between the marks of a batch. The kernel applies all of them or none.
 
 use super::{
-    Chain, ElementsOperation, ElementsWriter, Rule, Set, Table, chain, element, kind, operation, rule, set,
-    table,
+    Chain, ElementsOperation, ElementsWriter, NftTable, Rule, Set, chain, element, kind, operation, rule,
+    set, table,
 };
 use crate::netlink::{Message, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use crate::nfnetlink::{self, Family, Header, SUBSYSTEM_NFTABLES};
@@ -68,7 +68,7 @@ impl Transaction {
     }
 
     /// Creates a table, or changes its flags.
-    pub fn new_table(&mut self, table: &Table, if_exists: IfExists) -> u32 {
+    pub fn new_table(&mut self, table: &NftTable, if_exists: IfExists) -> u32 {
         self.add(operation::NEW_TABLE, if_exists.flags(), table.family, |message| table.encode(message))
     }
 

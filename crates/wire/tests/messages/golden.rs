@@ -72,8 +72,8 @@ fn written(write: impl FnOnce(&mut Transaction)) -> Vec<u8> {
 
 #[test]
 fn a_table() {
-    let table = Table { userdata: UserData::comment("hi"), ..Table::new(FAMILY, "t") };
-    assert_eq!(Table::decode(&frame(&message(0, TABLE))), Ok(table.clone()));
+    let table = NftTable { userdata: UserData::comment("hi"), ..NftTable::new(FAMILY, "t") };
+    assert_eq!(NftTable::decode(&frame(&message(0, TABLE))), Ok(table.clone()));
     assert_eq!(written(|transaction| _ = transaction.new_table(&table, IfExists::Keep)), bytes(TABLE));
 }
 

@@ -3,7 +3,7 @@
 use super::worlds::{arbitrary_chain, arbitrary_element, arbitrary_rule, arbitrary_set, arbitrary_table};
 use portolan_wire::netlink::Header;
 use portolan_wire::nftables::{
-    ElementRef, ElementsOperation, Event, Family, IfExists, Transaction, element_at,
+    ElementRef, ElementsOperation, Family, IfExists, NftablesEvent, Transaction, element_at,
 };
 use portolan_wire::{
     Attributes, Batch, DecodeError, Frame, Frames, conntrack, generic, ipset, ipvs, nfacct, route,
@@ -12,18 +12,20 @@ use proptest::prelude::*;
 
 /// Runs every decoder over a frame.
 fn decode_everything(frame: &Frame<'_>) {
-    if let Ok(Event::NewElements(list) | Event::DeleteElements(list)) = Event::decode(frame) {
+    if let Ok(NftablesEvent::NewElements(list) | NftablesEvent::DeleteElements(list)) =
+        NftablesEvent::decode(frame)
+    {
         list.elements().for_each(drop);
     }
-    let _ = conntrack::Event::decode(frame);
-    drop(route::Event::decode(frame));
+    let _ = conntrack::ConntrackEvent::decode(frame);
+    drop(route::RouteEvent::decode(frame));
     let _ = route::policy::MarkRule::decode(frame);
     let _ = route::policy::is_local_route(frame, 2, 28_783);
     let _ = route::path::Path::decode(frame);
-    drop(ipset::Event::decode(frame));
-    drop(nfacct::Event::decode(frame));
-    drop(generic::Event::decode(frame));
-    drop(ipvs::Event::decode(frame.header.kind, frame));
+    drop(ipset::IpsetEvent::decode(frame));
+    drop(nfacct::NfacctEvent::decode(frame));
+    drop(generic::GenericEvent::decode(frame));
+    drop(ipvs::IpvsEvent::decode(frame.header.kind, frame));
     drop(frame.acknowledgement());
     for offset in (0..200).step_by(7) {
         element_at(frame, offset);
@@ -112,12 +114,12 @@ proptest! {
             bytes[index] = byte;
         }
         for frame in Frames::new(&bytes).filter_map(Result::ok) {
-            let Ok(Event::NewRule(rule)) = Event::decode(&frame) else { continue };
+            let Ok(NftablesEvent::NewRule(rule)) = NftablesEvent::decode(&frame) else { continue };
             let mut transaction = Transaction::begin(1, None);
             transaction.append_rule(&rule);
             let batch = transaction.finish().unwrap();
-            let again = Event::decode(&batch.frame(2).unwrap());
-            prop_assert!(matches!(again, Ok(Event::NewRule(again)) if again == rule));
+            let again = NftablesEvent::decode(&batch.frame(2).unwrap());
+            prop_assert!(matches!(again, Ok(NftablesEvent::NewRule(again)) if again == rule));
         }
     }
 }
@@ -132,7 +134,7 @@ fn errors_name_the_object_the_attribute_and_the_offset() {
     let frame = batch.frame(2).unwrap();
     // Shorten the payload, so that the list of elements claims more bytes than there are.
     let short = Frame { payload: &frame.payload[..frame.payload.len() - 4], ..frame };
-    let error = Event::decode(&short).unwrap_err();
+    let error = NftablesEvent::decode(&short).unwrap_err();
     assert_eq!(
         error,
         DecodeError::Truncated { object: "nf_tables element list", offset: 24, needed: 20, have: 16 }
@@ -141,7 +143,7 @@ fn errors_name_the_object_the_attribute_and_the_offset() {
 
     let mut batch = Batch::new(1);
     drop(batch.message(0x0a00, 0, &[2, 0, 0, 0]));
-    let error = Event::decode(&batch.frame(1).unwrap()).unwrap_err();
+    let error = NftablesEvent::decode(&batch.frame(1).unwrap()).unwrap_err();
     assert_eq!(error.to_string(), "nf_tables table: attribute 1 is missing");
 }
 

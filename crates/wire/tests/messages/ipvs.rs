@@ -41,9 +41,9 @@ fn answered(batch: &Batch, command: u8) -> Vec<u8> {
     payload
 }
 
-fn event(payload: &[u8]) -> ipvs::Event {
+fn event(payload: &[u8]) -> ipvs::IpvsEvent {
     let header = Header { length: 0, kind: FAMILY, flags: 0, sequence: 1, port: 0 };
-    ipvs::Event::decode(FAMILY, &Frame { header, payload }).unwrap()
+    ipvs::IpvsEvent::decode(FAMILY, &Frame { header, payload }).unwrap()
 }
 
 proptest! {
@@ -58,7 +58,7 @@ proptest! {
         for write in [ipvs::new_virtual_server, ipvs::set_virtual_server] {
             let mut batch = Batch::new(1);
             write(&mut batch, FAMILY, &server);
-            prop_assert_eq!(event(&answered(&batch, 1)), ipvs::Event::VirtualServer(server.clone()));
+            prop_assert_eq!(event(&answered(&batch, 1)), ipvs::IpvsEvent::VirtualServer(server.clone()));
         }
     }
 
@@ -75,7 +75,7 @@ proptest! {
         for write in [ipvs::new_real_server, ipvs::set_real_server] {
             let mut batch = Batch::new(1);
             write(&mut batch, FAMILY, &of, &server);
-            prop_assert_eq!(event(&answered(&batch, 5)), ipvs::Event::RealServer(server));
+            prop_assert_eq!(event(&answered(&batch, 5)), ipvs::IpvsEvent::RealServer(server));
         }
     }
 
@@ -84,7 +84,7 @@ proptest! {
         let timeouts = Timeouts { tcp, tcp_fin, udp };
         let mut request: Request = ipvs::set_timeouts(FAMILY, timeouts);
         let frame = Frames::new(request.bytes(1).unwrap()).next().unwrap().unwrap();
-        prop_assert_eq!(event(frame.payload), ipvs::Event::Timeouts(timeouts));
+        prop_assert_eq!(event(frame.payload), ipvs::IpvsEvent::Timeouts(timeouts));
     }
 
     #[test]
@@ -115,8 +115,8 @@ proptest! {
         drop(message);
         let kind = Some("hash:ip".to_owned());
         prop_assert_eq!(
-            ipset::Event::decode(&list.frame(1).unwrap()),
-            Ok(ipset::Event::Set { name: set, kind, references, members })
+            ipset::IpsetEvent::decode(&list.frame(1).unwrap()),
+            Ok(ipset::IpsetEvent::Set { name: set, kind, references, members })
         );
     }
 
@@ -127,8 +127,8 @@ proptest! {
         let mut batch = Batch::new(1);
         route::put_address(&mut batch, &address);
         route::take_address(&mut batch, &address);
-        prop_assert_eq!(route::Event::decode(&batch.frame(1).unwrap()), Ok(route::Event::NewAddress(address)));
-        prop_assert_eq!(route::Event::decode(&batch.frame(2).unwrap()), Ok(route::Event::DeleteAddress(address)));
+        prop_assert_eq!(route::RouteEvent::decode(&batch.frame(1).unwrap()), Ok(route::RouteEvent::NewAddress(address)));
+        prop_assert_eq!(route::RouteEvent::decode(&batch.frame(2).unwrap()), Ok(route::RouteEvent::DeleteAddress(address)));
     }
 }
 
@@ -149,7 +149,7 @@ fn an_ipv4_address_in_sixteen_bytes() {
         counters_of_32_bits(message, 10);
     });
     drop(message);
-    let ipvs::Event::VirtualServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
+    let ipvs::IpvsEvent::VirtualServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
     let address = "10.96.0.1".parse().unwrap();
     assert_eq!(server.identity, Identity::Address { protocol: 6, address, port: 80 });
     assert_eq!((server.scheduler.as_str(), server.timeout), ("rr", 600));
@@ -187,7 +187,7 @@ fn counters_of_64_bits_go_before_those_of_32() {
         });
     });
     drop(message);
-    let ipvs::Event::RealServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
+    let ipvs::IpvsEvent::RealServer(server) = event(batch.frame(1).unwrap().payload) else { panic!() };
     assert_eq!(server.place, "10.0.0.7:8080".parse().unwrap());
     assert_eq!(server.counters, Counters { connections: 3, packets: 5_000_000_000, bytes: 7_000_000_000 });
 }

@@ -44,7 +44,7 @@ proptest! {
     fn tables(table in arbitrary_table()) {
         messages(
             |transaction| _ = transaction.new_table(&table, IfExists::Fail),
-            |frames| assert_eq!(Table::decode(&frames[0]), Ok(table.clone())),
+            |frames| assert_eq!(NftTable::decode(&frames[0]), Ok(table.clone())),
         );
     }
 
@@ -140,7 +140,7 @@ proptest! {
         let address = route::Address { index, local, peer: local, prefix, flags, scope: route::Scope(scope) };
         let mut request: Request = route::add_address(&address);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
-        prop_assert_eq!(route::Event::decode(&frame), Ok(route::Event::NewAddress(address)));
+        prop_assert_eq!(route::RouteEvent::decode(&frame), Ok(route::RouteEvent::NewAddress(address)));
         prop_assert_eq!(frame.header.sequence, 3);
     }
 
@@ -177,8 +177,8 @@ proptest! {
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         // A list contains the name in the same attribute.
         let listed = Frame { header: Header { kind: 0x0607, ..frame.header }, ..frame };
-        prop_assert_eq!(ipset::Event::decode(&listed), Ok(ipset::Event::Set { name, kind: None, references: None, members: Vec::new() }));
-        prop_assert_eq!(ipset::Event::decode(&frame), Ok(ipset::Event::Other { kind: 0x0603 }));
+        prop_assert_eq!(ipset::IpsetEvent::decode(&listed), Ok(ipset::IpsetEvent::Set { name, kind: None, references: None, members: Vec::new() }));
+        prop_assert_eq!(ipset::IpsetEvent::decode(&frame), Ok(ipset::IpsetEvent::Other { kind: 0x0603 }));
     }
 
     #[test]
@@ -196,9 +196,9 @@ proptest! {
             answer.extend_from_slice(&frame.payload[4..]);
             let answer = Frame { header: Header { kind: 0x0700, ..frame.header }, payload: &answer };
             let counter = nfacct::Counter { name: name.clone(), packets, bytes };
-            prop_assert_eq!(nfacct::Event::decode(&answer), Ok(nfacct::Event::Counter(counter)));
+            prop_assert_eq!(nfacct::NfacctEvent::decode(&answer), Ok(nfacct::NfacctEvent::Counter(counter)));
             let other = Frame { header: Header { kind: 0x0701, ..frame.header }, ..frame };
-            prop_assert_eq!(nfacct::Event::decode(&other), Ok(nfacct::Event::Other { kind: 0x0701 }));
+            prop_assert_eq!(nfacct::NfacctEvent::decode(&other), Ok(nfacct::NfacctEvent::Other { kind: 0x0701 }));
         }
     }
 
@@ -206,7 +206,7 @@ proptest! {
     fn generic_families(name in "[A-Za-z0-9_]{1,15}", id in any::<u16>()) {
         let mut request: Request = generic::family(&name);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
-        prop_assert_eq!(generic::Event::decode(&frame), Ok(generic::Event::Other { kind: 0x10 }));
+        prop_assert_eq!(generic::GenericEvent::decode(&frame), Ok(generic::GenericEvent::Other { kind: 0x10 }));
         // The answer contains the name in the same attribute, another command, and the number.
         let mut batch = Batch::new(1);
         let mut message = batch.message(0x10, 0, &[1, 2, 0, 0]);
@@ -215,7 +215,7 @@ proptest! {
         let mut answer = batch.frame(1).unwrap().payload.to_vec();
         answer.extend_from_slice(&frame.payload[4..]);
         let answer = Frame { payload: &answer, ..frame };
-        prop_assert_eq!(generic::Event::decode(&answer), Ok(generic::Event::NewFamily(generic::Family { id, name })));
+        prop_assert_eq!(generic::GenericEvent::decode(&answer), Ok(generic::GenericEvent::NewFamily(generic::Family { id, name })));
     }
 
     #[test]
@@ -255,8 +255,8 @@ fn elements_are_split_over_messages_below_the_limit_of_an_attribute() {
 #[test]
 fn a_value_that_is_too_long_is_an_error_and_nothing_is_sent() {
     let mut transaction = Transaction::begin(10, None);
-    transaction.new_table(&Table::new(Family::IPV4, "fits"), IfExists::Keep);
-    transaction.new_table(&Table::new(Family::IPV4, "x".repeat(70_000)), IfExists::Keep);
+    transaction.new_table(&NftTable::new(Family::IPV4, "fits"), IfExists::Keep);
+    transaction.new_table(&NftTable::new(Family::IPV4, "x".repeat(70_000)), IfExists::Keep);
     let error = EncodeError::AttributeTooLong { sequence: 12, attribute: 1, length: 70_005 };
     assert_eq!(transaction.finish().err(), Some(error));
 

@@ -42,11 +42,11 @@ fn data() -> impl Strategy<Value = Data> {
     prop_oneof![vec(any::<u8>(), 1..64).prop_map(Data::Value), verdict().prop_map(Data::Verdict)]
 }
 
-pub(crate) fn arbitrary_table() -> impl Strategy<Value = Table> {
-    (family(), name(), any::<u32>(), userdata()).prop_map(|(family, name, flags, userdata)| Table {
+pub(crate) fn arbitrary_table() -> impl Strategy<Value = NftTable> {
+    (family(), name(), any::<u32>(), userdata()).prop_map(|(family, name, flags, userdata)| NftTable {
         flags,
         userdata,
-        ..Table::new(family, name)
+        ..NftTable::new(family, name)
     })
 }
 

@@ -24,11 +24,11 @@ pub(crate) struct Write {
     pub(crate) is_create: bool,
     /// The highest acknowledged revision when it began.
     pub(crate) floor: u64,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ActionResult,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Outcome {
+pub(crate) enum ActionResult {
     /// Acknowledged, with the object of the response.
     Done(Value),
     /// No response: it may have happened.
@@ -181,7 +181,7 @@ impl Actor<'_> {
     ) -> Write {
         let floor = self.run.log.highest.load(Ordering::SeqCst);
         let key = format!("{namespace}/{name}");
-        Write { key, marker, expected, is_create, floor, outcome: Outcome::Unknown }
+        Write { key, marker, expected, is_create, floor, outcome: ActionResult::Unknown }
     }
 
     fn send(&mut self, mut write: Write, method: &str, path: &str, body: &Value) {
@@ -200,15 +200,17 @@ impl Actor<'_> {
                 if last.0 < revision {
                     *last = (revision, write.marker.is_none());
                 }
-                Outcome::Done(object)
+                ActionResult::Done(object)
             }
             // Clients of Kubernetes repeat a write after these.
-            Some(HttpAnswer { status: 429 | 503, .. }) => Outcome::Refused,
+            Some(HttpAnswer { status: 429 | 503, .. }) => ActionResult::Refused,
             // Upstream has this response, too, for an allocated health-check node port.
-            Some(HttpAnswer { status: 500, .. }) if message.contains("already allocated") => Outcome::Refused,
+            Some(HttpAnswer { status: 500, .. }) if message.contains("already allocated") => {
+                ActionResult::Refused
+            }
             None if self.is_unsent => return,
-            Some(HttpAnswer { status: 500.., .. }) | None => Outcome::Unknown,
-            Some(_) => Outcome::Refused,
+            Some(HttpAnswer { status: 500.., .. }) | None => ActionResult::Unknown,
+            Some(_) => ActionResult::Refused,
         };
         log.writes.lock().unwrap().push(write);
     }

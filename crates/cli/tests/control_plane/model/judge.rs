@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 
-use super::actor::{MARKER, Outcome, Write};
+use super::actor::{ActionResult, MARKER, Write};
 use super::replay::{Change, Replay};
 use super::watcher::{History, List};
 use super::{ADDRESSES, After, LAST, Run, SERVICES, key, request, revision, specs};
@@ -17,13 +17,13 @@ pub(crate) fn judge(run: &Run, histories: &[History], lists: &[List], after: &Af
     for list in lists {
         services.check_list(list);
     }
-    let count = |is: fn(&Outcome) -> bool| writes.iter().filter(|write| is(&write.outcome)).count();
+    let count = |is: fn(&ActionResult) -> bool| writes.iter().filter(|write| is(&write.outcome)).count();
     println!(
         "{} writes done, {} unknown, {} refused; {} changes of Services, {} of IPAddresses; {} lists; {} watches went on \
          elsewhere; {} lists after 410",
-        count(|it| matches!(it, Outcome::Done(_))),
-        count(|it| matches!(it, Outcome::Unknown)),
-        count(|it| matches!(it, Outcome::Refused)),
+        count(|it| matches!(it, ActionResult::Done(_))),
+        count(|it| matches!(it, ActionResult::Unknown)),
+        count(|it| matches!(it, ActionResult::Refused)),
         services.changes.len(),
         addresses.changes.len(),
         lists.len(),
@@ -52,7 +52,7 @@ fn every_acknowledged_write_was_seen(writes: &[Write], services: &Replay) {
         before.insert(*revision, last.filter(|_| change.kind != "ADDED").unwrap_or_default());
     }
     for write in writes {
-        let Outcome::Done(object) = &write.outcome else { continue };
+        let ActionResult::Done(object) = &write.outcome else { continue };
         let at = revision(object);
         if at <= services.start {
             continue;
@@ -83,7 +83,7 @@ fn every_change_was_asked_for(writes: &[Write], services: &Replay) {
         .iter()
         .filter(|write| write.marker.is_none())
         .filter_map(|write| match &write.outcome {
-            Outcome::Done(object) => Some(((write.key.as_str(), revision(object)), write)),
+            ActionResult::Done(object) => Some(((write.key.as_str(), revision(object)), write)),
             _ => None,
         })
         .collect();
@@ -106,11 +106,11 @@ fn every_change_was_asked_for(writes: &[Write], services: &Replay) {
         let marker = change.object["metadata"]["annotations"][MARKER].as_str().unwrap();
         let write = by_marker.get(marker).unwrap_or_else(|| panic!("{change:?} by no client"));
         match &write.outcome {
-            Outcome::Done(object) => {
+            ActionResult::Done(object) => {
                 assert_eq!(revision(object), *at, "{marker} was written twice: {change:?}");
             }
-            Outcome::Unknown => assert!(spent.insert(marker), "{marker} was written twice: {change:?}"),
-            Outcome::Refused => panic!("a write that was refused was done: {change:?}"),
+            ActionResult::Unknown => assert!(spent.insert(marker), "{marker} was written twice: {change:?}"),
+            ActionResult::Refused => panic!("a write that was refused was done: {change:?}"),
         }
     }
 }
@@ -265,7 +265,7 @@ pub(crate) fn judge_reuse(run: &Run) {
 
 impl Write {
     fn is_unknown(&self) -> bool {
-        matches!(self.outcome, Outcome::Unknown)
+        matches!(self.outcome, ActionResult::Unknown)
     }
 }
 

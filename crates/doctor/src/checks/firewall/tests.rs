@@ -1,6 +1,6 @@
 use super::*;
 use crate::checks::testing::codes;
-use crate::rules::{Base, Effect, Place, Rule, Ruleset, TableFamily, saved};
+use crate::rules::{Base, Effect, Rule, Ruleset, TableFamily, TableId, saved};
 
 fn facts(saved: &str) -> Facts {
     Facts { rules: Ruleset::new(saved::chains(Family::Ipv4, saved)), ..Facts::default() }
@@ -100,7 +100,7 @@ fn the_mend_accepts_what_was_translated_and_nothing_else() {
         mend(&forward("DROP", &["FORWARD -j DOCKER-USER"])),
         "iptables-legacy -I DOCKER-USER -m conntrack --ctstate DNAT -j ACCEPT"
     );
-    let place = Place { program: Program::Nft, family: TableFamily::Inet, table: "my table".to_owned() };
+    let place = TableId { program: Program::Nft, family: TableFamily::Inet, table: "my table".to_owned() };
     let base = |hook, priority| Base { hook, priority, nat: false, drops: true };
     let chain = |name: &str, base| {
         let rule = Rule { tests: Vec::new(), effect: Effect::Drop, id: RuleId::Handle(9) };

@@ -20,8 +20,8 @@ use crate::name::{ChainName, Kind};
 use crate::planner::Entry as Planning;
 use crate::planner::meaning::{random_options, random_settings};
 use crate::planner::tests::{Edited, Planned, family};
-use crate::rule::Table;
-use crate::{Options, Redirect};
+use crate::rule::IptablesTable;
+use crate::{IptablesOptions, Redirect};
 
 fn variant() -> impl Strategy<Value = Variant> {
     prop_oneof![Just(Variant::Nft), Just(Variant::Legacy)]
@@ -42,11 +42,16 @@ impl Written {
             settings.node_port_addresses = NodePortAddresses::Addresses(Vec::new());
         }
         let options = random_options(&mut rng, &settings);
-        Self::of(seed, settings, Options { count_localhost: rng.chance(50), ..options }, Change::clone)
+        Self::of(
+            seed,
+            settings,
+            IptablesOptions { count_localhost: rng.chance(50), ..options },
+            Change::clone,
+        )
     }
 
     /// Writes the rules of changes as `view` shows them.
-    fn of(seed: u64, settings: Settings, options: Options, view: impl Fn(&Change) -> Change) -> Self {
+    fn of(seed: u64, settings: Settings, options: IptablesOptions, view: impl Fn(&Change) -> Change) -> Self {
         let mut edited = Edited::new(seed, 6);
         let mut planner = Planned::new(settings, options);
         let (changes, health_checks) = edited.first();
@@ -86,7 +91,7 @@ impl Written {
             let shared = self.planner.dispatch(name, &entry);
             rules.extend(shared.iter().map(|own| rule(own.table, own.chain, &own.text)));
             for chain in self.planner.chains(name, &entry) {
-                rules.extend(chain.rules.iter().map(|text| rule(Table::Nat, &chain.name, text)));
+                rules.extend(chain.rules.iter().map(|text| rule(IptablesTable::Nat, &chain.name, text)));
             }
         }
         rules
@@ -98,7 +103,7 @@ impl Written {
 struct ServiceRule {
     name: Arc<ServicePortName>,
     forwarding: Arc<Forwarding>,
-    table: Table,
+    table: IptablesTable,
     chain: String,
     text: String,
 }
@@ -115,9 +120,9 @@ impl ServiceRule {
             return deviations.is_empty();
         }
         match (self.table, &*self.chain, ChainName::parse(&self.chain).map(ChainName::kind)) {
-            (Table::Filter, PROXY_FIREWALL, _) => only(|own| *own == Deviation::SourcesUnrestricted),
-            (Table::Nat, NODE_PORTS, _) if has(LOOPBACK) => deviations.is_empty(),
-            (Table::Filter, ..) | (Table::Nat, SERVICES | NODE_PORTS, _) => {
+            (IptablesTable::Filter, PROXY_FIREWALL, _) => only(|own| *own == Deviation::SourcesUnrestricted),
+            (IptablesTable::Nat, NODE_PORTS, _) if has(LOOPBACK) => deviations.is_empty(),
+            (IptablesTable::Filter, ..) | (IptablesTable::Nat, SERVICES | NODE_PORTS, _) => {
                 only(no_frontend) && deviations.len() == 1
             }
             (_, _, Some(Kind::Endpoint)) => {
@@ -181,7 +186,11 @@ fn written_by_userspace(seed: u64, family: Family) -> Written {
     let mut rng = Rng::new(seed);
     let settings = random_settings(&mut rng, family);
     let redirect = Redirect { own_mark: 4, ports: LISTENERS };
-    let options = Options { redirect: Some(redirect), localhost_node_ports: false, ..Options::default() };
+    let options = IptablesOptions {
+        redirect: Some(redirect),
+        localhost_node_ports: false,
+        ..IptablesOptions::default()
+    };
     let unspecified = if family == Family::Ipv4 { "0.0.0.0" } else { "::" }.parse().unwrap();
     let at = settings.node_ip.filter(|_| rng.chance(50)).unwrap_or(unspecified);
     Written::of(seed, settings, options, |change| relayed(change, at))

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use portolan_model::{Change, Settings};
 use portolan_wire::nftables::{
-    Chain, Data, DataRef, Element, ElementRef, Event, Rule, Table as WireTable, Transaction, Verdict,
+    Chain, Data, DataRef, Element, ElementRef, NftTable as WireTable, NftablesEvent, Rule, Transaction,
+    Verdict,
 };
 
-use super::super::super::chain::Place;
+use super::super::super::chain::FamilyTable;
 use super::super::super::changeset::Changeset;
 use super::super::super::element::Set;
 use super::super::super::encode;
@@ -39,26 +40,26 @@ impl Memory {
         let batch = transaction.finish().unwrap();
         for sequence in batch.first_sequence()..batch.next_sequence() {
             let Some(frame) = batch.frame(sequence) else { continue };
-            match Event::decode(&frame).unwrap() {
-                Event::NewTable(table) => self.table = Some(table),
-                Event::DeleteTable(_) => *self = Self::default(),
-                Event::NewChain(chain) => drop(self.chains.insert(chain.name.clone(), chain)),
-                Event::DeleteChain(name) => {
+            match NftablesEvent::decode(&frame).unwrap() {
+                NftablesEvent::NewTable(table) => self.table = Some(table),
+                NftablesEvent::DeleteTable(_) => *self = Self::default(),
+                NftablesEvent::NewChain(chain) => drop(self.chains.insert(chain.name.clone(), chain)),
+                NftablesEvent::DeleteChain(name) => {
                     assert!(self.rules.remove(&name.chain).unwrap_or_default().is_empty());
                     assert!(self.chains.remove(&name.chain).is_some());
                 }
-                Event::NewRule(rule) => {
+                NftablesEvent::NewRule(rule) => {
                     assert!(self.chains.contains_key(&rule.chain));
                     self.rules.entry(rule.chain.clone()).or_default().push(rule);
                 }
-                Event::DeleteRule(name) => drop(self.rules.remove(&name.chain)),
-                Event::NewElements(list) => {
+                NftablesEvent::DeleteRule(name) => drop(self.rules.remove(&name.chain)),
+                NftablesEvent::NewElements(list) => {
                     for element in list.elements() {
                         let element = element.unwrap().to_owned();
                         assert!(self.elements.insert(place(list.set, &element), element).is_none());
                     }
                 }
-                Event::DeleteElements(list) => {
+                NftablesEvent::DeleteElements(list) => {
                     for element in list.elements() {
                         let element = element.unwrap().to_owned();
                         assert!(self.elements.remove(&place(list.set, &element)).is_some());
@@ -70,7 +71,7 @@ impl Memory {
     }
 
     /// Reads the table, as the data plane does.
-    pub(super) fn view(&self, place: Place) -> View {
+    pub(super) fn view(&self, place: FamilyTable) -> View {
         let mut view = View::with_comments();
         view.table.clone_from(&self.table);
         view.chains.clone_from(&self.chains);
@@ -84,7 +85,7 @@ impl Memory {
     }
 
     /// Returns what the table means.
-    pub(super) fn observed(&self, kind: &Kind, place: Place) -> Observed {
+    pub(super) fn observed(&self, kind: &Kind, place: FamilyTable) -> Observed {
         observed(self.view(place), kind, place)
     }
 }
@@ -167,7 +168,7 @@ impl Written {
         self.memory.apply(transaction);
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> FamilyTable {
         self.planner.layout().place()
     }
 

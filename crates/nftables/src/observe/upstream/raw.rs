@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use portolan_sock::{Socket, SocketError};
-use portolan_wire::nftables::{self as wire, Chain, Element, Event, Rule, request};
+use portolan_wire::nftables::{self as wire, Chain, Element, NftablesEvent, Rule, request};
 
-use super::super::super::chain::Place;
+use super::super::super::chain::FamilyTable;
 use super::super::super::readback::{self, Outline};
 
 /// A table.
@@ -19,7 +19,7 @@ pub(super) struct Raw {
 
 impl Raw {
     /// Reads a table. Returns `None` if it does not exist, and [`SocketError::Interrupted`] if it changed meanwhile.
-    pub(super) fn read(socket: &mut Socket, place: Place) -> Result<Option<Self>, SocketError> {
+    pub(super) fn read(socket: &mut Socket, place: FamilyTable) -> Result<Option<Self>, SocketError> {
         let before = readback::generation(socket)?;
         if readback::table(socket, place)?.is_none() {
             return Ok(None);
@@ -32,7 +32,7 @@ impl Raw {
         for name in names {
             let elements = raw.elements.entry(name.clone()).or_default();
             socket.dump(&mut request::elements(place.wire(), place.table, &name), |frame| {
-                if let Event::NewElements(list) = Event::decode(frame)? {
+                if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
                     for element in list.elements() {
                         elements.push(element?.to_owned());
                     }

@@ -7,7 +7,7 @@ use portolan_web::metrics::{MetricKind, Page};
 
 use super::{PerFamily, alpha};
 use crate::address::Family;
-use crate::metrics::labels::Table;
+use crate::metrics::labels::TableLabel;
 use crate::metrics::{Counter, Gauge, Metric, Registry, Seconds, Vector};
 
 /// What the data plane of a family has done since the start of the process.
@@ -37,8 +37,8 @@ pub struct PacketCounters {
 }
 
 pub(super) struct IptablesMetrics {
-    rules: Arc<Vector<(Family, Table), Gauge>>,
-    written: Arc<Vector<(Family, Table), Gauge>>,
+    rules: Arc<Vector<(Family, TableLabel), Gauge>>,
+    written: Arc<Vector<(Family, TableLabel), Gauge>>,
     restore_failures: PerFamily<Counter>,
     partial_restore_failures: PerFamily<Counter>,
     lock_wait: PerFamily<Seconds>,
@@ -82,7 +82,7 @@ impl IptablesMetrics {
     }
 
     pub(super) fn show(&self, family: Family, measures: &IptablesMeasures) {
-        let tables = [Table::Filter, Table::Nat];
+        let tables = [TableLabel::Filter, TableLabel::Nat];
         for ((table, rules), written) in tables.into_iter().zip(measures.rules).zip(measures.written) {
             self.rules.with((family, table), |gauge| gauge.set(rules as f64));
             self.written.with((family, table), |gauge| gauge.set(written as f64));

@@ -43,7 +43,8 @@ fn perform(world: &mut World, action: Action) {
         Action::Result(endpoint, passed) => {
             let numbers: Vec<u64> = world.plan.targets.keys().copied().collect();
             if let Some(number) = numbers.get(usize::from(endpoint)) {
-                let outcome = if passed { Outcome::Passed } else { Outcome::Failed(Failure::TimedOut) };
+                let outcome =
+                    if passed { ProbeOutcome::Passed } else { ProbeOutcome::Failed(Failure::TimedOut) };
                 world.plan.result(*number, &outcome, world.now);
             }
         }
