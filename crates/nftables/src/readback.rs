@@ -1,5 +1,6 @@
 //! Reads the whole table from the kernel once, in compact form.
 
+mod by_key;
 mod rows;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -122,13 +123,13 @@ pub(super) fn table(socket: &mut Socket, place: FamilyTable) -> Result<Option<wi
 /// Reads the whole table. Returns an empty view if it does not exist, and [`SocketError::Interrupted`] if it changed
 /// meanwhile.
 pub(super) fn read(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
-    View::default().filled(socket, place)
+    View::default().filled(socket, place, by_key::LARGE)
 }
 
 /// Does the same as [`read`], and keeps the comments and the counts of elements. The view is that of one generation of the ruleset.
 pub(super) fn read_with_comments(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
     let before = generation(socket)?;
-    let view = View::with_comments().filled(socket, place)?;
+    let view = View::with_comments().filled(socket, place, by_key::LARGE)?;
     if generation(socket)? == before { Ok(view) } else { Err(SocketError::Interrupted) }
 }
 
@@ -163,17 +164,32 @@ impl View {
         self.comments.as_ref()?.get(&hash).map(|comment| &**comment)
     }
 
-    fn filled(mut self, socket: &mut Socket, place: FamilyTable) -> Result<Self, SocketError> {
+    /// Reads everything. Sets of at least `large` elements are read by key, where other sets lead to the keys.
+    fn filled(mut self, socket: &mut Socket, place: FamilyTable, large: u32) -> Result<Self, SocketError> {
         self.table = table(socket, place)?;
         if self.table.is_none() {
             return Ok(self);
         }
+        let before = generation(socket)?;
         let Outline { chains, rules, sets } = outline(socket, place)?;
         (self.chains, self.rules, self.sets) = (chains, rules, sets);
-        for set in Set::ALL.into_iter().filter(|&set| set != Set::Affinity) {
-            if self.sets.contains_key(set.name()) {
-                self.read_elements(socket, place, set)?;
+        let is_there = |set: &Set| *set != Set::Affinity && self.sets.contains_key(set.name());
+        let (by_key, listed): (Vec<Set>, Vec<Set>) =
+            Set::ALL.into_iter().filter(is_there).partition(|set| by_key::ORDER.contains(set));
+        for set in listed {
+            self.read_elements(socket, place, set)?;
+        }
+        let mut any_by_key = false;
+        for set in by_key {
+            let count = self.sets.get(set.name()).and_then(|set| set.element_count);
+            match count.filter(|&count| count >= large) {
+                Some(count) if self.read_by_key(socket, place, set, count)? => any_by_key = true,
+                _ => self.read_elements(socket, place, set)?,
             }
+        }
+        // The kernel says of a listing that the table changed meanwhile, but not of single elements.
+        if any_by_key && generation(socket)? != before {
+            return Err(SocketError::Interrupted);
         }
         Ok(self)
     }

@@ -3,8 +3,8 @@
 //! The kernel's netfilter code works within the call that sends: when the call returns, all replies are queued. They
 //! are therefore read without waiting until the queue is empty.
 
-use portolan_wire::Batch;
 use portolan_wire::netlink::NLMSG_ERROR;
+use portolan_wire::{Batch, DecodeError, Frame};
 
 use crate::{CommitError, Errno, Refusal, Socket, SocketError};
 
@@ -38,6 +38,16 @@ impl Socket {
 
     /// Sends independent messages, such as conntrack deletions, and collects the replies.
     pub fn submit(&mut self, batch: &Batch) -> Result<Replies, SocketError> {
+        self.ask(batch, |_| Ok(()))
+    }
+
+    /// Sends independent requests that are no dumps, and passes each reply to `handle`. All replies have to fit into the
+    /// receive buffer; otherwise some are [lost](Replies::lost).
+    pub fn ask(
+        &mut self,
+        batch: &Batch,
+        mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<Replies, SocketError> {
         self.send(batch.bytes()?)?;
         let count = batch.next_sequence().wrapping_sub(batch.first_sequence());
         let (first, port) = (batch.first_sequence(), self.port);
@@ -45,8 +55,11 @@ impl Socket {
         let outcome = self.drain(|frame| {
             // Replies to an earlier batch may still be queued.
             let ours = frame.header.sequence.wrapping_sub(first) < count && frame.header.port == port;
-            if !ours || frame.header.kind != NLMSG_ERROR {
+            if !ours {
                 return Ok(());
+            }
+            if frame.header.kind != NLMSG_ERROR {
+                return handle(frame);
             }
             match frame.acknowledgement().transpose()? {
                 Some(acknowledgement) if acknowledgement.errno != 0 => {

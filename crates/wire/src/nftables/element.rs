@@ -5,7 +5,7 @@ use super::data::NFTA_DATA_VALUE;
 use super::expr::{Counter, Expr};
 use super::rule::decode_expressions;
 use super::{Data, DataRef, LIST_ELEMENT, kind, operation};
-use crate::netlink::{Attribute, Attributes, NLM_F_CREATE, NLM_F_EXCL};
+use crate::netlink::{Attribute, Attributes, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use crate::nfnetlink::{self, Family, Header};
 use crate::{Batch, DecodeError, Frame};
 
@@ -91,7 +91,8 @@ pub struct Element {
 #[derive(Debug)]
 pub struct ElementsWriter<'a> {
     batch: &'a mut Batch,
-    operation: ElementsOperation,
+    /// Type and flags of the messages.
+    message: (u16, u16),
     family: Family,
     table: &'a str,
     set: &'a str,
@@ -219,6 +220,17 @@ impl Element {
     }
 }
 
+impl ElementsOperation {
+    /// Returns type and flags of the message.
+    const fn message(self) -> (u16, u16) {
+        match self {
+            Self::Add => (kind(operation::NEW_ELEMENT), NLM_F_CREATE),
+            Self::Create => (kind(operation::NEW_ELEMENT), NLM_F_CREATE | NLM_F_EXCL),
+            Self::Delete => (kind(operation::DELETE_ELEMENT), 0),
+        }
+    }
+}
+
 impl<'a> ElementsWriter<'a> {
     pub(super) fn new(
         batch: &'a mut Batch,
@@ -227,7 +239,14 @@ impl<'a> ElementsWriter<'a> {
         table: &'a str,
         set: &'a str,
     ) -> Self {
-        Self { batch, operation, family, table, set, open: None }
+        Self { batch, message: operation.message(), family, table, set, open: None }
+    }
+
+    /// Writes requests for elements by their keys, to be sent with the socket's `ask`. The kernel answers with one
+    /// message for each element. If it does not have one, it refuses the message (ENOENT) and leaves out the elements
+    /// after it in that message.
+    pub fn requests(batch: &'a mut Batch, family: Family, table: &'a str, set: &'a str) -> Self {
+        Self { batch, message: (kind(operation::GET_ELEMENT), NLM_F_ACK), family, table, set, open: None }
     }
 
     /// Writes an element and returns the sequence number of its message.
@@ -244,12 +263,8 @@ impl<'a> ElementsWriter<'a> {
     }
 
     fn open_message(&mut self) -> OpenMessage {
-        let (operation, flags) = match self.operation {
-            ElementsOperation::Add => (operation::NEW_ELEMENT, NLM_F_CREATE),
-            ElementsOperation::Create => (operation::NEW_ELEMENT, NLM_F_CREATE | NLM_F_EXCL),
-            ElementsOperation::Delete => (operation::DELETE_ELEMENT, 0),
-        };
-        let start = self.batch.open(kind(operation), flags, &Header::of(self.family));
+        let (kind, flags) = self.message;
+        let start = self.batch.open(kind, flags, &Header::of(self.family));
         self.batch.attribute_of(NFTA_SET_ELEM_LIST_TABLE, self.table.as_bytes(), &[0]);
         self.batch.attribute_of(NFTA_SET_ELEM_LIST_SET, self.set.as_bytes(), &[0]);
         OpenMessage { start, list: self.batch.open_nest(NFTA_SET_ELEM_LIST_ELEMENTS) }

@@ -1,0 +1,234 @@
+//! Reads the elements of large sets by their keys.
+//!
+//! The kernel lists a set in messages. For each message it walks from the start of the set to the next element, so the time of a
+//! listing grows with the square of the number of elements (`nft_rhash_walk`). Requests for single elements take the
+//! same time each.
+//!
+//! The sets with frontends and the chains of classes lead to all keys of [`ORDER`], unless another program
+//! has written elements. The number of elements shows whether that is so; if it has, the set is listed.
+
+use std::collections::HashSet;
+
+use portolan_sock::{Errno, Socket, SocketError};
+use portolan_wire::Batch;
+use portolan_wire::nftables::{ElementRef, ElementsWriter, NftablesEvent};
+
+use super::super::chain::FamilyTable;
+use super::super::class::{Balance, Class};
+use super::super::element::{Key, Set, read_number};
+use super::super::value::{LOCAL_OFFSET, Value};
+use super::rows::Rows;
+use super::{View, choice_key, rows_of};
+
+/// The sets that can be read by key, each after those that lead to its keys.
+pub(super) const ORDER: [Set; 4] =
+    [Set::Endpoints, Set::AffinityChoices, Set::AffinityEndpoints, Set::AffinityLocalEndpoints];
+
+/// Number of elements from which a set is read by key. A listing of fewer elements takes no more than about 0.1 s.
+pub(super) const LARGE: u32 = 50_000;
+
+/// Number of keys that are requested at once. The answers wait in the socket's receive buffer, where each takes about
+/// 5 KiB (`NLMSG_GOODSIZE` and the kernel's own data).
+const BATCH: usize = MESSAGE as usize;
+
+/// Most keys in one message. The list in a message is limited to 65,535 bytes; a key takes at most 56.
+const MESSAGE: u16 = 1_000;
+
+/// Number of indexes that are requested first where the number of endpoints is not known.
+const PROBED: u16 = 8;
+
+/// Indexes of an id: `count` of them from `first` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Indexes {
+    id: u32,
+    first: u32,
+    count: u16,
+    /// True if a class chooses from exactly these. Otherwise there may be fewer or more.
+    is_known: bool,
+}
+
+impl Indexes {
+    fn keys(self) -> impl Iterator<Item = Key> {
+        (0..u32::from(self.count)).map(move |index| choice_key(self.id, self.first.saturating_add(index)))
+    }
+
+    /// Returns the indexes after these, and more of them.
+    fn next(self) -> Self {
+        let count = self.count.saturating_mul(2).min(MESSAGE);
+        Self { first: self.first.saturating_add(self.count.into()), count, ..self }
+    }
+
+    /// Returns the same indexes in parts that each fit into a message.
+    fn in_parts(self) -> impl Iterator<Item = Self> {
+        (0..self.count).step_by(MESSAGE.into()).map(move |done| Self {
+            first: self.first.saturating_add(done.into()),
+            count: self.count.saturating_sub(done).min(MESSAGE),
+            ..self
+        })
+    }
+}
+
+impl View {
+    /// Reads the elements of a set by key. Returns false if they are not all of the `count` elements that the set has.
+    pub(super) fn read_by_key(
+        &mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        set: Set,
+        count: u32,
+    ) -> Result<bool, SocketError> {
+        let mut rows = rows_of(place, set);
+        rows.reserve(count as usize);
+        let others = self.others();
+        let complete = match set {
+            Set::AffinityEndpoints | Set::AffinityLocalEndpoints => {
+                // Taken out, so that the elements can be added to the view.
+                let choices = self.rows.remove(&Set::AffinityChoices);
+                let keys = choices.iter().flat_map(|rows| slots(rows, set == Set::AffinityLocalEndpoints));
+                let complete = self.request_keys(socket, place, set, &mut rows, keys);
+                self.rows.extend(choices.map(|rows| (Set::AffinityChoices, rows)));
+                complete?
+            }
+            _ => self.request_indexes(socket, place, set, &mut rows)?,
+        };
+        rows.settle();
+        let complete = complete && rows.len() == count as usize && self.others() == others;
+        if complete {
+            self.rows.insert(set, rows);
+        } else {
+            tracing::debug!(
+                set = set.name(),
+                count,
+                found = rows.len(),
+                "the set is listed: it has other elements"
+            );
+        }
+        Ok(complete)
+    }
+
+    /// Requests the elements with these keys. Returns false if one is missing, or if an answer is.
+    fn request_keys(
+        &mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        set: Set,
+        rows: &mut Rows,
+        mut keys: impl Iterator<Item = Key>,
+    ) -> Result<bool, SocketError> {
+        loop {
+            let mut batch = Batch::new(socket.next_sequence(1));
+            write(&mut batch, place, set, keys.by_ref().take(BATCH));
+            if batch.is_empty() {
+                return Ok(true);
+            }
+            if self.ask(socket, &batch, set, rows)?.is_none_or(|missing| !missing.is_empty()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Requests the elements of all ids. Returns false if answers are missing.
+    fn request_indexes(
+        &mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        set: Set,
+        rows: &mut Rows,
+    ) -> Result<bool, SocketError> {
+        let mut wanted = self.indexes(set);
+        while !wanted.is_empty() {
+            let mut parts = wanted.into_iter().flat_map(Indexes::in_parts);
+            let mut further = Vec::new();
+            loop {
+                let mut batch = Batch::new(socket.next_sequence(MESSAGE.into()));
+                let (mut sent, mut keys) = (Vec::new(), 0);
+                while keys < BATCH
+                    && let Some(part) = parts.next()
+                {
+                    write(&mut batch, place, set, part.keys());
+                    keys += usize::from(part.count);
+                    sent.push(part);
+                }
+                if sent.is_empty() {
+                    break;
+                }
+                let Some(missing) = self.ask(socket, &batch, set, rows)? else { return Ok(false) };
+                let ended = |sequence| missing.contains(&sequence);
+                let sent = (batch.first_sequence()..).zip(sent);
+                let open = sent.filter(|&(sequence, part)| !part.is_known && !ended(sequence));
+                further.extend(open.map(|(_, part)| part.next()));
+            }
+            wanted = further;
+        }
+        Ok(true)
+    }
+
+    /// Sends requests. Returns the sequence numbers of those with an element that the kernel does not have; `None` if answers
+    /// were lost, or if the kernel refused a request for another reason.
+    fn ask(
+        &mut self,
+        socket: &mut Socket,
+        batch: &Batch,
+        set: Set,
+        rows: &mut Rows,
+    ) -> Result<Option<HashSet<u32>>, SocketError> {
+        let replies = socket.ask(batch, |frame| {
+            if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
+                for element in list.elements() {
+                    self.take(set, rows, &element?);
+                }
+            }
+            Ok(())
+        })?;
+        let all_known =
+            !replies.lost && replies.refusals.iter().all(|refusal| refusal.errno == Errno::ENOENT);
+        let missing = || replies.refusals.iter().map(|refusal| refusal.sequence).collect();
+        Ok(all_known.then(missing))
+    }
+
+    /// Returns the indexes of all ids. The chains of an id's classes say how many endpoints they choose from. If they choose from
+    /// the local endpoints only, they do not say how many the cluster has, and the other way round.
+    fn indexes(&self, set: Set) -> Vec<Indexes> {
+        // With counters all choices are slots.
+        let all_are_slots = self.sets.contains_key(Set::ServiceCounters.name());
+        let mut all = Vec::new();
+        for row in self.rows_of(Set::Services).chain(self.rows_of(Set::NodePorts)) {
+            let Some(value) = read_number(row.data).map(Value) else { continue };
+            let Some(chain) = self.classes.get(&value.low()) else { continue };
+            let Ok(class) = chain.parse::<Class>() else { continue };
+            let is_of_set = |balance: &Balance| {
+                (all_are_slots || balance.affinity.is_some()) == (set == Set::AffinityChoices)
+            };
+            for balance in class.balances().filter(is_of_set) {
+                let first = if balance.local { LOCAL_OFFSET } else { 0 };
+                let other = LOCAL_OFFSET - first;
+                let known = Indexes { id: value.id(), first, count: balance.backends, is_known: true };
+                all.extend([known, Indexes { first: other, count: PROBED, is_known: false, ..known }]);
+            }
+        }
+        // What is known comes first among the indexes from the same one on.
+        all.sort_unstable_by_key(|it| (it.id, it.first, !it.is_known));
+        all.dedup_by_key(|it| (it.id, it.first));
+        all
+    }
+}
+
+/// Writes a request for these keys.
+fn write(batch: &mut Batch, place: FamilyTable, set: Set, keys: impl Iterator<Item = Key>) {
+    let mut writer = ElementsWriter::requests(batch, place.wire(), place.table, set.name());
+    for key in keys {
+        writer.push(&ElementRef::key(key.as_slice()));
+    }
+}
+
+/// Returns the keys of the slots that choices lead to, of the local endpoints or of the cluster's.
+fn slots(choices: &Rows, local: bool) -> impl Iterator<Item = Key> {
+    choices.iter().filter_map(move |row| {
+        let index = read_number(row.key.get(4..)?)?;
+        let slot = read_number(row.data)?;
+        ((index >= LOCAL_OFFSET) == local).then(|| Key::EMPTY.number(slot))
+    })
+}
+
+#[cfg(test)]
+mod tests;

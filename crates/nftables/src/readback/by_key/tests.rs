@@ -1,0 +1,111 @@
+//! Sets of a real table, read by key and listed.
+
+use portolan_engine::Driven;
+use portolan_model::world::Edited;
+use portolan_model::{Change, Family, Settings};
+use portolan_sock::namespace::in_new_network_namespace;
+use portolan_sock::{Protocol, Socket};
+
+use super::super::super::dataplane::Nftables;
+use super::super::super::element::Set;
+use super::super::super::layout::TRANSLATE;
+use super::*;
+
+/// A table in a namespace of its own, with a socket to read it.
+struct Programmed {
+    socket: Socket,
+    place: FamilyTable,
+    nftables: Driven<Nftables>,
+}
+
+impl Programmed {
+    fn new(settings: &Settings, seed: u64) -> Self {
+        let mut nftables = Driven::new(settings.clone(), Nftables::open(settings.clone()).unwrap());
+        let of_family = |changes: Vec<Change>| -> Vec<Change> {
+            changes.into_iter().filter(|change| change.family == settings.family).collect()
+        };
+        let mut edited = Edited::new(seed, 40);
+        nftables.apply(&of_family(edited.first().changes)).unwrap();
+        nftables.resync().unwrap();
+        for _ in 0..5 {
+            nftables.apply(&of_family(edited.edit(5).changes)).unwrap();
+        }
+        let socket = Socket::open(Protocol::Netfilter).unwrap();
+        Self { socket, place: TRANSLATE.place(settings.family), nftables }
+    }
+
+    fn listed(&mut self) -> View {
+        View::with_comments().filled(&mut self.socket, self.place, u32::MAX).unwrap()
+    }
+
+    /// Reads a set by key into a view in which everything was listed.
+    fn read_by_key(&mut self, view: &mut View, set: Set) -> bool {
+        let count = u32::try_from(view.rows_of(set).count()).unwrap();
+        view.read_by_key(&mut self.socket, self.place, set, count).unwrap()
+    }
+}
+
+/// Runs a test with random tables of both families, with counters and without.
+fn for_random_tables(test: impl Fn(Programmed) + Sync) {
+    for seed in 0..6 {
+        for family in Family::BOTH {
+            let settings = Settings { counters: seed % 2 == 1, ..Settings::plain(family) };
+            in_new_network_namespace(|| test(Programmed::new(&settings, seed)))
+                .expect("this test needs root");
+        }
+    }
+}
+
+fn rows(view: &View, set: Set) -> Vec<(Vec<u8>, Vec<u8>, Option<u64>)> {
+    view.rows_of(set).map(|row| (row.key.to_vec(), row.data.to_vec(), row.comment)).collect()
+}
+
+#[test]
+fn a_set_read_by_key_is_what_a_listing_shows() {
+    for_random_tables(|mut programmed| {
+        let (mut view, listed) = (programmed.listed(), programmed.listed());
+        for set in ORDER {
+            assert!(programmed.read_by_key(&mut view, set), "{set:?}");
+            assert_eq!(rows(&view, set), rows(&listed, set), "{set:?}");
+        }
+        assert_eq!(view.counts, listed.counts);
+        assert!(ORDER.iter().any(|&set| !rows(&listed, set).is_empty()));
+    });
+}
+
+#[test]
+fn a_whole_table_is_read_in_the_same_way() {
+    for_random_tables(|mut programmed| {
+        let listed = programmed.listed();
+        let by_key = View::with_comments().filled(&mut programmed.socket, programmed.place, 0).unwrap();
+        for set in Set::ALL {
+            assert_eq!(rows(&by_key, set), rows(&listed, set), "{set:?}");
+        }
+        drop(programmed.nftables);
+    });
+}
+
+#[test]
+fn other_elements_are_noticed() {
+    for_random_tables(|mut programmed| {
+        let listed = programmed.listed();
+        for set in ORDER.into_iter().filter(|&set| !rows(&listed, set).is_empty()) {
+            let count = u32::try_from(rows(&listed, set).len()).unwrap();
+            for wrong in [count + 1, count - 1] {
+                let mut view = programmed.listed();
+                let complete =
+                    view.read_by_key(&mut programmed.socket, programmed.place, set, wrong).unwrap();
+                assert!(!complete, "{set:?}");
+                // What was listed before stays.
+                assert_eq!(rows(&view, set), rows(&listed, set), "{set:?}");
+            }
+            let mut view = programmed.listed();
+            view.classes.clear();
+            if matches!(set, Set::Endpoints | Set::AffinityChoices) {
+                let complete =
+                    view.read_by_key(&mut programmed.socket, programmed.place, set, count).unwrap();
+                assert!(!complete, "no key leads to the elements of {set:?}");
+            }
+        }
+    });
+}
