@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::connect::Connections;
 use crate::run::Figures;
-use crate::statistics::ratio;
+use crate::statistics::{Sample, ratio};
 use crate::workload::Size;
 
 const SMALL: Size = Size::new(100, 10);
@@ -87,7 +87,39 @@ pub(crate) fn judge(figures: &[Figures]) -> Vec<Bar> {
             at(USUAL).map(|it| it.burst.processor.max(it.burst_at_once.processor).as_secs_f64()),
         ),
     ];
-    bars.extend([(USUAL, 32.0), (MANY, 40.0)].map(|(size, limit)| memory(size, limit, at(size))));
+    bars.push(Bar::new(
+        format!("restart with nothing to write at {LARGE}"),
+        " s",
+        1.5,
+        at(LARGE).map(|it| it.warm.duration.as_secs_f64()),
+    ));
+    bars.push(Bar::new(
+        format!("one change end to end at {LARGE}, p99"),
+        " ms",
+        1.5,
+        at(LARGE).map(|it| it.changes.percentile(99).as_secs_f64() * 1e3),
+    ));
+    bars.extend(
+        [(USUAL, 32.0), (MANY, 40.0), (LARGE, 48.0)].map(|(size, limit)| memory(size, limit, at(size))),
+    );
+    bars.extend(at(USUAL).into_iter().flat_map(|it| {
+        let refused = |from: &str, sample: &Sample| {
+            let what = format!("refused connect() from {from} at {USUAL}, median");
+            Bar::new(what, " ms", 0.1, Some(sample.median().as_secs_f64() * 1e3))
+        };
+        let trips = |place: &str, vip: &Sample, direct: &Sample| {
+            let what =
+                format!("request and response with a pod of {place}, VIP against direct at {USUAL}, p50");
+            Bar::new(what, " times", 1.01, Some(ratio(vip.median(), direct.median())))
+        };
+        let (far, near) = (&it.far_round_trips, &it.near_round_trips);
+        [
+            refused("a pod", &it.refusals.from_pod),
+            refused("the node", &it.refusals.from_node),
+            trips("another node", &far.vip, &far.direct),
+            trips("its own node", &near.vip, &near.direct),
+        ]
+    }));
     bars.extend(figures.iter().flat_map(connections));
     bars
 }

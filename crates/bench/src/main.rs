@@ -8,7 +8,7 @@
 //! - [`workload`]: the objects, as a cluster's controllers write them
 //! - [`stage`], [`steady`]: namespaces, pods, an API server with the objects, Services that answer
 //! - [`proxy`]: the process under test
-//! - [`changes`], [`connect`], [`kernel`], [`idle`]: the measurements
+//! - [`changes`], [`connect`], [`round_trips`], [`kernel`], [`idle`]: the measurements
 //! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
 //! - [`peers`]: kube-proxy and Portolan in turns
@@ -27,6 +27,7 @@ mod options;
 mod peers;
 mod proxy;
 mod relay;
+mod round_trips;
 mod run;
 mod stage;
 mod statistics;

@@ -6,13 +6,11 @@
 //!
 //! - [`agent`]: one of the two as a process
 //! - [`turn`]: the measurements of one start of an agent
-//! - [`round_trips`]: request and response on an open connection
 //! - [`report`], [`plot`]: the output
 
 mod agent;
 mod plot;
 mod report;
-mod round_trips;
 mod turn;
 
 use std::fmt;

@@ -10,6 +10,7 @@ use crate::changes::{self, Burst};
 use crate::connect::{self, Connections, Refusals};
 use crate::kernel::{self, Commits};
 use crate::proxy::{Proxy, Start};
+use crate::round_trips::{self, RoundTrips};
 use crate::stage::{Bodies, Stage};
 use crate::statistics::Sample;
 use crate::workload::Size;
@@ -29,6 +30,8 @@ pub(crate) struct Rounds {
     pub(crate) burst: usize,
     /// Connections through the VIP, and as many direct ones.
     pub(crate) connections: usize,
+    /// Requests on an open connection through the VIP, and as many on a direct one.
+    pub(crate) requests: usize,
 }
 
 /// The figures of one size.
@@ -59,6 +62,10 @@ pub(crate) struct Figures {
     pub(crate) far: Connections,
     /// Connections to pods of the client's own node.
     pub(crate) near: Connections,
+    /// Request and response on open connections to pods of another node.
+    pub(crate) far_round_trips: RoundTrips,
+    /// Request and response on open connections to pods of the client's own node.
+    pub(crate) near_round_trips: RoundTrips,
     /// Connections to pods of another node, with counters of Services.
     pub(crate) counting_far: Connections,
     /// The start that switches the counters on.
@@ -94,6 +101,8 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
     let high_water_warm = proxy.high_water()?;
     let far = connect::measure(&stage, &stage.far, rounds.connections)?;
     let near = connect::measure(&stage, &stage.near, rounds.connections)?;
+    let far_round_trips = round_trips::measure(&stage, &stage.far, rounds.requests)?;
+    let near_round_trips = round_trips::measure(&stage, &stage.near, rounds.requests)?;
     let refusals = connect::refusals(&stage, rounds.connections)?;
     proxy.stop()?;
 
@@ -119,6 +128,8 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         high_water_warm,
         far,
         near,
+        far_round_trips,
+        near_round_trips,
         counting_far,
         counting,
         refusals,

@@ -31,6 +31,13 @@ const ROWS: &[Row] = &[
     ("- direct", |it| two_micros(&it.near.direct)),
     ("- VIP against direct, p50 / p99", |it| two_ratios(&it.near.vip, &it.near.direct)),
     ("- one rule against direct", |it| two_ratios(&it.near.rule, &it.near.direct)),
+    ("request and response, open connection to another node: VIP against direct, p50 / p99", |it| {
+        two_ratios(&it.far_round_trips.vip, &it.far_round_trips.direct)
+    }),
+    ("- through a VIP, p50 / p99, us", |it| two_micros(&it.far_round_trips.vip)),
+    ("- to a pod of its own node: VIP against direct, p50 / p99", |it| {
+        two_ratios(&it.near_round_trips.vip, &it.near_round_trips.direct)
+    }),
     ("with counters of Services: connect() to a pod of another node through a VIP, p50 / p99, us", |it| {
         two_micros(&it.counting_far.vip)
     }),

@@ -176,7 +176,7 @@ mod tests {
             burst: None,
             high_water: 0,
             connections: crate::connect::Connections::default(),
-            round_trips: crate::peers::round_trips::RoundTrips::default(),
+            round_trips: crate::round_trips::RoundTrips::default(),
         };
         Figures { size: Size::new(services, 10), mode, peer, turns: vec![turn], exceeded: None }
     }

@@ -156,7 +156,7 @@ fn micros(duration: Duration) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::connect::Connections;
-    use crate::peers::round_trips::RoundTrips;
+    use crate::round_trips::RoundTrips;
     use crate::workload::Size;
 
     fn sample(micros: u64) -> Sample {

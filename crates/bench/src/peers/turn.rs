@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use super::agent::Agent;
-use super::round_trips::{self, RoundTrips};
 use super::{Effort, Figures, Programs};
 use crate::changes::{self, Burst};
 use crate::connect::{self, Connections};
+use crate::round_trips::{self, RoundTrips};
 use crate::stage::Stage;
 use crate::statistics::Sample;
 

@@ -1,6 +1,8 @@
 //! The elements of a set as rows of equal length in one block, sorted by key. They take little more room than their
 //! bytes.
 
+use std::cell::Cell;
+
 use super::super::element::Key;
 
 /// Length in bytes of a comment's hash.
@@ -16,6 +18,8 @@ pub(in super::super) struct Rows {
     bytes: Vec<u8>,
     /// True for each row that has been taken.
     taken: Vec<bool>,
+    /// The place of the last row that was found. Rows are mostly looked up in their order.
+    last: Cell<usize>,
 }
 
 /// One element, borrowed from the rows.
@@ -31,7 +35,14 @@ pub(in super::super) struct Row<'a> {
 impl Rows {
     /// Creates empty rows with keys and data of these lengths.
     pub(in super::super) fn new(key_length: usize, data_length: usize, with_comment: bool) -> Self {
-        Self { key_length, data_length, with_comment, bytes: Vec::new(), taken: Vec::new() }
+        Self {
+            key_length,
+            data_length,
+            with_comment,
+            bytes: Vec::new(),
+            taken: Vec::new(),
+            last: Cell::new(0),
+        }
     }
 
     /// Allocates room for exactly this many rows.
@@ -97,6 +108,13 @@ impl Rows {
     }
 
     fn place(&self, key: &Key) -> Option<usize> {
+        let next = self.last.get() + 1;
+        let place = if self.key(next) == key.as_slice() { Some(next) } else { self.search(key) };
+        self.last.set(place.unwrap_or_default());
+        place
+    }
+
+    fn search(&self, key: &Key) -> Option<usize> {
         let (mut from, mut to) = (0, self.len());
         while from < to {
             let middle = from.midpoint(to);

@@ -27,7 +27,7 @@ pub(crate) struct RoundTrips {
 }
 
 /// Measures `count` requests each way, in turn, so that other load on the machine affects both alike.
-pub(super) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
+pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
     stage.client().context("the client pod")?.run(|| in_turns(to, count))?
 }
 
