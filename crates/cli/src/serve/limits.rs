@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Open files that are not connections: the store, manifests, the log, the runtime.
 const OTHER_FILES: usize = 100;
 
-/// Flags of kube-apiserver that mean the same here.
+/// Flags for the number of clients, and flags of kube-apiserver that mean the same here.
 #[derive(Debug, Args)]
 pub(super) struct LimitOptions {
     /// Requests at a time that only read, watches apart; more are answered with 429.
@@ -22,6 +22,13 @@ pub(super) struct LimitOptions {
     /// How long a request other than a watch may take.
     #[arg(long, default_value = "1m", value_name = "DURATION", value_parser = positive)]
     request_timeout: Duration,
+    /// Connections at a time, of all clients together; one client may have half of them. Each is an open file. A node
+    /// agent has up to four.
+    #[arg(long, default_value_t = 4096, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    max_connections: u32,
+    /// Watches at a time; more are answered with 429. A node agent has four.
+    #[arg(long, default_value_t = 10_000, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    max_watches: u32,
 }
 
 impl LimitOptions {
@@ -32,8 +39,9 @@ impl LimitOptions {
             reading: count(self.max_requests_inflight),
             mutating: count(self.max_mutating_requests_inflight),
             request_time: self.request_timeout,
+            watches: count(self.max_watches),
             shutdown_delay,
-            ..of_files(files)
+            ..with_connections(count(self.max_connections), files)
         }
     }
 }
@@ -50,11 +58,18 @@ pub(super) fn raise_file_limit() -> usize {
     files.and_then(|files| usize::try_from(files).ok()).unwrap_or(usize::MAX)
 }
 
-/// Allows as many connections as there can be files, up to the default.
-fn of_files(files: usize) -> Limits {
-    let usual = Limits::default();
-    let connections = usual.connections.min(files.saturating_sub(OTHER_FILES)).max(1);
-    Limits { connections, connections_of_one_client: connections.div_ceil(2), ..usual }
+/// Allows the wanted number of connections, or as many as there can be files.
+fn with_connections(wanted: usize, files: usize) -> Limits {
+    let connections = wanted.min(files.saturating_sub(OTHER_FILES)).max(1);
+    if connections < wanted {
+        tracing::warn!(
+            wanted,
+            connections,
+            files,
+            "fewer connections are accepted: raise the limit of open files"
+        );
+    }
+    Limits { connections, connections_of_one_client: connections.div_ceil(2), ..Limits::default() }
 }
 
 fn positive(text: &str) -> Result<Duration, String> {
@@ -71,8 +86,14 @@ mod tests {
 
     #[test]
     fn connections_leave_room_for_other_files() {
-        let pair = |files| (of_files(files).connections, of_files(files).connections_of_one_client);
-        assert_eq!((pair(usize::MAX), pair(1_024), pair(10)), ((4096, 2048), (924, 462), (1, 1)));
+        let pair = |wanted, files| {
+            let limits = with_connections(wanted, files);
+            (limits.connections, limits.connections_of_one_client)
+        };
+        let usual = Limits::default();
+        let pairs = [pair(4096, usize::MAX), pair(4096, 1_024), pair(4096, 10), pair(20_000, 50_000)];
+        assert_eq!(pairs, [(4096, 2048), (924, 462), (1, 1), (20_000, 10_000)]);
+        assert_eq!(pairs[0], (usual.connections, usual.connections_of_one_client));
     }
 
     #[test]
@@ -86,14 +107,26 @@ mod tests {
             let line = ["x"].iter().chain(arguments);
             let line = <Line as clap::Parser>::try_parse_from(line).map_err(|error| error.to_string())?;
             let limits = line.options.limits(usize::MAX, Duration::ZERO);
-            Ok::<_, String>((limits.reading, limits.mutating, limits.request_time))
+            let clients = (limits.connections, limits.watches);
+            Ok::<_, String>((limits.reading, limits.mutating, limits.request_time, clients))
         };
         let usual = Limits::default();
-        assert_eq!(parse(&[]).unwrap(), (usual.reading, usual.mutating, usual.request_time));
+        assert_eq!(
+            parse(&[]).unwrap(),
+            (usual.reading, usual.mutating, usual.request_time, (usual.connections, usual.watches))
+        );
         let given =
             ["--max-requests-inflight=7", "--max-mutating-requests-inflight=3", "--request-timeout=90s"];
-        assert_eq!(parse(&given).unwrap(), (7, 3, Duration::from_secs(90)));
-        for wrong in ["--max-requests-inflight=0", "--request-timeout=0s", "--request-timeout=x"] {
+        assert_eq!(parse(&given).unwrap(), (7, 3, Duration::from_secs(90), (4096, 10_000)));
+        let of_5_000_nodes = ["--max-connections=20000", "--max-watches=20000"];
+        assert_eq!(parse(&of_5_000_nodes).unwrap().3, (20_000, 20_000));
+        for wrong in [
+            "--max-requests-inflight=0",
+            "--max-connections=0",
+            "--max-watches=0",
+            "--request-timeout=0s",
+            "--request-timeout=x",
+        ] {
             assert!(parse(&[wrong]).unwrap_err().contains(wrong.split('=').next().unwrap()), "{wrong}");
         }
     }
