@@ -45,10 +45,9 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
         ChainBody::regular("node-port-endpoints-check", node_port_endpoints_rules(settings)),
         ChainBody::regular("cluster-ips-check", cluster_ips_rules(settings)),
-        all_of("input-check", &["node-port-endpoints-check", "service-endpoints-check"]),
-        all_of("forward-check", &["service-endpoints-check", "cluster-ips-check"]),
     ]);
-    chains.extend(check_chains(&layout.is_taken()));
+    chains.extend(new_packet_chains(&layout.is_taken()));
+    chains.extend(check_chains());
     chains.extend(layout.base_chains());
     chains
 }
@@ -140,29 +139,38 @@ fn padded_length(fields: &[DataType]) -> u32 {
     fields.iter().map(|&field| field_length(field).next_multiple_of(4)).sum()
 }
 
-/// Returns a chain that jumps to each of the given chains.
-fn all_of(name: &str, chains: &[&str]) -> ChainBody {
-    ChainBody::regular(name, chains.iter().map(|chain| rule(vec![jump(chain)])).collect())
+/// Returns the chains for first packets of connections: they let pass what a Service has translated or captured, which `is_taken`
+/// matches, and check the rest. Packets that a Service has taken do not need the value in their priority any more, so
+/// it is set back to 0.
+fn new_packet_chains(is_taken: &[Expr]) -> [ChainBody; 3] {
+    let taken = || rule([is_taken, &reset_priority(0), &[accept()]].concat());
+    // `ip_forward` has overwritten the value of most packets, with a priority that is to stay.
+    let carries = rule([&[meta(MetaKey::PRIORITY, 0), not_zero(0)], is_taken, &reset_priority(0)].concat());
+    let forwarded = rule([is_taken, &[accept()]].concat());
+    let checks = |name: &str, mut rules: Vec<RuleBody>, chains: [&str; 2]| {
+        rules.extend(chains.map(|chain| rule(vec![jump(chain)])));
+        ChainBody::regular(name, rules)
+    };
+    [
+        checks("input-check", vec![taken()], ["node-port-endpoints-check", "service-endpoints-check"]),
+        checks("forward-check", vec![carries, forwarded], ["service-endpoints-check", "cluster-ips-check"]),
+        checks("output-check", vec![taken()], ["service-endpoints-check", "cluster-ips-check"]),
+    ]
 }
 
-/// Returns the chains that drop and reject. `is_taken` matches packets that a Service has translated or captured.
-/// Such packets do not need the value in their priority any more, so it is set back to 0.
-fn check_chains(is_taken: &[Expr]) -> [ChainBody; 5] {
-    let new = |chain: &str| rule([state_new(), vec![jump(chain)]].concat());
-    let taken = [&state_new()[..], is_taken, &reset_priority(0)].concat();
-    let untaken = |chain: &str| vec![rule([&taken[..], &[accept()]].concat()), new(chain)];
-    // Most packets fail the test for a priority, which comes first because it is the quickest: `ip_forward` has
-    // overwritten the value, or the packet is not the first of its connection.
-    let carries = [vec![meta(MetaKey::PRIORITY, 0), not_zero(0)], taken.clone()].concat();
-    let forwarded = rule([is_taken, &[accept()]].concat());
-    let check = |name, hook, rules| base(name, ChainType::Filter, hook, 0, rules);
-    let firewall = |name, hook| base(name, ChainType::Filter, hook, -110, vec![new("firewall-check")]);
+/// Returns the base chains that lead to the chains that drop and reject. Packets after the first of a connection meet one
+/// comparison in each.
+fn check_chains() -> [ChainBody; 5] {
+    let check = |name, hook, priority, chain: &str| {
+        let new = rule([state_new(), vec![jump(chain)]].concat());
+        base(name, ChainType::Filter, hook, priority, vec![new])
+    };
     [
-        firewall("filter-prerouting-pre-dnat", Hook::PREROUTING),
-        firewall("filter-output-pre-dnat", Hook::OUTPUT),
-        check("filter-input", Hook::INPUT, untaken("input-check")),
-        check("filter-forward", Hook::FORWARD, vec![rule(carries), forwarded, new("forward-check")]),
-        check("filter-output", Hook::OUTPUT, untaken("forward-check")),
+        check("filter-prerouting-pre-dnat", Hook::PREROUTING, -110, "firewall-check"),
+        check("filter-output-pre-dnat", Hook::OUTPUT, -110, "firewall-check"),
+        check("filter-input", Hook::INPUT, 0, "input-check"),
+        check("filter-forward", Hook::FORWARD, 0, "forward-check"),
+        check("filter-output", Hook::OUTPUT, 0, "output-check"),
     ]
 }
 
