@@ -35,9 +35,9 @@ STATIC_BINARIES ?= portolan-proxy portolan
 
 ## Show Services that work, in network namespaces on this machine: those of a cluster, then those of a plain host.
 demo: packages-base
-	$(CARGO) build --quiet --locked -p portolan
-	target/debug/portolan demo
-	target/debug/portolan demo up
+	$(CARGO) build --quiet --locked --profile demo -p portolan
+	target/demo/portolan demo
+	target/demo/portolan demo up
 
 ## Run format check, lints, dependency checks, docs and all tests, including packet tests, some of them on Debian's
 ## kernel, too. Needs root.
