@@ -22,14 +22,14 @@ mod way_back;
 #[path = "cleanup/way_back_ipvs.rs"]
 mod way_back_ipvs;
 
+use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::{fs, io};
 
 use portolan_testkit::{
     Family, Namespace, PortolanProcess, Protocol, Traffic, TrafficPlan, World, eventually,
 };
 
-use common::kernel::nft;
+use common::kernel::{assert_no_legacy, nft};
 use common::load::{assert_lossless, busy_services};
 use common::{BINARY, Cluster, PATIENCE, at, load, objects, reaches};
 
@@ -167,10 +167,8 @@ fn the_iptables_mode_is_taken_over_without_a_loss() {
         node.output(restore, &["--version"]).unwrap();
         if let Err(error) = node.output_with_input(restore, &["--noflush"], &rules) {
             // A kernel without the older iptables has no rules in it to take over.
-            let names = node.run(|| fs::metadata(LEGACY_TABLES)).unwrap();
-            let missing = names.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
-            assert!(restore.contains("legacy") && missing, "{error} {names:?}");
-            eprintln!("the older iptables is not taken over from: this kernel has none");
+            assert!(restore.contains("legacy"), "{error}");
+            assert_no_legacy(node, &error.to_string());
             continue;
         }
         assert_eq!(kube_chains(node, save).len(), 9, "{save}");
@@ -265,19 +263,16 @@ fn legacy_node(name: &str) -> Option<Namespace> {
     add_legacy_table(&node).then_some(node)
 }
 
-/// Adds a chain of kube-proxy to the older iptables. Returns false if the kernel does not have it.
+/// Adds a chain of kube-proxy to the older iptables. Returns false if the kernel does not have it, and fails if it must.
 fn add_legacy_table(node: &Namespace) -> bool {
     node.output("iptables-legacy-restore", &["--version"]).unwrap();
-    let table = node.output("iptables-legacy", &["-t", "nat", "-N", "KUBE-SERVICES"]);
-    let names = node.run(|| fs::read_to_string(LEGACY_TABLES)).unwrap();
-    match (table, names) {
-        (Ok(_), Ok(names)) if names.contains("nat") => true,
-        (Err(_), Err(error)) if error.kind() == io::ErrorKind::NotFound => {
-            eprintln!("not tested: this kernel does not have the older iptables");
-            false
-        }
-        other => panic!("{other:?}"),
+    if let Err(error) = node.output("iptables-legacy", &["-t", "nat", "-N", "KUBE-SERVICES"]) {
+        assert_no_legacy(node, &error.to_string());
+        return false;
     }
+    let names = node.run(|| fs::read_to_string(LEGACY_TABLES)).unwrap().unwrap();
+    assert!(names.contains("nat"), "{names}");
+    true
 }
 
 fn ended(node: &Namespace, program: &str, arguments: &[&str]) -> (Option<i32>, String) {

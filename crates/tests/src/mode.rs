@@ -14,15 +14,12 @@ use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Capture, Family, NodePortAddresses, Protocol, Settings};
 use portolan_nftables::Nftables;
 use portolan_relay::Handle;
-use portolan_testkit::Namespace;
+use portolan_testkit::{Namespace, assert_legacy_may_be_missing};
 use portolan_userspace::{Userspace, read_redirect, spawn_translated};
 
 /// Environment variable that requires IPVS in the kernel. Without it, tests of IPVS are skipped if the kernel has
 /// none.
 const IPVS_MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
-/// Environment variable that requires the tables of legacy iptables in the kernel if it is `1`. Otherwise, tests of them
-/// are skipped if the kernel has none.
-const LEGACY_MUST_RUN: &str = "PORTOLAN_TEST_LEGACY";
 /// The lock file for legacy iptables. Each network namespace has its own file, so no test waits for another test or
 /// for other programs on this machine.
 const LOCK: &str = "/proc/thread-self/ns/net";
@@ -140,11 +137,7 @@ impl Mode {
         let missing = Family::BOTH.into_iter().find_map(|family| look(family).err()).filter(|why| {
             ["Table does not exist", "No such file or directory"].iter().any(|text| why.contains(text))
         })?;
-        let must_run = std::env::var(LEGACY_MUST_RUN).is_ok_and(|value| value == "1");
-        assert!(
-            !must_run,
-            "{missing}; set {LEGACY_MUST_RUN}=0 if this kernel was built without these tables"
-        );
+        assert_legacy_may_be_missing(&missing);
         Some(missing)
     }
 

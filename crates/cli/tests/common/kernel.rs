@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::{fs, io};
 
 use portolan_sock::{Protocol, Socket};
-use portolan_testkit::{Family, Namespace};
+use portolan_testkit::{Family, Namespace, assert_legacy_may_be_missing};
 use portolan_wire::Frame;
 use portolan_wire::nftables::{NftablesEvent, request};
 use serde_json::Value;
@@ -31,7 +31,8 @@ pub(crate) fn nft(namespace: &Namespace, command: &str) -> String {
     namespace.output("nft", &command.split(' ').collect::<Vec<_>>()).unwrap()
 }
 
-/// Creates kubelet's hint chain in the older iptables. Returns false if the kernel does not have the older iptables.
+/// Creates kubelet's hint chain in the older iptables. Returns false if the kernel does not have the older iptables, and
+/// fails if it must have them.
 pub(crate) fn hint_at_legacy(node: &Namespace) -> bool {
     let hinted = ["iptables-legacy", "ip6tables-legacy"].map(|program| {
         node.output(program, &["--version"]).unwrap();
@@ -40,10 +41,16 @@ pub(crate) fn hint_at_legacy(node: &Namespace) -> bool {
     if hinted.iter().all(Result::is_ok) {
         return true;
     }
-    let names = node.run(|| fs::metadata("/proc/thread-self/net/ip_tables_names")).unwrap();
-    assert!(names.is_err_and(|error| error.kind() == io::ErrorKind::NotFound), "{hinted:?}");
-    eprintln!("not tested: this kernel does not have the older iptables");
+    assert_no_legacy(node, &format!("{hinted:?}"));
     false
+}
+
+/// Checks that the kernel has no older iptables, because of which a program has failed, and that it may lack them.
+pub(crate) fn assert_no_legacy(node: &Namespace, failure: &str) {
+    let names = node.run(|| fs::metadata("/proc/thread-self/net/ip_tables_names")).unwrap();
+    assert!(names.is_err_and(|error| error.kind() == io::ErrorKind::NotFound), "{failure}");
+    assert_legacy_may_be_missing(failure);
+    eprintln!("not tested: this kernel does not have the older iptables");
 }
 
 /// Backends by address, protocol and port of the frontend.
