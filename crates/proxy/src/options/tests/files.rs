@@ -98,6 +98,20 @@ fn harmless_faults_of_a_file_are_warnings() {
     );
 }
 
+/// An old configuration starts, and says what to leave out.
+#[test]
+fn gates_of_older_releases_are_warnings() {
+    const NOTE: &str =
+        "feature gate ProxyTerminatingEndpoints is always true since Kubernetes 1.28: leave it out";
+    let by_file = with_file("featureGates: {ProxyTerminatingEndpoints: true}", &[]).expect("an old file");
+    assert_eq!(by_file.notes, [NOTE]);
+    let by_flag = loaded(&["--feature-gates=ServiceTopology=false,ProxyTerminatingEndpoints=true"]);
+    let other = "feature gate ServiceTopology is always false since Kubernetes 1.20: leave it out";
+    assert_eq!(by_flag.notes.iter().collect::<BTreeSet<_>>(), BTreeSet::from([&NOTE.into(), &other.into()]));
+    let error = load(&["--feature-gates=ProxyTerminatingEndpoints=false"]).expect_err("it cannot be off");
+    assert!(error.to_string().contains("always true since Kubernetes 1.28"), "{error}");
+}
+
 #[test]
 fn the_written_file_is_the_effective_configuration() {
     let (folder, path) = file("mode: ipvs\nipvs: {scheduler: lc}");
