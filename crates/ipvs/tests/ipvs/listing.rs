@@ -31,6 +31,19 @@ fn an_example_in_ipv6() {
     }
 }
 
+/// The node has these addresses for itself only: it must not answer for them on any network.
+#[test]
+fn the_device_is_down_and_answers_no_arp() {
+    in_namespace(|| {
+        let _ipvs = loaded(Family::Ipv4, &example(Family::Ipv4));
+        let line = run("ip", "-oneline link show dev kube-ipvs0");
+        let flags = line.split(['<', '>']).nth(1).unwrap();
+        let flags: Vec<&str> = flags.split(',').collect();
+        assert!(flags.contains(&"NOARP") && !flags.contains(&"UP"), "{line}");
+        assert!(line.contains(" state DOWN "), "{line}");
+    });
+}
+
 #[test]
 fn the_rules() {
     let rules = in_namespace(|| {
