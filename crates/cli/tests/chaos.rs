@@ -322,9 +322,10 @@ fn stop(load: Vec<(&'static str, Traffic)>) -> Vec<(&'static str, TrafficReport)
     reports
 }
 
-/// Returns the number of connections, streams and datagrams that were lost. UDP flows may move to another endpoint.
+/// Returns the number of connections, streams and datagrams that were lost, and of UDP flows that moved to another endpoint:
+/// the Services of the load keep theirs.
 const fn lost(report: &TrafficReport) -> u64 {
-    report.connections_failed + report.streams_broken + report.udp_lost
+    report.connections_failed + report.streams_broken + report.udp_lost + report.udp_moved
 }
 
 fn run(program: &str, arguments: &[&str]) {
