@@ -359,17 +359,18 @@ fn ignore_local_drop(sent: Result<usize, Errno>) -> Result<(), Errno> {
     }
 }
 
+/// Reads the answer. An answer that came before an error counts: `recv` returns the error after the data.
 fn read_tcp(fd: &OwnedFd, read: &mut Vec<u8>) -> Option<ProbeResult> {
-    if let Ok(Err(errno)) | Err(errno) = sockopt::socket_error(fd) {
-        return Some(classify(errno));
-    }
     let mut buffer = [0; 256];
     loop {
         match recv(fd, &mut buffer, RecvFlags::DONTWAIT) {
             Ok((_, 0)) => return Some(ProbeResult::Unrecognised),
             Ok((_, length)) => read.extend(buffer.iter().take(length)),
             // Still connecting, or no data yet.
-            Err(Errno::AGAIN | Errno::NOTCONN) => return None,
+            Err(Errno::AGAIN | Errno::NOTCONN) => {
+                let (Ok(Err(errno)) | Err(errno)) = sockopt::socket_error(fd) else { return None };
+                return Some(classify(errno));
+            }
             Err(errno) => return Some(classify(errno)),
         }
         if read.contains(&b'\n') || read.len() > PACKET_BYTES {
@@ -403,5 +404,28 @@ fn classify(errno: Errno) -> ProbeResult {
         }
         Errno::TIMEDOUT | Errno::PERM => ProbeResult::TimedOut,
         errno => ProbeResult::Failed(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_that_a_reset_follows_counts() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let client = OwnedFd::from(TcpStream::connect(at).unwrap());
+        let (mut server, seen_source) = listener.accept().unwrap();
+        server.write_all(format!("{}\n", socket::answer(at, seen_source)).as_bytes()).unwrap();
+        // Closing then resets.
+        sockopt::set_socket_linger(&server, Some(Duration::ZERO)).unwrap();
+        drop(server);
+        let reached = ProbeResult::Reached(Reached { backend: at, seen_source });
+        assert_eq!(read_tcp(&client, &mut Vec::new()), Some(reached));
+        assert_eq!(read_tcp(&client, &mut Vec::new()), Some(ProbeResult::Failed(Errno::CONNRESET)));
     }
 }

@@ -75,7 +75,8 @@ impl Default for TrafficPlan {
 pub struct TrafficReport {
     /// New connections that were answered.
     pub connections_ok: u64,
-    /// New connections that were refused, reset or not answered within three seconds (longer where everything is emulated).
+    /// New connections that were refused, reset or not answered within three seconds (longer where everything is emulated). A
+    /// connection that is reset after its answer has not failed: only streams last longer.
     pub connections_failed: u64,
     /// Streams that were opened.
     pub streams: u64,
