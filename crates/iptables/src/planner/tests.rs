@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
 use portolan_model::{
-    ExternalPolicy, Family, Frontend, InternalPolicy, LocalDetector, NodePortAddresses, Protocol,
+    ExternalPolicy, Family, Forwarding, Frontend, InternalPolicy, LocalDetector, NodePortAddresses, Protocol,
 };
 use proptest::prelude::*;
 
@@ -189,6 +189,56 @@ fn probabilities_have_ten_decimals() {
     );
     let order = text.find("10.180.2.10:80").unwrap() < text.find("10.180.2.2:80").unwrap();
     assert!(order, "endpoints are sorted as text");
+}
+
+/// Rules are tried one after the other, so a rule's chance is its probability times that of reaching it. Ten decimals, and the
+/// kernel's 31 bits, change it by less than one in a billion.
+#[test]
+fn every_endpoint_has_the_same_chance() {
+    for count in 2..=100 {
+        let places: Vec<String> = (0..count).map(|host| format!("10.180.2.{host}:80")).collect();
+        let places: Vec<&str> = places.iter().map(String::as_str).collect();
+        let forwarding = Forwarding {
+            frontends: Box::new([Frontend::ClusterIp(ip("172.30.10.9"), 80), Frontend::NodePort(30080)]),
+            external_policy: ExternalPolicy::Local,
+            local: example::backends(&places),
+            affinity: (count % 2 == 0).then_some(600),
+            ..cluster_ip("172.30.10.9", 80, &places)
+        };
+        let text = load(&mut planner(Family::Ipv4, &[put("many", "", forwarding)]));
+        for kind in ["KUBE-SVC-", "KUBE-SVL-"] {
+            let rules = text.lines().filter_map(|line| line.strip_prefix("-A ")).filter_map(|line| {
+                let (chain, rule) = line.split_once(' ')?;
+                let chooses = rule.contains(" -j KUBE-SEP-") && !rule.contains("--rcheck");
+                (chain.starts_with(kind) && chooses).then_some(rule)
+            });
+            let written: Vec<String> = rules.map(str::to_owned).collect();
+            let stored: Vec<String> =
+                written.iter().map(|rule| crate::saved::saved(Family::Ipv4, rule)).collect();
+            for rules in [written, stored] {
+                let chances = chances(&rules);
+                let same = 1.0 / f64::from(count);
+                let differs = |chance: &f64| (chance - same).abs() > 1e-9;
+                assert!(
+                    chances.len() == places.len() && !chances.iter().any(differs),
+                    "{count}: {chances:?}"
+                );
+            }
+        }
+    }
+}
+
+/// Returns the chance of each rule that a packet leaves the chain by it. The last rule takes all that are left.
+fn chances(rules: &[String]) -> Vec<f64> {
+    let mut left = 1.0;
+    let chance = |rule: &String| {
+        let mut words = rule.split_whitespace().skip_while(|word| *word != "--probability");
+        let probability = words.nth(1).map_or(1.0, |word| word.parse().unwrap());
+        let taken = left * probability;
+        left -= taken;
+        taken
+    };
+    rules.iter().map(chance).collect()
 }
 
 #[test]
