@@ -16,6 +16,8 @@
 mod disk;
 mod entry;
 mod file;
+#[cfg(test)]
+mod journal;
 mod queue;
 mod space;
 mod writer;

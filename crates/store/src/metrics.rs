@@ -58,6 +58,12 @@ impl Counters {
         counter.fetch_add(1, Relaxed);
     }
 
+    /// Returns the number of transactions that were carried out.
+    #[cfg(test)]
+    pub(crate) fn committed(&self) -> u64 {
+        self.committed.load(Relaxed)
+    }
+
     pub(crate) fn group(&self, size: usize) {
         let class = GROUP_SIZE_BOUNDS.partition_point(|bound| *bound < size as u64);
         if let Some(counter) = self.group_sizes.get(class) {

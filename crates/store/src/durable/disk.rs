@@ -1,9 +1,11 @@
-//! The file under the database: plain reads and writes. Measures each fsync and notes failed syncs and a full disk.
+//! The disk under the data folder: plain reads and writes. Measures each fsync of the database and notes failed syncs and
+//! a full disk.
 
 use std::{
-    fs::File,
-    io::Result,
-    os::unix::fs::FileExt,
+    fs::{self, File, OpenOptions},
+    io::{self, Result},
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -13,19 +15,27 @@ use std::{
 
 use redb::StorageBackend;
 
+#[cfg(test)]
+use super::journal::{Journal, What};
 use super::space::is_full;
 use crate::metrics::Counters;
+
+/// The disk of one data folder. Whatever has to survive a loss of power is written through it.
+#[derive(Debug, Clone)]
+pub(super) struct Medium {
+    counters: Arc<Counters>,
+    /// Set when a sync fails.
+    unsynced: Arc<AtomicBool>,
+    /// Set when a write or a sync fails because the disk is full.
+    overflowed: Arc<AtomicBool>,
+    faults: Faults,
+}
 
 /// The file as the database accesses it.
 #[derive(Debug)]
 pub(super) struct Disk {
-    pub(super) file: File,
-    pub(super) counters: Arc<Counters>,
-    /// Set when a sync fails.
-    pub(super) unsynced: Arc<AtomicBool>,
-    /// Set when a write or a sync fails because the disk is full.
-    pub(super) overflowed: Arc<AtomicBool>,
-    pub(super) faults: Faults,
+    file: File,
+    medium: Medium,
 }
 
 /// Faults that tests inject.
@@ -44,13 +54,21 @@ pub(super) struct Faults {
     /// While a test holds this lock, no sync completes.
     #[cfg(test)]
     pub(super) gate: Arc<std::sync::Mutex<()>>,
+    /// The next sync fails.
+    #[cfg(test)]
+    pub(super) one_sync: Arc<AtomicBool>,
+    /// Everything that was asked of the disk.
+    #[cfg(test)]
+    pub(super) journal: Journal,
 }
+
+/// `EIO`
+#[cfg(test)]
+const BROKEN: i32 = 5;
 
 #[cfg(test)]
 impl Faults {
     fn on_write(&self) -> Result<()> {
-        /// `EIO`
-        const BROKEN: i32 = 5;
         if self.broken.load(SeqCst) {
             self.failed.fetch_add(1, SeqCst);
             return Err(std::io::Error::from_raw_os_error(BROKEN));
@@ -60,6 +78,9 @@ impl Faults {
 
     fn on_sync(&self) -> Result<()> {
         drop(self.gate.lock());
+        if self.one_sync.swap(false, SeqCst) {
+            return Err(std::io::Error::from_raw_os_error(BROKEN));
+        }
         fail_if(&self.syncs)
     }
 }
@@ -85,6 +106,98 @@ impl Faults {
     }
 }
 
+impl Medium {
+    pub(super) fn new(counters: Arc<Counters>, faults: Faults) -> Self {
+        Self { counters, unsynced: Arc::default(), overflowed: Arc::default(), faults }
+    }
+
+    /// Returns true if a sync has failed. What the kernel could not write then is not written by a later sync.
+    pub(super) fn is_unsynced(&self) -> bool {
+        self.unsynced.load(SeqCst)
+    }
+
+    /// Returns true if a write or a sync found the disk full since the last call.
+    pub(super) fn takes_overflow(&self) -> bool {
+        self.overflowed.swap(false, SeqCst)
+    }
+
+    /// Opens an existing file.
+    pub(super) fn open(&self, path: &Path) -> Result<File> {
+        let file = private_file().open(path)?;
+        #[cfg(test)]
+        self.note(&file, |file| What::Opened(content(file)));
+        Ok(file)
+    }
+
+    /// Creates a file, or empties it.
+    pub(super) fn create(&self, path: &Path) -> Result<File> {
+        let file = private_file().create(true).truncate(true).open(path)?;
+        #[cfg(test)]
+        self.note(&file, |_| What::Created);
+        Ok(file)
+    }
+
+    /// Returns a file as the database accesses it.
+    pub(super) fn disk(&self, file: File) -> Disk {
+        Disk { file, medium: self.clone() }
+    }
+
+    /// Replaces a file by a durable copy of itself, which has the name `new` until it is complete.
+    pub(super) fn rewrite(&self, path: &Path, new: &Path) -> Result<()> {
+        let mut file = self.create(new)?;
+        io::copy(&mut File::open(path)?, &mut file)?;
+        #[cfg(test)]
+        self.note(&file, |file| What::Wrote(0, content(file)));
+        file.sync_all()?;
+        #[cfg(test)]
+        self.note(&file, |_| What::Synced);
+        self.rename(new, path)?;
+        self.unsynced.store(false, SeqCst);
+        Ok(())
+    }
+
+    /// Renames a file within its folder, durably.
+    pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        fs::rename(from, to)?;
+        #[cfg(test)]
+        self.note(&File::open(to)?, |_| What::Renamed);
+        let folder = to.parent().unwrap_or(Path::new("."));
+        let folder = File::open(folder)?;
+        folder.sync_all()?;
+        #[cfg(test)]
+        self.note(&folder, |_| What::FolderSynced);
+        Ok(())
+    }
+
+    /// Notes a full disk at the first error, because the database may report a later error in its place.
+    fn noting(&self, done: Result<()>) -> Result<()> {
+        done.inspect_err(|error| {
+            if is_full(error) {
+                self.overflowed.store(true, SeqCst);
+            }
+        })
+    }
+
+    #[cfg(test)]
+    fn note(&self, file: &File, what: impl FnOnce(&File) -> What) {
+        self.faults.journal.note(&self.counters, file, what);
+    }
+}
+
+#[cfg(test)]
+fn content(mut file: &File) -> Vec<u8> {
+    let mut content = Vec::new();
+    io::Seek::rewind(&mut file).and_then(|()| io::Read::read_to_end(&mut file, &mut content)).unwrap();
+    content
+}
+
+/// Returns options for a file that only its owner can access.
+pub(super) fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600);
+    options
+}
+
 impl StorageBackend for Disk {
     fn len(&self) -> Result<u64> {
         self.file.metadata().map(|metadata| metadata.len())
@@ -95,30 +208,29 @@ impl StorageBackend for Disk {
     }
 
     fn set_len(&self, length: u64) -> Result<()> {
-        let done = self.faults.on_write().and_then(|()| self.file.set_len(length));
-        self.noting(done)
+        let done = self.medium.faults.on_write().and_then(|()| self.file.set_len(length));
+        #[cfg(test)]
+        if done.is_ok() {
+            self.medium.note(&self.file, |_| What::Length(length));
+        }
+        self.medium.noting(done)
     }
 
     fn sync_data(&self) -> Result<()> {
         let started = Instant::now();
-        let synced = self.file.sync_data().and_then(|()| self.faults.on_sync());
-        self.counters.sync(started.elapsed());
-        self.noting(synced.inspect_err(|_| self.unsynced.store(true, SeqCst)))
+        let synced = self.file.sync_data().and_then(|()| self.medium.faults.on_sync());
+        self.medium.counters.sync(started.elapsed());
+        #[cfg(test)]
+        self.medium.note(&self.file, |_| if synced.is_ok() { What::Synced } else { What::SyncFailed });
+        self.medium.noting(synced.inspect_err(|_| self.medium.unsynced.store(true, SeqCst)))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
-        let done = self.faults.on_write().and_then(|()| self.file.write_all_at(data, offset));
-        self.noting(done)
-    }
-}
-
-impl Disk {
-    /// Notes a full disk at the first error, because the database may report a later error in its place.
-    fn noting(&self, done: Result<()>) -> Result<()> {
-        done.inspect_err(|error| {
-            if is_full(error) {
-                self.overflowed.store(true, SeqCst);
-            }
-        })
+        let done = self.medium.faults.on_write().and_then(|()| self.file.write_all_at(data, offset));
+        #[cfg(test)]
+        if done.is_ok() {
+            self.medium.note(&self.file, |_| What::Wrote(offset, data.into()));
+        }
+        self.medium.noting(done)
     }
 }

@@ -14,21 +14,18 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    fs::{self, DirBuilder, File, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
+    sync::Arc,
 };
 
 use portolan_schema::Resource;
 use redb::{Builder, Database, DatabaseError, Durability, ReadableDatabase, TableDefinition};
 
 use super::{
-    disk::{Disk, Faults},
+    disk::{Faults, Medium, private_file},
     entry::{self, Entry},
 };
 use crate::{
@@ -61,10 +58,7 @@ const CACHE_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
-    counters: Arc<Counters>,
-    unsynced: Arc<AtomicBool>,
-    overflowed: Arc<AtomicBool>,
-    faults: Faults,
+    medium: Medium,
     /// The lock file. The kernel releases the lock when the file is closed, however the process ends.
     _lock: File,
 }
@@ -101,8 +95,7 @@ impl Folder {
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => return Err(OpenError::Io { path: lock_path, source }),
         }
-        let (unsynced, overflowed) = (Arc::default(), Arc::default());
-        Ok(Self { path: path.to_owned(), counters, unsynced, overflowed, faults, _lock: lock })
+        Ok(Self { path: path.to_owned(), medium: Medium::new(counters, faults), _lock: lock })
     }
 
     /// Returns the path of the folder.
@@ -117,7 +110,7 @@ impl Folder {
 
     /// Returns true if a write or a sync found the disk full since the last call.
     pub(super) fn takes_overflow(&self) -> bool {
-        self.overflowed.swap(false, SeqCst)
+        self.medium.takes_overflow()
     }
 
     /// Opens the database. If there is no file, first creates an empty database whose last revision is `first`.
@@ -132,12 +125,12 @@ impl Folder {
 
     /// Opens the database. If a sync has failed, first replaces the file by a copy of itself.
     pub(super) fn open(&self) -> Result<Database, OpenError> {
-        if self.unsynced.load(SeqCst) {
-            self.rewrite()?;
-        }
         let path = self.path.join(FILE_NAME);
-        let file =
-            private_file().open(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
+        if self.medium.is_unsynced() {
+            let new = self.path.join(NEW_FILE_NAME);
+            self.medium.rewrite(&path, &new).map_err(|source| OpenError::Io { path: new, source })?;
+        }
+        let file = self.medium.open(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
         // redb would initialize an empty file as a new database.
         if file.metadata().is_ok_and(|metadata| metadata.len() == 0) {
             return Err(OpenError::Corrupt { path, reason: "the file is empty".into() });
@@ -150,42 +143,19 @@ impl Folder {
     fn create(&self, first: u64) -> Result<(), OpenError> {
         let (new, path) = (self.path.join(NEW_FILE_NAME), self.path.join(FILE_NAME));
         let failed = |source| OpenError::Io { path: new.clone(), source };
-        let file = private_file().create(true).truncate(true).open(&new).map_err(failed)?;
+        let file = self.medium.create(&new).map_err(failed)?;
         let database = self.database(file).map_err(|error| self.explain(error))?;
         write_first(&database, first).map_err(|error| self.explain(error))?;
         database.close().map_err(|error| self.explain(error))?;
-        self.rename(&new, &path).map_err(failed)
-    }
-
-    /// Replaces the file by a copy of itself. After a failed sync the kernel counts the pages that it could not write
-    /// as written, so no later sync would write them.
-    fn rewrite(&self) -> Result<(), OpenError> {
-        let (new, path) = (self.path.join(NEW_FILE_NAME), self.path.join(FILE_NAME));
-        let copy = || {
-            let mut file = private_file().create(true).truncate(true).open(&new)?;
-            io::copy(&mut File::open(&path)?, &mut file)?;
-            file.sync_all()?;
-            self.rename(&new, &path)
-        };
-        copy().map_err(|source| OpenError::Io { path: new.clone(), source })?;
-        self.unsynced.store(false, SeqCst);
-        Ok(())
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)?;
-        File::open(&self.path)?.sync_all()
+        self.medium.rename(&new, &path).map_err(failed)
     }
 
     fn database(&self, file: File) -> Result<Database, DatabaseError> {
-        let (counters, unsynced) = (Arc::clone(&self.counters), Arc::clone(&self.unsynced));
-        let overflowed = Arc::clone(&self.overflowed);
-        let disk = Disk { file, counters, unsynced, overflowed, faults: self.faults.clone() };
         // Everything is read at the start anyway. The integrity check detects a file that the disk has damaged since
         // it was written.
         let mut builder = Builder::new();
         builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
-        builder.create_with_backend(disk)
+        builder.create_with_backend(self.medium.disk(file))
     }
 
     /// Converts an error of the database into the reason why the file could not be opened or read.
@@ -334,10 +304,4 @@ fn write_first(database: &Database, revision: u64) -> Result<(), redb::Error> {
 
 fn history_name(resource: Resource) -> String {
     format!("history/{}", stored_name(resource))
-}
-
-fn private_file() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o600);
-    options
 }

@@ -103,6 +103,12 @@ impl Queue {
         }
     }
 
+    /// Returns the last revision that was assigned.
+    #[cfg(test)]
+    pub(super) fn last_revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Sets whether the disk is full.
     pub(super) fn set_full(&mut self, is_full: bool) {
         self.is_full = is_full;
