@@ -18,6 +18,8 @@ mod entry;
 mod file;
 #[cfg(test)]
 mod journal;
+pub mod offline;
+mod pages;
 mod queue;
 mod space;
 mod writer;

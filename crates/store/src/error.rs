@@ -20,8 +20,8 @@ pub enum OpenError {
     InUse(PathBuf),
     /// The file is damaged or was not written by a store. It is left as it is.
     #[error(
-        "{} cannot be read as a store: {reason}. It was left as it is: put a backup in its place, or move it away to \
-         start without objects",
+        "{} cannot be read as a store: {reason}. It was left as it is: move it away, and restore a backup or start \
+         without objects",
         .path.display()
     )]
     Corrupt {
@@ -30,6 +30,23 @@ pub enum OpenError {
         /// What is wrong with it.
         reason: String,
     },
+    /// A backup cannot be read or written.
+    #[error("the backup {}: {source}", .path.display())]
+    Backup {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// There is a store already.
+    #[error("{} exists: nothing is restored over a store; move it away, or give another data folder", .0.display())]
+    Exists(PathBuf),
+    /// There is no store to read.
+    #[error("there is no {}", .0.display())]
+    Missing(PathBuf),
+    /// The file changes whenever it is read.
+    #[error("{} is written to all the time; try again, or stop the server for that long", .0.display())]
+    Busy(PathBuf),
     /// The state was written by a newer version.
     #[error(
         "{place} has format {found}, this version knows formats up to {known}; run the version that wrote it, or a \

@@ -34,7 +34,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 
 pub use self::{
-    durable::DurableStore,
+    durable::{DurableStore, offline},
     error::OpenError,
     etcd::{Credentials, EtcdOptions, EtcdStore, EtcdTls},
     memory::MemoryStore,

@@ -64,6 +64,11 @@ impl Tables {
         self.table(resource).map_or(0, |table| table.objects.len())
     }
 
+    /// Returns the number of objects of all resources.
+    pub(crate) fn total(&self) -> usize {
+        self.resources.iter().map(|table| table.objects.len()).sum()
+    }
+
     /// Sets the revision after which the history of a resource begins. Must be called before anything is loaded or
     /// applied.
     pub(crate) fn begin_history(&mut self, resource: Resource, revision: u64) {

@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Result},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown},
     path::Path,
     sync::{
         Arc,
@@ -132,6 +132,7 @@ impl Medium {
     /// Creates a file, or empties it.
     pub(super) fn create(&self, path: &Path) -> Result<File> {
         let file = private_file().create(true).truncate(true).open(path)?;
+        inherit_owner(&file, path);
         #[cfg(test)]
         self.note(&file, |_| What::Created);
         Ok(file)
@@ -189,6 +190,15 @@ fn content(mut file: &File) -> Vec<u8> {
     let mut content = Vec::new();
     io::Seek::rewind(&mut file).and_then(|()| io::Read::read_to_end(&mut file, &mut content)).unwrap();
     content
+}
+
+/// Gives a file that root has created to the owner of its folder, because the server may run as that user.
+pub(super) fn inherit_owner(file: &File, path: &Path) {
+    let Some(Ok(folder)) = path.parent().map(fs::metadata) else { return };
+    if folder.uid() != 0 && file.metadata().is_ok_and(|found| found.uid() == 0) {
+        // Without the permission the server says that it cannot open the file.
+        let _ = fchown(file, Some(folder.uid()), Some(folder.gid()));
+    }
 }
 
 /// Returns options for a file that only its owner can access.

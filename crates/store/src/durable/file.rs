@@ -6,6 +6,7 @@
 //! | `numbers` | `format` | the version of this layout |
 //! | | `revision` | the last revision |
 //! | | `created` | the revision at which the store was created |
+//! | | `objects`, `objects-at` | how many objects there are, and the last revision when they were counted |
 //! | | `history/RESOURCE` | the revision after which the resource's history begins |
 //!
 //! The log is the state: read in order, its entries give the objects and the history. When the history drops a
@@ -13,7 +14,7 @@
 //! removed, too. New entries are always appended at the end, so a group of them fills few pages.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     fs::{self, DirBuilder, File, TryLockError},
     io,
     os::unix::fs::DirBuilderExt,
@@ -22,10 +23,10 @@ use std::{
 };
 
 use portolan_schema::Resource;
-use redb::{Builder, Database, DatabaseError, Durability, ReadableDatabase, TableDefinition};
+use redb::{Builder, Database, DatabaseError, Durability, ReadableDatabase, StorageBackend, TableDefinition};
 
 use super::{
-    disk::{Faults, Medium, private_file},
+    disk::{Faults, Medium, inherit_owner, private_file},
     entry::{self, Entry},
 };
 use crate::{
@@ -42,11 +43,16 @@ const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const FORMAT: &str = "format";
 const REVISION: &str = "revision";
 const CREATED: &str = "created";
+const OBJECTS: &str = "objects";
+const OBJECTS_AT: &str = "objects-at";
 
 /// The newest layout that this version can read.
 pub(super) const KNOWN_FORMAT: u64 = 1;
 
-const FILE_NAME: &str = "objects.redb";
+pub(super) const FILE_NAME: &str = "objects.redb";
+/// Number of objects of a new file that are written in one database transaction.
+const CREATE_CHUNK: usize = 4096;
+
 const NEW_FILE_NAME: &str = "objects.redb.new";
 const LOCK_NAME: &str = "lock";
 
@@ -90,6 +96,7 @@ impl Folder {
         let lock_path = path.join(LOCK_NAME);
         let lock =
             private_file().create(true).truncate(false).open(&lock_path).map_err(failed(&lock_path))?;
+        inherit_owner(&lock, &lock_path);
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(path.to_owned())),
@@ -138,74 +145,108 @@ impl Folder {
         self.database(file).map_err(|error| self.explain(error))
     }
 
+    /// Creates an empty database whose last revision is `first`.
+    fn create(&self, first: u64) -> Result<(), OpenError> {
+        self.create_with(first, &[])
+    }
+
+    /// Creates the file if there is none, with objects that have the revisions before `first`, which is the last revision.
+    /// The history begins after it.
+    pub(super) fn create_from(&self, first: u64, objects: &[Write]) -> Result<(), OpenError> {
+        let path = self.path.join(FILE_NAME);
+        match path.try_exists() {
+            Ok(false) => self.create_with(first, objects),
+            Ok(true) => Err(OpenError::Exists(path)),
+            Err(source) => Err(OpenError::Io { path, source }),
+        }
+    }
+
     /// Creates the file under another name and renames it when it is complete, so a crash in between leaves no
     /// partial file.
-    fn create(&self, first: u64) -> Result<(), OpenError> {
+    fn create_with(&self, first: u64, objects: &[Write]) -> Result<(), OpenError> {
         let (new, path) = (self.path.join(NEW_FILE_NAME), self.path.join(FILE_NAME));
         let failed = |source| OpenError::Io { path: new.clone(), source };
         let file = self.medium.create(&new).map_err(failed)?;
         let database = self.database(file).map_err(|error| self.explain(error))?;
         write_first(&database, first).map_err(|error| self.explain(error))?;
+        let numbers = Numbers { revision: first, objects: objects.len() as u64 };
+        for part in objects.chunks(CREATE_CHUNK) {
+            write(&database, part, numbers, (&Forget::default(), 0)).map_err(|error| self.explain(error))?;
+        }
         database.close().map_err(|error| self.explain(error))?;
         self.medium.rename(&new, &path).map_err(failed)
     }
 
     fn database(&self, file: File) -> Result<Database, DatabaseError> {
-        // Everything is read at the start anyway. The integrity check detects a file that the disk has damaged since
-        // it was written.
-        let mut builder = Builder::new();
-        builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
-        builder.create_with_backend(self.medium.disk(file))
+        database(self.medium.disk(file))
     }
 
     /// Converts an error of the database into the reason why the file could not be opened or read.
     pub(super) fn explain(&self, error: impl Into<redb::Error>) -> OpenError {
-        let path = self.path.join(FILE_NAME);
-        match error.into() {
-            redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
-                OpenError::Io { path, source }
-            }
-            error => OpenError::Corrupt { path, reason: error.to_string() },
-        }
-    }
-
-    fn corrupt(&self, reason: String) -> OpenError {
-        OpenError::Corrupt { path: self.path.join(FILE_NAME), reason }
+        explain(&self.path.join(FILE_NAME), error)
     }
 
     /// Reads all objects and the history. Also returns the updates for changes that exceed `limits`.
     pub(super) fn load(&self, database: &Database, limits: History) -> Result<(Tables, Forget), OpenError> {
-        let read = database.begin_read().map_err(|error| self.explain(error))?;
-        let numbers = read.open_table(NUMBERS).map_err(|error| self.explain(error))?;
-        let number = |name: &str| {
-            let found = numbers.get(name).map_err(|error| self.explain(error))?;
-            Ok::<_, OpenError>(found.map(|number| number.value()))
-        };
-        let needed = |name: &str| number(name)?.ok_or_else(|| self.corrupt(format!("it has no {name}")));
-        let format = needed(FORMAT)?;
-        if format > KNOWN_FORMAT {
-            let place = self.path.join(FILE_NAME).display().to_string();
-            return Err(OpenError::Newer { place, found: format, known: KNOWN_FORMAT });
-        }
-        let created = needed(CREATED)?;
-        let mut tables = Tables::new(limits, created);
-        for resource in Resource::ALL {
-            tables.begin_history(resource, number(&history_name(resource))?.unwrap_or(created));
-        }
-        let mut dropped = Vec::new();
-        let log = read.open_table(LOG).map_err(|error| self.explain(error))?;
-        for item in log.range::<u64>(..).map_err(|error| self.explain(error))? {
-            let (revision, entry) = item.map_err(|error| self.explain(error))?;
-            let revision = revision.value();
-            let entry = entry::decode(entry.value())
-                .map_err(|reason| self.corrupt(format!("the entry of revision {revision}: {reason}")))?;
-            restore(&mut tables, revision, entry, &mut dropped);
-        }
-        tables.complete(needed(REVISION)?);
-        let mut forget = Forget::default();
-        forget.add(&dropped);
-        Ok((tables, forget))
+        load(&self.path.join(FILE_NAME), database, limits)
     }
+}
+
+/// Opens a database and checks every page of it.
+pub(super) fn database(backend: impl StorageBackend) -> Result<Database, DatabaseError> {
+    // Everything is read at the start anyway. The integrity check detects a file that the disk has damaged since it was
+    // written.
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
+    builder.create_with_backend(backend)
+}
+
+/// Converts an error of a database into the reason why its file could not be opened or read.
+pub(super) fn explain(path: &Path, error: impl Into<redb::Error>) -> OpenError {
+    let path = path.to_owned();
+    match error.into() {
+        redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
+            OpenError::Io { path, source }
+        }
+        error => OpenError::Corrupt { path, reason: error.to_string() },
+    }
+}
+
+/// Reads all objects and the history of a database, whose file is `path`. Also returns the updates for changes that
+/// exceed `limits`.
+pub(super) fn load(path: &Path, database: &Database, limits: History) -> Result<(Tables, Forget), OpenError> {
+    let explain = |error: redb::Error| explain(path, error);
+    let corrupt = |reason: String| OpenError::Corrupt { path: path.to_owned(), reason };
+    let read = database.begin_read().map_err(|error| explain(error.into()))?;
+    let numbers = read.open_table(NUMBERS).map_err(|error| explain(error.into()))?;
+    let number = |name: &str| {
+        let found = numbers.get(name).map_err(|error| explain(error.into()))?;
+        Ok::<_, OpenError>(found.map(|number| number.value()))
+    };
+    let needed = |name: &str| number(name)?.ok_or_else(|| corrupt(format!("it has no {name}")));
+    let format = needed(FORMAT)?;
+    if format > KNOWN_FORMAT {
+        let place = path.display().to_string();
+        return Err(OpenError::Newer { place, found: format, known: KNOWN_FORMAT });
+    }
+    let created = needed(CREATED)?;
+    let mut tables = Tables::new(limits, created);
+    for resource in Resource::ALL {
+        tables.begin_history(resource, number(&history_name(resource))?.unwrap_or(created));
+    }
+    let mut dropped = Vec::new();
+    let log = read.open_table(LOG).map_err(|error| explain(error.into()))?;
+    for item in log.range::<u64>(..).map_err(|error| explain(error.into()))? {
+        let (revision, entry) = item.map_err(|error| explain(error.into()))?;
+        let revision = revision.value();
+        let entry = entry::decode(entry.value())
+            .map_err(|reason| corrupt(format!("the entry of revision {revision}: {reason}")))?;
+        restore(&mut tables, revision, entry, &mut dropped);
+    }
+    tables.complete(needed(REVISION)?);
+    let mut forget = Forget::default();
+    forget.add(&dropped);
+    Ok((tables, forget))
 }
 
 /// Applies one entry of the log to the tables.
@@ -252,11 +293,20 @@ impl Forget {
     }
 }
 
+/// What the file says of itself after a write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Numbers {
+    /// The last revision.
+    pub(super) revision: u64,
+    /// How many objects there are.
+    pub(super) objects: u64,
+}
+
 /// Writes a group of changes and the first `count` updates of `forget`, durably.
 pub(super) fn write(
     database: &Database,
     writes: &[Write],
-    revision: u64,
+    Numbers { revision, objects }: Numbers,
     (forget, count): (&Forget, usize),
 ) -> Result<(), redb::Error> {
     let mut transaction = database.begin_write()?;
@@ -279,7 +329,9 @@ pub(super) fn write(
         for (resource, begin) in history {
             numbers.insert(history_name(resource).as_str(), begin)?;
         }
-        numbers.insert(REVISION, revision)?;
+        for (name, value) in [(REVISION, revision), (OBJECTS, objects), (OBJECTS_AT, revision)] {
+            numbers.insert(name, value)?;
+        }
     }
     Ok(transaction.commit()?)
 }
@@ -290,12 +342,21 @@ pub(super) fn last_revision(database: &Database) -> Result<Option<u64>, redb::Er
     Ok(redb::ReadableTable::get(&numbers, REVISION)?.map(|number| number.value()))
 }
 
+/// Returns the last revision and the number of objects at it, of the numbers of a file by their names. Without the number
+/// of objects if a version that does not count them wrote last.
+pub(super) fn counted(numbers: &HashMap<&str, u64>) -> Option<(u64, Option<u64>)> {
+    let revision = *numbers.get(REVISION)?;
+    let is_current = numbers.get(OBJECTS_AT) == Some(&revision);
+    Some((revision, numbers.get(OBJECTS).copied().filter(|_| is_current)))
+}
+
 fn write_first(database: &Database, revision: u64) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         transaction.open_table(LOG)?;
         let mut numbers = transaction.open_table(NUMBERS)?;
-        for (name, value) in [(FORMAT, KNOWN_FORMAT), (REVISION, revision), (CREATED, revision)] {
+        let first = [(FORMAT, KNOWN_FORMAT), (REVISION, revision), (CREATED, revision)];
+        for (name, value) in first.into_iter().chain([(OBJECTS, 0), (OBJECTS_AT, revision)]) {
             numbers.insert(name, value)?;
         }
     }

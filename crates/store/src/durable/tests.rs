@@ -12,6 +12,7 @@ use super::*;
 use crate::{Draft, Step};
 
 mod earlier;
+mod offline;
 mod power;
 
 const NODE: Resource = Resource::Node;

@@ -21,7 +21,7 @@ use tracing::{debug, error, info};
 
 use super::{
     Shared,
-    file::{self, Folder, Forget},
+    file::{self, Folder, Forget, Numbers},
     queue::{Answer, Group, Settled},
     space::{Gain, Shorten, Space},
 };
@@ -143,7 +143,8 @@ impl Writer {
         }
         let State::Open(database) = &self.file else { return };
         self.forgetting = if self.space.is_full { FORGET_WHEN_FULL } else { usize::MAX };
-        match file::write(database, &group.writes, revision, (&self.forget, self.forgetting)) {
+        let numbers = self.numbers(revision, &group.writes);
+        match file::write(database, &group.writes, numbers, (&self.forget, self.forgetting)) {
             Ok(()) => {
                 self.forgotten(self.forgetting);
                 self.shared.counters.group(group.size());
@@ -160,6 +161,18 @@ impl Writer {
                 self.failed(CANNOT_WRITE, group, &reason);
             }
         }
+    }
+
+    /// Returns what the file says of itself after these changes of the published state.
+    fn numbers(&self, revision: u64, writes: &[Write]) -> Numbers {
+        let published = self.shared.published.read().total() as u64;
+        let objects =
+            writes.iter().fold(published, |count, Write { change, .. }| match (&change.old, &change.new) {
+                (None, Some(_)) => count.saturating_add(1),
+                (Some(_), None) => count.saturating_sub(1),
+                _ => count,
+            });
+        Numbers { revision, objects }
     }
 
     /// Handles a failed write that leaves the state of the file unknown.
@@ -366,10 +379,11 @@ impl Writer {
             self.forget.add(&dropped);
         }
         let revision = self.shared.published.read().revision();
+        let numbers = self.numbers(revision, &[]);
         self.space.release();
         let State::Open(database) = &mut self.file else { return };
         while !self.forget.is_empty() {
-            if let Err(reason) = file::write(database, &[], revision, (&self.forget, FORGET_WHEN_FULL)) {
+            if let Err(reason) = file::write(database, &[], numbers, (&self.forget, FORGET_WHEN_FULL)) {
                 return self.doubt(CANNOT_SHORTEN, &reason);
             }
             self.forget.done(FORGET_WHEN_FULL);
@@ -400,7 +414,7 @@ impl Writer {
         }
         let revision = self.shared.published.read().revision();
         let State::Open(database) = &self.file else { return };
-        match file::write(database, &[], revision, (&self.forget, 0)) {
+        match file::write(database, &[], self.numbers(revision, &[]), (&self.forget, 0)) {
             Ok(()) => self.mended(),
             Err(reason) => self.doubt(CANNOT_WRITE, &reason),
         }

@@ -247,6 +247,33 @@ fn a_loss_of_power_at_any_write_loses_nothing_acknowledged() {
     );
 }
 
+#[test]
+fn a_loss_of_power_leaves_no_store_or_a_restored_one() {
+    let [dir, other] = [(), ()].map(|()| quick_folder());
+    let backup = other.path().join("backup");
+    let store = open(&dir);
+    let mut wanted = Wanted::default();
+    assert!(wanted.write(&store, &bursts(&mut Dice(3), 4)));
+    super::super::offline::backup(dir.path(), &backup).unwrap();
+    let faults = Faults::default();
+    faults.journal.start();
+    super::super::offline::restore_with(&backup, &other.path().join("new"), faults.clone()).unwrap();
+    let events = faults.journal.take();
+    let (mut platter, mut dice) = (Platter::default(), Dice(4));
+    for event in &events {
+        let left = platter.left(&mut dice);
+        if let Some(file) = &left.file {
+            let found = quick_folder();
+            fs::write(found.path().join("objects.redb"), file).unwrap();
+            let found = open(&found);
+            let count = |resource| wanted.now.keys().filter(|(of, _)| *of == resource).count();
+            assert!([NODE, SERVICE, SLICE].iter().all(|resource| found.count(*resource) == count(*resource)));
+        }
+        platter.apply(event, &mut dice);
+    }
+    assert!(platter.left(&mut dice).file.is_some());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     /// The same for any transactions, with fewer of them.

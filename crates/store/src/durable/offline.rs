@@ -1,0 +1,321 @@
+//! Work on the file of a store that this process does not open: check, backup, restoring, rescue.
+//!
+//! Nothing here writes to the file that it reads. The file is read into memory, where the database may repair itself. A
+//! server may be running: its file is read between two of its writes.
+
+use std::{
+    fs::{self, File, Metadata, OpenOptions},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::{Arc, PoisonError, RwLock},
+    thread,
+    time::{Duration, SystemTime},
+};
+
+use portolan_schema::Resource;
+use redb::StorageBackend;
+
+use super::{
+    disk::Faults,
+    file::{self, FILE_NAME, Folder},
+    pages,
+};
+use crate::{
+    Change, History, OpenError, Scope, StoredObject, memory::wall_clock, tables::Tables, transaction::Write,
+};
+
+/// How often the file is read, and the time between: for five seconds.
+const ATTEMPTS: usize = 500;
+const PAUSE: Duration = Duration::from_millis(10);
+/// Longest time between two different timestamps of a file: a tick of the kernel's clock, of at most 10 ms, and as much
+/// again.
+const TICK: Duration = Duration::from_millis(20);
+/// The same on file systems that store whole seconds.
+const COARSE_TICK: Duration = Duration::from_secs(2);
+/// A restored store begins this many revisions after its backup if the clock is behind the backup.
+const BUMP: u64 = 1_000_000_000;
+
+/// What a store contains.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    /// The store's file, or the backup.
+    pub path: PathBuf,
+    /// Size of the file in bytes.
+    pub bytes: u64,
+    /// The last revision.
+    pub revision: u64,
+    /// Number of objects of each stored resource.
+    pub objects: Vec<(Resource, usize)>,
+}
+
+/// What could be read of a store.
+#[derive(Debug)]
+pub struct Rescued {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it. `None` if it is whole.
+    pub damage: Option<String>,
+    /// The newest version of each object that can be read, except for those that are known to be deleted.
+    pub objects: Vec<(Resource, Arc<StoredObject>)>,
+    /// How many objects the store had. `None` if that cannot be read.
+    pub of: Option<u64>,
+}
+
+/// Checks the store in a data folder: every page and every object. Changes nothing.
+pub fn check(dir: &Path) -> Result<Summary, OpenError> {
+    let path = dir.join(FILE_NAME);
+    let image = read_still(&path)?;
+    let bytes = image.len() as u64;
+    load(&path, image).map(|(tables, _)| Summary::of(path, bytes, &tables))
+}
+
+/// Writes a copy of the store in a data folder into the new file `to`, which only its owner can read. The store may be in
+/// use: the copy contains every transaction that was completed before the call. It is complete and durable when this
+/// returns.
+pub fn backup(dir: &Path, to: &Path) -> Result<Summary, OpenError> {
+    let path = dir.join(FILE_NAME);
+    let (tables, image) = load(&path, read_still(&path)?)?;
+    let failed = |source| OpenError::Backup { path: to.to_owned(), source };
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(failed)?;
+    let written = file.write_all(&image).and_then(|()| file.sync_all()).and_then(|()| {
+        let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    });
+    if let Err(error) = written {
+        // The error of the write is reported; a partial copy is useless.
+        let _ = fs::remove_file(to);
+        return Err(failed(error));
+    }
+    Ok(Summary::of(to.to_owned(), image.len() as u64, &tables))
+}
+
+/// Creates the store of a data folder from a backup. Fails if there is a store already.
+///
+/// Every object gets a new revision, later than any that the store of the backup has assigned since. Watches from before
+/// are therefore expired and list again, and no client sees an older revision than it has seen.
+pub fn restore(from: &Path, dir: &Path) -> Result<Summary, OpenError> {
+    restore_with(from, dir, Faults::default())
+}
+
+pub(super) fn restore_with(from: &Path, dir: &Path, faults: Faults) -> Result<Summary, OpenError> {
+    let image = read_still(from).map_err(|error| match error {
+        OpenError::Io { path, source } => OpenError::Backup { path, source },
+        other => other,
+    })?;
+    let (tables, _) = load(from, image)?;
+    let folder = Folder::take(dir, Arc::default(), faults)?;
+    let mut objects = objects(&tables);
+    objects.sort_unstable_by_key(|(_, object)| object.revision());
+    let begin = first_revision(tables.revision(), wall_clock());
+    let writes: Vec<Write> = (begin..)
+        .zip(objects)
+        .map(|(before, (resource, object))| {
+            let change = Change { revision: before.saturating_add(1), old: None, new: Some(object) };
+            Write { resource, change }
+        })
+        .collect();
+    let last = writes.last().map_or(begin, |write| write.change.revision);
+    folder.create_from(last, &writes)?;
+    let (path, database) = (dir.join(FILE_NAME), folder.open()?);
+    let (tables, _) = folder.load(&database, History::default())?;
+    Ok(Summary::of(path, folder.file_bytes(), &tables))
+}
+
+/// Reads what can be read of the store in a data folder. Changes nothing.
+pub fn rescue(dir: &Path) -> Result<Rescued, OpenError> {
+    let path = dir.join(FILE_NAME);
+    let image = read_still(&path)?;
+    match load(&path, image.clone()) {
+        Ok((tables, _)) => {
+            let objects = objects(&tables);
+            Ok(Rescued { path, damage: None, of: Some(objects.len() as u64), objects })
+        }
+        Err(OpenError::Corrupt { reason, .. }) => {
+            let (objects, of) = pages::read(&image);
+            Ok(Rescued { path, damage: Some(reason), objects, of })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the revision after which a restored store begins. New stores begin at the wall clock, so it is later than what
+/// the store of the backup has assigned since.
+fn first_revision(of_backup: u64, now: u64) -> u64 {
+    if now > of_backup { now } else { of_backup.saturating_add(BUMP) }
+}
+
+impl Summary {
+    fn of(path: PathBuf, bytes: u64, tables: &Tables) -> Self {
+        let objects = stored().map(|resource| (resource, tables.count(resource))).collect();
+        Self { path, bytes, revision: tables.revision(), objects }
+    }
+}
+
+impl Rescued {
+    /// Returns one line: how much can be read.
+    pub fn count(&self) -> String {
+        match self.of {
+            Some(of) => format!("{} of {of} objects can be read", self.objects.len()),
+            None => format!("{} objects can be read; how many there were cannot", self.objects.len()),
+        }
+    }
+}
+
+/// Returns the resources under whose names objects are stored.
+fn stored() -> impl Iterator<Item = Resource> {
+    Resource::ALL.into_iter().filter(|resource| resource.is_stored() && resource.stored() == *resource)
+}
+
+fn objects(tables: &Tables) -> Vec<(Resource, Arc<StoredObject>)> {
+    let snapshot = |resource| tables.snapshot(resource, &Scope::default(), None);
+    let of = |resource| snapshot(resource).map_or_else(|_| Vec::new(), |snapshot| snapshot.objects);
+    stored().flat_map(|resource| of(resource).into_iter().map(move |object| (resource, object))).collect()
+}
+
+/// Reads the content of a database file. Also returns the file as the database closed it.
+fn load(path: &Path, image: Vec<u8>) -> Result<(Tables, Vec<u8>), OpenError> {
+    if image.is_empty() {
+        return Err(OpenError::Corrupt { path: path.to_owned(), reason: "the file is empty".into() });
+    }
+    let memory = Memory(Arc::new(RwLock::new(image)));
+    let database = file::database(memory.clone()).map_err(|error| file::explain(path, error))?;
+    let (tables, _) = file::load(path, &database, History::default())?;
+    database.close().map_err(|error| file::explain(path, error))?;
+    let image = std::mem::take(&mut *memory.0.write().unwrap_or_else(PoisonError::into_inner));
+    Ok((tables, image))
+}
+
+/// Reads a file that another process may be writing to, in a moment in which it does not.
+fn read_still(path: &Path) -> Result<Vec<u8>, OpenError> {
+    for _ in 0..ATTEMPTS {
+        match try_read_still(path, SystemTime::now(), content) {
+            Ok(Some(image)) => return Ok(image),
+            Ok(None) => thread::sleep(PAUSE),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(OpenError::Missing(path.to_owned()));
+            }
+            Err(source) => return Err(OpenError::Io { path: path.to_owned(), source }),
+        }
+    }
+    Err(OpenError::Busy(path.to_owned()))
+}
+
+/// Returns `None` if the file was changed meanwhile, or so shortly before that another change would have the same time.
+fn try_read_still(
+    path: &Path,
+    now: SystemTime,
+    read: impl FnOnce(&mut File) -> io::Result<Vec<u8>>,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut file = File::open(path)?;
+    let before = file.metadata()?;
+    let tick = if before.mtime_nsec() == 0 { COARSE_TICK } else { TICK };
+    // A time in the future is from before the clock was set back, and as different as one in the past.
+    let age = now.duration_since(before.modified()?).unwrap_or_else(|error| error.duration());
+    if age < tick {
+        return Ok(None);
+    }
+    let image = read(&mut file)?;
+    // By its name: the server may have put another file into its place.
+    let after = fs::metadata(path)?;
+    Ok((stamp(&before) == stamp(&after)).then_some(image))
+}
+
+fn content(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn stamp(found: &Metadata) -> (u64, u64, u64, [i64; 4]) {
+    let times = [found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()];
+    (found.dev(), found.ino(), found.len(), times)
+}
+
+/// A copy of a file in memory, as a database accesses it.
+#[derive(Debug, Clone)]
+struct Memory(Arc<RwLock<Vec<u8>>>);
+
+fn beyond() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+impl StorageBackend for Memory {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.read().unwrap_or_else(PoisonError::into_inner).len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let bytes = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let start = usize::try_from(offset).map_err(|_| beyond())?;
+        let end = start.checked_add(out.len()).ok_or_else(beyond)?;
+        out.copy_from_slice(bytes.get(start..end).ok_or_else(beyond)?);
+        Ok(())
+    }
+
+    fn set_len(&self, length: u64) -> io::Result<()> {
+        let mut bytes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let length = usize::try_from(length).map_err(|_| beyond())?;
+        let more = length.saturating_sub(bytes.len());
+        bytes.try_reserve(more).map_err(io::Error::from)?;
+        bytes.resize(length, 0);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut bytes = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let start = usize::try_from(offset).map_err(|_| beyond())?;
+        let end = start.checked_add(data.len()).ok_or_else(beyond)?;
+        bytes.get_mut(start..end).ok_or_else(beyond)?.copy_from_slice(data);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_have_changed_while_it_was_read_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let [path, other] = ["objects.redb", "other"].map(|name| dir.path().join(name));
+        let written = |path: &Path, at: Duration| {
+            fs::write(path, "content").unwrap();
+            File::options().write(true).open(path).unwrap().set_modified(UNIX_EPOCH + at).unwrap();
+        };
+        let (fine, coarse) = (Duration::from_millis(1_700_000_000_123), Duration::from_secs(1_700_000_000));
+        let used = |now: Duration| try_read_still(&path, UNIX_EPOCH + now, content).unwrap().is_some();
+        written(&path, fine);
+        let tick = Duration::from_millis(25);
+        assert!(used(fine + tick) && used(fine - tick));
+        assert!(!used(fine + tick / 5) && !used(fine));
+        written(&path, coarse);
+        assert!(!used(coarse + tick) && used(coarse + Duration::from_secs(3)));
+
+        let used = |change: &dyn Fn()| {
+            written(&path, fine);
+            let read = |file: &mut File| content(file).inspect(|_| change());
+            try_read_still(&path, UNIX_EPOCH + fine + tick, read).unwrap().is_some()
+        };
+        assert!(used(&|| {}));
+        assert!(!used(&|| fs::write(&path, "content").unwrap()));
+        assert!(!used(&|| {
+            written(&other, fine);
+            fs::rename(&other, &path).unwrap();
+        }));
+    }
+
+    #[test]
+    fn a_restored_store_begins_after_all_revisions_of_the_former_one() {
+        assert_eq!(first_revision(1_000, 5_000), 5_000);
+        // The clock is behind the backup.
+        assert_eq!(first_revision(5_000, 1_000), 5_000 + BUMP);
+        assert_eq!(first_revision(u64::MAX, 1_000), u64::MAX);
+    }
+}
