@@ -1,6 +1,7 @@
 //! `portolan serve`: turns the options into a configuration and runs the API server.
 
 mod addons;
+mod backup;
 mod kubeconfig;
 mod limits;
 pub(crate) mod listening;
@@ -40,6 +41,10 @@ pub(crate) struct ServeOptions {
     /// found, and end: with 0 if nothing is wrong any more, 2 if something is, 1 if it could not be found out.
     #[arg(long)]
     repair_once: bool,
+    /// Check every page and object of the store in --data-dir, print how many objects of each kind it has and its last
+    /// revision, and end: with 0 if it is whole, 2 if it is damaged, 1 if it could not be found out. A server may run.
+    #[arg(long, conflicts_with_all = ["repair_once", "in_memory", "etcd_servers"])]
+    check: bool,
     #[command(flatten)]
     server: ServerOptions,
 }
@@ -97,6 +102,14 @@ pub(crate) struct ServerOptions {
 enum Action {
     /// Prints a kubeconfig with new credentials; the server need not run, and need not have run.
     Kubeconfig(kubeconfig::KubeconfigOptions),
+    /// Writes a backup of the objects in the data folder into a file. The server may run. The certificates in the folder
+    /// pki are not in it.
+    Backup(backup::Backup),
+    /// Makes the objects of a backup those of a data folder that has none. Their revisions are later than all before, so
+    /// that clients list again.
+    Restore(backup::Restore),
+    /// Writes the objects that can still be read in a damaged data folder, as manifests.
+    Rescue(backup::Rescue),
 }
 
 /// Whether objects are checked.
@@ -111,7 +124,7 @@ enum Validation {
 impl ServeOptions {
     /// Returns true if these options run the server, and not an action that ends by itself.
     pub(crate) const fn runs_until_signal(&self) -> bool {
-        self.action.is_none() && !self.repair_once
+        self.action.is_none() && !self.repair_once && !self.check
     }
 }
 
@@ -156,8 +169,17 @@ pub(crate) struct Additions<F> {
 
 /// Serves until SIGTERM or SIGINT, or does the requested action.
 pub(crate) fn run(options: ServeOptions) -> anyhow::Result<ExitCode> {
-    if let Some(Action::Kubeconfig(options)) = &options.action {
-        return kubeconfig::run(options).map(|()| ExitCode::SUCCESS);
+    if let Some(action) = &options.action {
+        match action {
+            Action::Kubeconfig(options) => kubeconfig::run(options)?,
+            Action::Backup(options) => backup::backup(options)?,
+            Action::Restore(options) => backup::restore(options)?,
+            Action::Rescue(options) => backup::rescue(options)?,
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    if options.check {
+        return backup::check(&options.server.data_dir);
     }
     if options.repair_once {
         return runtime()?.block_on(repair_once(options.server));

@@ -28,7 +28,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
     let folder = tempfile::tempdir().unwrap();
     let (file, pages) = (folder.path().join("config.yaml"), folder.path().join("man"));
     let (write, out) = (format!("--write-config-to={}", file.display()), pages.display().to_string());
-    let table: [(&[&str], &str); 17] = [
+    let table: [(&[&str], &str); 20] = [
         (&["--help"], "Usage: portolan <COMMAND>"),
         (&["--version"], "portolan "),
         (&["up", "--help"], "Usage: portolan up [OPTIONS] [[NAMESPACE/]NAME=PORT[/PROTOCOL]:BACKEND,...]..."),
@@ -41,6 +41,9 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
         (&["status", "--help"], "Usage: portolan status [OPTIONS]"),
         (&["snapshot", "--help"], "Usage: portolan snapshot [OPTIONS]"),
         (&["snapshot", "show", "--help"], "Usage: portolan snapshot show <FILE>"),
+        (&["serve", "backup", "--help"], "Usage: portolan serve backup [OPTIONS] <FILE>"),
+        (&["serve", "restore", "--help"], "Usage: portolan serve restore [OPTIONS] <FILE>"),
+        (&["serve", "rescue", "--help"], "Usage: portolan serve rescue [OPTIONS] <FILE>"),
         (&["plan", "--help"], "Usage: portolan plan [OPTIONS]"),
         (&["check", "--help"], "Usage: portolan check [OPTIONS]"),
         (&["env", "--help"], "Usage: portolan env [OPTIONS]"),
@@ -58,7 +61,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 24] = [
+    let table: [(&[&str], &str); 28] = [
         (&[], "Usage: portolan <COMMAND>"),
         (&["up", "web=80"], "there is no `:` between the port and the backends"),
         (&["up", "--proxy-mode=fast"], "--proxy-mode"),
@@ -94,6 +97,10 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
         (&["check", "--init-only", "-v=x"], "-v"),
         (&["env", "--data-dir=/nonexistent"], "there is no /nonexistent/admin.conf: give --kubeconfig"),
         (&["serve", "--dns-forward=/etc/resolv.conf"], "--dns-listen"),
+        (&["serve", "--check", "--in-memory"], "'--check' cannot be used with '--in-memory'"),
+        (&["serve", "--check", "--data-dir=/nonexistent"], "Error: there is no /nonexistent/objects.redb"),
+        (&["serve", "restore", "/nonexistent"], "Error: there is no /nonexistent"),
+        (&["serve", "backup"], "<FILE>"),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
     for (arguments, part) in table {

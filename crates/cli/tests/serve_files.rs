@@ -7,6 +7,8 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "serve_files/backup.rs"]
+mod backup;
 #[path = "serve_files/folder.rs"]
 mod folder;
 #[path = "serve_files/full_disk.rs"]

@@ -8,7 +8,9 @@ use std::{
 use anyhow::Context as _;
 use clap::Args;
 use portolan_serve::{History, MemoryStore, Store};
-use portolan_store::{Credentials, DurableStore, EtcdOptions, EtcdStore, EtcdTls};
+use portolan_store::{Credentials, DurableStore, EtcdOptions, EtcdStore, EtcdTls, OpenError};
+
+use super::backup::rescuable;
 
 /// A file in the data folder, unless something else is asked for.
 #[derive(Debug, Args)]
@@ -48,9 +50,14 @@ impl StoreOptions {
             return Ok(Arc::new(MemoryStore::new(history)));
         }
         if self.etcd_servers.is_empty() {
-            // The error's message contains its source.
-            let store = DurableStore::open(data_dir, history);
-            return Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--data-dir: {error}"))?));
+            return match DurableStore::open(data_dir, history) {
+                Ok(store) => Ok(Arc::new(store)),
+                Err(error @ OpenError::Corrupt { .. }) => {
+                    Err(anyhow::anyhow!("--data-dir: {error}. {}", rescuable(data_dir)))
+                }
+                // The error's message contains its source.
+                Err(error) => Err(anyhow::anyhow!("--data-dir: {error}")),
+            };
         }
         let store = EtcdStore::connect(self.etcd()?, history).await;
         Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--etcd-servers: {error}"))?))
