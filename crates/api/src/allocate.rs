@@ -163,11 +163,12 @@ impl Ledger {
         Ok(others.iter().map(require).collect())
     }
 
-    /// Plans the addresses and ports that a new or changed Service takes and releases.
+    /// Plans the addresses and ports that a new or changed Service takes and releases. `old` is the stored spec. Without
+    /// it, the Service is new, and `is_name_taken` says that another one has its name.
     pub(crate) fn plan(
         &mut self,
         store: &dyn Store,
-        owner: &ServiceKey,
+        (owner, is_name_taken): (&ServiceKey, bool),
         new: ServiceSpec,
         old: Option<&ServiceSpec>,
     ) -> Result<Plan, Vec<FieldError>> {
@@ -177,7 +178,7 @@ impl Ledger {
         let mut random = || random.u64(..);
         match old {
             Some(old) => planner.update(owner, new, old, &mut random),
-            None => planner.create(owner, new, &mut random),
+            None => planner.create(Some(owner).filter(|_| !is_name_taken), new, &mut random),
         }
     }
 

@@ -198,6 +198,25 @@ impl Api {
         Ok(outcome)
     }
 
+    /// Creates an object like [`Api::create`], for callers for which it is enough that the object exists. If it exists,
+    /// the error is [`ApiError::AlreadyExists`], also for a Service whose address the existing one holds.
+    pub async fn create_absent(
+        &self,
+        resource: Resource,
+        namespace: &str,
+        object: Object,
+        options: WriteOptions,
+    ) -> Result<Outcome, ApiError> {
+        let name = write::name_of(&object).to_owned();
+        let error = match self.create(resource, namespace, object, options).await {
+            Err(error @ ApiError::Invalid { .. }) => error,
+            other => return other,
+        };
+        let key = Target { resource, namespace, name: &name }.key();
+        let exists = self.store.latest(resource.stored(), &key).is_some();
+        Err(if exists { ApiError::AlreadyExists { resource, name } } else { error })
+    }
+
     /// Replaces an object, or its status. Checks `metadata.resourceVersion` if the body has one.
     pub async fn update(
         &self,
@@ -286,7 +305,7 @@ impl Api {
                 }
                 self.update(target, Part::Main, object, options).await?
             }
-            None => self.create(resource, namespace, object, options).await?,
+            None => self.create_absent(resource, namespace, object, options).await?,
         };
         let Some(status) = status.filter(|_| resource.info().has_status) else { return Ok(main) };
         let patch = [("status".to_owned(), status)].into_iter().collect();

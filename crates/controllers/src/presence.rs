@@ -145,7 +145,7 @@ pub(super) async fn ensure(api: &Api, object: Value) -> Result<Option<String>, A
     if api.store().latest(resource, &key).is_some() {
         return Ok(None);
     }
-    match api.create(resource, namespace, object, WriteOptions::default()).await {
+    match api.create_absent(resource, namespace, object, WriteOptions::default()).await {
         Ok(outcome) => Ok((outcome.effect == Effect::Created).then_some(key)),
         Err(ApiError::AlreadyExists { .. }) => Ok(None),
         Err(error) => Err(error),

@@ -152,10 +152,11 @@ impl std::fmt::Debug for Planner<'_> {
 }
 
 impl Planner<'_> {
-    /// Plans a new Service.
+    /// Plans a new Service. `owner` is `None` if another Service has its name already: what is recorded for this name
+    /// belongs to that one.
     pub fn create(
         self,
-        owner: &ServiceKey,
+        owner: Option<&ServiceKey>,
         mut spec: ServiceSpec,
         random: &mut dyn Random,
     ) -> Result<Plan, Vec<FieldError>> {
@@ -181,22 +182,22 @@ impl Planner<'_> {
                 self.settle(Err(vec![FieldError::new(HEALTH_CHECK, &number, Refusal::Immutable)]))?;
             }
         }
-        Draft::new(self, owner, &new, old.claims(), random).finish(new, Some(old))
+        Draft::new(self, Some(owner), &new, old.claims(), random).finish(new, Some(old))
     }
 
     /// Returns the claims that the deletion of a Service releases. Claims that another object holds are left out.
     pub fn delete(self, owner: &ServiceKey, old: &ServiceSpec) -> Claims {
-        self.held_by(owner, &old.claims())
+        self.held_by(Some(owner), &old.claims())
     }
 
     fn settle(self, result: Result<(), Vec<FieldError>>) -> Result<(), Vec<FieldError>> {
         result.or_else(|errors| if self.is_lenient { Ok(()) } else { Err(errors) })
     }
 
-    fn held_by(self, owner: &ServiceKey, claims: &Claims) -> Claims {
+    fn held_by(self, owner: Option<&ServiceKey>, claims: &Claims) -> Claims {
         let is_own = |holder: Holder| match holder {
             Holder::Unknown => true,
-            Holder::Service(holder) => holder == *owner,
+            Holder::Service(holder) => owner == Some(&holder),
             Holder::Other => false,
         };
         let addresses = claims.addresses.iter().copied();
@@ -213,7 +214,7 @@ impl Planner<'_> {
 /// search.
 struct Draft<'a> {
     planner: Planner<'a>,
-    owner: &'a ServiceKey,
+    owner: Option<&'a ServiceKey>,
     random: &'a mut dyn Random,
     held: Claims,
     /// The cluster's node ports, with those taken that the Service held and those that this plan takes.
@@ -229,7 +230,7 @@ struct Draft<'a> {
 impl<'a> Draft<'a> {
     fn new(
         planner: Planner<'a>,
-        owner: &'a ServiceKey,
+        owner: Option<&'a ServiceKey>,
         spec: &ServiceSpec,
         held: Claims,
         random: &'a mut dyn Random,
@@ -300,7 +301,7 @@ impl<'a> Draft<'a> {
 
     fn claim_address(&mut self, address: IpAddr) -> Result<(), Refusal> {
         let holder = self.planner.holders.of_address(address);
-        let is_own = matches!(&holder, Holder::Service(holder) if holder == self.owner);
+        let is_own = self.is_own(&holder);
         if self.held.addresses.contains(&address) || is_own {
             self.keep.addresses.push(address);
             return Ok(());
@@ -315,6 +316,10 @@ impl<'a> Draft<'a> {
             (Err(error), _) => return Err(error.into()),
         }
         Ok(())
+    }
+
+    fn is_own(&self, holder: &Holder) -> bool {
+        matches!(holder, Holder::Service(holder) if self.owner == Some(holder))
     }
 
     /// Claims the explicitly requested numbers. This runs first, so that no such number is chosen for another port.
@@ -371,7 +376,7 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         let holder = self.planner.holders.of_port(number);
-        let is_own = matches!(&holder, Holder::Service(holder) if holder == self.owner);
+        let is_own = self.is_own(&holder);
         if self.held_ports.contains(&number) || is_own {
             self.keep.ports.push(number);
         } else if !self.ports.range().contains(number) {

@@ -119,9 +119,51 @@ fn explicit_addresses_once_and_never_the_ends() {
         assert_eq!(code, 422);
         assert!(message.contains(&format!("already allocated to Service default/{name}")), "{message}");
     }
-    // The name is checked first: the error of a repeated creation is that the Service exists, not that it holds its
-    // own address.
-    assert_eq!(refusal(&api, "first", &json!({"clusterIP": "10.0.0.1"})).0, 409);
+}
+
+/// Upstream allocates before it looks whether the name is free.
+#[test]
+fn what_an_existing_service_holds_is_not_for_a_second_one_of_its_name() {
+    let api = api("10.0.0.0/24,fd00::/112");
+    let spec = json!({"clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1", "fd00::1"], "ipFamilyPolicy": "RequireDualStack",
+        "type": "NodePort", "ports": [{"port": 80, "nodePort": 30_001}]});
+    create(&api, "a", &spec).unwrap();
+    let before = (keys(&api, Resource::IpAddress), keys(&api, Resource::NodePort), api.store().revision());
+    for (spec, field) in [
+        (json!({"clusterIP": "10.0.0.1"}), "spec.clusterIPs"),
+        (json!({"clusterIP": "fd00::1"}), "spec.clusterIPs"),
+        (json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_001}]}), "spec.ports[0].nodePort"),
+    ] {
+        let (code, message) = refusal(&api, "a", &spec);
+        assert_eq!(code, 422, "{message}");
+        assert!(
+            message.contains(field) && message.contains("already allocated to Service default/a"),
+            "{message}"
+        );
+    }
+    assert_eq!(refusal(&api, "a", &json!({})).0, 409);
+    assert_eq!(refusal(&api, "a", &json!({"clusterIP": "10.0.0.9"})).0, 409);
+    // Nothing is taken meanwhile.
+    assert_eq!(
+        (keys(&api, Resource::IpAddress), keys(&api, Resource::NodePort), api.store().revision()),
+        before
+    );
+    create(&api, "b", &json!({"clusterIP": "10.0.0.9"})).unwrap();
+}
+
+#[test]
+fn create_absent_says_that_the_object_exists() {
+    let api = api("10.0.0.0/24");
+    create(&api, "a", &json!({"clusterIP": "10.0.0.1"})).unwrap();
+    let again = |name: &str, spec: &Value| {
+        let object = service(name, spec).as_object().unwrap().clone();
+        let options = WriteOptions::default();
+        block_on(api.create_absent(Resource::Service, "default", object, options))
+            .map_err(|error| error.code())
+    };
+    assert_eq!(again("a", &json!({"clusterIP": "10.0.0.1"})).unwrap_err(), 409);
+    assert_eq!(again("b", &json!({"clusterIP": "10.0.0.1"})).unwrap_err(), 422);
+    assert_eq!(again("b", &json!({})).unwrap().effect, Effect::Created);
 }
 
 fn service_cidr(api: &Api, name: &str, cidr: &str) {

@@ -50,6 +50,17 @@ enum Named {
     Taken,
 }
 
+/// The stored object with the name of the written one.
+#[derive(Debug, Clone, Copy)]
+enum Namesake<'a> {
+    /// There is none.
+    Absent,
+    /// An object that a create meets. The create is refused.
+    Met,
+    /// The object that is changed.
+    Old(&'a Object),
+}
+
 impl Api {
     pub(super) fn decide_create(
         &self,
@@ -68,8 +79,9 @@ impl Api {
     }
 
     /// Decides the creation of an object whose fields have the right types. As upstream, the object is checked before
-    /// its name: an invalid object is refused as invalid even if the name exists, and the warnings about a valid one
-    /// come with the conflict.
+    /// its name, and its addresses and ports are allocated before: an invalid object is refused as invalid even if the
+    /// name exists, and so is a Service with an address that the existing one holds. The warnings about a valid one come
+    /// with the conflict.
     fn decide_new(
         &self,
         ledger: &mut Ledger,
@@ -83,7 +95,8 @@ impl Api {
             object.remove("status");
         }
         let named = self.fresh_name(resource, namespace, &mut object)?;
-        let exchange = self.prepare(ledger, resource, &mut object, None, &mut owners)?;
+        let namesake = if matches!(named, Named::Taken) { Namesake::Met } else { Namesake::Absent };
+        let exchange = self.prepare(ledger, resource, &mut object, namesake, &mut owners)?;
         let warnings = self.remarks(resource, Part::Main, &object);
         let Named::Free(key) = named else {
             let name = name_of(&object).to_owned();
@@ -212,19 +225,19 @@ impl Api {
         }
     }
 
-    /// Sets defaults, plans the allocation and validates. `old` is the stored object if this is an update. Nothing is
-    /// allocated until the whole write is decided.
+    /// Sets defaults, plans the allocation and validates. Nothing is allocated until the whole write is decided.
     fn prepare(
         &self,
         ledger: &mut Ledger,
         resource: Resource,
         object: &mut Object,
-        old: Option<&Object>,
+        namesake: Namesake<'_>,
         owners: &mut Owners,
     ) -> Result<Exchange, ApiError> {
         if resource == Resource::Service {
-            return self.prepare_service(ledger, object, old, owners);
+            return self.prepare_service(ledger, object, namesake, owners);
         }
+        let old = namesake.old();
         kinds::prepare(resource, object, old);
         owners.note_defaulted(resource, object);
         self.check(ledger, resource, object, old)?;
@@ -235,9 +248,10 @@ impl Api {
         &self,
         ledger: &mut Ledger,
         object: &mut Object,
-        old: Option<&Object>,
+        namesake: Namesake<'_>,
         owners: &mut Owners,
     ) -> Result<Exchange, ApiError> {
+        let old = namesake.old();
         if let Some(old) = old {
             service::clear_for_type(object, old);
         }
@@ -251,7 +265,8 @@ impl Api {
         }
         let old_spec = old.map(|old| ledger.stored_spec(old));
         let asked = reading.spec.clone();
-        let plan = ledger.plan(&*self.store, &owner, asked.clone(), old_spec.as_ref()).map_err(|errors| {
+        let holder = (&owner, matches!(namesake, Namesake::Met));
+        let plan = ledger.plan(&*self.store, holder, asked.clone(), old_spec.as_ref()).map_err(|errors| {
             ledger.count_refused(&errors);
             // Updates are not validated here: the plan would have cleared some of the fields that look wrong.
             let others =
@@ -369,7 +384,7 @@ impl Api {
         if is_finished_deletion(resource, &new) {
             return Ok(self.decide_removal(ledger, target, stored, old, options.dry_run));
         }
-        let exchange = self.prepare(ledger, resource, &mut new, Some(old), &mut owners)?;
+        let exchange = self.prepare(ledger, resource, &mut new, Namesake::Old(old), &mut owners)?;
         owners.record_update(resource, old, &mut new)?;
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
@@ -397,6 +412,15 @@ impl Api {
         let step = Step::Put { resource: target.resource.stored(), draft, expected: Some(stored.revision()) };
         let transaction = self.transaction(ledger, stored.key(), &exchange, step);
         Decision::Write(Write { transaction, effect: Effect::Updated, removed: None, warnings, exchange })
+    }
+}
+
+impl<'a> Namesake<'a> {
+    fn old(self) -> Option<&'a Object> {
+        match self {
+            Self::Absent | Self::Met => None,
+            Self::Old(old) => Some(old),
+        }
     }
 }
 

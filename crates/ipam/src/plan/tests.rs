@@ -56,7 +56,7 @@ impl Cluster {
     pub(super) fn create(&mut self, spec: ServiceSpec) -> Result<Plan, Vec<FieldError>> {
         let Self { allocations, families, holders, seed } = self;
         let planner = Planner { families: *families, allocations, holders, is_lenient: false };
-        planner.create(&owner(), spec, &mut || seed.u64(..))
+        planner.create(Some(&owner()), spec, &mut || seed.u64(..))
     }
 
     pub(super) fn update(&mut self, new: ServiceSpec, old: &ServiceSpec) -> Result<Plan, Vec<FieldError>> {
@@ -149,6 +149,15 @@ fn refused_addresses_are_reported_on_cluster_ips() {
     cluster.holders.insert(address("10.0.0.3"), Holder::Service(owner()));
     let plan = cluster.create(asking(&["10.0.0.3"], SingleStack)).unwrap();
     assert_eq!((plan.take.is_empty(), plan.keep.addresses), (true, vec![address("10.0.0.3")]));
+    // It belongs to the other one of the two that have the name.
+    let planner = Planner {
+        families: cluster.families,
+        allocations: &cluster.allocations,
+        holders: &cluster.holders,
+        is_lenient: false,
+    };
+    let errors = planner.create(None, asking(&["10.0.0.3"], SingleStack), &mut || 0).unwrap_err();
+    assert_eq!(errors[0].reason, Refusal::HeldBy(owner()));
     cluster.holders.insert(address("10.0.0.3"), Holder::Other);
     assert_eq!(refused(&mut cluster, "10.0.0.3"), Refusal::Address(taken));
 }
