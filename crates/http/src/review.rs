@@ -1,11 +1,11 @@
 //! Questions of a client about itself: who it is and what it may do (`authorization.k8s.io`, `authentication.k8s.io`).
 //!
-//! A question is created like an object. The client gets it back with the answer, which comes from its [`Subject`].
-//! Nothing is stored.
+//! A question is created like an object. The answer comes from the client's [`Subject`]. As upstream, the client gets only
+//! an access review back as it was sent. Nothing is stored.
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use portolan_api::{ApiError, FieldError, Refused};
+use portolan_api::{ApiError, FieldError, Refused, metadata};
 use portolan_schema::{
     Resource,
     json::{self, Object, Value, json},
@@ -69,13 +69,11 @@ pub(super) async fn answer(
     check_kind(resource, &mut object)?;
     let answered = conform(resource, &mut object, validation).and_then(|unknown| {
         warnings.extend(unknown);
-        status(resource, &object, subject)
+        complete(resource, &mut object, subject)
     });
-    let status = match answered {
-        Ok(status) => status,
-        Err(error) => return Err(Refused { error, warnings }),
-    };
-    object.insert("status".to_owned(), status);
+    if let Err(error) = answered {
+        return Err(Refused { error, warnings });
+    }
     let body = Bytes::from(Value::Object(object).to_string());
     let mut answer = presenter.object(StatusCode::CREATED, body)?;
     warn(answer.headers_mut(), &warnings);
@@ -109,22 +107,61 @@ fn conform(
     }
 }
 
-/// Returns the answer to a question.
-fn status(resource: Resource, object: &Object, subject: &dyn Subject) -> Result<Value, ApiError> {
+/// Checks a question and fills in the answer.
+fn complete(resource: Resource, object: &mut Object, subject: &dyn Subject) -> Result<(), ApiError> {
+    let given = object.insert("metadata".to_owned(), json!({}));
+    let status = match resource {
+        Resource::AccessReview => access(object, given, subject)?,
+        Resource::RulesReview => {
+            let spec = object.insert("spec".to_owned(), json!({}));
+            let spec = spec.as_ref().and_then(Value::as_object);
+            if spec.and_then(|spec| json::text(spec, "namespace")).is_none() {
+                let expected = "the namespace that the rules are for";
+                return Err(ApiError::WrongType {
+                    field: "spec.namespace".to_owned(),
+                    expected,
+                    got: "nothing",
+                });
+            }
+            rules(&subject.rules())
+        }
+        _ => {
+            object.insert("metadata".to_owned(), json!({"creationTimestamp": metadata::now()}));
+            json!({"userInfo": {"username": subject.user(), "groups": subject.groups()}})
+        }
+    };
+    object.insert("status".to_owned(), status);
+    Ok(())
+}
+
+/// Returns the answer to an access review. `metadata` is what the client sent.
+fn access(object: &Object, metadata: Option<Value>, subject: &dyn Subject) -> Result<Value, ApiError> {
     let empty = Object::new();
-    let spec = json::object(object, "spec").unwrap_or(&empty);
-    match resource {
-        Resource::AccessReview => {
-            let asked = asked(spec).map_err(|error| ApiError::invalid(resource, "", vec![error]))?;
-            Ok(json!({"allowed": subject.may(&asked)}))
+    let asked = asked(json::object(object, "spec").unwrap_or(&empty));
+    match (asked, not_empty(metadata)) {
+        (Ok(asked), None) => Ok(json!({"allowed": subject.may(&asked)})),
+        (asked, metadata) => {
+            let errors = asked.err().into_iter().chain(metadata).collect();
+            Err(ApiError::invalid(Resource::AccessReview, "", errors))
         }
-        Resource::RulesReview if json::text(spec, "namespace").is_none() => {
-            let why = "name the namespace that the rules are for";
-            Err(ApiError::invalid(resource, "", vec![FieldError::required("spec.namespace", why)]))
-        }
-        Resource::RulesReview => Ok(rules(&subject.rules())),
-        _ => Ok(json!({"userInfo": {"username": subject.user(), "groups": subject.groups()}})),
     }
+}
+
+/// Returns the error for metadata of an access review, which has none. What every create drops is no error.
+fn not_empty(metadata: Option<Value>) -> Option<FieldError> {
+    const DROPPED: [&str; 7] = [
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "managedFields",
+        "namespace",
+        "selfLink",
+        "uid",
+    ];
+    let mut metadata = metadata?;
+    metadata.as_object_mut()?.retain(|name, _| !DROPPED.contains(&name.as_str()));
+    let is_empty = metadata.as_object().is_none_or(Object::is_empty);
+    (!is_empty).then(|| FieldError::invalid("metadata", metadata, "must be empty"))
 }
 
 /// Returns the attributes of the request that an access review is about.
@@ -226,8 +263,12 @@ mod tests {
         }
     }
 
+    fn completed(resource: Resource, mut object: Value) -> Result<Value, ApiError> {
+        complete(resource, object.as_object_mut().unwrap(), &Reader).map(|()| object)
+    }
+
     fn answer(resource: Resource, spec: &Value) -> Result<Value, ApiError> {
-        status(resource, json!({"spec": spec}).as_object().unwrap(), &Reader)
+        Ok(completed(resource, json!({"spec": spec}))?["status"].clone())
     }
 
     #[test]
@@ -293,8 +334,34 @@ mod tests {
                 "incomplete": false,
             })
         );
-        assert_eq!(answer(Resource::RulesReview, &json!({})).unwrap_err().code(), 422);
+        for without in [json!({}), json!({"spec": {}}), json!({"metadata": {"namespace": "default"}})] {
+            let error = completed(Resource::RulesReview, without).unwrap_err();
+            assert_eq!((error.code(), error.reason()), (400, "BadRequest"));
+        }
         let user = answer(Resource::SelfReview, &json!({})).unwrap();
         assert_eq!(user, json!({"userInfo": {"username": "eve", "groups": ["readers"]}}));
+    }
+
+    #[test]
+    fn metadata_is_refused_or_dropped() {
+        let spec =
+            json!({"resourceAttributes": {"verb": "get", "resource": "services"}, "namespace": "default"});
+        let with = |metadata: Value| json!({"metadata": metadata, "spec": spec});
+        for metadata in [json!({"name": "a"}), json!({"labels": {"a": "b"}}), json!({"resourceVersion": "1"})]
+        {
+            let error = completed(Resource::AccessReview, with(metadata.clone())).unwrap_err();
+            assert!(error.code() == 422 && error.to_string().contains("metadata: Invalid value"), "{error}");
+            let rules = completed(Resource::RulesReview, with(metadata.clone())).unwrap();
+            assert_eq!((&rules["metadata"], &rules["spec"]), (&json!({}), &json!({})));
+            let user = completed(Resource::SelfReview, with(metadata)).unwrap();
+            let user = user["metadata"].as_object().unwrap();
+            assert!(user.len() == 1 && user.contains_key("creationTimestamp"), "{user:?}");
+        }
+        let dropped = json!({"uid": "1", "namespace": "a", "managedFields": [{}], "creationTimestamp": null});
+        let answer = completed(Resource::AccessReview, with(dropped)).unwrap();
+        assert_eq!((&answer["metadata"], &answer["spec"]), (&json!({}), &spec));
+        let both = json!({"metadata": {"name": "a"}, "spec": {}});
+        let error = completed(Resource::AccessReview, both).unwrap_err().to_string();
+        assert!(error.contains("exactly one") && error.contains("must be empty"), "{error}");
     }
 }

@@ -103,7 +103,7 @@ fn clients_learn_what_they_may_do_and_who_they_are() {
     send_json(address, "POST", &format!("{ACCESS}?fieldValidation=Strict"), &typo).refused(400, "BadRequest");
     send_json(address, "POST", ACCESS, &json!({"kind": "Service"})).refused(400, "BadRequest");
     send_json(address, "POST", ACCESS, &json!({"spec": {}})).refused(422, "Invalid");
-    send_json(address, "POST", RULES, &json!({})).refused(422, "Invalid");
+    send_json(address, "POST", RULES, &json!({})).refused(400, "BadRequest");
     for path in [ACCESS, RULES, SELF] {
         get(address, path).refused(405, "MethodNotAllowed");
         get(address, &format!("{path}?watch=1")).refused(405, "MethodNotAllowed");

@@ -122,7 +122,7 @@ pub(crate) static RULES_REVIEW: Struct = structure(
     &[
         API_VERSION,
         KIND,
-        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata; must be empty."),
+        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata; not used."),
         field("spec", 2, Object(&RULES_REVIEW_SPEC)).required().doc("The namespace in question."),
         field("status", 3, Object(&RULES_REVIEW_STATUS)).doc("The answer; set by the server."),
     ],
@@ -177,7 +177,7 @@ pub(crate) static SELF_REVIEW: Struct = structure(
     &[
         API_VERSION,
         KIND,
-        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata; must be empty."),
+        field("metadata", 1, Object(&OBJECT_META)).doc("Standard metadata; not used."),
         field("status", 2, Object(&SELF_REVIEW_STATUS)).doc("The answer; set by the server."),
     ],
 );
