@@ -15,8 +15,9 @@ use crate::{
     metadata,
 };
 
-/// Checks that the body's kind, namespace and name match the URL. A missing kind or namespace is filled in. A missing
-/// name is an error if the URL names an object (apiserver, `checkName`).
+/// Checks that the body's kind, namespace and name match the URL. A missing kind or namespace is filled in. The namespace
+/// of a cluster-scoped object is dropped (apiserver, `EnsureObjectNamespaceMatchesRequestNamespace`). A missing name is an
+/// error if the URL names an object (apiserver, `checkName`).
 pub(super) fn match_url(
     resource: Resource,
     namespace: &str,
@@ -34,14 +35,13 @@ pub(super) fn match_url(
         object.insert("metadata".to_owned(), Value::Object(Object::new()));
     }
     let Some(metadata) = json::object_mut(object, "metadata") else { return Err(wrong_metadata(object)) };
-    match given(metadata, "namespace", "metadata.namespace")? {
-        Some(body) if body != namespace => {
-            return Err(ApiError::mismatch("metadata.namespace", body, namespace));
-        }
-        None if !namespace.is_empty() => {
-            metadata.insert("namespace".to_owned(), namespace.into());
-        }
-        _ => {}
+    let body = given(metadata, "namespace", "metadata.namespace")?;
+    if !info.namespaced {
+        metadata.remove("namespace");
+    } else if let Some(body) = body.filter(|body| *body != namespace) {
+        return Err(ApiError::mismatch("metadata.namespace", body, namespace));
+    } else if !namespace.is_empty() {
+        metadata.insert("namespace".to_owned(), namespace.into());
     }
     let Some(url) = name else { return Ok(()) };
     match given(metadata, "name", "metadata.name")? {
