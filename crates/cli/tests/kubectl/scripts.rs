@@ -8,11 +8,12 @@
 use super::shell::Shell;
 use super::{SERVER, shells};
 
-const SCRIPTS: [(&str, &str); 4] = [
+const SCRIPTS: [(&str, &str); 5] = [
     ("nodes", include_str!("scripts/nodes.txt")),
     ("access", include_str!("scripts/access.txt")),
     ("services", include_str!("scripts/services.txt")),
     ("refusals", include_str!("scripts/refusals.txt")),
+    ("apply", include_str!("scripts/apply.txt")),
 ];
 /// The minor version of the first kubectl that prints what the scripts have.
 const FIRST: u32 = 36;
