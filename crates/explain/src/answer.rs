@@ -56,7 +56,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
     let observed = facts.observed.get(asked.family);
     let programmed =
         observed.map(|observed| programmed(&asked, facts, &table, of_new.decided_by.as_ref(), observed));
-    let firewall = facts.rules.and_then(|rules| firewall(&asked, facts, &verdict.fate, rules, &mut notes));
+    let firewall = facts.rules.map(|rules| firewall(&asked, facts, &verdict.fate, rules, &mut notes));
     let reverse_path = reverse_path(&asked, facts, &verdict.fate, explained.as_ref());
     add_notes(question, &asked, facts, &verdict, explained.as_ref(), &mut notes);
     let fate = verdict.fate.clone();

@@ -20,6 +20,7 @@
 
 mod answer;
 mod facts;
+mod legs;
 mod nearest;
 mod obstacles;
 mod programmed;

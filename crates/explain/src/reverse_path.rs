@@ -10,7 +10,7 @@ use portolan_model::catalog::ExplainedPort;
 use portolan_model::verdict::Fate;
 
 use crate::facts::{Facts, Filter, Routes, Strictness, Way};
-use crate::obstacles::{endpoints, unevaluated};
+use crate::legs::{endpoints, unevaluated};
 use crate::report::{ClientKind, Filtered, ReversePath};
 use crate::resolve::Asked;
 

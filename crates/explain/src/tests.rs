@@ -8,6 +8,7 @@
 )]
 
 mod cases;
+mod ipvs;
 mod kernel;
 mod random;
 mod reverse_path;

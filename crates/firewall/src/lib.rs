@@ -4,7 +4,8 @@
 //! iptables, in one form. [`native`] and [`compat`] make it from netlink messages, [`saved`] from the output of
 //! `iptables-save`. [`walk()`] follows a packet through the chains of a hook and returns the rules that drop it, translate
 //! it or exempt it from connection tracking. What a rule tests may be unknown, and so may the packet be: each
-//! [`Hit`] says on which conditions it depends. [`along`] does this for one connection and all hooks that it passes.
+//! [`Hit`] says on which conditions it depends. [`along`] does this for one connection and all hooks that it passes;
+//! [`Passage`] says which chains of a hook these are, because packets that IPVS translates pass others.
 //!
 //! All of it is pure: `doctor` reads the rules of a node. [`owner`] says which program chains belong to, by their names.
 //! The crate must not know sockets, nor what is done about a rule that stops packets.
@@ -12,6 +13,7 @@
 pub mod compat;
 pub mod native;
 pub mod owner;
+mod passage;
 pub mod saved;
 mod test;
 mod walk;
@@ -22,6 +24,7 @@ use std::fmt;
 use portolan_model::Family;
 
 pub use owner::Owner;
+pub use passage::Passage;
 pub use test::{Answer, ConntrackStates, Packet, Test, is_named};
 pub use walk::{Hit, Kind, along, walk};
 

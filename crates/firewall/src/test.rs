@@ -35,7 +35,7 @@ pub struct Packet {
     pub protocol: Option<u8>,
     /// A range that contains the destination port.
     pub port: Option<RangeInclusive<u16>>,
-    /// True if the destination has been translated.
+    /// True if connection tracking has translated the destination. It does not count what IPVS translates.
     pub translated: bool,
 }
 

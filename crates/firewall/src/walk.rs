@@ -1,6 +1,6 @@
 //! Follows a packet through the rules of a base chain.
 
-use super::{Answer, Chain, Effect, Hook, Owner, Packet, Rule, Ruleset, Test};
+use super::{Answer, Chain, Effect, Owner, Packet, Passage, Rule, Ruleset, Test};
 
 /// A rule, or the policy of a base chain, that a packet meets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,17 +57,24 @@ pub fn walk<'a>(ruleset: &'a Ruleset, base: &'a Chain, packet: &Packet) -> Vec<H
 }
 
 /// Returns what rules of other programs do to the first packet of a connection to a Service, in the order in which the packet
-/// meets them. `before` describes it before its destination is translated, `after` describes it afterwards. `hooks` are
-/// those that it passes, such as prerouting, forward and postrouting.
-pub fn along<'a>(ruleset: &'a Ruleset, before: &Packet, after: &Packet, hooks: &[Hook]) -> Vec<Hit<'a>> {
+/// meets them. `before` describes it before its destination is translated, `after` describes it afterwards. `passages` are
+/// the hooks that it passes, such as prerouting, forward and postrouting.
+pub fn along<'a>(
+    ruleset: &'a Ruleset,
+    before: &Packet,
+    after: &Packet,
+    passages: &[Passage],
+) -> Vec<Hit<'a>> {
     let mut hits = Vec::new();
-    for hook in hooks {
-        for chain in ruleset.base_chains(before.family, *hook) {
+    for passage in passages {
+        for chain in ruleset.base_chains(before.family, passage.hook()) {
             if Owner::of(&chain.place, &chain.name).knows_services() {
                 continue;
             }
-            let translated = chain.base.is_some_and(super::Base::sees_translated);
-            hits.extend(walk(ruleset, chain, if translated { after } else { before }));
+            let Some(is_translated) = chain.base.and_then(|base| passage.sees_translated(base)) else {
+                continue;
+            };
+            hits.extend(walk(ruleset, chain, if is_translated { after } else { before }));
         }
     }
     hits
@@ -191,7 +198,7 @@ impl<'a> Walk<'a, '_> {
 mod tests {
     use portolan_model::Family;
 
-    use super::super::saved;
+    use super::super::{Hook, saved};
     use super::*;
 
     const SAVED: &str = "\
@@ -217,7 +224,8 @@ COMMIT
         };
         let destination = Some(endpoint.parse().expect("an address"));
         let after = Packet { destination, port: Some(8080..=8080), translated: true, ..before.clone() };
-        let hits = along(&ruleset, &before, &after, &[Hook::Prerouting, Hook::Forward]);
+        let passages = [Hook::Prerouting, Hook::Forward].map(Passage::Tracked);
+        let hits = along(&ruleset, &before, &after, &passages);
         let text = |hit: &Hit<'_>| {
             let rule = hit.rule.map_or("policy".to_owned(), ToString::to_string);
             format!("{:?} by {rule}, certain: {}", hit.kind, hit.is_certain())

@@ -188,17 +188,6 @@ fn the_outcome_follows_certain_rules() {
     assert_eq!((stopped.outcome, stopped.firewall), (Outcome::Refused, Some(Vec::new())));
 }
 
-#[test]
-fn rules_are_not_looked_at_in_ipvs_mode() {
-    let world = World::in_mode("ipvs", &ModeDifferences::ipvs());
-    for from in ["pod/client", "node"] {
-        let report = behind_firewall(&world, from, "svc/signals");
-        assert_eq!((report.outcome, &report.firewall), (Outcome::Reachable, &None), "{from}");
-        assert!(report.notes.iter().any(|note| note.code == "firewall-not-evaluated"), "{:?}", report.notes);
-    }
-    assert!(world.answer("pod/client", "svc/signals").notes.is_empty(), "no rules were read");
-}
-
 /// A rule that drops packets to all endpoints stops the packet only if all endpoints were looked at.
 #[test]
 fn the_packet_is_not_stopped_if_some_endpoints_were_not_looked_at() {

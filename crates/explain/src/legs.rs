@@ -1,0 +1,200 @@
+//! The parts of a packet's path through the hooks of the kernel, by mode.
+//!
+//! ```text
+//!                from elsewhere                                       from this node
+//! translated by  prerouting*, forward, postrouting                    output*, postrouting
+//! conntrack      prerouting*, input, to this node                     output*, postrouting, prerouting, input, to itself
+//! by IPVS        prerouting, input*, output, postrouting              output*, output, postrouting
+//!                prerouting, input*, to this node                     output*, postrouting, prerouting, input, to itself
+//! ```
+//!
+//! The star marks the hook in which the destination is translated. To IPVS every address of a Service is one of this node. A packet that it
+//! translates does not pass forward; it is sent from the beginning of output, unless the endpoint is this node.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use portolan_firewall::{Hook, Packet, Passage};
+use portolan_model::Backend;
+use portolan_model::verdict::Fate;
+
+use crate::facts::Facts;
+use crate::report::ClientKind;
+use crate::resolve::Asked;
+
+/// Most endpoints for which rules are evaluated.
+pub(crate) const MOST_ENDPOINTS: usize = 64;
+
+/// Name of the loopback interface.
+const LOOPBACK: &str = "lo";
+
+const LEAVING: [Passage; 2] = [Passage::Tracked(Hook::Output), Passage::Tracked(Hook::Postrouting)];
+const ARRIVING: [Passage; 2] = [Passage::Tracked(Hook::Prerouting), Passage::Tracked(Hook::Input)];
+const FORWARDED: [Passage; 3] = [
+    Passage::Tracked(Hook::Prerouting),
+    Passage::Tracked(Hook::Forward),
+    Passage::Tracked(Hook::Postrouting),
+];
+const TO_IPVS: [Passage; 2] = [Passage::Untranslated(Hook::Prerouting), Passage::BeforeIpvs(Hook::Input)];
+
+/// A part of the path: the packet before and after its destination is translated, and the hooks that it passes.
+pub(crate) struct Leg {
+    pub(crate) before: Packet,
+    pub(crate) after: Packet,
+    pub(crate) passages: &'static [Passage],
+    pub(crate) endpoint: Option<SocketAddr>,
+}
+
+/// Returns the endpoints for which rules are evaluated.
+pub(crate) fn endpoints(fate: &Fate) -> impl Iterator<Item = SocketAddr> {
+    backends(fate).iter().take(MOST_ENDPOINTS).map(Backend::socket)
+}
+
+/// Returns the number of endpoints for which no rules are evaluated.
+pub(crate) fn unevaluated(fate: &Fate) -> usize {
+    backends(fate).len().saturating_sub(MOST_ENDPOINTS)
+}
+
+fn backends(fate: &Fate) -> &[Backend] {
+    match fate {
+        Fate::Backends { set, .. } => set.as_slice(),
+        Fate::Reject | Fate::Drop | Fate::NotOurs => &[],
+    }
+}
+
+/// Returns the parts of the path to each endpoint, or to the destination if Services do not affect the packet. There are none
+/// for packets that Services reject or drop.
+pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg> {
+    let origin = Origin::of(asked);
+    let before = describe(asked, asked.destination);
+    let is_here = |endpoint: SocketAddr| facts.node.has(endpoint.ip());
+    match fate {
+        Fate::Reject | Fate::Drop => Vec::new(),
+        Fate::NotOurs => path(origin, is_here(asked.destination), &before, &before, None),
+        Fate::Backends { .. } if asked.view.differences.hides_clients => {
+            // The relay receives the packet, and connects to the endpoint itself.
+            let to_endpoint = |endpoint: SocketAddr| {
+                let packet = Packet {
+                    input: Some(Vec::new()),
+                    source: asked.view.settings.node_ip.map(IpNet::from),
+                    ..describe(asked, endpoint)
+                };
+                path(Origin::Node, is_here(endpoint), &packet, &packet, Some(endpoint))
+            };
+            let to_relay = path(origin, true, &before, &before, None);
+            to_relay.into_iter().chain(endpoints(fate).flat_map(to_endpoint)).collect()
+        }
+        Fate::Backends { .. } if asked.view.differences.refuses_at_virtual_addresses => {
+            let to_endpoint = |endpoint: SocketAddr| {
+                through_ipvs(origin, is_here(endpoint), &before, &describe(asked, endpoint), endpoint)
+            };
+            endpoints(fate).flat_map(to_endpoint).collect()
+        }
+        Fate::Backends { .. } => {
+            let to_endpoint = |endpoint: SocketAddr| {
+                let after = Packet { translated: true, ..describe(asked, endpoint) };
+                path(origin, is_here(endpoint), &before, &after, Some(endpoint))
+            };
+            endpoints(fate).flat_map(to_endpoint).collect()
+        }
+    }
+}
+
+/// Where a packet enters the hooks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Node,
+    Elsewhere,
+}
+
+impl Origin {
+    fn of(asked: &Asked<'_>) -> Self {
+        if asked.client.kind == ClientKind::Node { Self::Node } else { Self::Elsewhere }
+    }
+}
+
+/// Returns the hooks that a packet passes, to this node if `is_here`. What the node sends to itself leaves and arrives
+/// through the loopback interface.
+fn path(
+    origin: Origin,
+    is_here: bool,
+    before: &Packet,
+    after: &Packet,
+    endpoint: Option<SocketAddr>,
+) -> Vec<Leg> {
+    let leg = |before: Packet, after: Packet, passages| Leg { before, after, passages, endpoint };
+    match (origin, is_here) {
+        (Origin::Node, true) => {
+            let arriving = from_loopback(after);
+            vec![
+                leg(to_loopback(before), to_loopback(after), &LEAVING),
+                leg(arriving.clone(), arriving, &ARRIVING),
+            ]
+        }
+        (Origin::Node, false) => vec![leg(before.clone(), after.clone(), &LEAVING)],
+        (Origin::Elsewhere, true) => vec![leg(before.clone(), after.clone(), &ARRIVING)],
+        (Origin::Elsewhere, false) => vec![leg(before.clone(), after.clone(), &FORWARDED)],
+    }
+}
+
+/// Returns the hooks that a packet passes if IPVS translates it. Connection tracking does not count it as translated.
+fn through_ipvs(
+    origin: Origin,
+    is_here: bool,
+    before: &Packet,
+    after: &Packet,
+    endpoint: SocketAddr,
+) -> Vec<Leg> {
+    let leg = |packet: Packet, passages| Leg {
+        before: packet.clone(),
+        after: packet,
+        passages,
+        endpoint: Some(endpoint),
+    };
+    let sent = |after: &Packet| {
+        vec![
+            leg(Packet { input: Some(Vec::new()), ..after.clone() }, &[Passage::SentByIpvs(Hook::Output)]),
+            // Not every kernel knows here where the packet arrived.
+            leg(Packet { input: None, ..after.clone() }, &[Passage::Tracked(Hook::Postrouting)]),
+        ]
+    };
+    let mut legs = match origin {
+        // The address of the Service is one of this node, so the way to it is the loopback interface.
+        Origin::Node => vec![leg(to_loopback(before), &[Passage::BeforeIpvs(Hook::Output)])],
+        Origin::Elsewhere => vec![leg(before.clone(), &TO_IPVS)],
+    };
+    legs.extend(match (origin, is_here) {
+        (_, false) => sent(after),
+        (Origin::Elsewhere, true) => vec![leg(after.clone(), &[Passage::AfterIpvs(Hook::Input)])],
+        (Origin::Node, true) => vec![
+            leg(to_loopback(after), &[Passage::AfterIpvs(Hook::Output), Passage::Tracked(Hook::Postrouting)]),
+            leg(from_loopback(after), &ARRIVING),
+        ],
+    });
+    legs
+}
+
+fn to_loopback(packet: &Packet) -> Packet {
+    Packet { output: Some(vec![LOOPBACK.to_owned()]), ..packet.clone() }
+}
+
+fn from_loopback(packet: &Packet) -> Packet {
+    Packet { input: Some(vec![LOOPBACK.to_owned()]), output: Some(Vec::new()), ..packet.clone() }
+}
+
+/// Describes the packet with this destination.
+fn describe(asked: &Asked<'_>, destination: SocketAddr) -> Packet {
+    let input = asked.input.clone().map(|name| vec![name]);
+    Packet {
+        input: if Origin::of(asked) == Origin::Node { Some(Vec::new()) } else { input },
+        source: (!asked.client.example).then(|| host(asked.client.address)),
+        destination: Some(host(destination.ip())),
+        protocol: Some(asked.protocol.number()),
+        port: Some(destination.port()..=destination.port()),
+        ..Packet::of(asked.family)
+    }
+}
+
+fn host(address: IpAddr) -> IpNet {
+    IpNet::from(address)
+}
