@@ -101,7 +101,7 @@ codes! {
         breaks "Connections to Services that are forwarded to pods get no answer.",
         mend "accept what was translated: `nft insert rule FAMILY TABLE CHAIN ct status dnat accept`";
     InputDropped: "input-dropped",
-        breaks "Services whose endpoints are processes of this node, and the userspace mode, get no answer from outside.",
+        breaks "From pods and from outside, Services get no answer in the IPVS and userspace modes, and in others if their endpoint is a process of this node.",
         mend "accept what was translated: `nft insert rule FAMILY TABLE CHAIN ct status dnat accept`";
     OutputDropped: "output-dropped",
         breaks "Connections of this node to Services get no answer.",

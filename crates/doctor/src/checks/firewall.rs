@@ -2,7 +2,10 @@
 //!
 //! For each hook there is a description of the packets of Services that pass it. [`walk()`] returns the rules that stop
 //! them. A rule that stops only some packets is reported if it does so for a whole interface of pods or of the node's
-//! network: narrower rules are the operator's choice, and whether they hit a Service cannot be decided here.
+//! network: narrower rules are the operator's choice, and whether they hit a Service cannot be decided here. In IPVS mode
+//! packets pass other hooks: `ipvs`.
+
+mod ipvs;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,7 +44,8 @@ pub fn service_packet(facts: &Facts, family: Family, base: &Chain) -> Packet {
         Hook::Output => (Some(Vec::new()), None),
         Hook::Postrouting => (None, interfaces(facts)),
     };
-    Packet { input, output, translated: properties.sees_translated(), ..Packet::of(family) }
+    let translated = properties.sees_translated() && !ipvs::translates(facts);
+    Packet { input, output, translated, ..Packet::of(family) }
 }
 
 /// Returns the descriptions of packets of Services at a base chain. Packets that are forwarded are for pods of this node or
@@ -101,8 +105,9 @@ fn stop(facts: &Facts, code: Code, hit: &Hit<'_>, packet: &Packet) -> Option<Fin
     if hit.kind != Kind::Stop || !is_wide(facts, hit) {
         return None;
     }
-    let input = code == Code::InputDropped;
-    let severity = if hit.is_certain() && !input { Severity::Error } else { Severity::Warning };
+    // In the other modes only packets to processes of this node pass it.
+    let concerns_some = code == Code::InputDropped && !ipvs::translates(facts);
+    let severity = if hit.is_certain() && !concerns_some { Severity::Error } else { Severity::Warning };
     Some(Finding::new(code, severity, title(hit), mend(facts, hit, packet)))
 }
 
@@ -143,11 +148,12 @@ fn title(hit: &Hit<'_>) -> String {
 /// Returns the command that lets packets of Services pass, and no others. Where they are not translated yet, nothing in
 /// the packet tells, so the rule itself goes.
 fn mend(facts: &Facts, hit: &Hit<'_>, packet: &Packet) -> String {
+    let by_ipvs = if ipvs::translates(facts) { ipvs::mend(facts, hit, packet) } else { None };
+    if let Some(command) = by_ipvs {
+        return command;
+    }
     if !packet.translated {
-        return match hit.rule {
-            Some(_) => remove(hit),
-            None => accept_policy(hit.base),
-        };
+        return remove(hit);
     }
     let forward = hit.base.base.is_some_and(|base| base.hook == Hook::Forward);
     let place = &hit.base.place;

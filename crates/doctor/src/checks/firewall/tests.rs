@@ -2,7 +2,7 @@ use super::*;
 use crate::checks::testing::codes;
 use crate::rules::{Base, Effect, Rule, Ruleset, TableFamily, TableId, saved};
 
-fn facts(saved: &str) -> Facts {
+pub(super) fn facts(saved: &str) -> Facts {
     Facts { rules: Ruleset::new(saved::chains(Family::Ipv4, saved)), ..Facts::default() }
 }
 
