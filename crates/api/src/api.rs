@@ -206,7 +206,7 @@ impl Api {
         namespace: &str,
         object: Object,
         options: WriteOptions,
-    ) -> Result<Outcome, ApiError> {
+    ) -> Result<WriteResult, ApiError> {
         let name = write::name_of(&object).to_owned();
         let error = match self.create(resource, namespace, object, options).await {
             Err(error @ ApiError::Invalid { .. }) => error,

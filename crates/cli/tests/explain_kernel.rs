@@ -42,7 +42,10 @@ impl Asked<'_> {
 }
 
 fn explains_what_is_programmed(mode: &str, damage: Option<(&str, &[&str], &str)>) {
-    let cluster = Cluster::new();
+    explains_in(&Cluster::new(), mode, damage);
+}
+
+fn explains_in(cluster: &Cluster, mode: &str, damage: Option<(&str, &[&str], &str)>) {
     let node = cluster.world.node().namespace();
     let (pods, client) = (cluster.all_pods(), cluster.world.pods()[1].clone());
     let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
@@ -80,6 +83,13 @@ fn in_nftables_mode() {
 fn in_iptables_mode() {
     let flush: &[&str] = &["-t", "nat", "-F", "KUBE-SERVICES"];
     explains_what_is_programmed("iptables", Some(("iptables", flush, "frontend-missing")));
+}
+
+/// Left out without IPVS in the kernel.
+#[test]
+fn in_ipvs_mode() {
+    let Some(cluster) = common::ipvs::cluster() else { return };
+    explains_in(&cluster, "ipvs", Some(("ipvsadm", &["--clear"], "service-port-missing")));
 }
 
 #[test]

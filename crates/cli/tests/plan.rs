@@ -59,7 +59,12 @@ fn ruleset(node: &Namespace) -> String {
         text(&output.stdout)
     };
     // Without counters, which packets change.
-    list("nft", &["-s", "list", "ruleset"]) + &list("ip", &["-br", "address"])
+    let mut all = list("nft", &["-s", "list", "ruleset"]) + &list("ip", &["-br", "address"]);
+    if node.run(|| Path::new("/proc/net/ip_vs").exists()).unwrap() {
+        all += &list("ipvsadm", &["--save", "--numeric"]);
+        all += &list("ipset", &["save", "-sorted"]);
+    }
+    all
 }
 
 /// A cluster, and the arguments of a plan that asks its API server.
@@ -70,7 +75,11 @@ struct Planned {
 
 impl Planned {
     fn new(mode: &str) -> Self {
-        let (cluster, yaml) = (Cluster::new(), format!("mode: {mode}\n"));
+        Self::on(Cluster::new(), mode)
+    }
+
+    fn on(cluster: Cluster, mode: &str) -> Self {
+        let yaml = format!("mode: {mode}\n");
         cluster.configure(&yaml);
         let pods = cluster.all_pods();
         let service = objects::load_balancer("web", CLUSTER_IP, 30_080, "198.51.100.7");
@@ -109,7 +118,10 @@ impl Planned {
 
 /// The law of plans: what is planned is what a start does, and afterwards nothing is planned.
 fn plan_start_plan(mode: &str, rule: &str) {
-    let planned = Planned::new(mode);
+    plan_start_plan_of(&Planned::new(mode), mode, rule);
+}
+
+fn plan_start_plan_of(planned: &Planned, mode: &str, rule: &str) {
     let before = ruleset(planned.node());
     let output = planned.plan(&["--rules"]);
     let shown = text(&output.stdout);
@@ -158,6 +170,40 @@ fn plan_start_plan_in_nftables_mode() {
 #[test]
 fn plan_start_plan_in_iptables_mode() {
     plan_start_plan("iptables", "    -A KUBE-SERVICES -m comment --comment \"default/web:tcp cluster IP\"");
+}
+
+/// Left out without IPVS in the kernel.
+#[test]
+fn plan_start_plan_in_ipvs_mode() {
+    let Some(cluster) = common::ipvs::cluster() else { return };
+    let rule = "    ipvsadm -A -t 10.96.0.10:80 -s rr";
+    plan_start_plan_of(&Planned::on(cluster, "ipvs"), "ipvs", rule);
+}
+
+/// Services of the IPVS mode are compared with those of another mode. Left out without IPVS in the kernel.
+#[test]
+fn another_mode_is_planned_in_ipvs_mode() {
+    let Some(cluster) = common::ipvs::cluster() else { return };
+    let mut planned = Planned::on(cluster, "ipvs");
+    let mut proxy = planned.cluster.proxy_with(&planned.yaml);
+    let (pods, to) = (planned.cluster.all_pods(), at(&format!("{CLUSTER_IP}:80")));
+    reaches(planned.cluster.world.client().namespace(), Protocol::Tcp, to, &pods[..2]);
+    planned.no_change();
+    assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+    let before = ruleset(planned.node());
+    planned.yaml = "mode: nftables\n".to_owned();
+    planned.cluster.configure(&planned.yaml);
+    let output = planned.plan(&["-o", "json"]);
+    assert_eq!(status(&output), 2, "{}", text(&output.stderr));
+    let report = json_of(&output);
+    let family = &report["families"][0];
+    assert_eq!(
+        (&family["present"], &family["counts"]["unchanged"]),
+        (&json!("the ipvs mode"), &json!(2)),
+        "{report:#}"
+    );
+    assert_ne!(report["removed"].as_array().map(Vec::len), Some(0), "{report:#}");
+    assert_eq!(ruleset(planned.node()), before, "nothing is written");
 }
 
 /// In userspace mode, the relay has the endpoints, and the rules name its listeners: a plan compares the frontends.

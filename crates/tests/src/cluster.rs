@@ -278,8 +278,13 @@ impl Cluster {
         self.mode
     }
 
+    /// Returns the objects.
+    pub const fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
     /// Returns how the mode differs from the oracle's rules in a family.
-    pub(crate) fn differences(&self, family: Family) -> ModeDifferences {
+    pub fn differences(&self, family: Family) -> ModeDifferences {
         self.mode.differences(self.settings(family), self.options)
     }
 
