@@ -18,7 +18,9 @@ use portolan_model::world::Edit;
 use portolan_model::{Family, Protocol};
 use portolan_node::sysctl::Host;
 use portolan_testkit::{Namespace, Probe, ProbeResult, probe_many};
-use portolan_tests::{At, Cluster, Mode, NODE_NAME, Place, Sender, TARGET_PORTS, in_every_mode, service};
+use portolan_tests::{
+    At, Cluster, Mode, NODE_NAME, Sender, SenderLocation, TARGET_PORTS, in_every_mode, service,
+};
 use serde_json::json;
 
 in_every_mode!(a_packet_is_dropped_if_the_explanation_says_so);
@@ -167,7 +169,7 @@ fn probes<'a>(
         if source == endpoint.ip() {
             continue;
         }
-        let from = if sender.place == Place::Node { Client::Node } else { Client::Address(source) };
+        let from = if sender.place == SenderLocation::Node { Client::Node } else { Client::Address(source) };
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             let outcome = explain(cluster, rules, from.clone(), destination, protocol);
             let probe = Probe::new(protocol, destination).from(source);
