@@ -69,7 +69,7 @@ fn list(
     let outcome = socket.dump(&mut conntrack::list(filter), |frame| {
         match ConntrackEvent::decode(frame) {
             Ok(ConntrackEvent::New(flow)) if is_wanted(&flow) && listed.flows.len() < limit => {
-                listed.flows.push(flow)
+                listed.flows.push(flow);
             }
             Ok(ConntrackEvent::New(flow)) => listed.partial |= is_wanted(&flow),
             Ok(_) => {}

@@ -1,7 +1,7 @@
 //! Rules of other programs in IPVS mode, whose packets pass other hooks.
 
 use portolan_firewall::{
-    Base, Chain, Effect, Hook, Place, Program, Rule, RuleId, Ruleset, TableFamily, Test, saved,
+    Base, Chain, Effect, Hook, Program, Rule, RuleId, Ruleset, TableFamily, TableId, Test, saved,
 };
 use portolan_model::Family;
 use portolan_model::oracle::ModeDifferences;
@@ -95,7 +95,7 @@ fn a_packet_to_an_endpoint_on_the_node_stays_there() {
 #[test]
 fn input_is_split_by_priority() {
     let at = |priority| {
-        let place = Place { program: Program::Nft, family: TableFamily::Inet, table: "mine".to_owned() };
+        let place = TableId { program: Program::Nft, family: TableFamily::Inet, table: "mine".to_owned() };
         let tests = vec![Test::Destination(format!("{ENDPOINT}/32").parse().unwrap())];
         let rule = Rule { tests, effect: Effect::Drop, id: RuleId::Handle(3) };
         let base = Some(Base { hook: Hook::Input, priority, nat: false, drops: false });

@@ -137,13 +137,13 @@ impl View {
     ) -> Result<bool, SocketError> {
         let mut wanted = self.indexes(set);
         while !wanted.is_empty() {
-            let mut parts = wanted.into_iter().flat_map(Indexes::in_parts);
+            let mut pending = wanted.into_iter().flat_map(Indexes::in_parts);
             let mut further = Vec::new();
             loop {
                 let mut batch = Batch::new(socket.next_sequence(MESSAGE.into()));
                 let (mut sent, mut keys) = (Vec::new(), 0);
                 while keys < BATCH
-                    && let Some(part) = parts.next()
+                    && let Some(part) = pending.next()
                 {
                     write(&mut batch, place, set, part.keys());
                     keys += usize::from(part.count);
