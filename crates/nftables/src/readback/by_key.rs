@@ -141,21 +141,21 @@ impl View {
             let mut further = Vec::new();
             loop {
                 let mut batch = Batch::new(socket.next_sequence(MESSAGE.into()));
-                let (mut sent, mut keys) = (Vec::new(), 0);
+                let (mut asked, mut keys) = (Vec::new(), 0);
                 while keys < BATCH
                     && let Some(part) = pending.next()
                 {
                     write(&mut batch, place, set, part.keys());
                     keys += usize::from(part.count);
-                    sent.push(part);
+                    asked.push(part);
                 }
-                if sent.is_empty() {
+                if asked.is_empty() {
                     break;
                 }
                 let Some(missing) = self.ask(socket, &batch, set, rows)? else { return Ok(false) };
                 let ended = |sequence| missing.contains(&sequence);
-                let sent = (batch.first_sequence()..).zip(sent);
-                let open = sent.filter(|&(sequence, part)| !part.is_known && !ended(sequence));
+                let asked = (batch.first_sequence()..).zip(asked);
+                let open = asked.filter(|&(sequence, part)| !part.is_known && !ended(sequence));
                 further.extend(open.map(|(_, part)| part.next()));
             }
             wanted = further;
