@@ -1,0 +1,168 @@
+//! The agent while Services come and go without end: its memory and descriptors, the kernel's rules, and the UDP flows of
+//! Services that are gone. Every run includes some seconds of it. `PORTOLAN_SOAK_SECONDS=300` makes it longer and
+//! `--nocapture` prints the figures. Needs root, and fails without.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test stops at the first surprise"
+)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use portolan_serve::Resource;
+use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, Protocol, Traffic, eventually};
+use serde_json::Value;
+
+use common::kernel::nft;
+use common::load::{assert_lossless, busy_services, plan};
+use common::{Cluster, PATIENCE, at, backend, objects};
+
+const SHORT: u64 = 15;
+/// Services of a round.
+const SERVICES: usize = 16;
+/// Edits of the endpoints of each Service, after it was created.
+const EDITS: usize = 4;
+/// Writes of the API in a round: each Service and its slice are created and deleted, and the slice is edited, twice for flows.
+const CHANGES: usize = SERVICES * (EDITS + 6);
+/// Memory is compared with that after one in this many parts of the run.
+const WARM: u32 = 5;
+/// Growth that is allowed from then on, in bytes, for the allocator.
+const GROWTH: u64 = 4 << 20;
+
+/// The number of objects of each kind.
+type Counts = BTreeMap<String, usize>;
+
+#[test]
+fn nothing_grows_in_nftables_mode() {
+    nothing_grows("nftables");
+}
+
+#[test]
+fn nothing_grows_in_iptables_mode() {
+    nothing_grows("iptables");
+}
+
+fn nothing_grows(mode: &str) {
+    let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").map_or(SHORT, |text| text.parse().unwrap());
+    let whole = Duration::from_secs(seconds);
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    let load = vec![("client to load balancer", Traffic::start(client, plan("198.51.100.7:80")).unwrap())];
+    let kernel = count(&rules(node, mode), mode);
+    let descriptors = descriptors(&proxy);
+
+    let (started, mut warm, mut rounds) = (Instant::now(), None, 0);
+    while started.elapsed() < whole || warm.is_none() {
+        rounds += 1;
+        round(&cluster, rounds);
+        assert_eq!(settled(node, mode, &kernel), kernel, "{mode}, round {rounds}: {}", proxy.output());
+        if warm.is_none() && started.elapsed() >= whole / WARM {
+            warm = proxy.resident();
+        }
+        if rounds % 20 == 0 {
+            let resident = proxy.resident().unwrap() >> 10;
+            eprintln!("{mode}: {} changes in {:.0?}: {resident} KiB", rounds * CHANGES, started.elapsed());
+        }
+    }
+    let (warm, last) = (warm.unwrap(), proxy.resident().unwrap());
+    eprintln!(
+        "{mode}: {} changes in {:.0?}; resident {} KiB, then {} KiB; {descriptors} descriptors; {kernel:?}",
+        rounds * CHANGES,
+        started.elapsed(),
+        warm >> 10,
+        last >> 10
+    );
+    assert_lossless(load);
+    assert!(last <= warm + GROWTH, "{mode}: from {warm} to {last} bytes after {rounds} rounds");
+    let outcome = eventually(PATIENCE, "no more descriptors", || self::descriptors(&proxy) <= descriptors);
+    assert!(outcome.is_ok(), "{mode}: from {descriptors} to {} descriptors", self::descriptors(&proxy));
+}
+
+/// Creates Services with names and addresses of this round, edits their endpoints, and deletes them. The last edits take away
+/// the endpoint of a UDP flow of each.
+fn round(cluster: &Cluster, number: usize) {
+    let (pods, client) = (cluster.all_pods(), cluster.world.client().namespace());
+    // The addresses are used again after 200 rounds.
+    let network = format!("10.96.{}.", 20 + number % 200);
+    let services: Vec<(String, Value)> = (0..SERVICES)
+        .map(|index| format!("soak-{number}-{index}"))
+        .enumerate()
+        .map(|(index, name)| (name.clone(), objects::cluster_ip(&name, &format!("{network}{index}"))))
+        .collect();
+    let endpoints = |of: &(String, Value), pods: &[&Pod]| {
+        cluster.apply(objects::slice(&of.0, pods, &objects::ports(&of.1)));
+    };
+    for (index, service) in services.iter().enumerate() {
+        cluster.apply(service.1.clone());
+        (0..=EDITS).for_each(|edit| endpoints(service, &pods[(index + edit) % pods.len()..]));
+        endpoints(service, &pods[..1]);
+    }
+    let to = (0..SERVICES).map(|index| Probe::new(Protocol::Udp, at(&format!("{network}{index}:80"))));
+    let probes: Vec<Probe> = to.collect();
+    let former = Some(backend(pods[0], probes[0].destination.ip()));
+    let outcome = eventually(PATIENCE, "answers of the only endpoint", || {
+        let results = client.probe_many(&probes).unwrap();
+        results.iter().all(|result| result.backend() == former)
+    });
+    assert!(outcome.is_ok(), "round {number}");
+    services.iter().for_each(|service| endpoints(service, &pods[1..2]));
+    let node = cluster.world.node().namespace();
+    let (to, reply) = (format!(" dst={network}"), format!(" src={} ", pods[0].address(Family::Ipv4)));
+    let mut flows = String::new();
+    let outcome = eventually(PATIENCE, "the end of stale flows", || {
+        flows = node.output("conntrack", &["-L", "-p", "udp"]).unwrap();
+        !flows.lines().any(|flow| flow.contains(&to) && flow.contains(&reply))
+    });
+    assert!(outcome.is_ok(), "round {number}: {flows}");
+    for (name, _) in &services {
+        cluster.delete(Resource::Service, name);
+        cluster.delete(Resource::EndpointSlice, &format!("{name}-1"));
+    }
+}
+
+/// Waits until the rules have as much as before, and returns how much they have at the end.
+fn settled(node: &Namespace, mode: &str, before: &Counts) -> Counts {
+    let mut seen = Counts::new();
+    // What is unused is removed a moment later. If it stays, the caller compares.
+    let _ = eventually(PATIENCE, "the former state", || {
+        seen = count(&rules(node, mode), mode);
+        seen == *before
+    });
+    seen
+}
+
+fn rules(node: &Namespace, mode: &str) -> String {
+    match mode {
+        "nftables" => nft(node, "-j list ruleset"),
+        _ => ["iptables-nft-save", "ip6tables-nft-save"].map(|save| node.output(save, &[]).unwrap()).concat(),
+    }
+}
+
+/// Counts chains, rules, sets, maps and their elements in a listing.
+fn count(text: &str, mode: &str) -> Counts {
+    let mut counts = Counts::new();
+    let mut add = |kind: &str, count: usize| *counts.entry(kind.to_owned()).or_default() += count;
+    if mode == "iptables" {
+        add("chains", text.lines().filter(|line| line.starts_with(':')).count());
+        add("rules", text.lines().filter(|line| line.starts_with("-A ")).count());
+        return counts;
+    }
+    let listing: Value = serde_json::from_str(text).unwrap();
+    for object in listing["nftables"].as_array().unwrap() {
+        for (kind, value) in object.as_object().unwrap() {
+            add(kind, 1);
+            add("elements", value["elem"].as_array().map_or(0, Vec::len));
+        }
+    }
+    counts
+}
+
+fn descriptors(proxy: &PortolanProcess) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", proxy.id())).unwrap().count()
+}
