@@ -371,3 +371,32 @@ fn the_mode_decides_on_which_addresses_node_ports_are_served() {
     reaches(client, Protocol::Tcp, at("203.0.113.1:30080"), &[backend]);
     only(node, "iptables", &proxy);
 }
+
+/// The kernel's file of a list takes lines with clients.
+#[test]
+fn a_start_warns_of_endpoints_that_forget_clients() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let mut service = objects::cluster_ip("web", "10.96.0.10");
+    service["spec"]["sessionAffinity"] = "ClientIP".into();
+    cluster.service(service, &[&cluster.world.pods()[0]]);
+    let mut proxy = cluster.proxy_with(IPTABLES);
+    let limit = fs::read_to_string("/sys/module/xt_recent/parameters/ip_list_tot").unwrap();
+    let limit: u32 = limit.trim().parse().unwrap();
+    let fill = || {
+        for file in fs::read_dir("/proc/thread-self/net/xt_recent").unwrap() {
+            let file = file.unwrap().path();
+            for number in 1..=limit {
+                let client = std::net::Ipv4Addr::from(0x0a00_0000 + number);
+                fs::write(&file, format!("+{client}\n")).unwrap();
+            }
+        }
+    };
+    node.run(fill).unwrap();
+    proxy.terminate(PATIENCE).unwrap();
+    let warning = format!("has {limit} clients with session affinity, the limit");
+    assert!(!proxy.output().contains(&warning), "{}", proxy.output());
+    let mut proxy = cluster.proxy_with(IPTABLES);
+    logged(&mut proxy, &format!("ip_list_tot={}", 10 * limit), 1);
+    assert_eq!(proxy.output().matches(&warning).count(), 1, "{}", proxy.output());
+}

@@ -12,6 +12,7 @@ mod translation;
 use crate::facts::Facts;
 use crate::finding::Finding;
 
+pub use affinity::full_lists;
 pub use proxies::{Mode, mode};
 
 /// Returns all findings, worst first; those of equal severity in the order of [`Code::ALL`](crate::Code::ALL).

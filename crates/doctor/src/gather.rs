@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 use portolan_node::sysctl::Host;
 
-use crate::facts::{Facts, Unread};
+use crate::facts::{AffinityLists, Facts, Unread};
 use crate::rules::Ruleset;
 
 /// Returns the facts of this node. Blocks while the programs of the older iptables run.
@@ -26,7 +26,7 @@ pub fn facts(host: &Host) -> Facts {
     files::settings(host, &mut facts);
     facts.conntrack = files::conntrack(host);
     facts.has_ipvs = files::has_ipvs(host);
-    facts.affinity = files::affinity(host);
+    facts.affinity = affinity(host);
     match processes::read() {
         Ok(proxies) => facts.proxies = proxies,
         Err(error) => facts.unread.push(unread("processes", &error)),
@@ -35,6 +35,11 @@ pub fn facts(host: &Host) -> Facts {
     facts.rules = rules;
     facts.unread.extend(unread);
     facts
+}
+
+/// Returns the lists of clients with session affinity in the iptables mode. Without the module of these lists there are none.
+pub fn affinity(host: &Host) -> Option<AffinityLists> {
+    files::affinity(host)
 }
 
 /// Returns the firewall rules of all programs, and what could not be read. Tables of proxies have no rules. Blocks while the

@@ -6,10 +6,12 @@
 //! - `choice`: which mode runs, and why
 //! - `blueprint`: the options of data planes, and what data planes are created with
 //! - `nftables`, `iptables`, `ipvs`, `userspace`: the drivers
+//! - `affinity`: endpoints of the iptables mode for which the kernel remembers no more clients
 //!
 //! The input is the configuration and the node. The output is data planes for the engine. What runs programs of the node
 //! and waits for them says so: it belongs on a thread for blocking work.
 
+mod affinity;
 mod blueprint;
 mod choice;
 mod iptables;
@@ -177,6 +179,9 @@ pub(super) trait ModeDriver: Sync {
 
     /// Updates the metrics of a family after a commit. `is_active` tells whether a data plane of this mode made it.
     fn update_metrics(&self, _: &ProxyMetrics, _: &Meters, _: Family, _is_active: bool) {}
+
+    /// Looks, after a comparison of everything with the kernel, for what only shows in use, and logs it.
+    fn look_at_use(&self, _: &Meters) {}
 
     /// Counts a failed step of a data plane of this mode.
     fn count_failure(&self, _: &ProxyMetrics, _: Family, _: Step) {}

@@ -126,6 +126,11 @@ impl Reporter {
                         duration = ?report.duration, kernel = ?commit.kernel, "compared with the kernel and in sync"
                     );
                 }
+                if commit.full
+                    && let Some(driver) = modes::named(mode)
+                {
+                    driver.look_at_use(&self.meters);
+                }
                 if report.step == Step::Replacement {
                     tracing::info!(%family, mode, "the rules of this mode are complete and have taken over");
                 }

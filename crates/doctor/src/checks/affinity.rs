@@ -1,18 +1,17 @@
 //! Session affinity of the iptables mode: the clients that the kernel remembers for an endpoint.
 
-use crate::facts::Facts;
+use crate::facts::{AffinityLists, Facts};
 use crate::finding::{Code, Finding, Severity};
 
 /// A larger limit that a finding suggests.
 const TIMES: usize = 10;
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
-    full(facts).into_iter().collect()
+    facts.affinity.iter().filter_map(full_lists).collect()
 }
 
-/// A full list forgets a client for each new one.
-fn full(facts: &Facts) -> Option<Finding> {
-    let lists = facts.affinity.as_ref()?;
+/// Returns the finding for lists that are full: such a list forgets a client for each new one.
+pub fn full_lists(lists: &AffinityLists) -> Option<Finding> {
     let (first, others) = lists.full.split_first()?;
     let more =
         if others.is_empty() { String::new() } else { format!(" and of {} more chains", others.len()) };
@@ -29,7 +28,6 @@ fn full(facts: &Facts) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::AffinityLists;
 
     fn with(full: &[&str]) -> Facts {
         let full = full.iter().map(|&name| name.to_owned()).collect();

@@ -10,6 +10,7 @@ use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, Settings};
 use portolan_node::config::{Configuration, Mode};
 
+use super::affinity::FullLists;
 use super::{RelayCounters, Relays, ipvs, nftables, userspace};
 use crate::node_settings::KernelSettings;
 use crate::settings;
@@ -121,6 +122,8 @@ pub(crate) struct Meters {
     pub(crate) iptables: PerFamily<Arc<Meter>>,
     pub(crate) ipvs: PerFamily<Arc<portolan_ipvs::Meter>>,
     pub(crate) relays: RelayCounters,
+    /// What the log has of lists of clients with session affinity in the iptables mode.
+    pub(crate) full_lists: FullLists,
 }
 
 /// The state that data planes share.

@@ -130,6 +130,10 @@ impl ModeDriver for Driver {
         metrics.with_packet_counters(packet_counters)
     }
 
+    fn look_at_use(&self, meters: &Meters) {
+        meters.full_lists.look(&Host::default());
+    }
+
     fn update_metrics(&self, metrics: &ProxyMetrics, meters: &Meters, family: Family, is_active: bool) {
         let measured = meters.iptables.get(family).read();
         // After a change of the mode, the metrics keep their last values.
