@@ -122,6 +122,7 @@ impl Medium {
     }
 
     /// Opens an existing file.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "notes it in tests"))]
     pub(super) fn open(&self, path: &Path) -> Result<File> {
         let file = private_file().open(path)?;
         #[cfg(test)]
@@ -130,6 +131,7 @@ impl Medium {
     }
 
     /// Creates a file, or empties it.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "notes it in tests"))]
     pub(super) fn create(&self, path: &Path) -> Result<File> {
         let file = private_file().create(true).truncate(true).open(path)?;
         inherit_owner(&file, path);
@@ -158,6 +160,7 @@ impl Medium {
     }
 
     /// Renames a file within its folder, durably.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "notes it in tests"))]
     pub(super) fn rename(&self, from: &Path, to: &Path) -> Result<()> {
         fs::rename(from, to)?;
         #[cfg(test)]

@@ -293,7 +293,7 @@ mod tests {
         let used = |now: Duration| try_read_still(&path, UNIX_EPOCH + now, content).unwrap().is_some();
         written(&path, fine);
         let tick = Duration::from_millis(25);
-        assert!(used(fine + tick) && used(fine - tick));
+        assert!(used(fine + tick) && used(fine.saturating_sub(tick)));
         assert!(!used(fine + tick / 5) && !used(fine));
         written(&path, coarse);
         assert!(!used(coarse + tick) && used(coarse + Duration::from_secs(3)));

@@ -40,10 +40,13 @@ const NUMBER: usize = 8;
 /// The objects, and how many there were.
 type Found = (Vec<(Resource, Arc<StoredObject>)>, Option<u64>);
 
+/// The latest revision of an object, and the object; `None` if it is deleted.
+type Latest = (u64, Option<Arc<StoredObject>>);
+
 /// Reads all pages of a file. Returns the objects in the order of their revisions, and how many there were if that can be
 /// read.
 pub(super) fn read(file: &[u8]) -> Found {
-    let mut latest: HashMap<(Resource, Box<str>), (u64, Option<Arc<StoredObject>>)> = HashMap::new();
+    let mut latest: HashMap<(Resource, Box<str>), Latest> = HashMap::new();
     let (mut seen, mut counted) = (HashSet::new(), BTreeMap::new());
     for start in (0..file.len()).step_by(PAGE) {
         let Some(page) = file.get(start..) else { break };

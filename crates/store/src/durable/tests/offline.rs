@@ -214,7 +214,9 @@ fn what_is_left_of_a_damaged_store_is_rescued() {
     let mut bytes = whole.clone();
     let places: Vec<usize> =
         (0..bytes.len() - text.len()).filter(|at| bytes[*at..].starts_with(text)).collect();
-    places.iter().for_each(|at| bytes[*at] = b'!');
+    for at in places {
+        bytes[at] = b'!';
+    }
     let found = damaged(&bytes);
     assert_eq!((found.objects.len(), found.of), (29, Some(30)), "{:?}", found.damage);
     assert_eq!(found.count(), "29 of 30 objects can be read");

@@ -48,7 +48,7 @@ impl Wanted {
     /// Returns a transaction of three objects, some of which it may remove, and the state after it.
     fn transaction(&self, number: usize, revision: u64) -> (Transaction, State) {
         let (mut steps, mut state, mut revision) = (Vec::new(), self.now.clone(), revision);
-        let size = if number % 11 == 0 { LARGE } else { number % 700 };
+        let size = if number.is_multiple_of(11) { LARGE } else { number % 700 };
         let key = |number: usize| format!("n/{}", number % 13);
         for (resource, key, size) in
             [(SERVICE, key(number), size), (SLICE, key(number / 3), 10), (NODE, "counter".to_owned(), 10)]

@@ -5,7 +5,7 @@ use super::super::super::journal::{Event, What};
 /// Bytes of a sector: a disk may write some sectors of a write and not others.
 const SECTOR: usize = 512;
 
-/// A source of random numbers (SplitMix64) that a seed repeats.
+/// A source of random numbers (`SplitMix64`) that a seed repeats.
 #[derive(Debug, Clone)]
 pub(super) struct Dice(pub(super) u64);
 
