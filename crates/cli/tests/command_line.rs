@@ -98,8 +98,8 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
         (&["env", "--data-dir=/nonexistent"], "there is no /nonexistent/admin.conf: give --kubeconfig"),
         (&["serve", "--dns-forward=/etc/resolv.conf"], "--dns-listen"),
         (&["serve", "--check", "--in-memory"], "'--check' cannot be used with '--in-memory'"),
-        (&["serve", "--check", "--data-dir=/nonexistent"], "Error: there is no /nonexistent/objects.redb"),
-        (&["serve", "restore", "/nonexistent"], "Error: there is no /nonexistent"),
+        (&["serve", "--check", "--data-dir=/nonexistent"], "there is no /nonexistent/objects.redb"),
+        (&["serve", "restore", "/nonexistent"], "there is no /nonexistent"),
         (&["serve", "backup"], "<FILE>"),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
