@@ -4,6 +4,7 @@
 //! - `state`, `services`, `snapshot`: the documents, made from what the agent and the engine know
 //! - `page`: the web page that shows the documents
 //! - `service_metrics`: what the kernel has counted of single Services, as metrics
+//! - `rates`: new connections of Services per second, from two readings of these counters
 //! - `explain`: the answer about one packet, for which the kernel is read, too
 //! - `socket`: the control socket
 //!
@@ -22,6 +23,7 @@
 
 mod explain;
 mod page;
+mod rates;
 pub(crate) mod routes;
 mod service_metrics;
 mod services;
@@ -66,6 +68,8 @@ pub(crate) struct Control {
     reading: Arc<Semaphore>,
     /// What the kernel has counted, shared by requests.
     counts: Arc<services::counters::Shared>,
+    /// The reading from which the next rates are measured.
+    rates: rates::Last,
     /// One place: a snapshot takes as much memory as the objects.
     one_snapshot: Arc<Semaphore>,
     version: String,
@@ -85,6 +89,7 @@ impl Control {
             at_once: Arc::new(Semaphore::new(AT_ONCE)),
             reading: Arc::new(Semaphore::new(1)),
             counts: services::counters::Shared::new(),
+            rates: rates::Last::default(),
             one_snapshot: Arc::new(Semaphore::new(1)),
             version,
             started: Now::read(),
@@ -129,6 +134,11 @@ impl Control {
         // The send fails if the time is over.
         engine.snapshot(move |snapshots| drop(sender.send(question(snapshots))));
         tokio::time::timeout(ENGINE_WAIT, receiver).await.ok()?.ok()
+    }
+
+    /// Returns a time as seconds since the start of the agent.
+    fn seconds(&self, at: Now) -> f64 {
+        at.monotonic.saturating_duration_since(self.started.monotonic).as_secs_f64()
     }
 
     fn remember(&self, lanes: &[Lane]) {

@@ -6,6 +6,8 @@ pub(crate) const PAGE: &str = "/debug/portolan/";
 pub(crate) const STATE: &str = "/debug/portolan/state";
 /// The path of the pages of Services.
 pub(crate) const SERVICES: &str = "/debug/portolan/services";
+/// The path of the rates of Services.
+pub(crate) const RATES: &str = "/debug/portolan/rates";
 /// The path of the answer about one packet.
 pub(crate) const EXPLAIN: &str = "/debug/portolan/explain";
 /// The path of the agent's part of a snapshot.

@@ -1,6 +1,6 @@
 //! What the node agent says about itself: the state document ([`AgentState`]), Services as they are programmed
-//! ([`ServicePage`]), what is wrong ([`problems`]), both documents as text ([`text`]), the live view of a terminal
-//! ([`live`]), and the web page that shows them ([`page`]).
+//! ([`ServicePage`]), the busiest of them ([`ServiceRates`]), what is wrong ([`problems`]), documents as text ([`text`]), the
+//! live view of a terminal ([`live`]), and the web page that shows them ([`page`]).
 //!
 //! The agent fills in the documents and serves them as JSON; commands and pages read them. Names and meanings of the
 //! fields are stable within [`VERSION`]; fields may be added. A field that is missing is read as its default, so that
@@ -18,6 +18,7 @@ mod format;
 pub mod live;
 pub mod page;
 pub mod problems;
+mod rates;
 mod services;
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ pub use document::{
     Agent, AgentState, Conntrack, Drift, Family, Health, Moment, Objects, Problem, RecordedEvent,
     RefusedPort, Relay, Sync, Totals, Watch, What,
 };
+pub use rates::{Busiest, Reading, ServiceRate, ServiceRates};
 pub use services::{
     Candidate, Choice, Counters, Endpoint, Frontend, Passed, Refused, Service, ServicePage, ServicePort,
 };

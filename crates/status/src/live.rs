@@ -1,12 +1,12 @@
 //! The live view: a state document on a screen of any size, with rates.
 //!
 //! Pure: [`Rates`] gets the documents with the times at which they came, and [`screen`] returns lines. How they reach a
-//! terminal is not known here.
+//! terminal is not known here. New connections of Services are in a document of their own ([`ServiceRates`]).
 
 use std::collections::VecDeque;
 
 use crate::format::{age, columns, one_line, percent, short};
-use crate::{AgentState, Family, RecordedEvent, Sync, text};
+use crate::{Event, Family, ServiceRates, State, Sync, text};
 
 /// Seconds over which rates are measured.
 const SPAN: f64 = 60.0;
@@ -14,6 +14,10 @@ const SPAN: f64 = 60.0;
 const BARS: usize = 60;
 /// How many events are shown if syncs need the room, too.
 const EVENTS: usize = 4;
+/// The height from which the busiest Services are a table.
+const TABLE_FROM: usize = 32;
+/// How many lines more make room for one more Service in the table.
+const LINES_PER_SERVICE: usize = 2;
 /// How many problems are shown.
 const PROBLEMS: usize = 4;
 /// Characters that fill a cell from the bottom by eighths.
@@ -81,10 +85,12 @@ impl Rates {
     }
 }
 
-/// Returns the lines of a screen. `lost` says why there is no newer document.
+/// Returns the lines of a screen. `busiest` are the last rates of Services, if there are any; `lost` says why there is no newer
+/// state.
 pub fn screen(
     state: &AgentState,
     rates: &Rates,
+    busiest: Option<&ServiceRates>,
     lost: Option<&str>,
     (width, height): (usize, usize),
 ) -> Vec<Line> {
@@ -98,6 +104,8 @@ pub fn screen(
     let more = state.problems.len().saturating_sub(PROBLEMS);
     lines.extend((more > 0).then(|| line(Look::Bad, format!("! and {more} more problems"))));
     lines.extend(facts(state, rates).into_iter().map(|text| line(Look::Plain, text)));
+    let in_table = height.checked_sub(TABLE_FROM).map_or(0, |more| more / LINES_PER_SERVICE + 2);
+    lines.extend(busiest.map(|busiest| line(Look::Plain, connections(busiest, in_table == 0, width))));
     if !state.families.is_empty() {
         lines.push(Line::default());
         lines.extend(table("", &families(state)));
@@ -105,6 +113,7 @@ pub fn screen(
         lines.push(line(Look::Head, "Sync latency, the newest on the right".into()));
         lines.extend(state.families.iter().map(|family| line(Look::Plain, latency(family, width))));
     }
+    lines.extend(busiest.map(|busiest| busiest_services(busiest, in_table)).unwrap_or_default());
     // One line is for the keys, two for the headings with an empty line before each.
     let room = height.saturating_sub(lines.len()).saturating_sub(1);
     let events = newest(state, |family| &family.events, |event| event.at.age_seconds);
@@ -191,7 +200,41 @@ fn facts(state: &AgentState, rates: &Rates) -> Vec<String> {
     lines
 }
 
-fn families(state: &AgentState) -> Vec<Vec<String>> {
+/// Returns the rate of new connections, with as many of the busiest Services as fit if there is no table of them.
+fn connections(busiest: &ServiceRates, with_services: bool, width: usize) -> String {
+    let Some(all) = busiest.per_second else {
+        let why = busiest.not_counted.as_ref().map_or_else(|| "no rates yet".to_owned(), |why| one_line(why));
+        return format!("New connections: {why}");
+    };
+    let mut text = format!("New connections: {all:.1}/s");
+    let mut separator = "; ";
+    for service in busiest.services.iter().take_while(|_| with_services) {
+        let part = format!("{separator}{}/{} {:.1}", service.namespace, service.name, service.per_second);
+        if text.chars().count().saturating_add(part.chars().count()) > width {
+            break;
+        }
+        text.push_str(&part);
+        separator = ", ";
+    }
+    text
+}
+
+/// Returns the busiest Services below their heading, in this number of rows.
+fn busiest_services(busiest: &ServiceRates, rows: usize) -> Vec<Line> {
+    if rows == 0 || busiest.services.is_empty() {
+        return Vec::new();
+    }
+    let head = format!("Busiest of {} Services with new connections, per second", busiest.active);
+    let mut lines = vec![Line::default(), line(Look::Head, head)];
+    let row = |service: &crate::ServiceRate| {
+        vec![format!("{}/{}", service.namespace, service.name), format!("{:.1}", service.per_second)]
+    };
+    let rows: Vec<_> = busiest.services.iter().take(rows).map(row).collect();
+    lines.extend(columns("  ", &rows).into_iter().map(|text| line(Look::Plain, text)));
+    lines
+}
+
+fn families(state: &State) -> Vec<Vec<String>> {
     let head = ["FAMILY", "STATE", "SINCE", "SERVICES", "PORTS", "ENDPOINTS", "LOCAL", "WAITING", "DRIFT"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(state.families.iter().map(|family| {

@@ -1,6 +1,6 @@
 //! The web page that shows the documents: one file without other files.
 //!
-//! It asks for the documents beside it (`state`, `services`) and draws them. It writes everything from a document as text,
+//! It asks for the documents beside it (`state`, `services`, `rates`) and draws them. It writes everything from a document as text,
 //! never as HTML, and its [`POLICY`] lets the browser run and load nothing else.
 
 /// The page.
@@ -9,6 +9,6 @@ pub const HTML: &str = include_str!("page.html");
 /// What the browser may load and run, as the value of `Content-Security-Policy`: the one script and the one style of the
 /// page, by their SHA-256 hashes, and documents of the same server. A test says what to write after a change of the page.
 pub const POLICY: &str = "default-src 'none'; \
-    script-src 'sha256-RFH/YK1V1ygiMO1EstVFPSWTG21+Mccc+5xaWMzgx+E='; \
+    script-src 'sha256-Sq1mAdh/3wz038a+sj9gMgSP1zLNBR3QCT8XZVBZcT4='; \
     style-src 'sha256-/9Vw2u2oQ7I9Y5cebaBJ62szaitmYRDZUuVJ8aqz2QI='; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

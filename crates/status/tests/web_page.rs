@@ -167,6 +167,25 @@ fn many_services_are_searched_by_the_server() {
 }
 
 #[test]
+fn the_busiest_services_lead_to_their_paths() {
+    let Some((_server, mut browser)) = opened(DESK) else { return };
+    browser.until("document.querySelectorAll('#busiest td a').length === 3");
+    let shown = text(&mut browser, "#busiest");
+    for part in [
+        "194 new connections per second to 3 Services",
+        "shop/cart\t184",
+        "shop/web-00007\t9.3",
+        "shop/a-hostile\t0.2",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    browser.value("document.querySelector('#busiest td a').focus(); 1");
+    browser.key("Enter");
+    browser.until("document.querySelectorAll('#detail svg').length === 2");
+    assert_eq!(browser.errors, [""; 0]);
+}
+
+#[test]
 fn names_are_text_whatever_they_contain() {
     let Some((server, mut browser)) = opened(DESK) else { return };
     let address = format!("{}#shop%2Fa-hostile", server.address);

@@ -22,6 +22,17 @@ fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
     let off = "Not counted: the nftables mode counts only if portolan.serviceCounters is true.\n";
     assert_eq!((shown.code, shown.stdout.as_str()), (0, off), "{}", shown.stderr);
     assert_eq!(metrics().status, 404);
+    let rates = || -> Value {
+        let page = http::get(node, at(METRICS), "/debug/portolan/rates?top=3").unwrap();
+        assert_eq!(page.status, 200, "{}", page.body);
+        serde_json::from_str(&page.body).unwrap()
+    };
+    let first = rates();
+    assert_eq!((&first["perSecond"], &first["services"]), (&Value::Null, &Value::Array(Vec::new())));
+    assert!(
+        first["notCounted"].as_str().unwrap().starts_with("the nftables mode counts only if"),
+        "{first:#}"
+    );
 
     cluster.configure("portolan: {serviceCounters: true, serviceMetrics: 5}\n");
     let port = || {
@@ -35,11 +46,12 @@ fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
         assert!(outcome.is_ok(), "{wanted}: {:#}\n{}", port(), proxy.output());
     };
     counted(0);
-    for _ in 0..CONNECTIONS {
+    let connect = || {
         let probe = Probe::new(Protocol::Tcp, at("10.96.0.77:80"));
         let result = cluster.world.client().namespace().probe(probe).unwrap();
         assert!(matches!(result, ProbeResult::Reached(_)), "{result:?}");
-    }
+    };
+    (0..CONNECTIONS).for_each(|_| connect());
     counted(CONNECTIONS);
     let port = port();
     assert_eq!(port["endpoints"][0]["counters"]["connections"], Value::from(CONNECTIONS), "{port:#}");
@@ -60,4 +72,22 @@ fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
     let samples: Vec<&str> = page.body.lines().filter(|line| !line.starts_with('#')).collect();
     let is_web = |line: &&str| line.contains("service=\"web\"") && line.ends_with("} 12");
     assert!(samples.len() == 1 && samples.iter().all(is_web), "{}", page.body);
+
+    // Rates are those between two readings.
+    let mut last = Value::Null;
+    let outcome = eventually(PATIENCE, "a rate", || {
+        connect();
+        last = rates();
+        !last["services"].as_array().unwrap().is_empty()
+    });
+    assert!(outcome.is_ok(), "{last:#}");
+    let service = &last["services"][0];
+    assert_eq!((&service["namespace"], &service["name"]), (&"default".into(), &"web".into()), "{last:#}");
+    assert_eq!((&last["active"], &last["perSecond"]), (&1.into(), &service["perSecond"]), "{last:#}");
+    assert!(
+        service["perSecond"].as_f64() > Some(0.0) && last["overSeconds"].as_f64() > Some(0.0),
+        "{last:#}"
+    );
+    let wrong = http::get(node, at(METRICS), "/debug/portolan/rates?top=0").unwrap();
+    assert_eq!((wrong.status, wrong.body.as_str()), (400, "top: `0` is not a number from 1 to 100\n"));
 }

@@ -53,8 +53,16 @@ impl Live {
 
     /// Waits until the screen, as it was drawn last, has a text.
     fn until(&self, text: &str) {
+        self.until_while(text, || ());
+    }
+
+    /// Waits until the screen, as it was drawn last, has a text, and does something again and again meanwhile.
+    fn until_while(&self, text: &str, work: impl Fn()) {
         let last = || self.shown().rsplit("\x1b[H").next().unwrap_or_default().to_owned();
-        let outcome = eventually(PATIENCE, text, || last().contains(text));
+        let outcome = eventually(PATIENCE, text, || {
+            work();
+            last().contains(text)
+        });
         assert!(outcome.is_ok(), "{text}: {}", self.shown());
     }
 
@@ -100,6 +108,11 @@ fn the_live_view_follows_the_agent_and_restores_the_terminal() {
     let pod = &cluster.world.pods()[0];
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.78:80"), &[pod]);
     live.until("default/late");
+    live.until("New connections: the nftables mode counts only if");
+    cluster.configure("portolan: {serviceCounters: true}\n");
+    live.until_while("/s; default/late ", || {
+        reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.78:80"), &[pod]);
+    });
     live.keys.write_all(b"xq").unwrap();
     assert_eq!(live.end(), "0");
 

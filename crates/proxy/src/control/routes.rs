@@ -8,8 +8,8 @@ use portolan_node::metrics::SERVICE_METRICS;
 use portolan_web::{self as web, Answer, PLAIN, Promise, Reply};
 use serde::Serialize;
 
-use super::{Control, RequestPermit, explain, page, service_metrics, services, snapshot, state};
-use crate::paths::{EXPLAIN, PAGE, SERVICES, SNAPSHOT, STATE};
+use super::{Control, RequestPermit, explain, page, rates, service_metrics, services, snapshot, state};
+use crate::paths::{EXPLAIN, PAGE, RATES, SERVICES, SNAPSHOT, STATE};
 
 /// Where a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,10 +46,11 @@ const fn get_on_socket(path: &'static str, answer: Make) -> Route {
 }
 
 /// All paths.
-static ROUTES: [Route; 6] = [
+static ROUTES: [Route; 7] = [
     get(PAGE, |_, request, _| Box::pin(std::future::ready(page::answer(&request)))),
     get(STATE, |control, request, place| Box::pin(state::answer(control, request, place))),
     get(SERVICES, |control, request, place| Box::pin(services::answer(control, request, place))),
+    get(RATES, |control, request, place| Box::pin(rates::answer(control, request, place))),
     get(SERVICE_METRICS, |control, request, place| {
         Box::pin(service_metrics::answer(control, request, place))
     }),

@@ -130,7 +130,7 @@ fn page(
         services: services.into_iter().map(|picked| service(picked, &mut known, counts, &reasons)).collect(),
         next: next.map(|(namespace, name)| format!("{namespace}/{name}")),
         not_counted: counts.missing().map(str::to_owned),
-        counted_at: counts.at.map(rfc3339),
+        counted_at: counts.at.map(|at| rfc3339(at.wall)),
     }
 }
 

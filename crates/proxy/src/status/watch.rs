@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use portolan_status::AgentState;
 use portolan_status::live::{self, Rates};
+use portolan_status::{ServiceRates, AgentState};
 use portolan_web::ServerAddress;
+use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -15,19 +16,26 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::terminal::Terminal;
 use super::{get, read};
-use crate::paths::STATE;
+use crate::paths::{RATES, STATE};
 
 /// How often the agent is asked and the screen is drawn.
 const PERIOD: Duration = Duration::from_secs(1);
+/// How often the agent is asked for the rates of Services, for which it reads the kernel's counters.
+const RATES_PERIOD: Duration = Duration::from_secs(5);
 /// After this time without an answer, the view says so.
 const SILENCE: Duration = Duration::from_secs(3);
 /// The keys that end the view, besides Ctrl-C: `q`, `Q` and Ctrl-D.
 const QUIT: [u8; 3] = [b'q', b'Q', 4];
 
+/// A request that is under way.
+type Asking<T> = Option<JoinHandle<anyhow::Result<T>>>;
+
 /// What the view shows.
 struct View {
     state: AgentState,
     rates: Rates,
+    /// The busiest Services. `None` if the agent does not say.
+    busiest: Option<ServiceRates>,
     /// Why the last request got no answer.
     lost: Option<String>,
     /// When the agent was asked what it has not answered.
@@ -41,7 +49,7 @@ struct View {
 /// There is no terminal, or it cannot be written.
 pub(super) fn run(place: &ServerAddress, first: AgentState) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut view = View { state: first, rates: Rates::default(), lost: None, asked: None };
+    let mut view = View { state: first, rates: Rates::default(), busiest: None, lost: None, asked: None };
     let shown = runtime.block_on(async {
         let signals = Signals::new().context("cannot handle signals")?;
         let terminal = Terminal::enter()?;
@@ -94,7 +102,10 @@ impl View {
         self.rates.add(0.0, &self.state);
         let mut ticks = tokio::time::interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
-        let mut asking: Option<JoinHandle<anyhow::Result<AgentState>>> = None;
+        let mut rates_ticks = tokio::time::interval(RATES_PERIOD);
+        rates_ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let mut asking: Asking<AgentState> = None;
+        let mut asking_rates: Asking<ServiceRates> = None;
         loop {
             tokio::select! {
                 () = Signals::end(&mut ends) => return Ok(()),
@@ -106,15 +117,19 @@ impl View {
                     }
                 }
                 _ = ticks.tick() => {
-                    if asking.is_none() {
-                        let place = place.clone();
+                    if begin(&mut asking, place, STATE) {
                         self.asked = Some(Instant::now());
-                        asking = Some(tokio::task::spawn_blocking(move || ask(&place)));
                     }
                 }
+                _ = rates_ticks.tick() => { begin(&mut asking_rates, place, RATES); }
                 answer = answered(&mut asking) => {
                     asking = None;
                     self.take(answer, began.elapsed());
+                }
+                answer = answered(&mut asking_rates) => {
+                    asking_rates = None;
+                    // An older agent has none. If there is no agent, the state says so.
+                    self.busiest = answer.ok();
                 }
             }
             self.draw(terminal)?;
@@ -137,7 +152,7 @@ impl View {
         let silence = self.asked.map(|asked| asked.elapsed()).filter(|silence| *silence >= SILENCE);
         let silence = silence.map(|silence| format!("the proxy has been silent for {} s", silence.as_secs()));
         let lost = silence.as_ref().or(self.lost.as_ref()).map(String::as_str);
-        terminal.show(&live::screen(&self.state, &self.rates, lost, Terminal::size()))
+        terminal.show(&live::screen(&self.state, &self.rates, self.busiest.as_ref(), lost, Terminal::size()))
     }
 }
 
@@ -157,13 +172,26 @@ fn keys() -> io::Result<mpsc::Receiver<u8>> {
     Ok(receiver)
 }
 
-/// Asks the agent. Blocks.
-fn ask(place: &ServerAddress) -> anyhow::Result<AgentState> {
-    read(place, &get(place, STATE)?)
+/// Begins a request, unless one is under way. Returns true if it begins.
+fn begin<T>(asking: &mut Asking<T>, place: &ServerAddress, path: &'static str) -> bool
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    if asking.is_some() {
+        return false;
+    }
+    let place = place.clone();
+    *asking = Some(tokio::task::spawn_blocking(move || ask(&place, path)));
+    true
+}
+
+/// Asks the agent for a document. Blocks.
+fn ask<T: DeserializeOwned>(place: &ServerAddress, path: &str) -> anyhow::Result<T> {
+    read(place, &get(place, path)?)
 }
 
 /// Waits for the answer; without a request, without end.
-async fn answered(asking: &mut Option<JoinHandle<anyhow::Result<AgentState>>>) -> anyhow::Result<AgentState> {
+async fn answered<T>(asking: &mut Asking<T>) -> anyhow::Result<T> {
     match asking {
         Some(task) => task.await?,
         None => std::future::pending().await,

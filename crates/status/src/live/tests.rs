@@ -1,10 +1,37 @@
 use super::*;
 use crate::tests::{bad, good, moment, sync};
-use crate::{Totals, What};
+use crate::{ServiceRate, Totals, What};
+
+/// Returns rates of Services, the busiest first.
+fn busiest() -> ServiceRates {
+    let names = ["shop/frontend", "default/web", "shop/cart", "kube-system/dns", "shop/search", "a/b"];
+    let rates = [120.0, 60.25, 2.04, 1.0, 0.5, 0.033];
+    let service = |(name, per_second): (&str, f64)| {
+        let (namespace, name) = name.split_once('/').unwrap();
+        ServiceRate { namespace: namespace.into(), name: name.into(), per_second }
+    };
+    ServiceRates {
+        over_seconds: Some(5.0),
+        per_second: Some(rates.iter().sum()),
+        active: 7,
+        services: names.into_iter().zip(rates).map(service).collect(),
+        ..ServiceRates::default()
+    }
+}
 
 /// Returns the screen as text, with the looks of the lines in front.
-fn shown(state: &AgentState, rates: &Rates, lost: Option<&str>, (width, height): (usize, usize)) -> String {
-    let lines = screen(state, rates, lost, (width, height));
+fn shown(state: &State, rates: &Rates, lost: Option<&str>, size: (usize, usize)) -> String {
+    shown_with(state, rates, Some(&busiest()), lost, size)
+}
+
+fn shown_with(
+    state: &State,
+    rates: &Rates,
+    busiest: Option<&ServiceRates>,
+    lost: Option<&str>,
+    (width, height): (usize, usize),
+) -> String {
+    let lines = screen(state, rates, busiest, lost, (width, height));
     assert_eq!(lines.len(), height);
     let line = |Line { look, text }: &Line| {
         assert!(text.chars().count() <= width, "{text}");
@@ -49,7 +76,7 @@ fn busy() -> AgentState {
 #[test]
 fn a_screen_of_80_columns_and_24_lines() {
     insta::assert_snapshot!(shown(&busy(), &rates(), None, (80, 24)));
-    let lines = screen(&busy(), &rates(), None, (80, 24));
+    let lines = screen(&busy(), &rates(), Some(&busiest()), None, (80, 24));
     let text = lines.iter().map(|line| line.text.trim_end()).collect::<Vec<_>>().join("\n");
     assert!(include_str!("../../../../docs/status.md").contains(&text), "the example on the page:\n{text}");
 }
@@ -73,6 +100,48 @@ fn every_size_is_filled_and_nothing_is_wider() {
             }
         }
     }
+}
+
+#[test]
+fn as_many_services_as_fit_are_named() {
+    let line = |busiest: &ServiceRates, size| {
+        let text = shown_with(&good(), &rates(), Some(busiest), None, size);
+        let found = text
+            .lines()
+            .find(|line| line.contains("New connections: "))
+            .unwrap()
+            .trim_start_matches([' ', '|'])
+            .to_owned();
+        (found, text)
+    };
+    let all = busiest();
+    for (width, want) in [
+        (
+            200,
+            "183.8/s; shop/frontend 120.0, default/web 60.2, shop/cart 2.0, kube-system/dns 1.0, shop/search 0.5, a/b 0.0",
+        ),
+        (60, "183.8/s; shop/frontend 120.0"),
+        (20, "183"),
+    ] {
+        assert_eq!(line(&all, (width, 24)).0, format!("New connections: {want}"));
+    }
+    let (short, text) = line(&all, (80, 40));
+    assert_eq!(short, "New connections: 183.8/s");
+    assert!(text.contains("#|Busiest of 7 Services with new connections, per second"), "{text}");
+    let (_, table) = text.split_once("per second\n").unwrap();
+    let rows: Vec<&str> = table.lines().take_while(|line| *line != " |").collect();
+    assert!(rows.len() == 6 && rows[5].ends_with("a/b              0.0"), "{text}");
+    let first = ServiceRates::default();
+    assert_eq!(line(&first, (80, 40)).0, "New connections: no rates yet");
+    let off =
+        ServiceRates { not_counted: Some("the mode\ncounts nothing".into()), ..ServiceRates::default() };
+    assert_eq!(line(&off, (80, 40)).0, "New connections: the mode; counts nothing");
+    let idle = ServiceRates { per_second: Some(0.0), ..ServiceRates::default() };
+    let (short, text) = line(&idle, (80, 40));
+    assert_eq!(short, "New connections: 0.0/s");
+    assert!(!text.contains("Busiest"), "{text}");
+    let none = shown_with(&good(), &rates(), None, None, (80, 40));
+    assert!(!none.contains("New connections"), "an agent without rates: {none}");
 }
 
 #[test]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use portolan_status::{
-    Agent, AgentState, Candidate, Choice, Conntrack, Drift, Endpoint, Family, Frontend, Health, Moment,
-    Objects, Problem, RecordedEvent, Service, ServicePage, ServicePort, Sync, Totals, VERSION, Watch, What,
-    page,
+    Agent, Candidate, Choice, Conntrack, Drift, Endpoint, Event, Family, Frontend, Health, Moment, Objects,
+    Problem, Service, ServicePage, ServicePort, ServiceRate, ServiceRates, State, Sync, Totals, VERSION,
+    Watch, What, page,
 };
 
 /// How many Services there are.
@@ -65,6 +65,7 @@ fn answer(mut stream: TcpStream, asked: &AtomicUsize, fails: &AtomicBool) -> Opt
             "application/json",
             serde_json::to_string(&state(STATES.fetch_add(1, Ordering::SeqCst))).ok()?,
         ),
+        "rates" => ("200 OK", "application/json", serde_json::to_string(&rates()).ok()?),
         "services" => {
             asked.fetch_add(1, Ordering::SeqCst);
             let limit = parameter("limit").and_then(|limit| limit.parse().ok()).unwrap_or(100);
@@ -84,6 +85,23 @@ fn answer(mut stream: TcpStream, asked: &AtomicUsize, fails: &AtomicBool) -> Opt
     );
     stream.write_all(head.as_bytes()).ok()?;
     stream.write_all(body.as_bytes()).ok()
+}
+
+fn rates() -> ServiceRates {
+    let services = [("cart", 184.4), ("web-00007", 9.26), ("a-hostile", 0.2)];
+    let service = |(name, per_second): (&str, f64)| ServiceRate {
+        namespace: "shop".into(),
+        name: name.into(),
+        per_second,
+    };
+    ServiceRates {
+        version: VERSION,
+        over_seconds: Some(5.0),
+        per_second: Some(193.86),
+        active: 3,
+        services: services.map(service).into(),
+        ..ServiceRates::default()
+    }
 }
 
 fn moment(age_seconds: f64) -> Moment {

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use portolan_engine::{FamilySnapshot, endpoints};
 use portolan_model::observed::{self, Counted, Traffic};
@@ -43,7 +43,7 @@ pub(in super::super) struct Counts {
     /// Whether the mode of a family counts something.
     pub(in super::super) is_counting: bool,
     /// When the kernel was read. `None` if it was not.
-    pub(in super::super) at: Option<SystemTime>,
+    pub(in super::super) at: Option<Now>,
     /// How long the kernel was read.
     took: Duration,
 }
@@ -193,7 +193,7 @@ impl Reading {
             if own.is_empty() {
                 continue;
             }
-            counts.at.get_or_insert_with(|| Now::read().wall);
+            counts.at.get_or_insert_with(Now::read);
             match active.read(&settings, relay.clone()) {
                 Ok(Some(observed)) => {
                     let names = own.iter().map(|(name, _)| (family, Arc::clone(name)));
