@@ -89,6 +89,9 @@ pub(crate) struct UpOptions {
     /// need it.
     #[arg(long)]
     no_ip_forward: bool,
+    /// Set endpoints aside for a while if TCP connections of this host to them fail, in the modes nftables and iptables.
+    #[arg(long)]
+    passive_health_checks: bool,
     /// Socket on which `portolan status` and `portolan explain` ask this process; /run/portolan/proxy.sock where none is given,
     /// and none if it is empty.
     #[arg(long, value_name = "FILE")]
@@ -120,6 +123,7 @@ impl UpOptions {
             let all = || "--masquerade-all".to_owned();
             flags.push(if pods.is_empty() { all() } else { format!("--cluster-cidr={}", pods.join(",")) });
         }
+        flags.extend(self.passive_health_checks.then(|| "--passive-health-checks".to_owned()));
         flags.extend(self.cleanup.then(|| "--cleanup".to_owned()));
         let forwards = if self.no_ip_forward { Vec::new() } else { self.families() };
         Ok(proxy::ProxyOptions::from_flags(flags)?.with_forwarding(forwards))

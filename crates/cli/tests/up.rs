@@ -11,11 +11,12 @@ mod common;
 #[path = "deploy/files.rs"]
 #[allow(dead_code, reason = "most of it is for the tests of deploy/")]
 mod files;
+#[path = "up/places.rs"]
+mod places;
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -287,10 +288,62 @@ fn services_of_arguments_are_checked_and_get_a_load_balancer_address() {
 }
 
 #[test]
+fn the_network_finds_a_load_balancer_address_at_the_host_that_has_it() {
+    let world: World = common::world();
+    let (node, client) = (world.node().namespace(), world.client().namespace());
+    let pod = &world.pods()[0];
+    let site = Site::new();
+    let web = service("web=80", &[pod], Family::Ipv4);
+    // An address of the network of clients.
+    let range = "--load-balancer-ip-range=203.0.113.200/32";
+    let mut up = site.up(node, &["--node-ip=192.168.100.1", range, &web]);
+    let to: SocketAddr = "203.0.113.200:80".parse().unwrap();
+    assert!(printed(&up.output(), "default/web 80/TCP").contains(&to), "{}", up.output());
+    let is_answered = || {
+        let neighbours = client.output("ip", &["neigh", "show", "to", "203.0.113.200"]).unwrap();
+        neighbours.contains("lladdr")
+    };
+    // The host does not announce the address, and does not answer ARP for it.
+    assert!(backends(client, Protocol::Tcp, to).is_empty() && !is_answered());
+    let outside = node.output("ip", &["-o", "address", "show", "to", "203.0.113.1"]).unwrap();
+    let interface = outside.split_whitespace().nth(1).unwrap();
+    node.ip(&format!("addr add 203.0.113.200/32 dev {interface}\n")).unwrap();
+    reaches(client, Protocol::Tcp, to, &[pod]);
+    assert!(is_answered());
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+}
+
+#[test]
+fn passive_checks_need_no_health_check() {
+    let world: World = common::world();
+    let (node, client) = (world.node().namespace(), world.client().namespace());
+    let (first, second) = (&world.pods()[0], &world.pods()[1]);
+    let place = SocketAddr::new(second.address(Family::Ipv4), BACKEND_PORT);
+    world.echo().close(second.namespace(), Protocol::Tcp, place).unwrap();
+    let site = Site::new();
+    let web = service("web=80", &[first, second], Family::Ipv4);
+    let mut up = site.up(node, &["--passive-health-checks", &web]);
+    let node_port = printed(&up.output(), "default/web 80/TCP")[1];
+    let probe = Probe::new(Protocol::Tcp, node_port).timeout(PATIENCE);
+    let answered = || {
+        let results = client.probe_many(&[probe; 24]).unwrap();
+        results.iter().all(|result| result.backend().is_some())
+    };
+    eventually(PATIENCE, "the first backend answers alone", answered).unwrap();
+    assert!(up.output().contains("an endpoint is set aside"), "{}", up.output());
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+}
+
+#[test]
 fn a_dry_run_leaves_no_trace() {
     let host = host("dry");
     let site = Site::new();
-    let addons = ["--health-checks", "--dns-listen=192.0.2.10:10053", "--dns-forward=192.0.2.53"];
+    let addons = [
+        "--health-checks",
+        "--passive-health-checks",
+        "--dns-listen=192.0.2.10:10053",
+        "--dns-forward=192.0.2.53",
+    ];
     let arguments = [&["--dry-run", "shop/web=80:10.0.0.11:8080,10.0.0.12:8080"][..], &addons].concat();
     let (code, output) = site.run(&host, &arguments);
     assert_eq!(code, 0, "{output}");
@@ -303,6 +356,7 @@ fn a_dry_run_leaves_no_trace() {
         "shop/web 80/TCP, with a node port -> 2 backends",
         "answer DNS requests for names below cluster.local at 192.0.2.10:10053, and forward other names",
         "probe the endpoints of Services that have an annotation",
+        "set endpoints aside for a while if connections to them fail",
         "Objects that are stored already were not compared",
         "Nothing was changed",
     ] {
@@ -358,55 +412,4 @@ fn wrong_arguments_and_missing_folders_are_one_error() {
     let mut up = PortolanProcess::start(&host, BINARY.as_ref(), &["up", &data, "--control-socket="]).unwrap();
     assert!(!up.wait_for_end(PATIENCE).unwrap().success());
     assert!(up.output().contains("--data-dir"), "{}", up.output());
-}
-
-#[test]
-fn without_the_capability_nothing_is_made() {
-    let host = host("capability");
-    let folder = tempdir().unwrap();
-    let program = public_copy(folder.path());
-    let (program, data) = (program.to_str().unwrap(), folder.path().join("data"));
-    let option = format!("--data-dir={}", data.display());
-    let arguments = ["--reuid=65534", "--regid=65534", "--clear-groups", "--", program, "up", &option];
-    let mut up = PortolanProcess::start(&host, "setpriv".as_ref(), &arguments).unwrap();
-    assert_eq!(up.wait_for_end(PATIENCE).unwrap().code(), Some(1));
-    assert!(up.output().contains("needs the capability CAP_NET_ADMIN: run it as root"), "{}", up.output());
-    assert!(!data.exists());
-}
-
-/// Returns a copy of the program that every user can run.
-fn public_copy(folder: &Path) -> PathBuf {
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
-    let file = folder.join("portolan");
-    fs::copy(BINARY, &file).unwrap();
-    file
-}
-
-#[test]
-fn a_plain_user_in_a_user_namespace() {
-    let host = host("user");
-    let folder = tempdir().unwrap();
-    let program = public_copy(folder.path());
-    let data = folder.path().join("data");
-    let command = format!(
-        "{} up --proxy-mode=nftables --data-dir={} --control-socket={} web=80:10.0.0.1:8080",
-        program.display(),
-        data.display(),
-        folder.path().join("proxy.sock").display()
-    );
-    let start = |line: &str| {
-        let user = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
-        let arguments = [&user[..], &["unshare", "-Urn", "sh", "-c", line]].concat();
-        PortolanProcess::start(&host, "setpriv".as_ref(), &arguments).unwrap()
-    };
-    let mut without_loopback = start(&format!("exec {command}"));
-    assert!(!without_loopback.wait_for_end(PATIENCE).unwrap().success());
-    let output = without_loopback.output();
-    assert!(output.contains("run `ip link set lo up`"), "{output}");
-
-    let mut up = start(&format!("ip link set lo up && exec {command}"));
-    in_sync(&mut up);
-    let output = up.output();
-    assert_eq!(printed(&output, "default/web 80/TCP").len(), 2, "{output}");
-    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }

@@ -7,12 +7,15 @@
 //!
 //! [`flows_to`] lists the flows to one destination, for diagnosis.
 //!
+//! [`passive`] finds endpoints whose TCP connections fail.
+//!
 //! Flows are checked while they are listed, and deleted in batches. The kernel's table is never held in memory, so
 //! memory does not depend on the number of flows. TCP and SCTP flows are left alone: their peers notice.
 
 mod check;
 mod cleaner;
 mod listing;
+pub mod passive;
 mod pending;
 mod translations;
 mod worker;

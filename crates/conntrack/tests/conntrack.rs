@@ -10,6 +10,8 @@
 
 #[path = "conntrack/net.rs"]
 mod net;
+#[path = "conntrack/passive.rs"]
+mod passive;
 
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;

@@ -8,6 +8,7 @@
 //! The result depends on the objects alone, not on the order of the events.
 
 mod api_server;
+mod aside;
 mod claim;
 mod compile;
 mod event;
@@ -42,6 +43,7 @@ use ipnet::IpNet;
 use crate::object::{Kind, Node, ObjectKey, ServicePort, SlicePort};
 use crate::{Family, Forwarding, ServicePortName};
 use api_server::HiddenAddresses;
+use aside::Aside;
 use claim::{Claims, claims_of, strength};
 use compile::{Compiled, Compiler};
 use faults::FaultyObjects;
@@ -60,6 +62,7 @@ pub struct Catalog {
     api_server: ApiServer,
     hidden: HiddenAddresses,
     review: Review,
+    aside: Aside,
     cidrs: HashMap<ObjectKey, CidrRecord>,
     /// Names of namespaces and of Service ports.
     names: Interner<str>,
@@ -117,6 +120,7 @@ impl Catalog {
             api_server: ApiServer::default(),
             hidden: HiddenAddresses::default(),
             review: Review::default(),
+            aside: Aside::default(),
             cidrs: HashMap::new(),
             names: Interner::default(),
             service_ports: Interner::default(),
@@ -303,6 +307,7 @@ impl Catalog {
             claims: &self.claims,
             api_server: &self.api_server,
             review: &self.review,
+            aside: &self.aside,
             zone,
         }
     }

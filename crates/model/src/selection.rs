@@ -41,6 +41,9 @@ pub struct Endpoint {
     pub serving: bool,
     /// True if the endpoint is shutting down.
     pub terminating: bool,
+    /// True if the endpoint gets no new connections for a while because earlier ones failed. [`settle_aside`] decides
+    /// whether this counts.
+    pub aside: bool,
     /// True if the endpoint is on this node.
     pub local: bool,
     /// The node hints.
@@ -55,10 +58,16 @@ impl Endpoint {
         !self.ready && self.serving && self.terminating
     }
 
-    /// Returns whether a list uses the endpoint, by its conditions. `any_ready` is true if an endpoint of the list is
-    /// ready.
+    /// Returns true if the endpoint is ready and not set aside.
+    const fn takes_connections(&self) -> bool {
+        self.ready && !self.aside
+    }
+
+    /// Returns whether a list uses the endpoint, by its conditions. `any_ready` is true if an endpoint of the list takes
+    /// connections.
     const fn choice(&self, any_ready: bool) -> Choice {
         match (self.ready, self.is_fallback()) {
+            (true, _) if self.aside => Choice::SetAside,
             (true, _) => Choice::Ready,
             (false, true) if any_ready => Choice::Terminating,
             (false, true) => Choice::Fallback,
@@ -124,6 +133,25 @@ const fn place(endpoint: &Endpoint) -> (IpAddr, u16) {
     (endpoint.backend.address, endpoint.backend.port)
 }
 
+/// Decides which endpoints are set aside. `is_failing` names those whose connections fail. If all ready endpoints of a
+/// list fail, none of them is set aside: a connection that may fail is better than one that does. The endpoints have no
+/// duplicates.
+pub fn settle_aside(endpoints: &mut [Endpoint], demand: Demand, is_failing: impl Fn(&Endpoint) -> bool) {
+    for endpoint in &mut *endpoints {
+        endpoint.aside = endpoint.ready && is_failing(endpoint);
+    }
+    if !endpoints.iter().any(|e| e.aside) {
+        return;
+    }
+    let only_local = [false, true];
+    for is_local in only_local.into_iter().filter(|is_local| demand.local || !is_local) {
+        let is_in = |e: &Endpoint| e.ready && (e.local || !is_local);
+        if endpoints.iter().filter(|e| is_in(e)).all(|e| e.aside) {
+            endpoints.iter_mut().filter(|e| is_in(e)).for_each(|e| e.aside = false);
+        }
+    }
+}
+
 /// Selects among endpoints without duplicates.
 pub fn select(endpoints: &[Endpoint], demand: Demand) -> Selection {
     let rules = Rules::of(endpoints, demand);
@@ -134,7 +162,7 @@ pub fn select(endpoints: &[Endpoint], demand: Demand) -> Selection {
     }
     if demand.local {
         selection.local = backends(endpoints, |e| rules.local(e).is_used());
-        selection.has_endpoints |= endpoints.iter().any(|e| e.ready || e.is_fallback());
+        selection.has_endpoints |= endpoints.iter().any(|e| e.takes_connections() || e.is_fallback());
     }
     selection
 }
@@ -170,8 +198,8 @@ impl Rules {
             demand,
             node_hints,
             zone_hints,
-            any_ready: endpoints.iter().any(|e| e.ready),
-            any_local_ready: demand.local && endpoints.iter().any(|e| e.ready && e.local),
+            any_ready: endpoints.iter().any(Endpoint::takes_connections),
+            any_local_ready: demand.local && endpoints.iter().any(|e| e.takes_connections() && e.local),
         }
     }
 
@@ -188,8 +216,8 @@ impl Rules {
             _ => None,
         };
         match hint {
-            Some((kind, Hint::Here)) if endpoint.ready => Choice::Hinted(kind),
-            Some((kind, _)) if endpoint.ready => Choice::HintedElsewhere(kind),
+            Some((kind, Hint::Here)) if endpoint.takes_connections() => Choice::Hinted(kind),
+            Some((kind, _)) if endpoint.takes_connections() => Choice::HintedElsewhere(kind),
             _ => endpoint.choice(self.any_ready),
         }
     }

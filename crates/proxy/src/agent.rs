@@ -11,6 +11,7 @@ mod history;
 mod memory;
 mod node;
 mod objects;
+mod passive;
 mod programs;
 mod refusals;
 mod relays;
@@ -46,6 +47,7 @@ use super::reports::{self, Synced};
 use backlog::Backlog;
 use memory::Need;
 use node::OwnNode;
+use passive::Passive;
 pub(super) use programs::Found;
 use programs::Search;
 use refusals::Reported;
@@ -109,6 +111,7 @@ pub(super) struct Agent {
     refused: PerFamily<Reported>,
     /// Estimate of the memory for the rules of the iptables mode.
     need: Need,
+    passive: Passive,
     /// The history of the last syncs.
     recorder: Recorder,
     /// The lists under way, for the history.
@@ -182,6 +185,7 @@ impl Agent {
             on_relays_drained: None,
             refused: PerFamily::default(),
             need: Need::default(),
+            passive: Passive::default(),
             recorder,
             lists: Lists::default(),
         };
@@ -291,6 +295,7 @@ impl Agent {
                 self.reconfigure();
             }
             self.retry_health_checks();
+            self.review_passive_checks();
             self.check_relays();
             if self.started_at.elapsed() > DRIFT_WAIT {
                 self.look_for_drift();

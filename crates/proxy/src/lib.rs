@@ -275,6 +275,7 @@ async fn follow(options: &ProxyOptions, start: Start, slot: &AgentSlot) -> anyho
         never = poster.run() => match never {},
         never = reporting(&agent, &done) => match never {},
         never = control::answering(&agent, questions) => match never {},
+        never = following_failures(&agent) => match never {},
         never = socket::serve(control, &configuration.portolan) => match never {},
     }
 }
@@ -362,6 +363,17 @@ async fn following_api_server(agent: &Rc<RefCell<Agent>>, peers: &Peers) -> Infa
         agent.borrow_mut().api_server_moved();
         changes.next().await;
     }
+}
+
+/// Lets the agent set endpoints aside while connections to them fail.
+async fn following_failures(agent: &Rc<RefCell<Agent>>) -> Infallible {
+    let mut failing = agent.borrow().failing_endpoints();
+    // The agent has the sender as long as it lives.
+    while failing.changed().await.is_ok() {
+        let endpoints = failing.borrow_and_update().clone();
+        agent.borrow_mut().set_aside(&endpoints);
+    }
+    std::future::pending().await
 }
 
 /// Waits until a server with `bindAddressHardFail` cannot listen, and returns its error after an Event is sent.

@@ -9,7 +9,7 @@ mod tuple;
 pub use filter::Filter;
 pub use tuple::{Transport, Tuple};
 
-use crate::netlink::{Batch, Message};
+use crate::netlink::{Attribute, Batch, Message};
 use crate::nfnetlink::{self, Family, Header, SUBSYSTEM_CONNTRACK, message_type, subsystem_and_operation};
 use crate::{DecodeError, Frame, Request};
 
@@ -21,10 +21,13 @@ const IPCTNL_MSG_CT_DELETE: u8 = 2;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
 const CTA_TIMEOUT: u16 = 7;
 const CTA_MARK: u16 = 8;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 
 /// `IPS_*` of `nf_conntrack_common.h`.
 pub mod status {
@@ -40,6 +43,14 @@ pub mod status {
     pub const DST_NAT: u32 = 1 << 5;
     /// The flow is being deleted.
     pub const DYING: u32 = 1 << 9;
+}
+
+/// States of a TCP connection (`nf_conntrack_tcp.h`).
+pub mod tcp_state {
+    /// The client has sent SYN, and nothing has come back.
+    pub const SYN_SENT: u8 = 1;
+    /// A reset has ended the connection.
+    pub const CLOSE: u8 = 8;
 }
 
 /// A flow (tracked connection) in the kernel.
@@ -59,6 +70,8 @@ pub struct Flow {
     pub timeout: Option<u32>,
     /// The zone, if not 0.
     pub zone: Option<u16>,
+    /// The state of a TCP connection: see [`tcp_state`].
+    pub tcp_state: Option<u8>,
 }
 
 /// A message of the conntrack subsystem.
@@ -137,6 +150,7 @@ impl Flow {
             id: map.u32_be(CTA_ID)?,
             timeout: map.u32_be(CTA_TIMEOUT)?,
             zone: map.get(CTA_ZONE).map(|attribute| attribute.u16_be()).transpose()?,
+            tcp_state: map.get(CTA_PROTOINFO).map(|info| decode_tcp_state(&info)).transpose()?.flatten(),
         })
     }
 
@@ -144,4 +158,12 @@ impl Flow {
     pub fn family(&self) -> Family {
         self.original.family()
     }
+}
+
+/// Returns `None` if the information is that of another protocol.
+fn decode_tcp_state(info: &Attribute<'_>) -> Result<Option<u8>, DecodeError> {
+    let map = info.nested("conntrack protocol state").by_kind::<2>()?;
+    let Some(tcp) = map.get(CTA_PROTOINFO_TCP) else { return Ok(None) };
+    let tcp = tcp.nested("conntrack TCP state").by_kind::<2>()?;
+    tcp.get(CTA_PROTOINFO_TCP_STATE).map(|state| state.u8()).transpose()
 }

@@ -65,6 +65,9 @@ fn text(plan: &Plan, Tried { rows, complaints }: &Tried) -> anyhow::Result<Strin
     for part in options.server.optional_parts() {
         let _ = writeln!(text, "  {part}");
     }
+    if options.passive_health_checks {
+        text.push_str("  set endpoints aside for a while if connections to them fail\n");
+    }
     if options.server.has_health_checks() {
         for service in services::unchecked(&options.services) {
             let _ = writeln!(

@@ -35,6 +35,7 @@ fn flow_of(protocol: u8, destination: SocketAddr, answers: SocketAddr) -> Flow {
         id: None,
         timeout: None,
         zone: None,
+        tcp_state: None,
     }
 }
 

@@ -108,6 +108,7 @@ fn flow(destination: &str, answers: &str) -> Flow {
         id: None,
         timeout: None,
         zone: None,
+        tcp_state: None,
     }
 }
 

@@ -207,7 +207,7 @@ impl Net {
         self.flows().iter().filter(|flow| flow.original.source_port().is_some()).count()
     }
 
-    fn nft(&self, ruleset: &str) {
+    pub(crate) fn nft(&self, ruleset: &str) {
         self.namespace.output_with_input("nft", &["-f", "-"], ruleset).unwrap();
     }
 

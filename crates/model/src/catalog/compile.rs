@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::api_server::ApiServer;
+use super::aside::Aside;
 use super::claim::{Claim, Claims, Rank, RankedClaim, WithinService, frontends, strength};
 use super::explain::SliceOf;
 use super::guard::AddressOwner;
@@ -23,6 +24,7 @@ pub(super) struct Compiler<'a> {
     pub(super) claims: &'a Claims,
     pub(super) api_server: &'a ApiServer,
     pub(super) review: &'a Review,
+    pub(super) aside: &'a Aside,
     pub(super) zone: Option<&'a str>,
 }
 
@@ -96,7 +98,8 @@ impl<'a> Compiler<'a> {
         let mut ports = service.ports.iter();
         let port = ports.find(|port| port.name == name.port && port.protocol == name.protocol)?;
         let endpoints = Targets::new(self, record, family).with_slices(&port.name, port.protocol);
-        Some(selection::explain(endpoints, demand(service, port, family)))
+        let is_failing = |endpoint: &Endpoint| self.aside.has(port.protocol, endpoint);
+        Some(selection::explain(endpoints, demand(service, port, family), is_failing))
     }
 
     /// Returns the health check server of a Service, if it has one.
@@ -127,8 +130,12 @@ impl<'a> Compiler<'a> {
         let mut within = WithinService::default();
         let mut forwardings = Vec::with_capacity(service.ports.len());
         for (index, port) in service.ports.iter().enumerate() {
-            let endpoints = targets.endpoints(&port.name, port.protocol);
-            let selection = selection::select(&endpoints, demand(service, port, family));
+            let mut endpoints = targets.endpoints(&port.name, port.protocol);
+            let demand = demand(service, port, family);
+            if !self.aside.is_empty() {
+                selection::settle_aside(&mut endpoints, demand, |e| self.aside.has(port.protocol, e));
+            }
+            let selection = selection::select(&endpoints, demand);
             let forwarding = Forwarding {
                 family,
                 protocol: port.protocol,

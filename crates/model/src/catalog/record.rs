@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::PerFamily;
 use super::store::{Id, Named};
 use crate::object::{EndpointSlice, Fault, ObjectKey, Service, SliceEndpoint, SlicePort};
 use crate::selection::{Endpoint, Hint};
-use crate::{Backend, Family};
+use crate::{Backend, Family, Protocol};
 
 /// A Service, its slices, or both. Slices may arrive before their Service and outlive it.
 #[derive(Debug, Clone)]
@@ -213,6 +213,16 @@ impl SliceContent {
         }
     }
 
+    /// Returns the addresses of endpoints with the TCP ports behind which they are.
+    pub(super) fn tcp_sockets(&self) -> impl Iterator<Item = SocketAddr> {
+        let ports = self.ports.iter().filter(|port| port.protocol == Protocol::Tcp).map(|port| port.port);
+        let ports: Vec<u16> = ports.collect();
+        let addresses = if ports.is_empty() { Vec::new() } else { self.addresses() };
+        addresses
+            .into_iter()
+            .flat_map(move |ip| ports.clone().into_iter().map(move |port| SocketAddr::new(ip, port)))
+    }
+
     /// Appends the endpoints behind one target port, as seen from a zone.
     pub(super) fn expand(&self, port: u16, zone: Option<&str>, into: &mut Vec<Endpoint>) {
         let sets = &self.zone_sets;
@@ -318,6 +328,7 @@ impl<A: Copy + Into<IpAddr>> CompactEndpoint<A> {
             ready: self.has(READY),
             serving: self.has(SERVING),
             terminating: self.has(TERMINATING),
+            aside: false,
             local,
             node_hint: hint(NODE_HINT, self.has(NODE_HINT_HERE)),
             zone_hint: hint(ZONE_HINT, self.has(ZONE_HINT) && zone_here()),

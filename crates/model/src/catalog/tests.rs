@@ -7,6 +7,7 @@ use crate::object::{decode_endpoint_slice, decode_node, decode_service, decode_s
 use crate::{Change, Frontend, Protocol};
 
 mod api_server;
+mod aside;
 mod contested;
 mod explain;
 mod faults;

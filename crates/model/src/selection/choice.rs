@@ -17,6 +17,8 @@ pub enum Choice {
     NoTraffic,
     /// Left out: it is not ready.
     NotReady,
+    /// Left out for a while: connections from this node to it failed.
+    SetAside,
     /// Left out: it is terminating, and the list has ready endpoints.
     Terminating,
     /// Left out: it is terminating and not serving.
@@ -46,6 +48,7 @@ impl Choice {
             Self::Fallback => "endpoint-terminating-used",
             Self::NoTraffic => "endpoint-list-unused",
             Self::NotReady => "endpoint-not-ready",
+            Self::SetAside => "endpoint-set-aside",
             Self::Terminating => "endpoint-terminating",
             Self::NotServing => "endpoint-not-serving",
             Self::OtherNode => "endpoint-on-other-node",
@@ -68,6 +71,7 @@ impl fmt::Display for Choice {
             ),
             Self::NoTraffic => f.write_str("is left out: no traffic policy uses this list of endpoints"),
             Self::NotReady => f.write_str("is left out: it is not ready"),
+            Self::SetAside => f.write_str("is left out for a while: connections of this node to it failed"),
             Self::Terminating => {
                 f.write_str("is left out: it is terminating, and others that the policy allows are ready")
             }
@@ -133,7 +137,7 @@ impl HintUse {
             return Self::Absent;
         }
         let (mut absent, mut elsewhere, mut here) = (false, false, false);
-        for hint in endpoints.iter().filter(|e| e.ready).map(hint) {
+        for hint in endpoints.iter().filter(|e| e.takes_connections()).map(hint) {
             match hint {
                 Hint::Absent => absent = true,
                 Hint::Elsewhere => elsewhere = true,

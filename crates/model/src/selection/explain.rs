@@ -1,6 +1,6 @@
 //! The selection with its reasons, endpoint by endpoint.
 
-use super::{Choice, Demand, Endpoint, HintUse, Rules, by_place_and_rank, place};
+use super::{Choice, Demand, Endpoint, HintUse, Rules, by_place_and_rank, place, settle_aside};
 
 /// An endpoint with the reasons why each list has it or not.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,21 +28,26 @@ pub struct Explanation<T> {
 }
 
 /// Selects among endpoints that may have duplicates, and explains the result. The endpoints in use are those that
-/// [`settle_duplicates`](super::settle_duplicates) and [`select`](super::select) return.
-pub fn explain<T>(mut endpoints: Vec<(Endpoint, T)>, demand: Demand) -> Explanation<T> {
+/// [`settle_duplicates`](super::settle_duplicates), [`settle_aside`] and [`select`](super::select) return.
+pub fn explain<T>(
+    mut endpoints: Vec<(Endpoint, T)>,
+    demand: Demand,
+    is_failing: impl Fn(&Endpoint) -> bool,
+) -> Explanation<T> {
     endpoints.sort_by(|(a, _), (b, _)| by_place_and_rank(a, b));
     let mut considered: Vec<Endpoint> = endpoints.iter().map(|(endpoint, _)| *endpoint).collect();
     considered.dedup_by(|later, kept| place(later) == place(kept));
+    settle_aside(&mut considered, demand, is_failing);
     let rules = Rules::of(&considered, demand);
-    let mut last = None;
+    let mut considered = considered.into_iter().peekable();
     let explained = |(endpoint, from): (Endpoint, T)| {
-        let duplicate = last.replace(place(&endpoint)) == Some(place(&endpoint));
-        let (cluster, local) = if duplicate {
-            (Choice::Duplicate, Choice::Duplicate)
-        } else {
-            (rules.cluster(&endpoint), rules.local(&endpoint))
-        };
-        Explained { endpoint, from, cluster, local }
+        // The first entry of each address and port is the considered one.
+        match considered.next_if(|next| place(next) == place(&endpoint)) {
+            Some(endpoint) => {
+                Explained { endpoint, from, cluster: rules.cluster(&endpoint), local: rules.local(&endpoint) }
+            }
+            None => Explained { endpoint, from, cluster: Choice::Duplicate, local: Choice::Duplicate },
+        }
     };
     Explanation {
         endpoints: endpoints.into_iter().map(explained).collect(),

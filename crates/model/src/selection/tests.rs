@@ -20,6 +20,7 @@ fn endpoint(text: &str, node: &str) -> Endpoint {
         ready: class == "R",
         serving: class != "N",
         terminating: class == "T",
+        aside: false,
         local,
         node_hint: hint(nodes, node),
         zone_hint: hint(zones, "a"),
@@ -109,7 +110,7 @@ fn any_endpoint() -> impl Strategy<Value = Endpoint> {
     (0_u8..6, 80_u16..82, flags, hint.clone(), hint).prop_map(|(host, port, flags, node_hint, zone_hint)| {
         let (ready, serving, terminating, local, may_hairpin) = flags;
         let backend = Backend { address: [10, 0, 0, host].into(), port, may_hairpin };
-        Endpoint { backend, ready, serving, terminating, local, node_hint, zone_hint }
+        Endpoint { backend, ready, serving, terminating, aside: false, local, node_hint, zone_hint }
     })
 }
 
@@ -152,6 +153,11 @@ proptest! {
     }
 }
 
+/// No endpoint fails.
+const fn nothing(_: &Endpoint) -> bool {
+    false
+}
+
 /// Returns the codes of the cluster list and of the local list, by the number of the endpoint.
 fn codes(endpoints: &str, demand: Demand) -> Vec<(u8, &'static str, &'static str)> {
     let all = endpoints.split_whitespace().map(|text| (endpoint(text, "n0"), ())).collect();
@@ -159,7 +165,7 @@ fn codes(endpoints: &str, demand: Demand) -> Vec<(u8, &'static str, &'static str
         let number = numbers(&[explained.endpoint.backend])[0];
         (number, explained.cluster.code(), explained.local.code())
     };
-    explain(all, demand).endpoints.iter().map(line).collect()
+    explain(all, demand, nothing).endpoints.iter().map(line).collect()
 }
 
 #[test]
@@ -190,7 +196,7 @@ fn choices_by_condition() {
         backend: Backend { may_hairpin: true, ..endpoint("R2", "n0").backend },
         ..endpoint("R2", "n0")
     };
-    let explanation = explain(vec![(stopped, ()), (nowhere, ())], BOTH);
+    let explanation = explain(vec![(stopped, ()), (nowhere, ())], BOTH, nothing);
     let choices: Vec<_> = explanation.endpoints.iter().map(|e| (e.cluster, e.local)).collect();
     assert_eq!(choices, [(Choice::NotServing, Choice::NotServing), (Choice::Ready, Choice::UnknownNode)]);
 }
@@ -221,9 +227,9 @@ fn hints_that_are_followed_or_not() {
         ("R1{a;n1} R2{b;n2}", NoneHere, Followed),
     ] {
         let all: Vec<_> = endpoints.split_whitespace().map(|text| (endpoint(text, "n0"), ())).collect();
-        let explanation = explain(all.clone(), CLUSTER);
+        let explanation = explain(all.clone(), CLUSTER, nothing);
         assert_eq!((explanation.node_hints, explanation.zone_hints), (node_hints, zone_hints), "{endpoints}");
-        let explanation = explain(all, LOCAL);
+        let explanation = explain(all, LOCAL, nothing);
         assert_eq!((explanation.node_hints, explanation.zone_hints), (Absent, Absent), "{endpoints}");
     }
 }
@@ -231,7 +237,7 @@ fn hints_that_are_followed_or_not() {
 #[test]
 fn duplicates_are_explained_after_the_entry_in_use() {
     let (ready, leaving) = (endpoint("Rr1", "n0"), endpoint("Tl1", "n0"));
-    let explanation = explain(vec![(leaving, "leaving"), (ready, "ready")], BOTH);
+    let explanation = explain(vec![(leaving, "leaving"), (ready, "ready")], BOTH, nothing);
     let lines: Vec<_> = explanation.endpoints.iter().map(|e| (e.from, e.cluster, e.local)).collect();
     let duplicate = Choice::Duplicate;
     assert_eq!(lines, [("ready", Choice::Ready, Choice::OtherNode), ("leaving", duplicate, duplicate)]);
@@ -271,7 +277,7 @@ proptest! {
         demand in any::<(bool, bool)>(),
     ) {
         let demand = Demand { cluster: demand.0, local: demand.1 };
-        let explanation = explain(endpoints.iter().map(|e| (*e, *e)).collect(), demand);
+        let explanation = explain(endpoints.iter().map(|e| (*e, *e)).collect(), demand, nothing);
         prop_assert_eq!(explanation.endpoints.len(), endpoints.len());
         prop_assert!(explanation.endpoints.iter().all(|e| e.from == e.endpoint));
         let used = |list: fn(&Explained<Endpoint>) -> Choice| -> Vec<Backend> {
@@ -286,4 +292,64 @@ proptest! {
         let considered = explanation.endpoints.iter().filter(|e| e.cluster != Choice::Duplicate);
         prop_assert_eq!(considered.map(|e| e.endpoint).collect::<Vec<_>>(), settled);
     }
+    /// Setting endpoints aside takes failing ones out of a list, unless the list would be empty.
+    #[test]
+    fn failing_endpoints_are_set_aside_while_others_are_ready(
+        endpoints in proptest::collection::vec(any_endpoint(), 0..12),
+        demand in any::<(bool, bool)>(),
+        failing in any::<u8>(),
+    ) {
+        let demand = Demand { cluster: demand.0, local: demand.1 };
+        let is_failing = |e: &Endpoint| match e.backend.address {
+            std::net::IpAddr::V4(v4) => failing & (1 << v4.octets()[3]) != 0,
+            std::net::IpAddr::V6(_) => false,
+        };
+        let mut settled = endpoints.clone();
+        settle_duplicates(&mut settled);
+        let before = select(&settled, demand);
+        let of_input = settled.clone();
+        settle_aside(&mut settled, demand, is_failing);
+        let after = select(&settled, demand);
+        prop_assert_eq!(before.has_endpoints, after.has_endpoints);
+        for (before, after, is_local) in
+            [(&before.cluster, &after.cluster, false), (&before.local, &after.local, true)]
+        {
+            prop_assert_eq!(before.is_empty(), after.is_empty());
+            let of = |b: &Backend| of_input.iter().find(|e| e.backend == *b).expect("of the input");
+            let ready = of_input.iter().filter(|e| e.ready && (e.local || !is_local));
+            // With both lists, an endpoint that one of them needs stays in the other one, too.
+            let needed = |e: &Endpoint| {
+                demand.local && e.local && of_input.iter().filter(|e| e.ready && e.local).all(is_failing)
+            };
+            if ready.clone().any(|e| !is_failing(e)) {
+                let used: Vec<&Endpoint> = after.iter().map(of).filter(|e| e.ready).collect();
+                prop_assert!(used.iter().all(|e| !is_failing(e) || needed(e)));
+            }
+        }
+        let explanation = explain(endpoints.iter().map(|e| (*e, ())).collect(), demand, is_failing);
+        let used = |list: fn(&Explained<()>) -> Choice| -> Vec<Backend> {
+            let used = explanation.endpoints.iter().filter(|e| list(e).is_used());
+            used.map(|e| e.endpoint.backend).collect()
+        };
+        prop_assert_eq!((used(|e| e.cluster), used(|e| e.local)), (after.cluster, after.local));
+    }
+}
+
+#[test]
+fn an_endpoint_that_is_set_aside_says_so() {
+    let codes = |endpoints: &str, demand, failing: &[u8]| {
+        let all = endpoints.split_whitespace().map(|text| (endpoint(text, "n0"), ())).collect();
+        let is_failing = |e: &Endpoint| failing.contains(&numbers(&[e.backend])[0]);
+        let explained = explain(all, demand, is_failing).endpoints;
+        explained.iter().map(|e| (e.cluster.code(), e.local.code())).collect::<Vec<_>>()
+    };
+    let (ready, aside) = ("endpoint-ready", "endpoint-set-aside");
+    let unused = "endpoint-list-unused";
+    assert_eq!(codes("R1 R2", CLUSTER, &[1]), [(aside, unused), (ready, unused)]);
+    assert_eq!(codes("R1 R2", CLUSTER, &[1, 2]), [(ready, unused); 2]);
+    // The only endpoint of this node stays, and terminating endpoints do not replace failing ones.
+    assert_eq!(codes("Rl1 R2", BOTH, &[1]), [(ready, ready), (ready, "endpoint-on-other-node")]);
+    assert_eq!(codes("R1 T2", CLUSTER, &[1]), [(ready, unused), ("endpoint-terminating", unused)]);
+    // Without the endpoint of this zone, all zones serve.
+    assert_eq!(codes("R1{a} R2{b}", CLUSTER, &[1]), [(aside, unused), (ready, unused)]);
 }

@@ -95,6 +95,7 @@ fn selection_reasons() -> Vec<Reason> {
         Choice::Fallback,
         Choice::NoTraffic,
         Choice::NotReady,
+        Choice::SetAside,
         Choice::Terminating,
         Choice::NotServing,
         Choice::OtherNode,
@@ -136,6 +137,7 @@ fn endpoint(address: &str, local: bool, ready: bool) -> Endpoint {
         ready,
         serving: ready,
         terminating: false,
+        aside: false,
         local,
         node_hint: Hint::Absent,
         zone_hint: Hint::Absent,
@@ -153,7 +155,7 @@ fn endpoints_are_added_after_the_policy() {
         (endpoint("10.244.1.6", true, false), ()),
         (endpoint("10.244.2.5", false, true), ()),
     ];
-    let selection = explain(endpoints, Demand { cluster: true, local: true });
+    let selection = explain(endpoints, Demand { cluster: true, local: true }, |_| false);
     let matched = Reason::Matched { name: name(""), frontend: Frontend::NodePort(30080) };
     let codes = |list, policy| {
         let reasons = vec![matched.clone(), policy, Reason::Balanced { count: 1 }];

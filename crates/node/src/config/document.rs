@@ -93,6 +93,7 @@ fn read(root: &mut Section<'_>, c: &mut Configuration) {
         s.read("stateOnAnyAddress", &mut c.portolan.state_on_any_address, boolean);
         s.read("recorderBytes", &mut c.portolan.recorder_bytes, integer(0, RECORDER_BYTES_MAX.into()));
         s.read("serviceCounters", &mut c.portolan.service_counters, boolean);
+        s.read("passiveHealthChecks", &mut c.portolan.passive_health_checks, boolean);
         s.read("serviceMetrics", &mut c.portolan.service_metrics, integer(0, SERVICE_METRICS_MAX.into()));
     });
     root.read("udpIdleTimeout", &mut c.udp_idle_timeout, duration);

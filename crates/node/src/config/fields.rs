@@ -489,6 +489,13 @@ const FIELDS: &[Field] = &[
         "Count the connections of each Service port and endpoint, and what is refused, in the nftables mode.",
     ),
     field(
+        "portolan.passiveHealthChecks",
+        "boolean",
+        "false",
+        "not in kube-proxy",
+        "Set endpoints aside for a while if TCP connections of this node to them fail, in the nftables and iptables modes.",
+    ),
+    field(
         "portolan.serviceMetrics",
         "int32",
         "0",

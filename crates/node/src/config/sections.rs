@@ -219,6 +219,8 @@ pub struct Portolan {
     pub recorder_bytes: i32,
     /// Counts connections of each Service port and endpoint, and refusals, in modes that do not always count.
     pub service_counters: bool,
+    /// Sets endpoints aside for a while if TCP connections to them fail, in modes that do not do so anyway.
+    pub passive_health_checks: bool,
     /// How many Service ports have metrics at most: those with the most connections. Zero means none.
     pub service_metrics: i32,
 }
@@ -231,6 +233,7 @@ impl Default for Portolan {
             state_on_any_address: false,
             recorder_bytes: super::RECORDER_BYTES,
             service_counters: false,
+            passive_health_checks: false,
             service_metrics: 0,
         }
     }

@@ -49,6 +49,7 @@ pub(super) fn to_v1alpha1(c: &Configuration) -> Value {
             "stateOnAnyAddress": c.portolan.state_on_any_address,
             "recorderBytes": c.portolan.recorder_bytes,
             "serviceCounters": c.portolan.service_counters,
+            "passiveHealthChecks": c.portolan.passive_health_checks,
             "serviceMetrics": c.portolan.service_metrics,
         },
     });

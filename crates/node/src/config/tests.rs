@@ -159,6 +159,7 @@ fn every_switch() {
     boolean("conntrack.tcpBeLiberal", |c| c.conntrack.tcp_be_liberal, false);
     boolean("portolan.stateOnAnyAddress", |c| c.portolan.state_on_any_address, false);
     boolean("portolan.serviceCounters", |c| c.portolan.service_counters, false);
+    boolean("portolan.passiveHealthChecks", |c| c.portolan.passive_health_checks, false);
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub struct ProxyMetrics {
     client: ClientMetrics,
     features: Arc<DynamicVector<2, Gauge>>,
     guarded: Arc<DynamicVector<2, Gauge>>,
+    aside: Arc<Gauge>,
+    set_aside: Arc<Counter>,
     node_writes: Arc<Vector<NodeWrite, Counter>>,
     verified: Arc<Gauge>,
     reloads: Arc<Vector<Reload, Counter>>,
@@ -111,6 +113,16 @@ impl ProxyMetrics {
                 "portolan_guarded_addresses",
                 "External IPs and load-balancer IPs of Services that belong to something else, served or refused",
                 DynamicVector::new(["action", "owner"], Gauge::default),
+            ),
+            aside: registry.add(
+                "portolan_passive_endpoints_aside",
+                "Endpoints that are set aside at present because connections to them failed",
+                Gauge::default(),
+            ),
+            set_aside: registry.add(
+                "portolan_passive_set_aside_total",
+                "How often endpoints were set aside because connections to them failed",
+                Counter::default(),
             ),
             node_writes: registry.add(
                 "portolan_node_writes_total",
@@ -289,6 +301,16 @@ impl ProxyMetrics {
         for (labels, count) in counts {
             self.guarded.with(*labels, |gauge| gauge.set(*count as f64));
         }
+    }
+
+    /// Sets how many endpoints are set aside at present.
+    pub fn endpoints_aside(&self, endpoints: usize) {
+        self.aside.set(endpoints as f64);
+    }
+
+    /// Counts an endpoint that is set aside.
+    pub fn endpoint_set_aside(&self) {
+        self.set_aside.increment();
     }
 
     /// Counts an attempt to write to the Node.

@@ -140,6 +140,8 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.config_reload(Reload::Ok);
     metrics.config_reload(Reload::Refused);
     metrics.guarded_addresses(&[(["warn", "nodeAddresses"], 2)]);
+    metrics.endpoints_aside(2);
+    metrics.endpoint_set_aside();
     metrics.node_written(NodeWrite::Ok);
     metrics.node_written(NodeWrite::Failed);
     metrics.verified();

@@ -88,6 +88,9 @@ pub(super) fn portolan(given: &Given, c: &mut Portolan) {
     if given.is_given("service-counters") {
         c.service_counters = given.boolean("service-counters");
     }
+    if given.is_given("passive-health-checks") {
+        c.passive_health_checks = given.boolean("passive-health-checks");
+    }
     if given.is_given("service-metrics") {
         c.service_metrics = given.integer("service-metrics");
     }

@@ -113,7 +113,7 @@ proptest! {
     fn tuples(tuple in arbitrary_tuple()) {
         let mut batch = Batch::new(1);
         let deleted = conntrack::Flow {
-            original: tuple, reply: tuple, status: 0, mark: None, id: Some(5), timeout: None, zone: Some(6),
+            original: tuple, reply: tuple, status: 0, mark: None, id: Some(5), timeout: None, zone: Some(6), tcp_state: None,
         };
         conntrack::delete(&mut batch, &deleted);
         let bytes = batch.bytes().unwrap();

@@ -40,7 +40,7 @@ addressGuard: {clusterIPs: Warn, podCIDRs: Allow, nodeAddresses: Refuse, service
   allowed: [192.0.2.0/24]}
 readiness: {taint: 'portolan.dev/agent-not-ready:NoSchedule', condition: ServicesUnavailable}
 portolan: {controlSocket: /run/p.sock, controlSocketGroup: operators, stateOnAnyAddress: true, recorderBytes: 65536,
-  serviceCounters: true, serviceMetrics: 50}
+  serviceCounters: true, passiveHealthChecks: true, serviceMetrics: 50}
 ";
 
 #[test]

@@ -120,6 +120,7 @@ fn endpoints_in_use_are_named_before_the_others() {
             ready: true,
             serving: true,
             terminating: false,
+            aside: false,
             local: false,
             node_hint: Hint::default(),
             zone_hint: Hint::default(),

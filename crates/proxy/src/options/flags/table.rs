@@ -174,6 +174,15 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
     .counts_with_config(),
     flag(
         NODE,
+        "passive-health-checks",
+        Boolean,
+        "false",
+        "Set endpoints aside for a while if TCP connections of this node to them fail, in the nftables and iptables modes",
+    )
+    .field("portolan.passiveHealthChecks")
+    .counts_with_config(),
+    flag(
+        NODE,
         "service-metrics",
         Integer,
         "0",

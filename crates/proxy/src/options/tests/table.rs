@@ -74,6 +74,7 @@ pub(super) const CASES: &[Case] = &[
     case("state-on-any-address", &[], "true", "portolan.stateOnAnyAddress", "true", Some("2")),
     case("recorder-bytes", &[], "65536", "portolan.recorderBytes", "65536", Some("65535")),
     case("service-counters", &[], "true", "portolan.serviceCounters", "true", Some("2")),
+    case("passive-health-checks", &[], "true", "portolan.passiveHealthChecks", "true", Some("2")),
     case("service-metrics", &[], "50", "portolan.serviceMetrics", "50", Some("10001")),
     case(
         "nodeport-addresses",
