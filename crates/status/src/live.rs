@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::format::{age, columns, one_line, percent, short};
-use crate::{Event, Family, ServiceRates, State, Sync, text};
+use crate::{AgentState, Family, RecordedEvent, ServiceRates, Sync, text};
 
 /// Seconds over which rates are measured.
 const SPAN: f64 = 60.0;
@@ -234,7 +234,7 @@ fn busiest_services(busiest: &ServiceRates, rows: usize) -> Vec<Line> {
     lines
 }
 
-fn families(state: &State) -> Vec<Vec<String>> {
+fn families(state: &AgentState) -> Vec<Vec<String>> {
     let head = ["FAMILY", "STATE", "SINCE", "SERVICES", "PORTS", "ENDPOINTS", "LOCAL", "WAITING", "DRIFT"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     rows.extend(state.families.iter().map(|family| {

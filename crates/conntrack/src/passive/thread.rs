@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
-use portolan_wire::conntrack::{Event, answered_by, status};
+use portolan_wire::conntrack::{ConntrackEvent, answered_by, status};
 use portolan_wire::nfnetlink::{GROUP_CONNTRACK_DESTROY, GROUP_CONNTRACK_NEW};
 use portolan_wire::{DecodeError, Frame};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -121,14 +121,14 @@ impl<R: FnMut(BTreeMap<SocketAddr, SetAside>)> Watcher<R> {
 
     /// Handles a notification. While they keep coming, this is also where time passes.
     fn take(&mut self, frame: &Frame<'_>) -> Result<(), DecodeError> {
-        match Event::decode(frame)? {
-            Event::New(flow) => self.judge.begun(&flow, Instant::now()),
-            Event::Delete(flow) => {
+        match ConntrackEvent::decode(frame)? {
+            ConntrackEvent::New(flow) => self.judge.begun(&flow, Instant::now()),
+            ConntrackEvent::Delete(flow) => {
                 if self.judge.ended(&flow, Instant::now()) {
                     self.show();
                 }
             }
-            Event::Other { .. } => {}
+            ConntrackEvent::Other { .. } => {}
         }
         self.tick();
         Ok(())
@@ -157,7 +157,7 @@ impl<R: FnMut(BTreeMap<SocketAddr, SetAside>)> Watcher<R> {
     fn ask(&mut self, followed: &Followed) -> Seen {
         let mut seen = Seen::Nothing;
         let outcome = self.questions.query(&mut answered_by(&followed.reply), |frame| {
-            if let Event::New(flow) = Event::decode(frame)?
+            if let ConntrackEvent::New(flow) = ConntrackEvent::decode(frame)?
                 && flow.reply == followed.reply
                 && flow.id == followed.id
             {

@@ -91,17 +91,14 @@ impl Agent {
         }
         for (endpoint, services) in of_endpoints {
             let services = Vec::from_iter(services).join(", ");
-            let text = match endpoints.get(&endpoint) {
-                Some(SetAside { failure, pause }) => {
-                    let why = why(*failure);
-                    tracing::warn!(%endpoint, services, why, ?pause, "an endpoint is set aside");
-                    self.metrics.endpoint_set_aside();
-                    format!("{endpoint} of {services} is set aside for {pause:?}: {why}")
-                }
-                None => {
-                    tracing::info!(%endpoint, services, "an endpoint is used again");
-                    format!("{endpoint} of {services} is used again")
-                }
+            let text = if let Some(SetAside { failure, pause }) = endpoints.get(&endpoint) {
+                let why = why(*failure);
+                tracing::warn!(%endpoint, services, why, ?pause, "an endpoint is set aside");
+                self.metrics.endpoint_set_aside();
+                format!("{endpoint} of {services} is set aside for {pause:?}: {why}")
+            } else {
+                tracing::info!(%endpoint, services, "an endpoint is used again");
+                format!("{endpoint} of {services} is used again")
             };
             self.record(|| recording::note("endpoint", text));
         }

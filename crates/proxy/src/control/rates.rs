@@ -17,7 +17,7 @@ use portolan_status::{self as status, Busiest, Reading, ServiceRate, ServiceRate
 use portolan_web::Answer;
 
 use super::services::counters::{self, Counts};
-use super::{Control, Place, routes};
+use super::{Control, RequestPermit, routes};
 
 /// Services in an answer, if the request names no number.
 const TOP: usize = 10;
@@ -45,7 +45,7 @@ struct Kept {
 }
 
 /// Answers with the rates of the busiest Services.
-pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: Place) -> Answer {
+pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place: RequestPermit) -> Answer {
     let top = match top(request.uri().query().unwrap_or_default()) {
         Ok(top) => top,
         Err(error) => return routes::plain(StatusCode::BAD_REQUEST, &error),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use portolan_status::live::{self, Rates};
-use portolan_status::{ServiceRates, AgentState};
+use portolan_status::{AgentState, ServiceRates};
 use portolan_web::ServerAddress;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -20,12 +20,12 @@ fn busiest() -> ServiceRates {
 }
 
 /// Returns the screen as text, with the looks of the lines in front.
-fn shown(state: &State, rates: &Rates, lost: Option<&str>, size: (usize, usize)) -> String {
+fn shown(state: &AgentState, rates: &Rates, lost: Option<&str>, size: (usize, usize)) -> String {
     shown_with(state, rates, Some(&busiest()), lost, size)
 }
 
 fn shown_with(
-    state: &State,
+    state: &AgentState,
     rates: &Rates,
     busiest: Option<&ServiceRates>,
     lost: Option<&str>,

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use portolan_status::{
-    Agent, Candidate, Choice, Conntrack, Drift, Endpoint, Event, Family, Frontend, Health, Moment, Objects,
-    Problem, Service, ServicePage, ServicePort, ServiceRate, ServiceRates, State, Sync, Totals, VERSION,
-    Watch, What, page,
+    Agent, AgentState, Candidate, Choice, Conntrack, Drift, Endpoint, Family, Frontend, Health, Moment,
+    Objects, Problem, RecordedEvent, Service, ServicePage, ServicePort, ServiceRate, ServiceRates, Sync,
+    Totals, VERSION, Watch, What, page,
 };
 
 /// How many Services there are.
