@@ -4,7 +4,7 @@
 # System packages that targets need. `packages-NAME` installs each list.
 PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
 # systemd is for systemd-analyze. Without systemd-sysv it does not become the machine's init.
-PACKAGES_test := bind9-dnsutils ipset python3-pip systemd unzip
+PACKAGES_test := bind9-dnsutils ipset musl-tools python3-pip systemd unzip
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
 # Packages for the guest in which tests run on an older kernel. The kernel and the emulator, if it is not installed, are
@@ -29,7 +29,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-peers lint doc unit vm-test vm-steps vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers lint doc unit vm-test vm-steps vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -50,7 +50,7 @@ test: root packages-base packages-test packages-vm $(TOOLS) $(RELEASED) $(PYTHON
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that needs one of these programs fails without it. Without this variable the test would be skipped.
-unit: export PORTOLAN_TEST_TOOLS := dig systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
+unit: export PORTOLAN_TEST_TOOLS := dig musl-gcc systemd-analyze $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
 # Newer kernels may be built without legacy iptables: `make test PORTOLAN_TEST_LEGACY=0` then leaves its tests out.
 unit: export PORTOLAN_TEST_LEGACY ?= 1
 unit: root packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)
@@ -154,11 +154,18 @@ doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
 
 ## Print the table of docs/performance.md. Needs root and an idle machine.
-bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy
+bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy bench-host
 	$(CARGO) build --quiet --locked --release -p portolan-proxy
 	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
 	target/release/portolan-bench --static-agent $(STATIC_FOLDER)/portolan-proxy --etcd target/tools/etcd \
 		--haproxy target/tools/haproxy/haproxy
+
+## Measure what a host without Kubernetes uses besides: names of Services, and both kinds of health checks. Needs root and an
+## idle machine. Takes three minutes.
+bench-host: root packages-base
+	$(CARGO) run --quiet --locked --release -p portolan-dns --example dns_load
+	$(CARGO) run --quiet --locked --release -p portolan-prober --example load
+	$(CARGO) run --quiet --locked --release -p portolan-conntrack --example passive_load
 
 ## Measure Portolan and the kube-proxy at KUBE_PROXY=FILE in turns, print the tables of docs/performance.md, and draw the plot
 ## target/peers.svg. Needs root and an idle machine.

@@ -57,7 +57,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// host and follows the addresses of the host. Prints where each Service is reached. The rules stay when it ends;
 /// `portolan up --cleanup` removes them.
 #[derive(Debug, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "flags are independent of each other")]
 pub(crate) struct UpOptions {
     /// Services to serve. The same NAME may be given again for another port. A Service that is left out at the next start is
     /// removed.

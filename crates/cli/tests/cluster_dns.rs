@@ -13,9 +13,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Stdio;
 
-use portolan_testkit::{Family, Namespace, PortolanProcess, eventually};
+use portolan_testkit::{Family, Namespace, PortolanProcess, Protocol, eventually};
 
-use common::{BINARY, PATIENCE, Proxy, at, http, in_sync, objects, start_proxy, world};
+use common::{
+    BACKEND_PORT, BINARY, NODE, PATIENCE, Proxy, at, http, in_sync, objects, reaches, start_proxy, world,
+};
 
 const API: &str = "127.0.0.1:8001";
 
@@ -86,4 +88,30 @@ fn pods_reach_it_at_the_usual_cluster_ip() {
     let page = http::get(node.namespace(), at(API), slices).unwrap().body;
     assert_eq!(page.matches("\"name\":\"kube-dns-").count(), 2, "{page}");
     assert!(server.terminate(PATIENCE).unwrap().success(), "{}", server.output());
+}
+
+#[test]
+fn up_answers_names_there_too() {
+    let (world, folder) = (world(), tempfile::tempdir().unwrap());
+    let node = world.node();
+    let (backend, client) = (&world.pods()[0], &world.pods()[1]);
+    let at_folder = |option: &str, name: &str| format!("{option}={}", folder.path().join(name).display());
+    let (data, socket) = (at_folder("--data-dir", "data"), at_folder("--control-socket", "proxy.sock"));
+    let listen = format!("--dns-listen={}:10053", node.address(Family::Ipv4));
+    let name = format!("--hostname-override={NODE}");
+    let web = format!("web=80:{}:{BACKEND_PORT}", backend.address(Family::Ipv4));
+    let arguments = ["up", &data, &socket, &name, &listen, &web];
+    let mut up = PortolanProcess::start(node.namespace(), BINARY.as_ref(), &arguments).unwrap();
+    in_sync(&mut up);
+
+    let resolv_conf = "nameserver 10.96.0.10\nsearch default.svc.cluster.local\noptions ndots:5 timeout:5\n";
+    let mut found = Vec::new();
+    let outcome = eventually(PATIENCE, "an answer", || {
+        found = resolve(client.namespace(), folder.path(), resolv_conf, "web");
+        found.len() == 1
+    });
+    assert!(outcome.is_ok(), "{found:?}: {}", up.output());
+    // What the name stands for is the Service.
+    reaches(client.namespace(), Protocol::Tcp, at(&format!("{}:80", found[0])), &[backend]);
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }

@@ -1,9 +1,9 @@
-//! Names of Services, asked by the C library's resolver, dig and `portolan env`.
+//! Names of Services, asked by the resolvers of two C libraries, dig and `portolan env`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use portolan_testkit::eventually;
 use serde_json::{Value, json};
@@ -52,24 +52,34 @@ fn create_objects(site: &Site) {
     create_slice(site, "db-1", "db", "IPv4", &endpoints);
 }
 
-/// Asks the C library's resolver. Returns the first words of getent's lines, or its exit code.
-fn getent(site: &Site, arguments: &[&str]) -> Result<BTreeSet<String>, Option<i32>> {
+/// Runs a program of a client, whose resolver is configured as that of a pod in the namespace `shop`.
+fn as_client(site: &Site, program: &Path, arguments: &[&str]) -> Output {
     let at = |name: &str| site.folder().join(name);
     let search = "search shop.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n";
     fs::write(at("resolv.conf"), format!("nameserver 127.0.0.53\n{search}")).unwrap();
     fs::write(at("nsswitch.conf"), "hosts: dns\n").unwrap();
     let script = "mount --bind \"$FOLDER/resolv.conf\" /etc/resolv.conf && \
-                  mount --bind \"$FOLDER/nsswitch.conf\" /etc/nsswitch.conf && exec getent \"$@\"";
+                  mount --bind \"$FOLDER/nsswitch.conf\" /etc/nsswitch.conf && exec \"$0\" \"$@\"";
     let mut command = site.namespace.command("unshare");
-    command.args(["--mount", "sh", "-c", script, "getent"]).args(arguments).env("FOLDER", site.folder());
+    command
+        .args(["--mount", "sh", "-c", script])
+        .args([program])
+        .args(arguments)
+        .env("FOLDER", site.folder());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let Output { status, stdout, stderr } = command.spawn().unwrap().wait_with_output().unwrap();
-    let errors = String::from_utf8_lossy(&stderr);
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(errors.is_empty(), "this test needs root: {errors}");
-    if !status.success() {
-        return Err(status.code());
+    output
+}
+
+/// Asks the C library's resolver. Returns the first words of getent's lines, or its exit code.
+fn getent(site: &Site, arguments: &[&str]) -> Result<BTreeSet<String>, Option<i32>> {
+    let output = as_client(site, "getent".as_ref(), arguments);
+    if !output.status.success() {
+        return Err(output.status.code());
     }
-    let text = String::from_utf8(stdout).unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
     Ok(text.lines().filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect())
 }
 
@@ -115,6 +125,59 @@ fn the_c_librarys_resolver_finds_services() {
     site.crash(0);
     site.wait_for(0);
     eventually(PATIENCE, "names", || ask(&["ahostsv4", "v4"]) == Ok(set(&["10.96.0.44"]))).unwrap();
+}
+
+/// A program that prints the addresses of a name of one family, or `error` and its number.
+const RESOLVE: &str = r#"
+#include <netdb.h>
+#include <stdio.h>
+#include <sys/socket.h>
+int main(int count, char **arguments) {
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = 0;
+    char text[64];
+    if (count != 3) return 1;
+    hints.ai_family = arguments[1][0] == '4' ? AF_INET : arguments[1][0] == '6' ? AF_INET6 : AF_UNSPEC;
+    int error = getaddrinfo(arguments[2], 0, &hints, &found);
+    if (error) return printf("error %d\n", error) < 0;
+    for (; found; found = found->ai_next) {
+        getnameinfo(found->ai_addr, found->ai_addrlen, text, sizeof text, 0, 0, NI_NUMERICHOST);
+        puts(text);
+    }
+    return 0;
+}
+"#;
+
+/// musl asks for both families at once, and takes NXDOMAIN of one of them as the answer for both.
+#[test]
+fn musls_resolver_finds_services() {
+    let Some(compiler) = tool("musl-gcc") else { return };
+    let site = site();
+    create_objects(&site);
+    let (source, program) = (site.folder().join("resolve.c"), site.folder().join("resolve"));
+    fs::write(&source, RESOLVE).unwrap();
+    let compiled =
+        Command::new(compiler).arg("-static").arg("-o").args([&program, &source]).output().unwrap();
+    assert!(compiled.status.success(), "{compiled:?}");
+    let ask = |family: &str, name: &str| {
+        let output = as_client(&site, &program, &[family, name]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(str::to_owned).collect::<BTreeSet<String>>()
+    };
+    eventually(PATIENCE, "all endpoints", || ask("4", "db-0.db") == set(&["192.0.2.200"])).unwrap();
+    assert_eq!(ask("any", "web"), set(&["10.96.0.80", "fd00:96::80"]));
+    assert_eq!(ask("4", "web.shop"), set(&["10.96.0.80"]));
+    assert_eq!(ask("6", "web.shop.svc.cluster.local"), set(&["fd00:96::80"]));
+    assert_eq!(ask("any", "alias"), set(&["10.96.0.80", "fd00:96::80"]));
+    // The Service has no IPv6 address. That is no reason to go on with the search list, or to fail.
+    assert_eq!(ask("any", "v4"), set(&["10.96.0.44"]));
+    let is_error = |answer: BTreeSet<String>| answer.iter().all(|line| line.starts_with("error "));
+    assert!(is_error(ask("6", "v4")));
+    // -2: the name does not exist. To ask again later (-3) would not help, but is the answer to names of other domains.
+    assert_eq!(ask("any", "none.shop.svc.cluster.local."), set(&["error -2"]));
+    assert_eq!(ask("any", "none"), set(&["error -3"]), "at the end of the search list");
+    let many = ask("4", "db");
+    assert!(many.len() > 20, "the endpoints that fit into a datagram: {many:?}");
 }
 
 /// Asks dig. Returns the status and the records of the answer, sorted.
