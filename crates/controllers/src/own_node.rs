@@ -143,6 +143,13 @@ impl OwnNode {
     }
 }
 
+/// Returns true if `status.addresses` has an `InternalIP`.
+fn has_address(addresses: Option<&Value>) -> bool {
+    let mut addresses =
+        addresses.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_object);
+    addresses.any(|address| json::text(address, "type") == Some("InternalIP"))
+}
+
 /// Returns what is to be done. `wanted` is `status.addresses`; `is_unknown` tells that the host's addresses are not known.
 fn step(stored: Option<&Object>, wanted: Value, is_unknown: bool, now: &str) -> Step {
     let Some(stored) = stored else { return Step::Create };
@@ -155,7 +162,9 @@ fn step(stored: Option<&Object>, wanted: Value, is_unknown: bool, now: &str) -> 
     }
     let present = |field| json::object(stored, "status").and_then(|status| status.get(field));
     let mut status = Object::new();
-    if !is_unknown && present("addresses") != Some(&wanted) {
+    // A Node without any gets what there is: its agent waits for an address.
+    let is_needed = !is_unknown || (!has_address(present("addresses")) && has_address(Some(&wanted)));
+    if is_needed && present("addresses") != Some(&wanted) {
         status.insert("addresses".to_owned(), wanted);
     }
     if let Some(conditions) = ready::conditions(present("conditions"), now) {

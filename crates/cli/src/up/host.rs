@@ -58,7 +58,10 @@ impl Kind {
 
 /// Returns the addresses of this host.
 pub(super) fn addresses() -> Chosen {
-    let all = packets::addresses_with_interfaces().unwrap_or_default();
+    let all = packets::addresses_with_interfaces().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the addresses of this host cannot be listed: they are looked at again in 10 s");
+        Vec::new()
+    });
     let all: Vec<_> = all.into_iter().map(|(ip, interface)| (ip, Kind::of(&interface))).collect();
     choose(ELSEWHERE.map(source), &all)
 }

@@ -45,6 +45,18 @@ async fn the_node_has_the_addresses_of_the_host() {
 }
 
 #[tokio::test]
+async fn a_node_that_was_made_without_an_address_gets_that_of_loopback() {
+    let api = Arc::new(Api::new(&ApiConfig::default()));
+    let (host, followed) = watch::channel(Vec::new());
+    let node = OwnNode { name: "host1".to_owned(), addresses: followed, is_given: false };
+    assert!(!node.sync(&api).await);
+    assert!(!has_address(Some(&addresses(&api))));
+    host.send_replace(vec!["127.0.0.1".parse().unwrap()]);
+    assert!(!node.sync(&api).await);
+    assert_eq!(addresses(&api).pointer("/0/address"), Some(&json!("127.0.0.1")), "the agent waits for one");
+}
+
+#[tokio::test]
 async fn the_node_is_ready_and_its_heartbeat_goes_on() {
     let api = Arc::new(Api::new(&ApiConfig::default()));
     let (_host, followed) = watch::channel(vec!["192.0.2.1".parse().unwrap()]);
