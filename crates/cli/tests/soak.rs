@@ -111,7 +111,9 @@ fn round(cluster: &Cluster, number: usize) {
         results.iter().all(|result| result.backend() == former)
     });
     assert!(outcome.is_ok(), "round {number}");
-    services.iter().for_each(|service| endpoints(service, &pods[1..2]));
+    for service in &services {
+        endpoints(service, &pods[1..2]);
+    }
     let node = cluster.world.node().namespace();
     let (to, reply) = (format!(" dst={network}"), format!(" src={} ", pods[0].address(Family::Ipv4)));
     let mut flows = String::new();

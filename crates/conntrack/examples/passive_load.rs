@@ -56,10 +56,10 @@ fn measure() -> Vec<Round> {
     let round = |_| {
         let without = connect(&listener);
         let observer = PassiveThread::spawn(|_| {}).unwrap();
-        let observed = connect(&listener);
+        let beside_it = connect(&listener);
         let own = time_of("passive");
         drop(observer);
-        Round { without, with: observed + own, observer: own }
+        Round { without, with: beside_it + own, observer: own }
     };
     (0..ROUNDS).map(round).collect()
 }

@@ -155,9 +155,8 @@ fn musls_resolver_finds_services() {
     create_objects(&site);
     let (source, program) = (site.folder().join("resolve.c"), site.folder().join("resolve"));
     fs::write(&source, RESOLVE).unwrap();
-    let compiled =
-        Command::new(compiler).arg("-static").arg("-o").args([&program, &source]).output().unwrap();
-    assert!(compiled.status.success(), "{compiled:?}");
+    let output = Command::new(compiler).arg("-static").arg("-o").args([&program, &source]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
     let ask = |family: &str, name: &str| {
         let output = as_client(&site, &program, &[family, name]);
         assert!(output.status.success(), "{output:?}");
