@@ -2,12 +2,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use portolan_wire::generic::Event;
+use portolan_wire::generic::GenericEvent;
 use portolan_wire::{Frames, ipvs};
 
 fuzz_target!(|bytes: &[u8]| {
     Frames::new(bytes).map_while(Result::ok).for_each(|frame| {
-        let _ = Event::decode(&frame);
-        let _ = ipvs::Event::decode(frame.header.kind, &frame);
+        let _ = GenericEvent::decode(&frame);
+        let _ = ipvs::IpvsEvent::decode(frame.header.kind, &frame);
     });
 });

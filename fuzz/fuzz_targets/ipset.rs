@@ -3,10 +3,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use portolan_wire::Frames;
-use portolan_wire::ipset::Event;
+use portolan_wire::ipset::IpsetEvent;
 
 fuzz_target!(|bytes: &[u8]| {
     Frames::new(bytes).map_while(Result::ok).for_each(|frame| {
-        let _ = Event::decode(&frame);
+        let _ = IpsetEvent::decode(&frame);
     });
 });

@@ -3,11 +3,11 @@
 
 use libfuzzer_sys::fuzz_target;
 use portolan_wire::Frames;
-use portolan_wire::nftables::Event;
+use portolan_wire::nftables::NftablesEvent;
 
 fuzz_target!(|bytes: &[u8]| {
     for frame in Frames::new(bytes).map_while(Result::ok) {
-        if let Ok(Event::NewElements(list) | Event::DeleteElements(list)) = Event::decode(&frame) {
+        if let Ok(NftablesEvent::NewElements(list) | NftablesEvent::DeleteElements(list)) = NftablesEvent::decode(&frame) {
             list.elements().for_each(|element| {
                 let _ = element;
             });

@@ -1,7 +1,5 @@
 //! Whether a test may be left out where the kernel has no legacy iptables.
 
-use std::fmt::Display;
-
 /// Environment variable that requires the tables of legacy iptables in the kernel if it is `1`.
 const MUST_RUN: &str = "PORTOLAN_TEST_LEGACY";
 
@@ -11,12 +9,12 @@ const MUST_RUN: &str = "PORTOLAN_TEST_LEGACY";
 /// # Panics
 /// `PORTOLAN_TEST_LEGACY` is `1`, which requires these tables.
 #[track_caller]
-pub fn assert_legacy_may_be_missing(missing: impl Display) {
+pub fn assert_legacy_may_be_missing(missing: &str) {
     assert_allowed(std::env::var(MUST_RUN).ok().as_deref(), missing);
 }
 
 #[track_caller]
-fn assert_allowed(must_run: Option<&str>, missing: impl Display) {
+fn assert_allowed(must_run: Option<&str>, missing: &str) {
     assert!(
         must_run != Some("1"),
         "{missing}; set {MUST_RUN}=0 if this kernel was built without the tables of legacy iptables"

@@ -28,7 +28,7 @@ fn the_older_iptables_with_a_policy_that_drops() {
     if let Err(error) = node.output("iptables-legacy", &["-P", "FORWARD", "DROP"]) {
         let error = error.to_string();
         assert!(error.contains("does not exist"), "{error}");
-        return assert_legacy_may_be_missing(error);
+        return assert_legacy_may_be_missing(&error);
     }
     is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
     shell(&node, "iptables-legacy -t raw -A PREROUTING -i eth0 -p tcp -j CT --notrack");
