@@ -85,6 +85,12 @@ fn nothing_is_shown_before_its_first_use() {
     # HELP portolan_dataplane_drift_repairs_total Repairs of what another program changed in the kernel
     # TYPE portolan_dataplane_drift_repairs_total counter
     portolan_dataplane_drift_repairs_total 0
+    # HELP portolan_passive_endpoints_aside Endpoints that are set aside at present because connections to them failed
+    # TYPE portolan_passive_endpoints_aside gauge
+    portolan_passive_endpoints_aside 0
+    # HELP portolan_passive_set_aside_total How often endpoints were set aside because connections to them failed
+    # TYPE portolan_passive_set_aside_total counter
+    portolan_passive_set_aside_total 0
     # HELP portolan_programmed_and_verified 1 once everything was programmed and read back without a difference; only with readiness
     # TYPE portolan_programmed_and_verified gauge
     portolan_programmed_and_verified 0
