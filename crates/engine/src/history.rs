@@ -41,7 +41,7 @@ pub struct HistoryEvent {
     pub times: u64,
 }
 
-/// What an [`Event`] is about.
+/// What an [`HistoryEvent`] is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
     /// Everything was compared with the kernel, for this reason.

@@ -88,7 +88,9 @@ impl<P: Eq + Hash> Reading<P> {
         #[expect(clippy::cast_precision_loss, reason = "an increase within minutes is small")]
         let mut services: Vec<(S, f64)> =
             increases.into_iter().map(|(service, increase)| (service, increase as f64 / seconds)).collect();
-        let (per_second, active) = (services.iter().map(|(_, rate)| rate).sum(), services.len());
+        // A sum of no numbers would be -0.0.
+        let per_second = services.iter().fold(0.0, |sum, (_, rate)| sum + rate);
+        let active = services.len();
         // The sort is stable, and the names are in order.
         services.sort_by(|(_, one), (_, other)| other.partial_cmp(one).unwrap_or(Ordering::Equal));
         services.truncate(top);
@@ -123,6 +125,12 @@ mod tests {
         let one = rates(&before, &now, 1);
         assert_eq!(one.services, [("dns", 100.0)]);
         assert_eq!((one.per_second, one.active), (102.0, 2), "all Services count");
+    }
+
+    #[test]
+    fn without_new_connections_the_rate_is_0() {
+        let none = rates(&[(("web", 80), 5)], &[(("web", 80), 5)], 10);
+        assert_eq!((format!("{:.1}", none.per_second), none.active), ("0.0".to_owned(), 0));
     }
 
     #[test]

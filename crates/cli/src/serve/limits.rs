@@ -61,7 +61,8 @@ pub(super) fn raise_file_limit() -> usize {
 /// Allows the wanted number of connections, or as many as there can be files.
 fn with_connections(wanted: usize, files: usize) -> Limits {
     let connections = wanted.min(files.saturating_sub(OTHER_FILES)).max(1);
-    if connections < wanted {
+    // With the default, few files are no reason to warn.
+    if connections < wanted && wanted > Limits::default().connections {
         tracing::warn!(
             wanted,
             connections,

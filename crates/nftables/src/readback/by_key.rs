@@ -79,7 +79,7 @@ impl View {
     ) -> Result<bool, SocketError> {
         let mut rows = rows_of(place, set);
         rows.reserve(count as usize);
-        let others = self.others();
+        let (others, unexpected) = (self.others(), self.unexpected.len());
         let complete = match set {
             Set::AffinityEndpoints | Set::AffinityLocalEndpoints => {
                 // Taken out, so that the elements can be added to the view.
@@ -96,6 +96,8 @@ impl View {
         if complete {
             self.rows.insert(set, rows);
         } else {
+            // The listing finds them, too.
+            self.unexpected.truncate(unexpected);
             tracing::debug!(
                 set = set.name(),
                 count,

@@ -1,7 +1,7 @@
 //! New connections of Services per second: the difference of two readings of the counters.
 //!
-//! Requests share readings ([`counters`](super::services::counters)). The one before is kept for the rates while somebody
-//! asks for them, and freed a minute later.
+//! Requests share readings ([`counters`](super::services::counters)). The one before is kept while rates are
+//! asked for, and freed a minute later.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
