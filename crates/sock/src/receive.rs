@@ -62,10 +62,20 @@ impl Socket {
     /// the same.
     pub fn receive(
         &mut self,
+        handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<usize, SocketError> {
+        self.receive_at_most(usize::MAX, handle)
+    }
+
+    /// As [`receive`](Self::receive), but returns after this many datagrams even if more are queued. With it a caller that has
+    /// something else to look at does so while notifications keep coming.
+    pub fn receive_at_most(
+        &mut self,
+        datagrams: usize,
         mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
     ) -> Result<usize, SocketError> {
         let mut count = 0_usize;
-        self.drain(|frame| {
+        self.read_queued(datagrams, |frame| {
             count = count.saturating_add(1);
             handle(frame)
         })?;
@@ -76,11 +86,20 @@ impl Socket {
     /// end.
     pub(crate) fn drain(
         &mut self,
+        handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
+    ) -> Result<(), SocketError> {
+        self.read_queued(usize::MAX, handle)
+    }
+
+    /// As [`drain`](Self::drain), for at most this many datagrams.
+    fn read_queued(
+        &mut self,
+        datagrams: usize,
         mut handle: impl FnMut(&Frame<'_>) -> Result<(), DecodeError>,
     ) -> Result<(), SocketError> {
         let mut buffer = self.take_buffer();
         let mut outcome = Ok(());
-        loop {
+        for _ in 0..datagrams {
             match self.read(&mut buffer, Wait::No) {
                 Ok(None) => break,
                 Ok(Some(datagram)) => {

@@ -105,6 +105,21 @@ fn links_are_listed_and_their_changes_noticed() {
 }
 
 #[test]
+fn notifications_are_read_a_few_at_a_time() {
+    in_namespace(|_| {
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let mut listener = Socket::open(Protocol::Route).unwrap();
+        listener.subscribe(&[route::GROUP_IPV4_ADDRESS]).unwrap();
+        for text in ["192.0.2.1", "192.0.2.2", "192.0.2.3"] {
+            socket.query(&mut route::add_address(&address(text, 24)), |_| Ok(())).unwrap();
+        }
+        assert_eq!(listener.receive_at_most(2, |_| Ok(())).unwrap(), 2);
+        assert_eq!(listener.receive_at_most(2, |_| Ok(())).unwrap(), 1);
+        assert_eq!(listener.receive_at_most(2, |_| Ok(())).unwrap(), 0);
+    });
+}
+
+#[test]
 fn nothing_to_receive_is_no_error() {
     in_namespace(|_| {
         let mut listener = Socket::open(Protocol::Route).unwrap();
