@@ -5,7 +5,8 @@
 //! time. [`Judge`] decides, [`PassiveThread`] reads and asks.
 //!
 //! An endpoint is set aside after [`FAILURES`] failures in a row. Each further time the pause is twice as long. After its pause an
-//! endpoint is on trial: the first failure sets it aside again, and the first answer ends the trial.
+//! endpoint is on trial: the first failure sets it aside again, and the first answer ends the trial. Before an endpoint is set
+//! aside, the kernel is asked whether the endpoint has answered a flow that began since.
 
 mod thread;
 
@@ -32,6 +33,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 pub const FOLLOWED: u8 = 3;
 /// How many flows are followed at a time.
 const FOLLOWED_MAX: usize = 16_384;
+/// How many later flows of a failing endpoint are known, so that the kernel can be asked for them.
+const LATER: usize = 4;
+/// How many endpoints have a record at a time. Further ones are not judged.
+pub const RECORDS_MAX: usize = 16_384;
 
 /// How connections to an endpoint fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -79,15 +84,17 @@ pub enum Seen {
 pub struct Judge {
     /// In the order in which they began.
     followed: VecDeque<Followed>,
-    /// How many flows are followed, by endpoint.
-    counts: HashMap<SocketAddr, u8>,
-    /// The endpoints that have failed.
+    /// The endpoints that have failed, and those of followed flows.
     records: HashMap<SocketAddr, Record>,
 }
 
-/// The failures of one endpoint.
+/// The flows and failures of one endpoint.
 #[derive(Debug, Default)]
 struct Record {
+    /// How many flows are followed.
+    followed: u8,
+    /// The newest flows that began after a failure, or after the followed ones. An answer to one of them ends the row of failures.
+    later: VecDeque<Followed>,
     /// When connections failed since the last answer or pause.
     failures: Vec<Instant>,
     /// The number of pauses since the last answer.
@@ -113,23 +120,30 @@ impl Judge {
     /// Notes a flow that began, if its destination was translated.
     pub fn begun(&mut self, flow: &Flow, now: Instant) {
         let Some(endpoint) = endpoint(flow) else { return };
-        if self.followed.len() >= FOLLOWED_MAX {
-            return;
+        let can_follow = self.followed.len() < FOLLOWED_MAX;
+        let Some(record) = self.record(endpoint) else { return };
+        let begun = Followed { endpoint, reply: flow.reply, id: flow.id, begun: now };
+        let is_followed = can_follow && record.followed < FOLLOWED;
+        if !is_followed || record.is_failing() {
+            record.add_later(begun);
         }
-        let count = self.counts.entry(endpoint).or_default();
-        if *count < FOLLOWED {
-            *count += 1;
-            self.followed.push_back(Followed { endpoint, reply: flow.reply, id: flow.id, begun: now });
+        if is_followed {
+            record.followed += 1;
+            self.followed.push_back(begun);
         }
     }
 
-    /// Notes a flow that ended. Returns true if the endpoints that are set aside have changed.
-    pub fn ended(&mut self, flow: &Flow, now: Instant) -> bool {
-        let has_answered = flow.status & status::SEEN_REPLY != 0;
-        if has_answered || flow.tcp_state != Some(tcp_state::CLOSE) {
-            return false;
+    /// Notes a flow that ended. `ask` asks the kernel for other flows. Returns true if the endpoints that are set aside have
+    /// changed.
+    pub fn ended(&mut self, flow: &Flow, now: Instant, ask: impl FnMut(&Followed) -> Seen) -> bool {
+        let Some(endpoint) = endpoint(flow) else { return false };
+        let later =
+            self.records.get_mut(&endpoint).and_then(|record| record.take_later(&flow.reply, flow.id));
+        if flow.status & (status::SEEN_REPLY | status::ASSURED) != 0 {
+            // Only a flow that began after a failure says something about it.
+            return later.is_some_and(|later| self.answered(&later));
         }
-        endpoint(flow).is_some_and(|endpoint| self.failed(endpoint, Failure::Refused, now))
+        flow.tcp_state == Some(tcp_state::CLOSE) && self.failed(endpoint, Failure::Refused, (now, now), ask)
     }
 
     /// Returns the next flow that should have been answered by now. Its outcome goes to [`judged`](Self::judged).
@@ -137,20 +151,29 @@ impl Judge {
         let is_due = |first: &&Followed| now.saturating_duration_since(first.begun) >= ANSWER_WITHIN;
         self.followed.front().filter(is_due)?;
         let followed = self.followed.pop_front()?;
-        if let Some(count) = self.counts.get_mut(&followed.endpoint) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                self.counts.remove(&followed.endpoint);
-            }
+        if let Some(record) = self.records.get_mut(&followed.endpoint) {
+            record.followed = record.followed.saturating_sub(1);
         }
         Some(followed)
     }
 
-    /// Notes the outcome of a followed flow. Returns true if the endpoints that are set aside have changed.
-    pub fn judged(&mut self, followed: &Followed, seen: Seen, now: Instant) -> bool {
+    /// Notes the outcome of a followed flow. `ask` asks the kernel for other flows. Returns true if the endpoints that are set
+    /// aside have changed.
+    pub fn judged(
+        &mut self,
+        followed: &Followed,
+        seen: Seen,
+        now: Instant,
+        ask: impl FnMut(&Followed) -> Seen,
+    ) -> bool {
         match seen {
             Seen::Answer => self.answered(followed),
-            Seen::NoAnswer => self.failed(followed.endpoint, Failure::NoAnswer, now),
+            Seen::NoAnswer => {
+                if let Some(record) = self.records.get_mut(&followed.endpoint) {
+                    record.take_later(&followed.reply, followed.id);
+                }
+                self.failed(followed.endpoint, Failure::NoAnswer, (followed.begun, now), ask)
+            }
             Seen::Nothing => false,
         }
     }
@@ -171,13 +194,18 @@ impl Judge {
                 _ => {}
             }
         }
-        self.records.retain(|_, record| !record.failures.is_empty() || !matches!(record.state, State::InUse));
+        self.records.retain(|_, record| record.followed > 0 || record.is_failing());
         is_changed
     }
 
     /// Returns true if something happens as time passes.
     pub fn is_waiting(&self) -> bool {
-        !self.followed.is_empty() || !self.records.is_empty()
+        !self.records.is_empty()
+    }
+
+    /// Returns true if further endpoints are not judged, because there are [`RECORDS_MAX`] records.
+    pub fn is_full(&self) -> bool {
+        self.records.len() >= RECORDS_MAX
     }
 
     /// Returns the endpoints that are set aside.
@@ -189,45 +217,97 @@ impl Judge {
         self.records.iter().filter_map(aside).collect()
     }
 
-    /// An answer shows that the endpoint was sound when the flow began. Later failures count all the same. An endpoint that is
-    /// set aside gets connections, too, if its Service has no other one.
-    fn answered(&mut self, followed: &Followed) -> bool {
-        let Some(record) = self.records.get_mut(&followed.endpoint) else { return false };
-        record.failures.retain(|failure| *failure > followed.begun);
-        let (is_aside, since) = match record.state {
-            State::InUse => return false,
-            State::Aside { since, .. } => (true, since),
-            State::OnTrial { since } => (false, since),
-        };
-        let is_newer = followed.begun >= since;
-        if is_newer {
-            (record.state, record.pauses) = (State::InUse, 0);
+    /// Returns the record of an endpoint, a new one if there is room.
+    fn record(&mut self, endpoint: SocketAddr) -> Option<&mut Record> {
+        if self.is_full() {
+            return self.records.get_mut(&endpoint);
         }
-        is_newer && is_aside
+        Some(self.records.entry(endpoint).or_default())
     }
 
-    fn failed(&mut self, endpoint: SocketAddr, failure: Failure, now: Instant) -> bool {
-        let record = self.records.entry(endpoint).or_default();
+    fn answered(&mut self, followed: &Followed) -> bool {
+        self.records.get_mut(&followed.endpoint).is_some_and(|record| record.answered(followed.begun))
+    }
+
+    /// Notes a failure at the first of two times; the second one is the present.
+    fn failed(
+        &mut self,
+        endpoint: SocketAddr,
+        failure: Failure,
+        (at, now): (Instant, Instant),
+        mut ask: impl FnMut(&Followed) -> Seen,
+    ) -> bool {
+        let Some(record) = self.record(endpoint) else { return false };
         record.forget(now);
-        let enough = match record.state {
-            // A connection that is older than the rules.
-            State::Aside { .. } => return false,
-            State::OnTrial { .. } => 1,
-            State::InUse => FAILURES,
-        };
-        record.failures.push(now);
-        if record.failures.len() < enough {
+        // Connections to it are older than the rules.
+        if matches!(record.state, State::Aside { .. }) {
             return false;
         }
-        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(record.pauses)).min(LONGEST_PAUSE);
-        record.pauses = record.pauses.saturating_add(1);
-        record.failures.clear();
-        record.state = State::Aside { since: now, until: now + pause, how: SetAside { failure, pause } };
+        record.failures.push(at);
+        if !record.has_enough_failures() {
+            return false;
+        }
+        let newest =
+            record.later.iter().rev().find(|later| ask(later) == Seen::Answer).map(|later| later.begun);
+        if let Some(begun) = newest {
+            record.answered(begun);
+        }
+        if !record.has_enough_failures() {
+            return false;
+        }
+        record.set_aside(failure, now);
         true
     }
 }
 
 impl Record {
+    /// Returns true if there is more to remember than followed flows.
+    fn is_failing(&self) -> bool {
+        !self.failures.is_empty() || !matches!(self.state, State::InUse)
+    }
+
+    fn has_enough_failures(&self) -> bool {
+        let enough = if matches!(self.state, State::OnTrial { .. }) { 1 } else { FAILURES };
+        self.failures.len() >= enough
+    }
+
+    fn add_later(&mut self, flow: Followed) {
+        if self.later.len() >= LATER {
+            self.later.pop_front();
+        }
+        self.later.push_back(flow);
+    }
+
+    fn take_later(&mut self, reply: &Tuple, id: Option<u32>) -> Option<Followed> {
+        let at = self.later.iter().position(|later| later.reply == *reply && later.id == id)?;
+        self.later.remove(at)
+    }
+
+    /// An answer shows that the endpoint was sound when the flow began. Later failures count all the same. An endpoint that is
+    /// set aside gets connections, too, if its Service has no other one. Returns true if it is not set aside any more.
+    fn answered(&mut self, begun: Instant) -> bool {
+        self.failures.retain(|failure| *failure > begun);
+        self.later.retain(|later| later.begun > begun);
+        let (is_aside, since) = match self.state {
+            State::InUse => return false,
+            State::Aside { since, .. } => (true, since),
+            State::OnTrial { since } => (false, since),
+        };
+        let is_newer = begun >= since;
+        if is_newer {
+            (self.state, self.pauses) = (State::InUse, 0);
+        }
+        is_newer && is_aside
+    }
+
+    fn set_aside(&mut self, failure: Failure, now: Instant) {
+        let pause = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.pauses)).min(LONGEST_PAUSE);
+        self.pauses = self.pauses.saturating_add(1);
+        self.failures.clear();
+        self.later.clear();
+        self.state = State::Aside { since: now, until: now + pause, how: SetAside { failure, pause } };
+    }
+
     fn forget(&mut self, now: Instant) {
         self.failures.retain(|failure| now.saturating_duration_since(*failure) < REMEMBERED);
     }

@@ -36,17 +36,122 @@ const fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
+/// The kernel has no flow.
+const fn nothing(_: &Followed) -> Seen {
+    Seen::Nothing
+}
+
 /// Judges all followed flows that are due.
 fn judge_due(judge: &mut Judge, seen: Seen, now: Instant) -> bool {
     let mut is_changed = false;
     while let Some(followed) = judge.next_due(now) {
-        is_changed |= judge.judged(&followed, seen, now);
+        is_changed |= judge.judged(&followed, seen, now, nothing);
     }
     is_changed
 }
 
 fn refuse(judge: &mut Judge, times: usize, now: Instant) -> bool {
-    (0..times).fold(false, |changed, _| judge.ended(&refused(), now) || changed)
+    (0..times).fold(false, |changed, _| judge.ended(&refused(), now, nothing) || changed)
+}
+
+/// Connects once for each letter, 100 ms apart: F is refused, S is answered. The kernel still has the answered flows. Returns
+/// true if the endpoint is set aside at the end.
+fn connect(judge: &mut Judge, outcomes: &str, start: Instant) -> bool {
+    for (port, outcome) in (1..).zip(outcomes.chars()) {
+        let now = start + Duration::from_millis(100) * u32::from(port);
+        let flow = flow_to(socket(ENDPOINT), port);
+        judge.begun(&flow, now);
+        if outcome == 'F' {
+            let refused = Flow { tcp_state: Some(tcp_state::CLOSE), ..flow };
+            let answered = |asked: &Followed| {
+                let of = asked.id.and_then(|id| outcomes.chars().nth(usize::try_from(id).unwrap() - 1));
+                if of == Some('S') { Seen::Answer } else { Seen::Nothing }
+            };
+            judge.ended(&refused, now, answered);
+        }
+    }
+    !judge.aside().is_empty()
+}
+
+#[test]
+fn an_answer_between_failures_ends_the_row() {
+    for outcomes in ["FSFSF", "FFSF", "FSFF", "FFSFF", "FSSSSSSSSFSFSFFSSF", "SSSSSSFFSSSF", "SSSSFSFSF"] {
+        assert!(!connect(&mut Judge::default(), outcomes, Instant::now()), "{outcomes}");
+    }
+    for outcomes in ["FFF", "SSSSFFF", "FSFFF", "FFSFFF", "SSSSSSSSFFSFFF"] {
+        assert!(connect(&mut Judge::default(), outcomes, Instant::now()), "{outcomes}");
+    }
+}
+
+#[test]
+fn an_answer_before_the_first_failure_of_a_trial_ends_the_trial() {
+    let (mut judge, start) = (Judge::default(), Instant::now());
+    refuse(&mut judge, 3, start);
+    assert!(judge.pass(start + seconds(10)));
+    assert!(!connect(&mut judge, "SF", start + seconds(10)));
+    assert!(connect(&mut judge, "FF", start + seconds(11)), "they are the second and the third one");
+}
+
+#[test]
+fn an_answered_flow_that_ends_counts_if_it_began_after_a_failure() {
+    let answered = Flow { status: status::CONFIRMED | status::SEEN_REPLY, ..flow_to(socket(ENDPOINT), 1) };
+    for (begun, is_set_aside) in [(0, true), (2, false)] {
+        let (mut judge, start) = (Judge::default(), Instant::now());
+        if begun == 0 {
+            judge.begun(&answered, start);
+        }
+        refuse(&mut judge, 2, start + seconds(1));
+        if begun != 0 {
+            judge.begun(&answered, start + seconds(begun));
+        }
+        judge.ended(&answered, start + seconds(2), nothing);
+        assert_eq!(refuse(&mut judge, 1, start + seconds(3)), is_set_aside, "begun at {begun}");
+    }
+}
+
+#[test]
+fn a_flow_that_is_answered_after_unanswered_ones_ends_the_row() {
+    // Three flows are not answered; the fourth one is not followed any more, but it is known.
+    let (mut judge, start) = (Judge::default(), Instant::now());
+    for port in 1..5 {
+        judge.begun(&flow_to(socket(ENDPOINT), port), start + Duration::from_millis(port.into()));
+    }
+    let answered = |asked: &Followed| if asked.id == Some(4) { Seen::Answer } else { Seen::NoAnswer };
+    let now = start + seconds(4);
+    while let Some(followed) = judge.next_due(now) {
+        assert!(!judge.judged(&followed, answered(&followed), now, answered));
+    }
+    // The second one of three is answered.
+    let mut judge = Judge::default();
+    for (port, millis) in [(1, 0), (2, 100), (3, 200)] {
+        judge.begun(&flow_to(socket(ENDPOINT), port), start + Duration::from_millis(millis));
+    }
+    let now = start + seconds(4);
+    for seen in [Seen::NoAnswer, Seen::Answer, Seen::NoAnswer] {
+        let followed = judge.next_due(now).unwrap();
+        judge.judged(&followed, seen, now, nothing);
+    }
+    assert!(!refuse(&mut judge, 1, now) && refuse(&mut judge, 1, now), "the row has one failure");
+}
+
+#[test]
+fn endpoints_beyond_a_limit_are_not_judged() {
+    let (mut judge, now) = (Judge::default(), Instant::now());
+    let refuse = |judge: &mut Judge, port: u16| {
+        let refused =
+            Flow { tcp_state: Some(tcp_state::CLOSE), ..flow_to(SocketAddr::from(([10, 1, 0, 5], port)), 1) };
+        judge.begun(&refused, now);
+        (0..FAILURES).fold(false, |changed, _| judge.ended(&refused, now, nothing) || changed)
+    };
+    let limit = u16::try_from(RECORDS_MAX).unwrap();
+    assert!((1..=limit).all(|port| !judge.is_full() && refuse(&mut judge, port)));
+    assert!(judge.is_full() && !refuse(&mut judge, limit + 1));
+    assert_eq!((judge.records.len(), judge.aside().len()), (RECORDS_MAX, RECORDS_MAX));
+    judge.pass(now + seconds(10));
+    judge.pass(now + seconds(10) + LONGEST_PAUSE);
+    judge_due(&mut judge, Seen::Nothing, now + LONGEST_PAUSE);
+    judge.pass(now + seconds(11) + LONGEST_PAUSE);
+    assert!(!judge.is_full() && refuse(&mut judge, limit + 1));
 }
 
 #[test]
@@ -83,7 +188,7 @@ fn connections_without_an_answer_set_an_endpoint_aside() {
         (first.endpoint, first.reply, first.id),
         (socket(ENDPOINT), flow_to(socket(ENDPOINT), 1).reply, Some(1))
     );
-    assert!(!judge.judged(&first, Seen::NoAnswer, start + ANSWER_WITHIN));
+    assert!(!judge.judged(&first, Seen::NoAnswer, start + ANSWER_WITHIN, nothing));
     assert!(judge_due(&mut judge, Seen::NoAnswer, start + ANSWER_WITHIN), "the third one of three");
     let how = judge.aside().values().next().copied();
     assert_eq!(how.map(|how| how.failure), Some(Failure::NoAnswer));
@@ -152,11 +257,12 @@ fn other_flows_are_not_judged() {
     let reset = Flow { status: status::CONFIRMED | status::SEEN_REPLY, ..refused() };
     for flow in [untranslated, udp, reset, flow(), Flow { tcp_state: None, ..flow() }] {
         for _ in 0..FAILURES {
-            assert!(!judge.ended(&flow, now), "{flow:?}");
+            assert!(!judge.ended(&flow, now, nothing), "{flow:?}");
         }
     }
     judge.begun(&untranslated, now);
     judge.begun(&udp, now);
+    judge.pass(now);
     assert!(!judge.is_waiting());
     // A flow of which the kernel knows nothing any more.
     judge.begun(&flow(), now);
@@ -197,7 +303,7 @@ proptest! {
                 }
                 Step::Refused(host) => {
                     let flow = Flow { tcp_state: Some(tcp_state::CLOSE), ..flow_to(endpoint(host), 1) };
-                    judge.ended(&flow, now)
+                    judge.ended(&flow, now, nothing)
                 }
                 Step::Judged(seen) => judge_due(&mut judge, seen, now),
                 Step::Passed(seconds) => {
@@ -207,8 +313,9 @@ proptest! {
             };
             let after = judge.aside();
             prop_assert!(is_changed || before == after, "{:?}", step);
-            prop_assert!(judge.counts.values().all(|count| (1..=FOLLOWED).contains(count)));
-            let counted: usize = judge.counts.values().map(|count| usize::from(*count)).sum();
+            prop_assert!(judge.records.values().all(|record| record.followed <= FOLLOWED));
+            prop_assert!(judge.records.values().all(|record| record.later.len() <= LATER));
+            let counted: usize = judge.records.values().map(|record| usize::from(record.followed)).sum();
             prop_assert_eq!(counted, judge.followed.len());
         }
         now += LONGEST_PAUSE;
@@ -217,6 +324,6 @@ proptest! {
         prop_assert!(judge.aside().is_empty());
         now += LONGEST_PAUSE;
         judge.pass(now);
-        prop_assert!(!judge.is_waiting() && judge.counts.is_empty());
+        prop_assert!(!judge.is_waiting());
     }
 }

@@ -8,15 +8,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
+use portolan_wire::Frame;
 use portolan_wire::conntrack::{ConntrackEvent, answered_by, status};
 use portolan_wire::nfnetlink::{GROUP_CONNTRACK_DESTROY, GROUP_CONNTRACK_NEW};
-use portolan_wire::{DecodeError, Frame};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::{Followed, Judge, Seen, SetAside};
+use super::{Followed, Judge, RECORDS_MAX, Seen, SetAside};
 
 /// How often flows and pauses are looked at while there are some.
 const TICK: Duration = Duration::from_millis(500);
+
+/// How many datagrams are read before the thread looks whether it is to end.
+const READ_AT_ONCE: usize = 64;
 
 /// Why the connections of endpoints cannot be observed.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +60,7 @@ impl PassiveThread {
             stop: Arc::clone(&stop),
             judge: Judge::default(),
             next_tick: Instant::now(),
+            is_full: false,
             report,
         };
         let run = move || watcher.run(events);
@@ -86,16 +90,23 @@ struct Watcher<R> {
     stop: Arc<OwnedFd>,
     judge: Judge,
     next_tick: Instant,
+    /// Whether it was logged that there are too many endpoints.
+    is_full: bool,
     report: R,
 }
 
 impl<R: FnMut(BTreeMap<SocketAddr, SetAside>)> Watcher<R> {
     fn run(mut self, mut events: Socket) {
         while self.wait(&events) {
-            match events.receive(|frame| self.take(frame)) {
+            match events.receive_at_most(READ_AT_ONCE, |frame| {
+                self.take(frame);
+                Ok(())
+            }) {
                 Ok(_) => {}
                 // The next notifications are as good as the lost ones.
-                Err(SocketError::Overrun) => tracing::debug!("notifications of conntrack were lost"),
+                Err(error) if is_of_some(&error) => {
+                    tracing::debug!(%error, "notifications of conntrack were lost");
+                }
                 Err(error) => {
                     tracing::warn!(%error, "connections to endpoints are not observed any more");
                     (self.report)(BTreeMap::new());
@@ -120,18 +131,20 @@ impl<R: FnMut(BTreeMap<SocketAddr, SetAside>)> Watcher<R> {
     }
 
     /// Handles a notification. While they keep coming, this is also where time passes.
-    fn take(&mut self, frame: &Frame<'_>) -> Result<(), DecodeError> {
-        match ConntrackEvent::decode(frame)? {
-            ConntrackEvent::New(flow) => self.judge.begun(&flow, Instant::now()),
-            ConntrackEvent::Delete(flow) => {
-                if self.judge.ended(&flow, Instant::now()) {
+    fn take(&mut self, frame: &Frame<'_>) {
+        let now = Instant::now();
+        match ConntrackEvent::decode(frame) {
+            Ok(ConntrackEvent::New(flow)) => self.judge.begun(&flow, now),
+            Ok(ConntrackEvent::Delete(flow)) => {
+                let questions = &mut self.questions;
+                if self.judge.ended(&flow, now, |later| ask(questions, later)) {
                     self.show();
                 }
             }
-            ConntrackEvent::Other { .. } => {}
+            Ok(ConntrackEvent::Other { .. }) => {}
+            Err(error) => tracing::debug!(%error, "a notification of conntrack cannot be read"),
         }
         self.tick();
-        Ok(())
     }
 
     fn tick(&mut self) {
@@ -140,10 +153,15 @@ impl<R: FnMut(BTreeMap<SocketAddr, SetAside>)> Watcher<R> {
             return;
         }
         self.next_tick = now + TICK;
+        if self.judge.is_full() && !self.is_full {
+            self.is_full = true;
+            tracing::warn!(RECORDS_MAX, "too many endpoints at a time: further ones are not observed");
+        }
         let mut is_changed = self.judge.pass(now);
         while let Some(followed) = self.judge.next_due(now) {
-            let seen = self.ask(&followed);
-            is_changed |= self.judge.judged(&followed, seen, now);
+            let questions = &mut self.questions;
+            let seen = ask(questions, &followed);
+            is_changed |= self.judge.judged(&followed, seen, now, |later| ask(questions, later));
         }
         if is_changed {
             self.show();
@@ -153,25 +171,57 @@ impl<R: FnMut(BTreeMap<SocketAddr, SetAside>)> Watcher<R> {
     fn show(&mut self) {
         (self.report)(self.judge.aside());
     }
+}
 
-    fn ask(&mut self, followed: &Followed) -> Seen {
-        let mut seen = Seen::Nothing;
-        let outcome = self.questions.query(&mut answered_by(&followed.reply), |frame| {
-            if let ConntrackEvent::New(flow) = ConntrackEvent::decode(frame)?
-                && flow.reply == followed.reply
-                && flow.id == followed.id
-            {
-                let is_answered = flow.status & status::SEEN_REPLY != 0;
-                seen = if is_answered { Seen::Answer } else { Seen::NoAnswer };
-            }
-            Ok(())
-        });
-        match outcome {
-            Err(error) if error.errno() != Some(Errno::ENOENT) => {
-                tracing::debug!(%error, endpoint = %followed.endpoint, "the kernel does not say whether an endpoint answered");
-                Seen::Nothing
-            }
-            _ => seen,
+/// Returns true if an error concerns some notifications only.
+const fn is_of_some(error: &SocketError) -> bool {
+    matches!(error, SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_))
+}
+
+/// Asks the kernel whether a flow was answered.
+fn ask(questions: &mut Socket, followed: &Followed) -> Seen {
+    let mut seen = Seen::Nothing;
+    let outcome = questions.query(&mut answered_by(&followed.reply), |frame| {
+        if let ConntrackEvent::New(flow) = ConntrackEvent::decode(frame)?
+            && flow.reply == followed.reply
+            && flow.id == followed.id
+        {
+            let is_answered = flow.status & status::SEEN_REPLY != 0;
+            seen = if is_answered { Seen::Answer } else { Seen::NoAnswer };
         }
+        Ok(())
+    });
+    match outcome {
+        Err(error) if error.errno() != Some(Errno::ENOENT) => {
+            tracing::debug!(%error, endpoint = %followed.endpoint, "the kernel does not say whether an endpoint answered");
+            Seen::Nothing
+        }
+        _ => seen,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_wire::Frames;
+
+    use super::*;
+
+    #[test]
+    fn a_notification_that_cannot_be_read_does_not_end_the_thread() {
+        let questions = Socket::open(Protocol::Netfilter).unwrap();
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+        let (judge, next_tick) = (Judge::default(), Instant::now());
+        let mut watcher = Watcher { questions, stop, judge, next_tick, is_full: false, report: |_| {} };
+        // A new flow (IPCTNL_MSG_CT_NEW) without tuples.
+        let mut datagram = Vec::new();
+        datagram.extend_from_slice(&20_u32.to_ne_bytes());
+        datagram.extend_from_slice(&0x100_u16.to_ne_bytes());
+        datagram.extend_from_slice(&[0; 14]);
+        let frame = Frames::new(&datagram).next().unwrap().unwrap();
+        let error = ConntrackEvent::decode(&frame).unwrap_err();
+        watcher.take(&frame);
+        assert!(!watcher.judge.is_waiting());
+        assert!(is_of_some(&error.into()) && is_of_some(&SocketError::Overrun));
+        assert!(!is_of_some(&SocketError::Timeout));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
@@ -72,6 +73,53 @@ fn failing_endpoints_are_found(plan: &'static Plan) {
         drop(thread);
         let sound = SocketAddr::new(plan.node, PORTS[2].1);
         assert!(reports.try_iter().all(|report| !report.contains_key(&sound)));
+    });
+}
+
+#[test]
+fn an_endpoint_that_answers_now_and_then_is_not_set_aside() {
+    in_net(&V4, |net| {
+        drop(lead(net));
+        let (sender, reports) = channel();
+        let _thread = PassiveThread::spawn(move |aside| sender.send(aside).unwrap()).unwrap();
+        let frontend = |(port, _): (u16, u16)| SocketAddr::new(V4.frontend, port);
+        let endpoint = SocketAddr::new(V4.node, PORTS[2].1);
+        for outcome in "FSFSFSFFSF".chars() {
+            let listener = (outcome == 'S').then(|| TcpListener::bind(endpoint).unwrap());
+            assert_eq!(TcpStream::connect(frontend(PORTS[2])).is_ok(), listener.is_some());
+        }
+        for _ in 0..FAILURES {
+            assert!(TcpStream::connect(frontend(PORTS[0])).is_err());
+        }
+        let (_, endpoints) = report_of(&reports, SocketAddr::new(V4.gone, PORTS[0].1));
+        assert_eq!(endpoints, 1, "reports come in the order of the connections");
+    });
+}
+
+#[test]
+fn the_thread_ends_while_connections_keep_coming() {
+    in_net(&V4, |net| {
+        let _sound = lead(net);
+        let refuses = SocketAddr::new(V4.frontend, PORTS[0].0);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let flood = || {
+                while !is_over.load(Ordering::Relaxed) {
+                    assert!(TcpStream::connect(refuses).is_err());
+                }
+            };
+            let floods: Vec<_> = (0..3).map(|_| scope.spawn(flood)).collect();
+            for _ in 0..5 {
+                let (sender, reports) = channel();
+                // The last reports are not received.
+                let report = move |aside| sender.send(aside).unwrap_or_default();
+                let thread = PassiveThread::spawn(report).unwrap();
+                report_of(&reports, SocketAddr::new(V4.gone, PORTS[0].1));
+                drop(thread);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            floods.into_iter().for_each(|flood| flood.join().unwrap());
+        });
     });
 }
 
