@@ -118,7 +118,9 @@ fn the_thread_ends_while_connections_keep_coming() {
                 drop(thread);
             }
             is_over.store(true, Ordering::Relaxed);
-            floods.into_iter().for_each(|flood| flood.join().unwrap());
+            for flood in floods {
+                flood.join().unwrap();
+            }
         });
     });
 }
