@@ -13,6 +13,7 @@
 //! On a full disk the store accepts only transactions that free space. It writes them from a reserve that nothing
 //! else may use, and refuses all others until the reserve is complete again ([`space`]).
 
+mod ahead;
 mod disk;
 mod entry;
 mod file;

@@ -100,6 +100,12 @@ pub(super) fn rescue(options: &Rescue) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}: {damage}", rescued.path.display())
         .and_then(|()| writeln!(out, "{}", rescued.count()))
+        .and_then(|()| {
+            rescued
+                .doubtful
+                .iter()
+                .try_for_each(|(resource, key)| writeln!(out, "doubtful: {} {key}", resource.info().kind))
+        })
         .and_then(|()| writeln!(out, "{}: {count} manifests", options.file.display()))
         .context(CANNOT_PRINT)
 }

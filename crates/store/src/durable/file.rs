@@ -26,6 +26,7 @@ use portolan_schema::Resource;
 use redb::{Builder, Database, DatabaseError, Durability, ReadableDatabase, StorageBackend, TableDefinition};
 
 use super::{
+    ahead,
     disk::{Faults, Medium, inherit_owner, private_file},
     entry::{self, Entry},
 };
@@ -120,12 +121,13 @@ impl Folder {
         self.medium.takes_overflow()
     }
 
-    /// Opens the database. If there is no file, first creates an empty database whose last revision is `first`.
+    /// Opens the database. If there is no file, first creates an empty database whose last revision is `first`, or later if
+    /// an earlier store of the folder was ahead of the clock.
     pub(super) fn open_or_create(&self, first: u64) -> Result<Database, OpenError> {
         let path = self.path.join(FILE_NAME);
         let exists = path.try_exists().map_err(|source| OpenError::Io { path: path.clone(), source })?;
         if !exists {
-            self.create(first)?;
+            self.create(ahead::after(&self.path, first)?)?;
         }
         self.open()
     }

@@ -45,7 +45,7 @@ pub(super) enum What {
     Length(u64),
     /// Everything that was written into the file is on the disk.
     Synced,
-    /// A sync failed: nobody knows what of it is on the disk, and a later sync does not change that.
+    /// A sync failed. It is not known which of the bytes before it are on the disk, and a later sync does not write them.
     SyncFailed,
     /// The file was given the name of the store's file.
     Renamed,

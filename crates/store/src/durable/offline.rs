@@ -5,6 +5,7 @@
 
 use std::{
     fs::{self, File, Metadata, OpenOptions},
+    hash::{DefaultHasher, Hasher as _},
     io::{self, Read as _, Write as _},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -17,6 +18,7 @@ use portolan_schema::Resource;
 use redb::StorageBackend;
 
 use super::{
+    ahead::{self, BUMP},
     disk::Faults,
     file::{self, FILE_NAME, Folder},
     pages,
@@ -33,8 +35,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 const TICK: Duration = Duration::from_millis(20);
 /// The same on file systems that store whole seconds.
 const COARSE_TICK: Duration = Duration::from_secs(2);
-/// A restored store begins this many revisions after its backup if the clock is behind the backup.
-const BUMP: u64 = 1_000_000_000;
+/// How often a file is read whose content is damaged, and differently each time.
+const READS: usize = 20;
 
 /// What a store contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,14 +62,16 @@ pub struct Rescued {
     pub objects: Vec<(Resource, Arc<StoredObject>)>,
     /// How many objects the store had. `None` if that cannot be read.
     pub of: Option<u64>,
+    /// Objects that may be newer than they are here, or may not be here at all: the file has two entries of one revision,
+    /// and one of them is of a write that failed.
+    pub doubtful: Vec<(Resource, Box<str>)>,
 }
 
 /// Checks the store in a data folder: every page and every object. Changes nothing.
 pub fn check(dir: &Path) -> Result<Summary, OpenError> {
     let path = dir.join(FILE_NAME);
-    let image = read_still(&path)?;
-    let bytes = image.len() as u64;
-    load(&path, image).map(|(tables, _)| Summary::of(path, bytes, &tables))
+    let whole = load_still(&path, read_still)?;
+    Ok(Summary::of(path, whole.bytes, &whole.tables))
 }
 
 /// Writes a copy of the store in a data folder into the new file `to`, which only its owner can read. The store may be in
@@ -75,7 +79,7 @@ pub fn check(dir: &Path) -> Result<Summary, OpenError> {
 /// returns.
 pub fn backup(dir: &Path, to: &Path) -> Result<Summary, OpenError> {
     let path = dir.join(FILE_NAME);
-    let (tables, image) = load(&path, read_still(&path)?)?;
+    let Whole { tables, image, .. } = load_still(&path, read_still)?;
     let failed = |source| OpenError::Backup { path: to.to_owned(), source };
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(failed)?;
     let written = file.write_all(&image).and_then(|()| file.sync_all()).and_then(|()| {
@@ -95,19 +99,18 @@ pub fn backup(dir: &Path, to: &Path) -> Result<Summary, OpenError> {
 /// Every object gets a new revision, later than any that the store of the backup has assigned since. Watches from before
 /// are therefore expired and list again, and no client sees an older revision than it has seen.
 pub fn restore(from: &Path, dir: &Path) -> Result<Summary, OpenError> {
-    restore_with(from, dir, Faults::default())
+    restore_with(from, dir, Faults::default(), wall_clock())
 }
 
-pub(super) fn restore_with(from: &Path, dir: &Path, faults: Faults) -> Result<Summary, OpenError> {
-    let image = read_still(from).map_err(|error| match error {
+pub(super) fn restore_with(from: &Path, dir: &Path, faults: Faults, now: u64) -> Result<Summary, OpenError> {
+    let Whole { tables, .. } = load_still(from, read_still).map_err(|error| match error {
         OpenError::Io { path, source } => OpenError::Backup { path, source },
         other => other,
     })?;
-    let (tables, _) = load(from, image)?;
     let folder = Folder::take(dir, Arc::default(), faults)?;
     let mut objects = objects(&tables);
     objects.sort_unstable_by_key(|(_, object)| object.revision());
-    let begin = first_revision(tables.revision(), wall_clock());
+    let begin = ahead::after(dir, first_revision(tables.revision(), now))?;
     let writes: Vec<Write> = (begin..)
         .zip(objects)
         .map(|(before, (resource, object))| {
@@ -116,6 +119,10 @@ pub(super) fn restore_with(from: &Path, dir: &Path, faults: Faults) -> Result<Su
         })
         .collect();
     let last = writes.last().map_or(begin, |write| write.change.revision);
+    if last > now {
+        // Before the file: after a crash in between, the next store begins later than it must.
+        ahead::note(dir, last)?;
+    }
     folder.create_from(last, &writes)?;
     let (path, database) = (dir.join(FILE_NAME), folder.open()?);
     let (tables, _) = folder.load(&database, History::default())?;
@@ -125,22 +132,22 @@ pub(super) fn restore_with(from: &Path, dir: &Path, faults: Faults) -> Result<Su
 /// Reads what can be read of the store in a data folder. Changes nothing.
 pub fn rescue(dir: &Path) -> Result<Rescued, OpenError> {
     let path = dir.join(FILE_NAME);
-    let image = read_still(&path)?;
-    match load(&path, image.clone()) {
-        Ok((tables, _)) => {
+    match load_still(&path, read_still) {
+        Ok(Whole { tables, .. }) => {
             let objects = objects(&tables);
-            Ok(Rescued { path, damage: None, of: Some(objects.len() as u64), objects })
+            let of = Some(objects.len() as u64);
+            Ok(Rescued { path, damage: None, objects, of, doubtful: Vec::new() })
         }
         Err(OpenError::Corrupt { reason, .. }) => {
-            let (objects, of) = pages::read(&image);
-            Ok(Rescued { path, damage: Some(reason), objects, of })
+            let pages::Found { objects, of, doubtful } = pages::read(&read_still(&path)?);
+            Ok(Rescued { path, damage: Some(reason), objects, of, doubtful })
         }
         Err(error) => Err(error),
     }
 }
 
 /// Returns the revision after which a restored store begins. New stores begin at the wall clock, so it is later than what
-/// the store of the backup has assigned since.
+/// the store of the backup has assigned since, unless that was ahead of the clock.
 fn first_revision(of_backup: u64, now: u64) -> u64 {
     if now > of_backup { now } else { of_backup.saturating_add(BUMP) }
 }
@@ -155,10 +162,14 @@ impl Summary {
 impl Rescued {
     /// Returns one line: how much can be read.
     pub fn count(&self) -> String {
-        match self.of {
+        let mut count = match self.of {
             Some(of) => format!("{} of {of} objects can be read", self.objects.len()),
             None => format!("{} objects can be read; how many there were cannot", self.objects.len()),
+        };
+        if !self.doubtful.is_empty() {
+            count += &format!("; doubtful: {}", self.doubtful.len());
         }
+        count
     }
 }
 
@@ -171,6 +182,41 @@ fn objects(tables: &Tables) -> Vec<(Resource, Arc<StoredObject>)> {
     let snapshot = |resource| tables.snapshot(resource, &Scope::default(), None);
     let of = |resource| snapshot(resource).map_or_else(|_| Vec::new(), |snapshot| snapshot.objects);
     stored().flat_map(|resource| of(resource).into_iter().map(move |object| (resource, object))).collect()
+}
+
+/// A database file that is whole.
+struct Whole {
+    tables: Tables,
+    /// The file as the database closed it.
+    image: Vec<u8>,
+    /// Size of the file as it was read.
+    bytes: u64,
+}
+
+/// Reads the content of a file that another process may be writing to. The kernel sets a file's time before it copies the
+/// bytes of a write, so a file that is read during a long write looks still. It is damaged only if it is found so twice
+/// with the same content.
+fn load_still(
+    path: &Path,
+    mut read: impl FnMut(&Path) -> Result<Vec<u8>, OpenError>,
+) -> Result<Whole, OpenError> {
+    let mut damaged = None;
+    for _ in 0..READS {
+        let image = read(path)?;
+        let bytes = image.len() as u64;
+        let mut digest = DefaultHasher::new();
+        digest.write(&image);
+        let digest = digest.finish();
+        match load(path, image) {
+            Ok((tables, image)) => return Ok(Whole { tables, image, bytes }),
+            Err(OpenError::Corrupt { .. }) if damaged != Some(digest) => {
+                damaged = Some(digest);
+                thread::sleep(TICK);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Err(OpenError::Busy(path.to_owned()))
 }
 
 /// Reads the content of a database file. Also returns the file as the database closed it.
@@ -280,6 +326,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
 
     use super::*;
+    use crate::DurableStore;
 
     #[test]
     fn a_file_that_may_have_changed_while_it_was_read_is_not_used() {
@@ -309,6 +356,22 @@ mod tests {
             written(&other, fine);
             fs::rename(&other, &path).unwrap();
         }));
+    }
+
+    #[test]
+    fn a_file_is_damaged_only_if_it_is_found_so_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(DurableStore::open(dir.path(), History::default()).unwrap());
+        let whole = fs::read(dir.path().join(FILE_NAME)).unwrap();
+        let torn = |at: usize| [&whole[..at], &[0][..], &whole[at + 1..]].concat();
+        let [one, other] = [0, 1].map(torn);
+        let load = |images: &[&Vec<u8>]| {
+            let mut images = images.iter().cycle();
+            load_still(dir.path(), |_| Ok(images.next().unwrap().to_vec()))
+        };
+        assert!(load(&[&one, &whole]).is_ok() && load(&[&one, &other, &whole]).is_ok());
+        assert!(matches!(load(&[&one]), Err(OpenError::Corrupt { .. })));
+        assert!(matches!(load(&[&one, &other]), Err(OpenError::Busy(_))));
     }
 
     #[test]

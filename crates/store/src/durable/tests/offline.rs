@@ -1,11 +1,12 @@
 //! Checks, backups, restoring and rescue.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::{sync::mpsc, time::Duration};
 
 use super::{
-    super::offline::{backup, check, rescue, restore},
+    super::offline::{backup, check, rescue, restore, restore_with},
     *,
 };
+use crate::{Change, transaction::Write};
 
 /// A store with 40 Nodes of two versions, of which 10 were deleted.
 fn written(dir: &TempDir) -> DurableStore {
@@ -97,6 +98,32 @@ fn a_backup_is_restored_with_later_revisions_only() {
 }
 
 #[test]
+fn a_second_restored_store_begins_after_the_first_if_that_was_ahead_of_the_clock() {
+    let [dir, other] = [(), ()].map(|()| tempfile::tempdir().unwrap());
+    drop(written(&dir));
+    let (backup_file, folder) = (other.path().join("backup"), other.path().join("new"));
+    let of_backup = backup(dir.path(), &backup_file).unwrap().revision;
+    let begin = |now: u64| {
+        restore_with(&backup_file, &folder, Faults::default(), now).unwrap();
+        let store = DurableStore::open(&folder, History::default()).unwrap();
+        let objects = store.snapshot(NODE, &Scope::default(), None).unwrap().objects;
+        let seen = commit(&store, put("later", "1", None));
+        drop(store);
+        fs::remove_file(folder.join("objects.redb")).unwrap();
+        (objects.iter().map(|object| object.revision()).min().unwrap(), seen)
+    };
+    let (_, mut seen) = begin(1);
+    for now in [of_backup + 1, 1, seen + 1] {
+        let (oldest, latest) = begin(now);
+        assert!(oldest > seen, "a client has seen {seen}, and {oldest} is served");
+        seen = latest;
+    }
+    // Without a backup, too.
+    let empty = DurableStore::open(&folder, History::default()).unwrap();
+    assert!(empty.revision() > seen);
+}
+
+#[test]
 fn nothing_is_restored_over_a_store() {
     let [dir, other] = [(), ()].map(|()| tempfile::tempdir().unwrap());
     let file = other.path().join("backup");
@@ -120,36 +147,35 @@ fn nothing_is_restored_over_a_store() {
 fn a_backup_of_a_store_that_is_written_to_has_all_that_was_completed() {
     let [dir, other] = [(), ()].map(|()| tempfile::tempdir().unwrap());
     let store = open(&dir);
-    let (done, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            for number in 0.. {
-                if ends.load(SeqCst) {
-                    return;
-                }
-                commit(&store, put(&format!("node-{number}"), &"x".repeat(500), None));
-                done.store(number + 1, SeqCst);
-                if number % 10 == 0 {
-                    // A moment in which the store is not written to.
-                    thread::sleep(std::time::Duration::from_millis(100));
-                }
+    thread::scope(|scope| {
+        // The writer waits for the word to write once, and says when it has.
+        let (next, allowed) = mpsc::channel();
+        let (done, written) = mpsc::channel();
+        let store = &store;
+        scope.spawn(move || {
+            for number in allowed {
+                commit(store, put(&format!("node-{number}"), &"x".repeat(500), None));
+                done.send(()).unwrap();
             }
         });
-        let mut made = 0;
-        while made < 5 {
-            let before = done.load(SeqCst);
+        for made in 0..5 {
             let file = other.path().join(made.to_string());
-            match backup(dir.path(), &file) {
-                Ok(summary) => {
-                    let count = |of| summary.objects.iter().find(|(found, _)| *found == of).unwrap().1;
-                    assert!(count(NODE) >= before, "{} of {before}", count(NODE));
-                    made += 1;
-                }
-                Err(OpenError::Busy(_)) => {}
-                Err(error) => panic!("{error}"),
+            let (folder, to) = (dir.path(), file.clone());
+            let before = store.count(NODE);
+            let running = scope.spawn(move || backup(folder, &to));
+            for number in 0..20 {
+                next.send(made * 20 + number).unwrap();
+                written.recv_timeout(Duration::from_secs(60)).unwrap();
             }
+            let summary = match running.join().unwrap() {
+                // The writes took all of its time. Now there are none.
+                Err(OpenError::Busy(_)) => backup(dir.path(), &file),
+                other => other,
+            };
+            let objects = summary.unwrap().objects;
+            let count = objects.iter().find(|(found, _)| *found == NODE).unwrap().1;
+            assert!(count >= before, "{count} of {before}");
         }
-        ends.store(true, SeqCst);
     });
 }
 
@@ -209,6 +235,19 @@ fn what_is_left_of_a_damaged_store_is_rescued() {
         fewest = fewest.min(damaged(&bytes).objects.len());
     }
     println!("with one page lost at least {fewest} of 30 objects can be read");
+    // The entry of a failed write is not taken for that of the same revision.
+    let refused = all.iter().rev().find_map(|change| change.new.clone().zip(change.old.clone())).unwrap();
+    let (new, old) = refused;
+    let write = Write {
+        resource: NODE,
+        change: Change { revision: new.revision(), old: None, new: Some(Arc::clone(&old)) },
+    };
+    let mut bytes = whole.clone();
+    let entry = entry::encode(&write).unwrap();
+    bytes[..4096].copy_from_slice(&pages::leaf(&[(new.revision(), &entry)])[..4096]);
+    let found = damaged(&bytes);
+    assert_eq!(found.doubtful, [(NODE, new.key().into())]);
+    assert_eq!(found.count(), "30 of 30 objects can be read; doubtful: 1");
     // An object of a deleted one's page may be found again, and one that is damaged is left out.
     let text = b"\"name\":\"node-1\"";
     let mut bytes = whole.clone();

@@ -10,7 +10,7 @@ use super::{
     super::{file::Folder, journal::Event},
     *,
 };
-use crate::tables::Tables;
+use crate::{memory::wall_clock, tables::Tables};
 
 const SERVICE: Resource = Resource::Service;
 const SLICE: Resource = Resource::EndpointSlice;
@@ -257,7 +257,8 @@ fn a_loss_of_power_leaves_no_store_or_a_restored_one() {
     super::super::offline::backup(dir.path(), &backup).unwrap();
     let faults = Faults::default();
     faults.journal.start();
-    super::super::offline::restore_with(&backup, &other.path().join("new"), faults.clone()).unwrap();
+    super::super::offline::restore_with(&backup, &other.path().join("new"), faults.clone(), wall_clock())
+        .unwrap();
     let events = faults.journal.take();
     let (mut platter, mut dice) = (Platter::default(), Dice(4));
     for event in &events {
