@@ -61,7 +61,7 @@ fn what_was_asked_for_goes_to_stdout_and_ends_with_0() {
 
 #[test]
 fn a_mistake_goes_to_stderr_and_ends_with_1() {
-    let table: [(&[&str], &str); 28] = [
+    let table: [(&[&str], &str); 29] = [
         (&[], "Usage: portolan <COMMAND>"),
         (&["up", "web=80"], "there is no `:` between the port and the backends"),
         (&["up", "--proxy-mode=fast"], "--proxy-mode"),
@@ -101,6 +101,10 @@ fn a_mistake_goes_to_stderr_and_ends_with_1() {
         (&["serve", "--check", "--data-dir=/nonexistent"], "there is no /nonexistent/objects.redb"),
         (&["serve", "restore", "/nonexistent"], "there is no /nonexistent"),
         (&["serve", "backup"], "<FILE>"),
+        (
+            &["serve", "--check", "backup", "/nonexistent/file"],
+            "the subcommand 'backup' cannot be used with '--check'",
+        ),
         (&["proxy", "--config=/nonexistent"], "Error: cannot read configuration file /nonexistent"),
     ];
     for (arguments, part) in table {
