@@ -96,6 +96,15 @@ fn an_endpoint_that_answers_now_and_then_is_not_set_aside() {
     });
 }
 
+/// Says that something is over when it is dropped.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn the_thread_ends_while_connections_keep_coming() {
     in_net(&V4, |net| {
@@ -108,6 +117,8 @@ fn the_thread_ends_while_connections_keep_coming() {
                     assert!(TcpStream::connect(refuses).is_err());
                 }
             };
+            // Also ends them if the test fails.
+            let over = Over(&is_over);
             let floods: Vec<_> = (0..3).map(|_| scope.spawn(flood)).collect();
             for _ in 0..5 {
                 let (sender, reports) = channel();
@@ -117,7 +128,7 @@ fn the_thread_ends_while_connections_keep_coming() {
                 report_of(&reports, SocketAddr::new(V4.gone, PORTS[0].1));
                 drop(thread);
             }
-            is_over.store(true, Ordering::Relaxed);
+            drop(over);
             for flood in floods {
                 flood.join().unwrap();
             }

@@ -167,7 +167,7 @@ impl Rescued {
             None => format!("{} objects can be read; how many there were cannot", self.objects.len()),
         };
         if !self.doubtful.is_empty() {
-            count += &format!("; doubtful: {}", self.doubtful.len());
+            count = format!("{count}; doubtful: {}", self.doubtful.len());
         }
         count
     }
@@ -367,7 +367,7 @@ mod tests {
         let [one, other] = [0, 1].map(torn);
         let load = |images: &[&Vec<u8>]| {
             let mut images = images.iter().cycle();
-            load_still(dir.path(), |_| Ok(images.next().unwrap().to_vec()))
+            load_still(dir.path(), |_| Ok(Vec::clone(images.next().unwrap())))
         };
         assert!(load(&[&one, &whole]).is_ok() && load(&[&one, &other, &whole]).is_ok());
         assert!(matches!(load(&[&one]), Err(OpenError::Corrupt { .. })));
