@@ -2,7 +2,7 @@
 
 use portolan_wire::nftables::expr::Counter;
 use portolan_wire::nftables::{
-    DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
+    CATCH_ALL, DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
 };
 
 use super::chain::{ChainBody, FamilyTable};
@@ -182,6 +182,8 @@ fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8], counter: Option<
         data: (!operation.data.is_empty()).then_some(DataRef::Value(operation.data)),
         userdata,
         counter,
+        // Other programs may have written the element for all other keys. It is deleted like any element of theirs.
+        flags: if operation.key.is_empty() { CATCH_ALL } else { 0 },
         ..ElementRef::default()
     }
 }

@@ -141,7 +141,7 @@ impl Lines {
         {
             *last = range(last, end);
         }
-        let mut text = key.join(" . ");
+        let mut text = if operation.key.is_empty() { "*".to_owned() } else { key.join(" . ") };
         if self.counters && set.has_counters() && verb == "add" {
             text.push_str(" counter");
         }

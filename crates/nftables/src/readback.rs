@@ -12,7 +12,8 @@ use portolan_engine::dataplane::Error;
 use portolan_model::Family;
 use portolan_sock::{CommitError, Socket, SocketError};
 use portolan_wire::nftables::{
-    self as wire, Chain, DataRef, ElementRef, NftablesEvent, Rule, SetData, UserData, Verdict, request,
+    self as wire, CATCH_ALL, Chain, DataRef, ElementRef, NftablesEvent, Rule, SetData, UserData, Verdict,
+    request,
 };
 
 use super::chain::{ChainBody, FamilyTable, RuleBody};
@@ -233,16 +234,20 @@ impl View {
         let mut rows = rows_of(place, set);
         rows.reserve(expected.unwrap_or_default() as usize);
         let others = self.others();
+        let mut uncounted = 0;
         socket.dump(&mut request::elements(place.wire(), place.table, set.name()), |frame| {
             if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
                 for element in list.elements() {
-                    self.take(set, &mut rows, &element?);
+                    let element = element?;
+                    // The kernel's count is without the element for all other keys (`nft_add_set_elem`).
+                    uncounted += usize::from(element.flags & CATCH_ALL != 0);
+                    self.take(set, &mut rows, &element);
                 }
             }
             Ok(())
         })?;
         rows.settle();
-        let count = rows.len() + self.others().saturating_sub(others);
+        let count = (rows.len() + self.others()).saturating_sub(others + uncounted);
         self.rows.insert(set, rows);
         let interval = set == Set::SourceRanges;
         if !interval && expected.is_some_and(|expected| expected as usize != count) {

@@ -80,17 +80,19 @@ impl View {
         let mut rows = rows_of(place, set);
         rows.reserve(count as usize);
         let (others, unexpected) = (self.others(), self.unexpected.len());
-        let complete = match set {
-            Set::AffinityEndpoints | Set::AffinityLocalEndpoints => {
-                // Taken out, so that the elements can be added to the view.
-                let choices = self.rows.remove(&Set::AffinityChoices);
-                let keys = choices.iter().flat_map(|rows| slots(rows, set == Set::AffinityLocalEndpoints));
-                let complete = self.request_keys(socket, place, set, &mut rows, keys);
-                self.rows.extend(choices.map(|rows| (Set::AffinityChoices, rows)));
-                complete?
-            }
-            _ => self.request_indexes(socket, place, set, &mut rows)?,
-        };
+        let complete = !self.has_catch_all(socket, place, set, &mut rows)?
+            && match set {
+                Set::AffinityEndpoints | Set::AffinityLocalEndpoints => {
+                    // Taken out, so that the elements can be added to the view.
+                    let choices = self.rows.remove(&Set::AffinityChoices);
+                    let keys =
+                        choices.iter().flat_map(|rows| slots(rows, set == Set::AffinityLocalEndpoints));
+                    let complete = self.request_keys(socket, place, set, &mut rows, keys);
+                    self.rows.extend(choices.map(|rows| (Set::AffinityChoices, rows)));
+                    complete?
+                }
+                _ => self.request_indexes(socket, place, set, &mut rows)?,
+            };
         rows.settle();
         let complete = complete && rows.len() == count as usize && self.others() == others;
         if complete {
@@ -106,6 +108,20 @@ impl View {
             );
         }
         Ok(complete)
+    }
+
+    /// Returns true if the set has an element for all other keys, which is not in the number of elements, or if that is not known.
+    fn has_catch_all(
+        &mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        set: Set,
+        rows: &mut Rows,
+    ) -> Result<bool, SocketError> {
+        let mut batch = Batch::new(socket.next_sequence(1));
+        ElementsWriter::requests(&mut batch, place.wire(), place.table, set.name())
+            .push(&ElementRef::catch_all());
+        Ok(self.ask(socket, &batch, set, rows)?.is_none_or(|missing| missing.is_empty()))
     }
 
     /// Requests the elements with these keys. Returns false if one is missing, or if an answer is.

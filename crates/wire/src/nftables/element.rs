@@ -127,6 +127,11 @@ impl<'a> ElementRef<'a> {
         Self { key, ..Self::default() }
     }
 
+    /// Creates the element for all keys that a set has no element for, as a request for it or to delete it.
+    pub fn catch_all() -> Self {
+        Self { flags: CATCH_ALL, ..Self::default() }
+    }
+
     /// Creates an element of a map.
     pub fn mapping(key: &'a [u8], data: DataRef<'a>) -> Self {
         Self { key, data: Some(data), ..Self::default() }

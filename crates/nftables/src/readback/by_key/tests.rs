@@ -5,6 +5,7 @@ use portolan_model::world::Edited;
 use portolan_model::{Change, Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 use portolan_sock::{Protocol, Socket};
+use portolan_wire::nftables::{DataRef, ElementsOperation, Transaction};
 
 use super::super::super::dataplane::Nftables;
 use super::super::super::element::Set;
@@ -106,6 +107,34 @@ fn other_elements_are_noticed() {
                     view.read_by_key(&mut programmed.socket, programmed.place, set, count).unwrap();
                 assert!(!complete, "no key leads to the elements of {set:?}");
             }
+        }
+    });
+}
+
+#[test]
+fn an_element_for_all_other_keys_is_found_and_deleted() {
+    for_random_tables(|mut programmed| {
+        let listed = programmed.listed();
+        for set in [Set::ClusterIps].into_iter().chain(ORDER) {
+            let rows_before = rows(&listed, set);
+            let Some((_, data, _)) = rows_before.first() else { continue };
+            let place = programmed.place;
+            let mut transaction = Transaction::begin(programmed.socket.next_sequence(10), None);
+            transaction.elements(ElementsOperation::Add, place.wire(), place.table, set.name()).push(
+                &ElementRef {
+                    data: (!data.is_empty()).then_some(DataRef::Value(data)),
+                    ..ElementRef::catch_all()
+                },
+            );
+            programmed.socket.commit(&transaction.finish().unwrap()).unwrap();
+            for large in [0, u32::MAX] {
+                let view =
+                    View::with_comments().filled(&mut programmed.socket, programmed.place, large).unwrap();
+                assert_eq!(view.unexpected, [(set, (Key::EMPTY, None))], "{set:?}, large from {large}");
+            }
+            programmed.nftables.mark_unknown();
+            assert_eq!(programmed.nftables.resync().unwrap().elements, 1, "{set:?}");
+            assert!(programmed.listed().unexpected.is_empty(), "{set:?}");
         }
     });
 }
