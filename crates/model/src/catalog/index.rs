@@ -1,4 +1,5 @@
-//! Services by a key that is not stored: the index holds ids and hashes, and the caller compares with the Services.
+//! Services or EndpointSlices by a key that is not stored: the index holds ids and hashes, and the caller compares with the
+//! records.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
@@ -7,7 +8,7 @@ use hashbrown::HashTable;
 
 use super::store::Id;
 
-/// Ids of Services by the hash of a key. A Service may have several keys, and a key several Services.
+/// Ids of records by the hash of a key. A record may have several keys, and a key several records.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Index {
     table: HashTable<Entry>,
@@ -16,32 +17,32 @@ pub(super) struct Index {
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    service: Id,
-    /// The upper half of the key's hash, so that the table can grow without reading the Service.
+    id: Id,
+    /// The upper half of the key's hash, so that the table can grow without reading the record.
     hash: u32,
 }
 
 impl Index {
-    /// Adds a key of a Service.
-    pub(super) fn insert<K: Hash>(&mut self, key: &K, service: Id) {
+    /// Adds a key of a record.
+    pub(super) fn insert<K: Hash>(&mut self, key: &K, id: Id) {
         let hash = self.hash(key);
-        self.table.insert_unique(spread(hash), Entry { service, hash }, |entry| spread(entry.hash));
+        self.table.insert_unique(spread(hash), Entry { id, hash }, |entry| spread(entry.hash));
     }
 
-    /// Removes a key of a Service.
-    pub(super) fn remove<K: Hash>(&mut self, key: &K, service: Id) {
+    /// Removes a key of a record.
+    pub(super) fn remove<K: Hash>(&mut self, key: &K, id: Id) {
         let hash = self.hash(key);
-        let is_it = |entry: &Entry| entry.service == service && entry.hash == hash;
+        let is_it = |entry: &Entry| entry.id == id && entry.hash == hash;
         if let Ok(entry) = self.table.find_entry(spread(hash), is_it) {
             entry.remove();
         }
     }
 
-    /// Returns the Services with this key, and rarely another one whose key has the same hash.
+    /// Returns the records with this key, and rarely another one whose key has the same hash.
     pub(super) fn candidates<K: Hash>(&self, key: &K) -> impl Iterator<Item = Id> {
         let hash = self.hash(key);
         let entries = self.table.iter_hash(spread(hash));
-        entries.filter(move |entry| entry.hash == hash).map(|entry| entry.service)
+        entries.filter(move |entry| entry.hash == hash).map(|entry| entry.id)
     }
 
     #[cfg(test)]

@@ -181,6 +181,7 @@ impl Catalog {
         let generation = self.lists.slices.generation;
         let record = SliceRecord { namespace, name: key.name, owner, generation, fault_digest, content };
         let slice = self.slices.insert(record);
+        self.aside.replace(slice, None, self.slices.get(slice).map(|record| &record.content));
         if let Some(record) = self.services.get_mut(owner) {
             record.slices.push(slice);
         }
@@ -191,6 +192,7 @@ impl Catalog {
         self.note_udp(owner, &content);
         let Some(record) = self.slices.get_mut(id) else { return };
         let old = std::mem::replace(&mut record.content, content);
+        self.aside.replace(id, Some(&old), Some(&record.content));
         self.note_udp(owner, &old);
     }
 
@@ -200,6 +202,7 @@ impl Catalog {
         let Some(owner) = self.slices.get(id).map(|record| record.owner) else { return };
         self.touch(owner);
         let Some(record) = self.slices.remove(id) else { return };
+        self.aside.replace(id, Some(&record.content), None);
         self.note_udp(owner, &record.content);
         if let Some(service) = self.services.get_mut(owner) {
             service.slices.remove(id);

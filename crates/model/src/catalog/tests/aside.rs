@@ -3,7 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
+use proptest::prelude::*;
+
 use super::*;
+use crate::catalog::index::Index;
+use crate::world::{Ranges, Rng, World, random_edit};
 
 fn set(sockets: &[&str]) -> BTreeSet<SocketAddr> {
     sockets.iter().map(|text| text.parse().unwrap()).collect()
@@ -47,4 +51,43 @@ fn services_lose_an_endpoint_that_is_set_aside_and_get_it_back() {
     let changes = catalog.take_changes().changes;
     assert_eq!(changes.len(), 2, "{changes:?}");
     assert!(changes.iter().all(|change| change.new.as_ref().is_some_and(|new| new.cluster.len() == 2)));
+}
+
+proptest! {
+    #[test]
+    fn the_index_leads_to_all_services_of_an_endpoint(seed in any::<u64>(), steps in 1_usize..30) {
+        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
+        let mut world = World::random(&mut rng, 6, &ranges);
+        let mut catalog = Catalog::new("n1");
+        for edit in world.edits() {
+            catalog.apply(edit.event().expect("worlds decode"));
+        }
+        for _ in 0..steps {
+            let edit = random_edit(&mut rng, &mut world, &ranges);
+            catalog.apply(edit.event().expect("worlds decode"));
+            let known: Vec<(SocketAddr, Id)> = catalog
+                .slices
+                .iter()
+                .flat_map(|(_, slice)| slice.content.tcp_sockets().map(|socket| (socket, slice.owner)))
+                .collect();
+            let sockets: Vec<SocketAddr> = known.iter().map(|(socket, _)| *socket).collect();
+            let next: BTreeSet<SocketAddr> = rng.some(&sockets, 3).into_iter().copied().collect();
+            let differs = |socket| catalog.aside.sockets.contains(&socket) != next.contains(&socket);
+            let expected: BTreeSet<(SocketAddr, ObjectKey)> = known
+                .iter()
+                .filter(|(socket, _)| differs(*socket))
+                .filter_map(|(socket, id)| Some((*socket, catalog.services.get(*id)?)))
+                .filter(|(_, record)| record.service.is_some())
+                .map(|(socket, record)| (socket, record.key()))
+                .collect();
+            let found = catalog.set_aside(next);
+            let count = found.len();
+            let found = BTreeSet::from_iter(found);
+            prop_assert_eq!(found.len(), count, "each once");
+            prop_assert_eq!(found, expected);
+        }
+        catalog.apply(Event::ListStart(Kind::EndpointSlice));
+        catalog.apply(Event::ListEnd(Kind::EndpointSlice));
+        prop_assert_eq!(catalog.aside.slices.as_ref().map_or(0, Index::len), 0);
+    }
 }
