@@ -180,7 +180,7 @@ fn plan_start_plan_in_ipvs_mode() {
     plan_start_plan_of(&Planned::on(cluster, "ipvs"), "ipvs", rule);
 }
 
-/// Services of the IPVS mode are compared with those of another mode. Left out without IPVS in the kernel.
+/// Services of the IPVS mode and of kube-proxy's are compared with those of another mode. Left out without IPVS in the kernel.
 #[test]
 fn another_mode_is_planned_in_ipvs_mode() {
     let Some(cluster) = common::ipvs::cluster() else { return };
@@ -190,9 +190,18 @@ fn another_mode_is_planned_in_ipvs_mode() {
     reaches(planned.cluster.world.client().namespace(), Protocol::Tcp, to, &pods[..2]);
     planned.no_change();
     assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
-    let before = ruleset(planned.node());
     planned.yaml = "mode: nftables\n".to_owned();
     planned.cluster.configure(&planned.yaml);
+    is_planned_from_ipvs(&planned);
+
+    // kube-proxy writes other chains. Its Services are the same.
+    common::ipvs::kube_proxy(planned.node());
+    is_planned_from_ipvs(&planned);
+}
+
+/// A plan finds all Services unchanged in the rules of an IPVS mode, and removes those.
+fn is_planned_from_ipvs(planned: &Planned) {
+    let before = ruleset(planned.node());
     let output = planned.plan(&["-o", "json"]);
     assert_eq!(status(&output), 2, "{}", text(&output.stderr));
     let report = json_of(&output);

@@ -127,8 +127,7 @@ fn replays(cluster: &Cluster, mode: &str, folder: &Path, snapshot: &Path) {
     }
 }
 
-fn is_replayed(mode: &str) {
-    let cluster = Cluster::new();
+fn is_replayed(cluster: &Cluster, mode: &str) {
     let (node, folder) = (cluster.world.node().namespace(), TempDir::new().unwrap());
     let (socket, file) = (cluster.control_socket(), folder.path().join("s.json.gz"));
     let mut web = objects::load_balancer("web", VIP, 30080, "192.0.2.200");
@@ -148,22 +147,29 @@ fn is_replayed(mode: &str) {
     assert_eq!((&*snapshot.state.mode, &*snapshot.node.name), (mode, "node1"));
     assert_eq!(snapshot.programmed.len(), 2, "{:?}", snapshot.unread);
     assert!(!snapshot.kernel.release.is_empty() && snapshot.doctor["findings"].is_array());
-    replays(&cluster, mode, folder.path(), &file);
+    replays(cluster, mode, folder.path(), &file);
 }
 
 #[test]
 fn a_snapshot_of_the_nftables_mode_is_replayed() {
-    is_replayed("nftables");
+    is_replayed(&Cluster::new(), "nftables");
 }
 
 #[test]
 fn a_snapshot_of_the_iptables_mode_is_replayed() {
-    is_replayed("iptables");
+    is_replayed(&Cluster::new(), "iptables");
 }
 
 #[test]
 fn a_snapshot_of_the_userspace_mode_is_replayed() {
-    is_replayed("userspace");
+    is_replayed(&Cluster::new(), "userspace");
+}
+
+/// Left out without IPVS in the kernel.
+#[test]
+fn a_snapshot_is_replayed_in_ipvs_mode() {
+    let Some(cluster) = common::ipvs::cluster() else { return };
+    is_replayed(&cluster, "ipvs");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::common::migrate::{
     BACK, CHECK, CLEANUP, CONNECTIONS_ENDED, EDIT, GONE, HEALTHZ, LOGS, MODE, REPLACED, STATUS, UNDO,
     commands, looked_for, run,
 };
-use crate::common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, load, logged, page, reaches};
+use crate::common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, ipvs, load, logged, page, reaches};
 use crate::{
     ended, iptables_rules, kube_proxy_table, pod_address, service, use_service, use_service_from,
     way_back_ipvs,
@@ -27,7 +27,7 @@ fn written_over(pod: &str) -> String {
 pub(crate) fn kube_proxy(node: &Namespace, mode: &str, pod: &str) {
     match mode {
         "nftables" => kube_proxy_table(node, pod),
-        "ipvs" => way_back_ipvs::kube_proxy(node),
+        "ipvs" => ipvs::kube_proxy(node),
         _ => {
             node.output_with_input("iptables-nft-restore", &["--noflush"], &written_over(pod)).unwrap();
         }

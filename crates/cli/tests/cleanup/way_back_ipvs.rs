@@ -14,56 +14,6 @@ use crate::{pod_address, service};
 pub(crate) const OPTIONS: &str =
     "ipvs: {minSyncPeriod: 0s, syncPeriod: 1s, tcpFinTimeout: 1s, udpTimeout: 1s}\n";
 const SETTINGS: [&str; 3] = ["conntrack", "expire_nodest_conn", "expire_quiescent_template"];
-/// The rules that a kube-proxy in IPVS mode writes in a family, without those whose set is empty here. `{6}` is the
-/// part of a set's name that depends on the family.
-const RULES: &str = r#"*nat
-:KUBE-SERVICES - [0:0]
-:KUBE-POSTROUTING - [0:0]
-:KUBE-NODE-PORT - [0:0]
-:KUBE-LOAD-BALANCER - [0:0]
-:KUBE-MARK-MASQ - [0:0]
--A KUBE-SERVICES -s {loopback} -j RETURN
--A KUBE-POSTROUTING -m set --match-set KUBE{6}-LOOP-BACK dst,dst,src -j MASQUERADE
--A KUBE-SERVICES ! -s {pods} -m set --match-set KUBE{6}-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
--A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
--A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
--A KUBE-SERVICES -m set --match-set KUBE{6}-CLUSTER-IP dst,dst -j ACCEPT
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --xor-mark 0x4000
--A KUBE-POSTROUTING -j MASQUERADE --random-fully
--A KUBE-MARK-MASQ -j MARK --or-mark 0x4000
-COMMIT
-*filter
-:KUBE-FORWARD - [0:0]
-:KUBE-NODE-PORT - [0:0]
-:KUBE-PROXY-FIREWALL - [0:0]
-:KUBE-SOURCE-RANGES-FIREWALL - [0:0]
-:KUBE-IPVS-FILTER - [0:0]
-:KUBE-IPVS-OUT-FILTER - [0:0]
--I OUTPUT -m comment --comment "kubernetes ipvs access filter" -j KUBE-IPVS-OUT-FILTER
--A KUBE-SOURCE-RANGES-FIREWALL -j DROP
--A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT
--A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A KUBE-NODE-PORT -m set --match-set KUBE{6}-HEALTH-CHECK-NODE-PORT dst -j ACCEPT
--A KUBE-IPVS-FILTER -m set --match-set KUBE{6}-CLUSTER-IP dst,dst -j RETURN
--A KUBE-IPVS-FILTER -m conntrack --ctstate NEW -m set --match-set KUBE{6}-IPVS-IPS dst -j REJECT
-COMMIT
-"#;
-
-/// Writes the rules of a kube-proxy in IPVS mode in both families. kube-proxy keeps the existing virtual servers,
-/// addresses and sets.
-pub(crate) fn kube_proxy(node: &Namespace) {
-    let ipv4 =
-        RULES.replace("{6}", "").replace("{loopback}", "127.0.0.0/8").replace("{pods}", "10.244.0.0/16");
-    let ipv6 =
-        RULES.replace("{6}", "-6").replace("{loopback}", "::1/128").replace("{pods}", "fd00:10:244::/48");
-    node.output_with_input("iptables-nft-restore", &["--noflush"], &ipv4).unwrap();
-    node.output_with_input("ip6tables-nft-restore", &["--noflush"], &ipv6).unwrap();
-    // A draining endpoint, for which kube-proxy waits.
-    let draining = ["--real-server", "192.0.2.9:8080", "--masquerading", "--weight", "0"];
-    let service = ["--add-server", "--tcp-service", "10.96.0.10:80"];
-    node.output("ipvsadm", &[&service[..], &draining].concat()).unwrap();
-}
 
 /// Changes the endpoint of the Service's virtual servers, as kube-proxy does.
 pub(crate) fn change_endpoint(node: &Namespace, pod: &str) {
