@@ -12,6 +12,8 @@ use tempfile::TempDir;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 /// Deadline of every wait: longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+/// Names another server, such as a release build.
+const SERVER: &str = "PORTOLAN_SERVER";
 /// The tools that the Makefile provides: names separated by spaces.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
 const ETCD_PORT: u16 = 2379;
@@ -170,7 +172,8 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
 
 fn start_server(namespace: &Namespace, arguments: &[String]) -> PortolanProcess {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    PortolanProcess::start(namespace, BINARY.as_ref(), &arguments).unwrap()
+    let program = std::env::var_os(SERVER).unwrap_or_else(|| BINARY.into());
+    PortolanProcess::start(namespace, program.as_ref(), &arguments).unwrap()
 }
 
 fn start_etcd(namespace: &Namespace, program: &Path, folder: &Path) -> PortolanProcess {

@@ -2,8 +2,9 @@
 //! that are mirrored, rolling EndpointSlices, Events, and watches that begin again. Afterwards every watch has what a list
 //! has, no lease had two holders, and the server's memory and file have not grown with the number of writes.
 //!
-//! `PORTOLAN_SOAK_SECONDS` sets the length. A component of a cluster renews its lease every two seconds. The test counts the
-//! renewals of each lease, and prints how many days of a cluster the lease with the fewest renewals has seen.
+//! `PORTOLAN_SOAK_SECONDS` sets the length, and `PORTOLAN_SERVER` names another server, such as a release build. A
+//! component of a cluster renews its lease every two seconds. The test counts the renewals of each lease, and prints how many
+//! days of a cluster the lease with the fewest renewals has seen.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -28,6 +29,8 @@ const ELECTIONS: usize = 3;
 const CANDIDATES: usize = 2;
 /// Seconds between two renewals of a lease in a cluster: `--leader-elect-retry-period` of Kubernetes' components.
 const RENEWED_EVERY: u64 = 2;
+/// Renewals after which a holder gives up its lease at the latest.
+const MOST_RENEWALS: usize = 200;
 /// Time after which a candidate looks again whether the lease has a holder.
 const LOOKS_AGAIN: Duration = Duration::from_millis(5);
 /// Services whose endpoints change.
@@ -187,7 +190,7 @@ impl Soak {
                 continue;
             }
             let mut term: Option<Term> = None;
-            for _ in 0..rng.usize(1..40) {
+            for _ in 0..rng.usize(1..MOST_RENEWALS) {
                 let spec = &mut object["spec"];
                 spec["holderIdentity"] = json!(format!("candidate-{own}"));
                 spec["renewTime"] = json!("2026-01-02T03:04:05.000000Z");
