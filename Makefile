@@ -29,7 +29,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers lint doc unit vm-test vm-steps vm-test-all deny fuzz static image image-small docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers lint doc unit vm-test vm-steps vm-test-all kernels kernel-tables kernel-world kernel-proxy deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -117,6 +117,29 @@ vm-steps:
 vm-test-all: VM_SKIP :=
 vm-test-all: export VM_TIMEOUT := 21600
 vm-test-all: vm-test
+
+# Kernels of distributions, besides that of `make vm-test`: see `tests/vm/kernel`.
+KERNELS := ubuntu/jammy/5.15 ubuntu/noble/6.8 debian/bookworm-backports/6.12 debian/trixie-backports/7.2
+
+## Run tests of the kernel, a random world of each mode and the proxy on each of the KERNELS under qemu, and print what passed:
+## the table of docs/install.md. Takes about ten minutes for each kernel if the guest is emulated.
+kernels: packages-base packages-vm
+	$(TESTS) --no-run
+	@for kernel in $(KERNELS); do \
+		VM_KERNEL=$$(tests/vm/kernel $$kernel) || exit 1; export VM_KERNEL; \
+		for part in tables world proxy; do \
+			log=target/vm/$$(echo $$kernel-$$part | tr / -).log; \
+			if $(MAKE) --no-print-directory kernel-$$part > $$log 2>&1; then result=passed; else result="FAILED, see $$log"; failed=1; fi; \
+			echo "$$kernel, $$(grep -m 1 -o 'Linux [0-9][^ ]*' $$log), $$part: $$result"; \
+		done; \
+	done; exit $${failed:-0}
+
+kernel-tables:
+	$(GUEST) --test kernel --test conntrack --test iptables --test ipvs -- $(addprefix --skip ,$(VM_SKIP))
+kernel-world:
+	PORTOLAN_ROUNDS=1 $(GUEST) --test random
+kernel-proxy:
+	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
 # Test programs that need neither root nor packets: property tests, and what the pages say about the code.
 CHECKED := --test messages --test watches --test adding_a_mode --test architecture --test modules
