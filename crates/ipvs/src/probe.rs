@@ -8,7 +8,7 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipset::{self, Type};
 use portolan_wire::ipvs::{self, Counters, VirtualServer};
 use portolan_wire::nfnetlink::Family as SetFamily;
-use portolan_wire::{Batch, generic, route};
+use portolan_wire::{Batch, compat, generic, route};
 
 use super::Error;
 use super::device::{DEVICE, device};
@@ -22,6 +22,9 @@ const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 const TRIAL_ADDRESSES: [&str; 2] = ["198.51.100.0", "2001:db8::"];
 /// Ports of the trial virtual server. The next one is tried if another program has one there.
 const TRIAL_PORTS: std::ops::Range<u16> = 20_000..20_010;
+
+/// The match of iptables whose module needs IPVS.
+const MATCH: &str = "ipvs";
 
 /// Checks that the kernel, in the network namespace of this thread, can run this mode in these families. Returns the
 /// scheduler with this name; an empty name stands for `rr`. An error lists everything that is missing. The kernel
@@ -43,6 +46,17 @@ pub fn available(scheduler: &str, families: &[Family]) -> Result<IpvsScheduler, 
 
 /// Returns the number of IPVS in generic netlink; `None` if the kernel has no IPVS. The kernel loads the module.
 pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
+    if let Some(number) = known_number(socket)? {
+        return Ok(Some(number));
+    }
+    // Before Linux 5.17 the kernel does not load IPVS when it is asked for it by name, but it loads it for a match that needs
+    // it. Whether it has the match does not matter: the second question is whether IPVS is there.
+    let _ = Socket::open(Protocol::Netfilter)?.query(&mut compat::find_match(MATCH, 0), |_| Ok(()));
+    known_number(socket)
+}
+
+/// Returns the number of IPVS if the kernel has loaded it, or loads it for its name.
+fn known_number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
     let mut found = None;
     let asked = socket.query(&mut generic::family(ipvs::FAMILY), |frame| {
         if let generic::GenericEvent::NewFamily(family) = generic::GenericEvent::decode(frame)?

@@ -10,6 +10,8 @@
 mod address;
 #[path = "kernel/addresses.rs"]
 mod addresses;
+#[path = "kernel/compat.rs"]
+mod compat;
 #[path = "kernel/conntrack.rs"]
 mod conntrack;
 #[path = "kernel/expressions.rs"]

@@ -2,7 +2,7 @@
 //!
 //! Owns the layout of netlink headers and attributes ([`netlink`]), the headers of netfilter ([`nfnetlink`]) and of
 //! generic netlink ([`generic`]), and one module for each family on top: [`nftables`], [`conntrack`], [`ipset`],
-//! [`ipvs`], [`nfacct`], and addresses, links and routing rules ([`route`]). Structs come in and bytes go out, or
+//! [`ipvs`], [`nfacct`], [`compat`], and addresses, links and routing rules ([`route`]). Structs come in and bytes go out, or
 //! the reverse. Every decoder accepts arbitrary bytes. It returns a value or a [`DecodeError`] that names the
 //! object, the attribute and the offset.
 //!
@@ -10,12 +10,13 @@
 //!
 //! Numbers and layouts come from the kernel's headers `linux/netlink.h`, `linux/netfilter/nfnetlink.h`,
 //! `linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink_conntrack.h`, `linux/netfilter/ipset/ip_set.h`,
-//! `linux/netfilter/nfnetlink_acct.h`, `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and
+//! `linux/netfilter/nfnetlink_acct.h`, `linux/netfilter/nf_tables_compat.h`, `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and
 //! `linux/if_addr.h`; those of user data from libnftnl's `udata.h`.
 
 #[macro_use]
 mod numbers;
 
+pub mod compat;
 pub mod conntrack;
 mod error;
 pub mod generic;

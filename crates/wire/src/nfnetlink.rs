@@ -1,4 +1,4 @@
-//! The netfilter header and the marks of a batch, shared by `nf_tables`, conntrack, ipset and nfacct.
+//! The netfilter header and the marks of a batch, shared by `nf_tables`, conntrack, ipset, nfacct and `nft_compat`.
 
 use crate::netlink::NLMSG_MIN_TYPE;
 use crate::{Batch, DecodeError, Frame};
@@ -13,6 +13,8 @@ pub const SUBSYSTEM_IPSET: u8 = 6;
 pub const SUBSYSTEM_ACCT: u8 = 7;
 /// Subsystem of `nf_tables`.
 pub const SUBSYSTEM_NFTABLES: u8 = 10;
+/// Subsystem of `nft_compat`.
+pub const SUBSYSTEM_COMPAT: u8 = 11;
 
 /// Multicast group of new conntrack entries.
 pub const GROUP_CONNTRACK_NEW: u32 = 1;
