@@ -88,6 +88,12 @@ pub(crate) fn judge(figures: &[Figures]) -> Vec<Bar> {
         ),
     ];
     bars.push(Bar::new(
+        format!("10,000 changes at once at {USUAL}, all in effect"),
+        " s",
+        0.5,
+        at(USUAL).map(|it| it.at_once.as_secs_f64()),
+    ));
+    bars.push(Bar::new(
         format!("restart with nothing to write at {LARGE}"),
         " s",
         1.5,
@@ -113,7 +119,14 @@ pub(crate) fn judge(figures: &[Figures]) -> Vec<Bar> {
             Bar::new(what, " times", 1.01, Some(ratio(vip.median(), direct.median())))
         };
         let (far, near) = (&it.far_round_trips, &it.near_round_trips);
+        let Connections { vip, direct, .. } = &it.node_port;
         [
+            Bar::new(
+                format!("connect() to a node port with policy Local, against direct at {USUAL}, p50"),
+                " times",
+                1.02,
+                Some(ratio(vip.median(), direct.median())),
+            ),
             refused("a pod", &it.refusals.from_pod),
             refused("the node", &it.refusals.from_node),
             trips("another node", &far.vip, &far.direct),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use crate::proxy::Proxy;
 use crate::stage::{self, Stage};
 use crate::statistics::Sample;
 use crate::workload::Size;
@@ -80,6 +81,28 @@ pub(crate) fn burst(
         // Work after a commit (metrics, the release of memory) is part of its cost.
         thread::sleep(LONG_PAUSE);
         Ok(Burst { processor: processor_time()?.saturating_sub(before), duration })
+    })
+}
+
+/// Writes `count` endpoint changes while the proxy is stopped, with the moving Service's change last. Returns the time from
+/// when the proxy goes on until the last change is effective. So all changes come at once, as in a rolling update of everything.
+pub(crate) fn at_once(
+    stage: &Stage,
+    proxy: &Proxy,
+    size: Size,
+    first: usize,
+    count: usize,
+) -> anyhow::Result<Duration> {
+    in_client(stage, || {
+        settle(stage)?;
+        let changes: Vec<_> = (first..first.saturating_add(count)).map(|round| size.change(round)).collect();
+        proxy.pause()?;
+        changes.into_iter().try_for_each(|change| stage.apply(change))?;
+        stage.apply(stage.moving(true))?;
+        let started = Instant::now();
+        proxy.go_on()?;
+        until(stage, true)?;
+        Ok(started.elapsed())
     })
 }
 

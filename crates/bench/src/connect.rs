@@ -52,18 +52,30 @@ fn refused(to: SocketAddr) -> anyhow::Result<Duration> {
 /// Measures `count` connections each way, in turn, so that other load on the machine affects all ways alike.
 pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<Connections> {
     to.add_rule(stage.node())?;
-    let connections = stage.client().context("the client pod")?.run(|| in_turns(to, count))??;
+    let client = stage.client().context("the client pod")?;
+    let connections = client.run(|| in_turns(to, to.vip(), Some(to.rule()), count))??;
     to.remove_rule(stage.node())?;
     Ok(connections)
 }
 
-fn in_turns(to: &Steady, count: usize) -> anyhow::Result<Connections> {
+/// Measures `count` connections from outside of the cluster to a node port with external traffic policy Local, and as many directly
+/// to the same pod, in turn. The times through one rule are empty.
+pub(crate) fn through_node_port(stage: &Stage, count: usize) -> anyhow::Result<Connections> {
+    stage.outside().run(|| in_turns(&stage.near, stage.node_port(), None, count))?
+}
+
+fn in_turns(
+    to: &Steady,
+    vip: SocketAddr,
+    rule: Option<SocketAddr>,
+    count: usize,
+) -> anyhow::Result<Connections> {
     let mut direct = to.direct().cycle();
     let mut times = [const { Vec::new() }; 3];
     for round in 0..WARM_UP.saturating_add(count) {
-        let ways = [Some(to.vip()), Some(to.rule()), direct.next()];
-        for (way, times) in ways.into_iter().zip(&mut times) {
-            let time = timed(way.context("an endpoint")?)?;
+        for (way, times) in [Some(vip), rule, direct.next()].into_iter().zip(&mut times) {
+            let Some(way) = way else { continue };
+            let time = timed(way)?;
             to.drain();
             if round >= WARM_UP {
                 times.push(time);

@@ -99,9 +99,23 @@ impl BenchOptions {
     /// Returns the number of repetitions.
     pub(crate) fn rounds(&self) -> Rounds {
         if self.quick {
-            Rounds { changes: 20, paused_changes: 3, burst: 1_000, connections: 2_000, requests: 4_000 }
+            Rounds {
+                changes: 20,
+                paused_changes: 3,
+                burst: 1_000,
+                at_once: 1_000,
+                connections: 2_000,
+                requests: 4_000,
+            }
         } else {
-            Rounds { changes: 50, paused_changes: 10, burst: 1_000, connections: 5_000, requests: 20_000 }
+            Rounds {
+                changes: 50,
+                paused_changes: 10,
+                burst: 1_000,
+                at_once: 10_000,
+                connections: 5_000,
+                requests: 20_000,
+            }
         }
     }
 

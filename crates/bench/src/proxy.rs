@@ -116,10 +116,24 @@ impl Proxy {
         Ok(total)
     }
 
+    /// Stops the proxy until [`Proxy::go_on`].
+    pub(crate) fn pause(&self) -> anyhow::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a stopped proxy go on.
+    pub(crate) fn go_on(&self) -> anyhow::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process id")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
     /// Asks the proxy to end and waits for its end.
     pub(crate) fn stop(mut self) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).context("a process id")?;
-        kill_process(pid, Signal::TERM)?;
+        self.signal(Signal::TERM)?;
         let status =
             eventually_some(STOP_WITHIN, "the end of the proxy", || self.child.try_wait().ok().flatten())?;
         ensure!(status.success(), "the proxy ended with {status}");

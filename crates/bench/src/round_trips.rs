@@ -1,4 +1,7 @@
 //! Measures request and response on an open connection: through the cluster IP of a Service, and directly to its pod.
+//!
+//! Client and pods share one processor. On two, a request waits until the other processor wakes up, which takes ten times as
+//! long as the rest, and the scheduler decides for each connection where its ends run.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use portolan_testkit::eventually_some;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::stage::{self, Stage};
 use crate::statistics::Sample;
@@ -33,6 +37,7 @@ pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Resul
 
 fn in_turns(to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
     let direct = to.direct().next().context("an endpoint")?;
+    let _one = OneProcessor::take()?;
     let mut connections = [open(to, to.vip())?, open(to, direct)?];
     let mut times = [const { Vec::new() }; 2];
     for round in 0..WARM_UP.saturating_add(count) {
@@ -46,6 +51,26 @@ fn in_turns(to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
     connections.iter().try_for_each(stage::close)?;
     let [vip, direct] = times.map(Sample::from_iter);
     Ok(RoundTrips { vip, direct })
+}
+
+/// Keeps this thread, and those that it starts, on one processor. Dropped, it lets this thread go.
+struct OneProcessor(CpuSet);
+
+impl OneProcessor {
+    fn take() -> anyhow::Result<Self> {
+        let before = sched_getaffinity(None).context("the processors of a thread")?;
+        let mut one = CpuSet::new();
+        one.set(sched_getcpu());
+        sched_setaffinity(None, &one).context("one processor for a thread")?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for OneProcessor {
+    fn drop(&mut self) {
+        // The processors were the thread's own before.
+        let _ = sched_setaffinity(None, &self.0);
+    }
 }
 
 /// Opens a connection whose other end returns every byte.

@@ -28,6 +28,8 @@ pub(crate) struct Rounds {
     pub(crate) paused_changes: usize,
     /// Changes in a burst.
     pub(crate) burst: usize,
+    /// Changes that come at once.
+    pub(crate) at_once: usize,
     /// Connections through the VIP, and as many direct ones.
     pub(crate) connections: usize,
     /// Requests on an open connection through the VIP, and as many on a direct one.
@@ -54,6 +56,8 @@ pub(crate) struct Figures {
     pub(crate) burst: Burst,
     /// Burst with minSyncPeriod 0.
     pub(crate) burst_at_once: Burst,
+    /// Time until changes that came at once are all effective, with minSyncPeriod 0.
+    pub(crate) at_once: Duration,
     /// Maximum resident memory, in KiB, of the proxy that started with an empty kernel, after its changes.
     pub(crate) high_water_cold: u32,
     /// Maximum resident memory, in KiB, of the proxy that started with a kernel in sync.
@@ -62,6 +66,8 @@ pub(crate) struct Figures {
     pub(crate) far: Connections,
     /// Connections to pods of the client's own node.
     pub(crate) near: Connections,
+    /// Connections from outside to a node port with external traffic policy Local.
+    pub(crate) node_port: Connections,
     /// Request and response on open connections to pods of another node.
     pub(crate) far_round_trips: RoundTrips,
     /// Request and response on open connections to pods of the client's own node.
@@ -99,8 +105,10 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
     let changes = changes::single(&stage, rounds.changes)?;
     let burst_at_once = changes::burst(&stage, &|| proxy.processor_time(), size, rounds.burst, rounds.burst)?;
     let high_water_warm = proxy.high_water()?;
+    let at_once = changes::at_once(&stage, &proxy, size, rounds.burst.saturating_mul(2), rounds.at_once)?;
     let far = connect::measure(&stage, &stage.far, rounds.connections)?;
     let near = connect::measure(&stage, &stage.near, rounds.connections)?;
+    let node_port = connect::through_node_port(&stage, rounds.connections)?;
     let far_round_trips = round_trips::measure(&stage, &stage.far, rounds.requests)?;
     let near_round_trips = round_trips::measure(&stage, &stage.near, rounds.requests)?;
     let refusals = connect::refusals(&stage, rounds.connections)?;
@@ -124,10 +132,12 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         paused_changes,
         burst,
         burst_at_once,
+        at_once,
         high_water_cold,
         high_water_warm,
         far,
         near,
+        node_port,
         far_round_trips,
         near_round_trips,
         counting_far,

@@ -25,6 +25,11 @@ const EMPTY: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 4);
 /// VIP of the Service without endpoints.
 pub(crate) const EMPTY_VIP: SocketAddr = SocketAddr::new(IpAddr::V4(EMPTY), SERVICE_PORT);
 
+/// Cluster IP of the Service whose external traffic policy is Local.
+const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 5);
+/// Node port of this Service.
+const NODE_PORT: u16 = 30_080;
+
 /// The namespaces, pods and objects of the measurements. All of it ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -67,7 +72,13 @@ impl Stage {
         let moving = [workload::service("bench", "moving", MOVING), stage.moving(false)];
         let empty = workload::service("bench", "empty", EMPTY);
         let steady = stage.far.objects().into_iter().chain(stage.near.objects());
-        [node, empty].into_iter().chain(moving).chain(steady).try_for_each(|object| stage.apply(object))?;
+        let local = local(stage.near.endpoints());
+        [node, empty]
+            .into_iter()
+            .chain(moving)
+            .chain(steady)
+            .chain(local)
+            .try_for_each(|object| stage.apply(object))?;
         Ok(stage)
     }
 
@@ -79,6 +90,16 @@ impl Stage {
     /// Returns the namespace from which connections are made: that of a pod.
     pub(crate) fn client(&self) -> Option<&Namespace> {
         self.world.pods().first().map(Pod::namespace)
+    }
+
+    /// Returns the namespace of a client outside of the cluster. Its packets reach pods by way of the node.
+    pub(crate) fn outside(&self) -> &Namespace {
+        self.world.client().namespace()
+    }
+
+    /// Returns the node port of a Service whose endpoints are those of [`Stage::near`], with external traffic policy Local.
+    pub(crate) fn node_port(&self) -> SocketAddr {
+        SocketAddr::new(self.world.node().address(Family::Ipv4), NODE_PORT)
     }
 
     /// Returns the URL of the API server.
@@ -115,6 +136,19 @@ impl Stage {
     fn pod(&self, index: usize) -> Ipv4Addr {
         self.world.pods().get(index).map_or(Ipv4Addr::UNSPECIFIED, |pod| pod.addresses().ipv4)
     }
+}
+
+/// Returns the Service with external traffic policy Local and its EndpointSlice. All endpoints are on the node.
+fn local(endpoints: &[Ipv4Addr]) -> [Value; 2] {
+    let mut service = workload::service("bench", "local", LOCAL);
+    service["spec"]["type"] = "NodePort".into();
+    service["spec"]["externalTrafficPolicy"] = "Local".into();
+    service["spec"]["ports"][0]["nodePort"] = NODE_PORT.into();
+    let mut slice = workload::slice("bench", "local", 0, endpoints);
+    for endpoint in slice["endpoints"].as_array_mut().into_iter().flatten() {
+        endpoint["nodeName"] = workload::NODE.into();
+    }
+    [service, slice]
 }
 
 /// Sets the kernel's timeout of closed connections to one second instead of ten. The connections of a measurement would

@@ -54,6 +54,11 @@ impl Steady {
         [service, workload::slice("bench", self.name, 0, &self.endpoints)]
     }
 
+    /// Returns the addresses of the endpoints.
+    pub(crate) fn endpoints(&self) -> &[Ipv4Addr] {
+        &self.endpoints
+    }
+
     /// Returns the VIP of the Service.
     pub(crate) fn vip(&self) -> SocketAddr {
         SocketAddr::from((self.vip, SERVICE_PORT))

@@ -21,6 +21,7 @@ const ROWS: &[Row] = &[
     ("CPU for 1,000 changes, s", |it| seconds(it.burst.processor)),
     ("the same at minSyncPeriod 0s, s", |it| seconds(it.burst_at_once.processor)),
     ("1,000 changes at minSyncPeriod 0s, all in effect after, s", |it| seconds(it.burst_at_once.duration)),
+    ("10,000 changes at once at minSyncPeriod 0s, all in effect after, s", |it| seconds(it.at_once)),
     ("connect() to a pod of another node: through a VIP, p50 / p99, us", |it| two_micros(&it.far.vip)),
     ("- through one rule written by hand", |it| two_micros(&it.far.rule)),
     ("- direct", |it| two_micros(&it.far.direct)),
@@ -31,6 +32,10 @@ const ROWS: &[Row] = &[
     ("- direct", |it| two_micros(&it.near.direct)),
     ("- VIP against direct, p50 / p99", |it| two_ratios(&it.near.vip, &it.near.direct)),
     ("- one rule against direct", |it| two_ratios(&it.near.rule, &it.near.direct)),
+    ("connect() from outside through a node port with policy Local, p50 / p99, us", |it| {
+        two_micros(&it.node_port.vip)
+    }),
+    ("- node port against direct, p50 / p99", |it| two_ratios(&it.node_port.vip, &it.node_port.direct)),
     ("request and response, open connection to another node: VIP against direct, p50 / p99", |it| {
         two_ratios(&it.far_round_trips.vip, &it.far_round_trips.direct)
     }),
