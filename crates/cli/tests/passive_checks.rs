@@ -58,9 +58,8 @@ fn two_endpoints(cluster: &Cluster) -> ([&Pod; 2], [SocketAddr; 2]) {
     (pods, pods.map(|pod| backend(pod, v4)))
 }
 
-fn an_endpoint_that_refuses_is_set_aside_and_comes_back(yaml: &str) {
-    let cluster = Cluster::new();
-    let (pods, [sound, failing]) = two_endpoints(&cluster);
+fn an_endpoint_that_refuses_is_set_aside_and_comes_back(cluster: &Cluster, yaml: &str) {
+    let (pods, [sound, failing]) = two_endpoints(cluster);
     let client = cluster.world.client().namespace();
     let mut proxy = cluster.proxy_with_arguments(yaml, &["--passive-health-checks"]);
     reaches(client, Protocol::Tcp, at(NODE_PORT), &pods);
@@ -75,7 +74,7 @@ fn an_endpoint_that_refuses_is_set_aside_and_comes_back(yaml: &str) {
     // The pause may be over by now. Then connections begin a trial, which fails.
     let is_aside = || {
         outcomes(client, at(NODE_PORT));
-        metric(&cluster, "portolan_passive_endpoints_aside") == "1"
+        metric(cluster, "portolan_passive_endpoints_aside") == "1"
     };
     eventually(PATIENCE, "an endpoint is set aside", is_aside).unwrap();
     // Pods connect to the same endpoints, and datagrams go on to both.
@@ -85,19 +84,26 @@ fn an_endpoint_that_refuses_is_set_aside_and_comes_back(yaml: &str) {
     cluster.world.echo().listen(pods[1].namespace(), Protocol::Tcp, failing).unwrap();
     logged(&mut proxy, "an endpoint is used again", 1);
     reaches(client, Protocol::Tcp, at(NODE_PORT), &pods);
-    let is_back = || metric(&cluster, "portolan_passive_endpoints_aside") == "0";
+    let is_back = || metric(cluster, "portolan_passive_endpoints_aside") == "0";
     eventually(PATIENCE, "no endpoint is set aside", is_back).unwrap();
-    assert_ne!(metric(&cluster, "portolan_passive_set_aside_total"), "0");
+    assert_ne!(metric(cluster, "portolan_passive_set_aside_total"), "0");
 }
 
 #[test]
 fn in_the_nftables_mode() {
-    an_endpoint_that_refuses_is_set_aside_and_comes_back("");
+    an_endpoint_that_refuses_is_set_aside_and_comes_back(&Cluster::new(), "");
 }
 
 #[test]
 fn in_the_iptables_mode() {
-    an_endpoint_that_refuses_is_set_aside_and_comes_back("mode: iptables\n");
+    an_endpoint_that_refuses_is_set_aside_and_comes_back(&Cluster::new(), "mode: iptables\n");
+}
+
+/// Left out without IPVS in the kernel.
+#[test]
+fn in_ipvs_mode() {
+    let Some(cluster) = common::ipvs::cluster() else { return };
+    an_endpoint_that_refuses_is_set_aside_and_comes_back(&cluster, "mode: ipvs\n");
 }
 
 #[test]

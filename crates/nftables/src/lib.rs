@@ -85,6 +85,8 @@ mod expression;
 mod layout;
 mod load;
 mod observe;
+#[cfg(test)]
+mod path;
 mod placement;
 mod planner;
 mod preview;

@@ -493,7 +493,7 @@ const FIELDS: &[Field] = &[
         "boolean",
         "false",
         "not in kube-proxy",
-        "Set endpoints aside for a while if TCP connections of this node to them fail, in the nftables and iptables modes.",
+        "Set endpoints aside for a while if TCP connections of this node to them fail, in all modes but userspace.",
     ),
     field(
         "portolan.serviceMetrics",

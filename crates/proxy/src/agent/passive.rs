@@ -107,9 +107,9 @@ impl Agent {
     }
 }
 
-/// Returns true in the modes in which the kernel translates packets of clients to endpoints, as conntrack shows.
+/// Returns true in the modes in which the kernel connects clients with endpoints, as conntrack shows.
 fn is_of_kernel(configuration: &Configuration) -> bool {
-    matches!(configuration.mode_or_default(), Mode::Nftables | Mode::Iptables)
+    configuration.mode_or_default() != Mode::Userspace
 }
 
 const fn why(failure: Failure) -> &'static str {

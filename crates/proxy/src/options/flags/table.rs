@@ -177,7 +177,7 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
         "passive-health-checks",
         Boolean,
         "false",
-        "Set endpoints aside for a while if TCP connections of this node to them fail, in the nftables and iptables modes",
+        "Set endpoints aside for a while if TCP connections of this node to them fail, in all modes but userspace",
     )
     .field("portolan.passiveHealthChecks")
     .counts_with_config(),
