@@ -103,7 +103,7 @@ impl BenchOptions {
                 changes: 20,
                 paused_changes: 3,
                 burst: 1_000,
-                at_once: 1_000,
+                at_once: 10_000,
                 connections: 2_000,
                 requests: 4_000,
             }

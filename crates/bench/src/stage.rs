@@ -30,6 +30,9 @@ const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 5);
 /// Node port of this Service.
 const NODE_PORT: u16 = 30_080;
 
+/// Bytes of former versions that the API server keeps: all of a run, so that no watch of a stopped proxy expires.
+const HISTORY: usize = 1 << 30;
+
 /// The namespaces, pods and objects of the measurements. All of it ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
@@ -57,10 +60,11 @@ impl Stage {
         forget_connections(&world)?;
         let node = world.node().namespace();
         let listener = node.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
-        let config = Config {
+        let mut config = Config {
             controllers: ControllersConfig { housekeeping: false, ..ControllersConfig::default() },
             ..Config::default()
         };
+        config.api.history.max_superseded_bytes = HISTORY;
         let api = Arc::new(Api::new(&config.api));
         load(&api, size)?;
         let server = Server::start_with(api, config, listener)?;

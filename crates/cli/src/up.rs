@@ -90,7 +90,7 @@ pub(crate) struct UpOptions {
     /// need it.
     #[arg(long)]
     no_ip_forward: bool,
-    /// Set endpoints aside for a while if TCP connections of this host to them fail, in the modes nftables and iptables.
+    /// Set endpoints aside for a while if TCP connections of this host to them fail, in all modes but userspace.
     #[arg(long)]
     passive_health_checks: bool,
     /// Socket on which `portolan status` and `portolan explain` ask this process; /run/portolan/proxy.sock where none is given,

@@ -51,7 +51,9 @@ pub(super) fn number(socket: &mut Socket) -> Result<Option<u16>, SocketError> {
     }
     // Before Linux 5.17 the kernel does not load IPVS when it is asked for it by name, but it loads it for a match that needs
     // it. Whether it has the match does not matter: the second question is whether IPVS is there.
-    let _ = Socket::open(Protocol::Netfilter)?.query(&mut compat::find_match(MATCH, 0), |_| Ok(()));
+    if let Ok(mut netfilter) = Socket::open(Protocol::Netfilter) {
+        let _ = netfilter.query(&mut compat::find_match(MATCH, 0), |_| Ok(()));
+    }
     known_number(socket)
 }
 

@@ -155,7 +155,7 @@ fn write_keys(
 }
 
 /// The order of the sets in parts: what counts, endpoints, then what the checks need, then frontends.
-const PART_ORDER: [Set; 17] = [
+const PART_ORDER: [Set; 18] = [
     Set::ServiceCounters,
     Set::SourceRangeDrops,
     Set::Endpoints,
@@ -173,6 +173,8 @@ const PART_ORDER: [Set; 17] = [
     Set::NoEndpointNodePorts,
     Set::NoLocalEndpointNodePorts,
     Set::ClusterIps,
+    // Only elements of other programs, which are deleted. Those of classes are written with their chains.
+    Set::Classes,
 ];
 
 fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8], counter: Option<Counter>) -> ElementRef<'a> {

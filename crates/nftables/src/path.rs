@@ -241,8 +241,10 @@ fn counts(chains: &HashMap<String, ChainBody>, mut packet: Packet) -> Vec<(Strin
             packet = machine.packet;
             counts.push((format!("{hook_name}, {kind}"), machine.met));
         }
-        // `ip_forward` sets it from the type of service.
-        packet.priority = 0;
+        if hook == Hook::PREROUTING {
+            // `ip_forward` sets it from the type of service.
+            packet.priority = 0;
+        }
     }
     counts
 }

@@ -174,6 +174,7 @@ impl View {
         let before = generation(socket)?;
         let Outline { chains, rules, sets } = outline(socket, place)?;
         (self.chains, self.rules, self.sets) = (chains, rules, sets);
+        // The kernel's rules fill the set of bindings, so there is nothing to compare.
         let is_there = |set: &Set| *set != Set::Affinity && self.sets.contains_key(set.name());
         let (by_key, listed): (Vec<Set>, Vec<Set>) =
             Set::ALL.into_iter().filter(is_there).partition(|set| by_key::ORDER.contains(set));

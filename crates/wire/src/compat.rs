@@ -11,8 +11,9 @@ const NFTA_COMPAT_TYPE: u16 = 3;
 /// The type of a match; 1 is a target.
 const MATCH: u32 = 0;
 
-/// Asks for a revision of a match of iptables (not a list: send it with the socket's `query`). The kernel loads the match's
-/// module and the modules that this one needs. ENOENT means that the kernel does not have the match.
+/// Asks for a revision of a match of iptables for IPv4 (not a list: send it with the socket's `query`). The kernel loads the
+/// match's module and the modules that this one needs. ENOENT means that the kernel does not have the match, EPROTONOSUPPORT
+/// that it has other revisions.
 pub fn find_match(name: &str, revision: u32) -> Request {
     let kind = message_type(SUBSYSTEM_COMPAT, NFNL_MSG_COMPAT_GET);
     Request::new(kind, NLM_F_ACK, &Header::of(Family::IPV4), |message| {

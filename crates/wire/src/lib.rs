@@ -10,7 +10,8 @@
 //!
 //! Numbers and layouts come from the kernel's headers `linux/netlink.h`, `linux/netfilter/nfnetlink.h`,
 //! `linux/netfilter/nf_tables.h`, `linux/netfilter/nfnetlink_conntrack.h`, `linux/netfilter/ipset/ip_set.h`,
-//! `linux/netfilter/nfnetlink_acct.h`, `linux/netfilter/nf_tables_compat.h`, `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and
+//! `linux/netfilter/nfnetlink_acct.h`, `linux/netfilter/nf_tables_compat.h`,
+//! `linux/genetlink.h`, `linux/ip_vs.h`, `linux/rtnetlink.h` and
 //! `linux/if_addr.h`; those of user data from libnftnl's `udata.h`.
 
 #[macro_use]

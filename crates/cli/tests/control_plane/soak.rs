@@ -190,7 +190,7 @@ impl Soak {
                 continue;
             }
             let mut term: Option<Term> = None;
-            for _ in 0..rng.usize(1..MOST_RENEWALS) {
+            for _ in 0..rng.usize(1..=MOST_RENEWALS) {
                 let spec = &mut object["spec"];
                 spec["holderIdentity"] = json!(format!("candidate-{own}"));
                 spec["renewTime"] = json!("2026-01-02T03:04:05.000000Z");

@@ -16,8 +16,8 @@ use crate::selection::Endpoint;
 pub(super) struct Aside {
     /// Addresses and TCP ports.
     pub(super) sockets: BTreeSet<SocketAddr>,
-    /// EndpointSlices by the address of an endpoint. Made when an endpoint is set aside for the first time, because it costs
-    /// memory for each endpoint and passive health checks are optional.
+    /// EndpointSlices with TCP ports, by the address of an endpoint. Made when connections to an endpoint fail for the first time,
+    /// because it costs memory for each endpoint and passive health checks are optional.
     pub(super) slices: Option<Index>,
 }
 
@@ -34,10 +34,10 @@ impl Aside {
     /// Notes the addresses of an EndpointSlice that replaces another version of itself.
     pub(super) fn replace(&mut self, id: Id, before: Option<&SliceContent>, after: Option<&SliceContent>) {
         let Some(index) = &mut self.slices else { return };
-        for address in before.into_iter().flat_map(SliceContent::addresses) {
+        for address in before.into_iter().flat_map(SliceContent::tcp_addresses) {
             index.remove(&address, id);
         }
-        for address in after.into_iter().flat_map(SliceContent::addresses) {
+        for address in after.into_iter().flat_map(SliceContent::tcp_addresses) {
             index.insert(&address, id);
         }
     }
@@ -45,10 +45,14 @@ impl Aside {
     /// Returns the EndpointSlices that may have this endpoint. Reads all of them the first time.
     fn slices_with(&mut self, socket: SocketAddr, slices: &Store<SliceRecord>) -> Vec<Id> {
         let index = self.slices.get_or_insert_with(|| {
-            let mut index = Index::default();
-            for (id, slice) in slices.iter() {
-                slice.content.addresses().iter().for_each(|address| index.insert(address, id));
-            }
+            let addresses = || {
+                let of = |(id, slice): (Id, &SliceRecord)| {
+                    slice.content.tcp_addresses().into_iter().map(move |address| (address, id))
+                };
+                slices.iter().flat_map(of)
+            };
+            let mut index = Index::with_capacity(addresses().count());
+            addresses().for_each(|(address, id)| index.insert(&address, id));
             index
         });
         index.candidates(&socket.ip()).collect()

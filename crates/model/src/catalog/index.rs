@@ -23,6 +23,11 @@ struct Entry {
 }
 
 impl Index {
+    /// Makes room for this number of keys.
+    pub(super) fn with_capacity(keys: usize) -> Self {
+        Self { table: HashTable::with_capacity(keys), hasher: RandomState::new() }
+    }
+
     /// Adds a key of a record.
     pub(super) fn insert<K: Hash>(&mut self, key: &K, id: Id) {
         let hash = self.hash(key);

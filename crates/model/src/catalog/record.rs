@@ -213,12 +213,17 @@ impl SliceContent {
         }
     }
 
+    /// Returns the addresses of all endpoints, or nothing if there is no TCP port.
+    pub(super) fn tcp_addresses(&self) -> Vec<IpAddr> {
+        let has_tcp = self.ports.iter().any(|port| port.protocol == Protocol::Tcp);
+        if has_tcp { self.addresses() } else { Vec::new() }
+    }
+
     /// Returns the addresses of endpoints with the TCP ports behind which they are.
     pub(super) fn tcp_sockets(&self) -> impl Iterator<Item = SocketAddr> {
         let ports = self.ports.iter().filter(|port| port.protocol == Protocol::Tcp).map(|port| port.port);
         let ports: Vec<u16> = ports.collect();
-        let addresses = if ports.is_empty() { Vec::new() } else { self.addresses() };
-        addresses
+        self.tcp_addresses()
             .into_iter()
             .flat_map(move |ip| ports.clone().into_iter().map(move |port| SocketAddr::new(ip, port)))
     }

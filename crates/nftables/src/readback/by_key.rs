@@ -5,7 +5,8 @@
 //! same time each.
 //!
 //! The sets with frontends and the chains of classes lead to all keys of [`ORDER`], unless another program
-//! has written elements. The number of elements shows whether that is so; if it has, the set is listed.
+//! has written elements. The number of elements shows whether that is so; if it has, the set is listed. An element for all
+//! other keys is not in the number, so it is requested, too.
 
 use std::collections::HashSet;
 

@@ -11,7 +11,7 @@ use portolan_wire::route::policy::{
     MarkRule, add_local_route, add_rule, delete_local_route, delete_rule, is_local_route,
 };
 use portolan_wire::{
-    Attributes, Batch, EncodeError, Frame, Frames, Request, generic, ipset, ipvs, nfacct, route,
+    Attributes, Batch, EncodeError, Frame, Frames, Request, compat, generic, ipset, ipvs, nfacct, route,
 };
 use proptest::prelude::*;
 
@@ -200,6 +200,18 @@ proptest! {
             let other = Frame { header: Header { kind: 0x0701, ..frame.header }, ..frame };
             prop_assert_eq!(nfacct::NfacctEvent::decode(&other), Ok(nfacct::NfacctEvent::Other { kind: 0x0701 }));
         }
+    }
+
+    #[test]
+    fn matches(name in "[A-Za-z0-9_]{1,28}", revision in any::<u32>()) {
+        let mut request = compat::find_match(&name, revision);
+        let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
+        prop_assert_eq!((frame.header.kind, &frame.payload[..4]), (0x0b00, &[2, 0, 0, 0][..]));
+        let attributes = Attributes::new("match", &frame.payload[4..], 4).collect::<Result<Vec<_>, _>>().unwrap();
+        let [a_name, a_revision, kind] = attributes.as_slice() else { panic!("{attributes:?}") };
+        prop_assert_eq!((a_name.kind, a_name.string().unwrap()), (1, name));
+        prop_assert_eq!((a_revision.kind, a_revision.u32_be().unwrap()), (2, revision));
+        prop_assert_eq!((kind.kind, kind.u32_be().unwrap()), (3, 0));
     }
 
     #[test]

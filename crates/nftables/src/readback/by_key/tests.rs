@@ -5,11 +5,13 @@ use portolan_model::world::Edited;
 use portolan_model::{Change, Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 use portolan_sock::{Protocol, Socket};
-use portolan_wire::nftables::{DataRef, ElementsOperation, Transaction};
+use portolan_wire::nftables::{DataRef, ElementsOperation, SetData, Transaction, Verdict};
 
 use super::super::super::dataplane::Nftables;
 use super::super::super::element::Set;
 use super::super::super::layout::TRANSLATE;
+use super::super::super::skeleton;
+use super::super::KeyRange;
 use super::*;
 
 /// A table in a namespace of its own, with a socket to read it.
@@ -114,27 +116,35 @@ fn other_elements_are_noticed() {
 #[test]
 fn an_element_for_all_other_keys_is_found_and_deleted() {
     for_random_tables(|mut programmed| {
-        let listed = programmed.listed();
-        for set in [Set::ClusterIps].into_iter().chain(ORDER) {
-            let rows_before = rows(&listed, set);
-            let Some((_, data, _)) = rows_before.first() else { continue };
-            let place = programmed.place;
+        let (listed, place) = (programmed.listed(), programmed.place);
+        let is_read = |set: &Set| *set != Set::Affinity && listed.sets.contains_key(set.name());
+        for set in Set::ALL.into_iter().filter(is_read) {
+            let zeros = match skeleton::set(place, set).data {
+                Some(SetData::Value { length, .. }) => Some(vec![0; length as usize]),
+                Some(SetData::Verdict) | None => None,
+            };
+            let data = match set {
+                Set::Classes => Some(DataRef::Verdict(Verdict::Drop)),
+                _ => zeros.as_deref().map(DataRef::Value),
+            };
+            let element = ElementRef { data, ..ElementRef::catch_all() };
             let mut transaction = Transaction::begin(programmed.socket.next_sequence(10), None);
-            transaction.elements(ElementsOperation::Add, place.wire(), place.table, set.name()).push(
-                &ElementRef {
-                    data: (!data.is_empty()).then_some(DataRef::Value(data)),
-                    ..ElementRef::catch_all()
-                },
-            );
+            transaction
+                .elements(ElementsOperation::Add, place.wire(), place.table, set.name())
+                .push(&element);
             programmed.socket.commit(&transaction.finish().unwrap()).unwrap();
             for large in [0, u32::MAX] {
-                let view =
-                    View::with_comments().filled(&mut programmed.socket, programmed.place, large).unwrap();
-                assert_eq!(view.unexpected, [(set, (Key::EMPTY, None))], "{set:?}, large from {large}");
+                let view = View::with_comments().filled(&mut programmed.socket, place, large).unwrap();
+                let is_range = view.ranges.contains(&(Key::EMPTY, None));
+                let found = (view.unexpected.as_slice(), is_range);
+                let expected: &[(Set, KeyRange)] = &[(set, (Key::EMPTY, None))];
+                let of_ranges = set == Set::SourceRanges;
+                assert_eq!(found, (if of_ranges { &[] } else { expected }, of_ranges), "{set:?}, {large}");
             }
             programmed.nftables.mark_unknown();
             assert_eq!(programmed.nftables.resync().unwrap().elements, 1, "{set:?}");
-            assert!(programmed.listed().unexpected.is_empty(), "{set:?}");
+            let after = programmed.listed();
+            assert!(after.unexpected.is_empty() && !after.ranges.contains(&(Key::EMPTY, None)), "{set:?}");
         }
     });
 }
