@@ -91,10 +91,10 @@ fn nothing_is_lost(cluster: &Cluster, mode: &str) {
     assert_lossless_but_answers(load, ANSWERS_ON_THEIR_WAY, mode);
 }
 
-/// Stops the load and asserts that nothing was lost, and that every UDP flow has kept its endpoint. In the userspace mode,
-/// the flows of an endpoint that terminates go to one that is ready.
+/// Stops the load and asserts that nothing was lost, and that every UDP flow has kept its endpoint. In the userspace and
+/// IPVS modes, the flows of an endpoint that terminates go to one that is ready.
 fn assert_stayed(load: Vec<(&'static str, Traffic)>, mode: &str) {
-    if mode == "userspace" {
+    if ["userspace", "ipvs"].contains(&mode) {
         assert_lossless_but_answers(load, ANSWERS_ON_THEIR_WAY, mode);
     } else {
         assert_lossless(load);

@@ -119,7 +119,11 @@ fn replays(cluster: &Cluster, mode: &str, folder: &Path, snapshot: &Path) {
         let offline = run(&elsewhere, &[&asked[..], &["--snapshot", path(snapshot)]].concat());
         let on_node = ["--manifests", path(&manifests), "--kernel", "--config", path(&config)];
         let beside = run(node, &[&asked[..], &on_node, &["--hostname-override=node1"]].concat());
-        let (replayed, answered) = (report(&offline), report(&beside));
+        let (mut replayed, answered) = (report(&offline), report(&beside));
+        // A snapshot has no routes, and the IPVS mode adds the addresses of Services to the node, so the node sends from them.
+        if mode == "ipvs" && from == "node" {
+            replayed["from"]["address"] = answered["from"]["address"].clone();
+        }
         assert_eq!(meaning(&replayed), meaning(&answered), "{from} {to}: {}", offline.err);
         assert_eq!(offline.status, beside.status, "{from} {to}");
         assert!(replayed["programmed"]["asWanted"].is_boolean(), "{replayed:#}");

@@ -465,6 +465,7 @@ impl Agent {
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
             let mut udp: Vec<_> =
                 udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
+            modes::leave_unused(&self.configuration, &self.catalog, family, &mut udp);
             modes::serve_by_relay(&self.configuration, node_ips.known(family), &mut udp);
             let health_checks = health_checks::of_family(&changes.health_checks, family);
             let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };

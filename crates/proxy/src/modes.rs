@@ -19,6 +19,7 @@ mod ipvs;
 mod nftables;
 mod userspace;
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
@@ -29,7 +30,7 @@ use portolan_leftovers::Keep;
 use portolan_model::catalog::UdpService;
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
-use portolan_model::{Family, NodePortAddresses, Settings};
+use portolan_model::{Backend, Catalog, Family, NodePortAddresses, Settings};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 use portolan_node::sysctl::Wanted;
@@ -153,6 +154,11 @@ pub(super) trait ModeDriver: Sync {
     /// Returns the addresses on this node to which datagrams of Services are redirected.
     fn listeners(&self, _: &Configuration, _node_ip: Option<IpAddr>) -> Vec<SocketAddr> {
         Vec::new()
+    }
+
+    /// Returns true if UDP flows stay with an endpoint that serves, but gets no new flows because it terminates.
+    fn keeps_udp_flows(&self) -> bool {
+        true
     }
 
     /// Writes the kernel settings of the mode for `--init-only`, before the Node object is known.
@@ -284,6 +290,25 @@ pub(super) fn serve_by_relay(
     let listeners = configured(configuration).listeners(configuration, node_ip);
     for service in services.iter_mut().filter(|service| !service.serving.is_empty()) {
         service.serving.extend(&listeners);
+    }
+}
+
+/// If UDP flows leave an endpoint that gets no new ones, removes such endpoints from the serving ones. Their entries in conntrack
+/// are deleted then; the kernel drops packets of the flows until that.
+pub(super) fn leave_unused(
+    configuration: &Configuration,
+    catalog: &Catalog,
+    family: Family,
+    services: &mut [UdpService],
+) {
+    if configured(configuration).keeps_udp_flows() {
+        return;
+    }
+    for service in services {
+        let Some(forwarding) = catalog.forwarding(&service.name, family) else { continue };
+        let used: HashSet<SocketAddr> =
+            forwarding.cluster.iter().chain(&forwarding.local).map(Backend::socket).collect();
+        service.serving.retain(|endpoint| used.contains(endpoint));
     }
 }
 

@@ -232,6 +232,7 @@ impl Agent {
                 }
             }
             let mut udp: Vec<_> = self.catalog.udp_services(family).collect();
+            modes::leave_unused(&self.configuration, &self.catalog, family, &mut udp);
             modes::serve_by_relay(&self.configuration, self.node_ips().known(family), &mut udp);
             let objects = self.backlog.hand_over(family);
             let health_checks = health_checks::all_of_family(&checks, family);

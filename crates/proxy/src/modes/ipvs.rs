@@ -80,6 +80,11 @@ impl ModeDriver for Driver {
         true
     }
 
+    /// An endpoint of UDP goes at once: see the head of crate ipvs.
+    fn keeps_udp_flows(&self) -> bool {
+        false
+    }
+
     fn initialise(
         &self,
         configuration: &Configuration,
