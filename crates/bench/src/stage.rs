@@ -143,6 +143,7 @@ impl Stage {
 }
 
 /// Returns the Service with external traffic policy Local and its EndpointSlice. All endpoints are on the node.
+#[expect(clippy::indexing_slicing, reason = "these are objects, and an assignment adds what they lack")]
 fn local(endpoints: &[Ipv4Addr]) -> [Value; 2] {
     let mut service = workload::service("bench", "local", LOCAL);
     service["spec"]["type"] = "NodePort".into();
