@@ -20,6 +20,9 @@ const LOAD_BALANCER: &str = "198.51.100.7:80";
 const NODE_PORT: &str = "192.168.100.1:30080";
 /// Replies of an endpoint that is removed may be on their way when its UDP flows are deleted.
 const ANSWERS_ON_THEIR_WAY: u64 = 3;
+/// IPVS drops packets of a flow whose endpoint has gone until the flow's entry in conntrack is deleted. In an emulated guest that
+/// takes up to a second, in which a flow has ten datagrams.
+const DROPPED_BY_IPVS: u64 = 10;
 
 #[test]
 fn in_nftables_mode() {
@@ -88,14 +91,19 @@ fn nothing_is_lost(cluster: &Cluster, mode: &str) {
     assert_stayed(until_removed, mode);
     update(cluster, &[Ready(old)]);
     expect(cluster, &[old], 1);
-    assert_lossless_but_answers(load, ANSWERS_ON_THEIR_WAY, mode);
+    assert_lossless_but_answers(load, lost_at_most(mode), mode);
+}
+
+/// Returns the number of datagrams without an answer that is no failure.
+fn lost_at_most(mode: &str) -> u64 {
+    if mode == "ipvs" { DROPPED_BY_IPVS } else { ANSWERS_ON_THEIR_WAY }
 }
 
 /// Stops the load and asserts that nothing was lost, and that every UDP flow has kept its endpoint. In the userspace and
 /// IPVS modes, the flows of an endpoint that terminates go to one that is ready.
 fn assert_stayed(load: Vec<(&'static str, Traffic)>, mode: &str) {
     if ["userspace", "ipvs"].contains(&mode) {
-        assert_lossless_but_answers(load, ANSWERS_ON_THEIR_WAY, mode);
+        assert_lossless_but_answers(load, lost_at_most(mode), mode);
     } else {
         assert_lossless(load);
     }
