@@ -179,7 +179,9 @@ impl Machine<'_> {
             (None, false, _) | (Some(_), true, _) => Verdict::Break,
             (Some(Data::Verdict(verdict)), ..) => verdict,
             (Some(Data::Value(value)), _, destination) => {
-                destination.into_iter().for_each(|register| self.write(register, &value));
+                if let Some(register) = destination {
+                    self.write(register, &value);
+                }
                 Verdict::Continue
             }
         }
