@@ -265,15 +265,20 @@ fn manifests_are_served_and_their_node_stays() {
     );
 }
 
+/// Returns the argument for a Service with two backends, of which the second one refuses connections.
+fn with_a_backend_that_refuses(world: &World) -> String {
+    let (first, second) = (&world.pods()[0], &world.pods()[1]);
+    let place = SocketAddr::new(second.address(Family::Ipv4), BACKEND_PORT);
+    world.echo().close(second.namespace(), Protocol::Tcp, place).unwrap();
+    service("web=80", &[first, second], Family::Ipv4)
+}
+
 #[test]
 fn services_of_arguments_are_checked_and_get_a_load_balancer_address() {
     let world: World = common::world();
     let (node, client) = (world.node().namespace(), world.client().namespace());
-    let (first, second) = (&world.pods()[0], &world.pods()[1]);
-    let place = SocketAddr::new(second.address(Family::Ipv4), BACKEND_PORT);
-    world.echo().close(second.namespace(), Protocol::Tcp, place).unwrap();
     let site = Site::new();
-    let web = service("web=80", &[first, second], Family::Ipv4);
+    let web = with_a_backend_that_refuses(&world);
     let mut up = site.up(node, &["--health-checks", "--load-balancer-ip-range=198.51.100.9/32", &web]);
     // A new endpoint is not ready until a probe has passed, and the second one refuses every connection.
     let probe = Probe::new(Protocol::Tcp, "198.51.100.9:80".parse().unwrap());
@@ -317,11 +322,8 @@ fn the_network_finds_a_load_balancer_address_at_the_host_that_has_it() {
 fn passive_checks_need_no_health_check() {
     let world: World = common::world();
     let (node, client) = (world.node().namespace(), world.client().namespace());
-    let (first, second) = (&world.pods()[0], &world.pods()[1]);
-    let place = SocketAddr::new(second.address(Family::Ipv4), BACKEND_PORT);
-    world.echo().close(second.namespace(), Protocol::Tcp, place).unwrap();
     let site = Site::new();
-    let web = service("web=80", &[first, second], Family::Ipv4);
+    let web = with_a_backend_that_refuses(&world);
     let mut up = site.up(node, &["--passive-health-checks", &web]);
     let node_port = printed(&up.output(), "default/web 80/TCP")[1];
     let probe = Probe::new(Protocol::Tcp, node_port).timeout(PATIENCE);
