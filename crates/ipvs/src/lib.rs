@@ -64,8 +64,9 @@
 //!
 //! - An endpoint that is removed gets weight 0. Its real server goes when its connections have ended or its deadline
 //!   has passed. After a restart it is found by its weight, and its deadline by its upper threshold, which has no
-//!   meaning at weight 0. UDP endpoints go at once: a flow has no end, and the kernel gives it another endpoint at
-//!   its next packet. So do endpoints with the scheduler `dh`, which would choose them for new connections.
+//!   meaning at weight 0. UDP endpoints go at once, because a flow has no end. IPVS drops the
+//!   flow's packets until its entry in conntrack is deleted, and then gives it another endpoint.
+//!   At once go also endpoints with the scheduler `dh`, which would choose them for new connections.
 //! - A data plane that another mode replaces removes its rules when the packets in transit have passed, and each
 //!   virtual server when it has no connections left. The same happens to what an earlier run left, recognized by the
 //!   set `PORTOLAN-VIRTUAL-SERVERS`. Virtual servers of kube-proxy go at once. The device stays until neither family
