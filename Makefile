@@ -29,7 +29,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers lint doc unit vm-test vm-packets vm-modes vm-test-all kernels kernel-tables kernel-world kernel-proxy deny fuzz static image image-small docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers lint doc unit vm-test vm-steps vm-test-all kernels kernel-tables kernel-world kernel-proxy deny fuzz static image image-small docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -82,7 +82,7 @@ root:
 TESTS := $(CARGO) test --quiet --locked --workspace --all-features
 GUEST := PORTOLAN_TEST_IPVS=1 $(TESTS) --config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"'
 # SPECIFICATION.md gives the reason for each test that is left out.
-VM_SKIP ?= any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
+VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
 	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change drift:: takeover:: memory:: \
 	_legacy::the_kernel_agrees redirect_nft::the_kernel_agrees restart_hands_over after_a_kill
 # One test program for each aspect. Each has a module for each way to run a mode.
@@ -93,19 +93,17 @@ GUEST_IPVS_PACKETS := PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS)
 AGAIN := echo "tests that failed in a guest and were run once more: $$(cat target/vm/again 2>/dev/null | wc -l)"; \
 	cat target/vm/again 2>/dev/null || true
 
-# Two guests at a time: an emulated processor is one processor of this machine. Everything is built first, but not by `cargo
-# build`: it would make other binaries at the same place, and tests that run beside these start them.
+# They are printed after a failure, too.
 vm-test: packages-base packages-vm
 	@rm -f target/vm/again
-	$(TESTS) --no-run
-	@VM_SKIP='$(VM_SKIP)' tests/side_by_side vm-packets vm-modes; status=$$?; $(AGAIN); exit $$status
+	@$(MAKE) --no-print-directory VM_SKIP='$(VM_SKIP)' vm-steps; status=$$?; $(AGAIN); exit $$status
 
-vm-packets:
+# Not by `cargo build`: it would make other binaries at the same place, and tests that run beside this one start them.
+vm-steps:
+	$(TESTS) --no-run
 	PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-1} $(GUEST) --test kernel --test conntrack --test iptables --test ipvs \
 		--test random -- $(addprefix --skip ,$(VM_SKIP))
 	$(GUEST_IPVS_PACKETS)
-
-vm-modes:
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
 	$(GUEST) --test cleanup -- --test-threads 1 way_back_ipvs::
 	$(GUEST) --test rolling_update --test edits_under_load --test explain --test explain_kernel --test passive_checks --test plan --test snapshot -- in_ipvs_mode
@@ -116,7 +114,7 @@ vm-modes:
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
 ## Run all tests on Debian's kernel: half a day if the guest is emulated.
-vm-test-all: export VM_SKIP :=
+vm-test-all: VM_SKIP :=
 vm-test-all: export VM_TIMEOUT := 21600
 vm-test-all: vm-test
 
