@@ -66,7 +66,7 @@ fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
     }
     if options.relay {
         println!("{}\n", machine::describe());
-        return measure_relay(options.haproxy.as_deref());
+        return measure_relay(options);
     }
     if options.hold {
         return hold(options).map(|()| true);
@@ -112,7 +112,7 @@ fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
     }
     let met = measure_iptables(options)? && met;
     let met = measure_api(&server, options.etcd.as_deref())? && met;
-    Ok(measure_relay(options.haproxy.as_deref())? && met)
+    Ok(measure_relay(options)? && met)
 }
 
 /// Compares kube-proxy with Portolan. There are no bars: the ratios are the result.
@@ -132,8 +132,8 @@ fn measure_peers(options: &BenchOptions, kube_proxy: &Path, agent: PathBuf) -> a
     Ok(())
 }
 
-fn measure_relay(haproxy: Option<&Path>) -> anyhow::Result<bool> {
-    let ways = relay::measure(haproxy)?;
+fn measure_relay(options: &BenchOptions) -> anyhow::Result<bool> {
+    let ways = relay::measure(options.haproxy.as_deref(), options.nginx.as_deref())?;
     println!("\n{}", relay::render(&ways));
     Ok(print(&relay::bars(&ways)))
 }

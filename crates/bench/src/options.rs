@@ -51,6 +51,9 @@ pub(crate) struct BenchOptions {
     /// Program of `HAProxy`, to compare the relay with; its libraries may be beside it.
     #[arg(long, value_name = "FILE")]
     pub(crate) haproxy: Option<PathBuf>,
+    /// Program of nginx, to compare the relay with; its stream module is beside it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) nginx: Option<PathBuf>,
     /// Only the comparison with kube-proxy: the path of its binary.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["idle", "api", "iptables", "relay"])]
     pub(crate) peers: Option<PathBuf>,

@@ -1,12 +1,14 @@
-//! Compares the relay of the userspace mode with `HAProxy` (in TCP mode) and a direct connection, all in one run.
+//! Compares the relay of the userspace mode with `HAProxy` (in TCP mode), nginx (its stream module, which does UDP, too) and
+//! a direct connection, all in one run.
 //!
 //! Each way has a client pod, a node and a backend pod, each in a network namespace. The node runs nothing, the relay with
-//! its capture rules, or `HAProxy` with splice. The process on the node is pinned to one core; clients and backends have
+//! its capture rules, `HAProxy` with splice, or nginx with one worker. The process on the node is pinned to one core; clients and backends have
 //! another one. The ways take turns, one at a time.
 //!
 //! The nodes resemble those of Kubernetes: their kernels track connections, because they masquerade packets that leave
 //! the pods' network. `HAProxy` is also measured on a node without connection tracking.
 
+mod datagrams;
 mod load;
 mod roles;
 
@@ -106,11 +108,14 @@ struct Lane {
 }
 
 /// Measures all ways.
-pub(crate) fn measure(haproxy: Option<&Path>) -> anyhow::Result<Vec<Way>> {
+pub(crate) fn measure(haproxy: Option<&Path>, nginx: Option<&Path>) -> anyhow::Result<Vec<Way>> {
     let mut lanes = vec![direct()?];
     if let Some(program) = haproxy {
         lanes.push(through_haproxy("HAProxy", program, Tracking::On)?);
         lanes.push(through_haproxy("HAProxy, nothing tracked", program, Tracking::Off)?);
+    }
+    if let Some(program) = nginx {
+        lanes.push(through_nginx(program)?);
     }
     lanes.push(through_relay()?);
     let mut rounds: Vec<Vec<Figures>> = lanes.iter().map(|_| Vec::new()).collect();
@@ -158,11 +163,30 @@ fn through_haproxy(name: &'static str, program: &Path, tracking: Tracking) -> an
     Ok(Lane { name, stage, address, process: Some(process) })
 }
 
+/// `program` has its stream module beside it.
+fn through_nginx(program: &Path) -> anyhow::Result<Lane> {
+    let stage = Stage::new(Tracking::On)?;
+    let node = stage.world.node();
+    let address = node.address(Family::Ipv4);
+    let folder = tempfile::tempdir()?;
+    let config = folder.path().join("nginx.conf");
+    let module = program.with_file_name("ngx_stream_module.so");
+    fs::write(&config, nginx_config(&module, folder.path(), address, stage.backend()?))?;
+    let [program, config] = [program, &config].map(Path::to_string_lossy);
+    let mut command = node.namespace().command("taskset");
+    command.args(["--cpu-list", roles::PROXY_CORE, &program, "-e", "stderr", "-c", &config]);
+    let process = Process(command.spawn()?);
+    wait_for(stage.client()?, address)?;
+    wait_for_datagrams(stage.client()?, address)?;
+    Ok(Lane { name: "nginx", stage, address, process: Some(process) })
+}
+
 fn through_relay() -> anyhow::Result<Lane> {
     let stage = Stage::new(Tracking::On)?;
     let backend = stage.backend()?.to_string();
     let process = start(stage.world.node().namespace(), Role::Relay, &[&backend])?;
     wait_for(stage.client()?, VIP.into())?;
+    wait_for_datagrams(stage.client()?, VIP.into())?;
     Ok(Lane { name: "relay", stage, address: VIP.into(), process: Some(process) })
 }
 
@@ -182,22 +206,26 @@ pub(super) fn float(count: impl TryInto<u32>) -> f64 {
 pub(crate) fn render(ways: &[Way]) -> String {
     let mut text = String::from(
         "| way | one stream, GB/s | short connections/s | of them for a second of its CPU | \
-         latency p50 / p99, us | idle connections | with them, MiB | threads |\n|-|-:|-:|-:|-:|-:|-:|-:|\n",
+         latency p50 / p99, us | datagrams/s | of them for a second of its CPU | idle connections | with them, MiB | \
+         threads |\n|-|-:|-:|-:|-:|-:|-:|-:|-:|-:|\n",
     );
     for way in ways {
         let used = way.rounds.iter().filter_map(|it| it.connections_a_cpu_second);
         let used = way.idle.map(|_| format!("{:.0}", median(used)));
         let micros = |percent| way.median(|it| it.latency.percentile(percent).as_secs_f64() * 1e6);
         let cell = |value: Option<String>| value.unwrap_or_default();
+        let datagrams = |figure: f64| if figure > 0.0 { format!("{figure:.0}") } else { String::new() };
         let _ = writeln!(
             text,
-            "| {} | {:.2} | {:.0} | {} | {:.1} / {:.1} | {} | {} | {} |",
+            "| {} | {:.2} | {:.0} | {} | {:.1} / {:.1} | {} | {} | {} | {} | {} |",
             way.name,
             way.median(|it| it.bytes_a_second / 1e9),
             way.median(|it| it.connections_a_second),
             cell(used),
             micros(50),
             micros(99),
+            datagrams(way.median(|it| it.datagrams_a_second)),
+            datagrams(median(way.rounds.iter().filter_map(|it| it.datagrams_a_cpu_second))),
             cell(way.idle.map(|(count, _)| count.to_string())),
             cell(way.idle.map(|(_, memory)| format!("{:.1}", f64::from(memory) / 1024.0))),
             cell(way.threads.map(|threads| threads.to_string())),
@@ -220,6 +248,11 @@ pub(crate) fn bars(ways: &[Way]) -> Vec<Bar> {
         .zip(haproxy)
         .zip(direct)
         .map(|((relay, haproxy), direct)| (p99(relay) - p99(direct)) / (p99(haproxy) - p99(direct)));
+    let datagrams = relay.zip(find("nginx")).map(|(relay, nginx)| {
+        let pairs = relay.rounds.iter().zip(&nginx.rounds);
+        let rate = |figures: &Figures| figures.datagrams_a_cpu_second.unwrap_or(f64::NAN);
+        median(pairs.map(|(relay, nginx)| rate(relay) / rate(nginx)))
+    });
     let idle = relay.and_then(|relay| relay.idle);
     let memory =
         idle.map(|(count, memory)| f64::from(memory) / 1024.0 * (float(IDLE) / float(count)).max(1.0));
@@ -237,9 +270,31 @@ pub(crate) fn bars(ways: &[Way]) -> Vec<Bar> {
             against(|it| it.connections_a_second),
         ),
         Bar::new("relay: p99 of added latency, against HAProxy", " times", 1.5, latency),
+        Bar::at_least(
+            "relay: datagrams for a second of processor time, against nginx",
+            " times",
+            1.0,
+            datagrams,
+        ),
         Bar::new("relay: resident with 10,000 idle connections", " MiB", 60.0, memory),
         Bar::new("relay: threads with 1,000 Services", "", 8.0, relay.and_then(|it| it.threads).map(float)),
     ]
+}
+
+/// Without a master process and daemon, the process is its only worker.
+fn nginx_config(module: &Path, folder: &Path, address: IpAddr, pod: IpAddr) -> String {
+    let mut text = format!(
+        "load_module {};\npid {}/pid;\ndaemon off;\nmaster_process off;\nerror_log stderr crit;\n\
+         worker_rlimit_nofile 65536;\nevents {{ worker_connections 32768; }}\nstream {{\n  proxy_timeout 10m;\n",
+        module.display(),
+        folder.display()
+    );
+    let servers = PORTS.map(|port| (port, "")).into_iter().chain([(datagrams::PORT, " udp")]);
+    for (port, protocol) in servers {
+        let _ = writeln!(text, "  server {{ listen {address}:{port}{protocol}; proxy_pass {pod}:{port}; }}");
+    }
+    text.push_str("}\n");
+    text
 }
 
 fn haproxy_config(address: IpAddr, pod: IpAddr) -> String {
@@ -289,5 +344,12 @@ fn wait_for(client: &Namespace, address: IpAddr) -> anyhow::Result<()> {
         let waited = eventually(PATIENCE, "the proxy under test", up);
         ensure!(waited.is_ok(), "{to} does not answer");
     }
+    Ok(())
+}
+
+fn wait_for_datagrams(client: &Namespace, address: IpAddr) -> anyhow::Result<()> {
+    let to = SocketAddr::new(address, datagrams::PORT);
+    let up = || client.run(|| datagrams::answers(to)).is_ok_and(|answers| answers);
+    ensure!(eventually(PATIENCE, "the proxy under test", up).is_ok(), "{to} does not answer datagrams");
     Ok(())
 }

@@ -1,16 +1,18 @@
 //! UDP flows: each has a socket that is connected to its backend, so that answers and ICMP errors reach the flow. Answers
 //! leave through a socket bound to the virtual address, one for each address in use. If capture translates packets, they
-//! leave through the listener.
+//! leave through the listener. Datagrams of a flow that arrive together are sent together.
 
 use std::collections::HashMap;
+use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use portolan_model::{Capture, Family, Protocol};
-use portolan_sock::original::{self, Received};
+use portolan_sock::datagrams::{self, Addresses, BATCH, Batch};
+use portolan_sock::original;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, bind, connect, recv, send, sendto, sockopt};
+use rustix::net::{RecvFlags, bind, connect, recv, sockopt};
 
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
@@ -22,12 +24,8 @@ use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{RelayTable, Scope, ServiceId};
 
-/// Datagrams read from one socket before other events are handled.
-const DATAGRAMS: usize = 64;
 /// The port of the discard protocol, which never answers (RFC 863).
 const DISCARD: u16 = 9;
-/// The maximum length of a datagram in bytes (RFC 768).
-const DATAGRAM_MAX: usize = 65_535;
 
 /// A datagram exceeded the path MTU to the backend. The kernel has stored the MTU, and fragments the next datagram. So
 /// this error is no reason to choose another backend.
@@ -35,10 +33,16 @@ const PATH: Errno = Errno::MSGSIZE;
 
 #[derive(Debug)]
 pub(crate) struct Udp {
+    /// The datagrams that were received last.
+    batch: Batch,
+    flows: UdpFlows,
+}
+
+#[derive(Debug)]
+struct UdpFlows {
     flows: Flows<Flow>,
     replies: HashMap<SocketAddr, Reply>,
     share: Share,
-    buffer: Box<[u8]>,
 }
 
 #[derive(Debug)]
@@ -48,6 +52,18 @@ struct Flow {
     destination: SocketAddr,
     service: ServiceId,
     backend: SocketAddr,
+    to_backend: Sending,
+    to_client: Sending,
+}
+
+/// How datagrams are sent one way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sending {
+    /// Those of one length in one call.
+    Together,
+    /// Each by itself, because the route or the device does not allow more: a datagram is longer than the MTU, or the
+    /// device cannot compute checksums.
+    OneByOne,
 }
 
 /// A socket that sends from a virtual address, and the number of flows that use it.
@@ -59,28 +75,28 @@ struct Reply {
 
 impl Udp {
     pub(crate) fn new(options: &RelayOptions) -> Self {
-        Self {
+        let flows = UdpFlows {
             flows: Flows::new(options.udp_idle),
             replies: HashMap::new(),
             share: Share::new(options.flows_max),
-            buffer: vec![0; DATAGRAM_MAX].into(),
-        }
+        };
+        Self { batch: Batch::default(), flows }
     }
 
     /// Receives datagrams and sends them to backends. Returns true if more may be waiting.
     pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) -> bool {
-        for _ in 0..DATAGRAMS {
-            match original::receive_with_destination(&listener.fd, &mut self.buffer) {
-                Ok(Some(received)) => {
-                    if self.pass_on(received, listener.scope, context).is_none() {
-                        Counters::count(&context.counters.datagrams_lost);
-                    }
-                }
-                Ok(None) => Counters::count(&context.counters.datagrams_lost),
-                Err(_) => return false,
-            }
+        let Ok(count) = self.batch.receive(&listener.fd) else { return false };
+        let mut received: Vec<_> =
+            self.batch.datagrams().filter_map(|it| Some((it.addresses()?, IoSlice::new(it.data)))).collect();
+        let mut lost = count.saturating_sub(received.len());
+        while let Some(&(key, _)) = received.first() {
+            // All of one flow, in their order. The flow whose datagram arrived first is the first.
+            let data: Vec<_> =
+                received.extract_if(.., |(other, _)| *other == key).map(|(_, data)| data).collect();
+            lost = lost.saturating_add(self.flows.pass_on(key, &data, listener.scope, context));
         }
-        true
+        Counters::add(&context.counters.datagrams_lost, lost);
+        count == BATCH
     }
 
     /// Sends a backend's answers to the client. An ICMP error ends the flow after the answers before it, so that the
@@ -92,28 +108,20 @@ impl Udp {
         listeners: &[Listener],
         context: &mut Context<'_>,
     ) {
-        let Context { table, poller, options, counters, now, .. } = context;
-        let now = *now;
         let id = FlowId(slot);
-        let Some((&(client, here), flow)) = self.flows.using(id, now) else { return };
+        let Some((_, flow)) = self.flows.flows.using(id, context.now) else { return };
+        let (service, backend) = (flow.service, flow.backend);
         let mut has_failed = false;
-        for _ in 0..DATAGRAMS {
-            match recv(&flow.fd, &mut *self.buffer, RecvFlags::DONTWAIT) {
-                Ok((_, length)) => {
-                    table.succeeded(flow.service, flow.backend);
-                    let data = self.buffer.get(..length).unwrap_or_default();
-                    let sent = match options.capture {
-                        Capture::Tproxy => self.replies.get(&here).is_some_and(|reply| {
-                            sendto(&reply.fd, data, SendFlags::DONTWAIT, &client).is_ok()
-                        }),
-                        Capture::Redirect => at(listeners, here).is_some_and(|listener| {
-                            original::send_from(&listener.fd, data, here, client).is_ok()
-                        }),
-                    };
-                    if sent {
-                        Counters::add(&counters.bytes_to_clients, length);
-                    } else {
-                        Counters::count(&counters.datagrams_lost);
+        for _ in 0..BATCH {
+            let Some((_, flow)) = self.flows.flows.using(id, context.now) else { return };
+            match self.batch.receive(&flow.fd).map_err(errno) {
+                Ok(_) => {
+                    context.table.succeeded(service, backend);
+                    let data: Vec<_> = self.batch.datagrams().map(|it| IoSlice::new(it.data)).collect();
+                    self.flows.pass_back(id, &data, listeners, context);
+                    // Without an error, the next event reports what arrives after these.
+                    if !readiness.failed() {
+                        break;
                     }
                 }
                 Err(Errno::AGAIN) => break,
@@ -121,57 +129,92 @@ impl Udp {
                 Err(_) => has_failed = true,
             }
         }
+        let Context { table, poller, counters, now, .. } = context;
+        let Some((_, flow)) = self.flows.flows.using(id, *now) else { return };
         if has_failed {
-            table.failed(flow.service, flow.backend, &mut Attempts::default(), Failure::Refused, now);
+            table.failed(service, backend, &mut Attempts::default(), Failure::Refused, *now);
             poller.forget(&flow.fd);
-            self.end(id, table, counters);
+            self.flows.end(id, table, counters);
         } else if readiness.failed() {
             // Each error is also in the error queue, and `EPOLLERR` is reported until the queue is empty.
             let flags = RecvFlags::ERRQUEUE | RecvFlags::DONTWAIT;
-            let taken = |_: &usize| recv(&flow.fd, &mut *self.buffer, flags).is_ok();
-            let _ = (0..DATAGRAMS).take_while(taken).count();
+            let mut start = [0; 64];
+            let taken = |_: &usize| recv(&flow.fd, &mut start, flags).is_ok();
+            let _ = (0..BATCH).take_while(taken).count();
         }
     }
 
     /// Ends idle flows.
     pub(crate) fn expire(&mut self, table: &mut RelayTable, counters: &Counters, now: Instant) {
-        while let Some((key, flow)) = self.flows.take_idle(now) {
-            self.give_back(key, &flow, table, counters);
+        while let Some((key, flow)) = self.flows.flows.take_idle(now) {
+            self.flows.give_back(key, &flow, table, counters);
         }
     }
 
     /// Returns when to call [`Self::expire`] again.
     pub(crate) fn next(&self) -> Option<Instant> {
-        self.flows.next()
+        self.flows.flows.next()
     }
+}
 
-    /// Sends a datagram to its backend. Returns `None` if the datagram is lost.
-    fn pass_on(&mut self, received: Received, scope: Scope, context: &mut Context<'_>) -> Option<()> {
-        let key = (received.source, received.destination);
-        let destination = context.destinations.of_datagram(received.source, received.destination)?;
+impl UdpFlows {
+    /// Sends datagrams of one flow to its backend. Returns how many are lost.
+    fn pass_on(&mut self, key: Key, data: &[IoSlice<'_>], scope: Scope, context: &mut Context<'_>) -> usize {
+        let Some(destination) = context.destinations.of_datagram(key.0, key.1) else { return data.len() };
         let mut attempts = Attempts::default();
         let mut is_repeated = false;
-        loop {
+        let (mut rest, mut lost) = (data, 0_usize);
+        while !rest.is_empty() {
             let id = match self.flows.find(&key).filter(|&id| self.is_current(id, destination, context)) {
-                Some(id) => id,
-                None => self.begin(key, destination, scope, &mut attempts, context)?,
+                Some(id) => Some(id),
+                None => self.begin(key, destination, scope, &mut attempts, context),
             };
-            let (_, flow) = self.flows.using(id, context.now)?;
-            let data = self.buffer.get(..received.length)?;
-            match send(&flow.fd, data, SendFlags::DONTWAIT) {
+            let Some((_, flow)) = id.and_then(|id| self.flows.using(id, context.now)) else {
+                return lost.saturating_add(rest.len());
+            };
+            match flow.to_backend.send(&flow.fd, rest, Addresses::Connected) {
                 Ok(count) => {
-                    Counters::add(&context.counters.bytes_to_backends, count);
-                    return Some(());
+                    let (bytes, others) = after(rest, count);
+                    Counters::add(&context.counters.bytes_to_backends, bytes);
+                    (rest, is_repeated) = (others, false);
                 }
                 // The error may be of the previous datagram.
                 Err(PATH) if !is_repeated => is_repeated = true,
-                Err(Errno::AGAIN | Errno::NOBUFS | PATH) => return None,
+                Err(Errno::AGAIN | Errno::NOBUFS | PATH) => {
+                    lost = lost.saturating_add(1);
+                    (rest, is_repeated) = (after(rest, 1).1, false);
+                }
                 Err(_) => {
                     let (service, backend) = (flow.service, flow.backend);
                     context.table.failed(service, backend, &mut attempts, Failure::Refused, context.now);
-                    self.end(id, context.table, context.counters);
+                    if let Some(id) = id {
+                        self.end(id, context.table, context.counters);
+                    }
                 }
             }
+        }
+        lost
+    }
+
+    /// Sends a backend's answers to the client.
+    fn pass_back(&mut self, id: FlowId, data: &[IoSlice<'_>], listeners: &[Listener], context: &Context<'_>) {
+        let Some((&(client, here), flow)) = self.flows.using(id, context.now) else { return };
+        let (fd, addresses) = match context.options.capture {
+            Capture::Tproxy => (self.replies.get(&here).map(|reply| &reply.fd), Addresses::To(client)),
+            Capture::Redirect => (
+                at(listeners, here).map(|listener| &listener.fd),
+                Addresses::Between { source: here, destination: client },
+            ),
+        };
+        let mut rest = data;
+        while !rest.is_empty() {
+            let sent = fd.map_or(Err(Errno::NOTCONN), |fd| flow.to_client.send(fd, rest, addresses));
+            let (bytes, others) = after(rest, sent.unwrap_or(1));
+            match sent {
+                Ok(_) => Counters::add(&context.counters.bytes_to_clients, bytes),
+                Err(_) => Counters::count(&context.counters.datagrams_lost),
+            }
+            rest = others;
         }
     }
 
@@ -218,7 +261,14 @@ impl Udp {
             }
         };
         let flow = open().and_then(|(fd, backend)| {
-            self.add_reply(here, options.capture).map(|()| Flow { fd, destination, service, backend })
+            self.add_reply(here, options.capture).map(|()| Flow {
+                fd,
+                destination,
+                service,
+                backend,
+                to_backend: Sending::Together,
+                to_client: Sending::Together,
+            })
         });
         let Some(flow) = flow else {
             self.share.give_back();
@@ -276,6 +326,40 @@ impl Udp {
             }
         }
     }
+}
+
+impl Sending {
+    /// Sends the first datagrams of a flow in one call. Returns how many were sent, or why the first one was not.
+    fn send(
+        &mut self,
+        fd: &OwnedFd,
+        datagrams: &[IoSlice<'_>],
+        addresses: Addresses,
+    ) -> Result<usize, Errno> {
+        let send_first = |count: usize| {
+            let first = datagrams.get(..count).unwrap_or(datagrams);
+            datagrams::send(fd, first, addresses).map(|()| count).map_err(errno)
+        };
+        let together = datagrams::together(datagrams);
+        if *self == Self::Together && together > 1 {
+            let sent = send_first(together);
+            if !matches!(sent, Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE)) {
+                return sent;
+            }
+            *self = Self::OneByOne;
+        }
+        send_first(1)
+    }
+}
+
+fn errno(errno: portolan_sock::Errno) -> Errno {
+    Errno::from_raw_os_error(errno.0)
+}
+
+/// Returns the number of bytes of the first `count` datagrams, and the datagrams after them.
+fn after<'a, 'b>(datagrams: &'a [IoSlice<'b>], count: usize) -> (usize, &'a [IoSlice<'b>]) {
+    let (first, rest) = datagrams.split_at_checked(count).unwrap_or((datagrams, &[]));
+    (first.iter().map(|datagram| datagram.len()).sum(), rest)
 }
 
 /// Returns the listener where datagrams arrive, which sends the answers to them. A separate socket bound to its address

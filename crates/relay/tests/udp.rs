@@ -55,6 +55,13 @@ fn ask(client: &UdpSocket, text: &[u8]) -> Vec<u8> {
     buffer[..count].to_vec()
 }
 
+/// Receives an answer of this length. Returns its last byte.
+fn receive(client: &UdpSocket, length: usize) -> u8 {
+    let mut buffer = vec![0; 65_536];
+    assert_eq!(client.recv(&mut buffer).unwrap(), length);
+    buffer[length - 1]
+}
+
 #[test]
 fn datagrams_that_arrive_before_the_table_wait_for_it() {
     let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
@@ -69,6 +76,33 @@ fn datagrams_that_arrive_before_the_table_wait_for_it() {
         client.recv(&mut answer).unwrap();
         assert_eq!(answer, [b'a', number]);
     }
+}
+
+#[test]
+fn bursts_of_any_lengths_come_through_in_order() {
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
+    let backend = echo(&bed, b'a');
+    let clients = [client(&bed), client(&bed)];
+    // Several of one length, a shorter one, empty ones, long ones: all wait for the table, those of both clients mixed. All of
+    // them fit into the receive buffer of the backend.
+    let lengths = [100, 100, 100, 40, 40, 1, 0, 0, 1200, 1200, 1200, 7, 20_000, 10_000, 10_000, 3];
+    let datagrams: Vec<Vec<u8>> =
+        (0_u8..).zip(lengths).map(|(number, length)| vec![number; length]).collect();
+    for datagram in &datagrams {
+        for client in &clients {
+            client.send(datagram).unwrap();
+        }
+    }
+    bed.backends(&[backend]);
+    let mut answer = vec![0; 65_536];
+    for client in &clients {
+        for datagram in &datagrams {
+            let count = client.recv(&mut answer).unwrap();
+            assert_eq!(answer[..count], [b"a", &datagram[..]].concat());
+        }
+    }
+    bed.wait_for("two flows", |counters| &counters.flows, 2);
+    bed.wait_for("nothing is lost", |counters| &counters.datagrams_lost, 0);
 }
 
 #[test]
@@ -183,6 +217,14 @@ fn a_datagram_longer_than_the_path_mtu_ends_no_flow() {
     client.set_read_timeout(Some(PATIENCE)).unwrap();
     for length in (1000..2000).step_by(100) {
         assert_eq!(ask(&client, &vec![7; length]).len(), length + 1);
+    }
+    for length in [1250, 1400] {
+        for number in 0..30 {
+            client.send(&vec![number; length]).unwrap();
+        }
+        let mut answers: Vec<u8> = (0..30).map(|_| receive(&client, length + 1)).collect();
+        answers.sort_unstable();
+        assert_eq!(answers, (0..30).collect::<Vec<u8>>(), "{length} bytes each");
     }
     bed.wait_for("and it is still there", |counters| &counters.flows, 1);
 }

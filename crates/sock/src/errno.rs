@@ -32,6 +32,11 @@ impl Errno {
     /// The message is longer than the send buffer.
     pub const EMSGSIZE: Self = Self(libc::EMSGSIZE);
 
+    /// Returns the error of this thread's last system call.
+    pub(crate) fn last() -> Self {
+        Self(std::io::Error::last_os_error().raw_os_error().unwrap_or_default())
+    }
+
     /// Returns the symbolic name, such as `ENOENT`, or `None` if it is not in the list below.
     pub fn name(self) -> Option<&'static str> {
         Some(match self.0 {

@@ -3,14 +3,15 @@
 //! Bytes and requests built by `portolan-wire` go in. Frames, acknowledgements and typed errors come out. Calls
 //! either block or read only what is queued. A [`Socket`] exposes its descriptor for polling. The crate also holds
 //! the few other functions that need `unsafe` or system calls on threads: network namespaces ([`namespace`]), sockets
-//! for addresses of other hosts ([`original`]), early signal handling ([`signals`]) and settings of the allocator
-//! ([`memory`]).
+//! for addresses of other hosts ([`original`]), several datagrams a call ([`datagrams`]), early signal handling
+//! ([`signals`]) and settings of the allocator ([`memory`]).
 //!
 //! Must not know Services or the meaning of the messages.
 #![allow(unsafe_code, reason = "the one room for system calls that no safe crate wraps")]
 
 pub mod addresses;
 mod commit;
+pub mod datagrams;
 mod errno;
 mod error;
 pub mod memory;

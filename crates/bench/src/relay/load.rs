@@ -12,7 +12,7 @@ use portolan_relay::raise_descriptors;
 use portolan_testkit::Namespace;
 
 use super::roles::{ANSWER, pin_to_others};
-use super::{PORTS, float};
+use super::{PORTS, datagrams, float};
 use crate::statistics::Sample;
 
 /// Time for which each rate is measured.
@@ -34,6 +34,9 @@ pub(crate) struct Figures {
     pub(crate) connections_a_cpu_second: Option<f64>,
     /// Round-trip times of one byte on an open connection.
     pub(crate) latency: Sample,
+    pub(crate) datagrams_a_second: f64,
+    /// Answered datagrams for each second of processor time of the measured process.
+    pub(crate) datagrams_a_cpu_second: Option<f64>,
 }
 
 /// Returns true if a backend answers at this address.
@@ -54,18 +57,31 @@ pub(super) fn measure(client: &Namespace, to: IpAddr, process: Option<u32>) -> a
         pin_to_others();
         let bytes_a_second = stream(bulk)?;
         let latency = latency(echo)?;
-        let before = process.map(processor_seconds).transpose()?;
-        let connections = short_connections(short)?;
-        let after = process.map(processor_seconds).transpose()?;
-        let used = after.zip(before).map(|(after, before)| after - before);
         let seconds = (TIME + WARM_UP).as_secs_f64();
+        let (connections, used) = using(process, || short_connections(short))?;
+        let (datagrams_a_second, used_by_datagrams) =
+            using(process, || datagrams::measure(SocketAddr::new(to, datagrams::PORT), TIME))?;
         Ok(Figures {
             bytes_a_second,
             connections_a_second: float(connections) / seconds,
             connections_a_cpu_second: used.map(|used| float(connections) / used),
             latency,
+            datagrams_a_second,
+            datagrams_a_cpu_second: used_by_datagrams
+                .map(|used| datagrams_a_second * TIME.as_secs_f64() / used),
         })
     })?
+}
+
+/// Runs a load. Returns its result, and the processor time that the process used meanwhile in seconds.
+fn using<T>(
+    process: Option<u32>,
+    load: impl FnOnce() -> anyhow::Result<T>,
+) -> anyhow::Result<(T, Option<f64>)> {
+    let before = process.map(processor_seconds).transpose()?;
+    let result = load()?;
+    let after = process.map(processor_seconds).transpose()?;
+    Ok((result, after.zip(before).map(|(after, before)| after - before)))
 }
 
 fn stream(to: SocketAddr) -> anyhow::Result<f64> {

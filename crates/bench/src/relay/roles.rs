@@ -13,7 +13,7 @@ use portolan_relay::{RelayOptions, raise_descriptors};
 use portolan_userspace::Userspace;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::{PORTS, VIP};
+use super::{PORTS, VIP, datagrams};
 
 /// The core of the measured process.
 pub(super) const PROXY_CORE: &str = "0";
@@ -28,9 +28,9 @@ pub(super) const ANSWER: usize = 512;
 /// The role of a process of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Serves the three ports.
+    /// Serves the ports.
     Backend,
-    /// Relays connections to the virtual address.
+    /// Relays connections and datagrams to the virtual address.
     Relay,
 }
 
@@ -79,13 +79,14 @@ fn relay(backend: IpAddr, descriptors: usize) -> anyhow::Result<()> {
     let relay = portolan_relay::spawn(&[Family::Ipv4], options.within_descriptors(descriptors))?;
     let settings = Settings::plain(Family::Ipv4);
     let mut plane = Driven::new(settings.clone(), Userspace::open(settings, relay)?);
-    let measured = PORTS.map(|port| (VIP, port));
+    let measured = PORTS.map(|port| (VIP, port, Protocol::Tcp));
+    let measured = measured.into_iter().chain([(VIP, datagrams::PORT, Protocol::Udp)]);
     let others = (0..SERVICES).map(|number| {
         let [high, low] = number.to_be_bytes();
-        (Ipv4Addr::new(10, 97, high, low), 80)
+        (Ipv4Addr::new(10, 97, high, low), 80, Protocol::Tcp)
     });
     let changes: Vec<Change> =
-        measured.into_iter().chain(others).map(|(ip, port)| service(ip, port, backend)).collect();
+        measured.chain(others).map(|(ip, port, protocol)| service(ip, port, protocol, backend)).collect();
     plane.apply(&changes)?;
     plane.resync()?;
     loop {
@@ -93,11 +94,11 @@ fn relay(backend: IpAddr, descriptors: usize) -> anyhow::Result<()> {
     }
 }
 
-fn service(ip: Ipv4Addr, port: u16, backend: IpAddr) -> Change {
+fn service(ip: Ipv4Addr, port: u16, protocol: Protocol, backend: IpAddr) -> Change {
     let [namespace, name, port_name] = ["bench", &ip.to_string(), &port.to_string()].map(Arc::from);
-    let name = ServicePortName { namespace, service: name, port: port_name, protocol: Protocol::Tcp };
+    let name = ServicePortName { namespace, service: name, port: port_name, protocol };
     let cluster = Box::new([Backend { address: backend, port, may_hairpin: false }]);
-    let forwarding = Forwarding::plain((ip, port).into(), Protocol::Tcp, cluster);
+    let forwarding = Forwarding::plain((ip, port).into(), protocol, cluster);
     Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(forwarding)) }
 }
 
@@ -111,6 +112,8 @@ fn serve() -> anyhow::Result<()> {
         thread::spawn(move || short.incoming().map_while(Result::ok).for_each(|stream| drop(answer(stream))));
     }
     thread::spawn(move || each(&bulk, pour));
+    let datagrams = datagrams::backend()?;
+    thread::spawn(move || datagrams::send_back(&datagrams));
     each(&echo, send_back);
     bail!("no more connections")
 }
