@@ -15,7 +15,7 @@ mod lease;
 use portolan_ipam::check::Neighbours;
 use portolan_schema::{
     Resource,
-    json::{self, Object},
+    json::{self, Object, Value},
 };
 
 use crate::{error::FieldError, network};
@@ -29,14 +29,17 @@ pub(crate) fn prepare(resource: Resource, object: &mut Object, old: Option<&Obje
             endpoint_slice::drop_topology(object, old);
         }
         Resource::Endpoints => endpoints::set_defaults(object),
-        Resource::Node => node::set_defaults(object),
+        Resource::Node => {
+            node::drop_disabled(object, old);
+            node::set_defaults(object);
+        }
         Resource::Namespace => namespace::prepare(object, old.is_none()),
         Resource::ServiceCidr => service_cidr::set_defaults(object),
+        Resource::Lease => lease::drop_gated(object, old),
         Resource::Service
         | Resource::IpAddress
         | Resource::Event
         | Resource::CoreEvent
-        | Resource::Lease
         | Resource::NodePort
         | Resource::Pod
         | Resource::AccessReview
@@ -75,6 +78,25 @@ pub(crate) fn warnings(resource: Resource, object: &Object) -> Vec<String> {
     }
 }
 
+/// Returns warnings like [`warnings`], about the status that a client writes.
+pub(crate) fn status_warnings(resource: Resource, object: &Object) -> Vec<String> {
+    match resource {
+        Resource::Service => service::status_warnings(object),
+        _ => Vec::new(),
+    }
+}
+
+/// Removes a member of `spec` or `status` unless the stored object has it: upstream does so with the fields of a feature
+/// that is off.
+fn drop_unless_stored(object: &mut Object, old: Option<&Object>, part: &str, key: &str) {
+    let stored = old.and_then(|old| json::object(old, part));
+    if stored.is_none_or(|stored| !stored.contains_key(key))
+        && let Some(members) = object.get_mut(part).and_then(Value::as_object_mut)
+    {
+        members.remove(key);
+    }
+}
+
 /// Returns the address in `text` if an endpoint can have it.
 pub fn usable_address(text: &str) -> Option<std::net::IpAddr> {
     network::parse_address(text).filter(|address| network::unusable(*address).is_none())
@@ -85,7 +107,7 @@ pub fn usable_address(text: &str) -> Option<std::net::IpAddr> {
 pub(crate) fn bumps_generation(resource: Resource, new: &Object, old: &Object) -> bool {
     let labels = |object| json::object(object, "metadata").and_then(|metadata| metadata.get("labels"));
     let differ = || {
-        let is_rest = |(name, _): &(&json::Text, &json::Value)| *name != "metadata";
+        let is_rest = |(name, _): &(&json::Text, &Value)| *name != "metadata";
         new.iter().filter(is_rest).ne(old.iter().filter(is_rest))
     };
     resource == Resource::EndpointSlice && (labels(new) != labels(old) || differ())

@@ -43,6 +43,7 @@ pub use self::{
     config::{ApiConfig, ConfigError, LoadBalancerRanges, ServiceRanges},
     error::{ApiError, CauseReason, FieldError},
     histogram::Histogram,
+    names::{is_label_value, is_qualified_name},
     refused::Refused,
     selector::Selector,
 };

@@ -14,7 +14,7 @@ pub(crate) fn is_dns_subdomain(name: &str) -> bool {
 }
 
 /// Returns true for a qualified name: an optional DNS subdomain and `/`, then a name of 1 to 63 characters.
-pub(crate) fn is_qualified_name(name: &str) -> bool {
+pub fn is_qualified_name(name: &str) -> bool {
     match name.split_once('/') {
         Some((prefix, rest)) => is_dns_subdomain(prefix) && is_name_part(rest),
         None => is_name_part(name),
@@ -22,7 +22,7 @@ pub(crate) fn is_qualified_name(name: &str) -> bool {
 }
 
 /// Returns true for a label value: empty, or like the name part of a qualified name.
-pub(crate) fn is_label_value(value: &str) -> bool {
+pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_name_part(value)
 }
 

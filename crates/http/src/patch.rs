@@ -15,8 +15,13 @@ use super::{
     query::Query,
 };
 
+/// The media type of server-side apply.
+const APPLY: &str = "application/apply-patch+yaml";
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
                         application/strategic-merge-patch+json, application/apply-patch+yaml";
+
+/// Decodes the patch in a body.
+type Decode = fn(Value) -> Result<Patch, ApiError>;
 
 /// Reads the patch of a request. Also returns warnings about its text.
 pub(super) async fn read(
@@ -26,8 +31,12 @@ pub(super) async fn read(
     validation: FieldValidation,
 ) -> Result<(Change, Vec<String>), ApiError> {
     let media_type = body::media_type(request.headers());
+    let decode = decoder(&media_type);
+    if decode.is_none() && media_type != APPLY {
+        return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED });
+    }
     let force = query.optional_flag("force")?;
-    if matches!(media_type.as_str(), "application/apply-patch+yaml" | "application/apply-patch+json") {
+    let Some(decode) = decode else {
         if query.get("fieldManager").is_none_or(str::is_empty) {
             let what = "must name who applies, in an apply patch";
             return Err(bad_option(FieldError::required("fieldManager", what)));
@@ -35,19 +44,24 @@ pub(super) async fn read(
         let (value, remarks) = body::read(request).await?.json_or_yaml(validation)?;
         let apply = Apply::decode(resource, object(value)?, force.unwrap_or(false))?;
         return Ok((Change::Apply(apply), remarks));
-    }
+    };
     if force.is_some() {
         return Err(bad_option(FieldError::forbidden("force", "belongs to apply patches only")));
     }
-    let decode: fn(Value) -> Result<Patch, ApiError> = match media_type.as_str() {
-        "application/json-patch+json" => |value| Ok(Patch::Json(JsonPatch::decode(value)?)),
-        "application/merge-patch+json" => |value| Ok(Patch::Merge(object(value)?)),
-        "application/strategic-merge-patch+json" => |value| Ok(Patch::Strategic(object(value)?)),
-        _ => return Err(ApiError::UnsupportedMediaType { got: media_type, accepted: ACCEPTED }),
-    };
     let body = body::read(request).await?;
     let (value, remarks) = body.json(validation)?;
     Ok((Change::Patch(decode(value)?), remarks))
+}
+
+/// Returns the function that decodes a patch of this media type; `None` for server-side apply and unknown types.
+fn decoder(media_type: &str) -> Option<Decode> {
+    let decode: Decode = match media_type {
+        "application/json-patch+json" => |value| Ok(Patch::Json(JsonPatch::decode(value)?)),
+        "application/merge-patch+json" => |value| Ok(Patch::Merge(object(value)?)),
+        "application/strategic-merge-patch+json" => |value| Ok(Patch::Strategic(object(value)?)),
+        _ => return None,
+    };
+    Some(decode)
 }
 
 fn bad_option(error: FieldError) -> ApiError {

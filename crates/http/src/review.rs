@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use portolan_api::{ApiError, FieldError, Refused, metadata};
+use portolan_api::{ApiError, FieldError, Refused, is_label_value, is_qualified_name, metadata};
 use portolan_schema::{
     Resource,
     json::{self, Object, Value, json},
@@ -16,6 +16,9 @@ use super::{
     Answer, Arriving, Attributes, Target, accept::Content, attributes::verb_named, body, not_allowed,
     present::Presenter, query::Query, warn, write_options,
 };
+
+/// Errors about a question after which no more are looked for. Not more than this are reported.
+const MOST_ERRORS: usize = 100;
 
 /// The client of a request: who it is and what it may do.
 pub trait Subject: Send + Sync {
@@ -137,14 +140,73 @@ fn complete(resource: Resource, object: &mut Object, subject: &dyn Subject) -> R
 /// Returns the answer to an access review. `metadata` is what the client sent.
 fn access(object: &Object, metadata: Option<Value>, subject: &dyn Subject) -> Result<Value, ApiError> {
     let empty = Object::new();
-    let asked = asked(json::object(object, "spec").unwrap_or(&empty));
-    match (asked, not_empty(metadata)) {
-        (Ok(asked), None) => Ok(json!({"allowed": subject.may(&asked)})),
-        (asked, metadata) => {
-            let errors = asked.err().into_iter().chain(metadata).collect();
-            Err(ApiError::invalid(Resource::AccessReview, "", errors))
+    let spec = json::object(object, "spec").unwrap_or(&empty);
+    let mut errors = Vec::new();
+    let asked = asked(spec).map_err(|error| errors.push(error));
+    if let Some(attributes) = json::object(spec, "resourceAttributes") {
+        selector_errors(attributes, "fieldSelector", &mut errors);
+        selector_errors(attributes, "labelSelector", &mut errors);
+    }
+    errors.extend(not_empty(metadata));
+    match asked {
+        Ok(asked) if errors.is_empty() => Ok(json!({"allowed": subject.may(&asked)})),
+        _ => Err(ApiError::invalid(Resource::AccessReview, "", errors)),
+    }
+}
+
+/// Checks a selector in an access review: it is either a text or requirements. Permissions do not depend on it. Source:
+/// `pkg/apis/authorization/validation/validation.go`, `apimachinery/pkg/apis/meta/v1/validation/validation.go`.
+fn selector_errors(attributes: &Object, name: &str, errors: &mut Vec<FieldError>) {
+    let Some(selector) = json::object(attributes, name) else { return };
+    let path = format!("spec.resourceAttributes.{name}");
+    let requirements = json::list(selector, "requirements");
+    match (json::text(selector, "rawSelector"), requirements.is_empty()) {
+        (Some(text), false) => {
+            let why = "may not be set together with requirements";
+            errors.push(FieldError::invalid(format!("{path}.rawSelector"), text, why));
+        }
+        (None, true) => {
+            let why = "a selector needs requirements or a rawSelector";
+            errors.push(FieldError::required(format!("{path}.requirements"), why));
+        }
+        _ => {}
+    }
+    for (index, requirement) in requirements.iter().filter_map(Value::as_object).enumerate() {
+        if errors.len() >= MOST_ERRORS {
+            return;
+        }
+        let path = format!("{path}.requirements[{index}]");
+        if name == "labelSelector" {
+            label_errors(requirement, &path, errors);
+        } else if json::text(requirement, "key").is_none() {
+            errors.push(FieldError::required(format!("{path}.key"), "the field in question"));
+        }
+        let (field, has_values) = (format!("{path}.values"), !json::list(requirement, "values").is_empty());
+        // A newer client may know other operators.
+        match json::text(requirement, "operator") {
+            Some("In" | "NotIn") if !has_values => {
+                errors.push(FieldError::required(field, "the operators In and NotIn need values"));
+            }
+            Some("Exists" | "DoesNotExist") if has_values => {
+                let why = "the operators Exists and DoesNotExist have no values";
+                errors.push(FieldError::forbidden(field, why));
+            }
+            _ => {}
         }
     }
+}
+
+/// Checks the syntax of a requirement on a label.
+fn label_errors(requirement: &Object, path: &str, errors: &mut Vec<FieldError>) {
+    let key = json::text(requirement, "key").unwrap_or_default();
+    if !is_qualified_name(key) {
+        errors.push(FieldError::invalid(format!("{path}.key"), key, "must be a qualified name"));
+    }
+    let values = json::texts(requirement, "values").enumerate();
+    let wrong = values.filter(|(_, value)| !is_label_value(value)).take(MOST_ERRORS);
+    errors.extend(wrong.map(|(index, value)| {
+        FieldError::invalid(format!("{path}.values[{index}]"), value, "must be a label value")
+    }));
 }
 
 /// Returns the error for metadata of an access review, which has none. What every create drops is no error.
@@ -302,6 +364,50 @@ mod tests {
         let mut wrong = json!({"kind": long}).as_object().unwrap().clone();
         let error = check_kind(Resource::AccessReview, &mut wrong).unwrap_err().to_string();
         assert!(error.contains("xxx") && error.len() < 1000, "{} bytes", error.len());
+    }
+
+    #[test]
+    fn a_selector_is_a_text_or_requirements() {
+        let one = |selector: Value| json!({"requirements": [selector]});
+        let both = json!({"rawSelector": "a=b", "requirements": [{"key": "a", "operator": "Exists"}]});
+        let in_a_set = json!({"key": "a", "operator": "In", "values": ["b"]});
+        for (name, selector, fault) in [
+            ("fieldSelector", json!({}), "requirements: Required"),
+            ("labelSelector", json!({"rawSelector": ""}), "requirements: Required"),
+            ("fieldSelector", both.clone(), "rawSelector: Invalid value: \"a=b\""),
+            ("labelSelector", both, "rawSelector: Invalid value: \"a=b\""),
+            ("fieldSelector", one(json!({"operator": "Exists"})), "requirements[0].key: Required"),
+            ("labelSelector", one(json!({"operator": "Exists"})), "requirements[0].key: Invalid"),
+            ("fieldSelector", one(json!({"key": "a", "operator": "In"})), "requirements[0].values: Required"),
+            (
+                "labelSelector",
+                one(json!({"key": "a", "operator": "DoesNotExist", "values": ["b"]})),
+                "requirements[0].values: Forbidden",
+            ),
+            (
+                "labelSelector",
+                one(json!({"key": "a", "operator": "NotIn", "values": ["b", "-"]})),
+                "requirements[0].values[1]: Invalid",
+            ),
+        ] {
+            let spec = json!({"resourceAttributes": {(name): selector}});
+            let error = answer(Resource::AccessReview, &spec).unwrap_err();
+            let expected = format!(" is invalid: spec.resourceAttributes.{name}.{fault}");
+            assert!(error.code() == 422 && error.to_string().contains(&expected), "{spec}: {error}");
+        }
+        let unknown = json!({"key": "a", "operator": "New"});
+        for selector in [json!({"rawSelector": "a=b"}), one(in_a_set), one(unknown)] {
+            for name in ["fieldSelector", "labelSelector"] {
+                let mut objects = json!({"verb": "get", "resource": "services"});
+                objects[name] = selector.clone();
+                let status = answer(Resource::AccessReview, &json!({"resourceAttributes": objects})).unwrap();
+                assert_eq!(status, json!({"allowed": true}), "{name} {selector}");
+            }
+        }
+        let many = json!({"requirements": vec![json!({"values": vec!["-"; 200]}); 200]});
+        let error = answer(Resource::AccessReview, &json!({"resourceAttributes": {"labelSelector": many}}));
+        let ApiError::Invalid { errors, .. } = error.unwrap_err() else { panic!("another error") };
+        assert_eq!(errors.len(), MOST_ERRORS);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use common::*;
 use portolan_serve::{Config, ControllersConfig, RunningServer};
 use serde_json::{Value, json};
 
-const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 const JSON: (&str, &str) = ("content-type", "application/json");
 
 fn furnished() -> RunningServer {

@@ -213,6 +213,25 @@ fn a_write_of_the_status_does_not_warn_about_the_spec() {
 }
 
 #[test]
+fn a_write_of_the_status_warns_about_the_form_of_its_addresses() {
+    let server = start(Config::default());
+    let address = server.local_addr();
+    let mut web = service("web");
+    web["spec"]["type"] = "LoadBalancer".into();
+    send_json(address, "POST", SERVICES, &web).expect(201);
+    let one = format!("{SERVICES}/web");
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}, {"ip": "FD00::1"}]}}});
+    let expected = "299 - \"status.loadBalancer.ingress[1].ip: \\\"FD00::1\\\" is not in canonical form; write \\\"fd00::1\\\"\"";
+    let patched = send_json(address, "PATCH", &format!("{one}/status"), &status);
+    assert_eq!((patched.code, warnings(&patched)), (200, vec![expected]), "{}", patched.text());
+    let put = send_json(address, "PUT", &format!("{one}/status"), &patched.json());
+    assert_eq!((put.code, warnings(&put)), (200, vec![expected]), "{}", put.text());
+    // The main endpoint does not write the status.
+    let labelled = send_json(address, "PATCH", &one, &json!({"metadata": {"labels": {"a": "b"}}}));
+    assert_eq!((labelled.code, warnings(&labelled)), (200, vec![]), "{}", labelled.text());
+}
+
+#[test]
 fn the_root_lists_the_paths_that_are_answered() {
     let server = start(Config::default());
     let address = server.local_addr();

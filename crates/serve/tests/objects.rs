@@ -136,8 +136,12 @@ fn bad_requests_get_one_clear_status() {
     let typed = |media_type| request(address, "POST", SERVICES, &[("content-type", media_type)], b"{}");
     typed("application/x-www-form-urlencoded").refused(415, "UnsupportedMediaType");
     typed("application/vnd.kubernetes.protobuf").refused(400, "BadRequest");
-    let unknown = [("content-type", "application/patch")];
-    request(address, "PATCH", &format!("{SERVICES}/a"), &unknown, b"{}").refused(415, "UnsupportedMediaType");
+    for unknown in ["application/patch", "application/apply-patch+json", "application/apply-patch+cbor"] {
+        let path = format!("{SERVICES}/a?fieldManager=me&force=true");
+        let refused = request(address, "PATCH", &path, &[("content-type", unknown)], b"{}");
+        let why = refused.refused(415, "UnsupportedMediaType");
+        assert!(why.contains(unknown) && why.contains("application/apply-patch+yaml"), "{why}");
+    }
     let accept = |value| request(address, "GET", SERVICES, &[("accept", value)], b"");
     accept("text/html").refused(406, "NotAcceptable");
     accept("application/json;as=Table;v=v9;g=meta.k8s.io").refused(406, "NotAcceptable");
@@ -366,18 +370,30 @@ fn a_duplicate_field_is_reported() {
 fn a_duplicate_field_in_yaml_is_reported() {
     let server = start(Config::default());
     let address = server.local_addr();
-    let body = b"metadata:\n  name: web\nspec:\n  type: NodePort\n  ports:\n  - port: 80\n    port: 81\n  type: ClusterIP\n";
-    let ask = |validation: &str| {
-        let path = format!("{SERVICES}?dryRun=All&fieldValidation={validation}");
-        request(address, "POST", &path, &[("content-type", "application/yaml")], body)
-    };
-    let why = ask("Strict").refused(400, "BadRequest");
-    assert!(why.contains(r#"duplicate field "spec.ports[0].port", duplicate field "spec.type""#), "{why}");
-    for (validation, warnings) in [("Warn", 2), ("Ignore", 0)] {
-        let answer = ask(validation);
-        let spec = &answer.expect(201)["spec"];
-        assert_eq!((&spec["type"], &spec["ports"][0]["port"]), (&json!("ClusterIP"), &json!(81)));
-        assert_eq!(answer.headers.iter().filter(|(name, _)| name == "warning").count(), warnings);
+    let body = b"apiVersion: v1\nkind: Service\nmetadata:\n  name: web\nspec:\n  type: NodePort\n  ports:\n  - port: 80\n    port: 81\n  type: ClusterIP\n";
+    let one = format!("{SERVICES}/web");
+    let repeats = [r#"duplicate field "spec.ports[0].port""#, r#"duplicate field "spec.type""#];
+    // A PUT and an apply create the object, too.
+    for (method, path, media_type) in [
+        ("POST", SERVICES, "application/yaml"),
+        ("PUT", one.as_str(), "application/yaml"),
+        ("PATCH", one.as_str(), "application/apply-patch+yaml"),
+    ] {
+        let ask = |validation: &str| {
+            let path = format!("{path}?fieldManager=me&dryRun=All&fieldValidation={validation}");
+            request(address, method, &path, &[("content-type", media_type)], body)
+        };
+        let why = ask("Strict").refused(400, "BadRequest");
+        assert!(why.contains(&repeats.join(", ")), "{method}: {why}");
+        let warnings = repeats.map(|text| format!("299 - \"{}\"", text.replace('"', "\\\"")));
+        for (validation, warnings) in [("Warn", &warnings[..]), ("Ignore", &[])] {
+            let answer = ask(validation);
+            let spec = &answer.expect(201)["spec"];
+            assert_eq!((&spec["type"], &spec["ports"][0]["port"]), (&json!("ClusterIP"), &json!(81)));
+            let given: Vec<&String> =
+                answer.headers.iter().filter(|(name, _)| name == "warning").map(|(_, value)| value).collect();
+            assert_eq!(given, warnings.iter().collect::<Vec<_>>(), "{method} {validation}");
+        }
     }
 }
 

@@ -319,13 +319,17 @@ impl Api {
         check(Neighbours { pods: &pods, nodes: &nodes, load_balancers: &load_balancers, cluster_ips: &[] })
     }
 
-    /// Returns the warnings about the object for the client. A write of the status does not cause warnings about the
-    /// spec, which it does not change: of a Node, only its addresses are looked at.
+    /// Returns the warnings about the object for the client. A write of the status causes no warnings about the spec, which
+    /// it does not change: of a Node, only its addresses are looked at.
     fn remarks(&self, resource: Resource, part: Part, object: &Object) -> Vec<String> {
         if !self.validate {
             return Vec::new();
         }
-        let mut remarks = if part == Part::Main { kinds::warnings(resource, object) } else { Vec::new() };
+        let mut remarks = match part {
+            Part::Main => kinds::warnings(resource, object),
+            Part::Status => kinds::status_warnings(resource, object),
+            Part::Finalize => Vec::new(),
+        };
         if resource == Resource::Node {
             let mut networks = kinds::node::networks(object);
             if part == Part::Status {

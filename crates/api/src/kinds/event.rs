@@ -1,6 +1,6 @@
 //! Event, in both of its forms. In `events.k8s.io/v1` a new Event must be complete, and only its series may change.
-//! `core/v1` is lenient. The fields in errors have the names of `core/v1` in both forms, except `reportingController`,
-//! as upstream. Source: `pkg/apis/core/validation/events.go`.
+//! `core/v1` is lenient. The fields in errors have the names of `core/v1` in both forms, as upstream; only the reporter
+//! has the name of the form of the request. Source: `pkg/apis/core/validation/events.go`.
 
 use portolan_schema::{
     Resource,
@@ -18,8 +18,6 @@ const WORD_LIMIT: usize = 128;
 const NOTE_LIMIT: usize = 1024;
 const TYPES: [&str; 2] = ["Normal", "Warning"];
 
-/// The name of the reporter in errors.
-const CONTROLLER: &str = "reportingController";
 /// The fields of `events.k8s.io/v1` that may not change, and their names in errors.
 const FIXED: [(&str, &str); 13] = [
     ("regarding", "involvedObject"),
@@ -33,7 +31,7 @@ const FIXED: [(&str, &str); 13] = [
     ("eventTime", "eventTime"),
     ("action", "action"),
     ("related", "related"),
-    ("reportingController", CONTROLLER),
+    ("reportingController", "reportingController"),
     ("reportingInstance", "reportingInstance"),
 ];
 
@@ -79,10 +77,10 @@ fn common(names: &Names, object: &Object, errors: &mut Vec<FieldError>) {
     }
     let controller = json::text(object, names.controller).unwrap_or_default();
     if controller.is_empty() {
-        errors.push(FieldError::required(CONTROLLER, "an Event with an eventTime says it"));
+        errors.push(FieldError::required(names.controller, "an Event with an eventTime says it"));
     }
     if !names::is_qualified_name(controller) {
-        errors.push(FieldError::invalid(CONTROLLER, controller, "must be a qualified name"));
+        errors.push(FieldError::invalid(names.controller, controller, "must be a qualified name"));
     }
     for key in ["reportingInstance", "action", "reason"] {
         if json::text(object, key).is_none() {

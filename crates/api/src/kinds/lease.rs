@@ -1,4 +1,5 @@
-//! Lease: a claim that its holder renews. Source: `pkg/apis/coordination/validation/validation.go`.
+//! Lease: a claim that its holder renews. Source: `pkg/apis/coordination/validation/validation.go`,
+//! `pkg/registry/coordination/lease/strategy.go`.
 
 use portolan_schema::json::{self, Object, Value};
 
@@ -9,6 +10,14 @@ const STRATEGIES: [&str; 1] = ["OldestEmulationVersion"];
 
 /// The path that upstream gives to `spec.strategy` in errors.
 const STRATEGY: &str = "spec.strategy.strategy";
+
+/// Removes the fields of coordinated leader election unless the stored Lease has them: its feature gate,
+/// `CoordinatedLeaderElection`, is off by default. Earlier versions of this server stored them.
+pub(super) fn drop_gated(object: &mut Object, old: Option<&Object>) {
+    for key in ["strategy", "preferredHolder"] {
+        super::drop_unless_stored(object, old, "spec", key);
+    }
+}
 
 pub(super) fn validate(object: &Object) -> Vec<FieldError> {
     let Some(spec) = json::object(object, "spec") else { return Vec::new() };
@@ -46,6 +55,26 @@ mod tests {
     fn faults(spec: &Value) -> Vec<String> {
         let object = json!({"spec": spec}).as_object().unwrap().clone();
         validate(&object).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn gated_fields_are_dropped_unless_they_are_stored() {
+        let lease = |spec: Value| json!({"spec": spec}).as_object().unwrap().clone();
+        let dropped = |spec: Value, old: Option<&Object>| {
+            let mut new = lease(spec);
+            drop_gated(&mut new, old);
+            new["spec"].clone()
+        };
+        let both = json!({"holderIdentity": "a", "strategy": "Odd", "preferredHolder": "b"});
+        assert_eq!(dropped(both.clone(), None), json!({"holderIdentity": "a"}));
+        let plain = lease(json!({"holderIdentity": "a"}));
+        assert_eq!(dropped(both.clone(), Some(&plain)), json!({"holderIdentity": "a"}));
+        let one = lease(json!({"strategy": "OldestEmulationVersion"}));
+        assert_eq!(dropped(both.clone(), Some(&one)), json!({"holderIdentity": "a", "strategy": "Odd"}));
+        assert_eq!(dropped(both.clone(), Some(&lease(both.clone()))), both);
+        let mut empty = Object::new();
+        drop_gated(&mut empty, None);
+        assert_eq!(empty, Object::new());
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Node: `podCIDR` mirrors the first of `podCIDRs`. The pod CIDRs and the provider's ID may be set, but not changed.
-//! Source: `pkg/apis/core/validation/validation.go`.
+//! Source: `pkg/apis/core/validation/validation.go`, `pkg/registry/core/node/strategy.go`.
 
 use std::{collections::HashSet, net::IpAddr};
 
@@ -74,6 +74,13 @@ pub(crate) fn stored_networks(node: &StoredObject) -> NodeNetworks {
         addresses: addresses.map(IpNet::from).collect(),
         pods: node.spec.pod_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
     }
+}
+
+/// Removes the fields of a configuration that kubelets read from the API server, unless they are stored. Kubernetes has
+/// removed that feature.
+pub(super) fn drop_disabled(object: &mut Object, old: Option<&Object>) {
+    super::drop_unless_stored(object, old, "spec", "configSource");
+    super::drop_unless_stored(object, old, "status", "config");
 }
 
 pub(super) fn set_defaults(object: &mut Object) {

@@ -5,7 +5,11 @@ mod update;
 mod validation;
 mod warnings;
 
-pub(crate) use self::{update::clear_for_type, validation::validate, warnings::warnings};
+pub(crate) use self::{
+    update::clear_for_type,
+    validation::validate,
+    warnings::{status_warnings, warnings},
+};
 use portolan_schema::json::{self, Object, Value};
 
 #[cfg(test)]

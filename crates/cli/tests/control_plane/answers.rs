@@ -14,7 +14,8 @@ use row::{Answer, Row, Verb};
 use world::overlay;
 
 /// The subjects and their rows.
-const TABLE: [(&str, &str); 9] = [
+const TABLE: [(&str, &str); 10] = [
+    ("whole", include_str!("answers/whole.txt")),
     ("metadata", include_str!("answers/metadata.txt")),
     ("zero", include_str!("answers/zero.txt")),
     ("service", include_str!("answers/service.txt")),
@@ -29,6 +30,8 @@ const TABLE: [(&str, &str); 9] = [
 const LEAST: usize = 600;
 /// Failed rows that are printed.
 const PRINTED: usize = 40;
+/// Fields whose values the server allocates.
+const ALLOCATED: [&str; 4] = ["clusterIP", "clusterIPs", "healthCheckNodePort", "nodePort"];
 
 #[test]
 fn the_file_answers_as_the_table_says() {
@@ -137,8 +140,8 @@ fn check(client: &mut HttpClient, row: &Row, number: usize) -> Option<String> {
         Verb::Watch => first_event(client, &path),
         _ => send(client, method, &path, media_type, &body),
     };
-    let fault = fault(&row.answer, status, &answer);
     let made = answer["metadata"]["name"].as_str().unwrap_or(&name).to_owned();
+    let fault = fault(&row.answer, &made, status, &answer);
     send(client, "DELETE", &row.kind.object(&made), "application/json", "");
     fault.map(|fault| {
         format!("{}: {method} {} as {:?}: {fault}\n    {body}", row.place, row.kind.name, row.verb)
@@ -198,6 +201,10 @@ fn request(row: &Row, name: &str, object: Option<&Value>) -> (&'static str, Stri
         }
         Verb::StatusPut => ("PUT", below("status"), json, replaced().to_string()),
         Verb::StatusMerge => ("PATCH", below("status"), "application/merge-patch+json", change().to_string()),
+        Verb::StatusStrategic => {
+            ("PATCH", below("status"), "application/strategic-merge-patch+json", change().to_string())
+        }
+        Verb::StatusJson => ("PATCH", below("status"), "application/json-patch+json", change().to_string()),
         Verb::StatusApply => {
             ("PATCH", below("status"), "application/apply-patch+yaml", applied().to_string())
         }
@@ -211,8 +218,8 @@ fn request(row: &Row, name: &str, object: Option<&Value>) -> (&'static str, Stri
     }
 }
 
-/// Returns how the answer differs from the expected one.
-fn fault(expected: &Answer, status: u16, answer: &Value) -> Option<String> {
+/// Returns how the answer differs from the expected one. `name` is the name of the object.
+fn fault(expected: &Answer, name: &str, status: u16, answer: &Value) -> Option<String> {
     match expected {
         _ if expected.code() != status => Some(format!("{status} {answer}, expected {}", expected.code())),
         Answer::Object { object, .. } => {
@@ -220,6 +227,20 @@ fn fault(expected: &Answer, status: u16, answer: &Value) -> Option<String> {
             let owned = owned(&answer);
             answer["$owned"] = owned;
             difference(object, &answer, "")
+        }
+        Answer::Whole { object, .. } => {
+            let mut answer = answer.clone();
+            let Some(metadata) = answer["metadata"].as_object_mut() else {
+                return Some("the answer has no metadata".to_owned());
+            };
+            metadata.remove("managedFields");
+            let absent = ["uid", "resourceVersion", "creationTimestamp"]
+                .into_iter()
+                .filter(|key| metadata.remove(*key).is_none())
+                .collect::<Vec<_>>();
+            settle(&mut answer, name);
+            let matches = absent.is_empty() && answer == *object;
+            (!matches).then(|| format!("{answer} without {absent:?}, expected {object}"))
         }
         Answer::Refusal { reason, causes, .. } => {
             let causes_of = |answer: &Value| {
@@ -234,6 +255,25 @@ fn fault(expected: &Answer, status: u16, answer: &Value) -> Option<String> {
             let matches = answer["kind"] == "Status" && answer["reason"] == **reason && found == *causes;
             (!matches).then(|| format!("{} {found:?}, expected {reason} {causes:?}", answer["reason"]))
         }
+    }
+}
+
+/// Replaces what differs from run to run by words: the name of the object, and what the server has allocated.
+fn settle(value: &mut Value, name: &str) {
+    match value {
+        Value::String(text) if text.as_str() == name => "NAME".clone_into(text),
+        Value::Array(elements) => elements.iter_mut().for_each(|element| settle(element, name)),
+        Value::Object(members) => {
+            for (key, member) in members {
+                let is_none = *member == json!("None") || *member == json!(["None"]);
+                if ALLOCATED.contains(&key.as_str()) && !is_none {
+                    *member = json!("ALLOCATED");
+                } else {
+                    settle(member, name);
+                }
+            }
+        }
+        _ => {}
     }
 }
 

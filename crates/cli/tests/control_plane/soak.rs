@@ -1,10 +1,13 @@
-//! The ordinary controllers of a cluster, as fast as the server answers: leader election with competing clients, Endpoints
-//! that are mirrored, rolling EndpointSlices, Events, and watches that begin again. Afterwards every watch has what a list
-//! has, no lease had two holders, and the server's memory and file have not grown with the number of writes.
+//! Days of a cluster's ordinary controllers, as fast as the server answers: leader election with competing clients,
+//! Endpoints that are mirrored, rolling EndpointSlices, Events, and watches that begin again. Afterwards every watch has
+//! what a list has, no lease had two holders, and the server's memory and file have not grown with the number of writes.
 //!
-//! `PORTOLAN_SOAK_SECONDS` sets the length, and `PORTOLAN_SERVER` names another server, such as a release build. A
-//! component of a cluster renews its lease every two seconds. The test counts the renewals of each lease, and prints how many
-//! days of a cluster the lease with the fewest renewals has seen.
+//! The leases are the cluster's clock. A component of a cluster renews its lease every two seconds, so a day has passed
+//! when each lease has been renewed 43,200 times. The other clients wait for this clock before each of their writes.
+//!
+//! `PORTOLAN_SOAK_DAYS` sets the number of days, and `PORTOLAN_SERVER` names another server, such as a release build.
+
+mod election;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,25 +17,32 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use portolan_testkit::{HttpAnswer, HttpClient, eventually};
+use portolan_testkit::{HttpClient, eventually};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::site::{Backing, PATIENCE, Site};
+use election::{Candidate, Term, one_leader_at_a_time};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+/// Days of the cluster, unless `PORTOLAN_SOAK_DAYS` sets them.
+const DAYS: f64 = 0.01;
+const DAY: f64 = 86_400.0;
 /// The components that elect a leader, and the candidates for each.
 const ELECTIONS: usize = 3;
 const CANDIDATES: usize = 2;
 /// Seconds between two renewals of a lease in a cluster: `--leader-elect-retry-period` of Kubernetes' components.
 const RENEWED_EVERY: u64 = 2;
-/// Renewals after which a holder gives up its lease at the latest.
-const MOST_RENEWALS: usize = 200;
-/// Time after which a candidate looks again whether the lease has a holder.
-const LOOKS_AGAIN: Duration = Duration::from_millis(5);
+/// Seconds of the cluster between two changes of the Endpoints that are mirrored, and of the rolling EndpointSlices.
+const ENDPOINTS_EVERY: u64 = 30;
+/// Seconds of the cluster between two Events.
+const EVENT_EVERY: u64 = 10;
+/// Seconds of the cluster that pass within [`PATIENCE`], on any machine.
+const STEP: u64 = 600;
 /// Services whose endpoints change.
 const WORKLOADS: usize = 8;
 /// Growth that the histories of watches may cause, of five kinds: up to 65,536 changes and 8 MiB of replaced objects each
@@ -41,16 +51,17 @@ const GROWTH: u64 = 5 * (16 << 20);
 
 #[test]
 fn the_ordinary_controllers_leave_nothing_behind() {
-    let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").ok().map(|text| text.parse().unwrap());
-    let length = Duration::from_secs(seconds.unwrap_or(12));
+    let days = std::env::var("PORTOLAN_SOAK_DAYS").map_or(DAYS, |text| text.parse().unwrap());
     let site = Arc::new(Site::start(Backing::File, &["--event-ttl", "5s"]).unwrap());
-    let soak =
-        Soak { site: Arc::clone(&site), over: Arc::default(), quiet: Arc::default(), writes: Arc::default() };
+    let soak = Soak::new(Arc::clone(&site), Duration::from_secs_f64(days * DAY).as_secs());
+    let _failure = Failure(&soak);
     soak.prepare();
 
+    let begin = Instant::now();
     let elections: Vec<_> = (0..ELECTIONS * CANDIDATES)
         .map(|number| {
-            soak.spawn(move |soak| soak.stand_for_election(number / CANDIDATES, number % CANDIDATES))
+            let (lease, own) = (number / CANDIDATES, number % CANDIDATES);
+            soak.spawn(move |soak| Candidate::new(soak, lease, own).stand())
         })
         .collect();
     let workers = [
@@ -61,38 +72,31 @@ fn the_ordinary_controllers_leave_nothing_behind() {
     let watches: Vec<_> =
         [LEASES, SLICES, ENDPOINTS].map(|path| (path, soak.spawn(move |soak| soak.follow(path)))).into();
 
-    let begin = Instant::now();
     let file = site.folder().join("data");
-    let mut early = None;
-    while begin.elapsed() < length {
-        std::thread::sleep(Duration::from_millis(200));
-        if begin.elapsed() > length / 3 && early.is_none() {
-            early = Some((site.server(0).resident().unwrap(), bytes_below(&file)));
-        }
-    }
-    soak.over.store(true, Ordering::SeqCst);
-    let terms: Vec<Vec<Term>> = elections.into_iter().map(join).collect();
+    let measured = || (site.server(0).resident().unwrap(), bytes_below(&file));
+    soak.wait_until(soak.length / 3);
+    let (memory, disk) = measured();
+    soak.wait_until(soak.length);
+    let terms: Vec<Term> = elections.into_iter().flat_map(join).collect();
     workers.into_iter().for_each(join);
-    let quiet = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        one_leader_at_a_time(&terms);
-        soak.mirrors_are_right();
-    }));
-    // The threads that follow end, also after a failure.
+    let took = begin.elapsed();
+
+    one_leader_at_a_time(&terms);
+    soak.mirrors_are_right();
     soak.quiet.store(true, Ordering::SeqCst);
-    quiet.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     for (path, watch) in watches {
         let (seen, now) = (join(watch), soak.list(path));
         assert_eq!(seen, now, "{path}");
     }
-    let (memory, disk) = early.unwrap();
-    let late = (site.server(0).resident().unwrap(), bytes_below(&file));
-    let fewest = renewals_of_each(&terms).into_iter().min().unwrap();
+    let late = measured();
+    let lost = terms.iter().filter(|term| term.is_lost).count();
     println!(
-        "{} writes in {length:?}: memory {memory} -> {}, file {disk} -> {}; at least {fewest} renewals of each lease, as in {:.2} days",
+        "{days} days of a cluster in {took:?}: {} writes, at least {} renewals of each lease, {} terms, {lost} of them lost; memory {memory} -> {}, file {disk} -> {}",
         soak.writes.load(Ordering::SeqCst),
+        soak.now() / RENEWED_EVERY,
+        terms.len(),
         late.0,
-        late.1,
-        days(fewest)
+        late.1
     );
     assert!(late.0 <= memory + GROWTH && late.1 <= disk + GROWTH, "{memory} {disk} {late:?}");
 }
@@ -101,26 +105,103 @@ fn the_ordinary_controllers_leave_nothing_behind() {
 #[derive(Clone)]
 struct Soak {
     site: Arc<Site>,
-    over: Arc<AtomicBool>,
+    /// Seconds of the cluster.
+    length: u64,
+    /// Renewals of each lease so far.
+    renewals: Arc<[AtomicU64; ELECTIONS]>,
+    writes: Arc<AtomicU64>,
     /// Nothing is written any more, and the server's own controllers have followed.
     quiet: Arc<AtomicBool>,
-    writes: Arc<AtomicU64>,
+    /// A thread of the test has failed. The others end.
+    failed: Arc<AtomicBool>,
 }
 
-/// Time during which a client held a lease, by the lease's revisions: from the write that took it to the last renewal.
-#[derive(Debug, Clone)]
-struct Term {
-    lease: usize,
-    holder: usize,
-    first: u64,
-    last: u64,
-    /// Writes that renewed the lease, without the one that took it.
-    renewals: u64,
+/// Ends the threads if the current one fails.
+struct Failure<'a>(&'a Soak);
+
+/// What the clients read of an object.
+#[derive(Debug, Deserialize)]
+struct Object<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+}
+
+/// What the clients read of the metadata of objects, lists and bookmarks. That of an error has neither.
+#[derive(Debug, Deserialize)]
+struct Metadata<'a> {
+    #[serde(default)]
+    name: &'a str,
+    #[serde(default, rename = "resourceVersion")]
+    resource_version: &'a str,
+}
+
+#[derive(Debug, Deserialize)]
+struct List<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
+    #[serde(borrow)]
+    items: Vec<Object<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Event<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: Object<'a>,
 }
 
 impl Soak {
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::SeqCst)
+    fn new(site: Arc<Site>, length: u64) -> Self {
+        Self {
+            site,
+            length,
+            renewals: Arc::default(),
+            writes: Arc::default(),
+            quiet: Arc::default(),
+            failed: Arc::default(),
+        }
+    }
+
+    /// Returns the time of the cluster in seconds: that of the lease with the fewest renewals.
+    fn now(&self) -> u64 {
+        let renewals = self.renewals.iter().map(|count| count.load(Ordering::SeqCst));
+        RENEWED_EVERY * renewals.min().unwrap()
+    }
+
+    /// Waits until the cluster's clock shows this time. Fails if the clock stands still.
+    fn wait_until(&self, seconds: u64) {
+        while self.now() < seconds && !self.has_failed() {
+            let next = seconds.min(self.now() + STEP);
+            let came =
+                eventually(PATIENCE, "the time of the cluster", || self.now() >= next || self.has_failed());
+            came.unwrap();
+        }
+    }
+
+    /// Calls `work` each time that so many seconds of the cluster have passed.
+    fn every(&self, period: u64, mut work: impl FnMut(u64)) {
+        for number in 1..=self.length / period {
+            self.wait_until(number * period);
+            if self.has_failed() {
+                return;
+            }
+            work(number);
+        }
+    }
+
+    /// Returns the renewals that each lease gets.
+    fn target(&self) -> u64 {
+        self.length.div_ceil(RENEWED_EVERY)
+    }
+
+    /// Returns true if the lease has been renewed often enough.
+    fn is_done(&self, lease: usize) -> bool {
+        self.renewals[lease].load(Ordering::SeqCst) >= self.target() || self.has_failed()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::SeqCst)
     }
 
     fn client(&self) -> HttpClient {
@@ -133,7 +214,11 @@ impl Soak {
 
     fn spawn<T: Send + 'static>(&self, work: impl FnOnce(&Self) -> T + Send + 'static) -> JoinHandle<T> {
         let shared = self.clone();
-        let thread = self.site.namespace.spawn_thread("client", move || work(&shared)).unwrap();
+        let work = move || {
+            let _failure = Failure(&shared);
+            work(&shared)
+        };
+        let thread = self.site.namespace.spawn_thread("client", work).unwrap();
         std::thread::spawn(move || {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)).unwrap()
         })
@@ -144,103 +229,62 @@ impl Soak {
         self.site.namespace.run(work).unwrap()
     }
 
-    /// Sends a write. Returns the object, or the refusal's status.
-    fn write(&self, client: &mut HttpClient, method: &str, path: &str, body: &Value) -> Result<Value, u16> {
-        let kind = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
-        let answer = client.request(method, path, &[("content-type", kind)], body.to_string().as_bytes());
-        let answer: HttpAnswer = answer.unwrap();
+    /// Sends a write. Returns the object's version, or the refusal's status.
+    fn write(&self, client: &mut HttpClient, method: &str, path: &str, body: &str) -> Result<u64, u16> {
+        let json = [("content-type", "application/json")];
+        let answer = client.request(method, path, &json, body.as_bytes()).unwrap();
         self.writes.fetch_add(1, Ordering::SeqCst);
-        if answer.status < 300 {
-            Ok(serde_json::from_slice(&answer.body).unwrap())
-        } else {
-            Err(answer.status)
-        }
+        if answer.status < 300 { Ok(version(&answer.body)) } else { Err(answer.status) }
     }
 
     fn prepare(&self) {
         let mut client = self.client();
         self.inside(|| {
+            let mut create = |path: &str, object: &Value| {
+                self.write(&mut client, "POST", path, &object.to_string())
+            };
             let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}});
-            let made = self.write(&mut client, "POST", "/api/v1/namespaces", &namespace);
+            let made = create("/api/v1/namespaces", &namespace);
             assert!(matches!(made, Ok(_) | Err(409)), "{made:?}");
             for lease in 0..ELECTIONS {
                 let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-                    "metadata": {"name": name_of_lease(lease)}, "spec": {"leaseDurationSeconds": 15}});
-                self.write(&mut client, "POST", LEASES, &lease).unwrap();
+                    "metadata": {"name": election::name_of(lease)}, "spec": {"leaseDurationSeconds": 15}});
+                create(LEASES, &lease).unwrap();
             }
             for workload in 0..WORKLOADS {
                 for kind in ["mirrored", "rolling"] {
                     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": format!("{kind}-{workload}")},
                         "spec": {"ports": [{"name": "http", "port": 80, "targetPort": 8080}]}});
-                    self.write(&mut client, "POST", SERVICES, &service).unwrap();
+                    create(SERVICES, &service).unwrap();
                 }
             }
         });
     }
 
-    /// Takes the lease if it has no holder, renews it some times, and gives it up, as a component does that ends.
-    fn stand_for_election(&self, lease: usize, own: usize) -> Vec<Term> {
-        let (mut client, mut terms, mut rng) = (self.client(), Vec::new(), fastrand::Rng::new());
-        let path = format!("{LEASES}/{}", name_of_lease(lease));
-        while !self.is_over() {
-            let mut object: Value =
-                serde_json::from_slice(&client.request("GET", &path, &[], b"").unwrap().body).unwrap();
-            if !object["spec"]["holderIdentity"].is_null() {
-                std::thread::sleep(LOOKS_AGAIN);
-                continue;
-            }
-            let mut term: Option<Term> = None;
-            for _ in 0..rng.usize(1..=MOST_RENEWALS) {
-                let spec = &mut object["spec"];
-                spec["holderIdentity"] = json!(format!("candidate-{own}"));
-                spec["renewTime"] = json!("2026-01-02T03:04:05.000000Z");
-                // An update names the revision that it is based on. A candidate that was late gets a conflict.
-                match self.write(&mut client, "PUT", &path, &object) {
-                    Ok(stored) => object = stored,
-                    Err(status) => {
-                        assert!(status == 409 && term.is_none(), "{status} for {term:?}");
-                        break;
-                    }
-                }
-                let revision = revision(&object);
-                let (first, renewals) =
-                    term.as_ref().map_or((revision, 0), |term| (term.first, term.renewals + 1));
-                term = Some(Term { lease, holder: own, first, last: revision, renewals });
-            }
-            if let Some(term) = term {
-                object["spec"].as_object_mut().unwrap().remove("holderIdentity");
-                self.write(&mut client, "PUT", &path, &object).unwrap();
-                terms.push(term);
-            }
-        }
-        terms
-    }
-
-    /// Gives the Services of a kind other endpoints, again and again.
+    /// Gives the Services of a kind other endpoints, one after the other.
     fn move_endpoints(&self, kind: &str, path: &str, object: fn(&str, &[u8]) -> Value) {
         let (mut client, mut rng) = (self.client(), fastrand::Rng::new());
-        while !self.is_over() {
+        self.every(ENDPOINTS_EVERY, |number| {
             let name = format!("{kind}-{}", rng.usize(..WORKLOADS));
-            let addresses: Vec<u8> = (1..=rng.u8(1..9)).collect();
-            let object = object(&name, &addresses);
-            if self.write(&mut client, "PUT", &format!("{path}/{name}"), &object) == Err(404) {
-                self.write(&mut client, "POST", path, &object).unwrap();
-            }
-        }
+            // Each change differs from the one before.
+            let before = u8::try_from(number % 240).unwrap();
+            let addresses: Vec<u8> = (1..=rng.u8(1..9)).map(|last| before + last).collect();
+            let object = object(&name, &addresses).to_string();
+            let put = self.write(&mut client, "PUT", &format!("{path}/{name}"), &object);
+            let written = if put == Err(404) { self.write(&mut client, "POST", path, &object) } else { put };
+            written.unwrap();
+        });
     }
 
     fn record_events(&self) {
         let mut client = self.client();
-        for number in 0_u64.. {
-            if self.is_over() {
-                return;
-            }
+        self.every(EVENT_EVERY, |number| {
             let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event",
                 "metadata": {"name": format!("event-{number}")}, "eventTime": "2026-01-02T03:04:05.000000Z",
                 "reportingController": "example.com/soak", "reportingInstance": "one", "action": "Write", "reason": "Soak",
                 "regarding": {"kind": "Service", "namespace": "default", "name": "rolling-0"}, "type": "Normal"});
-            self.write(&mut client, "POST", EVENTS, &event).unwrap();
-        }
+            self.write(&mut client, "POST", EVENTS, &event.to_string()).unwrap();
+        });
     }
 
     /// Follows a collection as an informer does: a list, and watches that end after a second. Ends once it has what a list
@@ -250,7 +294,7 @@ impl Soak {
         let (mut seen, mut from) = listed(&mut client, path);
         loop {
             let target = self.quiet.load(Ordering::SeqCst).then(|| listed(&mut client, path).0);
-            if target.as_ref() == Some(&seen) {
+            if target.as_ref() == Some(&seen) || self.has_failed() {
                 return seen;
             }
             let watch =
@@ -258,24 +302,25 @@ impl Soak {
             let mut lines = client.lines(&watch).unwrap();
             assert_eq!(lines.status, 200, "{watch}");
             while let Some(line) = lines.next_line().unwrap() {
-                let event: Value = serde_json::from_slice(&line).unwrap();
-                let object = &event["object"];
-                if event["type"] == "ERROR" {
+                let event: Event<'_> = serde_json::from_slice(&line).unwrap();
+                if event.kind == "ERROR" {
                     // The history of the server is bounded. An informer then lists again.
-                    assert_eq!(object["code"], 410, "{event}");
+                    let status: Value = serde_json::from_slice(&line).unwrap();
+                    assert_eq!(status["object"]["code"], 410, "{status}");
                     (seen, from) = listed(&mut client, path);
                     break;
                 }
-                let revision = revision(object);
-                assert!(revision >= from, "{revision} after {from}: {event}");
+                let metadata = event.object.metadata;
+                let revision = metadata.version();
+                assert!(revision >= from, "{revision} after {from}: {}", String::from_utf8_lossy(&line));
                 from = revision;
-                match event["type"].as_str().unwrap() {
+                match event.kind {
                     "BOOKMARK" => {}
                     "DELETED" => {
-                        seen.remove(name(object));
+                        seen.remove(metadata.name);
                     }
                     _ => {
-                        seen.insert(name(object).to_owned(), revision);
+                        seen.insert(metadata.name.to_owned(), revision);
                     }
                 }
             }
@@ -328,8 +373,18 @@ impl Soak {
     }
 }
 
-fn name_of_lease(number: usize) -> String {
-    format!("component-{number}")
+impl Drop for Failure<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Metadata<'_> {
+    fn version(&self) -> u64 {
+        self.resource_version.parse().unwrap()
+    }
 }
 
 fn endpoints(name: &str, addresses: &[u8]) -> Value {
@@ -347,59 +402,26 @@ fn slice(name: &str, addresses: &[u8]) -> Value {
         "ports": [{"name": "http", "port": 8080}], "endpoints": endpoints})
 }
 
+/// Returns the version of an object.
+fn version(body: &[u8]) -> u64 {
+    let object: Object<'_> = serde_json::from_slice(body).unwrap();
+    object.metadata.version()
+}
+
 /// Returns the revision of each object, and that of the list.
 fn listed(client: &mut HttpClient, path: &str) -> (BTreeMap<String, u64>, u64) {
     let answer = client.request("GET", path, &[], b"").unwrap();
-    let list: Value = serde_json::from_slice(&answer.body).unwrap();
-    let items = list["items"].as_array().unwrap().iter();
-    (items.map(|item| (name(item).to_owned(), revision(item))).collect(), revision(&list))
-}
-
-fn name(object: &Value) -> &str {
-    object["metadata"]["name"].as_str().unwrap()
+    let list: List<'_> = serde_json::from_slice(&answer.body).unwrap();
+    let items = list.items.iter().map(|item| &item.metadata);
+    (items.map(|item| (item.name.to_owned(), item.version())).collect(), list.metadata.version())
 }
 
 /// Returns the name of the Service of a slice, or of Endpoints, which have the name of their Service.
 fn service_of(object: &Value) -> String {
     object["metadata"]["labels"]["kubernetes.io/service-name"]
         .as_str()
-        .unwrap_or_else(|| name(object))
+        .unwrap_or_else(|| object["metadata"]["name"].as_str().unwrap())
         .to_owned()
-}
-
-fn revision(object: &Value) -> u64 {
-    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
-}
-
-/// No two terms of a lease overlap.
-fn one_leader_at_a_time(terms: &[Vec<Term>]) {
-    for lease in 0..ELECTIONS {
-        let mut own: Vec<Term> = terms.iter().flatten().filter(|term| term.lease == lease).cloned().collect();
-        assert!(!own.is_empty(), "lease {lease} had no holder");
-        own.sort_unstable_by_key(|term| term.first);
-        for pair in own.windows(2) {
-            assert!(
-                pair[0].last < pair[1].first,
-                "two holders: {pair:?} (candidates {} and {})",
-                pair[0].holder,
-                pair[1].holder
-            );
-        }
-    }
-}
-
-/// Returns the number of renewals of each lease.
-fn renewals_of_each(terms: &[Vec<Term>]) -> [u64; ELECTIONS] {
-    let mut renewals = [0; ELECTIONS];
-    for term in terms.iter().flatten() {
-        renewals[term.lease] += term.renewals;
-    }
-    renewals
-}
-
-/// Returns the days in which a component of a cluster renews its lease this often.
-fn days(renewals: u64) -> f64 {
-    Duration::from_secs(renewals * RENEWED_EVERY).as_secs_f64() / 86_400.0
 }
 
 fn bytes_below(folder: &Path) -> u64 {

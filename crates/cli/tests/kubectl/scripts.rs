@@ -6,7 +6,7 @@
 //! any number from two on, except at the begin of a line.
 
 use super::shell::Shell;
-use super::{SERVER, shells};
+use super::{SERVER, files, shells};
 
 const SCRIPTS: [(&str, &str); 5] = [
     ("nodes", include_str!("scripts/nodes.txt")),
@@ -27,7 +27,12 @@ const CHANGING: [(&str, &str); 4] = [
 
 #[test]
 fn kubectl_prints_what_the_scripts_say() {
-    for shell in shells().into_iter().filter(|shell| shell.minor() >= FIRST) {
+    let shells: Vec<Shell> = shells().into_iter().filter(|shell| shell.minor() >= FIRST).collect();
+    assert!(
+        !shells.is_empty() || !files::is_provided("kubectl"),
+        "no kubectl is of version 1.{FIRST} or later, although the Makefile provides one"
+    );
+    for shell in shells {
         shell.kubectl("apply -f web.yaml");
         for (name, script) in SCRIPTS {
             let steps = steps(script);

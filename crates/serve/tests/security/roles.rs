@@ -36,6 +36,20 @@ fn each_role_may_do_what_it_is_for() {
     }
 }
 
+/// The plugin `kubernetes` of `CoreDNS` lists and watches these; pods only with `pods verified` in its configuration.
+#[test]
+fn the_read_only_role_is_enough_for_coredns() {
+    let secure = start();
+    let client = secure.client(Role::ReadOnly);
+    for path in ["/api/v1/services", SLICES, "/api/v1/namespaces", "/api/v1/pods"] {
+        let answer = client.get(&format!("{path}?limit=500&resourceVersion=0"));
+        assert_eq!(answer.code, 200, "{path}: {}", answer.body);
+        let list = answer.json();
+        let version = list["metadata"]["resourceVersion"].as_str().unwrap();
+        client.watch(&format!("{path}?allowWatchBookmarks=true&resourceVersion={version}&watch=true"));
+    }
+}
+
 #[test]
 fn every_user_learns_what_its_role_allows() {
     const ACCESS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";

@@ -98,8 +98,8 @@ fn core_events_only_agree_on_their_namespace() {
         (
             json!({"eventTime": "2026-11-21T21:03:57.000000Z"}),
             vec![
-                "Required reportingController",
-                "Invalid reportingController",
+                "Required reportingComponent",
+                "Invalid reportingComponent",
                 "Required reportingInstance",
                 "Required action",
             ],

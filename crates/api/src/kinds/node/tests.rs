@@ -23,6 +23,22 @@ fn ranges_and_amounts_are_completed() {
 }
 
 #[test]
+fn the_configuration_of_a_kubelet_is_dropped_unless_it_is_stored() {
+    let full = json!({"spec": {"configSource": {}, "providerID": "a"}, "status": {"config": {}, "phase": "Running"}});
+    let full = full.as_object().unwrap();
+    let dropped = |old: Option<&Object>| {
+        let mut new = full.clone();
+        drop_disabled(&mut new, old);
+        new
+    };
+    let plain = dropped(None);
+    assert_eq!(plain["spec"], json!({"providerID": "a"}));
+    assert_eq!(plain["status"], json!({"phase": "Running"}));
+    assert_eq!(dropped(Some(&plain)), plain);
+    assert_eq!(dropped(Some(full)), *full);
+}
+
+#[test]
 fn each_rule() {
     let taint = |more: Value| {
         let mut taint = json!({"key": "a/b", "effect": "NoSchedule"});

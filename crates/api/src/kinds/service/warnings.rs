@@ -26,6 +26,17 @@ pub(crate) fn warnings(object: &Object) -> Vec<String> {
     remarks
 }
 
+/// Returns the warnings for a client that writes the status. Source: `pkg/registry/core/service/strategy.go`
+/// (`serviceStatusStrategy`).
+pub(crate) fn status_warnings(object: &Object) -> Vec<String> {
+    let balancer = json::object(object, "status").and_then(|status| json::object(status, "loadBalancer"));
+    let entries = balancer.map_or(&[][..], |balancer| json::list(balancer, "ingress"));
+    let addresses = entries.iter().map(|entry| entry.get("ip").and_then(Value::as_str)).enumerate();
+    addresses
+        .filter_map(|(index, text)| respelled(&format!("status.loadBalancer.ingress[{index}].ip"), text?))
+        .collect()
+}
+
 fn ignored(spec: &Object, remarks: &mut Vec<String>) {
     let has_external_ips = !json::list(spec, "externalIPs").is_empty();
     let is_external_name = service_type(spec) == "ExternalName";
@@ -57,11 +68,13 @@ fn spelling(spec: &Object, remarks: &mut Vec<String>) {
         let texts = json::list(spec, key).iter().filter_map(Value::as_str).enumerate();
         texts.map(move |(index, text)| (format!("spec.{key}[{index}]"), text))
     });
-    for (field, text) in single.into_iter().chain(listed) {
-        if let Some(canonical) = canonical(text.trim()).filter(|canonical| canonical != text.trim()) {
-            remarks.push(format!("{field}: \"{text}\" is not in canonical form; write \"{canonical}\""));
-        }
-    }
+    remarks.extend(single.into_iter().chain(listed).filter_map(|(field, text)| respelled(&field, text)));
+}
+
+/// Returns a warning if an address or a range is not in canonical form.
+fn respelled(field: &str, text: &str) -> Option<String> {
+    let canonical = canonical(text.trim()).filter(|canonical| canonical != text.trim())?;
+    Some(format!("{field}: \"{text}\" is not in canonical form; write \"{canonical}\""))
 }
 
 fn canonical(text: &str) -> Option<String> {
@@ -106,5 +119,16 @@ mod tests {
         }
         let annotation = format!("metadata.annotations[{HINTS_ANNOTATION}]");
         assert_eq!(remarks(&json!({HINTS_ANNOTATION: "auto"}), &json!({})), [annotation]);
+    }
+
+    #[test]
+    fn the_form_of_addresses_in_the_status() {
+        let ingress = json!([{"ip": "192.0.2.1"}, {"hostname": "a.example"}, {"ip": "FD00::1"}, {"ip": ""}]);
+        let object =
+            json!({"spec": {"loadBalancerIP": "FD00::2"}, "status": {"loadBalancer": {"ingress": ingress}}});
+        let field = "status.loadBalancer.ingress[2].ip";
+        let expected = format!("{field}: \"FD00::1\" is not in canonical form; write \"fd00::1\"");
+        assert_eq!(status_warnings(object.as_object().unwrap()), [expected]);
+        assert_eq!(status_warnings(json!({"spec": {}}).as_object().unwrap()), [""; 0]);
     }
 }

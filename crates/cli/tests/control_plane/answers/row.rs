@@ -21,6 +21,8 @@ pub(super) enum Verb {
     StatusGet,
     StatusPut,
     StatusMerge,
+    StatusStrategic,
+    StatusJson,
     StatusApply,
     Finalize,
     Get,
@@ -54,12 +56,14 @@ pub(super) struct Row {
 pub(super) enum Answer {
     /// A part of the object.
     Object { code: u16, object: Value },
+    /// The whole object.
+    Whole { code: u16, object: Value },
     /// A Status, with its causes in alphabetical order.
     Refusal { code: u16, reason: String, causes: Vec<String> },
 }
 
 impl Verb {
-    pub(super) const ALL: [Self; 19] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::Create,
         Self::CreateAgain,
         Self::Yaml,
@@ -72,6 +76,8 @@ impl Verb {
         Self::StatusGet,
         Self::StatusPut,
         Self::StatusMerge,
+        Self::StatusStrategic,
+        Self::StatusJson,
         Self::StatusApply,
         Self::Finalize,
         Self::Get,
@@ -94,7 +100,9 @@ impl Verb {
             Self::Merge | Self::Strategic | Self::Json | Self::Apply | Self::ApplyNew => ("", "patch"),
             Self::StatusGet => ("/status", "get"),
             Self::StatusPut => ("/status", "update"),
-            Self::StatusMerge | Self::StatusApply => ("/status", "patch"),
+            Self::StatusMerge | Self::StatusStrategic | Self::StatusJson | Self::StatusApply => {
+                ("/status", "patch")
+            }
             Self::Finalize => ("/finalize", "update"),
             Self::Get => ("", "get"),
             Self::List => ("", "list"),
@@ -129,11 +137,16 @@ impl Row {
 impl Answer {
     pub(super) fn code(&self) -> u16 {
         match self {
-            Self::Object { code, .. } | Self::Refusal { code, .. } => *code,
+            Self::Object { code, .. } | Self::Whole { code, .. } | Self::Refusal { code, .. } => *code,
         }
     }
 
     fn of(text: &str, place: &str) -> Self {
+        if let Some((code, object)) = text.split_once("= ")
+            && let Ok(code) = code.parse()
+        {
+            return Self::Whole { code, object: value(object, place) };
+        }
         let (head, rest) = text.split_once(": ").unwrap_or((text, ""));
         let (code, reason) = head.split_once(' ').unwrap_or((head, ""));
         let code = code.parse().unwrap_or_else(|_| panic!("{place}: {text} is no answer"));
