@@ -1,12 +1,16 @@
-//! `portolan doctor`: supplies the crate `doctor` with what the API server says, and with the removal of what kube-proxy left.
+//! `portolan doctor`: supplies the crate `doctor` with what the API server says, with what takes knowledge of the modes, and with
+//! the removal of what kube-proxy left.
 
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use portolan_doctor::command::FromApi;
-use portolan_doctor::facts::Unread;
+use portolan_doctor::command::{Callbacks, FromApi};
+use portolan_doctor::facts::{Facts, Unread};
+use portolan_doctor::gather;
 use portolan_leftovers::{self as leftovers, Keep, Removed};
+use portolan_node::sysctl::Host;
+use portolan_proxy::doctor::{lacks, objects};
 use portolan_proxy::packets::Configured;
 
 use crate::cluster::ALL_KINDS;
@@ -28,17 +32,33 @@ pub(crate) struct DoctorCommand {
 
 /// Prints the report of this node.
 pub(crate) fn run(options: &DoctorCommand) -> anyhow::Result<ExitCode> {
-    let from_api = from_api(&options.proxy).context("portolan doctor")?;
-    portolan_doctor::run(&options.doctor, &from_api, &remove_leftovers).context("portolan doctor")
+    print(options).context("portolan doctor")
 }
 
-/// Asks the API server, if there are flags of the proxy.
-fn from_api(proxy: &portolan_proxy::ProxyOptions) -> anyhow::Result<FromApi> {
-    if proxy.given().next().is_none() {
-        return Ok(FromApi::default());
-    }
-    let configured = Configured::load(proxy)?;
-    let asked = access::ask(&configured, &ALL_KINDS)?;
+fn print(options: &DoctorCommand) -> anyhow::Result<ExitCode> {
+    let configured = match options.proxy.given().next() {
+        Some(_) => Some(Configured::load(&options.proxy)?),
+        None => None,
+    };
+    let from_api = configured.as_ref().map(from_api).transpose()?.unwrap_or_default();
+    let callbacks = Callbacks {
+        list: &|whose| objects(whose, configured.as_ref()),
+        try_mode: &|mode| lacks(mode).map_err(|error| error.to_string()),
+        remove: &remove_leftovers,
+    };
+    Ok(portolan_doctor::run(&options.doctor, &from_api, callbacks)?)
+}
+
+/// Returns the facts of this node without a trial of the mode.
+pub(crate) fn facts(configured: Option<&Configured>) -> Facts {
+    let mut facts = gather::facts(&Host::default());
+    gather::add_objects(&mut facts, &|whose| objects(whose, configured));
+    facts
+}
+
+/// Asks the API server.
+fn from_api(configured: &Configured) -> anyhow::Result<FromApi> {
+    let asked = access::ask(configured, &ALL_KINDS)?;
     let unread = |reason: &String| Unread { what: "the API server".to_owned(), reason: reason.clone() };
     Ok(FromApi {
         unread: asked.not_known.iter().chain(&asked.faults).map(unread).collect(),

@@ -8,6 +8,8 @@
 )]
 
 mod common;
+#[path = "doctor/leftovers.rs"]
+mod leftovers;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -37,6 +39,9 @@ fn the_exit_status_says_whether_there_are_errors() {
     let report: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(status, 1, "{json}");
     assert_eq!(report["findings"][0]["code"], "forwarding-off");
+    let (status, yaml) = doctor(&node, &["-o", "yaml"]);
+    let from_yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!((status, &from_yaml["findings"][0]["code"]), (1, &"forwarding-off".into()), "{yaml}");
     let (status, text) = doctor(&node, &["--fix", "--dry-run"]);
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("would do: sysctl -w net.ipv4.ip_forward=1"), "{text}");

@@ -6,8 +6,10 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use portolan_node::sysctl::Host;
 
-use crate::facts::{Api, Cluster, Facts, Unread};
+use crate::checks::Mode;
+use crate::facts::{Api, Cluster, Facts, Lack, Unread};
 use crate::fix::{self, RemoveLeftovers};
+use crate::gather::ListObjects;
 use crate::report::Report;
 use crate::{checks, gather};
 
@@ -49,6 +51,21 @@ pub struct FromApi {
     pub unread: Vec<Unread>,
 }
 
+/// Tries whether this node can run a mode, and returns what it lacks, or why it cannot be tried. Nothing changes in the network
+/// namespace of this thread.
+pub type TryMode<'a> = &'a dyn Fn(Mode) -> Result<Vec<Lack>, String>;
+
+/// What the caller does for an examination, because it knows each mode.
+#[derive(Clone, Copy)]
+pub struct Callbacks<'a> {
+    /// Lists the objects of modes.
+    pub list: ListObjects<'a>,
+    /// Tries a mode.
+    pub try_mode: TryMode<'a>,
+    /// Removes what kube-proxy left.
+    pub remove: RemoveLeftovers<'a>,
+}
+
 /// Why a report cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -65,22 +82,19 @@ pub enum Error {
 
 /// Examines the network namespace of this thread, executes the safe mends if requested, and returns the report. After
 /// mends, everything is examined again.
-pub fn examine(
-    options: &DoctorOptions,
-    host: &Host,
-    from_api: &FromApi,
-    remove: RemoveLeftovers<'_>,
-) -> Report {
+pub fn examine(options: &DoctorOptions, host: &Host, from_api: &FromApi, callbacks: Callbacks<'_>) -> Report {
     let look = || {
         let FromApi { cluster, api, unread } = from_api.clone();
         let mut facts = Facts { cluster, api, ..gather::facts(host) };
+        gather::add_objects(&mut facts, callbacks.list);
+        add_trial(&mut facts, callbacks.try_mode);
         facts.unread.extend(unread);
         (checks::findings(&facts), facts.unread)
     };
     let (mut findings, mut unread) = look();
     let mut fixed = Vec::new();
     if options.fix {
-        fixed = fix::execute(host, &findings, remove, options.dry_run);
+        fixed = fix::execute(host, &findings, callbacks.remove, options.dry_run);
         if fixed.iter().any(|fixed| fixed.outcome == fix::FixState::Done) {
             (findings, unread) = look();
         }
@@ -88,13 +102,21 @@ pub fn examine(
     Report { findings, fixed, unread }
 }
 
+/// Tries the mode that runs, or else the nftables mode. Without IPVS, the trial of its mode would make the kernel load it.
+fn add_trial(facts: &mut Facts, try_mode: TryMode<'_>) {
+    let mode = checks::tried_mode(facts);
+    if mode == Mode::Ipvs && !facts.has_ipvs {
+        return;
+    }
+    match try_mode(mode) {
+        Ok(lacks) => facts.lacks = lacks,
+        Err(reason) => facts.unread.push(Unread { what: format!("what the {mode} mode needs"), reason }),
+    }
+}
+
 /// Prints the report of this node, and returns the exit status ([`Report::status`]).
-pub fn run(
-    options: &DoctorOptions,
-    from_api: &FromApi,
-    remove: RemoveLeftovers<'_>,
-) -> Result<ExitCode, Error> {
-    let report = examine(options, &Host::default(), from_api, remove);
+pub fn run(options: &DoctorOptions, from_api: &FromApi, callbacks: Callbacks<'_>) -> Result<ExitCode, Error> {
+    let report = examine(options, &Host::default(), from_api, callbacks);
     io::stdout().write_all(rendered(&report, options.output)?.as_bytes())?;
     Ok(report.status().into())
 }

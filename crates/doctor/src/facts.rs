@@ -1,14 +1,16 @@
-//! The facts about a node and its cluster, as plain values. [`crate::gather`] fills in those of the node, and the command
-//! fills in those that only the API server knows.
+//! The facts about a node and its cluster, as plain values. [`crate::gather`] fills in those of the node. The command fills in
+//! those that only the API server knows, and those of modes.
 
 mod cluster;
 mod link;
+mod object;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 pub use cluster::{Api, Cluster, Denied, ServiceFacts};
 pub use link::{Link, Role};
+pub use object::{Lack, Object, Part};
 
 use crate::rules::Ruleset;
 
@@ -31,6 +33,10 @@ pub struct Facts {
     pub proxies: Proxies,
     /// Firewall rules of all programs.
     pub rules: Ruleset,
+    /// Objects of modes: of all, or of those of Portolan if kube-proxy runs alone ([`crate::gather::add_objects`]).
+    pub objects: Vec<Object>,
+    /// What the mode that runs lacks on this node, as its trial found.
+    pub lacks: Vec<Lack>,
     /// The cluster, as the API server describes it; `None` if it was not asked.
     pub cluster: Option<Cluster>,
     /// What the requests to the API server showed; `None` if it was not asked.
@@ -117,7 +123,7 @@ pub struct Process {
     pub pid: u32,
     /// Which program it is.
     pub program: Program,
-    /// The value of `--proxy-mode`, if it has one.
+    /// The value of `--proxy-mode`, if it has one and no configuration file replaces it.
     pub mode: Option<String>,
 }
 

@@ -61,6 +61,9 @@ codes! {
     KernelTooOld: "kernel-too-old",
         breaks "The nftables mode cannot run: no Service is programmed.",
         mend "boot Linux 5.13 or newer, or choose `mode: iptables`";
+    ModeCannotRun: "mode-cannot-run",
+        breaks "The proxy does not start in this mode, or serves one family only: the kernel or a program lacks something.",
+        mend "load the modules or install the programs that the mode needs, or choose another `mode`";
     IpvsMissing: "ipvs-missing",
         breaks "The IPVS mode cannot run: the iptables mode runs instead.",
         mend "`modprobe ip_vs && modprobe ip_vs_rr`, or choose `mode: nftables`";
@@ -132,10 +135,19 @@ codes! {
         mend "remove one of them from this node";
     LeftoversOfKubeProxy: "leftovers-of-kube-proxy",
         breaks "Rules that are not updated may send connections to endpoints that are gone.",
-        mend "`portolan doctor --fix`, or `kube-proxy --cleanup`";
+        mend "`portolan doctor --fix`, or restart Portolan; beside a running kube-proxy: `kube-proxy --cleanup`, then start it again";
     LeftoversOfPortolan: "leftovers-of-portolan",
         breaks "Rules that are not updated may send connections to endpoints that are gone.",
         mend "`portolan-proxy cleanup --only-ours`";
+    LeftoversOfAnotherMode: "leftovers-of-another-mode",
+        breaks "Rules that are not updated may send connections to endpoints that are gone.",
+        mend "restart Portolan: `systemctl restart portolan-proxy`, or delete its pod";
+    LeftoversOfIpvs: "leftovers-of-ipvs",
+        breaks "Addresses of removed Services stay addresses of this node, and virtual servers may send connections to endpoints that are gone.",
+        mend "restart Portolan: `systemctl restart portolan-proxy`, or delete its pod";
+    LeftoversOfRouting: "leftovers-of-routing",
+        breaks "Packets with the mark of the userspace mode are delivered to this node. Programs that use the same mark lose packets.",
+        mend "restart Portolan: `systemctl restart portolan-proxy`, or delete its pod";
     NoProxy: "no-proxy",
         breaks "Services keep their last state: connections go to endpoints that may be gone.",
         mend "start a proxy, or `portolan-proxy cleanup`";

@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 use portolan_node::sysctl::Host;
 
-use crate::facts::{AffinityLists, Facts, Unread};
+use crate::facts::{AffinityLists, Facts, Object, Program, Unread};
 use crate::rules::Ruleset;
 
 /// Returns the facts of this node. Blocks while the programs of the older iptables run.
@@ -35,6 +35,37 @@ pub fn facts(host: &Host) -> Facts {
     facts.rules = rules;
     facts.unread.extend(unread);
     facts
+}
+
+/// Whose objects a list has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of all modes, Portolan's and kube-proxy's.
+    All,
+    /// Those of Portolan that a running kube-proxy does not use.
+    Portolans,
+}
+
+/// Objects of modes in the network namespace of this thread.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// The objects.
+    pub objects: Vec<Object>,
+    /// What could not be read.
+    pub unread: Vec<Unread>,
+}
+
+/// Lists objects of modes in the network namespace of this thread, and changes nothing. The caller supplies it, because it
+/// knows the objects of each mode.
+pub type ListObjects<'a> = &'a dyn Fn(Whose) -> Listed;
+
+/// Adds the objects of modes. Beside a kube-proxy that runs alone, these are the objects that it does not use.
+pub fn add_objects(facts: &mut Facts, list: ListObjects<'_>) {
+    let runs = |program| facts.proxies.processes.iter().any(|process| process.program == program);
+    let is_kube_proxy_alone = runs(Program::KubeProxy) && !runs(Program::Portolan);
+    let Listed { objects, unread } = list(if is_kube_proxy_alone { Whose::Portolans } else { Whose::All });
+    facts.objects = objects;
+    facts.unread.extend(unread);
 }
 
 /// Returns the lists of clients with session affinity in the iptables mode. Without the module of these lists there are none.

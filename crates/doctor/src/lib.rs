@@ -6,8 +6,8 @@
 //!
 //! I/O is at the edge: [`gather`] reads the facts of this node (netlink, `/proc`, and the programs of the older iptables),
 //! [`fix`] executes the mends that are safe, and [`command`] is the command line. What only the API server knows
-//! ([`facts::Cluster`], [`facts::Api`]) is filled in by the caller, and so is the removal of leftovers
-//! ([`fix::RemoveLeftovers`]).
+//! ([`facts::Cluster`], [`facts::Api`]) is filled in by the caller. So is what takes knowledge of the modes
+//! ([`command::Callbacks`]): the list of their objects, the trial of a mode, and the removal of leftovers.
 //!
 //! The crate must not know how Portolan programs its rules, and never writes to the kernel without `--fix`.
 

@@ -1,7 +1,8 @@
 //! What kube-proxy, and our own IPVS mode, left in the kernel: finds it, and removes it when it is no longer needed.
 //!
 //! [`find`] and [`find_own`] list what [`remove`] and [`remove_own`] remove. They make the same choices and change
-//! nothing. A clean-up lists before, to say what it removes, and after, to prove that nothing is left.
+//! nothing. A clean-up lists before, to say what it removes, and after, to prove that nothing is left. [`find_ipvs`] is for
+//! the doctor.
 //!
 //! The module looks in these places:
 //!
@@ -257,9 +258,19 @@ pub fn find(keep: &Keep) -> (Found, Vec<Error>) {
     if keep.ipvs {
         return (found, errors);
     }
-    for objects in [ipvs::find(&keep.exclude), sets::find()] {
+    let (objects, more) = find_ipvs(&keep.exclude);
+    found.objects.extend(objects);
+    errors.extend(more);
+    (found, errors)
+}
+
+/// Lists what [`remove`] would remove of the IPVS mode, besides chains: virtual servers, the device with its addresses, and
+/// ipsets. `exclude` is that of [`Keep`]. Changes nothing. Goes on after an error.
+pub fn find_ipvs(exclude: &[IpNet]) -> (Vec<Object>, Vec<Error>) {
+    let (mut found, mut errors) = (Vec::new(), Vec::new());
+    for objects in [ipvs::find(exclude), sets::find()] {
         match objects {
-            Ok(objects) => found.objects.extend(objects),
+            Ok(objects) => found.extend(objects),
             Err(error) => errors.push(error),
         }
     }

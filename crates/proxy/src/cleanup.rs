@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use portolan_engine::{Dataplane, Removal, Table, Takeover};
-use portolan_leftovers::{Error, Keep, Removed};
+use portolan_leftovers::{Error, Keep, Object, Removed};
 use portolan_model::Family;
 use portolan_nftables::Nftables;
 use portolan_node::config::{self, Configuration, Logging};
@@ -132,6 +132,12 @@ fn clean(scope: Scope<'_>) -> anyhow::Result<Report> {
     }
     errors.extend(memory.forget(scope, &settings));
     Ok(Report::done(before, Survey::after(scope), settings, errors))
+}
+
+/// Lists this program's tables, and the policy routing of its userspace mode, with what could not be read. Changes nothing.
+pub(super) fn find_own() -> (Vec<Object>, Vec<String>) {
+    let Survey { found, errors } = Survey::of_own();
+    (found.objects, errors)
 }
 
 /// Fails with `only_ours` if this program's rules are the only ones that lead to Services.

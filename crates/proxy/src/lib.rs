@@ -15,7 +15,8 @@
 //! 5. While the proxy runs, `reload` follows the configuration file, and `agent` follows the Node object and the
 //!    node's addresses.
 //! 6. `control` answers questions about all of this, on the control socket and below `/debug/portolan/` on the metrics
-//!    port. The subcommands `status` and `explain` ask them (`asking`, `packets`).
+//!    port. The subcommands `status` and `explain` ask them (`asking`, `packets`). `doctor` is for `portolan doctor`, which
+//!    needs no agent.
 //! 7. SIGTERM or SIGINT ends the process. The rules stay in the kernel. In the userspace mode, a kernel mode takes
 //!    over first, and the relay's connections have some time to end (`agent::relays`).
 
@@ -26,6 +27,7 @@ mod checks;
 mod cleanup;
 mod command_line;
 mod control;
+pub mod doctor;
 mod events;
 mod explain;
 mod file;

@@ -1,11 +1,11 @@
-//! The version of the kernel, forwarding, and ports that the node uses itself.
+//! What the kernel has for the mode, forwarding, and ports that the node uses itself.
 
 use std::ops::RangeInclusive;
 
 use portolan_model::Family;
 
-use super::proxies::{Mode, mode};
-use crate::facts::{Facts, KernelVersion};
+use super::proxies::{Mode, mode, tried_mode};
+use crate::facts::{Facts, KernelVersion, Lack};
 use crate::finding::{Code, Finding, Severity};
 
 /// The oldest kernel for the nftables mode: catch-all elements of sets.
@@ -20,6 +20,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(version(facts));
     findings.extend(ipvs(facts));
+    findings.extend(trial(facts));
     findings.extend(forwarding(facts, Family::Ipv4));
     findings.extend(forwarding(facts, Family::Ipv6));
     findings.extend(reserved(facts));
@@ -44,6 +45,36 @@ fn ipvs(facts: &Facts) -> Option<Finding> {
         let title = "the kernel has no IPVS, which the IPVS mode needs";
         Finding::new(Code::IpvsMissing, Severity::Error, title, "modprobe ip_vs && modprobe ip_vs_rr")
     })
+}
+
+/// Says what the trial of the mode found, unless the findings about the version and about IPVS say it.
+fn trial(facts: &Facts) -> Vec<Finding> {
+    if version(facts).is_some_and(|finding| finding.severity == Severity::Error) || ipvs(facts).is_some() {
+        return Vec::new();
+    }
+    let mode_that_runs = mode(facts);
+    let mode = tried_mode(facts);
+    let mend = match mode {
+        Mode::Nftables => {
+            "modprobe -a nf_tables nft_chain_nat nft_ct nft_fib_ipv4 nft_fib_ipv6 nft_masq nft_nat nft_numgen \
+             nft_reject_ipv4 nft_reject_ipv6, or boot a kernel that has them"
+        }
+        Mode::Iptables => {
+            "install iptables, let the node load its modules, or set `mode: nftables` in the configuration"
+        }
+        Mode::Ipvs => "install what is missing, or set `mode: nftables` in the configuration",
+        Mode::Userspace => {
+            "modprobe -a nft_tproxy nft_socket; or install iptables, so that packets can be redirected"
+        }
+    };
+    let found = |lack: &Lack| {
+        // Without a proxy, another mode may be chosen.
+        let is_error = lack.is_fatal && mode_that_runs.is_some();
+        let severity = if is_error { Severity::Error } else { Severity::Warning };
+        let title = format!("the {mode} mode cannot run here: {}", lack.reason);
+        Finding::new(Code::ModeCannotRun, severity, title, mend)
+    };
+    facts.lacks.iter().map(found).collect()
 }
 
 fn forwarding(facts: &Facts, family: Family) -> Option<Finding> {
@@ -123,6 +154,36 @@ mod tests {
         assert_eq!(codes(&findings(&facts(false, "ipvs"))), [(Code::IpvsMissing, Severity::Error)]);
         assert_eq!(findings(&facts(true, "ipvs")), []);
         assert_eq!(findings(&facts(false, "nftables")), []);
+    }
+
+    #[test]
+    fn what_the_trial_of_the_mode_found() {
+        let lack = |is_fatal| Lack { reason: "IPv4: no numgen".to_owned(), is_fatal };
+        let facts = |mode, is_fatal| Facts {
+            lacks: vec![lack(is_fatal)],
+            proxies: running(mode),
+            has_ipvs: true,
+            ..Facts::default()
+        };
+        for (mode, mend) in [
+            ("nftables", "modprobe -a nf_tables "),
+            ("iptables", "install iptables, "),
+            ("ipvs", "install what is missing"),
+            ("userspace", "modprobe -a nft_tproxy "),
+        ] {
+            let found = findings(&facts(mode, true));
+            assert_eq!(codes(&found), [(Code::ModeCannotRun, Severity::Error)]);
+            assert_eq!(found[0].title, format!("the {mode} mode cannot run here: IPv4: no numgen"));
+            assert!(found[0].mend.starts_with(mend), "{}", found[0].mend);
+            let of_one_family = findings(&facts(mode, false));
+            assert_eq!(codes(&of_one_family), [(Code::ModeCannotRun, Severity::Warning)]);
+        }
+        let without_proxy = Facts { proxies: Proxies::default(), ..facts("nftables", true) };
+        assert_eq!(codes(&findings(&without_proxy)), [(Code::ModeCannotRun, Severity::Warning)]);
+        let old = Facts { kernel: Some(KernelVersion(5, 12)), ..facts("nftables", true) };
+        assert_eq!(codes(&findings(&old)), [(Code::KernelTooOld, Severity::Error)]);
+        let without_ipvs = Facts { has_ipvs: false, ..facts("ipvs", true) };
+        assert_eq!(codes(&findings(&without_ipvs)), [(Code::IpvsMissing, Severity::Error)]);
     }
 
     #[test]

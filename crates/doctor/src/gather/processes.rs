@@ -56,7 +56,8 @@ fn proxy(pid: u32, folder: &Path) -> Option<Process> {
 /// Returns which proxy it is. Portolan may be called by the name kube-proxy; then the name of its file differs.
 fn program(arguments: &[String], file: &str) -> Option<Program> {
     let (called, rest) = arguments.split_first()?;
-    let ends = ["cleanup", "explain", "status", "--cleanup", "--init-only", "--version", "--help"];
+    let ends =
+        ["cleanup", "explain", "status", "--cleanup", "--dry-run", "--init-only", "--version", "--help"];
     if rest.iter().any(|argument| ends.contains(&argument.as_str())) {
         return None;
     }
@@ -69,22 +70,27 @@ fn program(arguments: &[String], file: &str) -> Option<Program> {
         }
         KUBE_PROXY => Some(Program::KubeProxy),
         PORTOLAN if rest.iter().any(|argument| argument == "proxy") => Some(Program::Portolan),
+        // The API server and the node agent in one process.
+        PORTOLAN if rest.first().is_some_and(|first| first == "up") => Some(Program::Portolan),
         _ => None,
     }
 }
 
-/// Returns the value of `--proxy-mode`, which may follow as an argument of its own.
+/// Returns the value of `--proxy-mode`, which may follow as an argument of its own. `None` with a configuration file, which
+/// replaces the flag.
 fn mode(arguments: &[String]) -> Option<String> {
-    let mut arguments = arguments.iter();
-    while let Some(argument) = arguments.next() {
-        if let Some(value) = argument.strip_prefix("--proxy-mode") {
-            return value
-                .strip_prefix('=')
-                .or_else(|| arguments.next().map(String::as_str))
-                .map(str::to_owned);
+    let (mut mode, mut rest) = (None, arguments.iter());
+    while let Some(argument) = rest.next() {
+        if argument == "--config" || argument.starts_with("--config=") {
+            return None;
+        }
+        if argument == "--proxy-mode" {
+            mode = rest.next().cloned();
+        } else if let Some(value) = argument.strip_prefix("--proxy-mode=") {
+            mode = Some(value.to_owned());
         }
     }
-    None
+    mode.filter(|mode| !mode.is_empty())
 }
 
 #[cfg(test)]
@@ -108,6 +114,9 @@ mod tests {
         assert_eq!(of("portolan-proxy status -o json", "portolan-proxy"), None);
         assert_eq!(of("portolan-proxy explain node 10.96.0.1:443", "portolan-proxy"), None);
         assert_eq!(of("portolan proxy --cleanup", "portolan"), None);
+        assert_eq!(of("portolan up web=80:10.0.0.1:8080", "portolan"), Some(Program::Portolan));
+        assert_eq!(of("portolan up --dry-run", "portolan"), None);
+        assert_eq!(of("portolan demo up", "portolan"), None);
         assert_eq!(of("portolan serve", "portolan"), None);
         assert_eq!(of("portolan doctor", "portolan"), None);
         assert_eq!(of("vim kube-proxy", "vim"), None);
@@ -120,6 +129,14 @@ mod tests {
         assert_eq!(mode(&words("kube-proxy --proxy-mode nftables --v=2")).as_deref(), Some("nftables"));
         assert_eq!(mode(&words("kube-proxy --proxy-mode")), None);
         assert_eq!(mode(&words("kube-proxy --v=2")), None);
+        assert_eq!(mode(&words("kube-proxy --proxy-mode=")), None);
+        let twice = "kube-proxy --proxy-mode=ipvs --proxy-mode=iptables";
+        assert_eq!(mode(&words(twice)).as_deref(), Some("iptables"));
+        let after = "kube-proxy --config-sync-period=1m --proxy-mode=ipvs";
+        assert_eq!(mode(&words(after)).as_deref(), Some("ipvs"));
+        for file in ["--config=x --proxy-mode=nftables", "--proxy-mode=nftables --config x"] {
+            assert_eq!(mode(&words(file)), None, "the file replaces the flag");
+        }
     }
 
     #[test]

@@ -1,55 +1,9 @@
 //! Two proxies, and what they left.
 
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
-
 use portolan_doctor::fix::FixState;
 use portolan_doctor::{Code, Severity};
-use portolan_testkit::Namespace;
 
-use super::support::{codes, fix, look, nft, node, shell};
-
-/// A process with the name and arguments of a proxy. It waits for the end of its input.
-struct Proxy {
-    process: Child,
-    _folder: tempfile::TempDir,
-}
-
-impl Proxy {
-    fn start(node: &Namespace, name: &str) -> Self {
-        let folder = tempfile::tempdir().expect("a scratch folder");
-        let program: PathBuf = folder.path().join(name);
-        std::fs::copy("/bin/sh", &program).expect("a copy of the shell");
-        let mut command = node.command(&program);
-        let process =
-            command.args(["-c", "read end", "proxy", "--proxy-mode=nftables"]).stdin(Stdio::piped()).spawn();
-        Self { process: process.expect("a process"), _folder: folder }
-    }
-
-    fn end(mut self) {
-        drop(self.process.stdin.take());
-        self.process.wait().expect("the end of a process");
-    }
-}
-
-fn own_table(node: &Namespace) {
-    nft(node, "table ip portolan { chain services { }; }");
-}
-
-fn upstream_table(node: &Namespace) {
-    nft(node, "table ip kube-proxy { chain services { }; }");
-}
-
-fn upstream_chains(node: &Namespace) {
-    shell(
-        node,
-        "iptables-nft -t nat -N KUBE-SERVICES
-         iptables-nft -t nat -N KUBE-MARK-MASQ
-         iptables-nft -t nat -N KUBE-SVC-XRY76EGRC3BSCIIJ
-         iptables-nft -t nat -A KUBE-SERVICES -d 10.96.0.10/32 -p tcp --dport 80 -j KUBE-SVC-XRY76EGRC3BSCIIJ
-         iptables-nft -t nat -A PREROUTING -j KUBE-SERVICES",
-    );
-}
+use super::support::{Proxy, codes, fix, look, node, own_table, shell, upstream_chains, upstream_table};
 
 #[test]
 fn two_proxies_run() {
@@ -61,7 +15,7 @@ fn two_proxies_run() {
     upstream_chains(&node);
     let report = look(&node);
     assert_eq!(codes(&report), [(Code::TwoProxies, Severity::Error)]);
-    assert!(report.findings[0].title.contains(&own.process.id().to_string()), "{}", report.findings[0].title);
+    assert!(report.findings[0].title.contains(&own.id().to_string()), "{}", report.findings[0].title);
     upstream.end();
     let left = look(&node);
     assert_eq!(codes(&left), [(Code::LeftoversOfKubeProxy, Severity::Warning)], "{:#?}", left.findings);

@@ -1,6 +1,11 @@
 //! A node in a namespace, and its examination.
 
-use portolan_doctor::command::{DoctorOptions, FromApi, examine};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use portolan_doctor::command::{Callbacks, DoctorOptions, FromApi, examine};
+use portolan_doctor::facts::{Object, Part};
+use portolan_doctor::gather::{Listed, Whose};
 use portolan_doctor::report::Report;
 use portolan_doctor::{Code, Finding, Severity};
 use portolan_leftovers::{self as leftovers, Keep};
@@ -58,16 +63,89 @@ pub(crate) fn fix(node: &Namespace) -> Report {
 }
 
 pub(crate) fn with(node: &Namespace, options: &DoctorOptions) -> Report {
+    on(node, &Host::default(), options)
+}
+
+/// Examines a node whose files are those of a host.
+pub(crate) fn on(node: &Namespace, host: &Host, options: &DoctorOptions) -> Report {
     let remove = || {
         // KUBE-FIREWALL is kubelet's, too.
         let (removed, errors) = leftovers::remove(&Keep { firewall: true, ipvs: true, ..Keep::default() });
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
         if errors.is_empty() { Ok(format!("{removed:?}")) } else { Err(errors.join("; ")) }
     };
-    let examine = || examine(options, &Host::default(), &FromApi::default(), &remove);
+    let examine = || {
+        let callbacks = Callbacks { list: &list, try_mode: &|_| Ok(Vec::new()), remove: &remove };
+        examine(options, host, &FromApi::default(), callbacks)
+    };
     let report = node.run(examine).expect("the namespace");
     assert!(report.unread.is_empty(), "{:?}", report.unread);
     report
+}
+
+/// Lists what only the IPVS mode has. The tests of crate cli list tables and policy routing, too.
+fn list(whose: Whose) -> Listed {
+    let (objects, errors) = match whose {
+        Whose::All => leftovers::find_ipvs(&[]),
+        Whose::Portolans => {
+            let (found, errors) = leftovers::find_own(&[]);
+            (found.objects, errors)
+        }
+    };
+    assert!(errors.is_empty(), "{errors:?}");
+    let object =
+        |object: leftovers::Object| Object { part: Part::Ipvs, kind: object.kind.name(), name: object.name };
+    Listed { objects: objects.into_iter().map(object).collect(), unread: Vec::new() }
+}
+
+/// A process with the name and arguments of a proxy. It waits for the end of its input.
+pub(crate) struct Proxy {
+    process: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Proxy {
+    /// Starts it in the nftables mode.
+    pub(crate) fn start(node: &Namespace, name: &str) -> Self {
+        Self::with(node, name, &["--proxy-mode=nftables"])
+    }
+
+    pub(crate) fn with(node: &Namespace, name: &str, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let program: PathBuf = folder.path().join(name);
+        std::fs::copy("/bin/sh", &program).expect("a copy of the shell");
+        let mut command = node.command(&program);
+        command.args(["-c", "read end", "proxy"]).args(arguments).stdin(Stdio::piped());
+        Self { process: command.spawn().expect("a process"), _folder: folder }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn end(mut self) {
+        drop(self.process.stdin.take());
+        self.process.wait().expect("the end of a process");
+    }
+}
+
+pub(crate) fn own_table(node: &Namespace) {
+    nft(node, "table ip portolan { chain services { }; }");
+}
+
+pub(crate) fn upstream_table(node: &Namespace) {
+    nft(node, "table ip kube-proxy { chain services { }; }");
+}
+
+pub(crate) fn upstream_chains(node: &Namespace) {
+    shell(
+        node,
+        "iptables-nft -t nat -N KUBE-SERVICES
+         iptables-nft -t nat -N KUBE-MARK-MASQ
+         iptables-nft -t nat -N KUBE-SVC-XRY76EGRC3BSCIIJ
+         iptables-nft -t nat -A KUBE-SERVICES -d 10.96.0.10/32 -p tcp --dport 80 -j KUBE-SVC-XRY76EGRC3BSCIIJ
+         iptables-nft -t nat -A PREROUTING -j KUBE-SERVICES",
+    );
 }
 
 /// Returns codes and severities.

@@ -32,11 +32,17 @@ impl Survey {
         Self::of(scope, settings::are_loopback_addresses_routed())
     }
 
-    fn of(scope: Scope<'_>, firewall: bool) -> Self {
+    /// Returns what there is of this program's tables, and of the policy routing of its userspace mode.
+    pub(super) fn of_own() -> Self {
         let mut survey = Self::default();
         for family in Family::BOTH {
             survey.add_own(family);
         }
+        survey
+    }
+
+    fn of(scope: Scope<'_>, firewall: bool) -> Self {
+        let mut survey = Self::of_own();
         let (found, errors) = if scope.only_ours {
             portolan_leftovers::find_own(&scope.configuration.ipvs.exclude_cidrs)
         } else {
