@@ -99,11 +99,21 @@ impl Cluster {
     /// Sends each packet, and as many more as are needed to see every member of every small set of backends. Returns
     /// descriptions of the results that differ from the oracle's.
     pub fn faults(&mut self, attempts: &[Attempt]) -> Vec<String> {
+        self.faults_and(attempts, |_, _| None)
+    }
+
+    /// Like [`Self::faults`], with a description of each packet by the caller, where it returns one.
+    pub fn faults_and(
+        &mut self,
+        attempts: &[Attempt],
+        describe: impl Fn(&Self, &ProbedAttempt) -> Option<String>,
+    ) -> Vec<String> {
         let mut outcomes = self.attempt(attempts);
         let more = missing(&outcomes);
         outcomes.extend(self.attempt(&more));
         self.repeat_clashes(&mut outcomes);
         let mut faults: Vec<_> = outcomes.iter().filter_map(|outcome| self.fault(outcome)).collect();
+        faults.extend(outcomes.iter().filter_map(|outcome| describe(self, outcome)));
         faults.extend(self.misattributed(&outcomes));
         faults.extend(unseen(&outcomes));
         faults.extend(unfaithful(&outcomes, self.differences(Family::Ipv4).affinity_per_frontend));

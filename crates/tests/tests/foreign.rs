@@ -7,20 +7,19 @@
     reason = "a test program: its helpers fail the test, too"
 )]
 
+mod explained;
+
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_doctor::gather;
-use portolan_explain::{Facts, FamilyView, NodeView, Outcome, Question, Sender as Client, Target, answer};
+use portolan_explain::{Outcome, Sender as Client};
 use portolan_firewall::Ruleset;
-use portolan_model::catalog::PerFamily;
 use portolan_model::object::Kind;
 use portolan_model::world::Edit;
 use portolan_model::{Family, Protocol};
 use portolan_node::sysctl::Host;
 use portolan_testkit::{Namespace, Probe, ProbeResult, probe_many};
-use portolan_tests::{
-    At, Cluster, Mode, NODE_NAME, Sender, SenderLocation, TARGET_PORTS, in_every_mode, service,
-};
+use portolan_tests::{At, Cluster, Mode, Sender, SenderLocation, TARGET_PORTS, in_every_mode, service};
 use serde_json::json;
 
 in_every_mode!(a_packet_is_dropped_if_the_explanation_says_so);
@@ -171,40 +170,12 @@ fn probes<'a>(
         }
         let from = if sender.place == SenderLocation::Node { Client::Node } else { Client::Address(source) };
         for protocol in [Protocol::Tcp, Protocol::Udp] {
-            let outcome = explain(cluster, rules, from.clone(), destination, protocol);
+            let outcome =
+                explained::explain(cluster, Some(rules), from.clone(), None, (destination, protocol)).outcome;
             let probe = Probe::new(protocol, destination).from(source);
             let probe = if outcome == Outcome::Dropped { probe.expecting_silence() } else { probe };
             sent.push(Sent { sender, probe, outcome });
         }
     }
     sent
-}
-
-fn explain(
-    cluster: &Cluster,
-    rules: &Ruleset,
-    from: Client,
-    destination: SocketAddr,
-    protocol: Protocol,
-) -> Outcome {
-    let view = |family| {
-        let settings = cluster.settings(family).clone();
-        Some(FamilyView {
-            mode: cluster.mode().name().to_owned(),
-            settings,
-            differences: cluster.differences(family),
-        })
-    };
-    let node = NodeView {
-        name: NODE_NAME.to_owned(),
-        mode: cluster.mode().name().to_owned(),
-        addresses: cluster.world().node().all_addresses(),
-        pod_cidrs: Vec::new(),
-        families: PerFamily { ipv4: view(Family::Ipv4), ipv6: view(Family::Ipv6) },
-    };
-    let family = Family::of(destination.ip());
-    let node_source = Some(cluster.world().node().addresses().of(family));
-    let facts = Facts { rules: Some(rules), node_source, ..Facts::new(&node, cluster.catalog()) };
-    let question = Question::new(from, Target::Socket { socket: destination, protocol });
-    answer(&question, &facts).unwrap().outcome
 }

@@ -1,4 +1,4 @@
-//! Random worlds and random edits: the kernel treats every packet as the oracle does.
+//! Random worlds and random edits: the kernel treats every packet as the oracle does, and `portolan explain` says so.
 //!
 //! `PORTOLAN_SEED` sets the seed of the first world (each failure prints its own), `PORTOLAN_ROUNDS` the number of
 //! worlds in each mode.
@@ -8,6 +8,8 @@
     clippy::panic,
     reason = "a test program: its helpers fail the test, too"
 )]
+
+mod explained;
 
 use std::collections::BTreeSet;
 use std::env;
@@ -177,7 +179,7 @@ impl<'a> Round<'a> {
             attempts.extend(targets.iter().filter_map(to));
         }
         attempts.extend((0..STRAYS).map(|_| self.stray()));
-        let mut faults = self.cluster.faults(&attempts);
+        let mut faults = self.cluster.faults_and(&attempts, explained::disagreement);
         faults.extend(self.cluster.read_back());
         if !faults.is_empty() {
             let history = self.history.join("\n");
