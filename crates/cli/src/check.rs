@@ -11,12 +11,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use portolan_doctor::facts::{Facts, Program};
-use portolan_doctor::{Code, Finding, Severity, checks, gather};
+use portolan_doctor::{Code, Finding, Severity, checks};
 use portolan_model::object::Kind;
-use portolan_node::sysctl::Host;
+use portolan_proxy::packets::Configured;
 use portolan_proxy::preflight::{self, CheckResult, Item, Part};
 
 use crate::cluster::access::{self, Found};
+use crate::doctor;
 use crate::output::{self, Output};
 use report::Report;
 
@@ -57,17 +58,17 @@ pub(crate) fn run(options: &CheckOptions) -> anyhow::Result<ExitCode> {
         preflight.with_node(&found.catalog);
     }
     let mut items = preflight.items;
-    items.extend(surroundings(found.as_ref()));
+    items.extend(surroundings(preflight.configured.as_ref(), found.as_ref()));
     let report = Report::new(items);
     output::print(&report, options.output, || report.text())?;
     Ok(if report.outcome == CheckResult::Failure { ExitCode::from(FAILURE) } else { ExitCode::SUCCESS })
 }
 
 /// Returns what else on this node affects Services.
-fn surroundings(found: Option<&Found>) -> Vec<Item> {
+fn surroundings(configured: Option<&Configured>, found: Option<&Found>) -> Vec<Item> {
     // The checks of a start report a missing pod CIDR.
     let cluster = found.map(|found| found.facts(false));
-    let facts = Facts { cluster, ..gather::facts(&Host::default()) };
+    let facts = Facts { cluster, ..doctor::facts(configured) };
     let mut items: Vec<Item> = facts.proxies.processes.iter().map(other_proxy).collect();
     items.extend(checks::findings(&facts).iter().filter_map(of_finding));
     items.extend(facts.unread.iter().map(|unread| {
@@ -99,9 +100,16 @@ fn of_finding(finding: &Finding) -> Option<Item> {
     let outcome = match (code, severity) {
         (Code::ForwardingOff, _) => return None,
         // A start takes them over, or removes them.
-        (Code::NoProxy | Code::LeftoversOfKubeProxy | Code::LeftoversOfPortolan, _) | (_, Severity::Note) => {
-            CheckResult::Ok
-        }
+        (
+            Code::NoProxy
+            | Code::LeftoversOfKubeProxy
+            | Code::LeftoversOfPortolan
+            | Code::LeftoversOfAnotherMode
+            | Code::LeftoversOfIpvs
+            | Code::LeftoversOfRouting,
+            _,
+        )
+        | (_, Severity::Note) => CheckResult::Ok,
         (_, Severity::Warning) => CheckResult::Warning,
         (_, Severity::Error) => CheckResult::Failure,
     };

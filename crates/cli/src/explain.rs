@@ -20,6 +20,7 @@ use portolan_model::observed::Observed;
 use portolan_proxy::packets::{self, Asked, Configured, Kernel, NoAnswer, Output, print};
 
 use self::origin::{Origin, WAYS};
+use self::recorded::Replay;
 use crate::objects::{Objects, host_name};
 
 /// The flags that matter if the running proxy answers: they say where it listens.
@@ -50,7 +51,7 @@ pub(crate) struct ExplainOptions {
     #[arg(long, value_name = "NAME", conflicts_with = "manifests")]
     context: Option<String>,
     /// With objects, also read from the kernel of this node: its addresses, what is programmed for Services in any mode, by
-    /// Portolan or kube-proxy's iptables and IPVS modes, firewall rules, and connections. Needs root.
+    /// Portolan or kube-proxy, firewall rules, and connections. Needs root.
     #[arg(long)]
     kernel: bool,
     #[command(flatten)]
@@ -83,8 +84,10 @@ pub(crate) fn run(options: &ExplainOptions) -> anyhow::Result<ExitCode> {
     let mut warnings = Warnings::default();
     let mut report = match &options.snapshot {
         Some(file) => {
-            let (objects, world) = recorded::world(file, &options.proxy, &mut warnings)?;
-            world.answer(options, &objects, &mut warnings)?
+            let Replay { objects, world, notes } = recorded::replay(file, &options.proxy, &mut warnings)?;
+            let mut report = world.answer(options, &objects, &mut warnings)?;
+            report.notes.extend(notes);
+            report
         }
         None => ask(options, &mut warnings)?,
     };

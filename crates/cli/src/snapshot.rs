@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
+use portolan_doctor::checks;
 use portolan_doctor::report::Report;
-use portolan_doctor::{checks, gather};
 use portolan_explain::printable;
 use portolan_model::observed::Observed;
 use portolan_node::config::CONTROL_SOCKET;
-use portolan_node::sysctl::Host;
 use portolan_proxy::packets::programmed_by_agent;
 use portolan_snapshot::programmed::Programmed;
 use portolan_snapshot::{Kernel, Snapshot, Unread, create, text};
@@ -113,7 +112,7 @@ fn add_kernel(snapshot: &mut Snapshot) -> anyhow::Result<()> {
     snapshot.programmed = programmed.iter().map(of_mode).collect();
     let fault = |reason: String| Unread { what: "what is programmed".to_owned(), reason };
     snapshot.unread.extend(faults.into_iter().map(fault));
-    let facts = gather::facts(&Host::default());
+    let facts = crate::doctor::facts(None);
     if let Some(counters) = facts.conntrack {
         let counters = [
             ("invalid", counters.invalid),

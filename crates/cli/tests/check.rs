@@ -12,8 +12,8 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{BINARY, Cluster, NODE};
-use portolan_testkit::Namespace;
+use common::{BINARY, Cluster, NODE, PATIENCE};
+use portolan_testkit::{Namespace, PortolanProcess};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -29,14 +29,18 @@ fn kube_proxy_save() -> String {
     })
 }
 
-/// Runs the program in a namespace. Returns its exit status and report.
-fn check(node: &Namespace, arguments: &[&str]) -> (i32, Value) {
-    let run = || Command::new(BINARY).args(["check", "-o", "json"]).args(arguments).output().unwrap();
+/// Runs the program in a namespace. Returns its exit status, standard output and standard error.
+fn run(node: &Namespace, arguments: &[&str]) -> (i32, String, String) {
+    let run = || Command::new(BINARY).args(arguments).output().unwrap();
     let output = node.run(run).unwrap();
-    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
-        panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
-    });
-    (output.status.code().unwrap(), report)
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// Runs the check in a namespace. Returns its exit status and report.
+fn check(node: &Namespace, arguments: &[&str]) -> (i32, Value) {
+    let (status, report, errors) = run(node, &[&["check", "-o", "json"], arguments].concat());
+    (status, serde_json::from_str(&report).unwrap_or_else(|error| panic!("{error}: {errors}")))
 }
 
 /// Returns the items of a part with an outcome.
@@ -107,6 +111,27 @@ fn every_error_of_a_configuration_is_in_the_report() {
     for field in ["mode (line 3", "oomScoreAdj (line 4", "clusterCIDRs (line 5"] {
         assert!(failures.iter().any(|text| text.starts_with(field)), "{field}: {report:#}");
     }
+    let (status, yaml, _) = run(&node, &["check", "-o", "yaml", "--config", file.to_str().unwrap()]);
+    let from_yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!((status, items(&from_yaml, "configuration", "failure")), (1, failures), "{yaml}");
+}
+
+#[test]
+fn a_control_socket_that_cannot_be_opened_is_a_warning() {
+    let node = Namespace::new("check").unwrap();
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "precious").unwrap();
+    let found = |path: &str| {
+        let socket = format!("--control-socket={}", folder.path().join(path).display());
+        let (_, report) = check(&node, &["--offline", &socket]);
+        items(&report, "ports", "warning").join("; ")
+    };
+    assert_eq!(found("new/proxy.sock"), "");
+    assert!(found("file/proxy.sock").ends_with("/file: it is not a folder"));
+    assert!(found("file").contains("/file exists and is not a socket"));
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "nothing was made");
 }
 
 #[test]
@@ -133,16 +158,50 @@ fn the_api_server_is_asked() {
 }
 
 #[test]
+fn writes_to_the_node_that_are_not_permitted_are_found() {
+    let (world, folder) = (common::world(), TempDir::new().unwrap());
+    let node = world.node().namespace();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let credentials =
+        |role| run(node, &["serve", "kubeconfig", "--role", role, "--token", "--data-dir", &at("data")]).1;
+    let of_roles = ["proxy", "admin"].map(credentials);
+    let arguments = ["serve", "--data-dir", &at("data")];
+    let mut server = PortolanProcess::start(node, BINARY.as_ref(), &arguments).unwrap();
+    server.wait_for_output(PATIENCE, "tls=true").unwrap();
+    let ask = |kubeconfig: &str, flags: &[&str]| {
+        fs::write(at("kubeconfig"), kubeconfig).unwrap();
+        let own = ["--kubeconfig", &at("kubeconfig"), "--hostname-override", NODE];
+        let (_, report) = check(node, &[&own[..], flags].concat());
+        assert_eq!(items(&report, "api", "failure"), [""; 0], "{report:#}");
+        let warnings = items(&report, "api", "warning").into_iter().map(str::to_owned);
+        warnings.filter(|text| text.starts_with("the API server does not permit")).collect::<Vec<_>>()
+    };
+    let [proxy, admin] = of_roles;
+    let taint = "--readiness-taint=portolan.dev/agent-not-ready";
+    let condition = "--readiness-condition=ServicesUnavailable";
+    assert_eq!(ask(&proxy, &[]), [""; 0], "the node is not written");
+    assert_eq!(ask(&admin, &[taint, condition]), [""; 0]);
+    let of_taint = "the API server does not permit: patch nodes, so the taint portolan.dev/agent-not-ready stays on the Node";
+    assert_eq!(ask(&proxy, &[taint]), [of_taint]);
+    let of_condition = "the API server does not permit: patch nodes/status, so the Node does not get the condition ServicesUnavailable";
+    assert_eq!(ask(&proxy, &[taint, condition]), [of_taint, of_condition]);
+}
+
+#[test]
 fn a_running_agent_and_its_ports_are_found() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     let file = cluster.configuration_file();
-    let arguments = ["--config", file.to_str().unwrap(), "--master", &cluster.master()];
+    let (master, socket) = (cluster.master(), cluster.control_socket());
+    let arguments = ["--config", file.to_str().unwrap(), "--master", &master];
+    let socket = ["--control-socket", socket.to_str().unwrap()];
     let node = cluster.world.node().namespace();
     let before = state(node);
-    let (status, report) = check(node, &arguments);
+    let (status, report) = check(node, &[&arguments[..], &socket].concat());
     assert_eq!(status, 0, "{report:#}");
-    assert_eq!(items(&report, "ports", "warning").len(), 2, "{report:#}");
+    let taken = items(&report, "ports", "warning");
+    assert_eq!(taken.len(), 3, "{report:#}");
+    assert!(taken.iter().any(|text| text.contains(": another process listens on ")), "{report:#}");
     let proxies = items(&report, "surroundings", "ok");
     assert!(proxies.iter().any(|text| text.starts_with("Portolan (process ")), "{report:#}");
     assert_eq!(state(node), before);

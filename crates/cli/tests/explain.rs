@@ -8,6 +8,9 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "explain/colour.rs"]
+mod colour;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;

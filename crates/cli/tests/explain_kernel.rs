@@ -18,6 +18,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const CLUSTER_IP: &str = "10.96.0.10";
+/// kube-proxy's table, as it writes it. Its Service demo/web has three endpoints.
+const KUBE_PROXY_NFT: &str = include_str!("../../nftables/tests/kernel/upstream/ipv4.nft");
 
 /// The objects of the cluster as a file, and the node.
 struct Asked<'a> {
@@ -29,10 +31,14 @@ struct Asked<'a> {
 impl Asked<'_> {
     /// Returns the exit status and the report for a new connection of a pod to the Service.
     fn explain(&self) -> (Option<i32>, Value) {
-        let to = format!("{CLUSTER_IP}:80");
+        self.explain_to(&format!("{CLUSTER_IP}:80"), &[])
+    }
+
+    /// Returns the exit status and the report for a new connection of the client.
+    fn explain_to(&self, to: &str, flags: &[&str]) -> (Option<i32>, Value) {
         let manifests = format!("--manifests={}", self.folder.path().display());
-        let arguments = ["explain", &self.client, &to, &manifests, "--kernel", "-o=json"];
-        let run = || Command::new(BINARY).args(arguments).output().unwrap();
+        let arguments = ["explain", &self.client, to, &manifests, "--kernel", "-o=json"];
+        let run = || Command::new(BINARY).args(arguments).args(flags).output().unwrap();
         let output = self.node.run(run).unwrap();
         let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
             panic!("{error}: {}", String::from_utf8_lossy(&output.stderr));
@@ -95,4 +101,49 @@ fn in_ipvs_mode() {
 #[test]
 fn in_userspace_mode() {
     explains_what_is_programmed("userspace", None);
+}
+
+#[test]
+fn of_kube_proxys_nftables_mode() {
+    let node = Namespace::new("explain").unwrap();
+    node.output_with_input("nft", &["-f", "-"], KUBE_PROXY_NFT).unwrap();
+    let asked = Asked { folder: TempDir::new().unwrap(), node: &node, client: "10.180.0.99".to_owned() };
+    let web = "172.30.10.1:80";
+    let describe = |endpoints: &[&str]| {
+        let endpoints: Vec<Value> = endpoints.iter().map(|address| json!({"addresses": [address]})).collect();
+        let items = json!([
+            {
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "demo"},
+                "spec": {"clusterIP": "172.30.10.1", "ports": [{"name": "http", "port": 80}]},
+            },
+            {
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                "metadata": {"name": "web", "namespace": "demo", "labels": {"kubernetes.io/service-name": "web"}},
+                "ports": [{"name": "http", "port": 8080}], "endpoints": endpoints,
+            },
+        ]);
+        let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
+        fs::write(asked.folder.path().join("objects.json"), list.to_string()).unwrap();
+    };
+    describe(&["10.180.0.11", "10.180.1.12", "10.180.1.13"]);
+    for flags in [&[][..], &["--proxy-mode=nftables"][..]] {
+        let (status, report) = asked.explain_to(web, flags);
+        assert_eq!(report["mode"], "nftables", "the mode is found in the kernel: {report}");
+        assert_eq!((status, &report["programmed"]["asWanted"]), (Some(0), &json!(true)), "{report}");
+    }
+    let (_, report) = asked.explain_to(web, &["--proxy-mode=iptables"]);
+    assert_eq!(report["programmed"], Value::Null, "it is not of this mode: {report}");
+    describe(&["10.180.0.11", "10.180.1.12", "10.180.1.14"]);
+    let (status, report) = asked.explain_to(web, &[]);
+    let codes: Vec<&Value> = report["programmed"]["differences"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|difference| &difference["code"])
+        .collect();
+    assert_eq!(status, Some(5), "{report}");
+    assert!(
+        codes.contains(&&json!("endpoint-missing")) && codes.contains(&&json!("endpoint-extra")),
+        "{codes:?}"
+    );
 }

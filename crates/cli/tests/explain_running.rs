@@ -95,6 +95,11 @@ fn the_running_proxy_and_the_api_server_answer_the_same() {
     let refused = explain(&cluster, &[&from, "svc/none", &socket]);
     assert_eq!(refused.status, 1);
     assert!(refused.err.starts_with("Error: no Service `svc/none` with a cluster IP"), "{}", refused.err);
+    let pod = explain(&cluster, &["pod/web-1", "svc/web/tcp", &socket]);
+    assert_eq!(pod.status, 1);
+    for part in ["Error: no pod `web-1` ", "--kubeconfig FILE --kernel", "--manifests PATH"] {
+        assert!(pod.err.contains(part), "{part}: {}", pod.err);
+    }
     let nowhere = explain(&cluster, &["outside", "svc/web/tcp", &master, "--node=nowhere"]);
     assert_eq!((nowhere.status, nowhere.err.as_str()), (1, "Error: the cluster has no Node `nowhere`\n"));
 }

@@ -199,9 +199,10 @@ fn another_mode_is_planned_in_ipvs_mode() {
     is_planned_from_ipvs(&planned);
 }
 
-/// A plan finds all Services unchanged in the rules of an IPVS mode, and removes those.
+/// A plan finds all Services unchanged in the rules of an IPVS mode, and removes those. Node ports no longer answer at every address
+/// of the node.
 fn is_planned_from_ipvs(planned: &Planned) {
-    let before = ruleset(planned.node());
+    let rules = ruleset(planned.node());
     let output = planned.plan(&["-o", "json"]);
     assert_eq!(status(&output), 2, "{}", text(&output.stderr));
     let report = json_of(&output);
@@ -211,8 +212,16 @@ fn is_planned_from_ipvs(planned: &Planned) {
         (&json!("the ipvs mode"), &json!(2)),
         "{report:#}"
     );
+    let [change] = &family["nodePorts"].as_array().unwrap()[..] else { panic!("{report:#}") };
+    assert_eq!(change["code"], "node-port-addresses", "{report:#}");
+    let primary = planned.cluster.world.node().addresses().ipv4;
+    let (after, before) = change["text"].as_str().unwrap().split_once(" instead of at ").unwrap();
+    assert_eq!(after, format!("node ports answer at {primary}"), "{report:#}");
+    for address in [primary, portolan_testkit::Addresses::OUTSIDE.ipv4] {
+        assert!(before.split(", ").any(|served| served == address.to_string()), "{address}: {report:#}");
+    }
     assert_ne!(report["removed"].as_array().map(Vec::len), Some(0), "{report:#}");
-    assert_eq!(ruleset(planned.node()), before, "nothing is written");
+    assert_eq!(ruleset(planned.node()), rules, "nothing is written");
 }
 
 /// In userspace mode, the relay has the endpoints, and the rules name its listeners: a plan compares the frontends.

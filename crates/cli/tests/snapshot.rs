@@ -12,9 +12,11 @@
 mod common;
 
 use std::fs;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use portolan_model::Family;
 use portolan_recorder::{Entry, Verb};
@@ -127,6 +129,8 @@ fn replays(cluster: &Cluster, mode: &str, folder: &Path, snapshot: &Path) {
         assert_eq!(meaning(&replayed), meaning(&answered), "{from} {to}: {}", offline.err);
         assert_eq!(offline.status, beside.status, "{from} {to}");
         assert!(replayed["programmed"]["asWanted"].is_boolean(), "{replayed:#}");
+        let mut notes = replayed["notes"].as_array().unwrap().iter();
+        assert!(notes.any(|note| note["code"] == "foreign-rules-not-read"), "{replayed:#}");
         assert_eq!(replayed["mode"], mode);
     }
 }
@@ -371,7 +375,10 @@ impl Secured {
         let arguments = ["serve", "--data-dir", path(&data), "--manifests", path(&folder_of_manifests)];
         let mut server = PortolanProcess::start(node, BINARY.as_ref(), &arguments).unwrap();
         server.wait_for_output(PATIENCE, "tls=true").unwrap();
-        let yaml = format!("clientConnection: {{kubeconfig: {}}}\n", at("proxy.conf").display());
+        let yaml = format!(
+            "clientConnection: {{kubeconfig: {}}}\nportolan: {{serviceCounters: true}}\n",
+            at("proxy.conf").display()
+        );
         fs::write(at("config.yaml"), configuration(&yaml)).unwrap();
         let config = at("config.yaml");
         let arguments = ["proxy", "--config", path(&config), "--control-socket", path(&socket)];
@@ -386,6 +393,28 @@ impl Secured {
     fn socket(folder: &TempDir) -> PathBuf {
         folder.path().join("proxy.sock")
     }
+}
+
+/// Returns what the metrics port serves while a client has connections to the Service: the state, the Service with its counters,
+/// and the rates, which name it.
+fn documents(node: &Namespace, client: &Namespace) -> String {
+    let get = |path: &str| {
+        let answer = http::get(node, at("127.0.0.1:10249"), &format!("/debug/portolan/{path}")).unwrap();
+        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        answer.body
+    };
+    let vip = at(&format!("{VIP}:80"));
+    let mut rates = String::new();
+    let outcome = eventually(PATIENCE, "a rate", || {
+        let stream = client.run(|| TcpStream::connect_timeout(&vip, Duration::from_secs(2))).unwrap();
+        rates = get("rates");
+        drop(stream);
+        rates.contains("\"name\":\"web\"")
+    });
+    assert!(outcome.is_ok(), "{rates}");
+    let _stream = client.run(|| TcpStream::connect(vip).unwrap()).unwrap();
+    let pages = ["state", "services", "services?counters=true", "services?service=default/web&counters=true"];
+    pages.map(get).concat() + &rates
 }
 
 #[test]
@@ -417,6 +446,22 @@ fn tokens_certificates_and_annotations_are_not_in_it() {
     for secret in [PLANTED, &secured.token, &secured.certificate, "BEGIN CERTIFICATE"] {
         assert!(!json.contains(secret), "{secret}: {json}\n{}", secured.proxy.output());
     }
+
+    // Nor are they in the documents of the metrics port, which have no addresses of clients either.
+    let client = world.client().address(Family::Ipv4).to_string();
+    let shown = documents(namespace, world.client().namespace());
+    assert!(
+        shown.contains(VIP) && shown.contains("proxy.conf") && shown.contains("\"connections\":"),
+        "{shown}"
+    );
+    for secret in [PLANTED, &secured.token, &secured.certificate, "BEGIN CERTIFICATE", &client] {
+        assert!(!shown.contains(secret), "{secret}: {shown}");
+    }
+    let asked = ["explain", &client, &format!("{VIP}:80"), "-o=json", "--control-socket", path(&socket)];
+    let explained = report(&run(namespace, &asked));
+    assert_ne!(explained["connections"]["count"], 0, "the agent knows the client: {explained:#}");
+    assert!(explained["connections"].to_string().contains(&client), "{explained:#}");
+
     assert!(snapshot.objects.iter().all(|object| object.pointer("/metadata/annotations").is_none()));
     // Such a text would be found.
     let mut with = snapshot;

@@ -23,7 +23,7 @@ use portolan_model::catalog::PerFamily;
 use portolan_model::object::Node;
 use portolan_model::observed::Observed;
 use portolan_model::{Capture, Catalog, Event, Family};
-use portolan_node::config::{self, Configuration, DetectLocalMode, Mode};
+use portolan_node::config::{self, Configuration, DetectLocalMode, Mode, Readiness};
 use portolan_sock::SocketError;
 use portolan_sock::addresses::{self, Addresses};
 use portolan_status::AgentState;
@@ -123,6 +123,11 @@ impl Configured {
         Ok(self.loaded.configuration.node_name(host_name)?)
     }
 
+    /// Returns how the node is to show that Services do not work on it yet.
+    pub const fn readiness(&self) -> &Readiness {
+        &self.loaded.configuration.readiness
+    }
+
     /// Returns the name of the mode, if the configuration names one.
     pub fn mode_name(&self) -> Option<&'static str> {
         self.loaded.configuration.mode.map(Mode::name)
@@ -152,12 +157,13 @@ impl Configured {
         catalog.set_address_guard(address_guard.clone(), cluster_cidrs.clone());
     }
 
-    /// Reads what the kernel has of each family, in the terms of Services. If the configuration names no mode, it gets the
-    /// one whose rules the kernel has. Returns a fault for each family that could not be read. May run programs.
+    /// Reads what the kernel has of each family, in the terms of Services: of Portolan, or else of kube-proxy. If the
+    /// configuration names no mode, it gets the one whose rules the kernel has. Returns a fault for each family that could not
+    /// be read. May run programs.
     pub fn programmed(&mut self) -> (PerFamily<Option<Observed>>, Vec<String>) {
         let (mut programmed, mut faults) = (PerFamily::default(), Vec::new());
         for family in settings::supported_families() {
-            match modes::read(&self.loaded.configuration, family) {
+            match read_of_either(&self.loaded.configuration, family) {
                 Ok(found) => {
                     if let Some((mode, observed)) = found {
                         self.loaded.configuration.mode.get_or_insert(mode);
@@ -221,6 +227,19 @@ fn ensure_no_action(options: &ProxyOptions) -> anyhow::Result<()> {
         "--cleanup, --only-ours, --init-only, --version and --write-config-to are actions of the proxy; leave them out"
     );
     Ok(())
+}
+
+/// Reads what the kernel has of a family, with its mode. The iptables and IPVS modes have kube-proxy's names; its nftables mode
+/// has a table of its own.
+fn read_of_either(
+    configuration: &Configuration,
+    family: Family,
+) -> Result<Option<(Mode, Observed)>, portolan_engine::Error> {
+    let found = modes::read(configuration, family)?;
+    if found.is_some() || configuration.mode.is_some_and(|mode| mode != Mode::Nftables) {
+        return Ok(found);
+    }
+    Ok(portolan_nftables::read_kube_proxy(family)?.map(|observed| (Mode::Nftables, observed)))
 }
 
 /// What was read of a family, with the name of the mode that has programmed it.

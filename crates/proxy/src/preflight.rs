@@ -1,9 +1,13 @@
 //! What a start of the agent would find out about its configuration and this node, without a start: for `portolan check`.
 //!
 //! The checks are those of a start. Only the trial of the mode differs: it runs in a network namespace of its own, which
-//! ends with it. So nothing changes in the namespace of the node, whatever programs Services there.
+//! ends with it. So nothing changes in the namespace of the node, whatever programs Services there. `files` looks at the files
+//! that a start makes.
+
+mod files;
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 
 use portolan_iptables::Programs;
 use portolan_model::{Catalog, Family};
@@ -15,6 +19,7 @@ use serde::Serialize;
 use super::checks;
 use super::finding::Finding;
 use super::modes::{self, Choice};
+use super::node_settings;
 use super::options::{Loaded, ProxyOptions};
 use super::packets::Configured;
 use super::settings;
@@ -41,7 +46,7 @@ pub enum Part {
     Mode,
     /// The kernel, the process and the addresses of this node.
     Node,
-    /// The ports of the servers.
+    /// The ports of the servers, and the control socket.
     Ports,
     /// The API server and the permissions there.
     Api,
@@ -126,6 +131,7 @@ pub fn examine(options: &ProxyOptions) -> Preflight {
     items.extend(findings.iter().map(of_finding));
     items.extend(settings_of_mode(&configuration));
     items.extend(ports(&configuration));
+    items.extend(files::control_socket(&configuration.portolan));
     if !items.iter().any(|item| item.part == Part::Node) {
         items.push(Item::new(
             Part::Node,
@@ -133,6 +139,8 @@ pub fn examine(options: &ProxyOptions) -> Preflight {
             "capabilities, forwarding and kernel settings are right",
         ));
     }
+    let former = node_settings::former();
+    items.extend(files::former_values(former.folders().iter().map(PathBuf::as_path)));
     Preflight { items, configured: Some(loaded.with(configuration)), families }
 }
 

@@ -9,19 +9,25 @@ mod watch;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 use portolan_node::config::{CONTROL_SOCKET, METRICS_PORT};
-use portolan_status::{AgentState, ServicePage, text};
+use portolan_status::{AgentState, ServicePage, ServiceRates, text};
 use portolan_web::{Received, ServerAddress};
 use serde_json::Value;
 
 use crate::asking::{self, Unanswered};
-use crate::paths::{SERVICES, STATE};
+use crate::paths::{RATES, SERVICES, STATE};
 
 /// How many Services an answer with counters has. Each answer reads the kernel.
 const PAGE: usize = 1_000;
+/// How many of the busiest Services are shown.
+const BUSIEST: usize = 5;
+/// How often the agent is asked again for rates, and the pause before that: rates need two readings of the counters.
+const RATES_TRIES: usize = 6;
+const RATES_PAUSE: Duration = Duration::from_millis(500);
 /// The exit status if not everything is in sync.
 const NOT_IN_SYNC: u8 = 1;
 /// The exit status if there is no agent, or it may not be asked.
@@ -29,7 +35,8 @@ const NO_AGENT: u8 = 2;
 /// The exit status if there is an agent, and it cannot answer at present.
 const BUSY: u8 = 3;
 
-/// Shows what the running proxy does: whether the kernel has every Service, problems, numbers, and the last syncs.
+/// Shows what the running proxy does: whether the kernel has every Service, problems, numbers, the last syncs and the busiest
+/// Services.
 ///
 /// The exit status is 0 if everything is in sync, 1 if not, 2 if no proxy answers, and 3 if it is busy.
 #[derive(Debug, Args)]
@@ -112,9 +119,18 @@ fn show(options: &StatusOptions, place: &ServerAddress) -> anyhow::Result<(Strin
         return Ok((counters(options, place)?, state.in_sync));
     }
     let Some(service) = &options.service else {
+        // Without tables of the engine there is nothing to count.
+        let has_tables = state.engine_answered && !state.families.is_empty();
+        let rates = if has_tables { rates(place) } else { None };
         let shown = match options.output.as_str() {
-            "text" => lines(&text::state(&state)),
-            form => document(form, place, &answer)?,
+            "text" => lines(&[text::state(&state), rates.iter().flat_map(text::busiest).collect()].concat()),
+            form => {
+                let mut all: Value = read(place, &answer)?;
+                if let (Some(fields), Some(rates)) = (all.as_object_mut(), &rates) {
+                    fields.insert("rates".to_owned(), serde_json::to_value(rates)?);
+                }
+                form_of(form, &all)?
+            }
         };
         return Ok((shown, state.in_sync));
     };
@@ -127,6 +143,22 @@ fn show(options: &StatusOptions, place: &ServerAddress) -> anyhow::Result<(Strin
         form => document(form, place, &answer)?,
     };
     Ok((shown, state.in_sync && is_known))
+}
+
+/// Returns the rates of the busiest Services. Asks again if there is only one reading of the counters so far. `None` if the
+/// agent does not say.
+fn rates(place: &ServerAddress) -> Option<ServiceRates> {
+    let path = format!("{RATES}?top={BUSIEST}");
+    let ask = || read::<ServiceRates>(place, &get(place, &path).ok()?).ok();
+    let mut rates = ask()?;
+    for _ in 0..RATES_TRIES {
+        if rates.counted_at.is_none() || rates.over_seconds.is_some() {
+            break;
+        }
+        std::thread::sleep(RATES_PAUSE);
+        rates = ask()?;
+    }
+    Some(rates)
 }
 
 /// Returns the counters of all Services, or of those of a namespace. Asks page by page.

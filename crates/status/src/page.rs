@@ -9,6 +9,6 @@ pub const HTML: &str = include_str!("page.html");
 /// What the browser may load and run, as the value of `Content-Security-Policy`: the one script and the one style of the
 /// page, by their SHA-256 hashes, and documents of the same server. A test says what to write after a change of the page.
 pub const POLICY: &str = "default-src 'none'; \
-    script-src 'sha256-Sq1mAdh/3wz038a+sj9gMgSP1zLNBR3QCT8XZVBZcT4='; \
+    script-src 'sha256-nL4wpb7ixVc4ksOBhMR7cjQznESDEW9rAX2U0chTQKQ='; \
     style-src 'sha256-/9Vw2u2oQ7I9Y5cebaBJ62szaitmYRDZUuVJ8aqz2QI='; \
     connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

@@ -114,12 +114,42 @@ pub(crate) fn bad() -> AgentState {
     state
 }
 
+/// Returns rates of Services, the busiest first.
+pub(crate) fn rates(of_services: &[(&str, f64)]) -> ServiceRates {
+    let service = |&(name, per_second): &(&str, f64)| {
+        let (namespace, name) = name.split_once('/').unwrap();
+        ServiceRate { namespace: namespace.into(), name: name.into(), per_second }
+    };
+    ServiceRates {
+        over_seconds: Some(5.0),
+        per_second: Some(of_services.iter().fold(0.0, |sum, (_, rate)| sum + rate)),
+        active: 7,
+        services: of_services.iter().map(service).collect(),
+        ..ServiceRates::default()
+    }
+}
+
 #[test]
 fn the_text_of_an_agent_in_sync() {
     assert!(good().in_sync && good().problems.is_empty());
     let text = text::state(&good()).join("\n");
-    assert!(include_str!("../../../docs/status.md").contains(&text), "the example on the page");
     insta::assert_snapshot!(text);
+    let busiest = [("shop/frontend", 120.0), ("default/web", 60.25), ("shop/cart", 2.04)];
+    let shown = [text::state(&good()), text::busiest(&rates(&busiest))].concat().join("\n");
+    assert!(include_str!("../../../docs/status.md").contains(&shown), "the example on the page:\n{shown}");
+}
+
+#[test]
+fn the_text_of_rates() {
+    let lines = text::busiest(&rates(&[("shop/frontend", 120.0), ("a/b", 0.033)]));
+    let head = "New connections: 120.0/s over 5s; the busiest of 7 Services";
+    assert_eq!(lines, ["", head, "  shop/frontend  120.0/s", "  a/b            0.0/s"]);
+    let idle = ServiceRates { active: 0, ..rates(&[]) };
+    assert_eq!(text::busiest(&idle), ["", "New connections: 0.0/s over 5s"]);
+    assert_eq!(text::busiest(&ServiceRates::default()), ["", "New connections: no rates yet"]);
+    let off =
+        ServiceRates { not_counted: Some("the mode\ncounts nothing".into()), ..ServiceRates::default() };
+    assert_eq!(text::busiest(&off), ["", "New connections: the mode; counts nothing"]);
 }
 
 #[test]

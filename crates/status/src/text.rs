@@ -3,7 +3,7 @@
 use crate::counters;
 use crate::document::event;
 use crate::format::{age, columns, one_line, percent, short};
-use crate::{AgentState, Candidate, Family, ServicePage, ServicePort, Sync};
+use crate::{AgentState, Candidate, Family, ServicePage, ServicePort, ServiceRate, ServiceRates, Sync};
 
 /// How many syncs are shown.
 const SYNCS: usize = 6;
@@ -29,6 +29,27 @@ pub fn state(state: &AgentState) -> Vec<String> {
 }
 
 pub use crate::counters::table as counters;
+
+/// Returns the rate of new connections with the busiest Services, as lines below an empty one.
+pub fn busiest(rates: &ServiceRates) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    let (Some(all), Some(over)) = (rates.per_second, rates.over_seconds) else {
+        let why = rates.not_counted.as_ref().map_or_else(|| "no rates yet".to_owned(), |why| one_line(why));
+        lines.push(format!("New connections: {why}"));
+        return lines;
+    };
+    let active = match rates.active {
+        0 => String::new(),
+        1 => "; one Service".to_owned(),
+        active => format!("; the busiest of {active} Services"),
+    };
+    lines.push(format!("New connections: {all:.1}/s over {}{active}", age(over)));
+    let row = |service: &ServiceRate| {
+        vec![format!("{}/{}", service.namespace, service.name), format!("{:.1}/s", service.per_second)]
+    };
+    lines.extend(columns("  ", &rates.services.iter().map(row).collect::<Vec<_>>()));
+    lines
+}
 
 /// Returns a page of Services as lines.
 pub fn services(page: &ServicePage) -> Vec<String> {

@@ -98,7 +98,7 @@ fn the_state_is_shown() {
         assert!(all.contains(part), "{part}: {all}");
     }
     // A rate needs two answers. Each has one more sync of each family, with five changes.
-    browser.until("document.querySelectorAll('#tiles svg').length === 3");
+    browser.until("document.querySelectorAll('#tiles svg').length === 4");
     let rates = browser.value("[...document.querySelectorAll('#tiles dd')].map(one => one.innerText).filter(text => text.endsWith('/min'))");
     let rate = |at: usize| {
         rates[at].as_str().unwrap().trim_end_matches("/min").replace(',', "").parse::<f64>().unwrap()
@@ -141,8 +141,8 @@ fn the_keyboard_finds_and_opens_a_service() {
     {
         assert!(drawn.as_str().unwrap().contains(part), "{part}: {drawn}");
     }
-    browser.until("document.querySelectorAll('#tiles svg').length === 3");
-    browser.picture("page-light.png");
+    browser.until("document.querySelectorAll('#tiles svg').length === 4");
+    browser.picture("status-page-light.png");
     browser.key("Escape");
     browser.until("!location.hash && document.activeElement.dataset.key === 'shop/cart'");
     browser.key("/");
@@ -179,6 +179,10 @@ fn the_busiest_services_lead_to_their_paths() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    // Their trend needs two answers.
+    browser.until("[...document.querySelectorAll('#tiles svg')].some(one => one.getAttribute('aria-label').endsWith(': at most 194 per second'))");
+    let tiles = text(&mut browser, "#tiles");
+    assert!(tiles.contains("New connections\n194/s\nto 3 Services"), "{tiles}");
     browser.value("document.querySelector('#busiest td a').focus(); 1");
     browser.key("Enter");
     browser.until("document.querySelectorAll('#detail svg').length === 2");
@@ -257,11 +261,11 @@ fn it_is_readable_on_a_phone_and_in_the_dark() {
         match (scheme, size) {
             ("dark", DESK) => {
                 browser.value("document.querySelector('#latency').scrollIntoView(); 1");
-                browser.picture("page-dark.png");
+                browser.picture("status-page-dark.png");
             }
             ("light", PHONE) => {
                 browser.value("document.querySelector('#detail').scrollIntoView(); 1");
-                browser.picture("page-phone.png");
+                browser.picture("status-page-phone.png");
             }
             _ => {}
         }

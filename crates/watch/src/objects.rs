@@ -1,6 +1,7 @@
 //! Reads a whole collection once, for commands: every object as JSON, page by page. Also asks for permissions, and for the
 //! version and the clock of the API server.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
@@ -64,6 +65,26 @@ pub struct Access<'a> {
     pub group: &'a str,
     /// The resource, such as `services`.
     pub resource: &'a str,
+    /// The subresource, such as `status`; empty for the object itself.
+    pub subresource: &'a str,
+    /// The name of the only object; empty for all objects.
+    pub name: &'a str,
+}
+
+impl<'a> Access<'a> {
+    /// Returns the access to all objects of a resource.
+    pub const fn new(verb: &'a str, group: &'a str, resource: &'a str) -> Self {
+        Self { verb, group, resource, subresource: "", name: "" }
+    }
+}
+
+impl fmt::Display for Access<'_> {
+    /// Writes the verb and the resource, such as `patch nodes/status`.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verb, resource, subresource, .. } = self;
+        write!(out, "{verb} {resource}")?;
+        if subresource.is_empty() { Ok(()) } else { write!(out, "/{subresource}") }
+    }
 }
 
 /// What an API server says about itself.
@@ -116,11 +137,14 @@ fn parse_date(text: &str) -> Option<SystemTime> {
 
 /// Returns whether the client has a permission, in any namespace. `None` if the API server does not say. Creates nothing.
 pub async fn is_allowed(client: &kube::Client, access: Access<'_>) -> Result<Option<bool>, ListError> {
-    let Access { verb, group, resource } = access;
+    let Access { verb, group, resource, subresource, name } = access;
+    let attributes = json!({
+        "verb": verb, "group": group, "resource": resource, "subresource": subresource, "name": name,
+    });
     let review = json!({
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
-        "spec": { "resourceAttributes": { "verb": verb, "group": group, "resource": resource } },
+        "spec": { "resourceAttributes": attributes },
     });
     let request = http::Request::post(REVIEWS)
         .header(ACCEPT, JSON)
@@ -222,5 +246,12 @@ mod tests {
         let date = parse_date("Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(date, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777)));
         assert_eq!(parse_date("yesterday"), None);
+    }
+
+    #[test]
+    fn an_access_is_written_as_verb_and_resource() {
+        let patch = Access { name: "n1", ..Access::new("patch", "", "nodes") };
+        assert_eq!(patch.to_string(), "patch nodes");
+        assert_eq!(Access { subresource: "status", ..patch }.to_string(), "patch nodes/status");
     }
 }

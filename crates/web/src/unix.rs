@@ -81,6 +81,28 @@ impl UnixSocket {
         opened.map_err(|(step, source)| failed(step, path)(source))
     }
 
+    /// Returns true if a process that has ended left a socket at `path`. Changes nothing.
+    ///
+    /// # Errors
+    /// Another process listens there, or something else has this name.
+    pub fn is_stale(path: &Path) -> Result<bool, UnixSocketError> {
+        let failed = |step, source| UnixSocketError::Failed { step, path: path.to_owned(), source };
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(failed("look at", error)),
+            Ok(file) if !file.file_type().is_socket() => {
+                return Err(UnixSocketError::NotASocket(path.to_owned()));
+            }
+            Ok(_) => {}
+        }
+        match connect(path) {
+            // With a full backlog the kernel asks to try again.
+            Ok(()) | Err(Errno::AGAIN) => Err(UnixSocketError::InUse(path.to_owned())),
+            Err(Errno::CONNREFUSED) => Ok(true),
+            Err(error) => Err(failed("connect to the former", error.into())),
+        }
+    }
+
     /// Sets who may connect, and listens then: until then, connections are refused.
     fn listen(socket: OwnedFd, path: &Path, group: Option<u32>) -> Result<Self, (&'static str, io::Error)> {
         if group.is_some() {
@@ -171,21 +193,12 @@ fn bind(path: &Path) -> io::Result<OwnedFd> {
 
 /// Removes a socket on which no process listens.
 fn remove_stale(path: &Path) -> Result<(), UnixSocketError> {
-    let failed = |step, source| UnixSocketError::Failed { step, path: path.to_owned(), source };
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(failed("look at", error)),
-        Ok(file) if !file.file_type().is_socket() => {
-            return Err(UnixSocketError::NotASocket(path.to_owned()));
-        }
-        Ok(_) => {}
+    if !UnixSocket::is_stale(path)? {
+        return Ok(());
     }
-    match connect(path) {
-        // With a full backlog the kernel asks to try again.
-        Ok(()) | Err(Errno::AGAIN) => Err(UnixSocketError::InUse(path.to_owned())),
-        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(|error| failed("remove the former", error)),
-        Err(error) => Err(failed("connect to the former", error.into())),
-    }
+    let failed =
+        |source| UnixSocketError::Failed { step: "remove the former", path: path.to_owned(), source };
+    fs::remove_file(path).map_err(failed)
 }
 
 fn connect(path: &Path) -> rustix::io::Result<()> {
@@ -229,6 +242,7 @@ mod tests {
         // The file that a killed process leaves.
         let stale = folder.path().join("stale");
         drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+        assert!(UnixSocket::is_stale(&stale).unwrap());
         assert!(stale.exists());
         let replaced = UnixSocket::open(&stale, None).unwrap();
         UnixStream::connect(&stale).unwrap();

@@ -7,6 +7,7 @@ use portolan_doctor::facts::{self, Api, Denied};
 use portolan_model::catalog::ApiServer;
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Family};
+use portolan_node::config::Readiness;
 use portolan_proxy::packets::Configured;
 use portolan_watch::objects::{About, Access, ListError, about, is_allowed, try_list};
 use portolan_watch::{Peers, server_url};
@@ -15,16 +16,16 @@ use super::{COLLECTIONS, Cluster, Extent};
 use crate::objects::{Objects, host_name};
 
 /// What the agent does with Events.
-const EVENTS: [Access<'static>; 2] = [
-    Access { verb: "create", group: "events.k8s.io", resource: "events" },
-    Access { verb: "patch", group: "events.k8s.io", resource: "events" },
-];
+const EVENTS: [Access<'static>; 2] =
+    [Access::new("create", "events.k8s.io", "events"), Access::new("patch", "events.k8s.io", "events")];
 
 /// What the API server answered.
 #[derive(Debug, Default)]
 pub(crate) struct Asked {
     /// What the requests showed.
     pub(crate) api: Api,
+    /// Writes to the own Node that the configuration asks for (`readiness`) and that are not permitted, each with what follows.
+    pub(crate) denied_writes: Vec<String>,
     /// Permissions that are not known, each with the reason.
     pub(crate) not_known: Vec<String>,
     /// The objects that were asked for. `None` if not everything could be listed.
@@ -51,6 +52,7 @@ pub(crate) fn ask(configured: &Configured, kinds: &[Kind]) -> anyhow::Result<Ask
     let answered = runtime.block_on(async {
         let cluster = Cluster::connect(&settings).await.map_err(|error| error.to_string())?;
         asked.permissions(&cluster, &name).await.map_err(|error| error.to_string())?;
+        asked.writes(&cluster, &name, configured.readiness()).await;
         if asked.may_list() {
             asked.read(&cluster, configured, &name, kinds).await;
         }
@@ -89,7 +91,7 @@ impl Asked {
                 }
                 Err(error) => return Err(error),
             }
-            self.permission(cluster, Access { verb: "watch", group: collection.group, resource }, true).await;
+            self.permission(cluster, Access::new("watch", collection.group, resource), true).await;
         }
         for access in EVENTS {
             self.permission(cluster, access, false).await;
@@ -97,13 +99,35 @@ impl Asked {
         Ok(())
     }
 
+    /// Asks for the writes to the own Node that the configuration wants.
+    async fn writes(&mut self, cluster: &Cluster, node_name: &str, wanted: &Readiness) {
+        let object = Access { name: node_name, ..Access::new("patch", "", "nodes") };
+        if let Some(taint) = &wanted.taint
+            && self.is_denied(cluster, object).await
+        {
+            self.denied_writes.push(format!("{object}, so the taint {taint} stays on the Node"));
+        }
+        let status = Access { subresource: "status", ..object };
+        if let Some(condition) = &wanted.condition
+            && self.is_denied(cluster, status).await
+        {
+            self.denied_writes.push(format!("{status}, so the Node does not get the condition {condition}"));
+        }
+    }
+
     async fn permission(&mut self, cluster: &Cluster, access: Access<'_>, needed: bool) {
-        let Access { verb, resource, .. } = access;
+        if self.is_denied(cluster, access).await {
+            self.deny(access.verb, access.resource, None, needed);
+        }
+    }
+
+    /// Returns true if the API server says that it does not permit this. Notes an answer that says nothing.
+    async fn is_denied(&mut self, cluster: &Cluster, access: Access<'_>) -> bool {
         match is_allowed(&cluster.client, access).await {
-            Ok(Some(true) | None) => {}
-            Ok(Some(false)) => self.deny(verb, resource, None, needed),
+            Ok(allowed) => allowed == Some(false),
             Err(error) => {
-                self.not_known.push(format!("the permission to {verb} {resource} is not known: {error}"));
+                self.not_known.push(format!("the permission to {access} is not known: {error}"));
+                false
             }
         }
     }

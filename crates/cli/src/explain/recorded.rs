@@ -3,20 +3,45 @@
 use std::path::Path;
 
 use anyhow::anyhow;
-use portolan_explain::Source;
+use portolan_doctor::Code;
+use portolan_explain::{Note, Source};
 use portolan_model::Family;
 use portolan_proxy::packets::Configured;
+use portolan_snapshot::Snapshot;
+use serde_json::Value;
 
 use super::{Warnings, World};
 use crate::objects::Objects;
 use crate::recorded::Recorded;
 
+/// The findings of the doctor about what stops, redirects or does not translate packets.
+const ABOUT_PACKETS: [Code; 10] = [
+    Code::ForwardingOff,
+    Code::ReversePathStrict,
+    Code::ForwardDropped,
+    Code::InputDropped,
+    Code::OutputDropped,
+    Code::PreroutingDropped,
+    Code::PostroutingDropped,
+    Code::NotTracked,
+    Code::ServiceAddressTaken,
+    Code::NodePortTaken,
+];
+
+/// A snapshot, as a question about a packet needs it.
+pub(super) struct Replay {
+    pub(super) objects: Objects,
+    pub(super) world: World,
+    /// What the answer leaves out.
+    pub(super) notes: Vec<Note>,
+}
+
 /// Reads a snapshot.
-pub(super) fn world(
+pub(super) fn replay(
     file: &Path,
     flags: &portolan_proxy::ProxyOptions,
     warnings: &mut Warnings,
-) -> anyhow::Result<(Objects, World)> {
+) -> anyhow::Result<Replay> {
     if let Some(flag) = flags.given().next() {
         return Err(anyhow!("--snapshot has the configuration of its agent; leave out --{flag}"));
     }
@@ -41,6 +66,54 @@ pub(super) fn world(
             *view = of_family.families.get_mut(family).take().unwrap_or_else(|| view.clone());
         }
     }
+    let notes = notes(snapshot);
     let Recorded { objects, programmed, .. } = recorded;
-    Ok((objects, World { source: Source::Snapshot, catalog, node, programmed }))
+    Ok(Replay { objects, world: World { source: Source::Snapshot, catalog, node, programmed }, notes })
+}
+
+/// Returns what of the node is not looked at, and what the doctor found there about it.
+fn notes(snapshot: &Snapshot) -> Vec<Note> {
+    let note = |code: &str, text: String| Note { code: code.to_owned(), text };
+    let left_out =
+        "rules of other programs, connections and reverse-path filters of that node were not looked at";
+    let mut notes = vec![note("foreign-rules-not-read", left_out.to_owned())];
+    let findings = snapshot.doctor.get("findings").and_then(Value::as_array);
+    notes.extend(findings.into_iter().flatten().filter_map(|finding| {
+        let text = |field: &str| finding.get(field).and_then(Value::as_str);
+        let (code, title) = (text("code")?, text("title")?);
+        let is_about_packets = ABOUT_PACKETS.iter().any(|known| known.text() == code);
+        let matters = is_about_packets && text("severity") != Some("note");
+        matters.then(|| note("found-by-doctor", format!("the doctor found there: {code}: {title}")))
+    }));
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_doctor_found_about_packets_is_a_note() {
+        let finding = |severity: &str, code: Code| {
+            let title = format!("the title of {code}");
+            json!({"severity": severity, "code": code.text(), "title": title})
+        };
+        let findings = [
+            finding("error", Code::ForwardDropped),
+            finding("note", Code::ReversePathStrict),
+            finding("error", Code::ClockSkewed),
+        ];
+        let with = Snapshot { doctor: json!({ "findings": findings }), ..Snapshot::default() };
+        let of = |snapshot: &Snapshot| {
+            let notes = notes(snapshot).into_iter();
+            notes.map(|note| (note.code, note.text)).collect::<Vec<_>>()
+        };
+        let found = of(&with);
+        let [(first, _), (second, text)] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((first.as_str(), second.as_str()), ("foreign-rules-not-read", "found-by-doctor"));
+        assert_eq!(text, "the doctor found there: forward-dropped: the title of forward-dropped");
+        assert_eq!(of(&Snapshot::default()).len(), 1, "without the report of the doctor");
+    }
 }

@@ -34,6 +34,10 @@ fn a_chain_that_a_rule_of_another_program_leads_to_is_left() {
          cannot remove chain ip nat KUBE-MARK-MASQ (iptables-nft): a rule in chain OTHERS leads to it\n\
          would remove 2 and set 0; nothing was changed\n";
     assert_eq!(listed, lines);
+    let (code, yaml, _) = clean(&node, &["--dry-run", "-o", "yaml"]);
+    let from_yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!((code, &from_yaml["dryRun"]), (Some(0), &true.into()), "{yaml}");
+    assert_eq!(from_yaml["remove"][1]["name"], "KUBE-SERVICES", "{yaml}");
     assert_eq!(kube_chains(&node, "iptables-nft-save"), ["MARK-MASQ", "SERVICES"]);
     let (code, report, _) = clean(&node, &["-o", "json"]);
     assert_eq!(code, Some(1), "{report}");

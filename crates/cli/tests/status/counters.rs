@@ -34,6 +34,9 @@ fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
         "{first:#}"
     );
 
+    let plain = status(&socket, &[]).stdout;
+    assert!(plain.contains("\nNew connections: the nftables mode counts only if"), "{plain}");
+
     cluster.configure("portolan: {serviceCounters: true, serviceMetrics: 5}\n");
     let port = || {
         let shown = status(&socket, &["--service", "default/web", "-o", "json"]).json();
@@ -88,6 +91,20 @@ fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
         service["perSecond"].as_f64() > Some(0.0) && last["overSeconds"].as_f64() > Some(0.0),
         "{last:#}"
     );
+    let mut plain = String::new();
+    let outcome = eventually(PATIENCE, "the rate in the state", || {
+        connect();
+        plain = status(&socket, &[]).stdout;
+        plain.contains("; one Service\n  default/web  ")
+    });
+    assert!(outcome.is_ok(), "{plain}");
+    let mut state = Value::Null;
+    let outcome = eventually(PATIENCE, "the rate in the JSON of the state", || {
+        connect();
+        state = status(&socket, &["-o", "json"]).json();
+        state["rates"]["services"][0]["name"] == "web"
+    });
+    assert!(outcome.is_ok() && state["inSync"] == true, "{state:#}");
     let wrong = http::get(node, at(METRICS), "/debug/portolan/rates?top=0").unwrap();
     assert_eq!((wrong.status, wrong.body.as_str()), (400, "top: `0` is not a number from 1 to 100\n"));
 }

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use portolan_firewall::{Ruleset, saved};
+use portolan_firewall::{
+    Base, Chain, ConntrackStates, Effect, Hook, Program, Rule, RuleId, Ruleset, TableFamily, TableId, Test,
+    saved,
+};
 use portolan_model::catalog::PerFamily;
 use portolan_model::observed::{
     Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace, ObservedPort,
@@ -186,6 +189,80 @@ fn the_outcome_follows_certain_rules() {
     assert_eq!(own.firewall, Some(Vec::new()), "packets of the node are not forwarded");
     let stopped = report("svc/empty");
     assert_eq!((stopped.outcome, stopped.firewall), (Outcome::Refused, Some(Vec::new())));
+}
+
+/// Returns the outcome of a packet of the pod `client` that arrives at eth0, and of each obstacle whether it is certain, its owner
+/// and its rule.
+fn obstacles(world: &World, rules: &Ruleset, to: &str) -> (Outcome, Vec<(bool, String, Option<String>)>) {
+    let mut asked = question("pod/client", to);
+    asked.interface = Some("eth0".to_owned());
+    let report = crate::answer(&asked, &Facts { rules: Some(rules), ..world.facts() }).unwrap();
+    let obstacles = report.firewall.unwrap().into_iter();
+    (report.outcome, obstacles.map(|obstacle| (obstacle.certain, obstacle.owner, obstacle.rule)).collect())
+}
+
+/// Chains of ufw, which drops forwarded packets unless a rule of the operator accepts them.
+const UFW: &str = "\
+*filter
+:FORWARD DROP [0:0]
+:ufw-before-forward - [0:0]
+:ufw-user-forward - [0:0]
+-A FORWARD -j ufw-before-forward
+-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT
+-A ufw-before-forward -j ufw-user-forward
+-A ufw-user-forward -d 10.244.1.18/32 -j DROP
+-A ufw-user-forward -d 10.244.1.0/24 -j ACCEPT
+COMMIT
+";
+
+#[test]
+fn a_ufw_drops_what_no_rule_of_the_operator_accepts() {
+    let (world, rules) = (World::new(), Ruleset::new(saved::chains(Family::Ipv4, UFW)));
+    let rule = "ufw-user-forward -d 10.244.1.18/32 -j DROP".to_owned();
+    assert_eq!(
+        obstacles(&world, &rules, "svc/signals"),
+        (Outcome::Dropped, vec![(true, "ufw".to_owned(), Some(rule))])
+    );
+    // The policy of the kernel's chain drops packets to one of two endpoints.
+    assert_eq!(
+        obstacles(&world, &rules, "svc/web"),
+        (Outcome::Reachable, vec![(true, "another program".to_owned(), None)])
+    );
+    assert_eq!(obstacles(&world, &rules, "svc/zoned"), (Outcome::Reachable, Vec::new()));
+}
+
+/// Returns the chain of firewalld for forwarded packets, with these first rules.
+fn firewalld(first: &[(Test, Effect)]) -> Ruleset {
+    let place = TableId { program: Program::Nft, family: TableFamily::Inet, table: "firewalld".to_owned() };
+    let known = ConntrackStates::ESTABLISHED.with(ConntrackStates::RELATED);
+    let others = [
+        (Test::State(known), Effect::Accept),
+        (Test::Input("lo".to_owned()), Effect::Accept),
+        (Test::State(ConntrackStates::INVALID), Effect::Drop),
+    ];
+    let rule = |(test, effect): &(Test, Effect)| Rule {
+        tests: vec![test.clone()],
+        effect: effect.clone(),
+        id: RuleId::Handle(1),
+    };
+    let mut rules: Vec<Rule> = first.iter().chain(&others).map(rule).collect();
+    rules.push(Rule { tests: Vec::new(), effect: Effect::Reject, id: RuleId::Handle(2) });
+    let base = Some(Base { hook: Hook::Forward, priority: 10, nat: false, drops: false });
+    Ruleset::new(vec![Chain { place, name: "filter_FORWARD".to_owned(), base, rules }])
+}
+
+#[test]
+fn a_firewalld_accepts_what_was_translated() {
+    let world = World::new();
+    let translated = (Test::State(ConntrackStates::DNAT), Effect::Accept);
+    assert_eq!(obstacles(&world, &firewalld(&[translated]), "svc/web"), (Outcome::Reachable, Vec::new()));
+    let without = firewalld(&[]);
+    let rejected = vec![(true, "firewalld".to_owned(), Some("reject".to_owned()))];
+    assert_eq!(obstacles(&world, &without, "svc/web"), (Outcome::Refused, rejected));
+    // IPVS translates packets after input, so that they are not forwarded.
+    let ipvs = World::in_mode("ipvs", &ModeDifferences::ipvs());
+    assert_eq!(obstacles(&ipvs, &without, "svc/web"), (Outcome::Reachable, Vec::new()));
 }
 
 /// A rule that drops packets to all endpoints stops the packet only if all endpoints were looked at.

@@ -54,13 +54,21 @@ pub(crate) async fn serve(control: Arc<Control>, settings: &Portolan) -> Infalli
 }
 
 fn open(settings: &Portolan) -> Result<UnixSocket, String> {
-    let group = match settings.control_socket_group.as_str() {
-        "" => None,
-        name => Some(group(name).map_err(|error| format!("portolan.controlSocketGroup: {error}"))?),
-    };
+    let group = group_of(settings)?;
     UnixSocket::open(Path::new(&settings.control_socket), group).map_err(|error| {
         format!("{error}; let this user write there, or set another path in portolan.controlSocket")
     })
+}
+
+/// Returns the number of the group that may use the socket. `None` if none is configured.
+///
+/// # Errors
+/// This host has no such group.
+pub(crate) fn group_of(settings: &Portolan) -> Result<Option<u32>, String> {
+    match settings.control_socket_group.as_str() {
+        "" => Ok(None),
+        name => group(name).map(Some).map_err(|error| format!("portolan.controlSocketGroup: {error}")),
+    }
 }
 
 /// Returns the number of a group of this host.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use portolan_explain::{Question, Report};
+use portolan_explain::{Question, Report, Sender};
 use portolan_web::ServerAddress;
 
 use crate::asking::{self, Unanswered};
@@ -49,12 +49,23 @@ pub fn ask(socket: &Path, question: &Question) -> Result<Report, NoAnswer> {
     let answer = asking::send(&place, "POST", EXPLAIN, &body).map_err(Asking)?;
     match answer.status {
         200 => serde_json::from_slice(&answer.body).map_err(|_| no_report()),
-        400 => Err(NoAnswer::Refused(asking::text(&answer))),
+        400 => Err(NoAnswer::Refused(refusal(question, asking::text(&answer)))),
         404 => Err(no_report()),
         503 => Err(NoAnswer::Busy { place: place.to_string(), reason: asking::text(&answer) }),
         status => {
             let reason = format!("status {status}: {}", asking::text(&answer));
             Err(NoAnswer::Busy { place: place.to_string(), reason })
         }
+    }
+}
+
+/// Returns why an agent has no answer, and for a pod, of which it knows none, how to ask about it.
+fn refusal(question: &Question, reason: String) -> String {
+    match question.from {
+        Sender::Pod(_) => format!(
+            "{reason}\nA pod can be named with the objects of the cluster (portolan explain --kubeconfig FILE --kernel), or with \
+             objects in files (--manifests PATH)"
+        ),
+        _ => reason,
     }
 }

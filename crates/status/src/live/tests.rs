@@ -1,22 +1,16 @@
 use super::*;
 use crate::tests::{bad, good, moment, sync};
-use crate::{ServiceRate, Totals, What};
+use crate::{Totals, What};
 
-/// Returns rates of Services, the busiest first.
 fn busiest() -> ServiceRates {
-    let names = ["shop/frontend", "default/web", "shop/cart", "kube-system/dns", "shop/search", "a/b"];
-    let rates = [120.0, 60.25, 2.04, 1.0, 0.5, 0.033];
-    let service = |(name, per_second): (&str, f64)| {
-        let (namespace, name) = name.split_once('/').unwrap();
-        ServiceRate { namespace: namespace.into(), name: name.into(), per_second }
-    };
-    ServiceRates {
-        over_seconds: Some(5.0),
-        per_second: Some(rates.iter().sum()),
-        active: 7,
-        services: names.into_iter().zip(rates).map(service).collect(),
-        ..ServiceRates::default()
-    }
+    crate::tests::rates(&[
+        ("shop/frontend", 120.0),
+        ("default/web", 60.25),
+        ("shop/cart", 2.04),
+        ("kube-system/dns", 1.0),
+        ("shop/search", 0.5),
+        ("a/b", 0.033),
+    ])
 }
 
 /// Returns the screen as text, with the looks of the lines in front.
