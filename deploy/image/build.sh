@@ -1,15 +1,17 @@
 #!/bin/sh
-# Builds an image without docker: one layer with the static portolan-proxy and the files of a folder, in the format of `docker
+# Builds an image without docker: one layer with a static binary and the files of a folder, in the format of `docker
 # load`, `podman load`, `ctr images import` and `skopeo copy docker-archive:FILE docker://REGISTRY/...`. The same files
 # give the same bytes. Needs setcap, and root, because only root may set a file's capability.
-#   deploy/image/build.sh BINARY OUTPUT [NAME:TAG] [FOLDER]
-# The folder is that of deploy/image/iptables.sh. Without it, the image is for the modes that do not call iptables.
+#   deploy/image/build.sh BINARY OUTPUT [NAME:TAG] [FOLDER] [PROGRAM]
+# The folder is that of deploy/image/iptables.sh. Without it, or with '', the image is for the modes that do not call iptables.
+# PROGRAM is the name of the binary in the image, and what a container starts: portolan-proxy if not given, or portolan.
 set -eu
 
-binary=${1:?the static portolan-proxy}
+binary=${1:?the static binary}
 output=${2:?the file to write}
 name=${3:-portolan:0.1.0}
 folder=${4:-}
+program=${5:-portolan-proxy}
 
 case $(uname -m) in
 x86_64) architecture=amd64 ;;
@@ -23,11 +25,11 @@ trap 'rm -rf "$work"' EXIT
 umask 022
 mkdir "$work/root"
 [ -z "$folder" ] || cp -a "$folder/." "$work/root"
+install -D -m 0755 "$binary" "$work/root/usr/local/bin/$program"
 # A DaemonSet written for kube-proxy starts the command kube-proxy.
-install -D -m 0755 "$binary" "$work/root/usr/local/bin/portolan-proxy"
-ln -s portolan-proxy "$work/root/usr/local/bin/kube-proxy"
+[ "$program" != portolan-proxy ] || ln -s portolan-proxy "$work/root/usr/local/bin/kube-proxy"
 # Permitted, not effective: the program raises the capability itself, and also starts where it is not allowed.
-setcap cap_net_admin=p "$work/root/usr/local/bin/portolan-proxy"
+setcap cap_net_admin=p "$work/root/usr/local/bin/$program"
 pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=posix \
 	--pax-option=delete=atime,delete=ctime "$@"; }
 pack --xattrs --xattrs-include=security.capability -C "$work/root" -cf "$work/layer.tar" $(ls "$work/root")
@@ -35,7 +37,7 @@ layer=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
 
 cat >"$work/config.json" <<JSON
 {"architecture":"$architecture","os":"linux","created":"1970-01-01T00:00:00Z",
-"config":{"User":"0:0","Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin"],"Entrypoint":["/usr/local/bin/portolan-proxy"]},
+"config":{"User":"0:0","Env":["PATH=/usr/local/bin:/usr/sbin:/usr/bin"],"Entrypoint":["/usr/local/bin/$program"]},
 "rootfs":{"type":"layers","diff_ids":["sha256:$layer"]},
 "history":[{"created":"1970-01-01T00:00:00Z","created_by":"deploy/image/build.sh"}]}
 JSON

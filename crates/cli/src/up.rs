@@ -1,7 +1,7 @@
 //! `portolan up`: the API server and the node agent in one process, for a host without anything else.
 //!
 //! In: Services of the command line (`services`), manifests, the addresses of the host (`host`). Out: both running, the Node of
-//! the host, a kubeconfig, and a summary (`screen`).
+//! the host, a kubeconfig, and a summary (`screen`), within a second. If the Services are stored later, it is printed again.
 //!
 //! The agent runs on the main thread as `portolan proxy` does, the server on a thread of its own (`server`). The agent reaches
 //! the server over the socket on which the server listens, with a token that is only in memory. If one of them fails, the
@@ -18,6 +18,7 @@ use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -30,11 +31,12 @@ use portolan_proxy::packets::Configured;
 use portolan_proxy::privilege;
 use portolan_serve::json::Value;
 use portolan_serve::manifests::Given;
-use portolan_serve::{Kubeconfig, OwnNode, Pki, ProcessToken, Role};
+use portolan_serve::{Api, Kubeconfig, OwnNode, Pki, ProcessToken, Role};
 use portolan_watch::LocalServer;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
-use self::screen::Summary;
+use self::screen::{Summary, Unstored};
 use self::server::{Parts, Server, Started};
 use self::services::Declared;
 use crate::serve::{ServerOptions, listening, tls::pki_folder};
@@ -43,13 +45,10 @@ use crate::serve::{ServerOptions, listening, tls::pki_folder};
 const KUBECONFIG: &str = "admin.conf";
 /// The mode where none is given: it needs no programs, and every supported kernel has it.
 const MODE: &str = "nftables";
-/// Longest wait for the Services before the summary is printed, if there is a folder of manifests to read.
+/// Longest wait before something is printed.
 const PRINT_WITHIN: Duration = Duration::from_millis(800);
-/// Longest wait for the Services before the summary is printed, if all of them are arguments. Only a busy machine takes
-/// longer than a moment to store them, and the summary has to say where they are reached.
-const PRINT_ARGUMENTS_WITHIN: Duration = Duration::from_secs(10);
-/// Longest wait for a connection to the own server, which listens already.
-const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// Longest wait for a connection to the own server, which listens already. Only an error that comes at once matters.
+const CONNECT_WITHIN: Duration = Duration::from_millis(100);
 
 /// A load balancer on this host: the API server and the node agent in one process.
 ///
@@ -215,7 +214,7 @@ fn serve(plan: Plan) -> anyhow::Result<()> {
     );
     plan.warn();
     let given = plan.given();
-    let Plan { options, agent, node, .. } = plan;
+    let Plan { options, agent, node, objects } = plan;
     let access = Access {
         has_tls: options.server.tls.has_tls(),
         pki: pki_folder(&options.server.data_dir),
@@ -234,31 +233,65 @@ fn serve(plan: Plan) -> anyhow::Result<()> {
     };
     let mut server = Server::start(options.server, parts).context("cannot start a thread")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let Started { address, api } = runtime.block_on(server.started())?;
+    let (Started { address, api }, due) = runtime.block_on(opened(&mut server))?;
     reach(address)?;
-    let longest = if manifests.is_some() { PRINT_WITHIN } else { PRINT_ARGUMENTS_WITHIN };
-    let applied = runtime.block_on(async { tokio::time::timeout(longest, server.applied()).await });
-    let unread = manifests.filter(|_| applied.is_err()).map(|folder| folder.display().to_string());
-    if applied.is_err() && unread.is_none() {
-        tracing::warn!("the Services of the arguments are not stored yet, so the summary lacks them");
-    }
-    applied.unwrap_or(Ok(()))?;
+    let is_stored = runtime.block_on(server.applied_by(due))?;
     let url = listening::url(address, access.has_tls);
     let local = access.set_up(&url)?;
-    let kubeconfig = access.kubeconfig.display().to_string();
-    let summary = Summary {
-        node: &node,
-        addresses: &screen::node_addresses(&api, &node),
-        rows: &screen::rows(&api),
-        unread: unread.as_deref(),
-        url: &url,
-        kubeconfig: access.has_tls.then_some(&kubeconfig),
-        socket: options.control_socket.as_deref(),
-    };
-    print(&summary.text());
-    let outcome = proxy::run_beside(&agent.with_local_server(local), server.ended());
+    let kubeconfig = access.has_tls.then(|| access.kubeconfig.display().to_string());
+    let manifests = manifests.map(|folder| folder.display().to_string());
+    let report = Report { node, api, objects, manifests, url, kubeconfig, socket: options.control_socket };
+    print(&report.text(is_stored));
+    let print_again = (!is_stored).then_some(|| print(&report.text(true)));
+    let outcome = proxy::run_beside(&agent.with_local_server(local), server.ended(print_again));
     server.stop();
     outcome
+}
+
+/// Waits until the store is open, and says so if that takes long. Returns when the summary is due, too.
+async fn opened(server: &mut Server) -> anyhow::Result<(Started, Instant)> {
+    let due = || Instant::now() + PRINT_WITHIN;
+    let first = due();
+    let mut opening = std::pin::pin!(server.started());
+    if let Ok(started) = timeout_at(first, &mut opening).await {
+        return Ok((started?, first));
+    }
+    print(screen::OPENING);
+    Ok((opening.await?, due()))
+}
+
+/// What the summary is made from.
+struct Report {
+    /// The name of the Node.
+    node: String,
+    api: Arc<Api>,
+    /// The objects of the Services of the command line.
+    objects: Vec<Value>,
+    /// The folder of manifests.
+    manifests: Option<String>,
+    url: String,
+    kubeconfig: Option<String>,
+    socket: Option<String>,
+}
+
+impl Report {
+    /// Returns the text. `is_stored`: all Services of the command line and of the manifests are.
+    fn text(&self, is_stored: bool) -> String {
+        let manifests = self.manifests.as_deref().filter(|_| !is_stored);
+        // The Services of the command line are stored before the folder is read.
+        let waits_for_folder = manifests.is_some() && screen::are_stored(&self.api, &self.objects);
+        let arguments = !is_stored && !self.objects.is_empty() && !waits_for_folder;
+        let summary = Summary {
+            node: &self.node,
+            addresses: &screen::node_addresses(&self.api, &self.node),
+            rows: &screen::rows(&self.api),
+            unstored: Unstored { arguments, manifests },
+            url: &self.url,
+            kubeconfig: self.kubeconfig.as_deref(),
+            socket: self.socket.as_deref(),
+        };
+        summary.text()
+    }
 }
 
 /// How clients on this host get access to the server.

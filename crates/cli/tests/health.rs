@@ -275,6 +275,8 @@ fn a_proxy_is_ready_when_everything_is_programmed() {
             proxy.output()
         );
         answers(&cluster, at(HEALTH), "/livez", 200);
+        let line = "\"waiting before the rules are complete\" awaited=\"addresses of Node node1\"";
+        proxy.wait_for_output(PATIENCE, line).unwrap();
         assert_eq!(proxy.output().matches(common::IN_SYNC).count(), 0, "{mode}: nothing is programmed yet");
         cluster.apply(objects::node(&cluster.world));
         answers(&cluster, at(HEALTH), "/readyz", 200);

@@ -1,4 +1,4 @@
-//! kubectl with `portolan serve`: the commands of docs/serve.md and other common uses, with every kubectl of this
+//! kubectl with `portolan serve`: the commands of docs/serve-api.md and other common uses, with every kubectl of this
 //! machine. `make test` provides Debian's kubectl and that of the Kubernetes version that the server implements.
 #![allow(
     clippy::unwrap_used,
@@ -32,6 +32,7 @@ use shell::Shell;
 const PATIENCE: Duration = Duration::from_secs(120);
 const SERVER: &str = "kubectl --kubeconfig admin.conf";
 
+/// Returns the page with the manifests of the example.
 fn page() -> String {
     read("docs/serve.md")
 }
@@ -42,9 +43,9 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
     page.split(&start).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// Returns the kubectl commands of the page's section about the API.
+/// Returns the kubectl commands of the section about the API.
 fn commands() -> Vec<String> {
-    let page = page();
+    let page = read("docs/serve-api.md");
     let part = page.split("\n## ").find(|part| part.starts_with("The API\n")).unwrap();
     part.lines().filter(|line| line.starts_with("kubectl --")).map(str::to_owned).collect()
 }
@@ -180,6 +181,8 @@ fn what_get_prints() {
         assert_eq!(lines[1][6], "<none>");
         let slices = shell.kubectl("get endpointslices --no-headers");
         assert_eq!(cells(&slices)[..4], ["web-1", "IPv4", "8080", "192.168.100.21,192.168.100.22"]);
+        let wide = shell.kubectl("get endpointslices -o wide --no-headers");
+        assert_eq!(cells(&wide)[5], "1/2", "ready endpoints");
         let everywhere = shell.kubectl("get svc -A --no-headers");
         assert!(everywhere.lines().any(|line| cells(line)[..2] == ["shop", "web"]), "{everywhere}");
         let address = shell.kubectl("get ipaddress 10.96.0.80");

@@ -7,6 +7,8 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "up/arp.rs"]
+mod arp;
 mod common;
 #[path = "deploy/files.rs"]
 #[allow(dead_code, reason = "most of it is for the tests of deploy/")]
@@ -15,7 +17,7 @@ mod files;
 mod places;
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -29,6 +31,10 @@ use tempfile::{TempDir, tempdir};
 use common::{BACKEND_PORT, BINARY, NODE, PATIENCE, backends, in_sync, reaches};
 
 const FORWARD: &str = "net/ipv4/ip_forward";
+/// How the last line of the summary begins.
+const LAST_LINE: &str = "Whether the rules are in place: ";
+/// A line of a summary that lacks Services.
+const PRINTED_AGAIN: &str = "  all Services are printed again when that is done\n";
 
 /// A data folder, and the arguments that every start has.
 struct Site {
@@ -63,10 +69,11 @@ impl Site {
         PortolanProcess::start(node, BINARY.as_ref(), &arguments).unwrap()
     }
 
-    /// Starts the program and waits until the kernel has everything.
+    /// Starts the program and waits until the kernel has everything, and the whole summary is printed.
     fn up(&self, node: &Namespace, more: &[&str]) -> PortolanProcess {
         let mut up = self.start(node, more);
         in_sync(&mut up);
+        summary(&mut up);
         up
     }
 
@@ -111,9 +118,20 @@ fn service(name: &str, pods: &[&Pod], family: Family) -> String {
     format!("{name}:{}", pods.iter().map(at).collect::<Vec<_>>().join(","))
 }
 
-/// Returns where the summary says that a Service is reached.
+/// Waits until the summary is printed with all Services. On a busy machine one without them comes first.
+fn summary(up: &mut PortolanProcess) {
+    let outcome = eventually(PATIENCE, "the summary", || {
+        let (ended, output) = (up.ended(), up.output());
+        assert!(ended.is_none(), "it ended before the summary: {output}");
+        output.matches(LAST_LINE).count() > output.matches(PRINTED_AGAIN).count()
+    });
+    assert!(outcome.is_ok(), "{}", up.output());
+}
+
+/// Returns where the last summary says that a Service is reached.
 fn printed(output: &str, service: &str) -> Vec<SocketAddr> {
-    let line = output.lines().find_map(|line| line.trim_start().strip_prefix(service)).unwrap_or_else(|| {
+    let mut lines = output.lines().rev();
+    let line = lines.find_map(|line| line.trim_start().strip_prefix(service)).unwrap_or_else(|| {
         panic!("no {service} in {output}");
     });
     let reached = line.split(" -> ").next().unwrap();
@@ -195,6 +213,19 @@ fn host(name: &str) -> Namespace {
 }
 
 #[test]
+fn a_start_that_waits_for_its_store_says_so() {
+    let host = host("late");
+    let site = Site::new();
+    // An etcd that takes connections and never answers.
+    let silent = host.run(|| TcpListener::bind("127.0.0.1:2379").unwrap()).unwrap();
+    let mut up = site.start(&host, &["--etcd-servers=http://127.0.0.1:2379", "web=80:10.0.0.1:1"]);
+    up.wait_for_output(PATIENCE, "The store is not open yet. The Services are printed when it is.\n")
+        .unwrap();
+    assert!(!up.output().contains("Services on"), "{}", up.output());
+    drop(silent);
+}
+
+#[test]
 fn the_node_follows_the_addresses_of_the_host() {
     let host = host("host");
     host.write_sysctls(&[(FORWARD.to_owned(), "0")]).unwrap();
@@ -236,7 +267,8 @@ fn the_node_follows_the_addresses_of_the_host() {
 
 #[test]
 fn manifests_are_served_and_their_node_stays() {
-    let host = host("manifests");
+    let world: World = common::world();
+    let (host, client) = (world.node().namespace(), world.client().namespace());
     let site = Site::new();
     let manifests = site.path("manifests");
     fs::create_dir(&manifests).unwrap();
@@ -248,16 +280,30 @@ fn manifests_are_served_and_their_node_stays() {
                    spec: {clusterIP: 10.96.0.80, ports: [{port: 80}]}\n";
     fs::write(manifests.join("node.yaml"), node).unwrap();
     fs::write(manifests.join("web.yaml"), service).unwrap();
+    let slice = |pod: &Pod| {
+        let text = format!(
+            "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\
+             metadata: {{name: web-1, labels: {{kubernetes.io/service-name: web}}}}\n\
+             ports: [{{port: {BACKEND_PORT}}}]\nendpoints: [{{addresses: [{}]}}]\n",
+            pod.address(Family::Ipv4)
+        );
+        fs::write(manifests.join("slice.yaml"), text).unwrap();
+    };
+    slice(&world.pods()[0]);
     let folder = format!("--manifests={}", manifests.display());
-    let mut up = site.up(&host, &[&folder, "api=81:10.0.0.1:1"]);
+    let mut up = site.up(host, &[&folder, "api=81:10.0.0.1:1"]);
     let output = up.output();
     assert_eq!(printed(&output, "default/web 80/TCP"), [SocketAddr::new(IpAddr::from([10, 96, 0, 80]), 80)]);
     assert_eq!(printed(&output, "default/api 81/TCP")[1].ip(), IpAddr::from([192, 0, 2, 77]), "{output}");
-    assert_eq!(site.node_addresses(&host), ["192.0.2.77"]);
+    assert_eq!(site.node_addresses(host), ["192.0.2.77"]);
+    let web = printed(&output, "default/web 80/TCP")[0];
+    reaches(client, Protocol::Tcp, web, &[&world.pods()[0]]);
+    slice(&world.pods()[1]);
+    reaches(client, Protocol::Tcp, web, &[&world.pods()[1]]);
     assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 
     // An argument does not take an object from the manifests.
-    let (code, output) = site.run(&host, &[&folder, "web=80:10.0.0.1:1"]);
+    let (code, output) = site.run(host, &[&folder, "web=80:10.0.0.1:1"]);
     assert!(
         code == 1
             && output.contains(&format!("Service default/web of the command line of {NODE} exists already")),
@@ -289,32 +335,6 @@ fn services_of_arguments_are_checked_and_get_a_load_balancer_address() {
     eventually(PATIENCE, "the first backend answers alone", answered).unwrap();
     let output = up.output();
     assert!(printed(&output, "default/web 80/TCP").contains(&probe.destination), "{output}");
-    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
-}
-
-#[test]
-fn the_network_finds_a_load_balancer_address_at_the_host_that_has_it() {
-    let world: World = common::world();
-    let (node, client) = (world.node().namespace(), world.client().namespace());
-    let pod = &world.pods()[0];
-    let site = Site::new();
-    let web = service("web=80", &[pod], Family::Ipv4);
-    // An address of the network of clients.
-    let range = "--load-balancer-ip-range=203.0.113.200/32";
-    let mut up = site.up(node, &["--node-ip=192.168.100.1", range, &web]);
-    let to: SocketAddr = "203.0.113.200:80".parse().unwrap();
-    assert!(printed(&up.output(), "default/web 80/TCP").contains(&to), "{}", up.output());
-    let is_answered = || {
-        let neighbours = client.output("ip", &["neigh", "show", "to", "203.0.113.200"]).unwrap();
-        neighbours.contains("lladdr")
-    };
-    // The host does not announce the address, and does not answer ARP for it.
-    assert!(backends(client, Protocol::Tcp, to).is_empty() && !is_answered());
-    let outside = node.output("ip", &["-o", "address", "show", "to", "203.0.113.1"]).unwrap();
-    let interface = outside.split_whitespace().nth(1).unwrap();
-    node.ip(&format!("addr add 203.0.113.200/32 dev {interface}\n")).unwrap();
-    reaches(client, Protocol::Tcp, to, &[pod]);
-    assert!(is_answered());
     assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }
 

@@ -12,6 +12,8 @@ const SHOWN: usize = 40;
 /// The Service of the API server itself, which is not printed.
 const OWN: (&str, &str) = ("default", "kubernetes");
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// What is printed in place of the summary if the store is not open within a second.
+pub(super) const OPENING: &str = "The store is not open yet. The Services are printed when it is.\n";
 
 /// The namespace and name of a Service.
 type Name = (String, String);
@@ -42,13 +44,21 @@ pub(super) struct Summary<'a> {
     pub(super) node: &'a str,
     pub(super) addresses: &'a [IpAddr],
     pub(super) rows: &'a [Row],
-    /// The folder of manifests, if it has not been read yet.
-    pub(super) unread: Option<&'a str>,
+    pub(super) unstored: Unstored<'a>,
     pub(super) url: &'a str,
     /// The kubeconfig of kubectl, if there is one.
     pub(super) kubeconfig: Option<&'a str>,
     /// The control socket, if it is not the usual one. Empty: there is none.
     pub(super) socket: Option<&'a str>,
+}
+
+/// What the rows lack because it is not stored yet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Unstored<'a> {
+    /// True if Services of the command line are not.
+    pub(super) arguments: bool,
+    /// The folder of manifests, if it has not been read yet.
+    pub(super) manifests: Option<&'a str>,
 }
 
 /// Returns the ports of all Services, in the order of their names.
@@ -79,6 +89,16 @@ pub(super) fn rows(api: &Api) -> Vec<Row> {
         if (key.0.as_str(), key.1.as_str()) == OWN { Vec::new() } else { ports(&service, &key, backends) }
     };
     objects(Resource::Service).flat_map(of_service).collect()
+}
+
+/// Returns true if the store has each of these Services and EndpointSlices.
+pub(super) fn are_stored(api: &Api, objects: &[Value]) -> bool {
+    objects.iter().filter_map(Value::as_object).all(|object| {
+        let is_service = json::text(object, "kind") == Some("Service");
+        let resource = if is_service { Resource::Service } else { Resource::EndpointSlice };
+        let key = format!("{}/{}", metadata(object, "namespace"), metadata(object, "name"));
+        api.store().get(resource, &key).is_some()
+    })
 }
 
 /// Returns the `InternalIP`s of a Node.
@@ -161,8 +181,15 @@ impl Summary<'_> {
         if let Some(more) = self.rows.len().checked_sub(SHOWN).filter(|more| *more > 0) {
             let _ = writeln!(text, "  and {more} more ports");
         }
-        if let Some(folder) = self.unread {
+        let Unstored { arguments, manifests } = self.unstored;
+        if arguments {
+            text.push_str("  the Services of the arguments are not stored yet\n");
+        }
+        if let Some(folder) = manifests {
             let _ = writeln!(text, "  the manifests of {folder} are still being read");
+        }
+        if self.unstored != Unstored::default() {
+            text.push_str("  all Services are printed again when that is done\n");
         }
         let url = self.url;
         let kubectl = match self.kubeconfig {
@@ -238,7 +265,7 @@ mod tests {
             node: "host1",
             addresses: &addresses,
             rows: &rows,
-            unread: Some("/etc/portolan/manifests"),
+            unstored: Unstored { arguments: false, manifests: Some("/etc/portolan/manifests") },
             url: "https://127.0.0.1:6443",
             kubeconfig: Some("/var/lib/portolan/admin.conf"),
             socket: None,
@@ -249,10 +276,38 @@ mod tests {
           default/web 80/TCP: 10.96.0.80:80, 198.51.100.1:80, 192.0.2.1:30080 -> 1 backend
           default/web 53/UDP: 10.96.0.80:53, 198.51.100.1:53, 192.0.2.1:30053 -> 0 backends
           the manifests of /etc/portolan/manifests are still being read
+          all Services are printed again when that is done
         Kubernetes API at https://127.0.0.1:6443: kubectl --kubeconfig /var/lib/portolan/admin.conf get services
         Whether the rules are in place: portolan status
         ");
+        let unstored = Unstored { arguments: true, manifests: None };
+        let early = Summary { rows: &[], unstored, kubeconfig: None, socket: Some(""), ..summary };
+        insta::assert_snapshot!(early.text(), @r"
+        Services on host1 (192.0.2.1, 2001:db8::1):
+          none yet
+          the Services of the arguments are not stored yet
+          all Services are printed again when that is done
+        Kubernetes API at https://127.0.0.1:6443: kubectl --server https://127.0.0.1:6443 get services
+        ");
+        let complete = Summary { unstored: Unstored::default(), ..early };
+        assert!(!complete.text().contains("again"), "{}", complete.text());
         let many = vec![rows.first().unwrap().clone(); SHOWN + 2];
-        assert!(Summary { rows: &many, ..summary }.text().contains("and 2 more ports"));
+        assert!(Summary { rows: &many, ..early }.text().contains("and 2 more ports"));
+    }
+
+    #[test]
+    fn objects_are_stored_when_all_of_them_are() {
+        let api = Api::new(&ApiConfig::default());
+        let metadata = |name: &str| json!({"name": name, "namespace": "default"});
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata("web"),
+            "spec": {"ports": [{"port": 80}]}});
+        let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": metadata("web-1"), "endpoints": []});
+        let objects = [service.clone(), slice.clone()];
+        for (object, stored) in [(service, false), (slice, true)] {
+            assert!(!are_stored(&api, &objects));
+            apply(&api, object);
+            assert_eq!(are_stored(&api, &objects), stored);
+        }
     }
 }

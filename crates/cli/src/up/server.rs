@@ -10,6 +10,7 @@ use portolan_proxy::privilege;
 use portolan_serve::manifests::Given;
 use portolan_serve::{Api, Config, OwnNode, ProcessToken, Transport};
 use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout_at};
 
 use crate::serve::{self, Additions, ServerOptions};
 
@@ -91,7 +92,7 @@ impl Server {
     ///
     /// # Errors
     /// The server has ended.
-    pub(super) async fn applied(&mut self) -> anyhow::Result<()> {
+    async fn applied(&mut self) -> anyhow::Result<()> {
         tokio::select! {
             biased;
             error = end(&mut self.ended) => Err(error),
@@ -102,8 +103,25 @@ impl Server {
         }
     }
 
-    /// Waits until the server ends by itself. Returns why.
-    pub(super) async fn ended(&mut self) -> anyhow::Error {
+    /// Waits like [`Server::applied`], at most until `due`. Returns whether the Services are stored.
+    ///
+    /// # Errors
+    /// The server has ended.
+    pub(super) async fn applied_by(&mut self, due: Instant) -> anyhow::Result<bool> {
+        match timeout_at(due, self.applied()).await {
+            Ok(applied) => applied.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Waits until the server ends by itself. Returns why. Calls `when_applied` when the Services are stored.
+    pub(super) async fn ended(&mut self, when_applied: Option<impl FnOnce()>) -> anyhow::Error {
+        if let Some(tell) = when_applied {
+            match self.applied().await {
+                Ok(()) => tell(),
+                Err(error) => return error,
+            }
+        }
         end(&mut self.ended).await
     }
 
@@ -124,4 +142,61 @@ impl Server {
 async fn end(ended: &mut oneshot::Receiver<anyhow::Error>) -> anyhow::Error {
     // A server that was not asked to end and sends no error has panicked.
     ended.await.unwrap_or_else(|_| anyhow!("the API server has ended")).context("API server")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A server without a thread, and what its thread would tell.
+    struct Told {
+        server: Server,
+        applied: watch::Sender<bool>,
+        ended: oneshot::Sender<anyhow::Error>,
+    }
+
+    impl Told {
+        fn new() -> Self {
+            let ((stop, _), (_, started)) = (oneshot::channel(), oneshot::channel());
+            let ((applied, is_applied), (ended, end)) = (watch::channel(false), oneshot::channel());
+            let thread = thread::spawn(|| {});
+            let server = Server { stop, thread, started, ended: end, applied: is_applied };
+            Self { server, applied, ended }
+        }
+    }
+
+    #[tokio::test]
+    async fn services_that_are_stored_late_are_told_of_once() {
+        let Told { mut server, applied, ended } = Told::new();
+        assert!(!server.applied_by(Instant::now()).await.unwrap());
+        let times = Cell::new(0);
+        let mut ending = Box::pin(server.ended(Some(|| times.set(times.get() + 1))));
+        for (is_applied, expected) in [(false, 0), (true, 1), (true, 1)] {
+            applied.send_replace(is_applied);
+            assert!(timeout(Duration::ZERO, &mut ending).await.is_err());
+            assert_eq!(times.get(), expected);
+        }
+        ended.send(anyhow!("broken")).unwrap();
+        assert_eq!(ending.await.root_cause().to_string(), "broken");
+    }
+
+    #[tokio::test]
+    async fn services_that_are_stored_in_time_are_told_of_at_once() {
+        let Told { mut server, applied, ended: _running } = Told::new();
+        applied.send_replace(true);
+        assert!(server.applied_by(Instant::now()).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_refused_argument_ends_the_wait() {
+        let Told { mut server, applied: _running, ended } = Told::new();
+        ended.send(anyhow!("refused")).unwrap();
+        let error = server.applied_by(Instant::now()).await.unwrap_err();
+        assert_eq!(error.root_cause().to_string(), "refused");
+    }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use portolan_testkit::eventually;
+use portolan_testkit::{PortolanProcess, eventually};
 use serde_json::{Value, json};
 
 use crate::site::{BINARY, Backing, PATIENCE, Site, tool};
@@ -243,6 +243,49 @@ fn dig_gets_records_and_the_right_errors() {
     }
     let (code, text) = site.ask(0, "GET", "/readyz?verbose", "").unwrap();
     assert!(code == 200 && text.contains("[+]dns ok"), "{code} {text}");
+}
+
+#[test]
+fn names_of_other_domains_are_asked_of_the_servers_of_resolv_conf() {
+    let Some(program) = tool("dig") else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resolv.conf");
+    // It names the asking server, too, as on a host whose programs use this one.
+    fs::write(&file, "nameserver 127.0.0.53\nnameserver 127.0.0.54\n").unwrap();
+    let arguments = ["--dns-listen", "127.0.0.53:53", "--dns-forward", file.to_str().unwrap()];
+    let site = Site::start(Backing::File, &arguments).unwrap();
+    create(&site, "/api/v1/namespaces", &json!({"metadata": {"name": "shop"}}));
+    let there = "kubernetes.default.svc.example.org";
+    create_service(&site, "alias", &json!({"type": "ExternalName", "externalName": there}));
+    let other = [
+        "serve",
+        "--listen=127.0.0.1:8101",
+        "--insecure-http",
+        "--in-memory",
+        "--service-cluster-ip-range=10.97.0.0/16",
+        "--dns-listen=127.0.0.54:53",
+        "--cluster-domain=example.org",
+    ];
+    let mut other = PortolanProcess::start(&site.namespace, BINARY.as_ref(), &other).unwrap();
+    let ask = |transport: &str, name: &str| dig(&site, &program, &["@127.0.0.53", transport, name, "A"]);
+    let answer = |records: &[&str]| {
+        ("NOERROR".to_owned(), records.iter().map(|&it| it.to_owned()).collect::<Vec<_>>())
+    };
+    let there = format!("{there}.");
+    let is_answered = || ask("+notcp", &there) == answer(&["A 10.97.0.1"]);
+    other.wait_until(PATIENCE, "an answer of the other server", is_answered).unwrap();
+    for transport in ["+notcp", "+tcp"] {
+        assert_eq!(ask(transport, &there), answer(&["A 10.97.0.1"]), "{transport}");
+        assert_eq!(ask(transport, "none.default.svc.example.org.").0, "NXDOMAIN", "{transport}");
+        // No server has this one.
+        assert_eq!(ask(transport, "example.net.").0, "REFUSED", "{transport}");
+        let alias = ["A 10.97.0.1", "CNAME kubernetes.default.svc.example.org."];
+        assert_eq!(ask(transport, "alias.shop.svc.cluster.local."), answer(&alias), "{transport}");
+    }
+    // Without the other server, its names fail, and own names are answered.
+    assert!(other.terminate(PATIENCE).unwrap().success(), "{}", other.output());
+    assert_eq!(ask("+notcp", &there).0, "SERVFAIL");
+    assert_eq!(ask("+notcp", "kubernetes.default.svc.cluster.local.").0, "NOERROR");
 }
 
 #[test]

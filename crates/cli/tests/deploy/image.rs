@@ -21,10 +21,10 @@ fn iptables(folder: &Path) {
     run(command);
 }
 
-/// Builds an image of a program, with the files of a folder.
-fn build(program: &Path, output: &Path, folder: Option<&Path>) {
+/// Builds an image of a program, with the files of a folder. `more`: further arguments of the script.
+fn build(program: &Path, output: &Path, folder: Option<&Path>, more: &[&str]) {
     let mut command = Command::new(path("deploy/image/build.sh"));
-    command.arg(program).arg(output).arg("registry.example/portolan:test").args(folder);
+    command.arg(program).arg(output).arg("registry.example/portolan:test").args(folder).args(more);
     run(command);
 }
 
@@ -54,12 +54,12 @@ impl Unpacked {
     /// Builds and unpacks the image of a program with the iptables programs.
     pub(crate) fn with_iptables(program: &Path, folder: &Path) -> Self {
         iptables(&folder.join("iptables"));
-        Self::new(program, folder, Some(&folder.join("iptables")))
+        Self::new(program, folder, Some(&folder.join("iptables")), &[])
     }
 
-    fn new(program: &Path, folder: &Path, with: Option<&Path>) -> Self {
+    fn new(program: &Path, folder: &Path, with: Option<&Path>, more: &[&str]) -> Self {
         let at = |name: &str| folder.join(name);
-        build(program, &at("image.tar"), with);
+        build(program, &at("image.tar"), with, more);
         unpack(&at("image.tar"), &at("image"));
         let manifest = fs::read_to_string(at("image/manifest.json")).unwrap();
         let manifest: Value = serde_json::from_str(&manifest).unwrap();
@@ -83,7 +83,7 @@ impl Unpacked {
 #[test]
 fn it_holds_the_node_agent_with_one_capability() {
     let folder = tempfile::tempdir().unwrap();
-    let image = Unpacked::new("/bin/true".as_ref(), folder.path(), None);
+    let image = Unpacked::new("/bin/true".as_ref(), folder.path(), None, &[]);
     assert_eq!(image.tags[0], "registry.example/portolan:test");
     assert_eq!(image.config["Entrypoint"][0], "/usr/local/bin/portolan-proxy");
     assert_eq!(
@@ -93,13 +93,26 @@ fn it_holds_the_node_agent_with_one_capability() {
     assert_own_programs(&image.root);
 }
 
+#[test]
+fn it_holds_the_program_for_hosts_with_one_capability() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = Unpacked::new("/bin/true".as_ref(), folder.path(), None, &["", "portolan"]);
+    assert_eq!(image.config["Entrypoint"][0], "/usr/local/bin/portolan");
+    assert_eq!(names(&image.root.join("usr/local/bin")), ["portolan"]);
+    assert_has_capability(&image.root.join("usr/local/bin/portolan"));
+}
+
 /// Asserts that the image has the program, also under the name that a `DaemonSet` made for kube-proxy starts.
 fn assert_own_programs(root: &Path) {
     let programs = root.join("usr/local/bin");
     assert_eq!(names(&programs), ["kube-proxy", "portolan-proxy"]);
     assert_eq!(fs::read_link(programs.join("kube-proxy")).unwrap(), Path::new("portolan-proxy"));
+    assert_has_capability(&programs.join("portolan-proxy"));
+}
+
+fn assert_has_capability(program: &Path) {
     let mut capabilities = Command::new("getcap");
-    capabilities.arg(programs.join("portolan-proxy"));
+    capabilities.arg(program);
     let capabilities = run(capabilities);
     assert!(capabilities.trim_end().ends_with(" cap_net_admin=p"), "{capabilities}");
 }
@@ -162,7 +175,7 @@ fn its_bytes_are_the_same_each_time() {
         let with = folder.path().join(format!("{name}.iptables"));
         iptables(&with);
         let output = folder.path().join(name);
-        build("/bin/true".as_ref(), &output, Some(&with));
+        build("/bin/true".as_ref(), &output, Some(&with), &[]);
         output
     });
     assert!(fs::read(first).unwrap() == fs::read(second).unwrap());

@@ -30,6 +30,7 @@ fn every_target_installs_what_it_needs() {
                 "nftables",
                 "python3-pip",
                 "systemd",
+                "tcpdump",
                 "unzip",
                 "cpio",
                 "ipvsadm",
@@ -48,6 +49,7 @@ fn every_target_installs_what_it_needs() {
         ("static", &["musl-tools"]),
         ("image", &["musl-tools", "libcap2-bin"]),
         ("image-small", &["musl-tools", "libcap2-bin"]),
+        ("image-up", &["musl-tools", "libcap2-bin"]),
     ];
     for (target, packages) in needs {
         let plan = plan(target);

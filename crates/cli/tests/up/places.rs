@@ -1,4 +1,4 @@
-//! Where `portolan up` runs: without the capability, as a plain user, in a container.
+//! Where `portolan up` runs: without the capability, as the systemd unit starts it, as a plain user, in a container.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,7 +8,7 @@ use portolan_testkit::{Family, PortolanProcess, Protocol};
 use tempfile::tempdir;
 
 use crate::common::{self, BINARY, PATIENCE, in_sync, reaches};
-use crate::{Site, host, printed, service};
+use crate::{Site, files, host, printed, service, summary};
 
 #[test]
 fn without_the_capability_nothing_is_made() {
@@ -30,6 +30,45 @@ fn public_copy(folder: &Path) -> PathBuf {
     let file = folder.join("portolan");
     fs::copy(BINARY, &file).unwrap();
     file
+}
+
+/// As `portolan-up.service` starts it: a user with one capability. No other program is found.
+#[test]
+fn the_user_of_the_systemd_unit() {
+    let unit = files::read("deploy/systemd/portolan-up.service");
+    for capabilities in ["AmbientCapabilities", "CapabilityBoundingSet"] {
+        let line = format!("{capabilities}=CAP_NET_ADMIN");
+        assert!(unit.lines().any(|it| it == line), "{line}");
+    }
+    let world = common::world();
+    let (node, client) = (world.node().namespace(), world.client().namespace());
+    let pod = &world.pods()[0];
+    let site = Site::new();
+    let program = public_copy(site.folder.path());
+    let web = service("web=80", &[pod], Family::Ipv4);
+    let start = [
+        "--reuid=65532",
+        "--regid=65532",
+        "--clear-groups",
+        "--inh-caps=+net_admin",
+        "--ambient-caps=+net_admin",
+        "--bounding-set=-all,+net_admin",
+        "--no-new-privs",
+        "--",
+        "env",
+        "PATH=/nowhere",
+        program.to_str().unwrap(),
+    ];
+    let mut arguments: Vec<String> = start.map(str::to_owned).into();
+    arguments.extend(site.arguments(&[&web]));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut up = PortolanProcess::start(node, "setpriv".as_ref(), &arguments).unwrap();
+    in_sync(&mut up);
+    summary(&mut up);
+    let status = fs::read_to_string(format!("/proc/{}/status", up.id())).unwrap();
+    assert!(status.contains("CapEff:\t0000000000001000"), "{status}");
+    reaches(client, Protocol::Tcp, printed(&up.output(), "default/web 80/TCP")[1], &[pod]);
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }
 
 #[test]
@@ -56,6 +95,7 @@ fn a_plain_user_in_a_user_namespace() {
 
     let mut up = start(&format!("ip link set lo up && exec {command}"));
     in_sync(&mut up);
+    summary(&mut up);
     let output = up.output();
     assert_eq!(printed(&output, "default/web 80/TCP").len(), 2, "{output}");
     assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
@@ -78,6 +118,7 @@ fn a_container_with_the_network_of_the_host() {
     node.write_sysctls(&[("net/netfilter/nf_conntrack_tcp_timeout_close_wait".to_owned(), "61")]).unwrap();
     let mut up = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
     in_sync(&mut up);
+    summary(&mut up);
     let output = up.output();
     reaches(client, Protocol::Tcp, printed(&output, "default/web 80/TCP")[1], &[pod]);
     // What cannot be set is named, with what to do.

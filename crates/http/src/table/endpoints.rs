@@ -2,7 +2,7 @@
 
 use portolan_schema::json::{self, Object, Value};
 
-use super::{AGE, Column, NAME, column, created, first_three, host_port, name, objects};
+use super::{AGE, Column, NAME, column, created, first_three, host_port, name, objects, wide};
 
 pub(super) const SLICE_COLUMNS: &[Column] = &[
     NAME,
@@ -10,6 +10,8 @@ pub(super) const SLICE_COLUMNS: &[Column] = &[
     column("Ports", "The ports of every endpoint."),
     column("Endpoints", "The endpoints' addresses."),
     AGE,
+    // Kubernetes has no such column.
+    wide("Ready", "How many endpoints are ready, of all in this slice."),
 ];
 
 pub(super) const COLUMNS: &[Column] =
@@ -22,18 +24,28 @@ pub(super) fn slice_cells(object: &Object, now: i64) -> Vec<Value> {
     });
     let addresses =
         objects(object, "endpoints").flat_map(|it| json::texts(it, "addresses")).map(str::to_owned);
+    let ready = objects(object, "endpoints").filter(|endpoint| is_ready(endpoint)).count();
+    let all = objects(object, "endpoints").count();
     vec![
         name(object),
         json::text(object, "addressType").unwrap_or_default().into(),
         first_three(ports, "<unset>").into(),
         first_three(addresses, "<unset>").into(),
         created(object, now),
+        format!("{ready}/{all}").into(),
     ]
 }
 
 pub(super) fn cells(object: &Object, now: i64) -> Vec<Value> {
     let shown = first_three(objects(object, "subsets").flat_map(subset), "<none>");
     vec![name(object), shown.into(), created(object, now)]
+}
+
+/// Returns true if an endpoint is ready. One without the condition is (`k8s.io/api/discovery/v1` `EndpointConditions`).
+fn is_ready(endpoint: &Object) -> bool {
+    let ready =
+        json::object(endpoint, "conditions").and_then(|conditions| conditions.get("ready")?.as_bool());
+    ready.unwrap_or(true)
 }
 
 /// Returns every address with every port, or the addresses alone if there are no ports.

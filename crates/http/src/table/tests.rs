@@ -60,6 +60,22 @@ fn endpoint_slices() {
     );
 }
 
+/// The plain table is that of Kubernetes.
+#[test]
+fn ready_endpoints_are_counted_with_wide_output() {
+    let endpoint = |conditions: Value| json!({"addresses": ["10.0.0.1"], "conditions": conditions});
+    let all = [json!({"ready": true}), json!({"ready": false, "serving": true}), json!({})].map(endpoint);
+    let mixed = json!({"addressType": "IPv4", "endpoints": all.to_vec()});
+    for (slice, expected) in [(mixed, "2/3"), (json!({"addressType": "IPv4"}), "0/0")] {
+        assert_eq!(cells(Resource::EndpointSlice, slice)[5], expected);
+    }
+    let columns = column_definitions(Resource::EndpointSlice);
+    let columns = columns.as_array().unwrap().iter();
+    let shown = columns.map(|column| format!("{} {}", column["name"].as_str().unwrap(), column["priority"]));
+    let shown: Vec<String> = shown.collect();
+    assert_eq!(shown, ["Name 0", "AddressType 0", "Ports 0", "Endpoints 0", "Age 0", "Ready 1"]);
+}
+
 #[test]
 fn endpoints() {
     let addresses =
