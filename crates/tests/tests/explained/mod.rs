@@ -48,9 +48,10 @@ pub(crate) fn explain(
 #[allow(dead_code, reason = "not each test program that explains packets compares verdicts")]
 pub(crate) fn disagreement(cluster: &Cluster, probed: &ProbedAttempt) -> Option<String> {
     let attempt = &probed.attempt;
-    let from = match (&attempt.sender.place, attempt.sender.name.as_str()) {
-        (SenderLocation::Node, "node") => Sender::Node,
-        _ => Sender::Address(attempt.sender.address(attempt.family())),
+    // Each packet has its sender's address, except those to a loopback address.
+    let from = match attempt.destination.ip().is_loopback() {
+        true => Sender::Node,
+        false => Sender::Address(attempt.sender.address(attempt.family())),
     };
     let interface = match &attempt.sender.place {
         SenderLocation::Pod(interface) => Some(interface.as_str()),
@@ -71,6 +72,7 @@ pub(crate) fn disagreement(cluster: &Cluster, probed: &ProbedAttempt) -> Option<
     };
     let agrees = report.wanted.fate == fate && (expected.is_empty() || used == expected);
     (!agrees).then(|| {
-        format!("{attempt}: met {:?}, but the explanation is {:?}", probed.verdict.fate, report.wanted)
+        let steps: Vec<_> = report.wanted.steps.iter().map(|step| &step.text).collect();
+        format!("{attempt}: met {:?}, but the explanation is {used:?}: {steps:?}", probed.verdict.fate)
     })
 }
