@@ -273,7 +273,7 @@ pub(crate) fn bars(ways: &[Way]) -> Vec<Bar> {
         Bar::at_least(
             "relay: datagrams for a second of processor time, against nginx",
             " times",
-            1.0,
+            2.0,
             datagrams,
         ),
         Bar::new("relay: resident with 10,000 idle connections", " MiB", 60.0, memory),

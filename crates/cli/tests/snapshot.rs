@@ -406,7 +406,7 @@ fn documents(node: &Namespace, client: &Namespace) -> String {
     let vip = at(&format!("{VIP}:80"));
     let mut rates = String::new();
     let outcome = eventually(PATIENCE, "a rate", || {
-        let stream = client.run(|| TcpStream::connect_timeout(&vip, Duration::from_secs(2))).unwrap();
+        let stream = client.run(|| TcpStream::connect_timeout(&vip, PATIENCE)).unwrap();
         rates = get("rates");
         drop(stream);
         rates.contains("\"name\":\"web\"")

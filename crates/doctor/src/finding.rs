@@ -141,13 +141,13 @@ codes! {
         mend "`portolan-proxy cleanup --only-ours`";
     LeftoversOfAnotherMode: "leftovers-of-another-mode",
         breaks "Rules that are not updated may send connections to endpoints that are gone.",
-        mend "restart Portolan: `systemctl restart portolan-proxy`, or delete its pod";
+        mend "restart Portolan: `systemctl restart portolan-proxy` (or `portolan-up`), or delete its pod";
     LeftoversOfIpvs: "leftovers-of-ipvs",
         breaks "Addresses of removed Services stay addresses of this node, and virtual servers may send connections to endpoints that are gone.",
-        mend "restart Portolan: `systemctl restart portolan-proxy`, or delete its pod";
+        mend "restart Portolan: `systemctl restart portolan-proxy` (or `portolan-up`), or delete its pod";
     LeftoversOfRouting: "leftovers-of-routing",
         breaks "Packets with the mark of the userspace mode are delivered to this node. Programs that use the same mark lose packets.",
-        mend "restart Portolan: `systemctl restart portolan-proxy`, or delete its pod";
+        mend "restart Portolan: `systemctl restart portolan-proxy` (or `portolan-up`), or delete its pod";
     NoProxy: "no-proxy",
         breaks "Services keep their last state: connections go to endpoints that may be gone.",
         mend "start a proxy, or `portolan-proxy cleanup`";

@@ -9,7 +9,8 @@
 //! ([`facts::Cluster`], [`facts::Api`]) is filled in by the caller. So is what takes knowledge of the modes
 //! ([`command::Callbacks`]): the list of their objects, the trial of a mode, and the removal of leftovers.
 //!
-//! The crate must not know how Portolan programs its rules, and never writes to the kernel without `--fix`.
+//! The crate must not know how Portolan programs its rules. Without `--fix` it changes nothing of the node: the trial of a mode
+//! runs in a network namespace of its own. It may load modules.
 
 pub mod checks;
 pub mod command;

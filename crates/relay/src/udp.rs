@@ -161,22 +161,28 @@ impl UdpFlows {
     /// Sends datagrams of one flow to its backend. Returns how many are lost.
     fn pass_on(&mut self, key: Key, data: &[IoSlice<'_>], scope: Scope, context: &mut Context<'_>) -> usize {
         let Some(destination) = context.destinations.of_datagram(key.0, key.1) else { return data.len() };
-        let mut attempts = Attempts::default();
-        let mut is_repeated = false;
+        // Of the datagram that is the next one.
+        let (mut attempts, mut has_failed, mut is_repeated) = (Attempts::default(), false, false);
         let (mut rest, mut lost) = (data, 0_usize);
         while !rest.is_empty() {
-            let id = match self.flows.find(&key).filter(|&id| self.is_current(id, destination, context)) {
-                Some(id) => Some(id),
-                None => self.begin(key, destination, scope, &mut attempts, context),
-            };
+            let found = self.flows.find(&key).filter(|&id| self.is_current(id, destination, context));
+            let id = found.or_else(|| self.begin(key, destination, scope, &mut attempts, context));
             let Some((_, flow)) = id.and_then(|id| self.flows.using(id, context.now)) else {
-                return lost.saturating_add(rest.len());
+                if !has_failed {
+                    return lost.saturating_add(rest.len());
+                }
+                // The error may be of an earlier datagram, so the others get their own attempts.
+                lost = lost.saturating_add(1);
+                (rest, attempts, has_failed) = (after(rest, 1).1, Attempts::default(), false);
+                continue;
             };
-            match flow.to_backend.send(&flow.fd, rest, Addresses::Connected) {
+            // The first one of a flow is sent alone: if the endpoint refuses it, the others go to another endpoint.
+            let next = if found.is_some() { rest } else { rest.get(..1).unwrap_or(rest) };
+            match flow.to_backend.send(&flow.fd, next, Addresses::Connected) {
                 Ok(count) => {
                     let (bytes, others) = after(rest, count);
                     Counters::add(&context.counters.bytes_to_backends, bytes);
-                    (rest, is_repeated) = (others, false);
+                    (rest, attempts, has_failed, is_repeated) = (others, Attempts::default(), false, false);
                 }
                 // The error may be of the previous datagram.
                 Err(PATH) if !is_repeated => is_repeated = true,
@@ -186,6 +192,7 @@ impl UdpFlows {
                 }
                 Err(_) => {
                     let (service, backend) = (flow.service, flow.backend);
+                    has_failed = true;
                     context.table.failed(service, backend, &mut attempts, Failure::Refused, context.now);
                     if let Some(id) = id {
                         self.end(id, context.table, context.counters);

@@ -106,6 +106,31 @@ fn bursts_of_any_lengths_come_through_in_order() {
 }
 
 #[test]
+fn of_a_burst_an_endpoint_that_refuses_costs_one_datagram() {
+    const MANY: usize = 30;
+    for gone_first in [true, false] {
+        let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
+        let (one, other) = (socket(&bed), socket(&bed));
+        // The first flow gets the endpoint with the lower port.
+        let is_lower = one.local_addr().unwrap().port() < other.local_addr().unwrap().port();
+        let (gone, good) = if is_lower == gone_first { (one, other) } else { (other, one) };
+        let gone_address = gone.local_addr().unwrap();
+        drop(gone);
+        let backends = [gone_address, echo_at(good, b'a')];
+        let client = client(&bed);
+        for number in 0..MANY {
+            client.send(&[u8::try_from(number).unwrap(); 50]).unwrap();
+        }
+        bed.backends(&backends);
+        let mut last = 0;
+        for _ in 1..MANY {
+            last = receive(&client, 51);
+        }
+        assert!(usize::from(last) + 2 >= MANY, "{last}");
+    }
+}
+
+#[test]
 fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
     let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
     let mut backends = [echo(&bed, b'a'), echo(&bed, b'b')];

@@ -68,10 +68,12 @@ fn trial(facts: &Facts) -> Vec<Finding> {
         }
     };
     let found = |lack: &Lack| {
-        // Without a proxy, another mode may be chosen.
-        let is_error = lack.is_fatal && mode_that_runs.is_some();
+        // A proxy in a container has programs of its own, and without a proxy another mode may be chosen.
+        let is_of_kernel = mode == Mode::Nftables;
+        let is_error = lack.is_fatal && is_of_kernel && mode_that_runs.is_some();
         let severity = if is_error { Severity::Error } else { Severity::Warning };
-        let title = format!("the {mode} mode cannot run here: {}", lack.reason);
+        let with = if is_of_kernel { "" } else { " with the programs of this host" };
+        let title = format!("the {mode} mode cannot run here{with}: {}", lack.reason);
         Finding::new(Code::ModeCannotRun, severity, title, mend)
     };
     facts.lacks.iter().map(found).collect()

@@ -17,11 +17,11 @@ const NAMED: usize = 3;
 const SET: &str = "ipset";
 /// The mend if Portolan runs.
 const RESTART: &str = "restart Portolan, which then removes what its mode does not use: \
-                       systemctl restart portolan-proxy, or delete its pod";
+                       systemctl restart portolan-proxy (or portolan-up), or delete its pod";
 /// The same, if connections of a former mode may have to end before.
 const WAIT_AND_RESTART: &str = "after a change of the mode, wait for connections of the former one (userspace: five minutes, \
                                 ipvs: an hour); then restart Portolan, which removes what its mode does not use: \
-                                systemctl restart portolan-proxy, or delete its pod";
+                                systemctl restart portolan-proxy (or portolan-up), or delete its pod";
 /// The mend if no proxy runs.
 const START: &str = "start Portolan, which then removes what its mode does not use; \
                      or remove everything: portolan-proxy cleanup";

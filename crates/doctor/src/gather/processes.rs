@@ -90,7 +90,9 @@ fn mode(arguments: &[String]) -> Option<String> {
             mode = Some(value.to_owned());
         }
     }
-    mode.filter(|mode| !mode.is_empty())
+    // `portolan up` has a default of its own.
+    let is_up = arguments.iter().any(|argument| argument == "up");
+    mode.filter(|mode| !mode.is_empty()).or_else(|| is_up.then(|| "nftables".to_owned()))
 }
 
 #[cfg(test)]

@@ -49,9 +49,10 @@ pub(crate) fn explain(
 pub(crate) fn disagreement(cluster: &Cluster, probed: &ProbedAttempt) -> Option<String> {
     let attempt = &probed.attempt;
     // Each packet has its sender's address, except those to a loopback address.
-    let from = match attempt.destination.ip().is_loopback() {
-        true => Sender::Node,
-        false => Sender::Address(attempt.sender.address(attempt.family())),
+    let from = if attempt.destination.ip().is_loopback() {
+        Sender::Node
+    } else {
+        Sender::Address(attempt.sender.address(attempt.family()))
     };
     let interface = match &attempt.sender.place {
         SenderLocation::Pod(interface) => Some(interface.as_str()),
