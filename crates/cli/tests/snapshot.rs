@@ -16,7 +16,6 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use portolan_model::Family;
 use portolan_recorder::{Entry, Verb};

@@ -124,7 +124,7 @@ fn a_mode_whose_programs_are_missing() {
 
     let arguments = ["PATH=/nowhere", BINARY, "doctor", "-o", "json"];
     let mut process = PortolanProcess::start(&node, "env".as_ref(), &arguments).unwrap();
-    assert_eq!(process.wait_for_end(PATIENCE).unwrap().code(), Some(0), "{}", process.output());
+    assert_eq!(process.wait_for_end(PATIENCE).unwrap().code(), Some(1), "{}", process.output());
     let found: Value = serde_json::from_str(&process.output()).unwrap();
     let titles = findings(&found, "mode-cannot-run");
     assert!(!titles.is_empty(), "{found:#}");
