@@ -29,7 +29,7 @@ impl Capture {
         Some(Self(process))
     }
 
-    /// Returns true if somebody has asked for an address.
+    /// Returns true if a Service asks for an address.
     fn is_asked(&self, address: &str) -> bool {
         self.0.output().contains(&format!("Request who-has {address} tell "))
     }

@@ -38,8 +38,8 @@ enum Running {
     Portolan(Option<Mode>),
     /// kube-proxy.
     KubeProxy,
-    /// Nobody.
-    Nobody,
+    /// No proxy.
+    NoProxy,
     /// This is not known: processes of other containers are not visible.
     Unknown,
 }
@@ -48,7 +48,7 @@ impl Running {
     /// Returns who programs Services; `None` if several processes do.
     fn of(facts: &Facts) -> Option<Self> {
         match facts.proxies.processes.as_slice() {
-            [] if facts.proxies.complete => Some(Self::Nobody),
+            [] if facts.proxies.complete => Some(Self::NoProxy),
             [] => Some(Self::Unknown),
             [Process { program: Program::Portolan, mode, .. }] => {
                 Some(Self::Portolan(mode.as_deref().and_then(Mode::named)))
@@ -61,7 +61,7 @@ impl Running {
     const fn mend(self) -> &'static str {
         match self {
             Self::Portolan(_) | Self::KubeProxy => RESTART,
-            Self::Nobody => START,
+            Self::NoProxy => START,
             Self::Unknown => FIND_OUT,
         }
     }
@@ -192,7 +192,7 @@ fn beside_unknown_mode(facts: &Facts, rules: Rules, running: Running) -> Vec<Fin
             _ => running.mend(),
         };
         findings.push(Finding::new(Code::LeftoversOfAnotherMode, Severity::Warning, title, mend));
-    } else if running == Running::Nobody {
+    } else if running == Running::NoProxy {
         // With chains or tables, these serve in the mode of the proxy that ended.
         if present.chains.is_empty() {
             findings.extend(ipvs(&present.ipvs, START));

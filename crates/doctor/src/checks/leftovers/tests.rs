@@ -49,7 +49,7 @@ fn careful(facts: &Facts, expected: &[(Code, Severity)]) -> Vec<Finding> {
 }
 
 #[test]
-fn leftovers_are_removed_only_if_nobody_can_use_them() {
+fn leftovers_are_removed_only_if_no_proxy_can_use_them() {
     let unknown = vec![process(7, Program::Portolan)];
     let running = portolan("nftables");
     careful(&proxied(vec![own(), iptables()], unknown.clone()), &[OF_ANOTHER]);
