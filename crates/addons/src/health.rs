@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use portolan_api::Api;
 use portolan_prober::probe::{Client, Probes};
-use portolan_prober::{Metrics, Prober, ProberOptions, Report};
+use portolan_prober::{EndpointSlice, Metrics, Prober, ProberOptions, Report, Service};
+use portolan_schema::Object;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -34,6 +35,14 @@ impl Default for HealthChecks {
     fn default() -> Self {
         Self { is_shared: false, most_probes: ProberOptions::default().most_probes }
     }
+}
+
+/// Returns true if the prober decides whether the endpoints of a slice are ready, for
+/// [`ApiConfig::awaits_health_check`](portolan_api::ApiConfig::awaits_health_check).
+pub fn awaits_result(service: &[u8], slice: &Object) -> bool {
+    let Ok(service) = serde_json::from_slice::<Service>(service) else { return false };
+    let slice = serde_json::to_vec(slice).and_then(|slice| serde_json::from_slice::<EndpointSlice>(&slice));
+    slice.is_ok_and(|slice| portolan_prober::awaits_result(&service, &slice))
 }
 
 /// Starts the prober. Returns its metrics.

@@ -23,6 +23,7 @@ mod blocking;
 mod checks;
 mod commit;
 mod delete;
+mod health;
 mod kept;
 mod namespaces;
 mod ownership;
@@ -55,7 +56,7 @@ pub use self::{
 };
 use crate::{
     allocate::{AllocatorMetrics, Ledger},
-    config::{ApiConfig, LoadBalancerRanges, ServiceRanges},
+    config::{ApiConfig, AwaitsHealthCheck, LoadBalancerRanges, ServiceRanges},
     error::ApiError,
     refused::Refused,
 };
@@ -79,6 +80,7 @@ pub struct Api {
     load_balancer_ranges: LoadBalancerRanges,
     validate: bool,
     keeps_health_checks: bool,
+    awaits_health_check: Option<AwaitsHealthCheck>,
 }
 
 /// Options of a write.
@@ -154,6 +156,7 @@ impl Api {
             load_balancer_ranges: config.load_balancer_ranges.clone(),
             validate: config.validate,
             keeps_health_checks: config.keeps_health_checks,
+            awaits_health_check: config.awaits_health_check,
         }
     }
 
@@ -301,7 +304,7 @@ impl Api {
                 let stored = stored.decode();
                 applied::keep_finalizers_and_owners(&mut object, &stored);
                 if self.keeps_health_checks {
-                    applied::keep_health_checks(resource, &mut object, &stored);
+                    health::keep(resource, &mut object, &stored);
                 }
                 self.update(target, Part::Main, object, options).await?
             }

@@ -122,6 +122,8 @@ impl UpOptions {
             // Without ranges of pods, no client is known to be on the way of the backends' answers.
             let all = || "--masquerade-all".to_owned();
             flags.push(if pods.is_empty() { all() } else { format!("--cluster-cidr={}", pods.join(",")) });
+            // A load balancer for this host serves the addresses of this host.
+            flags.push("--address-guard=nodeAddresses=Warn".to_owned());
         }
         flags.extend(self.passive_health_checks.then(|| "--passive-health-checks".to_owned()));
         flags.extend(self.cleanup.then(|| "--cleanup".to_owned()));

@@ -329,9 +329,10 @@ fn a_service_cannot_take_over_the_address_of_a_pod_or_of_another_service() {
     }
 }
 
-/// Load balancers of clusters without a cloud and operators use addresses of nodes as external addresses.
+/// A Service at an address of the node would capture the node's own ports. Load balancers of clusters without a cloud use
+/// such addresses, and the setting serves them.
 #[test]
-fn addresses_of_the_node_are_served_unless_the_setting_refuses_them() {
+fn addresses_of_the_node_are_refused_unless_the_setting_serves_them() {
     let cluster = Cluster::new();
     let [one, other] = cluster.world.pods() else { panic!("two pods") };
     let client = cluster.world.client().namespace();
@@ -343,16 +344,23 @@ fn addresses_of_the_node_are_served_unless_the_setting_refuses_them() {
     service["spec"]["ports"][0]["port"] = json!(81);
     service["spec"]["ports"][1]["port"] = json!(81);
     cluster.service(service, &[other]);
+    let mut named = Vec::new();
+    for service in ["balanced", "external"] {
+        let event = service_event(&cluster, "ExternalAddressLeftOut", service);
+        named.push(event["note"].as_str().unwrap().split(':').next().unwrap().to_owned());
+        assert!(event["note"].as_str().unwrap().contains("addressGuard.nodeAddresses"), "{event:#}");
+    }
+    assert_eq!(named, ["status.loadBalancer.ingress", "spec.externalIPs"]);
+    shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"nodeAddresses\"} 2");
+    for port in [80, 81] {
+        ends_as(client, Protocol::Tcp, at(&format!("{node}:{port}")), ProbeResult::Refused);
+    }
+    reaches(client, Protocol::Tcp, at("10.96.0.51:81"), &[other]);
+    cluster.configure("addressGuard: {nodeAddresses: Warn}\n");
     reaches(client, Protocol::Tcp, at(&format!("{node}:80")), &[one]);
     reaches(client, Protocol::Tcp, at(&format!("{node}:81")), &[other]);
     let event = event_with(&cluster, "ExternalAddressShared");
     assert_eq!((&event["regarding"]["name"], &event["type"]), (&json!("external"), &json!("Normal")));
     shows(&cluster, "portolan_guarded_addresses{action=\"warn\",owner=\"nodeAddresses\"} 2");
     assert_eq!(count(&cluster, "ExternalAddressShared"), 1, "a load balancer's address is only counted");
-    cluster.configure("addressGuard: {nodeAddresses: Refuse}\n");
-    for port in [80, 81] {
-        ends_as(client, Protocol::Tcp, at(&format!("{node}:{port}")), ProbeResult::Refused);
-    }
-    reaches(client, Protocol::Tcp, at("10.96.0.51:81"), &[other]);
-    shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"nodeAddresses\"} 2");
 }

@@ -370,7 +370,7 @@ status: {loadBalancer: {ingress: [{ip: 198.51.100.7}]}}
         explain(&folder, &[&arguments[..], &["--config=config", "-o=json"]].concat()).json()
     };
     let frontend = |report: &Value| report["wanted"]["decidedBy"]["frontend"].clone();
-    let (warned, refused) = (with(""), with("addressGuard: {nodeAddresses: Refuse}\n"));
+    let (warned, refused) = (with("addressGuard: {nodeAddresses: Warn}\n"), with(""));
     assert_eq!(frontend(&warned), "load-balancer-ip", "{warned:#}");
     assert_eq!((frontend(&refused), &refused["wanted"]["fate"]), (Value::Null, &"not-affected".into()));
     let steps = refused["wanted"]["steps"].to_string();

@@ -30,6 +30,7 @@ use std::time::Duration;
 
 use portolan_model::{Family, ServicePortName};
 
+pub use crate::messages::Messages;
 use crate::table::{Changes, Table};
 
 /// What a commit wrote.
@@ -41,6 +42,8 @@ pub struct Commit {
     pub objects: usize,
     /// Bytes sent to the kernel.
     pub bytes: usize,
+    /// The first of what was written.
+    pub messages: Messages,
     /// Time that the kernel took, from the first byte sent to the last reply read.
     pub kernel: Duration,
     /// True if everything was read back and compared.
@@ -55,6 +58,7 @@ impl Commit {
         self.elements += other.elements;
         self.objects += other.objects;
         self.bytes += other.bytes;
+        self.messages.extend(other.messages.lines());
         self.kernel += other.kernel;
     }
 }

@@ -58,6 +58,7 @@ mod counts;
 mod driven;
 mod history;
 mod lane;
+mod messages;
 mod pending;
 mod retry;
 mod snapshot;
@@ -77,7 +78,7 @@ pub use attempt::{Attempt, Cause, Written};
 use clock::Clock;
 pub use counts::{Counts, endpoints};
 pub use dataplane::{
-    About, Claims, Collection, Commit, Dataplane, Error, Extent, Refusal, Removal, Takeover,
+    About, Claims, Collection, Commit, Dataplane, Error, Extent, Messages, Refusal, Removal, Takeover,
 };
 pub use driven::Driven;
 pub use history::{COMMITS_KEPT, EVENTS_KEPT, FAILURES_KEPT, Happening, HistoryEvent, Totals};

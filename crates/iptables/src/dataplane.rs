@@ -276,8 +276,13 @@ fn restore(
     let outcome = programs.await_lock(meter).and_then(|()| {
         programs.restore(|out| {
             // The text may be written a second time, to find a line. The counts start again then.
-            let mut counted =
-                Counted { out, counts: Counts::default(), line: Line::Start, table: IptablesTable::Mangle };
+            let mut counted = Counted {
+                out,
+                counts: Counts::default(),
+                line: Line::Start,
+                table: IptablesTable::Mangle,
+                text: String::new(),
+            };
             write(&mut counted)?;
             counts = counted.counts;
             Ok(())
@@ -300,6 +305,13 @@ struct Counted<'a> {
     counts: Counts,
     line: Line,
     table: IptablesTable,
+    /// The start of a line, while there is room for messages.
+    text: String,
+}
+
+/// Returns true for a line of a restore that changes something, or names the table.
+fn is_message(line: &str) -> bool {
+    line.starts_with(['*', ':', '-'])
 }
 
 /// The place of the next byte in its line.
@@ -339,6 +351,13 @@ impl fmt::Write for Counted<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.bytes().for_each(|byte| self.byte(byte));
         self.counts.commit.bytes += text.len();
+        if !self.counts.commit.messages.has_more() {
+            self.text.push_str(text);
+            // What follows the last end of a line is the start of another.
+            let end = self.text.rfind('\n').map_or(0, |at| at.saturating_add(1));
+            let whole: String = self.text.drain(..end).collect();
+            self.counts.commit.messages.extend(whole.lines().filter(|line| is_message(line)));
+        }
         self.out.write_str(text)
     }
 }

@@ -12,11 +12,14 @@ use super::desired::{Desired, Touched};
 use super::difference::{Difference, Operation, WriteSettings};
 use super::draining::{Draining, UptimeSecs};
 use super::kernel::{Kernel, first_refusal};
+use super::preview;
 use super::refusal::{self, Refusals, Refused};
 use super::rules::{self, Part, Rules};
 use super::{Error, IpvsOptions, Meter};
 pub(super) use comparison::Read;
-use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Refusal, Removal, Takeover};
+use portolan_engine::dataplane::{
+    About, Collection, Commit, Dataplane, Messages, Refusal, Removal, Takeover,
+};
 use portolan_engine::table::{Changes, Table};
 use portolan_iptables::Programs;
 use retire::Retiring;
@@ -176,7 +179,10 @@ impl Ipvs {
         note(&mut self.written, remove.len(), self.kernel.remove(remove)?);
         self.judge(refused, rules.map(|_| table))?;
         let Written { elements, objects } = std::mem::take(&mut self.written);
+        let mut messages = Messages::default();
+        messages.extend(preview::lines_of(difference, &before, &after, self.desired.settings().family));
         Ok(Commit {
+            messages,
             elements,
             objects,
             bytes: self.kernel.take_bytes().saturating_add(before.len()).saturating_add(after.len()),

@@ -82,7 +82,6 @@ impl Ipvs {
 
 impl Preview {
     fn lines(&self, family: Family) -> Vec<String> {
-        let Difference { add, servers, bind, gone, unbind, remove, .. } = &self.difference;
         let [before, after] = &self.rules;
         let mut lines = Vec::new();
         if !self.has_device {
@@ -91,23 +90,38 @@ impl Preview {
         lines.extend(self.missing.iter().map(|set| {
             format!("ipset create {} {} family {}", set.name(family), set.kind().name(), ipset_family(family))
         }));
-        let member = |verb: &str, (set, member): &(Set, Member)| {
-            format!("ipset {verb} {} {}", set.name(family), member_text(member))
-        };
-        let address = |verb: &str, address: &IpAddr| {
-            let length = if address.is_ipv4() { 32 } else { 128 };
-            format!("ip address {verb} {address}/{length} dev {DEVICE}")
-        };
-        lines.extend(add.iter().map(|added| member("add", added)));
-        lines.extend(before.lines().map(str::to_owned));
-        lines.extend(servers.iter().map(command));
-        lines.extend(bind.iter().map(|bound| address("add", bound)));
-        lines.extend(after.lines().map(str::to_owned));
-        lines.extend(gone.iter().map(command));
-        lines.extend(unbind.iter().map(|unbound| address("del", unbound)));
-        lines.extend(remove.iter().map(|removed| member("del", removed)));
+        lines.extend(lines_of(&self.difference, before, after, family));
         lines
     }
+}
+
+/// Returns what is written for a difference, with restores before and after the virtual servers, one line for each object.
+pub(super) fn lines_of<'a>(
+    difference: &'a Difference,
+    before: &'a str,
+    after: &'a str,
+    family: Family,
+) -> impl Iterator<Item = String> + 'a {
+    let Difference { add, servers, bind, gone, unbind, remove, .. } = difference;
+    let member = move |verb: &str, (set, member): &(Set, Member)| {
+        format!("ipset {verb} {} {}", set.name(family), member_text(member))
+    };
+    let address = |verb: &str, address: &IpAddr| {
+        let length = if address.is_ipv4() { 32 } else { 128 };
+        format!("ip address {verb} {address}/{length} dev {DEVICE}")
+    };
+    let added = add.iter().map(move |added| member("add", added));
+    let bound = bind.iter().map(move |bound| address("add", bound));
+    let unbound = unbind.iter().map(move |unbound| address("del", unbound));
+    let removed = remove.iter().map(move |removed| member("del", removed));
+    added
+        .chain(before.lines().map(str::to_owned))
+        .chain(servers.iter().map(command))
+        .chain(bound)
+        .chain(after.lines().map(str::to_owned))
+        .chain(gone.iter().map(command))
+        .chain(unbound)
+        .chain(removed)
 }
 
 const fn ipset_family(family: Family) -> &'static str {

@@ -22,7 +22,7 @@ use super::preview;
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
 use portolan_engine::dataplane::{
-    About, Collection, Commit, Dataplane, Error, Removal, TRANSIT_TIME, Takeover,
+    About, Collection, Commit, Dataplane, Error, Messages, Removal, TRANSIT_TIME, Takeover,
 };
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table};
@@ -139,6 +139,7 @@ impl Nftables {
             self.keep(&class.to_string());
         }
         let mut commit = self.write(transaction, &plan.elements)?;
+        commit.messages.extend(preview::first_of_plan(layout.place(), settings.counters, &plan));
         commit.objects = objects;
         commit.refused = plan.refused;
         Ok(commit)
@@ -200,6 +201,8 @@ impl Nftables {
                 self.load(table, transaction)?
             };
         }
+        commit.messages = Messages::default();
+        commit.messages.extend(preview::first_of_difference(self.planner.layout(), &difference, exists));
         commit.objects = difference.objects();
         commit.refused = difference.plan.refused;
         commit.full = true;

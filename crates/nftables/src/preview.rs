@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use portolan_engine::dataplane::Messages;
 use portolan_engine::table::Table;
 use portolan_model::{Family, Protocol};
 
@@ -16,7 +17,7 @@ use super::changeset::{Changeset, Operation};
 use super::element::{Set, address_length, read_address, read_number};
 use super::layout::{Layout, Target};
 use super::load::Pieces;
-use super::planner::Planner;
+use super::planner::{Plan, Planner};
 use super::readback::View;
 use super::resync::{ChainWork, Difference};
 use super::skeleton;
@@ -33,7 +34,7 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
     let exists = view.table.is_some();
     let difference = Difference::between(&mut planner, table, view);
     let place = planner.layout().place();
-    let mut lines = Lines { place, counters: planner.settings.counters, written: Vec::new() };
+    let mut lines = Lines::new(place, planner.settings.counters, usize::MAX);
     if difference.is_empty() {
         return lines.written;
     }
@@ -49,14 +50,42 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
     lines.written
 }
 
+/// Returns the first lines of what a change writes.
+pub(super) fn first_of_plan(place: FamilyTable, counters: bool, plan: &Plan) -> Vec<String> {
+    let mut lines = Lines::new(place, counters, Messages::LINES.saturating_add(1));
+    for (number, class) in &plan.classes {
+        lines.class("add", *number, &format!(" : goto {class}"));
+    }
+    lines.elements(&plan.elements);
+    lines.written
+}
+
+/// Returns the first lines of what a comparison writes.
+pub(super) fn first_of_difference(layout: Layout<'_>, difference: &Difference, exists: bool) -> Vec<String> {
+    let mut lines = Lines::new(layout.place(), layout.settings.counters, Messages::LINES.saturating_add(1));
+    lines.objects(difference, layout, exists);
+    lines.elements(&difference.elements);
+    lines.written
+}
+
 struct Lines {
     place: FamilyTable,
     /// True if elements count.
     counters: bool,
+    /// No more lines are made.
+    most: usize,
     written: Vec<String>,
 }
 
 impl Lines {
+    const fn new(place: FamilyTable, counters: bool, most: usize) -> Self {
+        Self { place, counters, most, written: Vec::new() }
+    }
+
+    const fn is_full(&self) -> bool {
+        self.written.len() >= self.most
+    }
+
     fn add(&mut self, verb: &str, kind: &str, rest: &str) {
         let family = match self.place.family {
             Family::Ipv4 => "ip",
@@ -96,15 +125,19 @@ impl Lines {
             self.add("delete", "chain", chain);
         }
         for work in &difference.classes {
-            let element =
-                |rest: &str| format!("{} {{ {}{rest} }}", Set::Classes.name(), mark(work.number.into()));
             if work.replace {
-                self.add("delete", "element", &element(""));
+                self.class("delete", work.number, "");
             }
             if let Some(class) = work.class {
-                self.add("add", "element", &element(&format!(" : goto {class}")));
+                self.class("add", work.number, &format!(" : goto {class}"));
             }
         }
+    }
+
+    /// Adds the element of a class. `rest` follows its number.
+    fn class(&mut self, verb: &str, number: u16, rest: &str) {
+        let element = format!("{} {{ {}{rest} }}", Set::Classes.name(), mark(number.into()));
+        self.add(verb, "element", &element);
     }
 
     fn base_chains(&mut self, layout: Layout<'_>) {
@@ -120,18 +153,21 @@ impl Lines {
 
     fn elements(&mut self, changes: &Changeset) {
         for set in Set::ALL {
-            for operation in changes.deletions(set) {
+            for operation in changes.deletions(set).take(self.most) {
                 self.element("delete", set, &operation);
             }
         }
         for set in Set::ALL {
-            for operation in changes.additions(set) {
+            for operation in changes.additions(set).take(self.most) {
                 self.element("add", set, &operation);
             }
         }
     }
 
     fn element(&mut self, verb: &str, set: Set, operation: &Operation<'_>) {
+        if self.is_full() {
+            return;
+        }
         let (key_fields, data_fields) = fields(set);
         let family = self.place.family;
         let mut key = values(family, key_fields, operation.key);

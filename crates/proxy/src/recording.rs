@@ -307,6 +307,8 @@ pub(super) fn of_report(report: &Report) -> Entry {
             commit.elements = written.elements as u64;
             commit.objects = written.objects as u64;
             commit.bytes = written.bytes as u64;
+            commit.messages = written.messages.lines().to_vec();
+            commit.messages.extend(written.messages.has_more().then(|| "...".to_owned()));
             commit.kernel_us = micros(written.kernel);
         }
         Err(error) => commit.error = Some(error.to_string()),

@@ -279,7 +279,7 @@ mod tests {
         ("portRange", "portRange: '1-2'"),
         ("udpIdleTimeout", "udpIdleTimeout: 1s"),
         ("windowsRunAsService", "windowsRunAsService: true"),
-        ("addressGuard", "addressGuard: {nodeAddresses: Refuse}"),
+        ("addressGuard", "addressGuard: {nodeAddresses: Warn}"),
         ("readiness", "readiness: {taint: a}"),
         ("portolan", "portolan: {stateOnAnyAddress: true}"),
     ];

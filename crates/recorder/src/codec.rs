@@ -12,6 +12,8 @@ pub const RECORD_MAX: usize = 4_096;
 const NAME_MAX: usize = 256;
 /// Bytes of the longest other text.
 const TEXT_MAX: usize = 1_000;
+/// Bytes of all messages of a commit. A commit collects fewer.
+const MESSAGES_MAX: usize = 930;
 /// Entries of the longest list.
 pub(crate) const LIST_MAX: usize = 4;
 /// Bits of the number in a byte of LEB128.
@@ -208,6 +210,8 @@ impl Writer {
         for number in numbers {
             self.number(number);
         }
+        // As one text: its bytes are bounded, and the number of its lines is not.
+        self.at_most(&commit.messages.join("\n"), MESSAGES_MAX);
         self.flag(commit.error.is_some());
         if let Some(error) = &commit.error {
             self.text(error);
@@ -315,6 +319,7 @@ impl Reader<'_> {
             bytes: self.number()?,
             duration_us: self.number()?,
             kernel_us: self.number()?,
+            messages: self.text()?.lines().map(str::to_owned).collect(),
             error: self.optional()?,
         })
     }
@@ -363,8 +368,11 @@ pub(crate) mod tests {
             any::<[bool; 3]>(),
             any::<[u64; 7]>(),
             list(),
+            list(),
         )
-            .prop_map(|(texts, [full, repaired, verified], numbers, service_ports)| {
+            .prop_map(|(texts, flags, numbers, service_ports, mut messages)| {
+                messages.retain(|line| !line.is_empty());
+                let [full, repaired, verified] = flags;
                 let (family, mode, step, reason, error) = texts;
                 let [changed, refused, elements, objects, bytes, duration_us, kernel_us] = numbers;
                 Entry::Commit(Commit {
@@ -381,6 +389,7 @@ pub(crate) mod tests {
                     elements,
                     objects,
                     bytes,
+                    messages,
                     duration_us,
                     kernel_us,
                     error,

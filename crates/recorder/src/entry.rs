@@ -124,6 +124,9 @@ pub struct Commit {
     pub objects: u64,
     /// Bytes sent to the kernel.
     pub bytes: u64,
+    /// The first of what was written, in the words of nft, `iptables-restore`, ipvsadm, ipset or ip. If there is more, `...` is the
+    /// last.
+    pub messages: Vec<String>,
     /// How long it took, in microseconds.
     pub duration_us: u64,
     /// How much of that the kernel took, in microseconds.

@@ -56,6 +56,9 @@ fn programmed(snapshot: &Snapshot) -> String {
     if texts.is_empty() { "none read".to_owned() } else { texts.join(", ") }
 }
 
+/// The column of messages of a commit, below its text.
+const MESSAGES: usize = 43;
+
 fn add(text: &mut String, more: std::fmt::Arguments<'_>) {
     // A write to a String does not fail.
     let _ = text.write_fmt(more);
@@ -143,6 +146,9 @@ fn commit(commit: &Commit) -> String {
             format_args!("; {} changed: {}{more}", commit.changed, commit.service_ports.join(", ")),
         );
     }
+    for message in &commit.messages {
+        add(&mut text, format_args!("\n{:MESSAGES$}{message}", ""));
+    }
     text
 }
 
@@ -164,6 +170,10 @@ mod tests {
             service_ports: vec!["shop/web:http".into(), "shop/cart".into()],
             elements: 3,
             bytes: 312,
+            messages: vec![
+                "add element ip portolan endpoints { 0x1 . 0x0 : 10.0.0.1 . 80 }".into(),
+                "...".into(),
+            ],
             duration_us: 1_204,
             kernel_us: 53,
             ..Commit::default()
@@ -207,6 +217,7 @@ mod tests {
             }),
             Entry::Commit(Commit {
                 step: "replacement".into(),
+                messages: Vec::new(),
                 error: Some("the kernel refused it: EINVAL".into()),
                 changed: 0,
                 ..commit

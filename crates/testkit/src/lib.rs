@@ -43,6 +43,7 @@ pub use plan::{Addresses, Site};
 pub use portolan_model::{Family, Protocol};
 pub use probe::{Probe, ProbeResult, Reached, is_emulated};
 pub use process::PortolanProcess;
+pub use socket::close;
 pub use traffic::{Traffic, TrafficPlan, TrafficReport};
 pub use wait::{eventually, eventually_some};
 pub use world::{Node, Pod, World, WorldBuilder};

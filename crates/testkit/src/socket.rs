@@ -1,7 +1,7 @@
 //! Non-blocking sockets and the epoll loop of the responders, the probes and the traffic.
 
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -9,12 +9,24 @@ use portolan_model::{Family, Protocol};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, ipproto, socket_with, sockopt,
+    AddressFamily, Shutdown, SocketFlags, SocketType, bind, connect, getsockname, ipproto, shutdown,
+    socket_with, sockopt,
 };
+
+use crate::error::TestkitError;
 
 /// Size for a burst of datagrams or ICMP errors: a batch of probes is answered within one scheduling delay.
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 const EVENTS_AT_ONCE: usize = 256;
+
+/// Ends a listener, so that the next connection is refused. Dropping it is not enough: a child process that another
+/// test has just started holds a copy until it runs its program.
+///
+/// # Errors
+/// [`TestkitError`] if the kernel refuses.
+pub fn close(listener: &TcpListener) -> Result<(), TestkitError> {
+    shutdown(listener, Shutdown::Both).map_err(TestkitError::system("end a listener"))
+}
 
 pub(crate) fn stream(family: Family) -> Result<OwnedFd, Errno> {
     open(family, SocketType::STREAM, ipproto::TCP)

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use portolan_api::ApiConfig;
+use portolan_api::{ApiConfig, Part, Target, WriteOptions};
 use portolan_prober::plan::Plan;
 use portolan_prober::probe::{Failure, ProbeOutcome};
 use portolan_prober::{HealthCheck, Input, LeaseClient as _, WriteError, Writer as _};
@@ -72,12 +72,18 @@ fn serve(api: &Arc<Api>, failing: &Failing, identity: Option<&str>) -> Server {
     Server { task, stop, metrics }
 }
 
+fn service(annotations: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "annotations": annotations},
+        "spec": {"ports": [{"port": 80}]}})
+}
+
+fn checked() -> Value {
+    service(&json!({"portolan.dev/health-check": "tcp", "portolan.dev/health-check-interval": "1s"}))
+}
+
 async fn api() -> Arc<Api> {
     let api = Arc::new(Api::new(&ApiConfig::default()));
-    let service = json!({"apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": "web", "annotations": {"portolan.dev/health-check": "tcp", "portolan.dev/health-check-interval": "1s"}},
-        "spec": {"ports": [{"port": 80}]}});
-    api.apply(service).await.unwrap();
+    api.apply(checked()).await.unwrap();
     api.apply(slice(&["192.0.2.1", "192.0.2.2"])).await.unwrap();
     api
 }
@@ -155,6 +161,36 @@ async fn results_become_conditions_and_events() {
     let next = serve(&api, &failing, None);
     until("probes of the next server", || next.metrics.passed.get() >= 6).await;
     assert_eq!(api.store().get(Resource::EndpointSlice, "default/web-1").unwrap().revision(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_version_of_a_slice_has_a_ready_endpoint_without_a_result() {
+    let api =
+        Arc::new(Api::new(&ApiConfig { awaits_health_check: Some(awaits_result), ..ApiConfig::default() }));
+    let put = async |object: Value| {
+        let object = object.as_object().cloned().unwrap();
+        let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
+        api.update(target, Part::Main, object, WriteOptions::default()).await.unwrap();
+        ready(&api)
+    };
+    api.apply(checked()).await.unwrap();
+    api.apply(slice(&["192.0.2.1"])).await.unwrap();
+    assert_eq!(ready(&api), [Some(false)], "before the prober sees it");
+    let failing = Failing::default();
+    failing.set("192.0.2.2:8080", true);
+    let _server = serve(&api, &failing, None);
+    until("its first result", || ready(&api) == [Some(true)]).await;
+    let more = slice(&["192.0.2.2", "192.0.2.1", "192.0.2.3"]);
+    assert_eq!(put(more.clone()).await, [Some(false), Some(true), Some(false)]);
+    until("the others", || ready(&api) == [Some(false), Some(true), Some(true)]).await;
+    assert_eq!(put(more).await, [Some(false), Some(true), Some(true)], "results stay");
+    let mut given = slice(&["192.0.2.4"]);
+    given["endpoints"][0]["conditions"] = json!({"ready": true});
+    assert_eq!(put(given).await, [Some(true)], "as given");
+    // Without a check nothing would make an endpoint ready.
+    api.apply(service(&json!({}))).await.unwrap();
+    until("no conditions", || ready(&api) == [None]).await;
+    assert_eq!(put(slice(&["192.0.2.1", "192.0.2.5"])).await, [None; 2]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -240,6 +240,9 @@ impl Api {
         let old = namesake.old();
         kinds::prepare(resource, object, old);
         owners.note_defaulted(resource, object);
+        if resource == Resource::EndpointSlice {
+            self.hold_back_unchecked(object, old);
+        }
         self.check(ledger, resource, object, old)?;
         Ok(Exchange::default())
     }

@@ -44,6 +44,11 @@ impl StoreOptions {
         !self.etcd_servers.is_empty()
     }
 
+    /// Returns true if the objects end with the process.
+    pub(super) const fn is_in_memory(&self) -> bool {
+        self.in_memory
+    }
+
     /// Opens the store. The tasks of an etcd store run on the current runtime.
     pub(super) async fn open(&self, data_dir: &Path, history: History) -> anyhow::Result<Arc<dyn Store>> {
         if self.in_memory {

@@ -39,10 +39,16 @@ fn start_servers(backing: Backing, arguments: &[&str]) -> Option<Site> {
 fn start(backing: Backing) -> Option<Site> {
     let site = start_servers(backing, &[])?;
     let [service, slice] = objects();
-    for (path, object) in [("/api/v1/namespaces/default/services", service), (SLICES, slice)] {
+    let create = |path: &str, object: &Value| -> Value {
         let (code, body) = site.ask(0, "POST", path, &object.to_string()).unwrap();
         assert_eq!(code, 201, "{body}");
-    }
+        serde_json::from_str(&body).unwrap()
+    };
+    create("/api/v1/namespaces/default/services", &service);
+    // No version of the slice says that an endpoint is ready that has not answered.
+    let created = create(SLICES, &slice);
+    let ready = |index: usize| created["endpoints"][index]["conditions"]["ready"].as_bool();
+    assert_eq!([ready(0), ready(1)], [Some(false); 2], "{created:#}");
     Some(site)
 }
 

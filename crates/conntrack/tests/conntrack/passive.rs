@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use portolan_conntrack::passive::{FAILURES, Failure, PassiveThread, SetAside};
 use portolan_model::Family;
+use portolan_testkit::close;
 
 use super::in_net;
 use super::net::{Net, Plan, V4, V6};
@@ -79,7 +80,7 @@ fn failing_endpoints_are_found(plan: &'static Plan) {
 #[test]
 fn an_endpoint_that_answers_now_and_then_is_not_set_aside() {
     in_net(&V4, |net| {
-        drop(lead(net));
+        close(&lead(net)).unwrap();
         let (sender, reports) = channel();
         let _thread = PassiveThread::spawn(move |aside| sender.send(aside).unwrap()).unwrap();
         let frontend = |(port, _): (u16, u16)| SocketAddr::new(V4.frontend, port);
@@ -87,6 +88,7 @@ fn an_endpoint_that_answers_now_and_then_is_not_set_aside() {
         for outcome in "FSFSFSFFSF".chars() {
             let listener = (outcome == 'S').then(|| TcpListener::bind(endpoint).unwrap());
             assert_eq!(TcpStream::connect(frontend(PORTS[2])).is_ok(), listener.is_some());
+            listener.as_ref().map(close).transpose().unwrap();
         }
         for _ in 0..FAILURES {
             assert!(TcpStream::connect(frontend(PORTS[0])).is_err());

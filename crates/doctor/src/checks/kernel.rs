@@ -174,8 +174,13 @@ mod tests {
             ("userspace", "modprobe -a nft_tproxy "),
         ] {
             let found = findings(&facts(mode, true));
-            assert_eq!(codes(&found), [(Code::ModeCannotRun, Severity::Error)]);
-            assert_eq!(found[0].title, format!("the {mode} mode cannot run here: IPv4: no numgen"));
+            // The other modes were tried with the programs of the host, and a proxy in a container has its own.
+            let (severity, with) = match mode {
+                "nftables" => (Severity::Error, ""),
+                _ => (Severity::Warning, " with the programs of this host"),
+            };
+            assert_eq!(codes(&found), [(Code::ModeCannotRun, severity)]);
+            assert_eq!(found[0].title, format!("the {mode} mode cannot run here{with}: IPv4: no numgen"));
             assert!(found[0].mend.starts_with(mend), "{}", found[0].mend);
             let of_one_family = findings(&facts(mode, false));
             assert_eq!(codes(&of_one_family), [(Code::ModeCannotRun, Severity::Warning)]);

@@ -61,13 +61,12 @@ impl AddressOwner {
         }
     }
 
-    /// Returns the action without a setting. An address is refused only if it certainly belongs to something else,
-    /// and if no working cluster is known to use it. Addresses of nodes are external addresses in many clusters
-    /// without a cloud, and the two CIDRs may hold addresses that nothing else uses.
+    /// Returns the action without a setting. An address that certainly belongs to something else is refused. The two
+    /// CIDRs may hold addresses that nothing else uses.
     pub const fn default_action(self) -> GuardAction {
         match self {
-            Self::ClusterIp | Self::PodCidr => GuardAction::Refuse,
-            Self::Node | Self::ServiceCidr | Self::ClusterCidr => GuardAction::Warn,
+            Self::ClusterIp | Self::PodCidr | Self::Node => GuardAction::Refuse,
+            Self::ServiceCidr | Self::ClusterCidr => GuardAction::Warn,
         }
     }
 

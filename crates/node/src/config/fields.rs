@@ -420,7 +420,7 @@ const FIELDS: &[Field] = &[
     field(
         "addressGuard.nodeAddresses",
         "text",
-        "Warn",
+        "Refuse",
         GUARD_ACTIONS,
         "The same for one that is an address of this node's Node object.",
     ),

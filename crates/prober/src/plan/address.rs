@@ -3,7 +3,19 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::annotations::PortChoice;
-use crate::object::{Endpoint, EndpointSlice};
+use crate::annotations::{Wish, parse};
+use crate::object::{Endpoint, EndpointSlice, Service};
+
+/// Returns true if a new endpoint of a slice is not ready before its first result: its Service has a valid check, which the
+/// slice has the port for, and no controller maintains the slice.
+pub fn awaits_result(service: &Service, slice: &EndpointSlice) -> bool {
+    let Wish::Valid(check) = parse(service.metadata.annotations.as_ref()).wish else { return false };
+    let has_addresses = matches!(slice.address_type.as_str(), "IPv4" | "IPv6");
+    has_addresses
+        && !service.spec.publish_not_ready_addresses
+        && !slice.is_managed()
+        && port_of(slice, &check.port).is_some()
+}
 
 /// Returns the port of a slice that is probed, or `None` if the slice does not have it.
 pub(super) fn port_of(slice: &EndpointSlice, choice: &PortChoice) -> Option<u16> {
@@ -85,6 +97,31 @@ mod tests {
         let loopback = Endpoint { addresses: vec!["127.0.0.1".to_owned()], conditions: None };
         assert!(address_of(&loopback, "IPv4", 80, true).is_some());
         assert_eq!(address_of(&Endpoint::default(), "IPv4", 80, true), None);
+    }
+
+    #[test]
+    fn endpoints_that_are_probed_await_their_first_result() {
+        let awaits = |service: &str, slice: &str| {
+            let service: Service = serde_json::from_str(service).unwrap();
+            awaits_result(&service, &serde_json::from_str(slice).unwrap())
+        };
+        let service = r#"{"metadata": {"annotations": {"portolan.dev/health-check": "tcp"}}}"#;
+        let slice = r#"{"addressType": "IPv4", "ports": [{"port": 80}]}"#;
+        assert!(awaits(service, slice));
+        for other in [
+            "{}",
+            r#"{"metadata": {"annotations": {"portolan.dev/health-check": "icmp"}}}"#,
+            r#"{"metadata": {"annotations": {"portolan.dev/health-check": "tcp"}}, "spec": {"publishNotReadyAddresses": true}}"#,
+        ] {
+            assert!(!awaits(other, slice), "{other}");
+        }
+        for other in [
+            r#"{"addressType": "FQDN", "ports": [{"port": 80}]}"#,
+            r#"{"addressType": "IPv4", "ports": [{"port": 53, "protocol": "UDP"}]}"#,
+            r#"{"addressType": "IPv4", "ports": [{"port": 80}], "metadata": {"ownerReferences": [{"controller": true}]}}"#,
+        ] {
+            assert!(!awaits(service, other), "{other}");
+        }
     }
 
     #[test]

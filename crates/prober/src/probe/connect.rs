@@ -155,7 +155,8 @@ mod tests {
             assert_eq!(sockets.ipv4.len(), 1);
         }
         assert!(ports.len() > 1, "each connection has a local port of its own: {ports:?}");
-        drop(listener);
+        // A child process of another test may hold a copy, so that dropping it is not enough.
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         let socket = sockets.begin(open).unwrap();
         let refused = sockets.end(socket, open, PollFlags::OUT | PollFlags::ERR);
         assert_eq!(refused, ProbeOutcome::Failed(Failure::Refused));

@@ -93,7 +93,7 @@ mod tests {
         assert!(other.iptables.masquerade_all && other.nftables.masquerade_all);
         assert_eq!(other.cluster_cidrs, same.cluster_cidrs);
         let guarded =
-            over(&given(&["--address-guard=nodeAddresses=Refuse"]), &reported).expect("a configuration");
+            over(&given(&["--address-guard=nodeAddresses=Allow"]), &reported).expect("a configuration");
         assert_ne!(guarded.address_guard, same.address_guard);
         assert_eq!(guarded.address_guard.allowed, same.address_guard.allowed);
         let error = over(&given(&["--proxy-mode=fast"]), &reported).expect_err("no such mode").to_string();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use portolan_engine::{Cause, ObjectChanges, Reason, Step};
+use portolan_engine::{Cause, Messages, ObjectChanges, Reason, Step};
 use portolan_model::object::{decode_endpoint_slice, decode_service};
 use portolan_model::{Family, Protocol, ServicePortName};
 use serde_json::json;
@@ -125,7 +125,11 @@ fn a_change_says_what_differs() {
 
 #[test]
 fn a_commit_says_what_was_written_or_why_not() {
+    let line = "delete element ip6 portolan services { fd00::1 . tcp . 80 }";
+    let mut messages = Messages::default();
+    messages.extend([line.to_owned(), "x".repeat(2_000)]);
     let written = portolan_engine::Commit {
+        messages,
         elements: 3,
         bytes: 9,
         kernel: Duration::from_micros(5),
@@ -157,6 +161,7 @@ fn a_commit_says_what_was_written_or_why_not() {
         service_ports: vec!["shop/web".into()],
         elements: 3,
         bytes: 9,
+        messages: vec![line.into(), "...".into()],
         duration_us: 70,
         kernel_us: 5,
         ..Commit::default()
@@ -165,6 +170,7 @@ fn a_commit_says_what_was_written_or_why_not() {
     let error = portolan_engine::Error::Contended { mode: "iptables", attempts: 3 };
     let text = error.to_string();
     report.outcome = Err(error);
-    let failed = Commit { elements: 0, bytes: 0, kernel_us: 0, error: Some(text), ..want };
+    let failed =
+        Commit { elements: 0, bytes: 0, kernel_us: 0, messages: Vec::new(), error: Some(text), ..want };
     assert_eq!(of_report(&report), Entry::Commit(failed));
 }

@@ -152,7 +152,7 @@ fn a_backend_that_comes_back_is_used_again() {
     let mut bed = Bed::new(Protocol::Tcp, quick());
     let listener = bed.listen();
     let address = listener.local_addr().unwrap();
-    drop(listener);
+    portolan_testkit::close(&listener).unwrap();
     bed.backends(&[address, echo(bed.listen(), b'a')]);
     for _ in 0..4 {
         assert_eq!(name(&mut bed.connect()).unwrap(), b'a');
@@ -172,7 +172,7 @@ fn affinity_moves_with_a_failure_and_stays_there() {
         std::mem::swap(&mut first, &mut second);
     }
     let addresses = [first.local_addr().unwrap(), second.local_addr().unwrap()];
-    drop(first);
+    portolan_testkit::close(&first).unwrap();
     bed.service(&addresses, Some(60));
     echo(second, b'b');
     assert_eq!(name(&mut bed.connect()).unwrap(), b'b');

@@ -72,7 +72,7 @@ fn each_kind_of_address_has_its_default() {
     let cases = [
         ("10.96.0.1", Some((ClusterIp, Refuse))),
         ("10.244.1.7", Some((PodCidr, Refuse))),
-        ("192.0.2.1", Some((Node, Warn))),
+        ("192.0.2.1", Some((Node, Refuse))),
         ("10.96.7.7", Some((ServiceCidr, Warn))),
         ("10.244.7.7", Some((ClusterCidr, Warn))),
         ("203.0.113.1", None),
@@ -91,15 +91,9 @@ fn each_kind_of_address_has_its_default() {
             let is_refused = wanted.is_some_and(|(_, action)| action == Refuse);
             let is_own = address == "10.96.0.9";
             assert_eq!(served(&catalog, "web").is_empty(), is_refused || is_own, "{address}");
-            // A load balancer's address of the node is usual without a cloud.
-            let is_reported = wanted.is_some() && (wanted != Some((Node, Warn)) || !is_load_balancer_ip);
             let notices: Vec<_> = applied.faults.iter().map(|fault| fault.fault.notice).collect();
             let notice = if is_refused { Notice::AddressRefused } else { Notice::AddressShared };
-            assert_eq!(
-                notices,
-                is_reported.then_some(Some(notice)).into_iter().collect::<Vec<_>>(),
-                "{address}"
-            );
+            assert_eq!(notices, wanted.map(|_| Some(notice)).into_iter().collect::<Vec<_>>(), "{address}");
         }
     }
 }
@@ -122,7 +116,7 @@ fn the_reports_name_the_address_the_reason_and_the_setting() {
     let texts: Vec<String> = faults.iter().map(|fault| fault.fault.to_string()).collect();
     insta::assert_snapshot!(texts.join("\n"), @r"
     spec.externalIPs: 10.96.0.1 is left out on this node, because it is the cluster IP of another Service; choose another address, or permit this one in the configuration (addressGuard.clusterIPs, addressGuard.allowed)
-    spec.externalIPs: 192.0.2.1 is served, although it is an address of this node; choose another address, or permit this one in the configuration (addressGuard.nodeAddresses, addressGuard.allowed)
+    spec.externalIPs: 192.0.2.1 is left out on this node, because it is an address of this node; choose another address, or permit this one in the configuration (addressGuard.nodeAddresses, addressGuard.allowed)
     status.loadBalancer.ingress: 10.244.1.7 is left out on this node, because it is in spec.podCIDRs of this node; choose another address, or permit this one in the configuration (addressGuard.podCIDRs, addressGuard.allowed)
     ");
     assert_eq!(catalog.apply(web()), Applied::default(), "a repeated event reports nothing");
@@ -178,9 +172,7 @@ fn a_cluster_ip_that_comes_and_goes_changes_only_the_services_that_name_it() {
 #[test]
 fn node_addresses_and_service_cidrs_are_followed() {
     let mut catalog = complete();
-    let mut guard = strict(AddressOwner::Node);
-    guard.set(AddressOwner::ServiceCidr, GuardAction::Refuse);
-    catalog.set_address_guard(guard, Vec::new());
+    catalog.set_address_guard(strict(AddressOwner::ServiceCidr), Vec::new());
     catalog.apply(external("web", &["192.0.2.2", "198.51.100.1"], &[]));
     catalog.apply(external("far", &["203.0.113.1"], &[]));
     catalog.take_changes();
@@ -199,11 +191,14 @@ fn node_addresses_and_service_cidrs_are_followed() {
 fn a_policy_can_allow_refuse_and_exempt() {
     let mut catalog = complete();
     catalog.apply(external("web", &["192.0.2.1", "10.244.1.7"], &[]));
-    let nodes = || strict(AddressOwner::Node);
-    let applied = catalog.set_address_guard(nodes(), Vec::new());
+    let mut warn = AddressGuard::default();
+    warn.set(AddressOwner::Node, GuardAction::Warn);
+    let applied = catalog.set_address_guard(warn.clone(), Vec::new());
+    assert_eq!((served(&catalog, "web"), applied.faults.len()), (vec!["192.0.2.1".to_owned()], 1));
+    assert_eq!(catalog.set_address_guard(warn, Vec::new()), Applied::default());
+    let applied = catalog.set_address_guard(AddressGuard::default(), Vec::new());
     assert_eq!((served(&catalog, "web").len(), applied.faults.len()), (0, 1));
-    assert_eq!(catalog.set_address_guard(nodes(), Vec::new()), Applied::default());
-    let mut exempt = nodes();
+    let mut exempt = AddressGuard::default();
     exempt.allowed = vec!["192.0.2.0/28".parse().expect("a CIDR")];
     catalog.set_address_guard(exempt, Vec::new());
     assert_eq!(served(&catalog, "web"), ["192.0.2.1"]);

@@ -36,7 +36,7 @@ configSyncPeriod: 7s
 portRange: 1-2
 udpIdleTimeout: 8s
 windowsRunAsService: true
-addressGuard: {clusterIPs: Warn, podCIDRs: Allow, nodeAddresses: Refuse, serviceCIDRs: Refuse, clusterCIDR: Allow,
+addressGuard: {clusterIPs: Warn, podCIDRs: Allow, nodeAddresses: Warn, serviceCIDRs: Refuse, clusterCIDR: Allow,
   allowed: [192.0.2.0/24]}
 readiness: {taint: 'portolan.dev/agent-not-ready:NoSchedule', condition: ServicesUnavailable}
 portolan: {controlSocket: /run/p.sock, controlSocketGroup: operators, stateOnAnyAddress: true, recorderBytes: 65536,
