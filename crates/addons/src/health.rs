@@ -37,12 +37,12 @@ impl Default for HealthChecks {
     }
 }
 
-/// Returns true if the prober decides whether the endpoints of a slice are ready, for
-/// [`ApiConfig::awaits_health_check`](portolan_api::ApiConfig::awaits_health_check).
-pub fn awaits_result(service: &[u8], slice: &Object) -> bool {
-    let Ok(service) = serde_json::from_slice::<Service>(service) else { return false };
-    let slice = serde_json::to_vec(slice).and_then(|slice| serde_json::from_slice::<EndpointSlice>(&slice));
-    slice.is_ok_and(|slice| portolan_prober::awaits_result(&service, &slice))
+/// Returns which endpoints of a slice await their first result, for
+/// [`ApiConfig::health_checked`](portolan_api::ApiConfig::health_checked).
+pub fn awaiting(service: &[u8], slice: &Object) -> Option<Vec<bool>> {
+    let service = serde_json::from_slice::<Service>(service).ok().filter(Service::asks_for_checks)?;
+    let slice = serde_json::to_vec(slice).ok()?;
+    portolan_prober::awaiting(&service, &serde_json::from_slice::<EndpointSlice>(&slice).ok()?)
 }
 
 /// Starts the prober. Returns its metrics.

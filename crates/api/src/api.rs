@@ -56,7 +56,7 @@ pub use self::{
 };
 use crate::{
     allocate::{AllocatorMetrics, Ledger},
-    config::{ApiConfig, AwaitsHealthCheck, LoadBalancerRanges, ServiceRanges},
+    config::{ApiConfig, HealthChecked, LoadBalancerRanges, ServiceRanges},
     error::ApiError,
     refused::Refused,
 };
@@ -80,7 +80,7 @@ pub struct Api {
     load_balancer_ranges: LoadBalancerRanges,
     validate: bool,
     keeps_health_checks: bool,
-    awaits_health_check: Option<AwaitsHealthCheck>,
+    health_checked: Option<HealthChecked>,
 }
 
 /// Options of a write.
@@ -156,7 +156,7 @@ impl Api {
             load_balancer_ranges: config.load_balancer_ranges.clone(),
             validate: config.validate,
             keeps_health_checks: config.keeps_health_checks,
-            awaits_health_check: config.awaits_health_check,
+            health_checked: config.health_checked,
         }
     }
 

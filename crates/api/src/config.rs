@@ -30,15 +30,15 @@ pub struct ApiConfig {
     /// True if [`Api::apply`](crate::Api::apply) keeps the results of health checks in EndpointSlices. False for a server
     /// whose store has no health checks: the results of an earlier run would stay for good.
     pub keeps_health_checks: bool,
-    /// Decides which new endpoints are not ready until a health check of this server has passed. `None`: they are ready, as
-    /// in Kubernetes.
-    pub awaits_health_check: Option<AwaitsHealthCheck>,
+    /// Decides which endpoints the health checks of this server judge. `None`: it has none.
+    pub health_checked: Option<HealthChecked>,
     /// Size of the history that is kept for watches that resume and for paged lists.
     pub history: History,
 }
 
-/// Returns true if health checks judge the endpoints of a slice. The Service of the slice is given as JSON.
-pub type AwaitsHealthCheck = fn(service: &[u8], slice: &Object) -> bool;
+/// Returns, for each endpoint of a slice, true if it is not ready before a health check has passed. `None` if health
+/// checks do not judge the slice. The Service of the slice is given as JSON.
+pub type HealthChecked = fn(service: &[u8], slice: &Object) -> Option<Vec<bool>>;
 
 /// One or two CIDRs. The first one is that of the primary family.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Default for ApiConfig {
             load_balancer_ranges: LoadBalancerRanges::default(),
             validate: true,
             keeps_health_checks: true,
-            awaits_health_check: None,
+            health_checked: None,
             history: History::default(),
         }
     }

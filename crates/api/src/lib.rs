@@ -40,7 +40,7 @@ pub use self::{
         Api, Blocking, Change, DeleteOptions, Effect, FieldManager, Kept, Part, Preconditions, Propagation,
         SYSTEM_NAMESPACES, Target, WriteOptions, WriteResult, resource_of,
     },
-    config::{ApiConfig, AwaitsHealthCheck, ConfigError, LoadBalancerRanges, ServiceRanges},
+    config::{ApiConfig, ConfigError, HealthChecked, LoadBalancerRanges, ServiceRanges},
     error::{ApiError, CauseReason, FieldError},
     histogram::Histogram,
     names::{is_label_value, is_qualified_name},

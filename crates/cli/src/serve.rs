@@ -155,8 +155,8 @@ impl ServerOptions {
             // Another server of the same store may have health checks.
             keeps_health_checks: self.addons.has_health_checks() || self.store.is_shared(),
             // After a restart, the endpoints of a store in memory are new, and would not be served until they are probed.
-            awaits_health_check: (self.addons.has_health_checks() && !self.store.is_in_memory())
-                .then_some(portolan_serve::awaits_result),
+            health_checked: (self.addons.has_health_checks() && !self.store.is_in_memory())
+                .then_some(portolan_serve::awaiting),
             ..ApiConfig::default()
         }
     }

@@ -105,9 +105,13 @@ fn a_server_that_must_listen_and_cannot_posts_an_event_before_the_end() {
 
 /// Waits for an Event about this Service of namespace `default`.
 fn service_event(cluster: &Cluster, reason: &str, service: &str) -> Value {
-    let event = event_with(cluster, reason);
     let regarding = json!({"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": service});
-    assert_eq!((&event["regarding"], &event["type"]), (&regarding, &json!("Warning")), "{event}");
+    let is_it = |event: &Value| event["reason"] == reason && event["regarding"] == regarding;
+    let found = || events(cluster).into_iter().find(is_it);
+    let outcome = eventually(PATIENCE, "the Event", || found().is_some());
+    assert!(outcome.is_ok(), "{reason} {service}: {:?}", events(cluster));
+    let event = found().unwrap();
+    assert_eq!(event["type"], "Warning", "{event}");
     event
 }
 

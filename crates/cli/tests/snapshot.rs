@@ -134,6 +134,21 @@ fn replays(cluster: &Cluster, mode: &str, folder: &Path, snapshot: &Path) {
     }
 }
 
+/// Checks that commits say what they wrote, in the words of the mode's programs.
+fn has_messages(snapshot: &Snapshot, mode: &str) {
+    let commits = snapshot.history.records.iter().filter_map(|record| match &record.entry {
+        Entry::Commit(commit) if commit.error.is_none() => Some(commit),
+        _ => None,
+    });
+    let word = match mode {
+        "nftables" | "userspace" => "add set ip portolan",
+        "iptables" => ":KUBE-",
+        _ => "ipset add KUBE-",
+    };
+    let lines: Vec<&String> = commits.flat_map(|commit| &commit.messages).collect();
+    assert!(lines.iter().any(|line| line.starts_with(word)), "{word}: {lines:#?}");
+}
+
 fn is_replayed(cluster: &Cluster, mode: &str) {
     let (node, folder) = (cluster.world.node().namespace(), TempDir::new().unwrap());
     let (socket, file) = (cluster.control_socket(), folder.path().join("s.json.gz"));
@@ -152,6 +167,7 @@ fn is_replayed(cluster: &Cluster, mode: &str) {
     reaches(cluster.world.client().namespace(), Protocol::Tcp, vip, &cluster.all_pods());
     let snapshot = take(node, &socket, &file);
     assert_eq!((&*snapshot.state.mode, &*snapshot.node.name), (mode, "node1"));
+    has_messages(&snapshot, mode);
     assert_eq!(snapshot.programmed.len(), 2, "{:?}", snapshot.unread);
     assert!(!snapshot.kernel.release.is_empty() && snapshot.doctor["findings"].is_array());
     replays(cluster, mode, folder.path(), &file);
@@ -222,6 +238,14 @@ fn the_last_syncs_are_recorded() {
         matches!(entry, Entry::Commit(commit) if commit.elements > 0 && commit.bytes > 0 && commit.duration_us > 0
             && commit.service_ports.contains(&"default/web:tcp".to_owned()))
     });
+    let Entry::Commit(written) = entries[commit] else { panic!("a commit") };
+    assert!(
+        written
+            .messages
+            .iter()
+            .any(|line| line.starts_with("add element ip portolan ") && line.contains(VIP)),
+        "{written:#?}"
+    );
     let drift =
         position("the drift", &|entry| matches!(entry, Entry::Drift(drift) if drift.family == "IPv4"));
     let deletion = position(

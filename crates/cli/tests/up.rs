@@ -277,7 +277,7 @@ fn manifests_are_served_and_their_node_stays() {
          status: {{addresses: [{{type: InternalIP, address: 192.0.2.77}}]}}\n"
     );
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\n\
-                   spec: {clusterIP: 10.96.0.80, ports: [{port: 80}]}\n";
+                   spec: {clusterIP: 10.96.0.80, externalIPs: [192.0.2.77], ports: [{port: 80}]}\n";
     fs::write(manifests.join("node.yaml"), node).unwrap();
     fs::write(manifests.join("web.yaml"), service).unwrap();
     let slice = |pod: &Pod| {
@@ -293,11 +293,14 @@ fn manifests_are_served_and_their_node_stays() {
     let folder = format!("--manifests={}", manifests.display());
     let mut up = site.up(host, &[&folder, "api=81:10.0.0.1:1"]);
     let output = up.output();
-    assert_eq!(printed(&output, "default/web 80/TCP"), [SocketAddr::new(IpAddr::from([10, 96, 0, 80]), 80)]);
+    let places = [[10, 96, 0, 80], [192, 0, 2, 77]].map(|ip| SocketAddr::new(IpAddr::from(ip), 80));
+    assert_eq!(printed(&output, "default/web 80/TCP"), places);
     assert_eq!(printed(&output, "default/api 81/TCP")[1].ip(), IpAddr::from([192, 0, 2, 77]), "{output}");
     assert_eq!(site.node_addresses(host), ["192.0.2.77"]);
     let web = printed(&output, "default/web 80/TCP")[0];
     reaches(client, Protocol::Tcp, web, &[&world.pods()[0]]);
+    // Unlike a node of a cluster, a host serves Services at its own address.
+    reaches(client, Protocol::Tcp, places[1], &[&world.pods()[0]]);
     slice(&world.pods()[1]);
     reaches(client, Protocol::Tcp, web, &[&world.pods()[1]]);
     assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());

@@ -58,7 +58,7 @@ impl Commit {
         self.elements += other.elements;
         self.objects += other.objects;
         self.bytes += other.bytes;
-        self.messages.extend(other.messages.lines());
+        self.messages.add(&other.messages);
         self.kernel += other.kernel;
     }
 }

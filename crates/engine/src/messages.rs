@@ -32,6 +32,12 @@ impl Messages {
         }
     }
 
+    /// Adds the messages of another transaction.
+    pub fn add(&mut self, other: &Self) {
+        self.extend(other.lines.iter().cloned());
+        self.is_full |= other.is_full;
+    }
+
     /// Returns the lines, in the order of writing.
     pub fn lines(&self) -> &[String] {
         &self.lines
@@ -51,7 +57,9 @@ mod tests {
     fn lines_are_kept_while_they_have_room() {
         let mut messages = Messages::default();
         messages.extend(["a", "b"]);
-        messages.extend(["c"]);
+        let mut other = Messages::default();
+        other.extend(["c"]);
+        messages.add(&other);
         assert_eq!((messages.lines().join(""), messages.has_more()), ("abc".to_owned(), false));
         let mut taken = 0;
         messages.extend((0_u32..).inspect(|_| taken += 1).map(|number| number.to_string()));
@@ -66,5 +74,8 @@ mod tests {
         let mut messages = Messages::default();
         messages.extend(["a".to_owned(), "b".repeat(BYTES), "c".to_owned()]);
         assert_eq!((messages.lines(), messages.has_more()), (&["a".to_owned()][..], true));
+        let mut first = Messages::default();
+        first.add(&messages);
+        assert!(first.has_more(), "so does a part");
     }
 }

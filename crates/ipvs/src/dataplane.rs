@@ -180,7 +180,9 @@ impl Ipvs {
         self.judge(refused, rules.map(|_| table))?;
         let Written { elements, objects } = std::mem::take(&mut self.written);
         let mut messages = Messages::default();
-        messages.extend(preview::lines_of(difference, &before, &after, self.desired.settings().family));
+        let family = self.desired.settings().family;
+        let lines = preview::lines_of(difference, &before, &after, family);
+        messages.extend(lines.filter(|line| line != "COMMIT"));
         Ok(Commit {
             messages,
             elements,

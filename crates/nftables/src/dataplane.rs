@@ -22,7 +22,7 @@ use super::preview;
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
 use portolan_engine::dataplane::{
-    About, Collection, Commit, Dataplane, Error, Messages, Removal, TRANSIT_TIME, Takeover,
+    About, Collection, Commit, Dataplane, Error, Removal, TRANSIT_TIME, Takeover,
 };
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table};
@@ -201,7 +201,6 @@ impl Nftables {
                 self.load(table, transaction)?
             };
         }
-        commit.messages = Messages::default();
         commit.messages.extend(preview::first_of_difference(self.planner.layout(), &difference, exists));
         commit.objects = difference.objects();
         commit.refused = difference.plan.refused;

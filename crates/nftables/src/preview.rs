@@ -87,6 +87,9 @@ impl Lines {
     }
 
     fn add(&mut self, verb: &str, kind: &str, rest: &str) {
+        if self.is_full() {
+            return;
+        }
         let family = match self.place.family {
             Family::Ipv4 => "ip",
             Family::Ipv6 => "ip6",

@@ -34,5 +34,5 @@ pub use client::{Events, LeaseClient, Writer};
 pub use error::WriteError;
 pub use metrics::Metrics;
 pub use object::{EndpointSlice, Input, Service};
-pub use plan::{Report, awaits_result};
+pub use plan::{Report, awaiting};
 pub use prober::{Prober, ProberOptions};

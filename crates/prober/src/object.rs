@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 
+use crate::annotations::CHECK;
+
 /// Namespace and name of an object, joined with `/`.
 pub type Key = Arc<str>;
 
@@ -154,6 +156,13 @@ impl Metadata {
     /// Returns an annotation.
     pub fn annotation(&self, name: &str) -> Option<&str> {
         self.annotations.as_ref()?.get(name).map(String::as_str)
+    }
+}
+
+impl Service {
+    /// Returns true if the Service has an annotation that asks for checks, valid or not.
+    pub fn asks_for_checks(&self) -> bool {
+        self.metadata.annotation(CHECK.name).is_some()
     }
 }
 

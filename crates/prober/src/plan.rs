@@ -23,7 +23,7 @@ use crate::check::Check;
 use crate::object::{EndpointSlice, Input, Key, Service};
 use crate::probe::ProbeOutcome;
 
-pub use self::address::awaits_result;
+pub use self::address::awaiting;
 pub use self::group::Counts;
 use self::group::Group;
 pub use self::remark::{Regarding, Report};

@@ -210,7 +210,7 @@ impl Writer {
         for number in numbers {
             self.number(number);
         }
-        // As one text: its bytes are bounded, and the number of its lines is not.
+        // As one text, because lists are for names and have few.
         self.at_most(&commit.messages.join("\n"), MESSAGES_MAX);
         self.flag(commit.error.is_some());
         if let Some(error) = &commit.error {

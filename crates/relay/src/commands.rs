@@ -5,8 +5,9 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use portolan_model::catalog::PerFamily;
-use portolan_model::table::Entry;
 use portolan_model::{Coalesced, Family};
+
+use crate::table::Relayed;
 
 /// What the relay has to do. Commands are merged until its thread takes them, so that they take memory for each Service port
 /// and not for each change.
@@ -29,5 +30,5 @@ pub(crate) struct Commands {
 pub(crate) struct SnapshotRequest {
     pub(crate) family: Family,
     /// Has room for the answer, so that the relay does not wait.
-    pub(crate) reply: mpsc::SyncSender<Vec<Entry>>,
+    pub(crate) reply: mpsc::SyncSender<Vec<Relayed>>,
 }

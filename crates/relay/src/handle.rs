@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use portolan_model::table::Entry;
 use portolan_model::{Change, Family};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -15,6 +14,7 @@ use crate::destination::{Destinations, Translations};
 use crate::listener::{self, Error};
 use crate::options::{Counters, RelayOptions};
 use crate::relay::Relay;
+use crate::table::Relayed;
 
 /// How many requests for a snapshot wait at most. A further one replaces the oldest.
 const SNAPSHOTS_MAX: usize = 16;
@@ -139,7 +139,7 @@ impl Handle {
     /// Returns the Service ports of a family that the relay has, in any order, with all changes applied that were sent
     /// before. Waits for the relay's thread, which does not wait for anything. `None` if the relay has ended, or if too
     /// many others ask at the same time.
-    pub fn snapshot(&self, family: Family) -> Option<Vec<Entry>> {
+    pub fn snapshot(&self, family: Family) -> Option<Vec<Relayed>> {
         let (reply, answer) = mpsc::sync_channel(1);
         self.inner.command(|commands| {
             if !self.is_over() {

@@ -76,4 +76,4 @@ pub use destination::Translations;
 pub use handle::{Capturing, Handle, spawn, spawn_with};
 pub use listener::{Error, LISTENERS, OWN_MARK};
 pub use options::{Counters, Ports, RelayOptions, raise_descriptors};
-pub use table::Scope;
+pub use table::{Relayed, Scope};

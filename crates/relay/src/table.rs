@@ -37,6 +37,17 @@ pub struct RelayTable {
     failing: usize,
 }
 
+/// A Service port as the relay has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Relayed {
+    /// The Service port.
+    pub entry: Entry,
+    /// New connections and flows that got a backend since the relay has had the Service port.
+    pub connections: u64,
+    /// Those of its present backends. A backend without any is missing.
+    pub by_backend: HashMap<SocketAddr, u64>,
+}
+
 #[derive(Debug)]
 struct Service {
     name: Arc<ServicePortName>,
@@ -52,6 +63,10 @@ struct Service {
     connections: Vec<Slot>,
     /// The number of current UDP flows.
     flows: usize,
+    /// See [`Relayed::connections`].
+    served: u64,
+    /// See [`Relayed::by_backend`].
+    served_by: HashMap<SocketAddr, u64>,
 }
 
 impl RelayTable {
@@ -145,6 +160,16 @@ impl RelayTable {
         self.with_health(id, |health| health.succeeded(backend));
     }
 
+    /// Counts a new connection or flow that got a backend.
+    pub fn count(&mut self, id: ServiceId, backend: SocketAddr) {
+        let Some(service) = self.services.get_mut(id.0) else { return };
+        service.served = service.served.saturating_add(1);
+        if service.has_backend(backend) {
+            let served = service.served_by.entry(backend).or_default();
+            *served = served.saturating_add(1);
+        }
+    }
+
     /// Returns the number of backends that failed at their last attempt.
     pub const fn failing(&self) -> usize {
         self.failing
@@ -179,12 +204,15 @@ impl RelayTable {
     }
 
     /// Returns the Service ports of a family with their current forwardings, in any order. The cost is that of two
-    /// references for each.
-    pub fn entries(&self, family: Family) -> Vec<Entry> {
+    /// references for each, and of the counts of backends that were used.
+    pub fn entries(&self, family: Family) -> Vec<Relayed> {
         let of_family = self.names.iter().filter(|((of, _), _)| *of == family);
-        of_family
-            .filter_map(|((_, name), id)| Some((name.clone(), self.services.get(id.0)?.forwarding.clone()?)))
-            .collect()
+        let relayed = |((_, name), id): (&(Family, Arc<ServicePortName>), &ServiceId)| {
+            let Service { forwarding, served, served_by, .. } = self.services.get(id.0)?;
+            let entry = (name.clone(), forwarding.clone()?);
+            Some(Relayed { entry, connections: *served, by_backend: served_by.clone() })
+        };
+        of_family.filter_map(relayed).collect()
     }
 
     /// Returns the number of connections and flows of a Service port.
@@ -301,6 +329,8 @@ impl Service {
             health: Health::default(),
             connections: Vec::new(),
             flows: 0,
+            served: 0,
+            served_by: HashMap::new(),
         }
     }
 
@@ -311,10 +341,12 @@ impl Service {
         self.cluster.update(forwarding.cluster.iter().map(Backend::socket));
         self.local.update(forwarding.local.iter().map(Backend::socket));
         self.forwarding = Some(forwarding.clone());
+        self.served_by.retain(|backend, _| find_any(forwarding, *backend).is_some());
     }
 
     fn clear(&mut self) {
         self.forwarding = None;
+        (self.served, self.served_by) = (0, HashMap::new());
         self.bindings = Affinity::default();
         self.cluster = Rotation::default();
         self.local = Rotation::default();

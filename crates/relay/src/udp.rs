@@ -282,9 +282,11 @@ impl UdpFlows {
             table.let_go(service);
             return None;
         };
+        let backend = flow.backend;
         let id = self.flows.insert(key, flow, *now);
         Counters::count(&counters.flows_open);
         Counters::count(&counters.flows);
+        table.count(service, backend);
         let watched = self
             .flows
             .using(id, *now)

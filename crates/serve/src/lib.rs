@@ -21,7 +21,7 @@
 mod security;
 mod server;
 
-pub use portolan_addons::health::awaits_result;
+pub use portolan_addons::health::awaiting;
 pub use portolan_addons::{AddonError, AddonsConfig, Forward, HealthChecks, NamesConfig};
 pub use portolan_api::{
     AllocationScope, AllocatorMetrics, Api, ApiConfig, ApiError, Blocking, CauseReason, ConfigError,

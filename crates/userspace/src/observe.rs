@@ -14,11 +14,12 @@ use std::net::SocketAddr;
 use portolan_engine::dataplane::Error;
 use portolan_iptables::{Programs, Reading};
 use portolan_model::observed::{
-    Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace, ObservedPort,
+    Counters, Fact, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend, ObservedPlace,
+    ObservedPort,
 };
 use portolan_model::table::Entry;
 use portolan_model::{Backend, Family, Frontend, Protocol};
-use portolan_relay::Handle;
+use portolan_relay::{Handle, Relayed};
 
 /// Returns what the kernel has of the rules that capture by `tproxy`, in the network namespace of this thread. `None` if the
 /// rules do not exist.
@@ -69,15 +70,20 @@ fn without_sctp(mut rules: Observed) -> Observed {
 }
 
 /// Adds what the relay has to what the rules have.
-fn with_entries(rules: Observed, relay: &[Entry]) -> Observed {
+fn with_entries(rules: Observed, relay: &[Relayed]) -> Observed {
     let owners = Owners::of(relay);
     let mut reached = BTreeSet::new();
+    let mut counted = BTreeSet::new();
     let mut ports = Vec::new();
     for port in rules.ports {
         if has_no_endpoints(&port) {
-            reached
-                .extend(port.frontends.iter().filter_map(|frontend| owners.find(port.protocol, *frontend)));
-            ports.push(port);
+            let found: BTreeSet<usize> =
+                port.frontends.iter().filter_map(|frontend| owners.find(port.protocol, *frontend)).collect();
+            // Earlier connections went to endpoints that are gone.
+            let index = found.first().filter(|index| counted.insert(**index));
+            let earlier = index.and_then(|index| relay.get(*index)).map(|it| counters(it.connections));
+            reached.extend(found);
+            ports.push(ObservedPort { counters: earlier, ..port });
             continue;
         }
         let mut groups: BTreeMap<Option<usize>, Vec<ObservedFrontend>> = BTreeMap::new();
@@ -91,11 +97,13 @@ fn with_entries(rules: Observed, relay: &[Entry]) -> Observed {
         for (index, frontends) in groups {
             reached.extend(index);
             let part = ObservedPort { frontends, ..port.clone() };
-            ports.push(part_with(part, index.and_then(|index| relay.get(index))));
+            // Parts are added up. So one of them has the counts.
+            let has_counts = index.is_some_and(|index| counted.insert(index));
+            ports.push(part_with(part, index.and_then(|index| relay.get(index)), has_counts));
         }
     }
     let unreached = relay.iter().enumerate().filter(|(index, _)| !reached.contains(index));
-    ports.extend(unreached.map(|(_, entry)| without_frontends(entry)));
+    ports.extend(unreached.map(|(_, relayed)| without_frontends(&relayed.entry)));
     Observed { ports, ..rules }
 }
 
@@ -111,9 +119,9 @@ struct Owners {
 }
 
 impl Owners {
-    fn of(relay: &[Entry]) -> Self {
+    fn of(relay: &[Relayed]) -> Self {
         let mut owners = Self { addresses: HashMap::new(), node_ports: HashMap::new() };
-        for (index, (name, forwarding)) in relay.iter().enumerate() {
+        for (index, Relayed { entry: (name, forwarding), .. }) in relay.iter().enumerate() {
             for frontend in &forwarding.frontends {
                 match (frontend.socket(), frontend) {
                     (Some(socket), _) => drop(owners.addresses.insert((name.protocol, socket), index)),
@@ -139,14 +147,18 @@ impl Owners {
     }
 }
 
-fn part_with(part: ObservedPort, entry: Option<&Entry>) -> ObservedPort {
-    match entry {
-        Some((_, forwarding)) => ObservedPort {
-            endpoints: lists(&forwarding.cluster, &forwarding.local),
-            affinity: Fact::Known(forwarding.affinity),
-            ..part
-        },
-        None => ObservedPort { endpoints: ObservedEndpoints::Shared(Vec::new()), ..part },
+/// Adds what the relay has of a Service port to a part of it.
+fn part_with(part: ObservedPort, relayed: Option<&Relayed>, has_counts: bool) -> ObservedPort {
+    let Some(relayed) = relayed else {
+        return ObservedPort { endpoints: ObservedEndpoints::Shared(Vec::new()), ..part };
+    };
+    let (_, forwarding) = &relayed.entry;
+    let counts = has_counts.then_some(&relayed.by_backend);
+    ObservedPort {
+        endpoints: lists(&forwarding.cluster, &forwarding.local, counts),
+        affinity: Fact::Known(forwarding.affinity),
+        counters: has_counts.then(|| counters(relayed.connections)),
+        ..part
     }
 }
 
@@ -155,18 +167,35 @@ fn without_frontends((name, forwarding): &Entry) -> ObservedPort {
         name: Some(name.clone()),
         protocol: name.protocol,
         frontends: Vec::new(),
-        endpoints: lists(&forwarding.cluster, &forwarding.local),
+        endpoints: lists(&forwarding.cluster, &forwarding.local, None),
         affinity: Fact::Known(forwarding.affinity),
         source_ranges: Fact::Unknown,
         counters: None,
     }
 }
 
-fn lists(cluster: &[Backend], local: &[Backend]) -> ObservedEndpoints {
-    let list = |backends: &[Backend]| {
-        Fact::Known(backends.iter().map(|backend| ObservedEndpoint::at(backend.socket())).collect())
+/// Returns the lists of a Service port, with counts if there are any. The lists are added up, so an endpoint of both has its
+/// count in the first.
+fn lists(
+    cluster: &[Backend],
+    local: &[Backend],
+    counts: Option<&HashMap<SocketAddr, u64>>,
+) -> ObservedEndpoints {
+    let endpoint = |at: SocketAddr, is_counted: bool| {
+        let count = counts.filter(|_| is_counted).map(|counts| counts.get(&at).copied().unwrap_or_default());
+        ObservedEndpoint { at, counters: count.map(counters) }
     };
-    ObservedEndpoints::Lists { cluster: list(cluster), local: list(local) }
+    let in_cluster = |backend: &Backend| cluster.binary_search(backend).is_ok();
+    ObservedEndpoints::Lists {
+        cluster: Fact::Known(cluster.iter().map(|backend| endpoint(backend.socket(), true)).collect()),
+        local: Fact::Known(
+            local.iter().map(|backend| endpoint(backend.socket(), !in_cluster(backend))).collect(),
+        ),
+    }
+}
+
+const fn counters(connections: u64) -> Counters {
+    Counters { connections, traffic: None }
 }
 
 #[cfg(test)]
@@ -215,6 +244,13 @@ mod tests {
         }
     }
 
+    /// Returns what a relay has that has served nothing.
+    fn relayed(entries: &[Entry]) -> Vec<Relayed> {
+        let relayed =
+            |entry: &Entry| Relayed { entry: entry.clone(), connections: 0, by_backend: HashMap::new() };
+        entries.iter().map(relayed).collect()
+    }
+
     fn texts(observed: &Observed, wanted: &[Entry]) -> Vec<String> {
         observed.difference(wanted).iter().map(ToString::to_string).collect()
     }
@@ -222,10 +258,10 @@ mod tests {
     #[test]
     fn rules_and_relay_together_have_everything() {
         let wanted = [entry("a", 1, None), entry("b", 11, Some(60))];
-        assert_eq!(texts(&with_entries(rules(&wanted), &wanted), &wanted), [""; 0]);
+        assert_eq!(texts(&with_entries(rules(&wanted), &relayed(&wanted)), &wanted), [""; 0]);
         let other = [entry("a", 1, None), entry("b", 11, None)];
         assert_eq!(
-            texts(&with_entries(rules(&wanted), &other), &wanted),
+            texts(&with_entries(rules(&wanted), &relayed(&other)), &wanted),
             ["demo/b (TCP): session affinity is none instead of 60 s"]
         );
     }
@@ -235,12 +271,16 @@ mod tests {
         let wanted = [entry("a", 1, None), entry("b", 11, None)];
         let mut renamed = rules(&wanted);
         renamed.ports[0].name = None;
-        assert_eq!(texts(&with_entries(renamed, &wanted), &wanted), [""; 0], "found by its frontends");
+        assert_eq!(
+            texts(&with_entries(renamed, &relayed(&wanted)), &wanted),
+            [""; 0],
+            "found by its frontends"
+        );
         let mut relay = wanted.clone();
         let cluster = relay[0].1.cluster[..1].into();
         relay[0].1 = Arc::new(Forwarding { cluster, ..(*relay[0].1).clone() });
         assert_eq!(
-            texts(&with_entries(rules(&wanted), &relay), &wanted),
+            texts(&with_entries(rules(&wanted), &relayed(&relay)), &wanted),
             ["demo/a (TCP): endpoint 10.244.0.2:8080 is missing in the cluster list"]
         );
     }
@@ -250,10 +290,10 @@ mod tests {
         let both = [entry("a", 1, None), entry("b", 11, None)];
         let [a, _] = both.clone();
         assert_eq!(
-            texts(&with_entries(rules(&both), std::slice::from_ref(&a)), &both)[0],
+            texts(&with_entries(rules(&both), &relayed(std::slice::from_ref(&a))), &both)[0],
             "demo/b (TCP): endpoint 10.244.0.11:8080 is missing behind node port 30011"
         );
-        let only_relay = with_entries(rules(std::slice::from_ref(&a)), &both);
+        let only_relay = with_entries(rules(std::slice::from_ref(&a)), &relayed(&both));
         assert_eq!(
             texts(&only_relay, &both),
             [
@@ -265,11 +305,34 @@ mod tests {
     }
 
     #[test]
+    fn connections_are_counted_once_however_many_parts_and_lists_have_an_endpoint() {
+        let (name, forwarding) = entry("a", 1, None);
+        let local = forwarding.cluster[..1].into();
+        let wanted = [(name, Arc::new(Forwarding { local, ..(*forwarding).clone() }))];
+        let mut relay = relayed(&wanted);
+        relay[0].connections = 5;
+        relay[0].by_backend = [(socket(244, 1, 8080), 3)].into();
+        let mut rules = rules(&wanted);
+        let second =
+            ObservedPort { frontends: rules.ports[0].frontends.split_off(1), ..rules.ports[0].clone() };
+        rules.ports.push(second);
+        let counted = with_entries(rules, &relay).counted(&wanted).remove(0);
+        assert_eq!(counted.total.passed, Some(counters(5)), "also those of an endpoint that is gone");
+        let endpoints = [(socket(244, 1, 8080), counters(3)), (socket(244, 2, 8080), counters(0))];
+        assert_eq!(counted.endpoints, endpoints.into());
+
+        let mut rejected = self::rules(&wanted);
+        rejected.ports[0].endpoints = ObservedEndpoints::Shared(Vec::new());
+        let counted = with_entries(rejected, &relay).counted(&wanted).remove(0);
+        assert_eq!((counted.total.passed, counted.endpoints.len()), (Some(counters(5)), 0), "none is left");
+    }
+
+    #[test]
     fn what_the_rules_reject_never_reaches_the_relay() {
         let wanted = [entry("a", 1, None)];
         let mut rejected = rules(&wanted);
         rejected.ports[0].endpoints = ObservedEndpoints::Shared(Vec::new());
-        let texts = texts(&with_entries(rejected.clone(), &wanted), &wanted);
+        let texts = texts(&with_entries(rejected.clone(), &relayed(&wanted)), &wanted);
         assert_eq!(texts[0], "demo/a (TCP): endpoint 10.244.0.1:8080 is missing behind node port 30001");
         rejected.ports[0].protocol = Protocol::Sctp;
         assert_eq!(without_refused(rejected).ports, []);

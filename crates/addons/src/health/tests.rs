@@ -165,8 +165,7 @@ async fn results_become_conditions_and_events() {
 
 #[tokio::test(start_paused = true)]
 async fn no_version_of_a_slice_has_a_ready_endpoint_without_a_result() {
-    let api =
-        Arc::new(Api::new(&ApiConfig { awaits_health_check: Some(awaits_result), ..ApiConfig::default() }));
+    let api = Arc::new(Api::new(&ApiConfig { health_checked: Some(awaiting), ..ApiConfig::default() }));
     let put = async |object: Value| {
         let object = object.as_object().cloned().unwrap();
         let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
@@ -176,6 +175,10 @@ async fn no_version_of_a_slice_has_a_ready_endpoint_without_a_result() {
     api.apply(checked()).await.unwrap();
     api.apply(slice(&["192.0.2.1"])).await.unwrap();
     assert_eq!(ready(&api), [Some(false)], "before the prober sees it");
+    let two = || slice(&["192.0.2.9", "192.0.2.1"]);
+    assert_eq!(put(two()).await, [Some(false); 2]);
+    assert_eq!(put(two()).await, [Some(false); 2], "still no result");
+    assert_eq!(put(slice(&["192.0.2.1"])).await, [Some(false)]);
     let failing = Failing::default();
     failing.set("192.0.2.2:8080", true);
     let _server = serve(&api, &failing, None);
@@ -187,10 +190,23 @@ async fn no_version_of_a_slice_has_a_ready_endpoint_without_a_result() {
     let mut given = slice(&["192.0.2.4"]);
     given["endpoints"][0]["conditions"] = json!({"ready": true});
     assert_eq!(put(given).await, [Some(true)], "as given");
+    let serving = || stored(&api, Resource::EndpointSlice, "default/web-1").to_string().contains("serving");
+    until("the prober's own result", serving).await;
     // Without a check nothing would make an endpoint ready.
     api.apply(service(&json!({}))).await.unwrap();
     until("no conditions", || ready(&api) == [None]).await;
     assert_eq!(put(slice(&["192.0.2.1", "192.0.2.5"])).await, [None; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_whose_check_is_removed_before_its_first_result_is_ready() {
+    let api = Arc::new(Api::new(&ApiConfig { health_checked: Some(awaiting), ..ApiConfig::default() }));
+    api.apply(checked()).await.unwrap();
+    api.apply(slice(&["192.0.2.1"])).await.unwrap();
+    api.apply(service(&json!({}))).await.unwrap();
+    assert_eq!(ready(&api), [Some(false)]);
+    let _server = serve(&api, &Failing::default(), None);
+    until("no conditions", || ready(&api) == [None]).await;
 }
 
 #[tokio::test(start_paused = true)]

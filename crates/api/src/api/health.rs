@@ -1,7 +1,7 @@
 //! The conditions of endpoints that health checks write. A client that writes an EndpointSlice without them neither
 //! erases results nor makes an endpoint ready that has none yet.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use portolan_schema::{
     HEALTH_CHECKED, Resource,
@@ -16,34 +16,48 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const CHECKED: [&str; 2] = ["ready", "serving"];
 
 impl Api {
-    /// Sets `ready: false` in the new endpoints of a slice, and keeps the results of the others, if health checks of this
-    /// server judge the endpoints. Conditions that the client gives stay as given.
+    /// Sets `ready: false` in new endpoints of a slice, and keeps the results of the others, if health checks of this
+    /// server judge them. An endpoint that is given with a condition is left as given.
     pub(super) fn hold_back_unchecked(&self, object: &mut Object, old: Option<&Object>) {
-        let Some(awaits) = self.awaits_health_check else { return };
-        let metadata = json::object(object, "metadata");
-        let text = |key| metadata.and_then(|metadata| json::text(metadata, key)).unwrap_or_default();
-        let labels = metadata.and_then(|metadata| json::object(metadata, "labels"));
-        let Some(name) = labels.and_then(|labels| json::text(labels, SERVICE_NAME)) else { return };
-        let service = Target { resource: Resource::Service, namespace: text("namespace"), name };
-        let service = self.store.latest(Resource::Service, &service.key());
-        if !service.is_some_and(|service| awaits(service.body(), object)) {
-            return;
-        }
+        let Some(awaiting) = self.awaiting(object) else { return };
+        // An endpoint that moves here from a Service without checks is a new one.
+        let old = old.filter(|old| service_of(old) == service_of(object));
         if let Some(old) = old {
             keep(Resource::EndpointSlice, object, old);
         }
-        let endpoints = old.map(|old| json::list(old, "endpoints")).unwrap_or_default();
-        let known: HashSet<&str> =
-            endpoints.iter().filter_map(Value::as_object).filter_map(first_address).collect();
-        for endpoint in json::objects_mut(object, "endpoints") {
-            if first_address(endpoint).is_none_or(|address| known.contains(address)) {
+        let known = old.map(by_address).unwrap_or_default();
+        let mut is_held_back = false;
+        for (endpoint, awaits) in json::objects_mut(object, "endpoints").zip(awaiting) {
+            let is_known = first_address(endpoint).is_some_and(|address| known.contains_key(address));
+            if !awaits || is_known || has_result(endpoint) {
                 continue;
             }
-            let Some(conditions) = present_mut(endpoint, "conditions") else { continue };
-            if !CHECKED.iter().any(|key| is_given(conditions, key)) {
+            if let Some(conditions) = present_mut(endpoint, "conditions") {
                 conditions.insert("ready".to_owned(), Value::Bool(false));
+                is_held_back = true;
             }
         }
+        // The mark lets the prober take `ready` away when the check is removed.
+        if is_held_back
+            && let Some(metadata) = json::object_mut(object, "metadata")
+            && let Some(annotations) = present_mut(metadata, "annotations")
+        {
+            annotations.insert(HEALTH_CHECKED.to_owned(), Value::from("true"));
+        }
+    }
+
+    /// Returns, for each endpoint of a slice, true if it awaits its first result. `None` if there is nothing to do.
+    fn awaiting(&self, slice: &Object) -> Option<Vec<bool>> {
+        let health_checked = self.health_checked?;
+        // As in each write of the prober.
+        if json::list(slice, "endpoints").iter().filter_map(Value::as_object).all(has_result) {
+            return None;
+        }
+        let metadata = json::object(slice, "metadata")?;
+        let namespace = json::text(metadata, "namespace").unwrap_or_default();
+        let service = Target { resource: Resource::Service, namespace, name: service_of(slice)? };
+        let service = self.store.latest(Resource::Service, &service.key())?;
+        health_checked(service.body(), slice)
     }
 }
 
@@ -58,24 +72,42 @@ pub(super) fn keep(resource: Resource, object: &mut Object, stored: &Object) {
     let Some(metadata) = json::object_mut(object, "metadata") else { return };
     let Some(annotations) = present_mut(metadata, "annotations") else { return };
     annotations.insert(HEALTH_CHECKED.to_owned(), mark.clone());
-    let known: Vec<&Object> = json::list(stored, "endpoints").iter().filter_map(Value::as_object).collect();
+    let known = by_address(stored);
     for endpoint in json::objects_mut(object, "endpoints") {
-        let Some(address) = first_address(endpoint).map(str::to_owned) else { continue };
-        let same = known.iter().find(|known| first_address(known) == Some(address.as_str()));
-        let results = same.and_then(|known| json::object(known, "conditions"));
-        let Some(results) = results.filter(|results| CHECKED.iter().any(|key| is_given(results, key))) else {
-            continue;
-        };
-        let Some(conditions) = present_mut(endpoint, "conditions") else { continue };
-        if CHECKED.iter().any(|key| is_given(conditions, key)) {
+        if has_result(endpoint) {
             continue;
         }
+        let same = first_address(endpoint).and_then(|address| known.get(address));
+        let results = same.and_then(|known| json::object(known, "conditions"));
+        let Some(results) = results.filter(|results| is_decided(results)) else { continue };
+        let Some(conditions) = present_mut(endpoint, "conditions") else { continue };
         for key in CHECKED {
             if let Some(result) = results.get(key) {
                 conditions.insert(key.to_owned(), result.clone());
             }
         }
     }
+}
+
+/// Returns the endpoints of a slice by their first address. Of two with the same one, the first counts.
+fn by_address(slice: &Object) -> HashMap<&str, &Object> {
+    let endpoints = json::list(slice, "endpoints").iter().rev().filter_map(Value::as_object);
+    endpoints.filter_map(|endpoint| Some((first_address(endpoint)?, endpoint))).collect()
+}
+
+/// Returns the name of the Service of a slice.
+fn service_of(slice: &Object) -> Option<&str> {
+    let labels = json::object(json::object(slice, "metadata")?, "labels")?;
+    json::text(labels, SERVICE_NAME).filter(|name| !name.is_empty())
+}
+
+/// Returns true if an endpoint has a condition that health checks write.
+fn has_result(endpoint: &Object) -> bool {
+    json::object(endpoint, "conditions").is_some_and(is_decided)
+}
+
+fn is_decided(conditions: &Object) -> bool {
+    CHECKED.iter().any(|key| conditions.get(key).is_some_and(|value| !value.is_null()))
 }
 
 /// Returns the object at `key`, which is created if it is absent or null. Returns `None` if a value of another type is
@@ -85,10 +117,6 @@ fn present_mut<'a>(map: &'a mut Object, key: &str) -> Option<&'a mut Object> {
         map.remove(key);
     }
     json::object_mut(map, key)
-}
-
-fn is_given(map: &Object, key: &str) -> bool {
-    map.get(key).is_some_and(|value| !value.is_null())
 }
 
 fn first_address(endpoint: &Object) -> Option<&str> {

@@ -9,6 +9,42 @@ use super::{LISTENING, METRICS, status};
 /// Number of connections.
 const CONNECTIONS: u64 = 12;
 
+/// The relay of the userspace mode chooses the endpoints, so it counts.
+#[test]
+fn the_userspace_mode_counts_by_endpoint() {
+    let cluster = Cluster::new();
+    let pods = cluster.world.pods();
+    cluster.service(objects::cluster_ip("web", "10.96.0.77"), &[&pods[0], &pods[1]]);
+    let socket = cluster.control_socket();
+    for capture in ["tproxy", "redirect"] {
+        let mut proxy = cluster.proxy_with_arguments("mode: userspace\n", &["--userspace-capture", capture]);
+        in_sync(&mut proxy);
+        for (protocol, times) in [(Protocol::Tcp, 4), (Protocol::Udp, 2)] {
+            for _ in 0..times {
+                let probe = Probe::new(protocol, at("10.96.0.77:80"));
+                let result = cluster.world.client().namespace().probe(probe).unwrap();
+                assert!(matches!(result, ProbeResult::Reached(_)), "{capture}: {result:?}");
+            }
+            let port = || {
+                let shown = status(&socket, &["--service", "default/web", "-o", "json"]).json();
+                let ports = shown["services"][0]["ports"].as_array().unwrap().clone();
+                let is_it = |port: &Value| port["protocol"] == protocol.name() && port["family"] == "IPv4";
+                ports.into_iter().find(is_it).unwrap()
+            };
+            let counts = || {
+                let port = port();
+                let endpoints = port["endpoints"].as_array().unwrap().clone();
+                let each = endpoints.iter().map(|endpoint| endpoint["counters"]["connections"].as_u64());
+                (port["counters"]["passed"]["connections"].as_u64(), each.collect::<Vec<_>>())
+            };
+            let wanted = (Some(times), vec![Some(times / 2); 2]);
+            let outcome = eventually(PATIENCE, "the counts", || counts() == wanted);
+            assert!(outcome.is_ok(), "{capture} {protocol}: {:#}\n{}", port(), proxy.output());
+        }
+        assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+    }
+}
+
 #[test]
 fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
     let cluster = Cluster::new();

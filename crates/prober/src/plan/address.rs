@@ -6,15 +6,24 @@ use crate::annotations::PortChoice;
 use crate::annotations::{Wish, parse};
 use crate::object::{Endpoint, EndpointSlice, Service};
 
-/// Returns true if a new endpoint of a slice is not ready before its first result: its Service has a valid check, which the
-/// slice has the port for, and no controller maintains the slice.
-pub fn awaits_result(service: &Service, slice: &EndpointSlice) -> bool {
-    let Wish::Valid(check) = parse(service.metadata.annotations.as_ref()).wish else { return false };
-    let has_addresses = matches!(slice.address_type.as_str(), "IPv4" | "IPv6");
-    has_addresses
-        && !service.spec.publish_not_ready_addresses
-        && !slice.is_managed()
-        && port_of(slice, &check.port).is_some()
+/// Returns, for each endpoint of a slice, true if it is not ready before its first result: it is probed, and nothing else
+/// makes it ready. `None` if the prober does not judge the slice.
+pub fn awaiting(service: &Service, slice: &EndpointSlice) -> Option<Vec<bool>> {
+    if slice.is_managed() {
+        return None;
+    }
+    let port = match parse(service.metadata.annotations.as_ref()).wish {
+        Wish::Absent => return None,
+        // The last valid check may be in force.
+        Wish::Invalid => None,
+        Wish::Valid(check) => {
+            port_of(slice, &check.port).filter(|_| !service.spec.publish_not_ready_addresses)
+        }
+    };
+    let is_probed = |endpoint: &Endpoint| {
+        port.is_some_and(|port| address_of(endpoint, &slice.address_type, port, false).is_some())
+    };
+    Some(slice.endpoints.iter().map(is_probed).collect())
 }
 
 /// Returns the port of a slice that is probed, or `None` if the slice does not have it.
@@ -101,27 +110,30 @@ mod tests {
 
     #[test]
     fn endpoints_that_are_probed_await_their_first_result() {
-        let awaits = |service: &str, slice: &str| {
+        let of = |service: &str, slice: &str| {
             let service: Service = serde_json::from_str(service).unwrap();
-            awaits_result(&service, &serde_json::from_str(slice).unwrap())
+            awaiting(&service, &serde_json::from_str(slice).unwrap())
         };
         let service = r#"{"metadata": {"annotations": {"portolan.dev/health-check": "tcp"}}}"#;
-        let slice = r#"{"addressType": "IPv4", "ports": [{"port": 80}]}"#;
-        assert!(awaits(service, slice));
-        for other in [
-            "{}",
-            r#"{"metadata": {"annotations": {"portolan.dev/health-check": "icmp"}}}"#,
-            r#"{"metadata": {"annotations": {"portolan.dev/health-check": "tcp"}}, "spec": {"publishNotReadyAddresses": true}}"#,
+        let slice = r#"{"addressType": "IPv4", "ports": [{"port": 80}],
+            "endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["239.1.2.3"]}, {"addresses": ["fd00::1"]}]}"#;
+        assert_eq!(of(service, slice), Some(vec![true, false, false]), "only the first one is probed");
+        let one =
+            r#"{"addressType": "IPv4", "ports": [{"port": 80}], "endpoints": [{"addresses": ["10.0.0.1"]}]}"#;
+        for (other, wanted) in [
+            ("{}", None),
+            (r#"{"metadata": {"annotations": {"portolan.dev/health-check": "icmp"}}}"#, Some(vec![false])),
+            (
+                r#"{"metadata": {"annotations": {"portolan.dev/health-check": "tcp"}}, "spec": {"publishNotReadyAddresses": true}}"#,
+                Some(vec![false]),
+            ),
         ] {
-            assert!(!awaits(other, slice), "{other}");
+            assert_eq!(of(other, one), wanted, "{other}");
         }
-        for other in [
-            r#"{"addressType": "FQDN", "ports": [{"port": 80}]}"#,
-            r#"{"addressType": "IPv4", "ports": [{"port": 53, "protocol": "UDP"}]}"#,
-            r#"{"addressType": "IPv4", "ports": [{"port": 80}], "metadata": {"ownerReferences": [{"controller": true}]}}"#,
-        ] {
-            assert!(!awaits(service, other), "{other}");
-        }
+        let controlled = r#"{"metadata": {"ownerReferences": [{"controller": true}]}}"#;
+        assert_eq!(of(service, controlled), None);
+        let udp = r#"{"addressType": "IPv4", "ports": [{"port": 53, "protocol": "UDP"}], "endpoints": [{"addresses": ["10.0.0.1"]}]}"#;
+        assert_eq!(of(service, udp), Some(vec![false]), "it lacks the port");
     }
 
     #[test]

@@ -96,10 +96,10 @@ impl ModeDriver for Driver {
         }
     }
 
-    fn not_counted(&self, _: &Settings) -> Option<NotCounted> {
-        Some(NotCounted::Part(
-            "the userspace mode counts connections of Services with redirect only, and those of endpoints never",
-        ))
+    fn not_counted(&self, settings: &Settings) -> Option<NotCounted> {
+        let off =
+            "with tproxy, the userspace mode counts refused packets only if portolan.serviceCounters is true";
+        (!settings.counters).then_some(NotCounted::Part(off))
     }
 
     fn preview(

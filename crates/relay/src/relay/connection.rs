@@ -178,6 +178,7 @@ impl Relay {
             connection.opened = now;
             if let Some(target) = connection.target {
                 self.table.succeeded(connection.service, target);
+                self.table.count(connection.service, target);
             }
             self.go_on(slot, now);
         }

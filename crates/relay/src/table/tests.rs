@@ -159,6 +159,32 @@ fn failing_backends_are_counted() {
 }
 
 #[test]
+fn connections_are_counted_by_backend() {
+    let mut table = RelayTable::default();
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[2], None))));
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    let backend = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+    let counts = |table: &RelayTable| {
+        let entries = table.entries(Family::Ipv4);
+        let mut by_backend: Vec<_> = entries[0].by_backend.clone().into_iter().collect();
+        by_backend.sort_unstable();
+        (entries[0].connections, by_backend)
+    };
+    assert_eq!(counts(&table), (0, vec![]));
+    for port in [1, 2, 2, 9] {
+        table.count(id, backend(port));
+    }
+    assert_eq!(counts(&table), (4, vec![(backend(1), 1), (backend(2), 2)]), "one had been removed");
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 3], &[], None))));
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[], None))));
+    assert_eq!(counts(&table), (4, vec![(backend(1), 1)]), "a backend that comes back starts at 0");
+    table.hold(id);
+    table.apply(&change("a", None));
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
+    assert_eq!(counts(&table), (0, vec![]), "so does a Service");
+}
+
+#[test]
 fn each_service_knows_its_connections() {
     let mut slots = Slots::default();
     let [x, y, z] = [1, 2, 3].map(|value| slots.insert(value));

@@ -14,7 +14,7 @@ fn a_snapshot_has_every_change_that_was_sent_before() {
         bed.service(&backends, Some(u32::from(number)));
         let entries = bed.relay.snapshot(Family::Ipv4).unwrap();
         assert_eq!(entries.len(), 1);
-        let (name, forwarding) = &entries[0];
+        let (name, forwarding) = &entries[0].entry;
         assert_eq!((&*name.service, forwarding.cluster.len()), ("web", usize::from(number)));
         assert_eq!(forwarding.affinity, Some(u32::from(number)));
     }
