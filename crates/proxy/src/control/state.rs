@@ -76,7 +76,7 @@ fn state(control: &Control, facts: &Facts, lanes: &[Lane], engine_answered: bool
             version: control.version.clone(),
             node: facts.node.clone(),
             pid: std::process::id(),
-            started: moment(control.started.monotonic, now),
+            started: start(control.started, now),
         },
         in_sync: false,
         problems: Vec::new(),
@@ -205,6 +205,12 @@ fn happened(event: &HistoryEvent, now: Now) -> status::RecordedEvent {
     status::RecordedEvent::new(what, moment(event.at, now), event.times)
 }
 
+/// Returns the moment of the start, with the time that the wall clock had then. Readers recognise the process by it, so it stays
+/// the same when the clock is adjusted.
+fn start(at: Now, now: Now) -> Moment {
+    Moment { at: rfc3339(at.wall), ..moment(at.monotonic, now) }
+}
+
 fn moment(at: Instant, now: Now) -> Moment {
     let age = now.monotonic.saturating_duration_since(at);
     let at = now.wall.checked_sub(age).unwrap_or(now.wall);
@@ -308,6 +314,18 @@ mod tests {
         let Counts { services, service_ports, endpoints, .. } = lane.counts;
         assert_eq!((services, service_ports, endpoints), (2, 3, 9));
         assert!(lane.snapshot.table.is_empty(), "the table is not kept");
+    }
+
+    #[test]
+    fn the_start_stays_when_the_clock_is_adjusted() {
+        let at = Now::read();
+        let later = |adjusted: Duration| Now {
+            monotonic: at.monotonic + Duration::from_secs(60),
+            wall: at.wall + Duration::from_secs(60) + adjusted,
+        };
+        let moments = [Duration::ZERO, Duration::from_millis(7)].map(|adjusted| start(at, later(adjusted)));
+        let wanted = Moment { at: rfc3339(at.wall), age_seconds: 60.0 };
+        assert_eq!(moments, [wanted.clone(), wanted]);
     }
 
     #[test]
