@@ -151,6 +151,11 @@ impl Traffic {
         self.finish()
     }
 
+    /// Starts no new work, and does not wait. Of several loads whose answers will never come, all then wait at once.
+    pub fn wind_down(&self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
     fn add(
         &mut self,
         namespace: &Namespace,
