@@ -12,9 +12,9 @@ use super::desired::{Desired, Touched};
 use super::difference::{Difference, Operation, WriteSettings};
 use super::draining::{Draining, UptimeSecs};
 use super::kernel::{Kernel, first_refusal};
-use super::preview;
 use super::refusal::{self, Refusals, Refused};
 use super::rules::{self, Part, Rules};
+use super::words;
 use super::{Error, IpvsOptions, Meter};
 pub(super) use comparison::Read;
 use portolan_engine::dataplane::{
@@ -181,7 +181,7 @@ impl Ipvs {
         let Written { elements, objects } = std::mem::take(&mut self.written);
         let mut messages = Messages::default();
         let family = self.desired.settings().family;
-        let lines = preview::lines_of(difference, &before, &after, family);
+        let lines = words::lines_of(difference, &before, &after, family);
         messages.extend(lines.filter(|line| line != "COMMIT"));
         Ok(Commit {
             messages,

@@ -102,6 +102,7 @@ mod refusal;
 mod rules;
 mod set;
 mod settings;
+mod words;
 
 pub use dataplane::Ipvs;
 pub use device::{DEVICE, device};
