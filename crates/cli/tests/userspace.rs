@@ -325,7 +325,9 @@ fn after_a_kill_a_restart_in_any_mode_repairs_everything() {
             let result = &probe_many(&[(from, probe)]).unwrap()[0];
             assert!(matches!(result, ProbeResult::Refused), "{to}: {result:?}");
         }
-        load.iter().for_each(|(_, traffic)| traffic.wind_down());
+        for (_, traffic) in &load {
+            traffic.wind_down();
+        }
         for (name, traffic) in load {
             let report = traffic.stop().unwrap();
             assert_eq!(report.streams_broken, report.streams, "{name}: {report}");
