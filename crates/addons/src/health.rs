@@ -39,7 +39,7 @@ impl Default for HealthChecks {
 
 /// Returns which endpoints of a slice await their first result, for
 /// [`ApiConfig::health_checked`](portolan_api::ApiConfig::health_checked).
-pub fn awaiting(service: &[u8], slice: &Object) -> Option<Vec<bool>> {
+pub fn health_checked(service: &[u8], slice: &Object) -> Option<Vec<bool>> {
     let service = serde_json::from_slice::<Service>(service).ok().filter(Service::asks_for_checks)?;
     let slice = serde_json::to_vec(slice).ok()?;
     portolan_prober::awaiting(&service, &serde_json::from_slice::<EndpointSlice>(&slice).ok()?)

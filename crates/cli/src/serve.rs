@@ -156,7 +156,7 @@ impl ServerOptions {
             keeps_health_checks: self.addons.has_health_checks() || self.store.is_shared(),
             // After a restart, the endpoints of a store in memory are new, and would not be served until they are probed.
             health_checked: (self.addons.has_health_checks() && !self.store.is_in_memory())
-                .then_some(portolan_serve::awaiting),
+                .then_some(portolan_serve::health_checked),
             ..ApiConfig::default()
         }
     }

@@ -10,9 +10,10 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use portolan_api::{Api, ApiError};
 use portolan_ipam::AddressRange;
+use portolan_schema::SERVICE_NAME;
 use portolan_schema::json::{Value, json};
 
-use super::presence::{self, MANAGED_BY, MANAGER, Presence, SERVICE_NAME, ServerService, ensure, log_made};
+use super::presence::{self, MANAGED_BY, MANAGER, Presence, ServerService, ensure, log_made};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 #[cfg(test)]

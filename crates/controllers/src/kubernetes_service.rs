@@ -13,9 +13,9 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_api::{Api, ApiError, ServiceRanges};
-use portolan_schema::json::json;
+use portolan_schema::{SERVICE_NAME, json::json};
 
-use super::presence::{self, MANAGED_BY, MANAGER, Presence, SERVICE_NAME, ServerService, ensure, log_made};
+use super::presence::{self, MANAGED_BY, MANAGER, Presence, ServerService, ensure, log_made};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 const NAME: &str = "kubernetes";

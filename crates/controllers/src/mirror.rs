@@ -8,10 +8,10 @@ mod tests;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use portolan_api::{Api, ApiError, DeleteOptions, Part, Preconditions, WriteOptions, events::Notice};
-use portolan_schema::{Resource, json::Object};
+use portolan_schema::{Resource, SERVICE_NAME, json::Object};
 use portolan_store::{Scope, StoredObject};
 
-use self::plan::{MANAGED_BY, MANAGER, MAX_ADDRESSES, SERVICE_NAME, Wanted, Write, is_mirrored};
+use self::plan::{MANAGED_BY, MANAGER, MAX_ADDRESSES, Wanted, Write, is_mirrored};
 use super::{
     BATCH, all, boxed,
     feed::{Feed, Seen},

@@ -9,7 +9,7 @@ use std::{collections::HashMap, time::Duration};
 
 use portolan_api::{Api, ApiError, Effect, Part, Preconditions, Target, WriteOptions, metadata};
 use portolan_schema::{
-    Resource,
+    Resource, SERVICE_NAME,
     json::{self, Value, json},
 };
 use portolan_store::{Scope, StoredObject};
@@ -20,8 +20,6 @@ use super::RECHECK_INTERVAL;
 /// Label of the objects that these servers maintain (`k8s.io/api/discovery/v1` `LabelManagedBy`).
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "apiserver.portolan";
-/// Label of an EndpointSlice with the name of its Service (`LabelServiceName`).
-pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 
 /// The namespace of the Leases, as for upstream's API servers.
 const NAMESPACE: &str = "kube-system";

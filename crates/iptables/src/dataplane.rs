@@ -355,8 +355,9 @@ impl fmt::Write for Counted<'_> {
             self.text.push_str(text);
             // What follows the last end of a line is the start of another.
             let end = self.text.rfind('\n').map_or(0, |at| at.saturating_add(1));
-            let whole: String = self.text.drain(..end).collect();
+            let whole = self.text.get(..end).unwrap_or_default();
             self.counts.commit.messages.extend(whole.lines().filter(|line| is_message(line)));
+            self.text.drain(..end);
         }
         self.out.write_str(text)
     }

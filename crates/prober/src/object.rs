@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use portolan_schema::SERVICE_NAME;
 use serde::{Deserialize, Deserializer};
 
 use crate::annotations::CHECK;
@@ -11,8 +12,6 @@ use crate::annotations::CHECK;
 /// Namespace and name of an object, joined with `/`.
 pub type Key = Arc<str>;
 
-/// Label of a slice that names its Service (`k8s.io/api/discovery/v1`, `LabelServiceName`).
-pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Label of a slice that names who made it (`LabelManagedBy`).
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Annotation of a slice whose conditions the prober has written.

@@ -16,5 +16,7 @@ pub use json::Object;
 pub use resource::{Info, Resource};
 pub use shape::ShapeError;
 
+/// Label of an EndpointSlice that names its Service (`k8s.io/api/discovery/v1`, `LabelServiceName`).
+pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Annotation of an EndpointSlice whose conditions `ready` and `serving` health checks have written.
 pub const HEALTH_CHECKED: &str = "portolan.dev/health-checked";

@@ -21,7 +21,7 @@
 mod security;
 mod server;
 
-pub use portolan_addons::health::awaiting;
+pub use portolan_addons::health::health_checked;
 pub use portolan_addons::{AddonError, AddonsConfig, Forward, HealthChecks, NamesConfig};
 pub use portolan_api::{
     AllocationScope, AllocatorMetrics, Api, ApiConfig, ApiError, Blocking, CauseReason, ConfigError,
@@ -30,7 +30,7 @@ pub use portolan_api::{
 };
 pub use portolan_controllers::manifests;
 pub use portolan_controllers::{ControllersConfig, OwnNode, RepairCounters, RepairMetrics, repair_once};
-pub use portolan_schema::{Info, Object, Resource, json, shape::FieldValidation};
+pub use portolan_schema::{Info, Object, Resource, SERVICE_NAME, json, shape::FieldValidation};
 pub use portolan_store::{
     Change, Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Pairs, Scope, Snapshot,
     Step, Store, StoredObject, Transaction,

@@ -74,16 +74,10 @@ fn with_entries(rules: Observed, relay: &[Relayed]) -> Observed {
     let owners = Owners::of(relay);
     let mut reached = BTreeSet::new();
     let mut counted = BTreeSet::new();
-    let mut ports = Vec::new();
+    let (mut ports, mut rejected) = (Vec::new(), Vec::new());
     for port in rules.ports {
         if has_no_endpoints(&port) {
-            let found: BTreeSet<usize> =
-                port.frontends.iter().filter_map(|frontend| owners.find(port.protocol, *frontend)).collect();
-            // Earlier connections went to endpoints that are gone.
-            let index = found.first().filter(|index| counted.insert(**index));
-            let earlier = index.and_then(|index| relay.get(*index)).map(|it| counters(it.connections));
-            reached.extend(found);
-            ports.push(ObservedPort { counters: earlier, ..port });
+            rejected.push(port);
             continue;
         }
         let mut groups: BTreeMap<Option<usize>, Vec<ObservedFrontend>> = BTreeMap::new();
@@ -101,6 +95,15 @@ fn with_entries(rules: Observed, relay: &[Relayed]) -> Observed {
             let has_counts = index.is_some_and(|index| counted.insert(index));
             ports.push(part_with(part, index.and_then(|index| relay.get(index)), has_counts));
         }
+    }
+    for port in rejected {
+        let found: BTreeSet<usize> =
+            port.frontends.iter().filter_map(|frontend| owners.find(port.protocol, *frontend)).collect();
+        // If nothing of the Service port leads to the relay, its connections went to endpoints that are gone.
+        let index = found.first().filter(|index| counted.insert(**index));
+        let earlier = index.and_then(|index| relay.get(*index)).map(|it| counters(it.connections));
+        reached.extend(found);
+        ports.push(ObservedPort { counters: earlier, ..port });
     }
     let unreached = relay.iter().enumerate().filter(|(index, _)| !reached.contains(index));
     ports.extend(unreached.map(|(_, relayed)| without_frontends(&relayed.entry)));
@@ -320,6 +323,16 @@ mod tests {
         assert_eq!(counted.total.passed, Some(counters(5)), "also those of an endpoint that is gone");
         let endpoints = [(socket(244, 1, 8080), counters(3)), (socket(244, 2, 8080), counters(0))];
         assert_eq!(counted.endpoints, endpoints.into());
+
+        // A part that is rejected comes first.
+        let mut rejected = self::rules(&wanted);
+        let mut first = rejected.ports[0].clone();
+        first.frontends.truncate(1);
+        first.endpoints = ObservedEndpoints::Shared(Vec::new());
+        rejected.ports[0].frontends.remove(0);
+        rejected.ports.insert(0, first);
+        let counted = with_entries(rejected, &relay).counted(&wanted).remove(0);
+        assert_eq!((counted.total.passed, counted.endpoints), (Some(counters(5)), endpoints.into()));
 
         let mut rejected = self::rules(&wanted);
         rejected.ports[0].endpoints = ObservedEndpoints::Shared(Vec::new());

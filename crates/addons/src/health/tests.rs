@@ -165,7 +165,7 @@ async fn results_become_conditions_and_events() {
 
 #[tokio::test(start_paused = true)]
 async fn no_version_of_a_slice_has_a_ready_endpoint_without_a_result() {
-    let api = Arc::new(Api::new(&ApiConfig { health_checked: Some(awaiting), ..ApiConfig::default() }));
+    let api = Arc::new(Api::new(&ApiConfig { health_checked: Some(health_checked), ..ApiConfig::default() }));
     let put = async |object: Value| {
         let object = object.as_object().cloned().unwrap();
         let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
@@ -200,7 +200,7 @@ async fn no_version_of_a_slice_has_a_ready_endpoint_without_a_result() {
 
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_whose_check_is_removed_before_its_first_result_is_ready() {
-    let api = Arc::new(Api::new(&ApiConfig { health_checked: Some(awaiting), ..ApiConfig::default() }));
+    let api = Arc::new(Api::new(&ApiConfig { health_checked: Some(health_checked), ..ApiConfig::default() }));
     api.apply(checked()).await.unwrap();
     api.apply(slice(&["192.0.2.1"])).await.unwrap();
     api.apply(service(&json!({}))).await.unwrap();

@@ -4,14 +4,12 @@
 use std::collections::HashMap;
 
 use portolan_schema::{
-    HEALTH_CHECKED, Resource,
+    HEALTH_CHECKED, Resource, SERVICE_NAME,
     json::{self, Object, Value},
 };
 
 use super::{Api, Target};
 
-/// Label of a slice that names its Service (`k8s.io/api/discovery/v1`, `LabelServiceName`).
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The conditions of an endpoint that health checks write.
 const CHECKED: [&str; 2] = ["ready", "serving"];
 

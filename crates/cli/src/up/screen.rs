@@ -5,13 +5,12 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use portolan_serve::json::{self, Object, Value};
-use portolan_serve::{Api, Resource, Scope};
+use portolan_serve::{Api, Resource, SERVICE_NAME, Scope};
 
 /// Service ports that are printed. Of more, the number is.
 const SHOWN: usize = 40;
 /// The Service of the API server itself, which is not printed.
 const OWN: (&str, &str) = ("default", "kubernetes");
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// What is printed in place of the summary if the store is not open within a second.
 pub(super) const OPENING: &str = "The store is not open yet. The Services are printed when it is.\n";
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use portolan_model::{Family, Protocol};
+use portolan_serve::SERVICE_NAME;
 use portolan_serve::json::{Value, json};
 
 /// The form of a Service, with an example.
@@ -13,7 +14,6 @@ const FORM: &str = "write [NAMESPACE/]NAME=PORT[/PROTOCOL]:BACKEND[,BACKEND...],
 const DEFAULT_NAMESPACE: &str = "default";
 /// Label of objects that a controller maintains (`k8s.io/api/discovery/v1` `LabelManagedBy`).
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGER: &str = "portolan-up";
 /// Annotation that says how the endpoints of a Service are probed.
 const HEALTH_CHECK: &str = "portolan.dev/health-check";

@@ -9,7 +9,7 @@ use std::{
 
 use portolan_api::kinds::usable_address;
 use portolan_schema::{
-    json as fields,
+    SERVICE_NAME, json as fields,
     json::{Object, Value, json},
 };
 
@@ -22,8 +22,6 @@ pub(super) const MAX_ADDRESSES: usize = 1000;
 pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`] for mirrored slices.
 pub(super) const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
-/// Label that names the Service of a slice.
-pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Annotation of Endpoints that serve only as a lock (client-go `resourcelock.LeaderElectionRecordAnnotationKey`).
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
