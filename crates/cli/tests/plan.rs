@@ -62,7 +62,8 @@ fn ruleset(node: &Namespace) -> String {
     let mut all = list("nft", &["-s", "list", "ruleset"]) + &list("ip", &["-br", "address"]);
     if node.run(|| Path::new("/proc/net/ip_vs").exists()).unwrap() {
         all += &list("ipvsadm", &["--save", "--numeric"]);
-        all += &list("ipset", &["save", "-sorted"]);
+        let sets = list("ipset", &["save", "-sorted"]);
+        all.extend(sets.lines().map(|line| line.split(" packets ").next().unwrap_or(line).to_owned() + "\n"));
     }
     all
 }

@@ -275,11 +275,10 @@ impl Collector<'_> {
         self.server(key, side, is_node_port);
     }
 
-    /// Adds a TCP frontend to the set of those to refuse. IPVS itself refuses other protocols, with an ICMP error.
+    /// Adds a frontend to the set of those to refuse: that of the rules for TCP, or that of IPVS itself.
     fn refused(&mut self, key: Key) {
-        if key.protocol == Protocol::Tcp {
-            self.member(Set::Reject, key.member());
-        }
+        let set = if key.protocol == Protocol::Tcp { Set::Reject } else { Set::CountReject };
+        self.member(set, key.member());
     }
 
     fn source_ranges(&mut self, key: Key) {
@@ -288,6 +287,7 @@ impl Collector<'_> {
             return;
         }
         self.member(Set::LoadBalancerFirewall, key.member());
+        self.member(Set::SourceRanges, key.member());
         let protocol = self.forwarding.protocol.number();
         for range in ranges {
             let network = (range.network(), range.prefix_len());

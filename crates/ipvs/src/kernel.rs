@@ -2,6 +2,7 @@
 //! nothing.
 
 mod send;
+mod sets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +11,6 @@ use ipnet::IpNet;
 use portolan_model::{Family, IpvsScheduler};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::Batch;
-use portolan_wire::ipset::{self, Member};
 use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
 use portolan_wire::route::{self, Scope};
 
@@ -20,7 +20,7 @@ use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
 use super::owners::{Evidence, Owners};
 use super::refusal::{Item, Refused};
-use super::set::{Set, Sets, set_family};
+use super::set::Set;
 use super::{Error, module, probe};
 use portolan_sock::retry_on_change;
 use send::{Sent, encode, on_device, refusal, send};
@@ -37,6 +37,8 @@ pub struct Kernel {
     /// Receives the kernel's events about changes of addresses.
     events: Socket,
     bytes: usize,
+    /// Sets that should count, and do not because an earlier version or another program made them.
+    uncounted: BTreeSet<Set>,
 }
 
 impl Kernel {
@@ -57,6 +59,7 @@ impl Kernel {
             route: Socket::open(Protocol::Route).map_err(&failed)?,
             events,
             bytes: 0,
+            uncounted: BTreeSet::new(),
         }))
     }
 
@@ -248,112 +251,10 @@ impl Kernel {
         self.generic.query(&mut ipvs::set_timeouts(number, wanted), |_| Ok(())).map_err(failed)
     }
 
-    /// Lists the members of a set. Returns `None` if the set is missing.
-    pub(super) fn members(&mut self, set: Set) -> Result<Option<BTreeSet<Member>>, Error> {
-        let name = set.name(self.family);
-        let mut found = None;
-        let listed = retry_on_change(|| {
-            let mut all = BTreeSet::new();
-            self.netfilter.dump(&mut ipset::list(&name), |frame| {
-                if let ipset::IpsetEvent::Set { kind, members, .. } = ipset::IpsetEvent::decode(frame)? {
-                    found = kind.or(found.take());
-                    all.extend(members);
-                }
-                Ok(())
-            })?;
-            Ok(all)
-        });
-        match listed {
-            // EINVAL: the kernel has no ipsets at all.
-            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(None),
-            Err(source) => Err(Error::Socket { what: "listing an ipset", source }),
-            Ok(members) => match found {
-                Some(found) if found != set.kind().name() => {
-                    Err(Error::Set { set: name, found, wanted: set.kind().name() })
-                }
-                _ => Ok(Some(members)),
-            },
-        }
-    }
-
-    /// Lists the members of those of the sets that exist.
-    pub(super) fn sets(&mut self, wanted: &[Set]) -> Result<Sets, Error> {
-        let mut sets = Sets::new();
-        for set in wanted {
-            if let Some(members) = self.members(*set)? {
-                sets.insert(*set, members);
-            }
-        }
-        Ok(sets)
-    }
-
-    /// Returns true if the set exists in a family.
-    pub(super) fn has_set(&mut self, set: Set, family: Family) -> Result<bool, Error> {
-        let mut request = ipset::header(&set.name(family));
-        match retry_on_change(|| self.netfilter.dump(&mut request, |_| Ok(()))) {
-            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(false),
-            listed => listed.map(|()| true).map_err(Error::socket("listing an ipset")),
-        }
-    }
-
-    /// Creates a set that is missing.
-    pub(super) fn create(&mut self, set: Set) -> Result<(), Error> {
-        let failed = Error::socket("making an ipset");
-        let family = set_family(self.family);
-        let revision = probe::revision(&mut self.netfilter, set.kind(), family).map_err(&failed)?;
-        // If the type is missing, the kernel's error says so.
-        let mut request =
-            ipset::create(&set.name(self.family), set.kind(), family, revision.unwrap_or_default());
-        self.netfilter.query(&mut request, |_| Ok(())).map_err(failed)
-    }
-
-    /// Removes a set, if it exists. Returns false if a rule still refers to it.
-    pub(super) fn destroy(&mut self, set: Set) -> Result<bool, Error> {
-        match self.netfilter.query(&mut ipset::destroy(&set.name(self.family)), |_| Ok(())) {
-            Err(error) if error.errno() == Some(Errno(ipset::ERR_BUSY)) => Ok(false),
-            Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(true),
-            outcome => outcome.map(|()| true).map_err(Error::socket("removing an ipset")),
-        }
-    }
-
     /// Counts the bytes sent and returns the refusals.
     fn note(&mut self, sent: Sent) -> Vec<Refused> {
         self.bytes = self.bytes.saturating_add(sent.bytes);
         sent.refused
-    }
-
-    /// Adds members to sets. Returns the refusals, as the other functions that send many messages do.
-    pub(super) fn add(&mut self, members: &[(Set, Member)]) -> Result<Vec<Refused>, Error> {
-        self.change_members(members, ipset::add)
-    }
-
-    /// Removes members from sets.
-    pub(super) fn remove(&mut self, members: &[(Set, Member)]) -> Result<Vec<Refused>, Error> {
-        self.change_members(members, ipset::remove)
-    }
-
-    fn change_members(
-        &mut self,
-        members: &[(Set, Member)],
-        write: fn(&mut Batch, &str, &Member),
-    ) -> Result<Vec<Refused>, Error> {
-        let names: BTreeMap<Set, String> =
-            members.iter().map(|(set, _)| (*set, set.name(self.family))).collect();
-        let name = |set: &Set| names.get(set).map_or("", String::as_str);
-        let sent = send(
-            &mut self.netfilter,
-            "ipsets",
-            members,
-            |batch, (set, member)| write(batch, name(set), member),
-            |&(set, member), errno| {
-                let error = match errno.0 {
-                    ipset::ERR_FULL => Error::Full { set: name(&set).to_owned() },
-                    _ => Error::Refused { what: format!("{member:?} of ipset {}", name(&set)), errno },
-                };
-                Some(Refused { item: Item::Member(set, member), error })
-            },
-        );
-        Ok(self.note(sent?))
     }
 
     /// Changes virtual servers. The removal of a missing one is no refusal. Changes nothing if a scheduler cannot be used.

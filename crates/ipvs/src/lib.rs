@@ -39,6 +39,13 @@
 //! table, the only one that may refuse. So a rule redirects their first packets to port 1 of loopback, past IPVS,
 //! where another rule resets them. Connections that drain keep their virtual server.
 //!
+//! # Counts of refused packets
+//!
+//! The ipsets of refused frontends have the extension `counters`: each member counts the packets for which a rule found
+//! it. A rule matches such a set last, so that it counts only what it refuses, and each packet once. Two sets only
+//! count: `PORTOLAN-COUNT-REJECT` what IPVS itself refuses, in rules without a target, and `PORTOLAN-SOURCE-RANGES` what no
+//! source range allows.
+//!
 //! # Comparisons and refusals
 //!
 //! IPVS does not notify programs of changes. So everything is compared every `syncPeriod`, and at once when the

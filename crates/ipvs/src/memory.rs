@@ -117,6 +117,7 @@ impl Kernel {
             local: addresses.device.union(&addresses.node).copied().collect(),
             addresses,
             sets,
+            counts: self.members.iter().filter(|(set, _)| set.counts()).map(|member| (*member, 0)).collect(),
             servers: self.servers.iter().map(virtual_server).collect(),
             real: self
                 .servers

@@ -11,6 +11,7 @@
 //! | node port | the sets of node ports, and an address of this node |
 //! | endpoints | real servers that get connections |
 //! | affinity | flag and timeout of the virtual server |
+//! | refused packets | the counters of sets that have the address and port |
 //! | source ranges | a set, if the address and port are in the set of those that are guarded, and rules use both |
 //!
 //! A virtual server is a frontend only if packets of clients get to it. Otherwise it is left out, so a comparison reports
@@ -32,7 +33,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use portolan_model::observed::{
     Counters, Fact, NodePortReach, Observed, ObservedEndpoint, ObservedEndpoints, ObservedFrontend,
-    ObservedPlace, ObservedPort, Traffic,
+    ObservedPlace, ObservedPort, Refused, Traffic,
 };
 use portolan_model::{Family, Frontend, NodePortAddresses, Protocol};
 use portolan_wire::ipset::Member;
@@ -42,7 +43,7 @@ use super::device::Addresses;
 use super::frontend::Key;
 use super::owners::{Evidence, has_node_port};
 use super::rules::InForce;
-use super::set::{Set, Sets};
+use super::set::{Counts, Set, Sets};
 
 /// What the kernel has of one family.
 #[derive(Debug, Clone)]
@@ -52,6 +53,8 @@ pub(super) struct Rows {
     /// The addresses of all interfaces, of any scope. Those of `addresses` are among them.
     pub(super) local: BTreeSet<IpAddr>,
     pub(super) sets: Sets,
+    /// What the sets of refused packets have counted.
+    pub(super) counts: Counts,
     /// Virtual servers at addresses, including those of other programs.
     pub(super) servers: BTreeMap<Key, VirtualServer>,
     /// The real servers of our virtual servers.
@@ -117,7 +120,7 @@ impl Rows {
             return None;
         }
         let counters = Some(counters(server.counters));
-        let frontend = ObservedFrontend { counters, ..ObservedFrontend::at(self.place(key)) };
+        let frontend = ObservedFrontend { place: self.place(key), counters, refused: self.refused(key) };
         Some(ObservedPort {
             name: None,
             protocol: key.protocol,
@@ -176,6 +179,19 @@ impl Rows {
         let endpoint =
             |real: &RealServer| ObservedEndpoint { at: real.place, counters: Some(counters(real.counters)) };
         self.real.get(key).into_iter().flatten().filter(serves).map(endpoint).collect()
+    }
+
+    /// Returns the counts of packets that the rules, or IPVS itself, refuse to pass to the virtual server.
+    fn refused(&self, key: &Key) -> Refused {
+        let in_sets = |sets: &[Set]| {
+            let counts = sets.iter().filter_map(|set| self.counts.get(&(*set, key.member())));
+            counts.copied().reduce(u64::saturating_add)
+        };
+        Refused {
+            no_endpoint: in_sets(&[Set::Reject, Set::CountReject]),
+            no_local_endpoint: in_sets(&[Set::Drop, Set::DropExternal]),
+            source_range: in_sets(&[Set::SourceRanges]),
+        }
     }
 
     /// Returns the sources that may reach an address and port; `None` if all may.

@@ -87,7 +87,9 @@ impl Preview {
             lines.push(format!("ip link add {DEVICE} type dummy"));
         }
         lines.extend(self.missing.iter().map(|set| {
-            format!("ipset create {} {} family {}", set.name(family), set.kind().name(), ipset_family(family))
+            let counters = if set.counts() { " counters" } else { "" };
+            let kind = set.kind().name();
+            format!("ipset create {} {kind} family {}{counters}", set.name(family), ipset_family(family))
         }));
         lines.extend(lines_of(&self.difference, before, after, family));
         lines
@@ -118,7 +120,7 @@ mod tests {
         let endpoint = "10.244.1.2:8080".parse().unwrap();
         let preview = Preview {
             has_device: false,
-            missing: vec![Set::ClusterIp],
+            missing: vec![Set::ClusterIp, Set::Drop],
             difference: Difference {
                 add: vec![
                     (Set::ClusterIp, key.member()),
@@ -136,6 +138,7 @@ mod tests {
         insta::assert_snapshot!(preview.lines(Family::Ipv4).join("\n"), @r"
         ip link add kube-ipvs0 type dummy
         ipset create KUBE-CLUSTER-IP hash:ip,port family inet
+        ipset create PORTOLAN-DROP hash:ip,port family inet counters
         ipset add KUBE-CLUSTER-IP 10.96.0.1,tcp:80
         ipset add KUBE-LOAD-BALANCER-SOURCE-CIDR 10.96.0.1,tcp:80,10.96.0.1/24
         *nat

@@ -16,7 +16,6 @@ use super::device::device;
 use super::kernel::Kernel;
 use super::observe::{Rows, observed};
 use super::rules::{InForce, Present};
-use super::set::Set;
 
 /// What the kernel does not hold, and an agent knows.
 #[derive(Debug, Clone, Copy)]
@@ -65,12 +64,14 @@ impl Kernel {
     /// Reads everything but rules.
     fn rows(&mut self, exclude: &[IpNet]) -> Result<Rows, Error> {
         let device = self.device()?;
+        let (sets, counts) = self.counted_sets()?;
         // Index 0 is that of no device.
         let mut rows = Rows {
             family: self.family(),
             addresses: self.addresses(device.unwrap_or_default())?,
             local: addresses::list().map_err(Error::socket("listing addresses"))?.into_iter().collect(),
-            sets: self.sets(&Set::ALL)?,
+            sets,
+            counts,
             servers: self.list_virtual_servers(|server| server)?,
             real: BTreeMap::new(),
             rules: InForce::default(),

@@ -43,6 +43,11 @@ const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 /// there does not get these connections.
 const REFUSED_PORT: u16 = 1;
 
+/// Matches the first packets of TCP connections. Later packets may belong to connections that drain.
+const FIRST_PACKETS: &str = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN";
+/// Matches packets of new connections.
+const NEW: &str = "-m conntrack --ctstate NEW";
+
 /// All chains of this mode.
 const CHAINS: [(RuleTable, &str); 12] = [
     (RuleTable::Mangle, OUT_FILTER),
@@ -285,9 +290,9 @@ impl Writer<'_> {
             Family::Ipv4 => "127.0.0.0/8",
             Family::Ipv6 => "::1/128",
         };
-        let refused = self.first_packets(Set::Reject);
-        let own = "-m addrtype --src-type LOCAL";
-        self.add(RuleTable::Nat, SERVICES, format!("{refused} {own} -j REDIRECT --to-ports {REFUSED_PORT}"));
+        let refused = self.bare(Set::Reject, "dst,dst");
+        let own = format!("{FIRST_PACKETS} -m addrtype --src-type LOCAL");
+        self.add(RuleTable::Nat, SERVICES, format!("{own} {refused} -j REDIRECT --to-ports {REFUSED_PORT}"));
         self.add(RuleTable::Nat, SERVICES, format!("-s {loopback} -j RETURN"));
         let to = self.matching(Set::LoadBalancer, "dst,dst");
         self.add(RuleTable::Nat, SERVICES, format!("{to} -j {LOAD_BALANCER}"));
@@ -362,7 +367,8 @@ impl Writer<'_> {
         self.add(RuleTable::Filter, FORWARD, format!("{known} {state} -j ACCEPT"));
     }
 
-    /// Adds the rules for source ranges, and for policy Local without an endpoint on this node.
+    /// Adds the rules for source ranges, and for policy Local without an endpoint on this node. Sets that count are
+    /// matched last, so that they count only what the rule refuses.
     fn firewall(&mut self) {
         for (table, chain) in [(RuleTable::Filter, PROXY_FIREWALL), (RuleTable::Mangle, OUT_FILTER)] {
             let guarded = self.matching(Set::LoadBalancerFirewall, "dst,dst");
@@ -371,16 +377,19 @@ impl Writer<'_> {
                 let allowed = self.matching(set, "dst,dst,src");
                 self.add(table, SOURCE_RANGES, format!("{allowed} -j RETURN"));
             }
+            let counted = self.bare(Set::SourceRanges, "dst,dst");
+            self.add(table, SOURCE_RANGES, format!("{counted} -j DROP"));
             self.add(table, SOURCE_RANGES, "-j DROP".to_owned());
             let no_endpoint = self.bare(Set::Drop, "dst,dst");
-            self.add(table, chain, format!("{no_endpoint} -m conntrack --ctstate NEW -j DROP"));
+            self.add(table, chain, format!("{NEW} {no_endpoint} -j DROP"));
+            // A rule without a target only counts.
+            let refused = self.bare(Set::CountReject, "dst,dst");
+            self.add(table, chain, format!("{NEW} {refused}"));
         }
         self.refuse();
         let elsewhere = self.bare(Set::DropExternal, "dst,dst");
         let not_from_pods = self.not_from_pods().map(|not| format!("{not} ")).unwrap_or_default();
-        let rule = format!(
-            "{not_from_pods}{elsewhere} -m addrtype ! --src-type LOCAL -m conntrack --ctstate NEW -j DROP"
-        );
+        let rule = format!("{not_from_pods}-m addrtype ! --src-type LOCAL {NEW} {elsewhere} -j DROP");
         self.add(RuleTable::Filter, PROXY_FIREWALL, rule);
     }
 
@@ -388,16 +397,10 @@ impl Writer<'_> {
     /// error, which reaches a client of this node while its `connect()` holds the socket, and takes effect only when
     /// the SYN is repeated, a second later.
     fn refuse(&mut self) {
-        let refused = self.first_packets(Set::Reject);
+        let refused = format!("{FIRST_PACKETS} {}", self.bare(Set::Reject, "dst,dst"));
         self.add(RuleTable::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));
         let own = format!("-i lo -p tcp -m tcp --dport {REFUSED_PORT} -m conntrack --ctstate DNAT");
         self.add(RuleTable::Filter, PROXY_FIREWALL, format!("{own} -j REJECT --reject-with tcp-reset"));
-    }
-
-    /// Returns a match of the first packets of TCP connections to members of a set. Later packets may belong to
-    /// connections that drain.
-    fn first_packets(&self, set: Set) -> String {
-        format!("-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN {}", self.bare(set, "dst,dst"))
     }
 
     /// Adds the rules that refuse connections to addresses of the device, unless they are to Services.

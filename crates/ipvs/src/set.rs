@@ -9,6 +9,9 @@ use portolan_wire::nfnetlink::Family as SetFamily;
 /// The members of sets in the kernel. A set that is missing there is missing here.
 pub(super) type Sets = BTreeMap<Set, BTreeSet<Member>>;
 
+/// The numbers of packets that members of counting sets have matched.
+pub(super) type Counts = BTreeMap<(Set, Member), u64>;
+
 /// One of the sets, in either family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Set {
@@ -43,15 +46,20 @@ pub(super) enum Set {
     Own,
     /// TCP frontends to refuse: there is no endpoint in the cluster.
     Reject,
+    /// Frontends of other protocols without an endpoint in the cluster. IPVS refuses their packets; the set counts them.
+    CountReject,
     /// Frontends whose packets are dropped: the policy is Local, and this node has no endpoint.
     Drop,
     /// Frontends whose packets are dropped, except for those of pods and of this node.
     DropExternal,
+    /// Load-balancer IPs with source ranges. Only packets that no range allows are looked for in it, so that they are
+    /// counted.
+    SourceRanges,
 }
 
 impl Set {
     /// Every set.
-    pub(super) const ALL: [Self; 21] = [
+    pub(super) const ALL: [Self; 23] = [
         Self::LoopBack,
         Self::ClusterIp,
         Self::ExternalIp,
@@ -71,8 +79,10 @@ impl Set {
         Self::IpvsIps,
         Self::Own,
         Self::Reject,
+        Self::CountReject,
         Self::Drop,
         Self::DropExternal,
+        Self::SourceRanges,
     ];
 
     /// The sets of node ports of each protocol.
@@ -108,8 +118,10 @@ impl Set {
             Self::IpvsIps => "KUBE-IPVS-IPS",
             Self::Own => "PORTOLAN-VIRTUAL-SERVERS",
             Self::Reject => "PORTOLAN-REJECT",
+            Self::CountReject => "PORTOLAN-COUNT-REJECT",
             Self::Drop => "PORTOLAN-DROP",
             Self::DropExternal => "PORTOLAN-DROP-EXTERNAL",
+            Self::SourceRanges => "PORTOLAN-SOURCE-RANGES",
         }
     }
 
@@ -124,6 +136,14 @@ impl Set {
             | Self::HealthCheckNodePort => Type::BitmapPort,
             _ => Type::HashIpPort,
         }
+    }
+
+    /// Returns true if the members of the set count packets: those that are refused or dropped.
+    pub(super) const fn counts(self) -> bool {
+        matches!(
+            self,
+            Self::Reject | Self::CountReject | Self::Drop | Self::DropExternal | Self::SourceRanges
+        )
     }
 
     /// Returns the comment, in kube-proxy's words, of rules that refer to the set; `None` for our own sets.
@@ -161,7 +181,13 @@ impl Set {
                 "Kubernetes nodeport SCTP port with externalTrafficPolicy=local with type 'hash ip:port'"
             }
             Self::HealthCheckNodePort => "Kubernetes health check node port",
-            Self::IpvsIps | Self::Own | Self::Reject | Self::Drop | Self::DropExternal => return None,
+            Self::IpvsIps
+            | Self::Own
+            | Self::Reject
+            | Self::CountReject
+            | Self::Drop
+            | Self::DropExternal
+            | Self::SourceRanges => return None,
         })
     }
 }

@@ -34,8 +34,14 @@ const NAMES: [&str; 17] = [
     "KUBE-IPVS-IPS",
 ];
 /// The sets of our IPVS mode that kube-proxy does not have.
-const OWN_NAMES: [&str; 4] =
-    ["PORTOLAN-VIRTUAL-SERVERS", "PORTOLAN-REJECT", "PORTOLAN-DROP", "PORTOLAN-DROP-EXTERNAL"];
+const OWN_NAMES: [&str; 6] = [
+    "PORTOLAN-VIRTUAL-SERVERS",
+    "PORTOLAN-REJECT",
+    "PORTOLAN-COUNT-REJECT",
+    "PORTOLAN-DROP",
+    "PORTOLAN-DROP-EXTERNAL",
+    "PORTOLAN-SOURCE-RANGES",
+];
 /// A set that only rules of our own IPVS mode refer to. Their chains are rewritten by each mode of kube-proxy that
 /// has them.
 const REFUSED: &str = "PORTOLAN-REJECT";
@@ -223,7 +229,7 @@ mod tests {
     #[test]
     fn the_names_of_both_families() {
         let names = names(NAMES.iter().chain(&OWN_NAMES));
-        assert_eq!(names.len(), 42);
+        assert_eq!(names.len(), 46);
         for name in
             ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK", "KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS", "PORTOLAN-6-DROP"]
         {

@@ -15,7 +15,7 @@
 //! | cluster and local list | each by itself | each by itself | one list for each frontend | the relay's table |
 //! | affinity timeout | the chain of the class | a rule of each endpoint | the virtual server | the relay's table |
 //! | source ranges | by load-balancer IP | rules, unless there are no endpoints | by load-balancer IP | as its rules |
-//! | counters of frontends | refusals, if they are switched on | rules | virtual servers, added up every 2 s | as its rules |
+//! | counters of frontends | refusals, if they are switched on | rules | virtual servers, added up every 2 s; refusals in ipsets | as its rules |
 //! | counters of endpoints | if they are switched on | the rule that translates | real servers, added up every 2 s | not held |
 //! | counters of the Service port | if they are switched on | not held: those of its frontends | not held: those of its frontends | not held |
 //!

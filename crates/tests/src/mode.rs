@@ -270,7 +270,14 @@ fn around_rules(namespace: &Namespace) -> Vec<String> {
     let say = |program: &str, arguments: &[&str]| namespace.output(program, arguments).unwrap();
     let mut said = say("ipvsadm", &["--save", "--numeric"]) + &say("ipset", &["save", "-sorted"]);
     said.retain(|character| character != '\r');
-    let sets = said.lines().map(|line| line.split(" initval ").next().unwrap_or(line).to_owned());
+    // Neither the seed of a set's hash nor what its members have counted.
+    let stable = |line: &str| {
+        [" initval ", " packets "].iter().fold(line.to_owned(), |line, from| match line.split_once(from) {
+            Some((kept, _)) => kept.to_owned(),
+            None => line,
+        })
+    };
+    let sets = said.lines().map(stable);
     let device = say("ip", &["-oneline", "address", "show", "dev", portolan_ipvs::DEVICE]);
     // The interface index changes when the device is created again.
     let addresses = device.lines().filter_map(|line| line.split_whitespace().nth(3));

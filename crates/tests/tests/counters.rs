@@ -146,32 +146,53 @@ fn dropped(cluster: &Cluster, at: At, count: u64) -> [Total; 2] {
 }
 
 /// Connects as programs do, which takes one SYN for each attempt, and returns what was counted.
-fn refused(cluster: &Cluster, at: At, count: u64) -> [Refused; 2] {
+fn refused(cluster: &Cluster, sender: &str, at: At, count: u64) -> [Refused; 2] {
     Family::BOTH.map(|family| {
         let connect = || TcpStream::connect(at.socket(family)).map_err(|error| error.kind());
         for _ in 0..count {
-            let outcome = cluster.sender("client").namespace.run(connect).unwrap();
-            assert_eq!(outcome.err(), Some(ErrorKind::ConnectionRefused), "{family} {at:?}");
+            let outcome = cluster.sender(sender).namespace.run(connect).unwrap();
+            assert_eq!(outcome.err(), Some(ErrorKind::ConnectionRefused), "{sender} {family} {at:?}");
         }
         counted(cluster, family, Protocol::Tcp).total.refused
     })
 }
 
+/// Sends datagrams that are refused, one for each probe or more on a slow machine, and returns what was counted.
+fn refused_datagrams(cluster: &Cluster, sender: &str, at: At, count: u64) -> [Refused; 2] {
+    Family::BOTH.map(|family| {
+        for _ in 0..count {
+            let probe = Probe::new(Protocol::Udp, at.socket(family));
+            let result = cluster.sender(sender).namespace.probe(probe).unwrap();
+            assert_eq!(result, ProbeResult::Refused, "{sender} {family} {at:?}");
+        }
+        counted(cluster, family, Protocol::Udp).total.refused
+    })
+}
+
 fn refusals_are_counted_by_reason(mode: Mode) {
-    if mode == Mode::Ipvs {
-        return;
-    }
     // The iptables modes count a packet when it gets to the chains of the Service port. Only then it is dropped.
     let is_as_documented = |total: &Total| {
         let connections = total.passed.map_or(0, |passed| passed.connections);
-        if mode == Mode::Nftables || mode.relays() { connections == 0 } else { connections >= 3 }
+        let is_exact = matches!(mode, Mode::Nftables | Mode::Ipvs) || mode.relays();
+        if is_exact { connections == 0 } else { connections >= 3 }
     };
     let mut cluster = counting(mode, &service().external(), "");
-    for (step, at) in [At::ClusterIp, At::NodePort, At::LoadBalancerIp].into_iter().enumerate() {
-        let sent = 5 * u64::try_from(step + 1).unwrap();
-        for refused in refused(&cluster, at, 5) {
-            assert_eq!(refused.no_endpoint, Some(sent), "{at:?}");
-            assert_eq!(refused.no_local_endpoint, None, "{at:?}");
+    let (mut sent, mut datagrams) = (0, [0; 2]);
+    for at in [At::ClusterIp, At::NodePort, At::LoadBalancerIp] {
+        // The iptables mode, as kube-proxy's, does not refuse what the node sends to external addresses.
+        let is_external = matches!(at, At::LoadBalancerIp);
+        let senders = if is_external { &["client", "pod"][..] } else { &["client", "pod", "node"] };
+        for sender in senders {
+            sent += 5;
+            for refused in refused(&cluster, sender, at, 5) {
+                assert_eq!(refused.no_endpoint, Some(sent), "{sender} {at:?}");
+                assert_eq!(refused.no_local_endpoint.unwrap_or_default(), 0, "{sender} {at:?}");
+            }
+            for (refused, before) in refused_datagrams(&cluster, sender, at, 3).iter().zip(&mut datagrams) {
+                let counted = refused.no_endpoint.unwrap();
+                assert!(counted >= *before + 3, "{sender} {at:?}: {counted} after {before}");
+                *before = counted;
+            }
         }
     }
     cluster.put(&service().external_local(), "Rr1");

@@ -37,17 +37,23 @@ const IPSET_ATTR_IP: u16 = 1;
 const IPSET_ATTR_PORT: u16 = 4;
 const IPSET_ATTR_PORT_TO: u16 = 5;
 const IPSET_ATTR_PROTO: u16 = 7;
+const IPSET_ATTR_CADT_FLAGS: u16 = 8;
 const IPSET_ATTR_HASHSIZE: u16 = 18;
 const IPSET_ATTR_MAXELEM: u16 = 19;
 const IPSET_ATTR_IP2: u16 = 20;
 const IPSET_ATTR_CIDR2: u16 = 21;
 const IPSET_ATTR_REFERENCES: u16 = 25;
+/// Of a member, as the next one. A set has other attributes with these numbers.
+const IPSET_ATTR_BYTES: u16 = 24;
+const IPSET_ATTR_PACKETS: u16 = 25;
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
 /// Flag: list only names, without types and members.
 const IPSET_FLAG_LIST_SETNAME: u32 = 1 << 1;
 /// Flag: list no members.
 const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
+/// Flag of a set: its members count packets (`IPSET_FLAG_WITH_COUNTERS`).
+const WITH_COUNTERS: u32 = 1 << 3;
 /// The sizes that the `ipset` program uses.
 const HASH_SIZE: u32 = 1024;
 const MEMBERS_MAX: u32 = 65_536;
@@ -84,6 +90,15 @@ pub enum Member {
     Port(u16),
 }
 
+/// A member of a set that is listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    /// The member.
+    pub member: Member,
+    /// Number of packets for which a rule found the member in the set. `None` if the set does not count.
+    pub packets: Option<u64>,
+}
+
 /// A message of ipset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IpsetEvent {
@@ -95,8 +110,10 @@ pub enum IpsetEvent {
         kind: Option<String>,
         /// Number of rules and sets that refer to the set; only in the first of several messages about a set.
         references: Option<u32>,
+        /// True if the set counts packets; only in the first of several messages about a set.
+        counts: bool,
         /// Some of the set's members. Members of unknown types are left out.
-        members: Vec<Member>,
+        members: Vec<Listed>,
     },
     /// The kernel supports a set type.
     Type {
@@ -139,8 +156,9 @@ pub fn find_type(kind: Type, family: Family) -> Request {
     })
 }
 
-/// Creates a set with the sizes that the `ipset` program uses, unless one of that name and type exists.
-pub fn create(name: &str, kind: Type, family: Family, revision: u8) -> Request {
+/// Creates a set with the sizes that the `ipset` program uses, unless one of that name and type exists. If it `counts`,
+/// each member counts the packets for which a rule finds it in the set.
+pub fn create(name: &str, kind: Type, family: Family, revision: u8, counts: bool) -> Request {
     request(IPSET_CMD_CREATE, NLM_F_ACK, |message| {
         message.attr_str(IPSET_ATTR_SETNAME, name);
         message.attr_str(IPSET_ATTR_TYPENAME, kind.name());
@@ -154,6 +172,9 @@ pub fn create(name: &str, kind: Type, family: Family, revision: u8) -> Request {
                 message.attr_u32_be(IPSET_ATTR_HASHSIZE | NLA_F_NET_BYTEORDER, HASH_SIZE);
                 message.attr_u32_be(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, MEMBERS_MAX);
             }
+            if counts {
+                message.attr_u32_be(IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER, WITH_COUNTERS);
+            }
         });
     })
 }
@@ -165,21 +186,31 @@ pub fn destroy(name: &str) -> Request {
 
 /// Adds a member to a set. An existing member is not an error.
 pub fn add(batch: &mut Batch, set: &str, member: &Member) {
-    change(batch, IPSET_CMD_ADD, set, member);
+    change(batch, IPSET_CMD_ADD, set, |message| member.encode(message));
+}
+
+/// Adds a member to a set that counts. An existing member is not an error, and counts from 0 again. Without the numbers, the
+/// kernel could leave it those of a member that it had in the same place before (`ip_set_init_counter`).
+pub fn add_counting(batch: &mut Batch, set: &str, member: &Member) {
+    change(batch, IPSET_CMD_ADD, set, |message| {
+        member.encode(message);
+        message.attr_u64_be(IPSET_ATTR_BYTES | NLA_F_NET_BYTEORDER, 0);
+        message.attr_u64_be(IPSET_ATTR_PACKETS | NLA_F_NET_BYTEORDER, 0);
+    });
 }
 
 /// Removes a member from a set. A missing member is not an error.
 pub fn remove(batch: &mut Batch, set: &str, member: &Member) {
-    change(batch, IPSET_CMD_DEL, set, member);
+    change(batch, IPSET_CMD_DEL, set, |message| member.encode(message));
 }
 
-fn change(batch: &mut Batch, operation: u8, set: &str, member: &Member) {
+fn change(batch: &mut Batch, operation: u8, set: &str, content: impl FnOnce(&mut Message<'_>)) {
     // Without `NLM_F_EXCL` an existing member, or a missing one, is not an error.
     let kind = message_type(SUBSYSTEM_IPSET, operation);
     let mut message = batch.message(kind, 0, &Header::of(Family::UNSPECIFIED));
     message.attr_u8(IPSET_ATTR_PROTOCOL, PROTOCOL);
     message.attr_str(IPSET_ATTR_SETNAME, set);
-    message.nest(IPSET_ATTR_DATA, |message| member.encode(message));
+    message.nest(IPSET_ATTR_DATA, content);
 }
 
 fn request(operation: u8, flags: u16, content: impl FnOnce(&mut Message<'_>)) -> Request {
@@ -244,14 +275,19 @@ impl IpsetEvent {
                 let map = frame.attributes(SET, nfnetlink::HEADER_LENGTH)?.by_kind::<9>()?;
                 let mut members = Vec::new();
                 for member in map.get(IPSET_ATTR_ADT).iter().flat_map(|list| list.nested(MEMBER)) {
-                    members.extend(Member::decode(&member?.nested(MEMBER).by_kind()?)?);
+                    let map = member?.nested(MEMBER).by_kind()?;
+                    let packets = map.u64_be(IPSET_ATTR_PACKETS)?;
+                    members.extend(Member::decode(&map)?.map(|member| Listed { member, packets }));
                 }
                 let sizes =
                     map.get(IPSET_ATTR_DATA).map(|data| data.nested(SET).by_kind::<26>()).transpose()?;
-                let references = sizes.map(|sizes| sizes.u32_be(IPSET_ATTR_REFERENCES)).transpose()?;
+                let number =
+                    |kind| sizes.as_ref().map(|sizes| sizes.u32_be(kind)).transpose().map(Option::flatten);
+                let (references, flags) = (number(IPSET_ATTR_REFERENCES)?, number(IPSET_ATTR_CADT_FLAGS)?);
                 let name = map.required(IPSET_ATTR_SETNAME)?.string()?;
                 let kind = map.string(IPSET_ATTR_TYPENAME)?;
-                Ok(Self::Set { name, kind, references: references.flatten(), members })
+                let counts = flags.is_some_and(|flags| flags & WITH_COUNTERS != 0);
+                Ok(Self::Set { name, kind, references, counts, members })
             }
             (SUBSYSTEM_IPSET, IPSET_CMD_TYPE) => {
                 let map = frame.attributes(SET, nfnetlink::HEADER_LENGTH)?.by_kind::<5>()?;
@@ -280,7 +316,7 @@ impl Member {
         }
     }
 
-    fn decode(map: &AttributeMap<'_, 22>) -> Result<Option<Self>, DecodeError> {
+    fn decode(map: &AttributeMap<'_, 26>) -> Result<Option<Self>, DecodeError> {
         let address = |kind| map.get(kind).map(|attribute| decode_address(&attribute)).transpose();
         let byte = |kind| map.get(kind).map(|attribute| attribute.u8()).transpose();
         let port = map.get(IPSET_ATTR_PORT).map(|attribute| attribute.u16_be()).transpose()?;

@@ -399,6 +399,23 @@ fn counters_are_those_of_the_kernel() {
     assert_eq!(counted, [none, two, none]);
 }
 
+#[test]
+fn refused_packets_are_those_that_the_sets_count() {
+    let mut rows = committed(Family::Ipv4);
+    let web = tcp("172.30.10.1:80");
+    let refused = |rows: &Rows| rows.port(&web).unwrap().frontends[0].refused;
+    assert_eq!(refused(&rows), Refused::default());
+    let sets = [Set::Reject, Set::Drop, Set::DropExternal, Set::SourceRanges, Set::CountReject];
+    for (set, count) in sets.into_iter().zip([1, 20, 300, 4_000, 50_000]) {
+        rows.counts.insert((set, web.member()), count);
+        rows.counts.insert((set, key(Protocol::Udp, "172.30.10.1:80").member()), 7);
+    }
+    assert_eq!(
+        refused(&rows),
+        Refused { no_endpoint: Some(50_001), no_local_endpoint: Some(320), source_range: Some(4_000) }
+    );
+}
+
 /// What kube-proxy 1.36 writes for the example: it has no sets of its own for virtual servers, refusals and drops.
 fn of_kube_proxy() -> Rows {
     let mut rows = committed(Family::Ipv4);

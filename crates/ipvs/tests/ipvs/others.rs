@@ -58,6 +58,32 @@ fn virtual_servers_and_addresses_of_others_stay() {
     });
 }
 
+/// A set that an earlier version or another program made does not count. Everything else works.
+#[test]
+fn sets_without_counters_are_used_as_they_are() {
+    use super::example::{cluster_ip, put};
+    in_namespace(|| {
+        let mut changes = example(Family::Ipv4);
+        changes.push(put("empty", "", cluster_ip("172.30.10.9", 80, &[])));
+        run("ipset", "create PORTOLAN-REJECT hash:ip,port");
+        let mut ipvs = loaded(Family::Ipv4, &changes);
+        let more = put("more", "", cluster_ip("172.30.10.8", 80, &[]));
+        ipvs.apply(std::slice::from_ref(&more)).unwrap();
+        let members = || run("ipset", "save PORTOLAN-REJECT -sorted");
+        for address in ["172.30.10.8", "172.30.10.9"] {
+            assert!(members().contains(&format!("add PORTOLAN-REJECT {address},tcp:80\n")), "{}", members());
+        }
+        let commit = ipvs.resync().unwrap();
+        assert_eq!((commit.elements, commit.objects), (0, 0));
+        ipvs.remove().unwrap();
+        assert!(!run("ipset", "list -n").contains("PORTOLAN"));
+        // Made by this version, it counts.
+        let mut ipvs = loaded(Family::Ipv4, &changes);
+        assert!(members().contains("172.30.10.9,tcp:80 packets 0 bytes 0"), "{}", members());
+        ipvs.remove().unwrap();
+    });
+}
+
 /// In excluded networks, a set notes which virtual servers are ours.
 #[test]
 fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {

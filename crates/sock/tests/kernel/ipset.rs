@@ -1,7 +1,7 @@
 //! ipsets and generic netlink families.
 
 use portolan_sock::{Errno, Protocol, Socket};
-use portolan_wire::ipset::{self, IpsetEvent, Member, Type};
+use portolan_wire::ipset::{self, IpsetEvent, Listed, Member, Type};
 use portolan_wire::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use portolan_wire::nfnetlink::{Family, Header, SUBSYSTEM_IPSET, message_type};
 use portolan_wire::{Batch, Request, generic};
@@ -71,7 +71,7 @@ fn members_are_added_and_removed_in_batches() {
         asked.unwrap();
         assert!(revision >= Type::HashIpPortNet.known_revision(), "{revision}");
         socket
-            .query(&mut ipset::create("set", Type::HashIpPortNet, Family::IPV4, revision), |_| Ok(()))
+            .query(&mut ipset::create("set", Type::HashIpPortNet, Family::IPV4, revision, false), |_| Ok(()))
             .unwrap();
         let change = |socket: &mut Socket, write: fn(&mut Batch, &str, &Member)| {
             let mut batch = Batch::new(socket.next_sequence(2));
@@ -86,7 +86,8 @@ fn members_are_added_and_removed_in_batches() {
             let mut present = Vec::new();
             let listed = socket.dump(&mut ipset::list("set"), |frame| {
                 if let IpsetEvent::Set { members, .. } = IpsetEvent::decode(frame)? {
-                    present.extend(members);
+                    assert!(members.iter().all(|listed| listed.packets.is_none()));
+                    present.extend(members.into_iter().map(|listed| listed.member));
                 }
                 Ok(())
             });
@@ -104,6 +105,41 @@ fn members_are_added_and_removed_in_batches() {
         }
         let error = socket.dump(&mut ipset::list("none"), |_| Ok(())).unwrap_err();
         assert_eq!(error.errno(), Some(Errno::ENOENT), "{error}");
+    });
+}
+
+/// A member counts from 0 when it is added, also in the place of another one.
+#[test]
+fn members_of_a_set_that_counts() {
+    in_namespace(|socket| {
+        let kind = Type::HashIpPort;
+        let member = Member::IpPort("10.0.0.1".parse().unwrap(), 6, 80);
+        let listed = |socket: &mut Socket, name: &str| {
+            let mut found = None;
+            let listed = socket.dump(&mut ipset::list(name), |frame| {
+                if let IpsetEvent::Set { counts, members, .. } = IpsetEvent::decode(frame)? {
+                    found = Some((counts, members));
+                }
+                Ok(())
+            });
+            listed.unwrap();
+            found.unwrap()
+        };
+        let add = |socket: &mut Socket, name: &str, write: fn(&mut Batch, &str, &Member)| {
+            let mut batch = Batch::new(socket.next_sequence(1));
+            write(&mut batch, name, &member);
+            batch.acknowledge_last();
+            socket.submit(&batch).unwrap().refusals.len()
+        };
+        for (name, counts) in [("counting", true), ("plain", false)] {
+            let revision = kind.known_revision();
+            socket.query(&mut ipset::create(name, kind, Family::IPV4, revision, counts), |_| Ok(())).unwrap();
+        }
+        assert_eq!(add(socket, "counting", ipset::add_counting), 0);
+        assert_eq!(listed(socket, "counting"), (true, vec![Listed { member, packets: Some(0) }]));
+        assert_eq!(add(socket, "plain", ipset::add_counting), 1, "the kernel refuses numbers there");
+        assert_eq!(add(socket, "plain", ipset::add), 0);
+        assert_eq!(listed(socket, "plain"), (false, vec![Listed { member, packets: None }]));
     });
 }
 

@@ -91,10 +91,11 @@ proptest! {
     fn members(
         set in "[A-Z-]{1,31}",
         references in any::<Option<u32>>(),
-        members in prop::collection::vec(member(), 0..9),
+        flags in any::<Option<u32>>(),
+        members in prop::collection::vec((member(), any::<Option<u64>>()), 0..9),
     ) {
         let mut batch = Batch::new(1);
-        for member in &members {
+        for (member, _) in &members {
             ipset::add(&mut batch, &set, member);
         }
         // The kernel sends all members in one list, each in its written form.
@@ -102,21 +103,38 @@ proptest! {
         let mut message = list.message(0x0607, 0, &[0; 4]);
         message.attr_str(2, &set);
         message.attr_str(3, "hash:ip");
-        if let Some(references) = references {
-            message.nest(7, |message| message.attr_u32_be(0x4019, references));
+        if references.is_some() || flags.is_some() {
+            message.nest(7, |message| {
+                for (kind, number) in [(0x4019, references), (0x4008, flags)] {
+                    if let Some(number) = number {
+                        message.attr_u32_be(kind, number);
+                    }
+                }
+            });
         }
         message.nest(8, |message| {
-            for frame in Frames::new(batch.bytes().unwrap()) {
+            for (frame, (_, packets)) in Frames::new(batch.bytes().unwrap()).zip(&members) {
                 let frame = frame.unwrap();
                 let data = frame.attributes("test", 4).unwrap().last().unwrap().unwrap();
-                message.attr_bytes(7 | 0x8000, data.payload);
+                // The kernel writes bytes and packets after the member.
+                let mut counters = Batch::new(1);
+                let mut counted = counters.message(0, 0, &[0; 4]);
+                if let Some(packets) = packets {
+                    counted.attr_u64_be(0x4018, 1);
+                    counted.attr_u64_be(0x4019, *packets);
+                }
+                drop(counted);
+                let counted = counters.frame(1).unwrap().payload.get(4..).unwrap();
+                message.attr_bytes(7 | 0x8000, &[data.payload, counted].concat());
             }
         });
         drop(message);
         let kind = Some("hash:ip".to_owned());
+        let counts = flags.is_some_and(|flags| flags & 8 != 0);
+        let members = members.into_iter().map(|(member, packets)| ipset::Listed { member, packets }).collect();
         prop_assert_eq!(
             ipset::IpsetEvent::decode(&list.frame(1).unwrap()),
-            Ok(ipset::IpsetEvent::Set { name: set, kind, references, members })
+            Ok(ipset::IpsetEvent::Set { name: set, kind, references, counts, members })
         );
     }
 
