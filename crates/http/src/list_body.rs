@@ -4,12 +4,14 @@
 use std::{
     convert::Infallible,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     vec,
 };
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
+use portolan_store::StoredObject;
 
 /// Maximum number of bytes that are copied together for one write to the socket, unless a single object is larger.
 pub(crate) const CHUNK: usize = 128 << 10;
@@ -87,17 +89,73 @@ impl Body for ListBody {
     }
 }
 
-/// Streams encoded parts, each about as long as a chunk.
+/// A part of an encoded list.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// Bytes.
+    Encoded(Bytes),
+    /// An object that keeps its encoding, and the length of the encoding.
+    Kept(Arc<StoredObject>, usize),
+}
+
+/// Streams encoded parts. Kept encodings are only copied for the chunk that they are sent with.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    parts: vec::IntoIter<Bytes>,
+    head: Bytes,
+    parts: vec::IntoIter<Part>,
     left: u64,
 }
 
 impl Parts {
-    pub(crate) fn new(parts: Vec<Bytes>) -> Self {
-        let left: usize = parts.iter().map(Bytes::len).sum();
-        Self { parts: parts.into_iter(), left: left as u64 }
+    /// Creates a list of `head` and the parts after it.
+    pub(crate) fn new(head: Bytes, parts: Vec<Part>) -> Self {
+        let left = head.len() + parts.iter().map(Part::len).sum::<usize>();
+        Self { head, parts: parts.into_iter(), left: left as u64 }
+    }
+
+    fn next_chunk(&mut self) -> Option<Bytes> {
+        // Empty parts do not matter, so the end of the list is where no byte is left.
+        if self.left == 0 {
+            return None;
+        }
+        let mut chunk = std::mem::take(&mut self.head).to_vec();
+        while let Some(next) = self.parts.as_slice().first() {
+            if !chunk.is_empty() && chunk.len() + next.len() > CHUNK {
+                break;
+            }
+            match self.parts.next() {
+                // A whole chunk is sent without a copy.
+                Some(Part::Encoded(bytes)) if chunk.is_empty() && bytes.len() > CHUNK / 2 => {
+                    self.left = self.left.saturating_sub(bytes.len() as u64);
+                    return Some(bytes);
+                }
+                Some(Part::Encoded(bytes)) => chunk.extend_from_slice(&bytes),
+                Some(Part::Kept(object, length)) => {
+                    if chunk.capacity() - chunk.len() < length {
+                        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+                        chunk.reserve(left.saturating_sub(chunk.len()).min(CHUNK).max(length));
+                    }
+                    object.put_kept(&mut chunk);
+                }
+                None => {}
+            }
+        }
+        self.left = self.left.saturating_sub(chunk.len() as u64);
+        if chunk.is_empty() {
+            // The parts are shorter than announced. The list ends, and the client finds it incomplete.
+            self.left = 0;
+            return None;
+        }
+        Some(chunk.into())
+    }
+}
+
+impl Part {
+    fn len(&self) -> usize {
+        match self {
+            Self::Encoded(bytes) => bytes.len(),
+            Self::Kept(_, length) => *length,
+        }
     }
 }
 
@@ -109,13 +167,11 @@ impl Body for Parts {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.parts.next();
-        self.left = self.left.saturating_sub(next.as_ref().map_or(0, Bytes::len) as u64);
-        Poll::Ready(next.map(|part| Ok(Frame::data(part))))
+        Poll::Ready(self.next_chunk().map(|chunk| Ok(Frame::data(chunk))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.parts.as_slice().is_empty()
+        self.left == 0
     }
 
     fn size_hint(&self) -> SizeHint {
@@ -125,9 +181,51 @@ impl Body for Parts {
 
 #[cfg(test)]
 mod tests {
-    use portolan_schema::json::Value;
+    use portolan_schema::{Resource, json};
+    use portolan_store::Draft;
 
     use super::*;
+
+    /// Returns a part that is kept, and its bytes.
+    fn kept(size: usize) -> (Part, Vec<u8>) {
+        let node = json::json!({"metadata": {"name": "a", "annotations": {"x": "y".repeat(size)}}});
+        let object = Arc::new(Draft::new(Resource::Node, node.as_object().unwrap()).at(7));
+        let mut bytes = Vec::new();
+        for _ in 0..2 {
+            bytes.clear();
+            let encoded = object.put_encoded(&mut bytes, |out, json| {
+                out.extend(b"encoded ");
+                out.extend(json);
+                Ok::<_, ()>(())
+            });
+            encoded.unwrap();
+        }
+        let length = object.kept_length().unwrap();
+        (Part::Kept(object, length), bytes)
+    }
+
+    #[test]
+    fn kept_and_encoded_parts_are_sent_in_order() {
+        let encoded = |size: usize| (Part::Encoded(vec![b'z'; size].into()), vec![b'z'; size]);
+        let lists = [
+            vec![],
+            vec![encoded(0)],
+            vec![kept(500)],
+            vec![encoded(10), kept(500), encoded(CHUNK), kept(2 * CHUNK), kept(500), encoded(3)],
+            (0..1000).map(|_| kept(600)).chain([encoded(0)]).collect(),
+        ];
+        for parts in lists {
+            let (parts, bytes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+            let mut body = Parts::new(Bytes::from_static(b"head"), parts);
+            let announced = body.size_hint().exact().unwrap();
+            let chunks: Vec<Bytes> = std::iter::from_fn(|| body.next_chunk()).collect();
+            assert!(body.is_end_stream());
+            assert_eq!(chunks.concat(), [b"head".to_vec(), bytes.concat()].concat());
+            assert_eq!(chunks.concat().len() as u64, announced);
+            assert!(chunks.iter().all(|chunk| !chunk.is_empty() && chunk.len() < 2 * CHUNK + 600));
+            assert!(chunks.len() <= 8, "{} chunks", chunks.len());
+        }
+    }
 
     #[test]
     fn chunks_join_to_one_list_of_the_announced_length() {
@@ -138,7 +236,7 @@ mod tests {
             let chunks: Vec<Bytes> = std::iter::from_fn(|| body.next_chunk()).collect();
             let text = chunks.concat();
             assert_eq!(text.len() as u64, announced);
-            let list: Value = serde_json::from_slice(&text).unwrap();
+            let list: json::Value = serde_json::from_slice(&text).unwrap();
             assert_eq!(list["items"].as_array().unwrap().len(), count);
             assert!(chunks.iter().all(|chunk| chunk.len() <= CHUNK + size + 100));
         }

@@ -77,7 +77,7 @@ impl Presenter {
         let is_kept = self.format == Format { encoding: Encoding::Protobuf, view: View::Whole }
             && self.resource.stored() == self.resource;
         if is_kept {
-            let objects = objects.iter().map(|object| Item::Stored(object));
+            let objects = objects.iter().map(|object| Item::Stored(Arc::clone(object)));
             return self.protobuf_list(metadata, objects).await;
         }
         self.list(metadata, objects.iter().map(|object| object.body().clone()).collect()).await
@@ -100,7 +100,7 @@ impl Presenter {
     async fn protobuf_list(
         &self,
         metadata: &Value,
-        objects: impl Iterator<Item = Item<'_>>,
+        objects: impl Iterator<Item = Item>,
     ) -> Result<Answer, ApiError> {
         let list = protobuf::list(self.form(), metadata, objects).await?;
         Ok(typed(StatusCode::OK, Encoding::Protobuf, list.boxed_unsync()))

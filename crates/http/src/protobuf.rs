@@ -1,5 +1,7 @@
 //! `application/vnd.kubernetes.protobuf` in answers: lists in parts, and conversion of the codec's errors.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use portolan_api::ApiError;
 use portolan_schema::{
@@ -8,7 +10,7 @@ use portolan_schema::{
 };
 use portolan_store::StoredObject;
 
-use super::list_body::{CHUNK, Parts};
+use super::list_body::{CHUNK, Part, Parts};
 
 /// Encodes an object of any kind with its envelope.
 pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {
@@ -22,40 +24,60 @@ pub(super) fn stored(form: Form, stored: &[u8]) -> Result<Bytes, ApiError> {
 
 /// An object of a list.
 #[derive(Debug)]
-pub(super) enum Item<'a> {
-    /// A stored object in its stored form, which keeps its encoding.
-    Stored(&'a StoredObject),
+pub(super) enum Item {
+    /// A stored object in its stored form, which may keep its encoding.
+    Stored(Arc<StoredObject>),
     /// The JSON of an object.
     Json(Bytes),
 }
 
-/// Encodes a list of objects with its envelope. The total length comes before the first object, so all of them are
-/// encoded first. Yields to other tasks meanwhile.
+/// Encodes a list of objects with its envelope. The total length comes before the first object, so the objects that do
+/// not keep their encoding are encoded first. Yields to other tasks meanwhile.
 pub(super) async fn list(
     form: Form,
     metadata: &Value,
-    objects: impl Iterator<Item = Item<'_>>,
+    objects: impl Iterator<Item = Item>,
 ) -> Result<Parts, ApiError> {
     // Leaves room for the last item of a part, which then mostly fits without a reallocation.
     const FULL: usize = CHUNK - CHUNK / 8;
-    let (mut items, mut part) = (Vec::new(), Vec::with_capacity(CHUNK));
+    const KEPT_WORK: usize = 64;
+    let (mut items, mut part, mut length) = (Vec::new(), Vec::new(), 0_usize);
+    // Bytes that were encoded since other tasks ran. A kept encoding counts as if it were short.
+    let mut work = 0_usize;
     for object in objects {
+        if work >= FULL {
+            work = 0;
+            tokio::task::yield_now().await;
+        }
+        if let Item::Stored(stored) = &object
+            && let Some(kept) = stored.kept_length()
+        {
+            length = length.saturating_add(kept);
+            work = work.saturating_add(KEPT_WORK);
+            if !part.is_empty() {
+                items.push(Part::Encoded(std::mem::take(&mut part).into()));
+            }
+            items.push(Part::Kept(Arc::clone(stored), kept));
+            continue;
+        }
+        let before = part.len();
         match object {
             Item::Stored(stored) => stored.put_encoded(&mut part, |part, json| form.put_item(part, json)),
             Item::Json(json) => form.put_item(&mut part, &json),
         }
         .map_err(refused)?;
+        let encoded = part.len().saturating_sub(before);
+        (length, work) = (length.saturating_add(encoded), work.saturating_add(encoded));
         if part.len() >= FULL {
-            items.push(Bytes::from(std::mem::replace(&mut part, Vec::with_capacity(CHUNK))));
-            tokio::task::yield_now().await;
+            items.push(Part::Encoded(std::mem::replace(&mut part, Vec::with_capacity(CHUNK)).into()));
         }
     }
-    items.push(Bytes::from(part));
-    let length = items.iter().map(Bytes::len).sum();
+    items.push(Part::Encoded(part.into()));
     let empty = Object::new();
     let around = form.around_items(metadata.as_object().unwrap_or(&empty), length);
     let (head, tail) = around.map_err(refused)?;
-    Ok(Parts::new(std::iter::once(head.into()).chain(items).chain([tail.into()]).collect()))
+    items.push(Part::Encoded(tail.into()));
+    Ok(Parts::new(head.into(), items))
 }
 
 /// Encodes a watch event of a stored object, preceded by its length.

@@ -46,18 +46,29 @@ impl Delta {
 
     /// Appends the encoding. `json` must be the text that the difference was made from.
     pub(crate) fn put(&self, out: &mut Vec<u8>, json: &[u8]) {
-        let mut rest = &*self.0;
-        while let Some((head, after)) = rest.split_at_checked(HEAD) {
-            let mut numbers = head
-                .chunks_exact(4)
-                .map(|bytes| bytes.try_into().map_or(0, |bytes| u32::from_le_bytes(bytes) as usize));
-            let mut number = || numbers.next().unwrap_or_default();
-            let (literal, start, length) = (number(), number(), number());
-            let Some((text, after)) = after.split_at_checked(literal) else { return };
-            out.extend_from_slice(text);
+        for (literal, start, length) in self.steps() {
+            out.extend_from_slice(literal);
             out.extend_from_slice(json.get(start..start + length).unwrap_or_default());
-            rest = after;
         }
+    }
+
+    /// Returns the length of the encoding.
+    pub(crate) fn length(&self) -> usize {
+        self.steps().map(|(literal, _, length)| literal.len() + length).sum()
+    }
+
+    /// Returns the steps: a literal, and the start and the length of the part of the JSON that follows it.
+    fn steps(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
+        let mut rest = &*self.0;
+        std::iter::from_fn(move || {
+            let (head, after) = rest.split_first_chunk::<HEAD>()?;
+            let ([literal, start, length], _) = head.as_chunks::<4>() else { return None };
+            let [literal, start, length] =
+                [literal, start, length].map(|bytes| u32::from_le_bytes(*bytes) as usize);
+            let (text, after) = after.split_at_checked(literal)?;
+            rest = after;
+            Some((text, start, length))
+        })
     }
 }
 
@@ -120,6 +131,7 @@ mod tests {
         let mut out = b"before".to_vec();
         delta.put(&mut out, json);
         assert!(out.starts_with(b"before"));
+        assert_eq!(out.len(), 6 + delta.length());
         out.split_off(6)
     }
 

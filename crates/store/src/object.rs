@@ -184,8 +184,7 @@ impl StoredObject {
         out: &mut Vec<u8>,
         encode: impl FnOnce(&mut Vec<u8>, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        if let Some(Some(delta)) = self.encoding.get() {
-            delta.put(out, &self.body);
+        if self.put_kept(out) {
             return Ok(());
         }
         let start = out.len();
@@ -197,6 +196,18 @@ impl StoredObject {
             let _ = self.encoding.set(delta);
         }
         Ok(())
+    }
+
+    /// Returns the length in bytes of the other encoding if it is kept. Once it is kept, it stays.
+    pub fn kept_length(&self) -> Option<usize> {
+        self.encoding.get()?.as_ref().map(Delta::length)
+    }
+
+    /// Appends the other encoding if it is kept. Returns false if it is not.
+    pub fn put_kept(&self, out: &mut Vec<u8>) -> bool {
+        let Some(Some(delta)) = self.encoding.get() else { return false };
+        delta.put(out, &self.body);
+        true
     }
 
     /// Decodes `metadata` alone, without parsing the rest. Returns `None` if it does not match `T`.
@@ -350,7 +361,10 @@ mod tests {
             portolan_schema::json::json!({"metadata": {"name": "a", "annotations": {"x": "y".repeat(1000)}}});
         let stored = Draft::new(Resource::Node, long.as_object().unwrap()).at(7);
         let mut calls = 0;
-        for _ in 0..4 {
+        for round in 0..4 {
+            let length = (round >= 2).then_some("encoded ".len() + stored.body.len());
+            assert_eq!(stored.kept_length(), length);
+            assert_eq!(stored.put_kept(&mut Vec::new()), length.is_some());
             let mut out = b"before".to_vec();
             let encoded = stored.put_encoded(&mut out, |out, json| {
                 calls += 1;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// Maximum bytes of one read.
 const CHUNK: usize = 64 << 10;
+/// Maximum bytes that are reserved for a body before any of it has come.
+const MOST_RESERVED: usize = 64 << 20;
 /// Maximum bytes of a head.
 const LONGEST_HEAD: usize = 64 << 10;
 
@@ -163,10 +165,23 @@ impl Connection {
         let (status, head, framing) = self.head()?;
         let mut left = framing;
         let mut body = Vec::new();
+        if let Framing::Length(length) = framing {
+            body = self.exactly(length)?;
+            left = Framing::Ended;
+        }
         while let Some(part) = self.part(&mut left)? {
             body.extend(part);
         }
         Ok((HttpAnswer { status, head, body }, framing))
+    }
+
+    /// Returns the next `length` bytes. Reads them without another copy, so that a long response takes little time here.
+    fn exactly(&mut self, length: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = self.take(length);
+        let left = length.saturating_sub(bytes.len());
+        bytes.reserve_exact(left.min(MOST_RESERVED));
+        let read = (&self.stream).take(left as u64).read_to_end(&mut bytes)?;
+        if read == left { Ok(bytes) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
     fn head(&mut self) -> io::Result<(u16, String, Framing)> {
