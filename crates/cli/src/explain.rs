@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::Args;
 use portolan_explain::{Facts, NodeView, Note, Pod, Report, Source, answer, printable};
+use portolan_firewall::Ruleset;
 use portolan_model::Catalog;
 use portolan_model::catalog::{ApiServer, PerFamily};
 use portolan_model::observed::Observed;
@@ -178,7 +179,7 @@ fn explain(
         warnings.add("nothing-programmed", "the kernel of this node has no rules for Services");
     }
     let node = configured.node_view(&catalog, addresses);
-    World { source, catalog, node, programmed }.answer(options, objects, warnings)
+    World { source, catalog, node, programmed, rules: None }.answer(options, objects, warnings)
 }
 
 /// What a question is about, besides the objects.
@@ -187,6 +188,8 @@ struct World {
     catalog: Catalog,
     node: NodeView,
     programmed: PerFamily<Option<Observed>>,
+    /// Firewall rules of other programs, if they are not to be read from the kernel of this node.
+    rules: Option<Ruleset>,
 }
 
 impl World {
@@ -196,7 +199,7 @@ impl World {
         objects: &Objects,
         warnings: &mut Warnings,
     ) -> anyhow::Result<Report> {
-        let Self { source, catalog, node, programmed } = self;
+        let Self { source, catalog, node, programmed, rules } = self;
         let pods = objects.pods();
         let facts = Facts {
             source: *source,
@@ -204,6 +207,7 @@ impl World {
             slices: &objects.slices,
             node_addresses: &objects.node_addresses(),
             observed: PerFamily { ipv4: programmed.ipv4.as_ref(), ipv6: programmed.ipv6.as_ref() },
+            rules: rules.as_ref(),
             ..Facts::new(node, catalog)
         };
         let question = options.asked.question();

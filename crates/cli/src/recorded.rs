@@ -10,6 +10,7 @@ use portolan_proxy::packets::Configured;
 use portolan_snapshot::Snapshot;
 
 use crate::objects::Objects;
+use crate::snapshot::PROGRAMMED;
 
 /// A snapshot, and what it means.
 #[derive(Debug)]
@@ -43,6 +44,12 @@ impl Recorded {
     /// Returns the mode in which a family was programmed, if it is recorded: with what was programmed, or else in the state.
     pub(crate) fn mode(&self, family: Family) -> Option<&str> {
         mode(&self.snapshot, family)
+    }
+
+    /// Returns why not all that is programmed could be read; empty if all was.
+    pub(crate) fn unread_programmed(&self) -> Vec<String> {
+        let unread = self.snapshot.unread.iter().filter(|unread| unread.what == PROGRAMMED);
+        unread.map(|unread| unread.reason.clone()).collect()
     }
 
     /// Returns what could not be read on the node.

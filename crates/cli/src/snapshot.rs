@@ -6,13 +6,17 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
 use portolan_doctor::checks;
+use portolan_doctor::facts::Facts;
 use portolan_doctor::report::Report;
 use portolan_explain::printable;
 use portolan_model::observed::Observed;
 use portolan_node::config::CONTROL_SOCKET;
 use portolan_proxy::packets::programmed_by_agent;
 use portolan_snapshot::programmed::Programmed;
-use portolan_snapshot::{Kernel, Snapshot, Unread, create, text};
+use portolan_snapshot::{Kernel, Snapshot, Unread, create, rules, text};
+
+/// The name of what is programmed among what could not be read.
+pub(crate) const PROGRAMMED: &str = "what is programmed";
 
 /// Writes what a bug report needs into one file: the state and the objects of the running proxy, its last syncs, what is
 /// programmed, and what the doctor finds. Needs root on the node.
@@ -110,9 +114,10 @@ fn add_kernel(snapshot: &mut Snapshot) -> anyhow::Result<()> {
         ..Programmed::from(observed)
     };
     snapshot.programmed = programmed.iter().map(of_mode).collect();
-    let fault = |reason: String| Unread { what: "what is programmed".to_owned(), reason };
+    let fault = |reason: String| Unread { what: PROGRAMMED.to_owned(), reason };
     snapshot.unread.extend(faults.into_iter().map(fault));
     let facts = crate::doctor::facts(None);
+    snapshot.rules = recorded_rules(&facts, &mut snapshot.unread);
     if let Some(counters) = facts.conntrack {
         let counters = [
             ("invalid", counters.invalid),
@@ -125,6 +130,16 @@ fn add_kernel(snapshot: &mut Snapshot) -> anyhow::Result<()> {
     let report = Report { findings: checks::findings(&facts), unread: facts.unread, ..Report::default() };
     snapshot.doctor = serde_json::to_value(&report).context("the report of the doctor")?;
     Ok(())
+}
+
+/// Returns the firewall rules of other programs. `None` if not all could be read, which the report of the doctor says, or if
+/// there are too many: without all rules, it is not known that none stops a packet.
+fn recorded_rules(facts: &Facts, unread: &mut Vec<Unread>) -> Option<Vec<rules::Chain>> {
+    if facts.rules_are_partial {
+        return None;
+    }
+    let recorded = rules::recorded(&facts.rules);
+    recorded.map_err(|reason| unread.push(Unread { what: "firewall rules".to_owned(), reason })).ok()
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ fn replays(cluster: &Cluster, mode: &str, folder: &Path, snapshot: &Path) {
         assert_eq!(offline.status, beside.status, "{from} {to}");
         assert!(replayed["programmed"]["asWanted"].is_boolean(), "{replayed:#}");
         let mut notes = replayed["notes"].as_array().unwrap().iter();
-        assert!(notes.any(|note| note["code"] == "foreign-rules-not-read"), "{replayed:#}");
+        assert!(notes.any(|note| note["code"] == "connections-not-read"), "{replayed:#}");
         assert_eq!(replayed["mode"], mode);
     }
 }
@@ -171,6 +171,34 @@ fn is_replayed(cluster: &Cluster, mode: &str) {
     assert_eq!(snapshot.programmed.len(), 2, "{:?}", snapshot.unread);
     assert!(!snapshot.kernel.release.is_empty() && snapshot.doctor["findings"].is_array());
     replays(cluster, mode, folder.path(), &file);
+}
+
+/// A rule of another program stops a packet; the snapshot says which one.
+#[test]
+fn rules_of_other_programs_are_in_a_snapshot() {
+    let cluster = Cluster::new();
+    let (node, folder) = (cluster.world.node().namespace(), TempDir::new().unwrap());
+    let (socket, file) = (cluster.control_socket(), folder.path().join("s.json.gz"));
+    cluster.service(objects::cluster_ip("web", VIP), &cluster.all_pods());
+    let _proxy = cluster.proxy();
+    let vip = at(&format!("{VIP}:80"));
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, vip, &cluster.all_pods());
+    let add = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        node.output("iptables-nft", &arguments).unwrap();
+    };
+    add("-N ufw-user-forward");
+    add("-A FORWARD -j ufw-user-forward");
+    add("-A ufw-user-forward -p tcp --dport 8080 -j DROP");
+    let snapshot = take(node, &socket, &file);
+    assert!(snapshot.rules.is_some(), "{:?}", snapshot.unread);
+    let elsewhere = Namespace::new("elsewhere").unwrap();
+    let question = ["explain", "outside", &format!("{VIP}:80"), "-o=json", "--snapshot", path(&file)];
+    let replayed = run(&elsewhere, &question);
+    let report = report(&replayed);
+    let obstacle = &report["firewall"][0];
+    assert_eq!(obstacle["owner"], "ufw", "{report:#}");
+    assert!(obstacle["rule"].as_str().unwrap().ends_with("dport 8080 drop"), "{report:#}");
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct Facts {
     pub proxies: Proxies,
     /// Firewall rules of all programs.
     pub rules: Ruleset,
+    /// True if rules may be missing there, because some could not be read.
+    pub rules_are_partial: bool,
     /// Objects of modes: of all, or of those of Portolan if kube-proxy runs alone ([`crate::gather::add_objects`]).
     pub objects: Vec<Object>,
     /// What the mode that runs lacks on this node, as its trial found.

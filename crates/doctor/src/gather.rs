@@ -32,7 +32,7 @@ pub fn facts(host: &Host) -> Facts {
         Err(error) => facts.unread.push(unread("processes", &error)),
     }
     let (rules, unread) = ruleset(host);
-    facts.rules = rules;
+    (facts.rules, facts.rules_are_partial) = (rules, !unread.is_empty());
     facts.unread.extend(unread);
     facts
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::programmed::Programmed;
+use crate::rules::Chain;
 
 /// What [`Snapshot::format`] says.
 pub const FORMAT: &str = "portolan-snapshot";
@@ -46,6 +47,9 @@ pub struct Snapshot<O = Vec<Value>, R = Vec<Recorded>> {
     /// What is programmed for Services, by family.
     #[serde(default)]
     pub programmed: Vec<Programmed>,
+    /// The firewall rules of programs that know nothing of Services. `None` if they were not read.
+    #[serde(default)]
+    pub rules: Option<Vec<Chain>>,
     /// Counters of conntrack, the sum over all processors, by their names in `/proc/net/stat/nf_conntrack`.
     #[serde(default)]
     pub conntrack: BTreeMap<String, u64>,

@@ -1,7 +1,8 @@
 //! The file of a bug report: what an agent knows, what it has done, and what the kernel of its node has.
 //!
 //! Owns: the format ([`Snapshot`]), the objects as manifests ([`objects`]), what was read from the kernel in a form of its own
-//! ([`programmed`]), the compressed file ([`pack`], [`unpack`], [`Snapshot::read`], [`create`]), and its text ([`text`]).
+//! ([`programmed`]), the firewall rules of other programs ([`rules`]), the compressed file ([`pack`], [`unpack`],
+//! [`Snapshot::read`], [`create`]), and its text ([`text`]).
 //!
 //! ```text
 //!  agent: Catalog, history, state ──Snapshot<O, R>──> pack ──control socket──> unpack ──┐
@@ -20,6 +21,7 @@ mod document;
 mod file;
 pub mod objects;
 pub mod programmed;
+pub mod rules;
 pub mod text;
 
 pub use document::{ApiServer, FORMAT, History, Kernel, Node, NodePort, Recorded, Snapshot, Unread, VERSION};

@@ -39,6 +39,10 @@ fn head(snapshot: &Snapshot) -> Vec<String> {
             programmed(snapshot)
         ),
     ];
+    if let Some(chains) = &snapshot.rules {
+        let rules: usize = chains.iter().map(|chain| chain.rules.len()).sum();
+        lines.push(format!("firewall rules of other programs: {rules} in {} chains", chains.len()));
+    }
     lines.extend(state.problems.iter().map(|problem| format!("problem: {}", problem.text)));
     let findings = snapshot.doctor.get("findings").and_then(serde_json::Value::as_array);
     for finding in findings.into_iter().flatten() {

@@ -7,7 +7,7 @@ use portolan_doctor::Code;
 use portolan_explain::{Note, Source};
 use portolan_model::Family;
 use portolan_proxy::packets::Configured;
-use portolan_snapshot::Snapshot;
+use portolan_snapshot::{Snapshot, rules};
 use serde_json::Value;
 
 use super::{Warnings, World};
@@ -52,7 +52,7 @@ pub(super) fn replay(
     let (catalog, faults) = recorded.catalog(&configured);
     warnings.all("object-not-usable", &faults);
     warnings.all("kernel-not-read", &recorded.unread());
-    if snapshot.programmed.is_empty() && snapshot.unread.is_empty() {
+    if snapshot.programmed.is_empty() && recorded.unread_programmed().is_empty() {
         warnings.add("nothing-programmed", "the kernel of the node had no rules for Services");
     }
     let addresses = snapshot.node.addresses.clone();
@@ -67,16 +67,21 @@ pub(super) fn replay(
         }
     }
     let notes = notes(snapshot);
+    let rules = snapshot.rules.as_deref().map(rules::ruleset).transpose();
+    let rules = rules.map_err(|error| anyhow!("{}: rules: {error}", file.display()))?;
     let Recorded { objects, programmed, .. } = recorded;
-    Ok(Replay { objects, world: World { source: Source::Snapshot, catalog, node, programmed }, notes })
+    Ok(Replay { objects, world: World { source: Source::Snapshot, catalog, node, programmed, rules }, notes })
 }
 
 /// Returns what of the node is not looked at, and what the doctor found there about it.
 fn notes(snapshot: &Snapshot) -> Vec<Note> {
     let note = |code: &str, text: String| Note { code: code.to_owned(), text };
-    let left_out =
-        "rules of other programs, connections and reverse-path filters of that node were not looked at";
-    let mut notes = vec![note("foreign-rules-not-read", left_out.to_owned())];
+    let left_out = "connections, routes and reverse-path filters of that node were not looked at";
+    let mut notes = if snapshot.rules.is_some() {
+        vec![note("connections-not-read", left_out.to_owned())]
+    } else {
+        vec![note("foreign-rules-not-read", format!("rules of other programs, {left_out}"))]
+    };
     let findings = snapshot.doctor.get("findings").and_then(Value::as_array);
     notes.extend(findings.into_iter().flatten().filter_map(|finding| {
         let text = |field: &str| finding.get(field).and_then(Value::as_str);
@@ -115,5 +120,7 @@ mod tests {
         assert_eq!((first.as_str(), second.as_str()), ("foreign-rules-not-read", "found-by-doctor"));
         assert_eq!(text, "the doctor found there: forward-dropped: the title of forward-dropped");
         assert_eq!(of(&Snapshot::default()).len(), 1, "without the report of the doctor");
+        let read = of(&Snapshot { rules: Some(Vec::new()), ..Snapshot::default() });
+        assert_eq!(read[0].0, "connections-not-read");
     }
 }

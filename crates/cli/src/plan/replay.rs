@@ -24,9 +24,9 @@ pub(super) fn report(options: &PlanOptions, file: &Path, mut notes: Notes) -> an
     for family in plan.families() {
         let observed = recorded.programmed.get(family).as_ref();
         ensure!(
-            observed.is_some() || recorded.snapshot.unread.is_empty(),
+            observed.is_some() || recorded.unread_programmed().is_empty(),
             "the snapshot does not have what was programmed: {}; take it again as root on the node",
-            recorded.unread().join("; ")
+            recorded.unread_programmed().join("; ")
         );
         if let Some(observed) = observed {
             notes.endpoints(observed);

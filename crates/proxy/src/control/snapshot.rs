@@ -71,6 +71,7 @@ fn document(
         history: History { limit: history.limit(), total: history.total(), records: Records(history) },
         kernel: portolan_snapshot::Kernel::default(),
         programmed: Vec::new(),
+        rules: None,
         conntrack: std::collections::BTreeMap::new(),
         doctor: serde_json::Value::Null,
         unread: Vec::new(),
