@@ -35,7 +35,7 @@ STATIC_BINARIES ?= portolan-proxy portolan
 
 ## Show Services that work, in network namespaces on this machine: those of a cluster, then those of a plain host.
 demo: packages-base
-	$(CARGO) build --quiet --locked --profile demo -p portolan
+	$(CARGO) build --quiet --locked --profile demo -p portolan --no-default-features
 	target/demo/portolan demo
 	target/demo/portolan demo up
 
@@ -179,6 +179,7 @@ test-userspace: root packages-base
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings
+	$(CARGO) clippy --quiet --locked -p portolan-proxy -- -D warnings
 	$(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml
 
 doc:

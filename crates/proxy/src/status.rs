@@ -1,9 +1,13 @@
 //! The subcommand `status`: asks the running agent, and shows its state.
 //!
-//! - `watch`: the live view of `--watch`
+//! - `watch`: the live view of `--watch`, with the feature `live-view`
 //! - `terminal`: the terminal that it uses
+//! - `again`: `--watch` without a live view
 
+mod again;
+#[cfg(feature = "live-view")]
 mod terminal;
+#[cfg(feature = "live-view")]
 mod watch;
 
 use std::io::{self, Write as _};
@@ -59,7 +63,8 @@ pub struct StatusOptions {
     /// The form of the output.
     #[arg(short, long, value_name = "FORM", value_parser = ["text", "json", "yaml"], default_value = "text")]
     output: String,
-    /// Show a live view that is drawn every second, with rates; q ends it. It needs a terminal.
+    /// Show a live view that is drawn every second, with rates; q ends it. Without a terminal, and in portolan-proxy, print
+    /// the state every 5 seconds.
     #[arg(short, long, conflicts_with_all = ["service", "counters", "output"])]
     watch: bool,
 }
@@ -82,8 +87,9 @@ pub fn run(options: &StatusOptions) -> anyhow::Result<ExitCode> {
         bail!("--namespace: `{namespace}` is no name of a namespace");
     }
     if options.watch {
+        // Without an agent at the start, the place is probably wrong.
         return match get(&place, STATE).and_then(|answer| read(&place, &answer)) {
-            Ok(first) => watch::run(&place, first),
+            Ok(first) => watch(options, &place, first),
             Err(error) => Ok(failed(&error)),
         };
     }
@@ -96,9 +102,24 @@ pub fn run(options: &StatusOptions) -> anyhow::Result<ExitCode> {
     }
 }
 
+/// Shows the state until the operator ends it: in a live view, if this program has it and there is a terminal.
+fn watch(options: &StatusOptions, place: &ServerAddress, first: AgentState) -> anyhow::Result<ExitCode> {
+    #[cfg(feature = "live-view")]
+    if terminal::is_there() {
+        return watch::run(place, first);
+    }
+    drop(first);
+    again::run(options, place)
+}
+
 /// Reports why there is no answer. Returns the exit status.
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("Error: {error:#}");
+    status_of(error)
+}
+
+/// Returns the exit status for the reason why there is no answer.
+fn status_of(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.is::<Busy>() { BUSY } else { NO_AGENT })
 }
 

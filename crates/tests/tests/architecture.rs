@@ -76,8 +76,8 @@ fn closure(package: &str) -> BTreeSet<String> {
 fn the_node_agent_contains_nothing_of_the_api_server_and_the_demo() {
     let agent = closure("portolan-proxy");
     assert!(agent.contains("portolan-engine"), "{agent:?}");
-    // What makes certificates, writes files of objects, talks to etcd and encodes manual pages.
-    let others = ["rcgen", "redb", "tonic", "clap_mangen", "clap_complete"].map(str::to_owned);
+    // What makes certificates, writes files of objects, talks to etcd, encodes manual pages and draws the live view.
+    let others = ["rcgen", "redb", "tonic", "clap_mangen", "clap_complete", "ratatui"].map(str::to_owned);
     let apart = ["api", "controllers", "http", "serve", "store", "ipam", "testkit", "demo"]
         .map(|name| format!("portolan-{name}"));
     let all = closure("portolan");

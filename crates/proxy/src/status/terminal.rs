@@ -1,119 +1,122 @@
-//! The terminal of the live view: another screen without a cursor, keys that come at once, and everything restored at the
-//! end, also after a panic.
+//! The terminal of the live view, by ratatui: another screen without a cursor, keys that come at once, and everything
+//! restored at the end, also after a panic.
 
-use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Write as _};
-use std::os::fd::AsFd as _;
-use std::sync::{Mutex, Once, PoisonError};
+use std::io::{self, IsTerminal as _};
+use std::sync::Once;
 
 use portolan_status::live::{Line, Look};
-use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
-};
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::cursor::Show;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::style::{Color, Style};
+use ratatui::text::{Line as StyledLine, Text};
+use tokio::sync::mpsc;
 
 /// Columns and lines if the terminal does not know.
 const USUAL_SIZE: (usize, usize) = (80, 24);
-/// Shows another screen and hides the cursor (xterm's private modes 1049 and 25).
-const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-/// Shows the cursor and the former screen.
-const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
-/// No control character has this function (`_POSIX_VDISABLE`).
-const NO_KEY: u8 = 0;
 
-/// What the terminal was like, while the live view uses it.
-static FORMER: Mutex<Option<Termios>> = Mutex::new(None);
+/// What the operator did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Input {
+    /// A key that ends the view.
+    Quit,
+    /// The terminal has another size.
+    Resized,
+}
 
 /// The terminal while the live view uses it. It is restored when this is dropped.
 pub(super) struct Terminal {
+    terminal: DefaultTerminal,
     has_colours: bool,
+}
+
+/// Returns true if standard input and output are a terminal.
+pub(super) fn is_there() -> bool {
+    io::stdin().is_terminal() && io::stdout().is_terminal()
 }
 
 impl Terminal {
     /// Takes over the terminal of the process.
     ///
     /// # Errors
-    /// Standard input and output are not a terminal, or it does not accept the settings.
+    /// The terminal does not accept the settings.
     pub(super) fn enter() -> io::Result<Self> {
-        let (stdin, mut stdout) = (io::stdin(), io::stdout());
-        if !stdin.is_terminal() || !stdout.is_terminal() {
-            let text = "--watch needs a terminal; leave it out, or give the pod one (kubectl exec -it)";
-            return Err(io::Error::other(text));
-        }
-        let former = tcgetattr(stdin.as_fd())?;
-        let mut settings = former.clone();
-        settings.local_modes.remove(LocalModes::ICANON | LocalModes::ECHO);
-        // A stopped or killed view would leave the terminal as it is. Ctrl-C comes as a signal, which is handled.
-        settings.special_codes[SpecialCodeIndex::VSUSP] = NO_KEY;
-        settings.special_codes[SpecialCodeIndex::VQUIT] = NO_KEY;
-        *FORMER.lock().unwrap_or_else(PoisonError::into_inner) = Some(former);
-        restore_at_panic();
-        // From here on a drop restores.
-        let terminal =
-            Self { has_colours: std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) };
-        tcsetattr(stdin.as_fd(), OptionalActions::Now, &settings)?;
-        stdout.write_all(ENTER.as_bytes())?;
-        stdout.flush()?;
-        Ok(terminal)
+        show_cursor_at_panic();
+        let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
+        let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Ok(Self { terminal, has_colours })
     }
 
     /// Returns columns and lines.
-    pub(super) fn size() -> (usize, usize) {
-        match tcgetwinsize(io::stdout().as_fd()) {
-            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+    pub(super) fn size(&self) -> (usize, usize) {
+        match self.terminal.size() {
+            Ok(size) if size.width > 0 && size.height > 0 => (size.width.into(), size.height.into()),
             _ => USUAL_SIZE,
         }
     }
 
     /// Shows lines in the place of the former ones.
-    pub(super) fn show(&self, lines: &[Line]) -> io::Result<()> {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(drawn(lines, self.has_colours).as_bytes())?;
-        stdout.flush()
+    pub(super) fn show(&mut self, lines: &[Line]) -> io::Result<()> {
+        let text = styled(lines, self.has_colours);
+        self.terminal.draw(|frame| frame.render_widget(text, frame.area()))?;
+        Ok(())
     }
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        restore();
+        // The terminal may be gone.
+        let _ = ratatui::try_restore();
     }
 }
 
-/// Returns what draws lines from the upper left corner. Nothing is cleared first, so that the screen does not flicker.
-fn drawn(lines: &[Line], has_colours: bool) -> String {
-    let mut text = String::from("\x1b[H");
-    for (index, Line { look, text: line }) in lines.iter().enumerate() {
-        // A line break behind the last line would move the screen.
-        text.push_str(if index > 0 { "\r\n" } else { "" });
-        let code = match (look, has_colours) {
-            (Look::Plain, _) => "0",
-            (Look::Good, true) => "1;32",
-            (Look::Bad, true) => "1;31",
-            (Look::Head | Look::Good | Look::Bad, _) => "1",
-        };
-        // Writing to a String does not fail.
-        let _ = write!(text, "\x1b[{code}m{line}\x1b[0m\x1b[K");
+/// Starts a thread that reads keys and changes of the size until the terminal or the process ends.
+pub(super) fn inputs() -> io::Result<mpsc::Receiver<Input>> {
+    let (sender, receiver) = mpsc::channel(16);
+    let read = move || {
+        while let Ok(event) = event::read() {
+            // A send fails when the view has ended.
+            if input(&event).is_some_and(|input| sender.blocking_send(input).is_err()) {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("keys".into()).spawn(read)?;
+    Ok(receiver)
+}
+
+/// Returns what an event means: `q`, Ctrl-C and Ctrl-D end the view. In raw mode, Ctrl-C is a key and no signal.
+fn input(event: &Event) -> Option<Input> {
+    match event {
+        Event::Resize(..) => Some(Input::Resized),
+        Event::Key(KeyEvent { code: KeyCode::Char(key), modifiers, kind: KeyEventKind::Press, .. }) => {
+            let is_control = modifiers.contains(KeyModifiers::CONTROL);
+            let ends = if is_control { matches!(key, 'c' | 'd') } else { matches!(key, 'q' | 'Q') };
+            ends.then_some(Input::Quit)
+        }
+        _ => None,
     }
-    text.push_str("\x1b[J");
-    text
 }
 
-/// Restores the terminal if the live view uses it.
-fn restore() {
-    let former = FORMER.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let Some(former) = former else { return };
-    // The terminal may be gone.
-    let mut stdout = io::stdout();
-    let _ = stdout.write_all(LEAVE.as_bytes()).and_then(|()| stdout.flush());
-    let _ = tcsetattr(io::stdin().as_fd(), OptionalActions::Now, &former);
+/// Returns the lines with their colours; without colours, what would have one is bold.
+fn styled(lines: &[Line], has_colours: bool) -> Text<'_> {
+    let style = |look: Look| match (look, has_colours) {
+        (Look::Plain, _) => Style::new(),
+        (Look::Good, true) => Style::new().bold().fg(Color::Green),
+        (Look::Bad, true) => Style::new().bold().fg(Color::Red),
+        (Look::Head | Look::Good | Look::Bad, _) => Style::new().bold(),
+    };
+    lines.iter().map(|line| StyledLine::styled(line.text.as_str(), style(line.look))).collect()
 }
 
-/// Restores the terminal before the text of a panic. A panic aborts a released binary, without drops.
-fn restore_at_panic() {
+/// Shows the cursor before the text of a panic. A panic aborts a released binary, without drops. ratatui restores the rest.
+fn show_cursor_at_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let former = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            restore();
+            let _ = execute!(io::stdout(), Show);
             former(panic);
         }));
     });
@@ -123,14 +126,44 @@ fn restore_at_panic() {
 mod tests {
     use std::process::Command;
 
+    use ratatui::backend::TestBackend;
+
     use super::*;
 
     #[test]
     fn lines_are_drawn_over_the_former_ones() {
         let line = |look, text: &str| Line { look, text: text.into() };
-        let lines = [line(Look::Bad, "bad"), line(Look::Plain, "x")];
-        assert_eq!(drawn(&lines, true), "\x1b[H\x1b[1;31mbad\x1b[0m\x1b[K\r\n\x1b[0mx\x1b[0m\x1b[K\x1b[J");
-        assert!(drawn(&lines, false).contains("\x1b[1mbad"), "without colours");
+        let mut terminal = ratatui::Terminal::new(TestBackend::new(5, 2)).unwrap();
+        for (lines, shown) in [
+            (vec![line(Look::Bad, "bad"), line(Look::Plain, "xyz")], ["bad  ", "xyz  "]),
+            (vec![line(Look::Good, "ab")], ["ab   ", "     "]),
+        ] {
+            terminal.draw(|frame| frame.render_widget(styled(&lines, true), frame.area())).unwrap();
+            let cells = terminal.backend().buffer().content();
+            let rows: Vec<String> =
+                cells.chunks(5).map(|row| row.iter().map(|cell| cell.symbol()).collect()).collect();
+            assert_eq!(rows, shown);
+            let colour = if lines[0].look == Look::Bad { Color::Red } else { Color::Green };
+            assert_eq!(cells[0].fg, colour);
+        }
+        let plain = styled(&[line(Look::Bad, "bad")], false).lines[0].style;
+        assert_eq!(plain, Style::new().bold(), "without colours");
+    }
+
+    #[test]
+    fn keys_that_end_the_view() {
+        let key = |key, modifiers| input(&Event::Key(KeyEvent::new(KeyCode::Char(key), modifiers)));
+        for (ending, modifiers) in [
+            ('q', KeyModifiers::NONE),
+            ('Q', KeyModifiers::SHIFT),
+            ('c', KeyModifiers::CONTROL),
+            ('d', KeyModifiers::CONTROL),
+        ] {
+            assert_eq!(key(ending, modifiers), Some(Input::Quit), "{ending}");
+        }
+        assert_eq!(key('c', KeyModifiers::NONE), None);
+        assert_eq!(key('q', KeyModifiers::CONTROL), None);
+        assert_eq!(input(&Event::Resize(80, 24)), Some(Input::Resized));
     }
 
     #[test]
@@ -142,19 +175,22 @@ mod tests {
         );
         let output = Command::new("script").args(["-qec", &inner, "/dev/null"]).output().unwrap();
         let shown = String::from_utf8_lossy(&output.stdout).into_owned();
-        let (entered, panicked) = (shown.find(ENTER), shown.find("the view has a fault"));
-        let left = shown.find(LEAVE);
-        assert!(entered.is_some() && entered < left && left < panicked, "{shown:?}");
+        // The other screen (xterm's private mode 1049), and the cursor (25).
+        let [entered, hidden, left, visible, panicked] =
+            ["\x1b[?1049h", "\x1b[?25l", "\x1b[?1049l", "\x1b[?25h", "the view has a fault"]
+                .map(|text| shown.find(text));
+        assert!(entered.is_some() && entered < hidden && hidden < left, "{shown:?}");
+        assert!(left < visible && visible < panicked, "{shown:?}");
         let settings: Vec<&str> = shown.lines().filter(|line| line.contains("icanon")).collect();
         assert!(settings.len() == 2 && settings[0] == settings[1], "{shown:?}");
         assert!(settings[0].contains(" icanon") && !settings[0].contains("-icanon"), "{shown:?}");
-        assert_eq!(shown.matches("susp = ^Z").count(), 2, "{shown:?}");
     }
 
     #[test]
     #[ignore = "the test above runs it in a terminal"]
     fn panics_on_the_screen() {
-        let _terminal = Terminal::enter().unwrap();
+        let mut terminal = Terminal::enter().unwrap();
+        terminal.show(&[Line::default()]).unwrap();
         panic!("the view has a fault");
     }
 }

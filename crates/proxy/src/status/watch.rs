@@ -1,6 +1,6 @@
-//! `status --watch`: asks the agent every second and shows the live view until `q`, Ctrl-C or a signal.
+//! `status --watch` in a terminal: asks the agent every second and shows the live view until `q`, Ctrl-C or a signal.
 
-use std::io::{self, Read as _};
+use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,11 +10,10 @@ use portolan_status::{AgentState, ServiceRates};
 use portolan_web::ServerAddress;
 use serde::de::DeserializeOwned;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::terminal::Terminal;
+use super::terminal::{self, Input, Terminal};
 use super::{get, read};
 use crate::paths::{RATES, STATE};
 
@@ -24,8 +23,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 const RATES_PERIOD: Duration = Duration::from_secs(5);
 /// After this time without an answer, the view says so.
 const SILENCE: Duration = Duration::from_secs(3);
-/// The keys that end the view, besides Ctrl-C: `q`, `Q` and Ctrl-D.
-const QUIT: [u8; 3] = [b'q', b'Q', 4];
 
 /// A request that is under way.
 type Asking<T> = Option<JoinHandle<anyhow::Result<T>>>;
@@ -51,9 +48,9 @@ pub(super) fn run(place: &ServerAddress, first: AgentState) -> anyhow::Result<Ex
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut view = View { state: first, rates: Rates::default(), busiest: None, lost: None, asked: None };
     let shown = runtime.block_on(async {
-        let signals = Signals::new().context("cannot handle signals")?;
-        let terminal = Terminal::enter()?;
-        view.follow(place, &terminal, signals).await
+        let ends = ends().context("cannot handle signals")?;
+        let terminal = Terminal::enter().context("cannot use the terminal")?;
+        view.follow(place, terminal, ends).await
     });
     // A request that is under way would delay the end.
     runtime.shutdown_background();
@@ -61,30 +58,21 @@ pub(super) fn run(place: &ServerAddress, first: AgentState) -> anyhow::Result<Ex
     Ok(if view.state.in_sync && view.lost.is_none() { ExitCode::SUCCESS } else { super::NOT_IN_SYNC.into() })
 }
 
-/// The signals that end the view, and the one of another size.
-struct Signals {
-    ends: [Signal; 4],
-    resized: Signal,
+/// Returns the signals that end the view.
+fn ends() -> io::Result<[Signal; 4]> {
+    let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
+    let [interrupt, terminate, hangup, quit] = kinds.map(signal);
+    Ok([interrupt?, terminate?, hangup?, quit?])
 }
 
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let kinds =
-            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
-        let [interrupt, terminate, hangup, quit] = kinds.map(signal);
-        let ends = [interrupt?, terminate?, hangup?, quit?];
-        Ok(Self { ends, resized: signal(SignalKind::window_change())? })
-    }
-
-    /// Waits for a signal that ends the view.
-    async fn end(ends: &mut [Signal; 4]) {
-        let [interrupt, terminate, hangup, quit] = ends;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hangup.recv() => {}
-            _ = quit.recv() => {}
-        }
+/// Waits for one of the signals.
+async fn any(ends: &mut [Signal; 4]) {
+    let [interrupt, terminate, hangup, quit] = ends;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+        _ = hangup.recv() => {}
+        _ = quit.recv() => {}
     }
 }
 
@@ -93,11 +81,10 @@ impl View {
     async fn follow(
         &mut self,
         place: &ServerAddress,
-        terminal: &Terminal,
-        signals: Signals,
+        mut terminal: Terminal,
+        mut ends: [Signal; 4],
     ) -> anyhow::Result<()> {
-        let Signals { mut ends, mut resized } = signals;
-        let mut keys = keys()?;
+        let mut inputs = terminal::inputs()?;
         let began = Instant::now();
         self.rates.add(0.0, &self.state);
         let mut ticks = tokio::time::interval(PERIOD);
@@ -108,11 +95,10 @@ impl View {
         let mut asking_rates: Asking<ServiceRates> = None;
         loop {
             tokio::select! {
-                () = Signals::end(&mut ends) => return Ok(()),
-                _ = resized.recv() => {}
-                key = keys.recv() => {
-                    // No key at all: the terminal is gone.
-                    if key.is_none_or(|key| QUIT.contains(&key)) {
+                () = any(&mut ends) => return Ok(()),
+                input = inputs.recv() => {
+                    // Without a thread that reads keys, the terminal is gone.
+                    if input.is_none_or(|input| input == Input::Quit) {
                         return Ok(());
                     }
                 }
@@ -132,7 +118,7 @@ impl View {
                     self.busiest = answer.ok();
                 }
             }
-            self.draw(terminal)?;
+            self.draw(&mut terminal)?;
         }
     }
 
@@ -148,28 +134,13 @@ impl View {
         }
     }
 
-    fn draw(&self, terminal: &Terminal) -> io::Result<()> {
+    fn draw(&self, terminal: &mut Terminal) -> io::Result<()> {
         let silence = self.asked.map(|asked| asked.elapsed()).filter(|silence| *silence >= SILENCE);
         let silence = silence.map(|silence| format!("the proxy has been silent for {} s", silence.as_secs()));
         let lost = silence.as_ref().or(self.lost.as_ref()).map(String::as_str);
-        terminal.show(&live::screen(&self.state, &self.rates, self.busiest.as_ref(), lost, Terminal::size()))
+        let lines = live::screen(&self.state, &self.rates, self.busiest.as_ref(), lost, terminal.size());
+        terminal.show(&lines)
     }
-}
-
-/// Starts a thread that reads the keys until the terminal or the process ends.
-fn keys() -> io::Result<mpsc::Receiver<u8>> {
-    let (sender, receiver) = mpsc::channel(16);
-    let read = move || {
-        let keys = io::stdin().lock().bytes().map_while(Result::ok);
-        // A send fails when the view has ended.
-        for key in keys {
-            if sender.blocking_send(key).is_err() {
-                return;
-            }
-        }
-    };
-    std::thread::Builder::new().name("keys".into()).spawn(read)?;
-    Ok(receiver)
 }
 
 /// Begins a request, unless one is under way. Returns true if it begins.
