@@ -102,7 +102,7 @@ pub(crate) enum Part {
 #[derive(Debug)]
 pub(crate) struct Parts {
     head: Bytes,
-    parts: vec::IntoIter<Part>,
+    rest: vec::IntoIter<Part>,
     left: u64,
 }
 
@@ -110,7 +110,7 @@ impl Parts {
     /// Creates a list of `head` and the parts after it.
     pub(crate) fn new(head: Bytes, parts: Vec<Part>) -> Self {
         let left = head.len() + parts.iter().map(Part::len).sum::<usize>();
-        Self { head, parts: parts.into_iter(), left: left as u64 }
+        Self { head, rest: parts.into_iter(), left: left as u64 }
     }
 
     fn next_chunk(&mut self) -> Option<Bytes> {
@@ -119,11 +119,11 @@ impl Parts {
             return None;
         }
         let mut chunk = std::mem::take(&mut self.head).to_vec();
-        while let Some(next) = self.parts.as_slice().first() {
+        while let Some(next) = self.rest.as_slice().first() {
             if !chunk.is_empty() && chunk.len() + next.len() > CHUNK {
                 break;
             }
-            match self.parts.next() {
+            match self.rest.next() {
                 // A whole chunk is sent without a copy.
                 Some(Part::Encoded(bytes)) if chunk.is_empty() && bytes.len() > CHUNK / 2 => {
                     self.left = self.left.saturating_sub(bytes.len() as u64);

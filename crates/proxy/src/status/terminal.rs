@@ -141,7 +141,7 @@ mod tests {
             terminal.draw(|frame| frame.render_widget(styled(&lines, true), frame.area())).unwrap();
             let cells = terminal.backend().buffer().content();
             let rows: Vec<String> =
-                cells.chunks(5).map(|row| row.iter().map(|cell| cell.symbol()).collect()).collect();
+                cells.chunks(5).map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect()).collect();
             assert_eq!(rows, shown);
             let colour = if lines[0].look == Look::Bad { Color::Red } else { Color::Green };
             assert_eq!(cells[0].fg, colour);
