@@ -50,8 +50,9 @@
 //!
 //! # End
 //!
-//! A relay that drains closes its listeners and goes on until its connections have ended or a deadline has passed.
-//! Listeners are shared by `SO_REUSEPORT`, so another process can open them before this one closes them.
+//! A relay that drains accepts for a second, closes its listeners, and goes on until its connections have ended or a deadline
+//! has passed. Listeners are shared by `SO_REUSEPORT`, so another process can open them before this one closes them. New
+//! connections go to the one that serves until the other one has a table, and then only to that one.
 
 pub mod affinity;
 pub mod attempts;

@@ -80,7 +80,7 @@ const fn listening(family: Family, capture: Capture) -> IpAddr {
 }
 
 /// Opens the listeners of the families, in the network namespace of this thread. Another relay may have the same
-/// listeners open: the kernel distributes new connections between the two until one closes its listeners.
+/// listeners open: it gets new connections until this one has a table ([`take_over`]).
 pub(crate) fn open(families: &[Family], options: &RelayOptions) -> Result<Vec<Listener>, Error> {
     let ports = options.ports;
     let mut listeners = Vec::with_capacity(LISTENERS);
@@ -128,8 +128,32 @@ fn open_one(protocol: Protocol, address: SocketAddr, options: &RelayOptions) -> 
     bind(&fd, &address).map_err(system("bind"))?;
     if protocol == Protocol::Tcp {
         listen(&fd, BACKLOG).map_err(system("listen"))?;
+        direct(&fd, OLDEST);
     }
     Ok(fd)
+}
+
+/// The index of the listener that gets connections while another relay opens: the one that serves.
+const OLDEST: u32 = 0;
+/// The index of the second listener, which is that of the relay that takes over. Alone it gets all connections whatever the
+/// index.
+const SECOND: u32 = 1;
+
+/// Directs all new connections to this relay, which knows its endpoints now. The listeners of one that it replaces get no more,
+/// so that they can be closed: the kernel resets connections that a closed listener has not accepted.
+pub(crate) fn take_over(listeners: &[Listener], family: Family) {
+    for Listener { fd, protocol, address, .. } in listeners {
+        if *protocol == Protocol::Tcp && Family::of(address.ip()) == family {
+            direct(fd, SECOND);
+        }
+    }
+}
+
+/// Directs new connections to a listener of a group. If the kernel refuses, it distributes them.
+fn direct(fd: &OwnedFd, index: u32) {
+    if let Err(error) = original::direct_to_listener(fd, index) {
+        tracing::debug!(%error, "new connections are distributed over two relays while one replaces the other");
+    }
 }
 
 /// Opens a non-blocking socket.

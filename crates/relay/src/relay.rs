@@ -17,7 +17,7 @@ use rustix::net::{SocketFlags, acceptfrom_with};
 use crate::commands::{Commands, SnapshotRequest};
 use crate::deadlines::Deadlines;
 use crate::destination::Destinations;
-use crate::listener::{BACKLOG, Listener};
+use crate::listener::{self, BACKLOG, Listener};
 use crate::options::{Counters, RelayOptions};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
@@ -29,6 +29,9 @@ use connection::Connection;
 
 /// Connections accepted from one listener before other events are handled.
 const ACCEPTS: usize = 64;
+/// How long a relay that drains still accepts connections whose handshake had begun. Another relay, or other rules, get new
+/// ones.
+const HANDSHAKE: Duration = Duration::from_secs(1);
 /// How often connections are checked for their idle time and the end of their drain.
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long nothing is accepted after descriptors or memory ran out.
@@ -63,8 +66,10 @@ pub(crate) struct Relay {
     paused_until: Option<Instant>,
     /// When a pause was last logged.
     pause_logged: Option<Instant>,
-    /// When the relay ends at the latest; `None` if it does not drain. A relay that drains accepts nothing.
+    /// When the relay ends at the latest; `None` if it does not drain.
     drain_until: Option<Instant>,
+    /// When a relay that drains closes its listeners.
+    close_at: Option<Instant>,
 }
 
 impl Relay {
@@ -98,6 +103,7 @@ impl Relay {
             paused_until: None,
             pause_logged: None,
             drain_until: None,
+            close_at: None,
             options,
         })
     }
@@ -135,8 +141,9 @@ impl Relay {
         if !self.busy.is_empty() {
             return Some(Duration::ZERO);
         }
-        let next = [self.limits.next(), self.sweep_at, self.paused_until, self.drain_until, self.udp.next()];
-        next.into_iter().flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
+        let ends = [self.paused_until, self.close_at, self.drain_until];
+        let next = [self.limits.next(), self.sweep_at, self.udp.next()].into_iter().chain(ends);
+        next.flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Executes the commands that have arrived. Returns false if the relay must end.
@@ -157,9 +164,8 @@ impl Relay {
             }
         }
         if let Some(until) = drain {
-            self.accept_pending(now);
-            self.listeners.clear();
             self.drain_until = Some(until);
+            self.close_at = Some(until.min(now + HANDSHAKE));
         }
         !stop
     }
@@ -297,6 +303,7 @@ impl Relay {
 
     /// Begins to accept in a family whose table is known, at the latest after the pause that is under way.
     fn open(&mut self, family: Family, now: Instant) {
+        listener::take_over(&self.listeners, family);
         if self.paused_until.is_none() && self.watch_listeners(|of| of == family).is_err() {
             self.pause(now);
         }
@@ -347,9 +354,15 @@ impl Relay {
             self.paused_until = None;
             self.resume(now);
         }
+        if self.close_at.is_some_and(|at| at <= now) {
+            self.close_at = None;
+            self.accept_pending(now);
+            self.listeners.clear();
+        }
     }
 
     fn has_drained(&self, now: Instant) -> bool {
-        self.drain_until.is_some_and(|until| until <= now || self.connections.len() == 0)
+        let is_done = self.close_at.is_none() && self.connections.len() == 0;
+        self.drain_until.is_some_and(|until| until <= now || is_done)
     }
 }

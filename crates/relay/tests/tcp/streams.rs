@@ -323,13 +323,14 @@ fn two_relays_share_the_listeners() {
         assert_eq!(name(&mut old.connect()).unwrap(), b'n', "both know the endpoints of now");
     }
     let draining = std::thread::spawn(move || old_relay.drain(PATIENCE));
-    let counted = || {
-        assert!(name(&mut old.connect()).is_ok() || !draining.is_finished());
-        old.counters().accepted.load(Ordering::Relaxed) >= 5
-    };
-    portolan_testkit::eventually(PATIENCE, "the new one takes over", counted).unwrap();
     client.write_all(b"x").unwrap();
     assert_eq!(name(&mut backend).unwrap(), b'x', "the old one goes on with what it has");
     drop((client, backend));
+    let ends = || {
+        assert_eq!(name(&mut old.connect()).unwrap(), b'n', "no connection is lost");
+        draining.is_finished()
+    };
+    portolan_testkit::eventually(PATIENCE, "the old one ends", ends).unwrap();
+    assert!(old.counters().accepted.load(Ordering::Relaxed) >= 5, "the new one takes over");
     draining.join().unwrap();
 }
