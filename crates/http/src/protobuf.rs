@@ -40,9 +40,10 @@ pub(super) async fn list(
 ) -> Result<Parts, ApiError> {
     // Leaves room for the last item of a part, which then mostly fits without a reallocation.
     const FULL: usize = CHUNK - CHUNK / 8;
+    // The time for a kept encoding, as that for so many encoded bytes: only its length is computed here.
     const KEPT_WORK: usize = 64;
     let (mut items, mut part, mut length) = (Vec::new(), Vec::new(), 0_usize);
-    // Bytes that were encoded since other tasks ran. A kept encoding counts as if it were short.
+    // The work since other tasks ran, in encoded bytes.
     let mut work = 0_usize;
     for object in objects {
         if work >= FULL {

@@ -43,8 +43,9 @@ const IPSET_ATTR_MAXELEM: u16 = 19;
 const IPSET_ATTR_IP2: u16 = 20;
 const IPSET_ATTR_CIDR2: u16 = 21;
 const IPSET_ATTR_REFERENCES: u16 = 25;
-/// Of a member, as the next one. A set has other attributes with these numbers.
+/// Bytes that a member has counted. Members and sets use the same numbers for different attributes.
 const IPSET_ATTR_BYTES: u16 = 24;
+/// Packets that a member has counted.
 const IPSET_ATTR_PACKETS: u16 = 25;
 const IPSET_ATTR_IPADDR_IPV4: u16 = 1;
 const IPSET_ATTR_IPADDR_IPV6: u16 = 2;
