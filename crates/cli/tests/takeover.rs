@@ -84,6 +84,20 @@ fn from_nftables_to_a_kube_proxy_in_iptables_mode() {
     there_and_back(&Way { was: "nftables", with: &["iptables"], back: "iptables" });
 }
 
+/// The tests above run these commands, but only where there is a kube-proxy.
+#[test]
+fn the_page_has_the_commands_that_the_take_over_runs() {
+    assert_eq!(preparation().count(), 2, "{:?}", commands(BEFORE));
+    assert!(commands(THERE).iter().any(|command| command.starts_with(REPLACE)));
+    assert!(commands(BACK).contains(&UNDO));
+}
+
+/// Returns the commands of the section "Before" that need neither a cluster nor another machine.
+fn preparation() -> impl Iterator<Item = &'static str> {
+    let is_here = |command: &&str| !command.starts_with("kubectl ") && !command.contains("--write-config-to");
+    commands(BEFORE).into_iter().filter(is_here)
+}
+
 /// Returns the kube-proxy to use. `None` if its version does not have one of the modes.
 fn kube_proxy(modes: [&str; 2]) -> Option<KubeProxy> {
     let found = KubeProxy::from_environment().unwrap();
@@ -120,12 +134,7 @@ fn there_and_back(way: &Way) {
 
 /// Runs the commands of the section "Before", with kube-proxy's configuration.
 fn prepare(site: &Site, way: &Way) {
-    let mut done = 0;
-    for command in commands(BEFORE) {
-        if command.starts_with("kubectl ") || command.contains("--write-config-to") {
-            // The first needs a cluster, the second neither a node nor kube-proxy.
-            continue;
-        }
+    for command in preparation() {
         let (code, output) = status(site.node(), &site.in_folder(command));
         let good: &[i32] = if command.starts_with("portolan plan") { &[0, 2] } else { &[0] };
         assert!(code.is_some_and(|code| good.contains(&code)), "{} {command}: {code:?} {output}", way.was);
@@ -133,9 +142,7 @@ fn prepare(site: &Site, way: &Way) {
         let is_other =
             |line: &&str| line.contains("Service ports:") && !line.contains("0 added, 0 changed, 0 removed");
         assert_eq!(output.lines().find(is_other), None, "{} {command}: {output}", way.was);
-        done += 1;
     }
-    assert_eq!(done, 2, "{:?}", commands(BEFORE));
 }
 
 /// Runs the commands of the section "On a kubeadm cluster" up to the step for privileges. Returns Portolan's process.

@@ -32,12 +32,13 @@ pub(crate) const CLEANUP: &str = "portolan-proxy cleanup --only-ours";
 /// The log message when the relay, or the former virtual servers, have no connections left.
 pub(crate) const CONNECTIONS_ENDED: &str = "last connection has ended";
 
-/// Returns the commands of a section, in order, without comments.
+/// Returns the commands of a section, in order, without comments. Each is on one line.
 pub(crate) fn commands(section: &str) -> Vec<&'static str> {
     let section = PAGE.split(section).nth(1).unwrap().split("\n## ").next().unwrap();
     let blocks = section.split("```").skip(1).step_by(2);
     let commands = blocks.flat_map(str::lines).map(|line| line.split("  #").next().unwrap().trim());
-    commands.filter(|command| !command.is_empty() && !command.starts_with("# ")).collect()
+    let commands = commands.filter(|command| !command.is_empty() && !command.starts_with("# "));
+    commands.inspect(|command| assert!(!command.ends_with('\\'), "not on one line: {command}")).collect()
 }
 
 /// Returns the text that a command of the page looks for in the log.
