@@ -11,7 +11,7 @@
 mod credentials;
 pub(crate) mod deadline;
 mod exec;
-mod limiter;
+pub(crate) mod limiter;
 mod local;
 mod observed;
 mod peers;
@@ -23,7 +23,7 @@ mod transport;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION, USER_AGENT};
@@ -34,7 +34,7 @@ use kube::config::KubeconfigError;
 use tower::{BoxError, ServiceExt as _};
 
 use self::credentials::{Credential, Credentials};
-use self::limiter::Limiter;
+use self::limiter::{Continued, Limiter};
 use self::observed::Underway;
 use self::proxy::Proxy;
 use self::target::Surroundings;
@@ -68,7 +68,7 @@ pub struct ClientSettings {
     pub context: Option<String>,
     /// URL of the API server; replaces the kubeconfig's (`--master`).
     pub master: Option<String>,
-    /// Requests per second, of all kinds together. Negative means no limit; 0 means client-go's default of 5.
+    /// Requests per second, of all kinds together. The pages of a list count as one request. Negative means no limit; 0 means client-go's default of 5.
     pub qps: f32,
     /// Requests that may exceed `qps` for a moment. At least 1 if there is a limit.
     pub burst: i32,
@@ -319,13 +319,14 @@ impl Api {
             request.headers_mut().insert(PROXY_AUTHORIZATION, authorization.clone());
         }
         let verb = observed::verb(request.method());
-        let throttled = self.limiter.turn().await;
+        let takes_token = request.extensions().get::<Continued>().is_none();
+        let throttled = if takes_token { self.limiter.turn().await } else { Duration::ZERO };
         let http = self.transport.current(credential.identity.as_deref());
         let (hook, host) = (self.hook.as_ref(), &self.host);
         let mut underway = Underway { hook, verb, host, throttled, start: Instant::now(), code: None };
         let within = deadline::of(request.extensions());
         let answer = deadline::in_time(within, http.request(request)).await;
-        if answer.as_ref().is_err_and(|error| is_refused(&**error)) {
+        if takes_token && answer.as_ref().is_err_and(|error| is_refused(&**error)) {
             // Nothing was sent. The reflectors ask an absent server often and need these tokens when it returns.
             self.limiter.give_back();
         }

@@ -26,6 +26,7 @@ use tokio::time;
 
 use crate::client::CredentialError;
 use crate::client::deadline::{AnswerWithin, Silent};
+use crate::client::limiter::Continued;
 use crate::counts::{KindCounts, count};
 use crate::frame::{Frame, InvalidBody, LineSplitter, check_kind, json};
 use crate::list::ListSplitter;
@@ -37,6 +38,10 @@ use crate::watch_event::{ObjectError, WatchEvent};
 
 /// From this many events on a batch is passed to the consumer without waiting for the rest of the burst.
 const BATCH: usize = 256;
+
+/// Maximum number of pages of a list that take no token of the rate limit: half a million objects. A faulty server could
+/// otherwise be asked for pages without a pause, for ever.
+const CONTINUED: u32 = 1_000;
 
 /// Limits for reading the body of an error answer: bytes and time.
 const ERROR_BODY: usize = 64 << 10;
@@ -56,6 +61,8 @@ pub(crate) struct Driver<'a, S> {
     heard: bool,
     /// Failures since the last answer with status 200.
     failures: u32,
+    /// Pages of the current list after its first one.
+    continued: u32,
 }
 
 /// Why a line of a watch was not applied.
@@ -109,7 +116,16 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             batch: Vec::new(),
             heard: false,
             failures: 0,
+            continued: 0,
         }
+    }
+
+    /// Makes the first request a watch from a resource version, if one is given.
+    pub(crate) fn resuming(mut self, resource_version: Option<&str>) -> Self {
+        if let Some(resource_version) = resource_version.filter(|version| !version.is_empty()) {
+            self.reflector.resume(resource_version);
+        }
+        self
     }
 
     pub(crate) async fn run(mut self) -> Infallible {
@@ -133,8 +149,13 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             self.timing.watch_seconds.saturating_add(fastrand::u64(..self.timing.watch_seconds.max(1)));
         let query = self.reflector.query();
         let is_page = matches!(query, Query::Page { .. });
+        let is_continued = matches!(query, Query::Page { token, .. } if !token.is_empty());
+        self.continued = if is_continued { self.continued.saturating_add(1) } else { 0 };
         let mut request = self.collection.request(&query, watch_seconds).map_err(broken)?;
         request.extensions_mut().insert(AnswerWithin(self.timing.answer));
+        if is_continued && self.continued <= CONTINUED {
+            request.extensions_mut().insert(Continued);
+        }
         let answer = self.client.send(request).await.map_err(unanswered)?;
         if answer.status() != StatusCode::OK {
             return Err(refused(answer).await);

@@ -148,6 +148,12 @@ impl Reflector {
         }
     }
 
+    /// Makes the first request a watch from this resource version, for a caller that has the objects of this version.
+    pub(crate) fn resume(&mut self, resource_version: &str) {
+        self.state = State::Watch;
+        self.advance(resource_version);
+    }
+
     /// Returns the next request.
     pub(crate) fn query(&self) -> Query<'_> {
         match &self.state {
@@ -372,7 +378,8 @@ impl Reflector {
             RestartReason::Refused(status) | RestartReason::ErrorEvent(status)
                 if streaming && status.lacks_streamed_lists() =>
             {
-                Wait::Reopen
+                // Streamed lists are not tried again, so this happens once.
+                Wait::None
             }
             RestartReason::Silent(_) | RestartReason::NoEnd(_) if streaming && open.is_some() => Wait::Reopen,
             RestartReason::Refused(status) | RestartReason::ErrorEvent(status) if status.is_trouble() => {

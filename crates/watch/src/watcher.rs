@@ -19,13 +19,20 @@ pub struct Watcher {
     node_name: Box<str>,
     timing: Timing,
     counts: Arc<Counts>,
+    versions: Vec<(Kind, Box<str>)>,
 }
 
 impl Watcher {
     /// Creates a watcher for the node of this name. The client must come from [`connect`](crate::connect), which
     /// enforces the maximum time for an answer.
     pub fn new(client: kube::Client, node_name: &str) -> Self {
-        Self { client, node_name: node_name.into(), timing: Timing::default(), counts: Arc::default() }
+        Self {
+            client,
+            node_name: node_name.into(),
+            timing: Timing::default(),
+            counts: Arc::default(),
+            versions: Vec::new(),
+        }
     }
 
     /// Replaces the default timeouts and delays.
@@ -44,6 +51,14 @@ impl Watcher {
         self
     }
 
+    /// Starts with watches from these resource versions in place of lists, for a caller that has the objects of these
+    /// versions. A collection that is not named begins with a list. The number of known objects is not set: without
+    /// [`Watcher::after`], the first empty list is accepted at once.
+    #[must_use]
+    pub fn resuming(self, versions: Vec<(Kind, Box<str>)>) -> Self {
+        Self { versions, ..self }
+    }
+
     /// Returns the counters, which are updated while the watcher runs.
     pub fn counts(&self) -> Arc<Counts> {
         Arc::clone(&self.counts)
@@ -55,7 +70,9 @@ impl Watcher {
         let sink = RefCell::new(sink);
         let drive = |kind| {
             let collection = Collection::new(kind, &self.node_name);
-            Driver::new(&self.client, collection, self.timing, &sink, self.counts.of(kind)).run()
+            let driver = Driver::new(&self.client, collection, self.timing, &sink, self.counts.of(kind));
+            let version = self.versions.iter().find(|(of, _)| *of == kind);
+            driver.resuming(version.map(|(_, version)| &**version)).run()
         };
         let (never, ..) = join4(
             drive(Kind::Service),

@@ -339,3 +339,48 @@ async fn refused_connections_do_not_count_against_the_rate() {
     }
     assert_eq!(done.lock().unwrap().iter().max(), Some(&Duration::ZERO));
 }
+
+/// A list of many Services has many pages. With a token for each, most pages would wait.
+#[tokio::test]
+async fn the_pages_of_a_list_take_one_token() {
+    let page = |name: &str, token: &str| {
+        let body = format!(
+            r#"{{"kind":"ServiceList","metadata":{{"resourceVersion":"9","continue":"{token}"}},"items":[{{"metadata":{{"name":"{name}","namespace":"ns","resourceVersion":"3"}}}}]}}"#
+        );
+        vec![Act::Send(
+            format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .into(),
+        )]
+    };
+    let refusal = vec![Act::Send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec())];
+    let pages = vec![refusal, page("a", "2"), page("b", "3"), page("c", "4"), page("d", "")];
+    let server = Server::start([(SERVICES, pages)]).await;
+    let throttled = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&throttled);
+    let settings = ClientSettings {
+        master: Some(server.url.clone()),
+        qps: 0.001,
+        // The streamed lists of four collections, and the list of Services in pages.
+        burst: 5,
+        on_request: Some(Arc::new(move |request| seen.lock().unwrap().push(request.throttled))),
+        ..ClientSettings::default()
+    };
+    let watcher = Watcher::new(connect(&settings).await.unwrap(), "node-1");
+    let (send, mut ends) = mpsc::unbounded_channel();
+    let sink = move |event| {
+        if let WatchEvent::Objects(events) = event
+            && events.iter().any(|event| matches!(event, Event::ListEnd(Kind::Service)))
+        {
+            send.send(()).unwrap();
+        }
+    };
+    tokio::select! {
+        never = watcher.run(sink) => match never {},
+        ended = time::timeout(Duration::from_secs(60), ends.recv()) => ended.expect("the last page").unwrap(),
+    }
+    let throttled = throttled.lock().unwrap();
+    assert_eq!((throttled.len() >= 5, throttled.iter().max()), (true, Some(&Duration::ZERO)));
+}

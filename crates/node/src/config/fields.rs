@@ -69,7 +69,7 @@ const FIELDS: &[Field] = &[
         "number",
         "5",
         "0 means the default; negative means no limit",
-        "Requests to the API server a second, on average.",
+        "Requests to the API server a second, on average. The pages of a list count as one.",
     ),
     field(
         "clientConnection.burst",

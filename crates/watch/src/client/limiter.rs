@@ -1,7 +1,8 @@
 //! The rate limit: one token bucket for all requests of the process.
 //!
 //! The bucket itself is pure. It behaves like client-go's (`util/flowcontrol`): it starts full, every request takes
-//! a token, and a request that finds none waits for its token, first come, first served.
+//! a token, and a request that finds none waits for its token, first come, first served. In contrast to client-go, the
+//! pages of one list take a token together ([`Continued`]).
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,11 @@ pub(super) const DEFAULT_BURST: i32 = 10;
 
 /// A wait of at least this long is logged, as in client-go.
 const LONG_WAIT: Duration = Duration::from_secs(1);
+
+/// Request extension: the request goes on with what an earlier one has begun, and takes no token. Otherwise each page would
+/// wait for a token, and a list of many pages would take seconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Continued;
 
 /// Why the two numbers form no valid limit.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

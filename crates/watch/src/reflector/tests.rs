@@ -72,6 +72,18 @@ fn page(resource_version: &str, next: &str) -> ListMeta {
 }
 
 #[test]
+fn a_caller_that_has_the_objects_watches_from_their_version() {
+    let mut reflector = reflector();
+    reflector.resume("10");
+    assert_eq!(reflector.query(), Query::Watch { from: "10" });
+    assert!(!reflector.opened(Instant::now()), "no list begins");
+    reflector.changed("11").unwrap();
+    assert_eq!(reflector.query(), Query::Watch { from: "11" });
+    fail(&mut reflector, error_event(410));
+    assert_eq!(reflector.query(), Query::Stream, "the version is lost");
+}
+
+#[test]
 fn initial_objects_do_not_move_the_resume_point() {
     let mut reflector = reflector();
     assert_eq!(reflector.query(), Query::Stream);

@@ -180,15 +180,14 @@ fn a_server_whose_etcd_is_too_old_for_streamed_lists_gets_pages_at_once_and_for_
         message: "a watch stream was requested by the client but the required storage feature RequestWatchProgress is disabled".into(),
         ..status(500)
     };
-    for reason in [
-        RestartReason::Refused(old.clone()),
-        RestartReason::ErrorEvent(old),
-        RestartReason::Silent(seconds(30)),
-    ] {
+    let once = [RestartReason::Refused(old.clone()), RestartReason::ErrorEvent(old)];
+    for (reason, most) in
+        once.into_iter().map(|it| (it, 0)).chain([(RestartReason::Silent(seconds(30)), 250)])
+    {
         let mut reflector = reflector();
         reflector.opened(Instant::now());
-        let next = fail(&mut reflector, reason);
-        assert_eq!((next.delay, reflector.query()), (Duration::ZERO, FIRST_PAGE));
+        let next = reflector.failed(&reason, Instant::now(), 1.0);
+        assert_eq!((next.delay, reflector.query()), (Duration::from_millis(most), FIRST_PAGE));
         reflector.page(page("5", ""), Instant::now()).unwrap();
         fail(&mut reflector, refused(410));
         assert_eq!(reflector.query(), FIRST_PAGE);
