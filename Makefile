@@ -7,12 +7,14 @@ PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables lib
 PACKAGES_test := bind9-dnsutils ipset musl-tools python3-pip systemd tcpdump unzip
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
+# A compiler for aarch64, and an emulator of its programs.
+PACKAGES_release := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
 # Packages for the guest in which tests run on an older kernel. The kernel and the emulator, if it is not installed, are
 # only unpacked: tests/vm/base, tests/vm/qemu.
 PACKAGES_vm := busybox-static cpio ipset ipvsadm kmod
 # A headless Chromium for the test of the web page: 230 MB, and twice that with its libraries, so `make test` goes without.
 PACKAGES_page := chromium-headless-shell
-PACKAGES := $(addprefix packages-,base test static image vm page)
+PACKAGES := $(addprefix packages-,base test static image release vm page)
 
 # Programs of packages that are not installed, because they would start a service or conflict with another kubectl.
 TOOLS := target/tools/etcd target/tools/kubectl target/tools/promtool
@@ -29,7 +31,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers lint doc unit vm-test vm-steps vm-test-all kernels kernel-tables kernel-world kernel-proxy deny fuzz static image image-small image-up docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers bench-scale lint doc unit vm-test vm-steps vm-test-all kernels kernel-tables kernel-world kernel-proxy deny fuzz static image image-small image-up release aarch64-test docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -187,9 +189,9 @@ doc:
 
 ## Print the table of docs/performance.md. Needs root and an idle machine.
 bench: packages-base static target/tools/etcd target/tools/haproxy/haproxy target/tools/nginx/nginx bench-host
-	$(CARGO) build --quiet --locked --release -p portolan-proxy
-	$(CARGO) build --quiet --locked --release -p portolan -p portolan-bench
-	target/release/portolan-bench --static-agent $(STATIC_FOLDER)/portolan-proxy --etcd target/tools/etcd \
+	$(CARGO) build --quiet --locked --profile dist -p portolan-proxy
+	$(CARGO) build --quiet --locked --profile dist -p portolan -p portolan-bench
+	target/dist/portolan-bench --static-agent $(STATIC_FOLDER)/portolan-proxy --etcd target/tools/etcd \
 		--haproxy target/tools/haproxy/haproxy --nginx target/tools/nginx/nginx
 
 ## Measure what a host without Kubernetes uses besides: names of Services, and both kinds of health checks. Needs root and an
@@ -201,12 +203,18 @@ bench-host: root packages-base
 	$(CARGO) run --quiet --locked --release -p portolan-conntrack --example passive_load
 
 ## Measure Portolan and the kube-proxy at KUBE_PROXY=FILE in turns, print the tables of docs/performance.md, and draw the plot
-## target/peers.svg. Needs root and an idle machine.
-bench-peers: root packages-base
+## target/peers.svg. With KUBE_APISERVER=FILE, measure them on that kube-apiserver, too. Needs root and an idle machine.
+bench-peers: root packages-base $(if $(KUBE_APISERVER),target/tools/etcd)
 	@test -n "$(KUBE_PROXY)" || { echo "name a binary: make bench-peers KUBE_PROXY=/path/to/kube-proxy" >&2; exit 1; }
-	$(CARGO) build --quiet --locked --release -p portolan-proxy
-	$(CARGO) build --quiet --locked --release -p portolan-bench
-	target/release/portolan-bench --peers $(KUBE_PROXY) $(BENCH_OPTIONS)
+	$(CARGO) build --quiet --locked --profile dist -p portolan-proxy
+	$(CARGO) build --quiet --locked --profile dist -p portolan-bench
+	target/dist/portolan-bench --peers $(KUBE_PROXY) $(if $(KUBE_APISERVER),--kube-apiserver $(KUBE_APISERVER) --etcd target/tools/etcd) $(BENCH_OPTIONS)
+
+## Measure what NODES=5000 nodes cost an API server, and how they come back after an outage: docs/scale.md. With
+## KUBE_APISERVER=FILE, measure that kube-apiserver, too. Needs root and an idle machine.
+bench-scale: root packages-base $(if $(KUBE_APISERVER),target/tools/etcd)
+	$(CARGO) build --quiet --locked --profile dist -p portolan -p portolan-bench
+	target/dist/portolan-bench --nodes $(or $(NODES),5000) $(if $(KUBE_APISERVER),--kube-apiserver $(KUBE_APISERVER) --etcd target/tools/etcd) $(BENCH_OPTIONS)
 
 ## Build the static binaries in target/static: portolan-proxy for images (deploy/image) and nodes, portolan with all
 ## subcommands for hosts of any distribution, and the link to it that kubectl finds as its plugin.
@@ -217,8 +225,8 @@ static: packages-static
 	rustup target list --installed | grep -qx $(STATIC_TARGET) || rustup target add $(STATIC_TARGET)
 	mkdir -p $(STATIC_FOLDER)
 	for binary in $(STATIC_BINARIES); do \
-		$(CARGO) build --quiet --locked --release -p $$binary --target $(STATIC_TARGET) \
-			&& cp target/$(STATIC_TARGET)/release/$$binary $(STATIC_FOLDER) || exit 1; \
+		$(CARGO) build --quiet --locked --profile dist -p $$binary --target $(STATIC_TARGET) \
+			&& cp target/$(STATIC_TARGET)/dist/$$binary $(STATIC_FOLDER) || exit 1; \
 	done
 	! test -e $(STATIC_FOLDER)/portolan || ln -sf portolan $(STATIC_FOLDER)/kubectl-portolan
 	@ls -l $(STATIC_FOLDER)
@@ -237,6 +245,25 @@ image-small: static packages-image
 image-up: STATIC_BINARIES := portolan
 image-up: static packages-image
 	deploy/image/build.sh $(STATIC_FOLDER)/portolan target/portolan-image-up.tar portolan-up:0.1.0 '' portolan
+
+## Build the files of a release in target/release-files: static binaries and images for the RELEASE_ARCHITECTURES, the components of
+## each binary, their licences, checksums. Needs root.
+RELEASE_ARCHITECTURES := x86_64 aarch64
+# Other versions of the tools would write other files.
+release: export PATH := $(abspath target/tools/cargo/bin):$(PATH)
+release: root packages-static packages-image packages-release
+	$(CARGO) install --quiet --locked --root target/tools/cargo cargo-cyclonedx@0.5.9
+	$(CARGO) install --quiet --locked --root target/tools/cargo cargo-about@0.9.3 --features cli
+	$(CARGO) fetch --locked
+	deploy/release/build.sh target/release-files $(RELEASE_ARCHITECTURES)
+
+## Run the tests of the crates `wire` and `model` for aarch64, emulated.
+aarch64-test: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
+aarch64-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+aarch64-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64-static -L /usr/aarch64-linux-gnu
+aarch64-test: packages-release
+	rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
+	$(CARGO) test --quiet --locked -p portolan-wire -p portolan-model --all-features --target aarch64-unknown-linux-gnu
 
 ## Build the book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
 docs:

@@ -1,17 +1,19 @@
 //! Measures the API server under load: Services created per second, times of reads and watches, memory.
 //!
-//! The release build of `portolan serve` runs as a process of its own in a network namespace, over plain HTTP, with its
+//! The shipped build of `portolan serve` runs as a process of its own in a network namespace, over plain HTTP, with its
 //! embedded store on this machine's disk, or on etcd if a program is given. The clients send requests that are prepared
 //! in advance, on connections that stay open, so that only the server is measured.
 //!
 //! - [`process`]: the server and etcd
 //! - [`creates`]: Services created by many clients at once
+//! - [`disk`]: what the disk takes of a create
 //! - [`state`]: lists, memory and restart with many objects
 //! - [`watchers`]: one change sent to many watchers
 //! - [`allocation`]: the allocator alone
 
 mod allocation;
 mod creates;
+mod disk;
 mod process;
 mod state;
 mod watchers;
@@ -19,6 +21,7 @@ mod watchers;
 use std::path::Path;
 
 use crate::bars::Bar;
+use crate::statistics::Sample;
 
 use self::creates::Creates;
 use self::state::State;
@@ -26,6 +29,7 @@ use self::state::State;
 /// All figures of the API server.
 #[derive(Debug)]
 pub(crate) struct Figures {
+    disk: Sample,
     embedded: Vec<Creates>,
     etcd: Vec<Creates>,
     allocation: allocation::Allocation,
@@ -34,19 +38,23 @@ pub(crate) struct Figures {
 
 /// Measures all figures.
 pub(crate) fn measure(binary: &Path, etcd: Option<&Path>) -> anyhow::Result<Figures> {
+    let disk = disk::measure()?;
     eprintln!("measuring the API server: creates on the embedded store");
     let embedded = creates::embedded(binary)?;
     eprintln!("measuring the API server: creates on etcd");
     let etcd = etcd.map(|etcd| creates::on_etcd(binary, etcd)).transpose()?.unwrap_or_default();
     eprintln!("measuring the API server: many objects");
     let state = state::measure(binary)?;
-    Ok(Figures { embedded, etcd, allocation: allocation::measure()?, state })
+    Ok(Figures { disk, embedded, etcd, allocation: allocation::measure()?, state })
 }
 
 /// Returns the table, with one row for each figure.
 pub(crate) fn render(figures: &Figures) -> String {
-    let Figures { embedded, etcd, allocation, state } = figures;
+    let Figures { disk, embedded, etcd, allocation, state } = figures;
     let mut rows = Vec::new();
+    rows.push(("fdatasync of nine pages on the disk of the store, p50 / p99, ms".to_owned(), {
+        format!("{:.2} / {:.2}", millis(disk.median()), millis(disk.percentile(99)))
+    }));
     for (store, creates) in [("embedded", embedded), ("etcd", etcd)] {
         for it in creates {
             let (clients, per_second) = (it.clients, it.per_second);
@@ -96,7 +104,7 @@ pub(crate) fn render(figures: &Figures) -> String {
 
 /// Returns the bars and whether the figures meet them.
 pub(crate) fn bars(figures: &Figures) -> Vec<Bar> {
-    let Figures { embedded, etcd, allocation, state } = figures;
+    let Figures { embedded, etcd, allocation, state, .. } = figures;
     let best = embedded.iter().map(|it| it.per_second).reduce(f64::max);
     let with_8 = etcd.iter().find(|it| it.clients == 8).map(|it| it.per_second);
     let with_64 = embedded.iter().find(|it| it.clients == 64).map(|it| it.latencies.percentile(99));

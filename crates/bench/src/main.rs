@@ -1,4 +1,4 @@
-//! The table that `make bench` prints: how fast, and with how much memory and processor time, the release build of
+//! The table that `make bench` prints: how fast, and with how much memory and processor time, the shipped build of
 //! `portolan-proxy` follows an API server, for several numbers of Services and endpoints.
 //!
 //! The sizes to measure and the binaries `portolan-proxy` and `portolan` go in. One table and the bars that it meets or misses come out.
@@ -12,6 +12,7 @@
 //! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
 //! - [`peers`]: kube-proxy and Portolan in turns
+//! - [`scale`]: what thousands of nodes cost an API server
 //! - [`relay`]: the relay of the userspace mode compared with `HAProxy`
 //! - [`table`], [`bars`], [`machine`]: the output
 
@@ -29,6 +30,7 @@ mod proxy;
 mod relay;
 mod round_trips;
 mod run;
+mod scale;
 mod stage;
 mod statistics;
 mod steady;
@@ -45,7 +47,7 @@ use clap::Parser;
 
 use options::BenchOptions;
 use peers::{Effort, Peer, Programs};
-use stage::Stage;
+use stage::{ControlPlane, Stage};
 
 fn main() -> ExitCode {
     let options = BenchOptions::parse();
@@ -88,6 +90,9 @@ fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
         return measure_peers(options, kube_proxy, agent).map(|()| true);
     }
     let server = copy(options.server()?, "portolan")?;
+    if let Some(nodes) = options.nodes {
+        return measure_scale(options, &server, nodes);
+    }
     if options.api {
         return measure_api(&server, options.etcd.as_deref());
     }
@@ -118,18 +123,41 @@ fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
 /// Compares kube-proxy with Portolan. There are no bars: the ratios are the result.
 fn measure_peers(options: &BenchOptions, kube_proxy: &Path, agent: PathBuf) -> anyhow::Result<()> {
     let programs = Programs::new(kube_proxy, agent)?;
-    let effort = Effort::new(options.quick, Duration::from_secs(options.first_sync_limit));
+    let control_plane = options.control_plane();
+    let version = control_plane.as_ref().map(ControlPlane::version).transpose()?.unwrap_or_default();
+    let effort =
+        Effort::new(options.quick, options.turns.into(), Duration::from_secs(options.first_sync_limit));
     let versions = Peer::BOTH.map(|peer| format!("{peer} {}", programs.version(peer)));
     println!("{}, {}", versions.join(", "), machine::programs());
-    let figures = peers::measure(&programs, &effort)?;
-    println!("\n{}", peers::render(&figures));
+    println!("\nAPI server: portolan serve {}\n", env!("CARGO_PKG_VERSION"));
+    let figures = peers::measure(&programs, &effort, None)?;
+    println!("{}", peers::render(&figures));
     if let Some(folder) = options.plot.parent() {
         fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
     }
     fs::write(&options.plot, peers::draw(&figures))
         .with_context(|| format!("write {}", options.plot.display()))?;
     println!("plot: {}", options.plot.display());
+    if let Some(control_plane) = &control_plane {
+        println!("\nAPI server: kube-apiserver {version}\n");
+        let figures = peers::measure(&programs, &effort, Some(control_plane))?;
+        println!("{}", peers::render(&figures));
+    }
     Ok(())
+}
+
+/// Measures what many nodes cost `portolan serve`, and the kube-apiserver that is named.
+fn measure_scale(options: &BenchOptions, server: &Path, nodes: u32) -> anyhow::Result<bool> {
+    let size = options.size_of_nodes();
+    let mut bars = Vec::new();
+    for control_plane in std::iter::once(None).chain(options.control_plane().map(Some)) {
+        let figures = scale::measure(server, control_plane.as_ref(), usize::try_from(nodes)?, size)?;
+        println!("{}", scale::render(&figures));
+        if control_plane.is_none() {
+            bars = scale::bars(&figures);
+        }
+    }
+    Ok(print(&bars))
 }
 
 fn measure_relay(options: &BenchOptions) -> anyhow::Result<bool> {

@@ -8,9 +8,10 @@ use clap::Parser;
 
 use crate::relay::Role;
 use crate::run::Rounds;
+use crate::stage::ControlPlane;
 use crate::workload::Size;
 
-/// Measures the release builds of `portolan-proxy` and `portolan serve` and prints one table.
+/// Measures the shipped builds of `portolan-proxy` and `portolan serve` and prints one table.
 #[derive(Debug, Parser)]
 #[command(name = "portolan-bench", version)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a switch of the command line")]
@@ -42,7 +43,7 @@ pub(crate) struct BenchOptions {
     /// How long, in seconds, an iptables-restore of everything at once may take before it is ended.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) restore_limit: u64,
-    /// etcd, for the API server on it.
+    /// etcd, for an API server on it.
     #[arg(long, value_name = "FILE")]
     pub(crate) etcd: Option<PathBuf>,
     /// Only the relay of the userspace mode.
@@ -57,12 +58,23 @@ pub(crate) struct BenchOptions {
     /// Only the comparison with kube-proxy: the path of its binary.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["idle", "api", "iptables", "relay"])]
     pub(crate) peers: Option<PathBuf>,
+    /// Only what this number of nodes costs an API server, with the first of the sizes, by default 10000x10. Four
+    /// connections of each come from one address, so there is a limit.
+    #[arg(long, value_name = "COUNT", conflicts_with_all = ["idle", "api", "iptables", "relay", "peers"],
+        value_parser = clap::value_parser!(u32).range(1..=13_000))]
+    pub(crate) nodes: Option<u32>,
+    /// For `--peers` and `--nodes`: measure with this kube-apiserver, too. It runs on the etcd that `--etcd` names.
+    #[arg(long, value_name = "FILE", requires = "etcd")]
+    pub(crate) kube_apiserver: Option<PathBuf>,
     /// The plot that the comparison writes.
     #[arg(long, value_name = "FILE", default_value = "target/peers.svg")]
     pub(crate) plot: PathBuf,
     /// How long, in seconds, a first sync may take in the comparison.
     #[arg(long, value_name = "SECONDS", default_value_t = 600)]
     pub(crate) first_sync_limit: u64,
+    /// How often each agent is started at each size in the comparison.
+    #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) turns: u8,
     /// What this process does for another one of this program.
     #[arg(long, hide = true)]
     pub(crate) role: Option<Role>,
@@ -99,6 +111,12 @@ impl BenchOptions {
         }
     }
 
+    /// Returns the size to measure with many nodes.
+    pub(crate) fn size_of_nodes(&self) -> Size {
+        let usual = if self.quick { 100 } else { 10_000 };
+        self.sizes.first().copied().unwrap_or(Size::new(usual, 10))
+    }
+
     /// Returns the number of repetitions.
     pub(crate) fn rounds(&self) -> Rounds {
         if self.quick {
@@ -122,6 +140,12 @@ impl BenchOptions {
         }
     }
 
+    /// Returns the binaries of the kube-apiserver to compare on.
+    pub(crate) fn control_plane(&self) -> Option<ControlPlane> {
+        let (kube_apiserver, etcd) = (self.kube_apiserver.clone()?, self.etcd.clone()?);
+        Some(ControlPlane { kube_apiserver, etcd })
+    }
+
     /// Returns the node agent to measure.
     pub(crate) fn agent(&self) -> anyhow::Result<PathBuf> {
         binary(self.portolan_proxy.as_deref(), "portolan-proxy")
@@ -141,7 +165,7 @@ fn binary(given: Option<&Path>, package: &str) -> anyhow::Result<PathBuf> {
     };
     ensure!(
         binary.is_file(),
-        "{} is not there: build it with `cargo build --release -p {package}`, or name another with --{package}",
+        "{} is not there: build it with `cargo build --profile dist -p {package}`, or name another with --{package}",
         binary.display()
     );
     Ok(binary)

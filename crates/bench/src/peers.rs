@@ -21,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use portolan_testkit::KubeProxy;
 
-use crate::stage::Stage;
+use crate::stage::{ControlPlane, Stage};
 use crate::workload::Size;
 
 use self::turn::Turn;
@@ -95,9 +95,9 @@ pub(crate) struct Effort {
 
 impl Effort {
     /// Returns the effort of the table, or that of a quick check that everything works.
-    pub(crate) fn new(quick: bool, first_sync: Duration) -> Self {
+    pub(crate) fn new(quick: bool, turns: usize, first_sync: Duration) -> Self {
         let (sizes, turns, changes, connections) =
-            if quick { (&[0, 1_000][..], 1, 5, 500) } else { (&[0, 1_000, 10_000][..], 3, 20, 2_000) };
+            if quick { (&[0, 1_000][..], 1, 5, 500) } else { (&[0, 1_000, 10_000][..], turns, 20, 2_000) };
         let sizes = sizes.iter().map(|&services| Size::new(services, 10)).collect();
         Self { sizes, turns, changes, burst: 1_000, connections, first_sync }
     }
@@ -140,12 +140,18 @@ pub(crate) struct Figures {
     exceeded: Option<Duration>,
 }
 
-/// Measures everything. The agents take turns, so that other load of the machine affects both alike.
-pub(crate) fn measure(programs: &Programs, effort: &Effort) -> anyhow::Result<Vec<Figures>> {
+/// Measures everything, on a kube-apiserver if its binaries are given. The agents take turns, so that other load of the machine
+/// affects both alike.
+pub(crate) fn measure(
+    programs: &Programs,
+    effort: &Effort,
+    control_plane: Option<&ControlPlane>,
+) -> anyhow::Result<Vec<Figures>> {
     let mut all = Vec::new();
     for &size in &effort.sizes {
         eprintln!("building the stage of {size}");
-        let stage = Stage::build(size).context("build the namespaces and load the objects")?;
+        let stage =
+            Stage::build_on(control_plane, size).context("build the namespaces and load the objects")?;
         check_iptables(&stage)?;
         let mut burst_from = 0;
         for mode in programs.modes() {

@@ -1,19 +1,26 @@
 //! The stage of one size: a node with three pods and another node with one, each in a namespace of its own, an
 //! API server with the objects on the node's loopback, and Services that answer.
 
+mod kubernetes;
+mod server;
+mod writer;
+
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
-use portolan_serve::{Api, Config, ControllersConfig, Resource, RunningServer, Scope, Server};
+use anyhow::Context as _;
+use portolan_serve::{Resource, Scope};
 use portolan_testkit::{Family, Namespace, Pod, World};
 use rustix::net::sockopt::set_socket_linger;
 use serde_json::Value;
 
+use self::server::ApiServer;
 use crate::steady::{SERVICE_PORT, Steady};
 use crate::workload::{self, Size};
+
+pub(crate) use self::kubernetes::{ControlPlane, Kubernetes, PORT as KUBERNETES_PORT};
+pub(crate) use self::writer::Writer;
 
 /// Cluster IP of the Service whose only endpoint moves.
 const MOVING: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 1);
@@ -30,14 +37,11 @@ const LOCAL: Ipv4Addr = Ipv4Addr::new(10, 111, 0, 5);
 /// Node port of this Service.
 const NODE_PORT: u16 = 30_080;
 
-/// Bytes of former versions that the API server keeps: all of a run, so that no watch of a stopped proxy expires.
-const HISTORY: usize = 1 << 30;
-
 /// The namespaces, pods and objects of the measurements. All of it ends when dropped.
 #[derive(Debug)]
 pub(crate) struct Stage {
     world: World,
-    server: RunningServer,
+    server: ApiServer,
     /// A Service with its endpoints on another node, where most of a Service's endpoints are.
     pub(crate) far: Steady,
     /// A Service with its endpoints on the client's own node.
@@ -45,7 +49,7 @@ pub(crate) struct Stage {
 }
 
 /// Mean size of the stored objects, in bytes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Bodies {
     /// Mean size of a Service.
     pub(crate) service: usize,
@@ -54,27 +58,24 @@ pub(crate) struct Bodies {
 }
 
 impl Stage {
-    /// Builds the namespaces and loads the objects.
+    /// Builds the namespaces and loads the objects. The API server is that of `portolan serve`.
     pub(crate) fn build(size: Size) -> anyhow::Result<Self> {
+        Self::build_on(None, size)
+    }
+
+    /// Builds the namespaces and loads the objects into a kube-apiserver, if its binaries are given.
+    pub(crate) fn build_on(control_plane: Option<&ControlPlane>, size: Size) -> anyhow::Result<Self> {
         let world = World::builder().pods(3).remote_pods(1).build()?;
         forget_connections(&world)?;
-        let node = world.node().namespace();
-        let listener = node.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))??;
-        let mut config = Config {
-            controllers: ControllersConfig { housekeeping: false, ..ControllersConfig::default() },
-            ..Config::default()
-        };
-        config.api.history.max_superseded_bytes = HISTORY;
-        let api = Arc::new(Api::new(&config.api));
-        load(&api, size)?;
-        let server = Server::start_with(api, config, listener)?;
+        let (node, address) = (world.node().namespace(), world.node().address(Family::Ipv4));
+        let server = ApiServer::start(control_plane, node, address, size)?;
         let pod = |pods: &[Pod], index: usize| pods.get(index).cloned().context("a pod");
         let far = Steady::new("far", 2, &pod(world.remote_pods(), 0)?, size.endpoints)?;
         let near = Steady::new("near", 3, &pod(world.pods(), 2)?, size.endpoints)?;
         let stage = Self { world, server, far, near };
         let node = workload::node(stage.world.node().address(Family::Ipv4));
-        let moving = [workload::service("bench", "moving", MOVING), stage.moving(false)];
-        let empty = workload::service("bench", "empty", EMPTY);
+        let moving = [workload::service(workload::OWN, "moving", MOVING), stage.moving(false)];
+        let empty = workload::service(workload::OWN, "empty", EMPTY);
         let steady = stage.far.objects().into_iter().chain(stage.near.objects());
         let local = local(stage.near.endpoints());
         [node, empty]
@@ -111,21 +112,27 @@ impl Stage {
         self.server.url()
     }
 
+    /// Returns a kubeconfig for the API server.
+    pub(crate) fn kubeconfig(&self) -> String {
+        self.server.kubeconfig()
+    }
+
     /// Writes an object to the API server.
     pub(crate) fn apply(&self, object: Value) -> anyhow::Result<()> {
-        self.server.api().blocking().apply(object).map(drop).context("write an object")
+        self.server.apply(object)
     }
 
     /// Returns the EndpointSlice of the moving Service. Its endpoint is a pod that listens, or one that does not.
     pub(crate) fn moving(&self, listening: bool) -> Value {
         let pod = self.pod(if listening { 2 } else { 1 });
-        workload::slice("bench", "moving", 0, &[pod])
+        workload::slice(workload::OWN, "moving", 0, &[pod])
     }
 
-    /// Returns the mean sizes of the stored objects.
+    /// Returns the mean sizes of the objects that Portolan's API server has stored.
     pub(crate) fn bodies(&self) -> Bodies {
+        let ApiServer::Portolan(server) = &self.server else { return Bodies::default() };
         let mean = |resource| {
-            let snapshot = self.server.store().snapshot(resource, &Scope::default(), None);
+            let snapshot = server.store().snapshot(resource, &Scope::default(), None);
             let objects = snapshot.map(|snapshot| snapshot.objects).unwrap_or_default();
             objects
                 .iter()
@@ -145,11 +152,11 @@ impl Stage {
 /// Returns the Service with external traffic policy Local and its EndpointSlice. All endpoints are on the node.
 #[expect(clippy::indexing_slicing, reason = "these are objects, and an assignment adds what they lack")]
 fn local(endpoints: &[Ipv4Addr]) -> [Value; 2] {
-    let mut service = workload::service("bench", "local", LOCAL);
+    let mut service = workload::service(workload::OWN, "local", LOCAL);
     service["spec"]["type"] = "NodePort".into();
     service["spec"]["externalTrafficPolicy"] = "Local".into();
     service["spec"]["ports"][0]["nodePort"] = NODE_PORT.into();
-    let mut slice = workload::slice("bench", "local", 0, endpoints);
+    let mut slice = workload::slice(workload::OWN, "local", 0, endpoints);
     for endpoint in slice["endpoints"].as_array_mut().into_iter().flatten() {
         endpoint["nodeName"] = workload::NODE.into();
     }
@@ -169,12 +176,4 @@ fn forget_connections(world: &World) -> anyhow::Result<()> {
 /// Makes a connection end with a reset when it is dropped, so that the client's kernel keeps no state of it.
 pub(crate) fn close(stream: &TcpStream) -> std::io::Result<()> {
     Ok(set_socket_linger(stream, Some(Duration::ZERO))?)
-}
-
-fn load(api: &Api, size: Size) -> anyhow::Result<()> {
-    for object in size.services().chain(size.slices()) {
-        let outcome = api.blocking().apply(object).context("write an object")?;
-        ensure!(outcome.warnings.is_empty(), "the API server found fault: {:?}", outcome.warnings);
-    }
-    Ok(())
 }

@@ -50,8 +50,8 @@ impl Steady {
 
     /// Returns the Service and its EndpointSlice.
     pub(crate) fn objects(&self) -> [Value; 2] {
-        let service = workload::service("bench", self.name, self.vip);
-        [service, workload::slice("bench", self.name, 0, &self.endpoints)]
+        let service = workload::service(workload::OWN, self.name, self.vip);
+        [service, workload::slice(workload::OWN, self.name, 0, &self.endpoints)]
     }
 
     /// Returns the addresses of the endpoints.

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 /// Namespaces over which the Services are distributed.
 const NAMESPACES: [&str; 8] =
     ["team-a", "team-b", "payments", "storefront", "search", "logistics", "identity", "reporting"];
+/// Namespace of the Services that answer.
+pub(crate) const OWN: &str = "bench";
 /// Endpoints on each node: a common number of pods.
 const PODS_PER_NODE: usize = 110;
 /// Maximum endpoints of an EndpointSlice (the controller's default).
@@ -118,6 +120,11 @@ impl FromStr for Size {
             format!("{text:?} is no size: write Services x endpoints, such as 1000x10, at most 100000 Services and 1000000 endpoints")
         })
     }
+}
+
+/// Returns the namespaces of all objects that have one.
+pub(crate) fn namespaces() -> Vec<&'static str> {
+    NAMESPACES.into_iter().chain([OWN]).collect()
 }
 
 /// Returns a Service of about 2 kB, as an API server stores it after `kubectl apply`.

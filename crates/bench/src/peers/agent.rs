@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use portolan_testkit::{PortolanProcess, eventually, kubeconfig};
+use portolan_testkit::{PortolanProcess, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -33,7 +33,7 @@ impl Agent {
         let folder = TempDir::with_prefix("portolan-bench-")?;
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
         let (config, access) = (path("config.conf"), path("kubeconfig.conf"));
-        fs::write(&access, kubeconfig(&stage.url()))?;
+        fs::write(&access, stage.kubeconfig())?;
         fs::write(&config, configuration(programs, mode, &access)?)?;
         let (program, arguments) = match peer {
             Peer::KubeProxy => (programs.kube_proxy.path(), vec!["--config", &config]),
