@@ -5,6 +5,7 @@
 #   deploy/image/build.sh BINARY OUTPUT [NAME:TAG] [FOLDER] [PROGRAM]
 # The folder is that of deploy/image/iptables.sh. Without it, or with '', the image is for the modes that do not call iptables.
 # PROGRAM is the name of the binary in the image, and what a container starts: portolan-proxy if not given, or portolan.
+# ARCHITECTURE is that of the binary, if it is not this machine's: amd64 or arm64.
 set -eu
 
 binary=${1:?the static binary}
@@ -13,10 +14,10 @@ name=${3:-portolan:0.1.0}
 folder=${4:-}
 program=${5:-portolan-proxy}
 
-case $(uname -m) in
+architecture=${ARCHITECTURE:-$(uname -m)}
+case $architecture in
 x86_64) architecture=amd64 ;;
 aarch64) architecture=arm64 ;;
-*) architecture=$(uname -m) ;;
 esac
 
 work=$(mktemp -d)

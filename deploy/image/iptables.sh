@@ -2,6 +2,7 @@
 # Unpacks the iptables programs from Debian's packages into a folder, with only the files that they need to run. The image
 # contains this folder and the static portolan-proxy. Nothing is installed on this machine.
 #   deploy/image/iptables.sh FOLDER
+# ARCHITECTURE is that of the programs, if it is not this machine's: amd64 or arm64.
 set -eu
 umask 022
 
@@ -15,8 +16,17 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/packages" "$work/root"
 
-download() { (cd "$work/packages" && apt-get -qq -o APT::Sandbox::User=root download $packages $licences); }
-download || { apt-get -qq update && download; }
+apt() { apt-get -qq -o APT::Sandbox::User=root $options "$@"; }
+download() { (cd "$work/packages" && apt download $packages $licences); }
+options=
+if [ "${ARCHITECTURE:-$(dpkg --print-architecture)}" != "$(dpkg --print-architecture)" ]; then
+	# The lists of another architecture are kept apart from this machine's own.
+	mkdir -p "$work/lists/partial"
+	options="-o APT::Architecture=$ARCHITECTURE -o APT::Architectures=$ARCHITECTURE -o Dir::State::Lists=$work/lists"
+	options="$options -o Dir::State::status=/dev/null -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache="
+	apt update
+fi
+download || { apt update && download; }
 
 # Debian's merged layout, which both kinds of packages need: before Debian 13, some install files in /lib.
 for name in lib lib64 sbin; do

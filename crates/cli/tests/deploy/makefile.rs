@@ -45,11 +45,14 @@ fn every_target_installs_what_it_needs() {
         ("bench", &["nftables", "musl-tools"]),
         ("bench-host", &["iproute2", "nftables"]),
         ("bench-peers", &["conntrack", "iproute2", "iptables", "nftables"]),
+        ("bench-scale", &["conntrack", "iproute2", "nftables"]),
         ("takeover-test", &["conntrack", "iproute2", "iptables", "nftables"]),
         ("static", &["musl-tools"]),
         ("image", &["musl-tools", "libcap2-bin"]),
         ("image-small", &["musl-tools", "libcap2-bin"]),
         ("image-up", &["musl-tools", "libcap2-bin"]),
+        ("release", &["musl-tools", "libcap2-bin", "gcc-aarch64-linux-gnu"]),
+        ("aarch64-test", &["gcc-aarch64-linux-gnu", "qemu-user-static"]),
     ];
     for (target, packages) in needs {
         let plan = plan(target);
