@@ -2,8 +2,8 @@
 # Builds the files of a release: static binaries, images, licences, lists of components and checksums.
 #   deploy/release/build.sh FOLDER ARCHITECTURE...
 # An architecture is x86_64 or aarch64. Paths and times are left out of the files, so that the same sources, Rust and packages of
-# Debian give the same bytes. Needs an x86_64 machine, because another compiler of C would give other bytes, and root, because only root may set the
-# capability of a file in an image. The folder is replaced.
+# Debian give the same bytes. Needs an x86_64 machine, because another compiler of C would give other bytes, and root, because only
+# root may set the capability of a file in an image. The folder is replaced.
 set -euo pipefail
 
 output=$(realpath -m "${1:?the folder for the files}")

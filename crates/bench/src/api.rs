@@ -21,7 +21,7 @@ mod watchers;
 use std::path::Path;
 
 use crate::bars::Bar;
-use crate::statistics::Sample;
+use crate::statistics::{Sample, mebibytes, millis};
 
 use self::creates::Creates;
 use self::state::State;
@@ -133,13 +133,4 @@ pub(crate) fn bars(figures: &Figures) -> Vec<Bar> {
             Some(mebibytes(state.high_water)),
         ),
     ]
-}
-
-fn millis(duration: std::time::Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
-}
-
-fn mebibytes(bytes: u64) -> f64 {
-    // Memory and response sizes are far below 2^52 bytes.
-    u32::try_from(bytes >> 10).map_or(f64::MAX, f64::from) / 1024.0
 }

@@ -11,6 +11,7 @@
 //! - [`changes`], [`connect`], [`round_trips`], [`kernel`], [`idle`]: the measurements
 //! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
+//! - [`etcd`]: etcd as a process
 //! - [`peers`]: kube-proxy and Portolan in turns
 //! - [`scale`]: what thousands of nodes cost an API server
 //! - [`relay`]: the relay of the userspace mode compared with `HAProxy`
@@ -20,6 +21,7 @@ mod api;
 mod bars;
 mod changes;
 mod connect;
+mod etcd;
 mod idle;
 mod iptables;
 mod kernel;

@@ -12,7 +12,6 @@ mod fleet;
 mod marker;
 mod server;
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,7 +23,8 @@ use self::fleet::{Fleet, KINDS};
 use self::server::Server;
 use crate::bars::Bar;
 use crate::stage::ControlPlane;
-use crate::statistics::Sample;
+use crate::statistics::{Sample, mebibytes, millis};
+use crate::table::render_rows;
 use crate::workload::{self, Size};
 
 /// Single changes.
@@ -246,13 +246,9 @@ pub(crate) fn render(figures: &Figures) -> String {
         rows.push(("- attempts to connect without an answer".to_owned(), outage.unanswered.to_string()));
         rows.push(("- lists".to_owned(), outage.lists.to_string()));
     }
-    let head = format!("{server}, {nodes} nodes, {size}");
-    let mut text = format!("| {head:<86} | {:>20} |\n|{}|{}:|\n", "", "-".repeat(88), "-".repeat(21));
-    for (name, value) in rows {
-        // Writing to a string does not fail.
-        let _ = writeln!(text, "| {name:<86} | {value:>20} |");
-    }
-    text
+    let head = [format!("{server}, {nodes} nodes, {size}"), String::new()].to_vec();
+    let rows = rows.into_iter().map(|(name, value)| vec![name, value]);
+    render_rows(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
 }
 
 /// Returns the bars and whether the figures meet them.
@@ -266,15 +262,6 @@ pub(crate) fn bars(figures: &Figures) -> Vec<Bar> {
 
 fn seconds(duration: Duration) -> String {
     format!("{:.1}", duration.as_secs_f64())
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
-}
-
-fn mebibytes(bytes: u64) -> f64 {
-    // Far below 2^52 bytes.
-    u32::try_from(bytes >> 10).map_or(f64::MAX, f64::from) / 1024.0
 }
 
 fn count(number: usize) -> f64 {

@@ -42,6 +42,17 @@ pub(crate) fn ratio(value: Duration, base: Duration) -> f64 {
     value.as_secs_f64() / base.as_secs_f64()
 }
 
+/// Returns a duration in milliseconds.
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+/// Returns a number of bytes in MiB.
+pub(crate) fn mebibytes(bytes: u64) -> f64 {
+    // Memory and response sizes are far below 2^52 bytes.
+    u32::try_from(bytes >> 10).map_or(f64::MAX, f64::from) / 1024.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

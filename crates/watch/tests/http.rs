@@ -382,5 +382,6 @@ async fn the_pages_of_a_list_take_one_token() {
         ended = time::timeout(Duration::from_secs(60), ends.recv()) => ended.expect("the last page").unwrap(),
     }
     let throttled = throttled.lock().unwrap();
-    assert_eq!((throttled.len() >= 5, throttled.iter().max()), (true, Some(&Duration::ZERO)));
+    assert!(throttled.len() > 4, "a request of each collection, and the pages: {throttled:?}");
+    assert_eq!(throttled.iter().max(), Some(&Duration::ZERO), "no request waited for a token");
 }

@@ -8,6 +8,8 @@ use anyhow::{Context as _, ensure};
 use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
 use tempfile::TempDir;
 
+use crate::etcd;
+
 /// Maximum time to wait for any response.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
@@ -33,21 +35,9 @@ impl Host {
     /// Starts a server with its objects in etcd.
     pub(super) fn on_etcd(binary: &Path, etcd: &Path) -> anyhow::Result<Self> {
         let (namespace, folder) = (namespace()?, TempDir::new()?);
-        let data = folder.path().join("etcd").to_string_lossy().into_owned();
-        let url = format!("http://{ETCD}");
-        let arguments = [
-            "--data-dir",
-            &data,
-            "--listen-client-urls",
-            &url,
-            "--advertise-client-urls",
-            &url,
-            "--log-level",
-            "error",
-        ];
-        let etcd = PortolanProcess::start(&namespace, etcd, &arguments)?;
+        let etcd = etcd::start(&namespace, etcd, &folder.path().join("etcd"))?;
         wait_for(&namespace, ETCD, "/health", "etcd")?;
-        Self::start(binary, namespace, Some(etcd), folder, &["--etcd-servers", &url])
+        Self::start(binary, namespace, Some(etcd), folder, &["--etcd-servers", etcd::URL])
     }
 
     fn start(

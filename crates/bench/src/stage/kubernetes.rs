@@ -17,6 +17,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::writer::Writer;
+use crate::etcd;
 
 /// Maximum time until the server is ready.
 const READY_WITHIN: Duration = Duration::from_secs(180);
@@ -67,16 +68,7 @@ impl Kubernetes {
     pub(crate) fn start(binaries: &ControlPlane, node: &Namespace, address: IpAddr) -> anyhow::Result<Self> {
         let folder = TempDir::with_prefix("portolan-bench-")?;
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-        let etcd_url = "http://127.0.0.1:2379".to_owned();
-        let peer_url = "http://127.0.0.1:2380".to_owned();
-        let data = path("etcd");
-        #[rustfmt::skip]
-        let etcd = PortolanProcess::start(node, &binaries.etcd, &[
-            "--data-dir", &data, "--log-level", "error",
-            "--listen-client-urls", &etcd_url, "--advertise-client-urls", &etcd_url,
-            "--listen-peer-urls", &peer_url, "--initial-advertise-peer-urls", &peer_url,
-            "--initial-cluster", &format!("default={peer_url}"),
-        ]).context("start etcd")?;
+        let etcd = etcd::start(node, &binaries.etcd, &folder.path().join("etcd"))?;
         let key = rcgen::KeyPair::generate().context("make the key of service accounts")?;
         fs::write(path("key.pem"), key.serialize_pem())?;
         fs::write(path("public.pem"), key.public_key_pem())?;
@@ -84,7 +76,7 @@ impl Kubernetes {
         let tokens = tokens.map(|(token, user, group)| format!("{token},{user},{user},{group}\n"));
         fs::write(path("tokens.csv"), tokens.concat())?;
         let flags = [
-            format!("--etcd-servers={etcd_url}"),
+            format!("--etcd-servers={}", etcd::URL),
             format!("--secure-port={PORT}"),
             "--bind-address=127.0.0.1".to_owned(),
             format!("--advertise-address={address}"),
