@@ -68,6 +68,10 @@ impl Nftables {
     /// Checks that this kernel supports everything needed, with a transaction that creates all objects and deletes
     /// them again before it takes effect. Does nothing if our table exists.
     pub fn probe(&mut self) -> Result<(), Error> {
+        readback::undisturbed(self.mode(), || self.try_objects())
+    }
+
+    fn try_objects(&mut self) -> Result<(), Error> {
         let place = self.planner.layout().place();
         if readback::table(&mut self.socket, place)?.is_some() {
             return Ok(());

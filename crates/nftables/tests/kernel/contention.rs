@@ -5,6 +5,7 @@ use std::thread;
 
 use portolan_engine::Error;
 use portolan_model::Family;
+use portolan_nftables::Nftables;
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{
     Chain, ElementRef, ElementsOperation, Family as WireFamily, IfExists, NftTable as WireTable, Rule,
@@ -40,7 +41,7 @@ fn disturb(stop: &AtomicBool) -> usize {
         })
         .unwrap();
         for operation in [ElementsOperation::Add, ElementsOperation::Delete] {
-            // The data plane may have deleted it already.
+            // The data plane may have deleted it already, and there may be no table.
             let _ = commit(&|transaction| {
                 let mut writer = transaction.elements(operation, WireFamily::IPV4, "portolan", "cluster-ips");
                 writer.push(&ElementRef::key(&STRAY));
@@ -89,5 +90,25 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
         });
         nftables.resync().unwrap();
         assert_eq!(Table::read(Family::Ipv4), table);
+    });
+}
+
+/// An agent checks whether the kernel can run this mode while another mode, still its own, commits.
+#[test]
+fn a_probe_among_foreign_commits_succeeds_or_gives_up() {
+    in_namespace(|| {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| disturb(&stop));
+            let stop_at_end = Stop(&stop);
+            for _ in 0..500 {
+                match Nftables::open(settings(Family::Ipv4)).unwrap().probe() {
+                    Ok(()) | Err(Error::Contended { .. }) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            drop(stop_at_end);
+            assert!(other.join().unwrap() > 30);
+        });
     });
 }
