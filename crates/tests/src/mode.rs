@@ -27,6 +27,9 @@ const LOCK: &str = "/proc/thread-self/ns/net";
 /// The iptables that the IPVS mode uses.
 const IPVS_VARIANT: Variant = Variant::Nft;
 
+/// Time for which the relay waits for an endpoint, longer than a busy machine needs.
+const CONNECT_LIMIT: Duration = Duration::from_secs(20);
+
 /// A mode, with the kernel interface that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -149,8 +152,7 @@ impl Mode {
         }
         let Some(variant) = self.variant() else {
             if self == Self::Userspace {
-                let options = portolan_relay::RelayOptions::default();
-                let relay = portolan_relay::spawn(&[settings.family], options).unwrap();
+                let relay = portolan_relay::spawn(&[settings.family], relay_options()).unwrap();
                 let dataplane = Userspace::open(settings.clone(), relay.clone()).unwrap();
                 return Plane::with_relay(settings, Box::new(dataplane), relay);
             }
@@ -240,12 +242,17 @@ impl Mode {
     }
 }
 
+/// Returns options with which no endpoint is set aside because a busy machine answers late.
+fn relay_options() -> portolan_relay::RelayOptions {
+    portolan_relay::RelayOptions {
+        connect_limits: vec![CONNECT_LIMIT; 4],
+        ..portolan_relay::RelayOptions::default()
+    }
+}
+
 fn open_redirect(variant: Variant, settings: Settings) -> Plane {
     let programs = Programs::of(settings.family, variant).unwrap().with_lock(LOCK);
-    let options = portolan_relay::RelayOptions {
-        capture: Capture::Redirect,
-        ..portolan_relay::RelayOptions::default()
-    };
+    let options = portolan_relay::RelayOptions { capture: Capture::Redirect, ..relay_options() };
     let relay = spawn_translated(&[settings.family], options).unwrap();
     let dataplane =
         Userspace::open_redirect(programs, settings.clone(), IptablesOptions::default(), relay.clone());
