@@ -1,5 +1,6 @@
-//! Faults at random, while Services change and carry traffic: the agent is killed, paused, starved of file descriptors,
-//! restarted in another mode or given another configuration, its API server goes away, and other programs remove its rules.
+//! Faults at random, while Services change and carry traffic: the agent is killed, paused, starved of file descriptors or
+//! memory, restarted in another mode or given another configuration; its API server goes away, hangs or answers slowly, its
+//! connections are reset; other programs remove its rules, or change more rules than the agent can follow.
 //! After each fault the kernel has what the objects ask for (`portolan plan` finds nothing to change), every Service reaches
 //! exactly its endpoints, and no packet was lost but for those that met removed rules.
 //!
@@ -12,91 +13,36 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "chaos/fault.rs"]
+mod fault;
+#[path = "chaos/foreign.rs"]
+mod foreign;
+
 mod common;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
 use portolan_serve::Resource;
-use portolan_testkit::{Pod, PortolanProcess, ProbeResult, Protocol, Traffic, TrafficReport, eventually};
+use portolan_testkit::{
+    Namespace, Pod, PortolanProcess, ProbeResult, Protocol, Traffic, TrafficReport, eventually,
+};
 use rustix::process::Signal;
 
 use common::load::{self, busy_services};
 use common::{BINARY, Cluster, PATIENCE, at, ends_as, objects, reaches};
+use fault::{Fault, MODES};
 
-/// The modes that keep open connections when their agent ends. Connections of the userspace mode end with it.
-const MODES: [&str; 2] = ["nftables", "iptables"];
 /// Services that come and go, besides those that carry the load.
 const SERVICES: u8 = 6;
 /// Time for which faults go on in `make test`.
 const USUAL: Duration = Duration::from_secs(40);
+/// Time for which an API server hangs.
+const HANG: Duration = Duration::from_secs(2);
 /// Growth of the agent's memory that no fault may cause.
 const GROWTH: u64 = 16 << 20;
-
-/// What is done to the agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    /// Nothing but edits.
-    None,
-    /// `kill -9`, edits, and a start in a mode.
-    Kill(&'static str),
-    /// SIGTERM, edits, and a start in a mode.
-    Restart(&'static str),
-    /// The configuration names another mode.
-    Switch(&'static str),
-    /// SIGSTOP, edits, SIGCONT.
-    Pause,
-    /// The API server ends, objects change, and it starts again.
-    ServerAway,
-    /// The agent can open no file and no socket, while the API server ends and starts again.
-    NoDescriptors,
-    /// Another program removes all rules of Services in a family.
-    Flush,
-    /// Another program removes some of the rules.
-    Damage,
-}
-
-impl Fault {
-    fn draw(rng: &mut Rng) -> Self {
-        let mode = MODES[rng.usize(..MODES.len())];
-        let all = [
-            Self::None,
-            Self::Kill(mode),
-            Self::Restart(mode),
-            Self::Switch(mode),
-            Self::Pause,
-            Self::ServerAway,
-            Self::NoDescriptors,
-            Self::Flush,
-            Self::Damage,
-        ];
-        all[rng.usize(..all.len())]
-    }
-
-    /// Returns true if packets meet removed rules until the agent has written them again.
-    const fn removes_rules(self) -> bool {
-        matches!(self, Self::Flush | Self::Damage)
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str("edits only"),
-            Self::Kill(mode) => write!(f, "kill -9 and start in mode {mode}"),
-            Self::Restart(mode) => write!(f, "restart in mode {mode}"),
-            Self::Switch(mode) => write!(f, "switch to mode {mode}"),
-            Self::Pause => f.write_str("stop and continue"),
-            Self::ServerAway => f.write_str("API server away"),
-            Self::NoDescriptors => f.write_str("no file descriptors"),
-            Self::Flush => f.write_str("all rules removed"),
-            Self::Damage => f.write_str("some rules removed"),
-        }
-    }
-}
 
 #[test]
 fn no_fault_loses_what_it_need_not() {
@@ -157,7 +103,7 @@ impl Chaos {
         if fault.removes_rules() {
             // A SYN that met no rule has an entry without translation. A connection from the same port within two
             // minutes continues it.
-            self.on_node("conntrack", &["-F"]);
+            self.node().output("conntrack", &["-F"]).unwrap();
         }
         self.services_are_right();
         self.memory_is_flat(fault);
@@ -204,15 +150,34 @@ impl Chaos {
                 self.cluster.restart_server();
                 limit("1024:");
             }
-            Fault::Flush => {
+            Fault::NoMemory => self.starve(edits),
+            Fault::ServerHangs | Fault::ServerSlow => {
+                let which = if fault == Fault::ServerHangs { "" } else { "numgen random mod 3 0" };
+                foreign::lose(self.node(), self.cluster.address.port(), which);
                 self.edit(edits);
-                let family = ["ip", "ip6"][self.rng.usize(..2)];
-                self.remove_rules(family);
+                // The fault takes this long. Nothing is waited for.
+                std::thread::sleep(HANG);
+                foreign::lose_no_more(self.node());
             }
-            Fault::Damage => {
+            Fault::Reset => {
+                self.edit(edits / 2);
+                foreign::reset(self.node(), self.cluster.address.port());
+                self.edit(edits.div_ceil(2));
+            }
+            Fault::Overrun => {
+                self.edit(edits / 2);
+                foreign::overrun(self.node());
+                self.edit(edits.div_ceil(2));
+            }
+            Fault::Flush | Fault::Damage | Fault::OneRule => {
                 self.edit(edits);
                 let family = ["ip", "ip6"][self.rng.usize(..2)];
-                self.damage(family);
+                let node = self.cluster.world.node().namespace();
+                match fault {
+                    Fault::Flush => foreign::remove_rules(node, self.mode, family),
+                    Fault::Damage => foreign::damage(node, self.mode, family),
+                    _ => foreign::remove_one(node, self.mode, family, &mut self.rng),
+                }
             }
         }
     }
@@ -241,35 +206,39 @@ impl Chaos {
         }
     }
 
-    /// Removes all rules that lead packets of a family to Services.
-    fn remove_rules(&self, family: &str) {
-        match self.mode {
-            "nftables" => self.on_node("nft", &["delete", "table", family, "portolan"]),
-            _ => self.on_node(iptables(family), &["-t", "nat", "-F"]),
-        };
+    /// Lets the agent have no more memory than it has. An agent that ends by that is started again.
+    fn starve(&mut self, edits: u8) {
+        let process = self.proxy.id().to_string();
+        let limit = |value: &str| Command::new("prlimit").args(["--pid", &process, value]).output().unwrap();
+        assert!(limit("--as=1:").status.success());
+        self.edit(edits);
+        let has_ended = eventually(HANG, "the end of the agent", || self.proxy.ended().is_some()).is_ok();
+        if has_ended {
+            self.start_in(self.mode);
+        } else {
+            assert!(limit("--as=unlimited:").status.success());
+        }
     }
 
-    fn damage(&self, family: &str) {
-        match self.mode {
-            "nftables" => self.on_node("nft", &["flush", "map", family, "portolan", "endpoints"]),
-            _ => self.on_node(iptables(family), &["-t", "nat", "-F", "KUBE-SERVICES"]),
-        };
-    }
-
-    fn on_node(&self, program: &str, arguments: &[&str]) -> String {
-        self.cluster.world.node().namespace().output(program, arguments).unwrap()
+    const fn node(&self) -> &Namespace {
+        self.cluster.world.node().namespace()
     }
 
     /// Waits until the kernel has what the objects ask for.
     fn settle(&mut self, fault: Fault) {
         let (file, master) = (self.cluster.configuration_file(), self.cluster.master());
         let arguments = ["plan", "--config", file.to_str().unwrap(), "--master", &master];
-        let node = self.cluster.world.node().namespace();
         let mut last = None;
         let settled = eventually(PATIENCE, "nothing to change", || {
             let ended = self.proxy.ended();
             assert!(ended.is_none(), "{fault}: the agent ended: {}", self.proxy.output());
-            let plan = node.run(|| Command::new(BINARY).args(arguments).output().unwrap()).unwrap();
+            let plan = self
+                .cluster
+                .world
+                .node()
+                .namespace()
+                .run(|| Command::new(BINARY).args(arguments).output().unwrap())
+                .unwrap();
             let done = plan.status.code() == Some(0);
             last = Some(plan);
             done
@@ -307,10 +276,6 @@ fn configuration(mode: &str) -> String {
 
 fn address(number: u8) -> String {
     format!("10.96.0.{}", 100 + number)
-}
-
-fn iptables(family: &str) -> &'static str {
-    if family == "ip" { "iptables-nft" } else { "ip6tables-nft" }
 }
 
 /// Stops the load.

@@ -1,0 +1,95 @@
+//! What is done to the agent.
+
+use std::fmt;
+
+use fastrand::Rng;
+
+/// The modes that keep open connections when their agent ends. Connections of the userspace mode end with it.
+pub(crate) const MODES: [&str; 2] = ["nftables", "iptables"];
+
+/// A fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing but edits.
+    None,
+    /// `kill -9`, edits, and a start in a mode.
+    Kill(&'static str),
+    /// SIGTERM, edits, and a start in a mode.
+    Restart(&'static str),
+    /// The configuration names another mode.
+    Switch(&'static str),
+    /// SIGSTOP, edits, SIGCONT.
+    Pause,
+    /// The API server ends, objects change, and it starts again.
+    ServerAway,
+    /// No packet between the agent and the API server arrives for a while.
+    ServerHangs,
+    /// One packet in three between the agent and the API server is lost for a while.
+    ServerSlow,
+    /// All connections to the API server are reset.
+    Reset,
+    /// The agent can open no file and no socket, while the API server ends and starts again.
+    NoDescriptors,
+    /// The agent gets no more memory.
+    NoMemory,
+    /// Another program removes all rules of Services in a family.
+    Flush,
+    /// Another program removes some of the rules.
+    Damage,
+    /// Another program removes one element, or one rule.
+    OneRule,
+    /// Another program changes more rules of its own than the kernel's notifications to the agent can hold.
+    Overrun,
+}
+
+impl Fault {
+    /// Returns any fault.
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        let mode = MODES[rng.usize(..MODES.len())];
+        let all = [
+            Self::None,
+            Self::Kill(mode),
+            Self::Restart(mode),
+            Self::Switch(mode),
+            Self::Pause,
+            Self::ServerAway,
+            Self::ServerHangs,
+            Self::ServerSlow,
+            Self::Reset,
+            Self::NoDescriptors,
+            Self::NoMemory,
+            Self::Flush,
+            Self::Damage,
+            Self::OneRule,
+            Self::Overrun,
+        ];
+        all[rng.usize(..all.len())]
+    }
+
+    /// Returns true if packets meet removed rules until the agent has written them again.
+    pub(crate) const fn removes_rules(self) -> bool {
+        matches!(self, Self::Flush | Self::Damage | Self::OneRule)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "edits only",
+            Self::Kill(mode) => return write!(f, "kill -9 and start in mode {mode}"),
+            Self::Restart(mode) => return write!(f, "restart in mode {mode}"),
+            Self::Switch(mode) => return write!(f, "switch to mode {mode}"),
+            Self::Pause => "stop and continue",
+            Self::ServerAway => "API server away",
+            Self::ServerHangs => "API server hangs",
+            Self::ServerSlow => "API server behind a lossy network",
+            Self::Reset => "connections to the API server reset",
+            Self::NoDescriptors => "no file descriptors",
+            Self::NoMemory => "no memory",
+            Self::Flush => "all rules removed",
+            Self::Damage => "some rules removed",
+            Self::OneRule => "one rule removed",
+            Self::Overrun => "notifications of others overrun",
+        })
+    }
+}
