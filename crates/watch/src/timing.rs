@@ -31,7 +31,7 @@ pub struct Timing {
     /// every 1 to 1.25 s which are due (`storage/cacher`, `defaultBookmarkFrequency`), so about half a minute is
     /// left for the network. The time runs while a watch is open and is summed over all its answers. Each list that
     /// shows that nothing was lost doubles it, up to eight times the value, so that a server that sends no
-    /// bookmarks is seldom listed.
+    /// bookmarks is seldom listed. A [`Watcher`](crate::Watcher) adds up to a sixth to it, at random.
     pub bookmark_silence: Duration,
     /// Time for which an empty list of Services or EndpointSlices is held if more than one object was known. An
     /// empty list that begins after this time is accepted. Until then a list is requested every few seconds. Zero
@@ -39,6 +39,14 @@ pub struct Timing {
     pub empty_list_hold: Duration,
     /// A collection that the server does not have is requested again after this time, times 1 to 2.
     pub unavailable_retry: Duration,
+}
+
+impl Timing {
+    /// Returns the times of one node of many: otherwise all nodes that a server sends no bookmark would list at the same
+    /// moment. `random` is in `0.0..1.0`. The silence becomes up to a sixth longer.
+    pub(crate) fn of_one_node(self, random: f64) -> Self {
+        Self { bookmark_silence: self.bookmark_silence.mul_f64(1.0 + random / 6.0), ..self }
+    }
 }
 
 impl Default for Timing {
@@ -54,5 +62,19 @@ impl Default for Timing {
             empty_list_hold: Duration::from_secs(30),
             unavailable_retry: Duration::from_secs(60),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_do_not_list_at_the_same_moment() {
+        let silence = |random| Timing::default().of_one_node(random).bookmark_silence;
+        assert_eq!(silence(0.0), Duration::from_secs(90));
+        assert_eq!(silence(0.5), Duration::from_millis(97_500));
+        // Eight times the longest is less than the 15 minutes after which an alert reports a stale watch.
+        assert_eq!(silence(1.0), Duration::from_secs(105));
     }
 }

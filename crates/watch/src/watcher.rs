@@ -68,9 +68,10 @@ impl Watcher {
     /// of bodies, which is the back-pressure. The future is not `Send`; run it on a `current_thread` runtime.
     pub async fn run(self, sink: impl FnMut(WatchEvent)) -> Infallible {
         let sink = RefCell::new(sink);
+        let timing = self.timing.of_one_node(fastrand::f64());
         let drive = |kind| {
             let collection = Collection::new(kind, &self.node_name);
-            let driver = Driver::new(&self.client, collection, self.timing, &sink, self.counts.of(kind));
+            let driver = Driver::new(&self.client, collection, timing, &sink, self.counts.of(kind));
             let version = self.versions.iter().find(|(of, _)| *of == kind);
             driver.resuming(version.map(|(_, version)| &**version)).run()
         };
