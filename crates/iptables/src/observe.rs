@@ -85,6 +85,14 @@ impl Reading {
         Ok(reading)
     }
 
+    /// Reads the output of `iptables-save -c`.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn of_save(family: Family, save: &str) -> Option<Self> {
+        let mut chains = Chains::new(family);
+        save.lines().for_each(|line| chains.line(line));
+        Self::of(&chains)
+    }
+
     fn of(chains: &Chains) -> Option<Self> {
         chains.are_there.then(|| Self {
             observed: assemble::observed(chains),

@@ -82,6 +82,8 @@ mod drift;
 mod element;
 mod encode;
 mod expression;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod layout;
 mod load;
 mod observe;

@@ -44,6 +44,8 @@ use super::readback::{self, View, choice_key, read_socket};
 use super::value::{LOCAL_OFFSET, Value};
 use decode::At;
 use reach::{Lists, Reach};
+#[cfg(feature = "fuzzing")]
+pub(super) use upstream::observed_kube_proxy;
 pub use upstream::read_kube_proxy;
 
 /// Returns what the kernel has of the nftables mode in the network namespace of this thread. `None` if the table does not
@@ -72,7 +74,7 @@ const fn nothing(family: Family) -> Observed {
 }
 
 /// Returns what a table means. The view must have the comments of elements.
-fn observed(view: View, kind: &Kind, place: FamilyTable) -> Observed {
+pub(super) fn observed(view: View, kind: &Kind, place: FamilyTable) -> Observed {
     if !reach::is_in_effect(&view, kind) {
         return nothing(place.family);
     }

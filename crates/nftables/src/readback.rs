@@ -61,36 +61,36 @@ pub(super) struct Outline {
     pub(super) sets: HashMap<String, wire::Set>,
 }
 
+impl Outline {
+    /// Adds what a message lists, if it belongs to the table.
+    pub(super) fn take(&mut self, event: NftablesEvent<'_>, table: &str) {
+        match event {
+            NftablesEvent::NewChain(chain) if chain.table == table => {
+                self.chains.insert(chain.name.clone(), chain);
+            }
+            NftablesEvent::NewRule(rule) if rule.table == table => {
+                self.rules.entry(rule.chain.clone()).or_default().push(rule);
+            }
+            NftablesEvent::NewSet(set) if set.table == table => {
+                self.sets.insert(set.name.clone(), set);
+            }
+            _ => {}
+        }
+    }
+}
+
 /// Reads the outline of a table.
 pub(super) fn outline(socket: &mut Socket, place: FamilyTable) -> Result<Outline, SocketError> {
     let mut outline = Outline::default();
-    socket.dump(&mut request::chains(place.wire()), |frame| {
-        match NftablesEvent::decode(frame)? {
-            NftablesEvent::NewChain(chain) if chain.table == place.table => {
-                outline.chains.insert(chain.name.clone(), chain);
-            }
-            _ => {}
-        }
-        Ok(())
-    })?;
-    socket.dump(&mut request::rules(place.wire(), place.table, None), |frame| {
-        match NftablesEvent::decode(frame)? {
-            NftablesEvent::NewRule(rule) if rule.table == place.table => {
-                outline.rules.entry(rule.chain.clone()).or_default().push(rule);
-            }
-            _ => {}
-        }
-        Ok(())
-    })?;
-    socket.dump(&mut request::sets(place.wire(), place.table), |frame| {
-        match NftablesEvent::decode(frame)? {
-            NftablesEvent::NewSet(set) if set.table == place.table => {
-                outline.sets.insert(set.name.clone(), set);
-            }
-            _ => {}
-        }
-        Ok(())
-    })?;
+    let FamilyTable { table, .. } = place;
+    let chains = request::chains(place.wire());
+    for mut listing in [chains, request::rules(place.wire(), table, None), request::sets(place.wire(), table)]
+    {
+        socket.dump(&mut listing, |frame| {
+            outline.take(NftablesEvent::decode(frame)?, table);
+            Ok(())
+        })?;
+    }
     Ok(outline)
 }
 
@@ -258,7 +258,7 @@ impl View {
     }
 
     /// Adds the elements of a set as if they had been read.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn add_elements(&mut self, place: FamilyTable, set: Set, elements: &[ElementRef<'_>]) {
         let mut rows = rows_of(place, set);
         for element in elements {

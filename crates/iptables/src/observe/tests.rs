@@ -14,9 +14,7 @@ mod upstream;
 pub(super) const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 
 pub(super) fn reading(family: Family, save: &str) -> Option<Reading> {
-    let mut chains = Chains::new(family);
-    save.lines().for_each(|line| chains.line(line));
-    Reading::of(&chains)
+    Reading::of_save(family, save)
 }
 
 fn read(family: Family, save: &str) -> Observed {

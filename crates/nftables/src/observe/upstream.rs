@@ -20,6 +20,8 @@
 mod chains;
 mod raw;
 
+#[cfg(feature = "fuzzing")]
+use std::collections::HashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -35,6 +37,8 @@ use portolan_wire::nftables::{Data, Element, UserData};
 use super::super::chain::FamilyTable;
 use super::super::element::{Set, read_address};
 use super::super::readback;
+#[cfg(feature = "fuzzing")]
+use super::super::readback::Outline;
 use super::decode::{self, At};
 use super::nothing;
 use chains::{Chains, target_of};
@@ -52,6 +56,16 @@ pub fn read_kube_proxy(family: Family) -> Result<Option<Observed>, Error> {
     let place = FamilyTable { family, table: TABLE };
     let raw = readback::undisturbed(MODE, || Ok(Raw::read(&mut socket, place)?))?;
     Ok(raw.map(|raw| observed(family, &raw)))
+}
+
+/// Returns what a table with these chains, rules, sets and elements means.
+#[cfg(feature = "fuzzing")]
+pub(in super::super) fn observed_kube_proxy(
+    family: Family,
+    outline: Outline,
+    elements: HashMap<String, Vec<Element>>,
+) -> Observed {
+    observed(family, &Raw::of(outline, elements))
 }
 
 /// Returns what a table means.

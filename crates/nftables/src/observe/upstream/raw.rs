@@ -24,8 +24,7 @@ impl Raw {
         if readback::table(socket, place)?.is_none() {
             return Ok(None);
         }
-        let Outline { chains, rules, sets } = readback::outline(socket, place)?;
-        let mut raw = Self { chains, rules, sets, elements: HashMap::new() };
+        let mut raw = Self::of(readback::outline(socket, place)?, HashMap::new());
         // Clients are in the sets of session affinity. Only their timeouts are of use.
         let names = raw.sets.keys().filter(|name| !name.starts_with(super::chains::AFFINITY));
         let names: Vec<String> = names.cloned().collect();
@@ -41,6 +40,12 @@ impl Raw {
             })?;
         }
         if readback::generation(socket)? == before { Ok(Some(raw)) } else { Err(SocketError::Interrupted) }
+    }
+
+    /// Joins an outline with the elements of its sets.
+    pub(super) fn of(outline: Outline, elements: HashMap<String, Vec<Element>>) -> Self {
+        let Outline { chains, rules, sets } = outline;
+        Self { chains, rules, sets, elements }
     }
 
     /// Returns the rules of a chain in order; none if it does not exist.

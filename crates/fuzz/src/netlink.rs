@@ -1,0 +1,72 @@
+//! Every message of each subsystem of netlink.
+
+use portolan_wire::conntrack::ConntrackEvent;
+use portolan_wire::generic::GenericEvent;
+use portolan_wire::ipset::IpsetEvent;
+use portolan_wire::nfacct::NfacctEvent;
+use portolan_wire::nftables::NftablesEvent;
+use portolan_wire::route::RouteEvent;
+use portolan_wire::route::path::Path;
+use portolan_wire::route::policy::{MarkRule, is_local_route};
+use portolan_wire::{Frame, Frames, ipvs};
+
+fn each(bytes: &[u8], decode: impl FnMut(Frame<'_>)) {
+    Frames::new(bytes).map_while(Result::ok).for_each(decode);
+}
+
+/// Acknowledgements with their extended attributes.
+pub(crate) fn acknowledgement(bytes: &[u8]) {
+    each(bytes, |frame| {
+        let _ = frame.acknowledgement();
+    });
+}
+
+/// Messages of conntrack.
+pub(crate) fn conntrack(bytes: &[u8]) {
+    each(bytes, |frame| {
+        let _ = ConntrackEvent::decode(&frame);
+    });
+}
+
+/// Messages of generic netlink: families, and those of IPVS.
+pub(crate) fn generic(bytes: &[u8]) {
+    each(bytes, |frame| {
+        let _ = GenericEvent::decode(&frame);
+        let _ = ipvs::IpvsEvent::decode(frame.header.kind, &frame);
+    });
+}
+
+/// Messages of ipset.
+pub(crate) fn ipset(bytes: &[u8]) {
+    each(bytes, |frame| {
+        let _ = IpsetEvent::decode(&frame);
+    });
+}
+
+/// Messages of nfacct.
+pub(crate) fn nfacct(bytes: &[u8]) {
+    each(bytes, |frame| {
+        let _ = NfacctEvent::decode(&frame);
+    });
+}
+
+/// Messages of `nf_tables`, including lists of elements.
+pub(crate) fn nftables(bytes: &[u8]) {
+    each(bytes, |frame| {
+        if let Ok(NftablesEvent::NewElements(list) | NftablesEvent::DeleteElements(list)) =
+            NftablesEvent::decode(&frame)
+        {
+            list.elements().for_each(drop);
+        }
+    });
+}
+
+/// Messages of rtnetlink.
+pub(crate) fn route(bytes: &[u8]) {
+    each(bytes, |frame| {
+        let _ = RouteEvent::decode(&frame);
+        let _ = MarkRule::decode(&frame);
+        let _ = is_local_route(&frame, 2, 28_783);
+        let _ = Path::decode(&frame);
+    });
+}

@@ -1,0 +1,28 @@
+//! What each mode reads of the kernel: whatever is there, it is described in terms of Services.
+
+use portolan_iptables::Reading;
+use portolan_model::Family;
+use portolan_model::observed::Observed;
+
+fn describe(observed: &Observed) {
+    for difference in observed.difference(&[]) {
+        assert!(!difference.to_string().is_empty());
+    }
+}
+
+/// The output of `iptables-save -c`.
+pub(crate) fn iptables(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    for family in Family::BOTH {
+        if let Some(reading) = Reading::of_save(family, &text) {
+            describe(&reading.observed);
+        }
+    }
+}
+
+/// Messages of `nf_tables`, as tables of Portolan and of kube-proxy.
+pub(crate) fn nftables(bytes: &[u8]) {
+    for family in Family::BOTH {
+        portolan_nftables::fuzzing::observe(family, bytes).iter().for_each(describe);
+    }
+}

@@ -1,0 +1,182 @@
+//! Requests to the API server, one after the other, and what they leave in its store. No request fails inside the server; no
+//! address and no node port has two Services; each address has its record.
+//!
+//! The input is a list of requests, each after a byte 0: four bytes for method, resource, path and options, and the body.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use portolan_api::{Api, ApiConfig};
+use portolan_http::{Attributes, Handler, Rule, Subject, arriving};
+use portolan_schema::{Resource, json::Value};
+use portolan_store::Scope;
+
+/// Fewer addresses than a long input can ask for.
+const RANGES: &str = "10.0.0.0/28,fd00::/124";
+const METHODS: [Method; 5] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::GET];
+const NAMES: [&str; 4] = ["a", "b", "kubernetes", "10.0.0.1"];
+const TYPES: [&str; 8] = [
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+    "text/plain",
+];
+const QUERIES: [&str; 8] = [
+    "",
+    "dryRun=All",
+    "fieldManager=f&force=true",
+    "limit=1",
+    "watch=1",
+    "labelSelector=a%3Db",
+    "propagationPolicy=Foreground",
+    "fieldValidation=Strict",
+];
+/// Bodies are sent in parts of this many bytes at most.
+const BUFFER: usize = 64 << 10;
+
+/// A client that may do everything.
+struct Admin;
+
+impl Subject for Admin {
+    fn user(&self) -> &'static str {
+        "admin"
+    }
+
+    fn groups(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    fn may(&self, _: &Attributes) -> bool {
+        true
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        Vec::new()
+    }
+}
+
+/// Sends the requests to an API with an empty store.
+pub(crate) fn run(bytes: &[u8]) {
+    let ranges = RANGES.parse().unwrap();
+    let api = Arc::new(Api::new(&ApiConfig { service_ranges: ranges, ..ApiConfig::default() }));
+    let (_stop, stopping) = tokio::sync::watch::channel(false);
+    let handler = Handler::new(Arc::clone(&api), stopping, 64 << 20);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        for request in bytes.split(|&byte| byte == 0).filter_map(request) {
+            send(&handler, request).await;
+        }
+    });
+    check(&api);
+}
+
+fn request(bytes: &[u8]) -> Option<Request<Full<Bytes>>> {
+    let [method, resource, path, options, body @ ..] = bytes else { return None };
+    let resources: Vec<Resource> = Resource::served().collect();
+    let resource = *resources.get(usize::from(*resource) % resources.len())?;
+    let info = resource.info();
+    let method = METHODS.get(usize::from(*method) % METHODS.len())?;
+    // These are written by the allocator and by whoever extends its ranges. Such writes may contradict Services.
+    let method = match resource {
+        Resource::IpAddress | Resource::ServiceCidr => &Method::GET,
+        _ => method,
+    };
+    let mut uri = if info.group.is_empty() { "/api/".to_owned() } else { format!("/apis/{}/", info.group) };
+    uri.push_str(info.version);
+    if info.namespaced && path & 1 << 7 == 0 {
+        uri.push_str("/namespaces/default");
+    }
+    uri.push('/');
+    uri.push_str(info.plural);
+    if path & 1 != 0 {
+        uri.push('/');
+        uri.push_str(NAMES[usize::from(path >> 2) % NAMES.len()]);
+        if path & 2 != 0 {
+            uri.push_str("/status");
+        }
+    }
+    uri.push('?');
+    uri.push_str(QUERIES[usize::from(*options) % QUERIES.len()]);
+    let kind = TYPES[usize::from(options >> 4) % TYPES.len()];
+    let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, kind);
+    let request = request.header(header::HOST, "localhost").header(header::USER_AGENT, "fuzz/1");
+    request.body(Full::new(Bytes::copy_from_slice(body))).ok()
+}
+
+/// Sends a request over a connection in memory, and reads the answer; of a watch, the head.
+async fn send(handler: &Handler, request: Request<Full<Bytes>>) {
+    let text = format!("{} {}", request.method(), request.uri());
+    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
+    let (client, server) = tokio::io::duplex(BUFFER);
+    let service = hyper::service::service_fn(async |request| {
+        let (request, _, _) = arriving(request);
+        Ok::<_, Infallible>(handler.answer(request, &Admin).await)
+    });
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);
+    let asked = async {
+        let (mut sender, to_server) =
+            hyper::client::conn::http1::handshake(TokioIo::new(client)).await.unwrap();
+        let answer = async {
+            let answer = sender.send_request(request).await.expect("an answer");
+            let status = answer.status();
+            assert_ne!(status, StatusCode::INTERNAL_SERVER_ERROR, "{text}");
+            if !is_watch {
+                answer.into_body().collect().await.expect("a whole answer");
+            }
+        };
+        tokio::select! {
+            () = answer => {}
+            end = to_server => panic!("{text}: the connection ended: {end:?}"),
+        }
+    };
+    tokio::select! {
+        () = asked => {}
+        end = connection => panic!("{text}: the server ended: {end:?}"),
+    }
+}
+
+/// Checks what the requests have left.
+fn check(api: &Api) {
+    let objects = |resource| -> Vec<Value> {
+        let snapshot = api.store().snapshot(resource, &Scope::default(), None).expect("the newest revision");
+        snapshot.objects.iter().map(|object| object.decode().into()).collect()
+    };
+    let records: BTreeSet<String> =
+        objects(Resource::IpAddress).iter().map(|record| text(&record["metadata"]["name"])).collect();
+    let (mut addresses, mut ports) = (BTreeSet::new(), BTreeSet::new());
+    for service in objects(Resource::Service) {
+        let spec = &service["spec"];
+        for address in list(&spec["clusterIPs"]).iter().map(text).filter(|address| address != "None") {
+            assert!(records.contains(&address), "{address} has no record: {service}");
+            assert!(addresses.insert(address.clone()), "{address} has two Services");
+        }
+        for port in
+            list(&spec["ports"]).iter().filter(|port| port["nodePort"].as_u64().is_some_and(|port| port > 0))
+        {
+            let place = (text(&port["protocol"]), port["nodePort"].as_u64());
+            assert!(ports.insert(place.clone()), "{place:?} has two Service ports");
+        }
+        let health_check = spec["healthCheckNodePort"].as_u64().filter(|port| *port > 0);
+        if health_check.is_some() {
+            assert!(ports.insert(("TCP".to_owned(), health_check)), "{health_check:?} has two uses");
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(|list| &**list).unwrap_or_default()
+}
