@@ -31,7 +31,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers bench-scale lint doc unit vm-test vm-steps vm-test-all kernels kernel-tables kernel-world kernel-proxy deny fuzz static image image-small image-up release aarch64-test docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers bench-scale lint doc unit vm-test vm-steps vm-test-all nft-versions kernels kernel-tables kernel-world kernel-proxy deny fuzz fuzz-corpora static image image-small image-up release aarch64-test docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -150,6 +150,16 @@ kernel-world:
 	PORTOLAN_ROUNDS=1 $(GUEST) --test random
 kernel-proxy:
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
+
+# Suites of Debian, each with another nft: 0.9.8, 1.1.3, 1.1.7 or newer. Debian 12 has 1.0.6.
+NFT_SUITES := bullseye trixie sid
+
+## Test that other versions of nft list Portolan's tables. Downloads them.
+nft-versions: root packages-base
+	$(TESTS) --no-run
+	for suite in $(NFT_SUITES); do \
+		folder=$$(tests/nft $$suite) && "$$folder/nft" --version && PATH="$$folder:$$PATH" $(TESTS) --test kernel -- listing:: || exit 1; \
+	done
 
 # Test programs that need neither root nor packets: property tests, and what the pages say about the code.
 CHECKED := --test messages --test watches --test adding_a_mode --test architecture --test modules
@@ -275,12 +285,25 @@ deny: export PATH := $(abspath target/tools/released):$(PATH)
 deny: $(RELEASED)
 	$(CARGO) deny --locked --log-level error check bans licenses sources
 
-## Run every fuzz target for FUZZ_SECONDS each.
+## Run every fuzz target for FUZZ_SECONDS each, from its corpus. What is found comes to target/fuzz.
 FUZZ_SECONDS ?= 60
+# Bytes of the longest input: a table of the kernel.
+FUZZ_LENGTH := 32768
+FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+FUZZ := RUSTC_BOOTSTRAP=1 $(CARGO) fuzz
 fuzz: packages-base
 	command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
-	for target in $$(cd fuzz && ls fuzz_targets | sed 's/\.rs$$//'); do \
-		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run --sanitizer none $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	for target in $(FUZZ_TARGETS); do \
+		fuzz/corpus unpack $$target && $(FUZZ) run --sanitizer none $$target target/fuzz/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -max_len=$(FUZZ_LENGTH) -print_final_stats=1 || exit 1; \
+	done
+
+## Put what `make fuzz` found into the corpora: few inputs that reach the same code.
+fuzz-corpora:
+	for target in $(FUZZ_TARGETS); do \
+		rm -rf target/fuzz-least/$$target && mkdir -p target/fuzz-least/$$target && \
+		$(FUZZ) run --sanitizer none $$target target/fuzz-least/$$target target/fuzz/$$target -- \
+			-set_cover_merge=1 -max_len=$(FUZZ_LENGTH) && fuzz/corpus pack $$target || exit 1; \
 	done
 
 target/tools/etcd: PACKAGE := etcd-server

@@ -9,11 +9,12 @@
 //! ([`Store::latest`]), so many writes share one fsync without waiting for each other.
 //!
 //! The stores differ in where the authoritative state is: in this process ([`MemoryStore`]), in a file
-//! ([`DurableStore`]), or in etcd ([`EtcdStore`]). This crate must not know of HTTP, validation or allocation.
+//! ([`DurableStore`]), or in etcd (`EtcdStore`, with the feature `etcd`). This crate must not know of HTTP, validation or allocation.
 
 mod delta;
 mod durable;
 mod error;
+#[cfg(feature = "etcd")]
 mod etcd;
 #[cfg(feature = "faulty")]
 pub mod faulty;
@@ -36,12 +37,14 @@ use tokio::sync::watch;
 pub use self::{
     durable::{DurableStore, offline},
     error::OpenError,
-    etcd::{Credentials, EtcdOptions, EtcdStore, EtcdTls},
     memory::MemoryStore,
     metrics::{GROUP_SIZE_BOUNDS, Metrics},
     object::{Draft, Pairs, StoredObject},
     transaction::{CommitError, Committed, Step, Transaction},
 };
+
+#[cfg(feature = "etcd")]
+pub use self::etcd::{Credentials, EtcdOptions, EtcdStore, EtcdTls};
 
 /// Limits of the history that is kept for each resource. A watch or a page that starts before the history gets 410
 /// Expired.

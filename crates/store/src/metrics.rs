@@ -76,6 +76,7 @@ impl Counters {
         self.sync_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }
 
+    #[cfg(feature = "etcd")]
     pub(crate) fn load(&self) {
         self.loads.fetch_add(1, Relaxed);
     }

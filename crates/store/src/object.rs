@@ -94,6 +94,7 @@ impl Draft {
     }
 
     /// Returns the object as JSON, without resourceVersion.
+    #[cfg(feature = "etcd")]
     pub(crate) fn body(&self) -> &[u8] {
         &self.body
     }

@@ -74,6 +74,7 @@ impl Published {
     }
 
     /// Replaces the tables. Subscribers wake up and find that the history does not reach back to their revisions.
+    #[cfg(feature = "etcd")]
     pub(crate) fn replace(&self, other: Tables) {
         let revision = other.revision();
         *self.tables.write().unwrap_or_else(PoisonError::into_inner) = other;
@@ -89,6 +90,7 @@ impl Published {
     }
 
     /// Returns a signal with the published revision.
+    #[cfg(feature = "etcd")]
     pub(crate) fn revisions(&self) -> watch::Receiver<u64> {
         self.revision.subscribe()
     }
