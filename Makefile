@@ -151,8 +151,8 @@ kernel-world:
 kernel-proxy:
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
-# Suites of Debian, each with another nft: 0.9.8, 1.1.3, 1.1.7 or newer. Debian 12 has 1.0.6.
-NFT_SUITES := bullseye trixie sid
+# Suites of Debian, each with another nft: 0.9.8, 1.0.6, 1.1.3, 1.1.7 or newer.
+NFT_SUITES := bullseye bookworm trixie sid
 
 ## Test that other versions of nft list Portolan's tables. Downloads them.
 nft-versions: root packages-base
@@ -188,11 +188,13 @@ test-userspace: root packages-base
 	tests/unchanged $(TESTS) --test tcp --test udp --test userspace
 	tests/unchanged $(TESTS) $(PACKETS) -- userspace:: redirect_
 
+# Of fuzz/ only the versions of its dependencies are checked. Its programs call crate `fuzz`, and nothing else.
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --quiet --locked --workspace --all-targets --all-features -- -D warnings
 	$(CARGO) clippy --quiet --locked -p portolan-proxy -- -D warnings
-	$(CARGO) check --quiet --locked --manifest-path fuzz/Cargo.toml
+	$(CARGO) clippy --quiet --locked -p portolan --no-default-features -- -D warnings
+	$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps --all-features
@@ -285,25 +287,26 @@ deny: export PATH := $(abspath target/tools/released):$(PATH)
 deny: $(RELEASED)
 	$(CARGO) deny --locked --log-level error check bans licenses sources
 
-## Run every fuzz target for FUZZ_SECONDS each, from its corpus. What is found comes to target/fuzz.
+## Run every fuzz target for FUZZ_SECONDS each, from its corpus. New inputs are written to target/fuzz.
 FUZZ_SECONDS ?= 60
-# Bytes of the longest input: a table of the kernel.
+# Maximum bytes of an input: enough for a listing of a table.
 FUZZ_LENGTH := 32768
 FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ := RUSTC_BOOTSTRAP=1 $(CARGO) fuzz
 fuzz: packages-base
 	command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
 	for target in $(FUZZ_TARGETS); do \
-		fuzz/corpus unpack $$target && $(FUZZ) run --sanitizer none $$target target/fuzz/$$target -- \
+		fuzz/inputs unpack $$target && $(FUZZ) run --sanitizer none $$target target/fuzz/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -max_len=$(FUZZ_LENGTH) -print_final_stats=1 || exit 1; \
 	done
 
 ## Put what `make fuzz` found into the corpora: few inputs that reach the same code.
 fuzz-corpora:
 	for target in $(FUZZ_TARGETS); do \
+		test -d target/fuzz/$$target || { echo "run make fuzz first" >&2; exit 1; }; \
 		rm -rf target/fuzz-least/$$target && mkdir -p target/fuzz-least/$$target && \
 		$(FUZZ) run --sanitizer none $$target target/fuzz-least/$$target target/fuzz/$$target -- \
-			-set_cover_merge=1 -max_len=$(FUZZ_LENGTH) && fuzz/corpus pack $$target || exit 1; \
+			-set_cover_merge=1 -max_len=$(FUZZ_LENGTH) && fuzz/inputs pack $$target || exit 1; \
 	done
 
 target/tools/etcd: PACKAGE := etcd-server

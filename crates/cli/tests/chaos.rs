@@ -21,6 +21,7 @@ mod foreign;
 mod common;
 
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,8 @@ const SERVICES: u8 = 6;
 const USUAL: Duration = Duration::from_secs(40);
 /// Time for which an API server hangs.
 const HANG: Duration = Duration::from_secs(2);
+/// Time in which an agent without memory may end.
+const STARVED: Duration = Duration::from_secs(2);
 /// Growth of the agent's memory that no fault may cause.
 const GROWTH: u64 = 16 << 20;
 
@@ -166,8 +169,10 @@ impl Chaos {
             }
             Fault::Overrun => {
                 self.edit(edits / 2);
+                self.proxy.signal(Signal::STOP);
                 foreign::overrun(self.node());
                 self.edit(edits.div_ceil(2));
+                self.proxy.signal(Signal::CONT);
             }
             Fault::Flush | Fault::Damage | Fault::OneRule => {
                 self.edit(edits);
@@ -209,14 +214,16 @@ impl Chaos {
     /// Lets the agent have no more memory than it has. An agent that ends by that is started again.
     fn starve(&mut self, edits: u8) {
         let process = self.proxy.id().to_string();
-        let limit = |value: &str| Command::new("prlimit").args(["--pid", &process, value]).output().unwrap();
-        assert!(limit("--as=1:").status.success());
+        run("prlimit", &["--pid", &process, "--as=1:"]);
         self.edit(edits);
-        let has_ended = eventually(HANG, "the end of the agent", || self.proxy.ended().is_some()).is_ok();
-        if has_ended {
+        let _ = eventually(STARVED, "the end of the agent", || self.proxy.ended().is_some());
+        // Fails if there is no such process any more.
+        let _ = Command::new("prlimit").args(["--pid", &process, "--as=unlimited:"]).output().unwrap();
+        if let Some(status) = self.proxy.ended() {
+            let output = self.proxy.output();
+            assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{output}");
+            assert!(output.contains("memory allocation of"), "{output}");
             self.start_in(self.mode);
-        } else {
-            assert!(limit("--as=unlimited:").status.success());
         }
     }
 

@@ -27,6 +27,7 @@ static ZONE: LazyLock<Zone> = LazyLock::new(|| {
     zone
 });
 
+/// Answers the requests, and takes the answers of the other server.
 pub(crate) fn run(bytes: &[u8]) {
     // The first two bytes are the length of the request; the rest is the answer of another server.
     let Some((length, bytes)) = bytes.split_first_chunk() else { return };

@@ -3,6 +3,7 @@
 use portolan_model::object::{decode_endpoint_slice, decode_node, decode_service, decode_service_cidr};
 use portolan_model::{Catalog, Event};
 
+/// Decodes each part as every kind, and applies what it is.
 pub(crate) fn run(bytes: &[u8]) {
     let mut catalog = Catalog::new("node");
     for part in bytes.split(|&byte| byte == 0) {

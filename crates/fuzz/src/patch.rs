@@ -16,6 +16,7 @@ const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":
 {"name":"c","port":53,"protocol":"UDP"}]},
 "status":{"loadBalancer":{},"conditions":[{"type":"A","status":"True"}]}}"#;
 
+/// Applies the patch.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((choice, body)) = bytes.split_first() else { return };
     let Ok(body) = serde_json::from_slice::<Value>(body) else { return };

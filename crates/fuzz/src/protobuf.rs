@@ -2,6 +2,7 @@
 
 use portolan_schema::{Resource, protobuf};
 
+/// Decodes the object, and encodes it again.
 pub(crate) fn run(bytes: &[u8]) {
     let Some((choice, body)) = bytes.split_first() else { return };
     let resources: Vec<Resource> = Resource::served().collect();

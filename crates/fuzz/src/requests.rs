@@ -118,8 +118,12 @@ async fn send(handler: &Handler, request: Request<Full<Bytes>>) {
     let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
     let (client, server) = tokio::io::duplex(BUFFER);
     let service = hyper::service::service_fn(async |request| {
-        let (request, _, _) = arriving(request);
-        Ok::<_, Infallible>(handler.answer(request, &Admin).await)
+        let (request, leftover, _) = arriving(request);
+        let answer = handler.answer(request, &Admin).await;
+        if let Some(leftover) = leftover {
+            leftover.drain();
+        }
+        Ok::<_, Infallible>(answer)
     });
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);

@@ -41,6 +41,11 @@ fn every_target_has_a_program_and_a_corpus() {
     let programs = names.iter().map(|name| format!("{name}.rs")).collect::<BTreeSet<_>>();
     assert_eq!(files(&folder("fuzz_targets")), programs);
     let manifest = std::fs::read_to_string(folder("Cargo.toml")).unwrap();
-    let built = manifest.lines().filter(|line| line.starts_with("path = \"fuzz_targets/")).count();
-    assert_eq!(built, names.len());
+    for name in &names {
+        let program = std::fs::read_to_string(folder("fuzz_targets").join(format!("{name}.rs"))).unwrap();
+        let call = format!("fuzz_target!(|bytes: &[u8]| portolan_fuzz::run(\"{name}\", bytes));");
+        assert!(program.contains(&call), "{program}");
+        let entry = format!("[[bin]]\nname = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"\n");
+        assert!(manifest.contains(&entry), "{name} in fuzz/Cargo.toml");
+    }
 }

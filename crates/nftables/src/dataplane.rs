@@ -66,7 +66,8 @@ impl Nftables {
     }
 
     /// Checks that this kernel supports everything needed, with a transaction that creates all objects and deletes
-    /// them again before it takes effect. Does nothing if our table exists.
+    /// them again before it takes effect. Does nothing if our table exists. Tries again if other programs change the ruleset
+    /// meanwhile, and returns [`Error::Contended`] if they never pause.
     pub fn probe(&mut self) -> Result<(), Error> {
         readback::undisturbed(self.mode(), || self.try_objects())
     }

@@ -4,8 +4,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::slots::Slot;
@@ -89,6 +89,14 @@ impl Readiness {
     }
 }
 
+/// Returns true if an attempt to connect has ended: the socket is connected, or failed. Its event may still be to come, because
+/// this thread was not run for a while, or because it takes a limited number of events at once.
+pub(crate) fn attempt_has_ended(socket: impl AsFd) -> bool {
+    let mut sockets = [PollFd::new(&socket, PollFlags::OUT)];
+    // Nothing is waited for. An error means that the socket cannot be asked; then the limit counts.
+    poll(&mut sockets, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
 const EVENTS_AT_ONCE: usize = 256;
 /// Everything that can be read, edge-triggered.
 const EACH_READ: EventFlags =
@@ -157,6 +165,12 @@ impl Poller {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use rustix::net::{
+        AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, listen, socket, socket_with,
+    };
+
     use super::*;
     use crate::slots::Slots;
 
@@ -176,5 +190,26 @@ mod tests {
             }
             slots.remove(slot);
         }
+    }
+
+    #[test]
+    fn an_attempt_that_waits_for_its_answer_has_not_ended() {
+        let to = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        // A listener that accepts nothing has room for two connections. It drops what more of them send.
+        let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&listener, &to(0)).unwrap();
+        listen(&listener, 0).unwrap();
+        let port = SocketAddr::try_from(getsockname(&listener).unwrap()).unwrap().port();
+        let start = |port| {
+            let socket =
+                socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            let _ = connect(&socket, &to(port));
+            socket
+        };
+        let attempts: Vec<_> = (0..6).map(|_| start(port)).collect();
+        assert!(attempt_has_ended(&attempts[0]), "connected");
+        assert!(!attempt_has_ended(&attempts[5]), "not answered");
+        drop(listener);
+        assert!(attempt_has_ended(start(port)), "refused");
     }
 }

@@ -111,8 +111,7 @@ impl Relay {
     pub(crate) fn run(mut self) {
         let mut readiness = Vec::new();
         loop {
-            let asked = Instant::now();
-            if let Err(errno) = self.poller.wait(self.timeout(asked), &mut readiness) {
+            if let Err(errno) = self.poller.wait(self.timeout(), &mut readiness) {
                 tracing::error!(%errno, "the relay cannot wait for its sockets; it ends");
                 return;
             }
@@ -130,7 +129,7 @@ impl Relay {
                     self.take_turn(slot, now);
                 }
             }
-            self.handle_time(asked, now);
+            self.handle_time(now);
             self.counters.failing.store(self.table.failing() as u64, Ordering::Relaxed);
             if self.has_drained(now) {
                 return;
@@ -138,13 +137,13 @@ impl Relay {
         }
     }
 
-    fn timeout(&self, now: Instant) -> Option<Duration> {
+    fn timeout(&self) -> Option<Duration> {
         if !self.busy.is_empty() {
             return Some(Duration::ZERO);
         }
         let ends = [self.paused_until, self.close_at, self.drain_until];
         let next = [self.limits.next(), self.sweep_at, self.udp.next()].into_iter().chain(ends);
-        next.flatten().min().map(|at| at.saturating_duration_since(now))
+        next.flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
     }
 
     /// Executes the commands that have arrived. Returns false if the relay must end.
@@ -339,11 +338,8 @@ impl Relay {
         }
     }
 
-    /// Handles what is due. `asked` is when this round asked for events.
-    fn handle_time(&mut self, asked: Instant, now: Instant) {
-        // If this thread was not run for a while after it got the events, an attempt may have succeeded meanwhile. The next
-        // round knows.
-        while let Some((slot, number)) = self.limits.take_due(asked) {
+    fn handle_time(&mut self, now: Instant) {
+        while let Some((slot, number)) = self.limits.take_due(now) {
             self.attempt_is_over(slot, number, now);
         }
         if self.sweep_at.is_some_and(|at| at <= now) {

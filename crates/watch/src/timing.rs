@@ -42,8 +42,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Returns the times of one node of many: otherwise all nodes that a server sends no bookmark would list at the same
-    /// moment. `random` is in `0.0..1.0`. The silence becomes up to a sixth longer.
+    /// Returns the times of one node: its bookmark silence is up to a sixth longer. If a server sends no bookmarks, its nodes
+    /// would otherwise list at the same moment. `random` is in `0.0..1.0`.
     pub(crate) fn of_one_node(self, random: f64) -> Self {
         Self { bookmark_silence: self.bookmark_silence.mul_f64(1.0 + random / 6.0), ..self }
     }

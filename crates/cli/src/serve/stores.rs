@@ -3,13 +3,15 @@
 #[cfg_attr(not(feature = "etcd"), path = "stores/without_etcd.rs")]
 mod etcd;
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::Args;
 use portolan_serve::{History, MemoryStore, Store};
 use portolan_store::{DurableStore, OpenError};
 
-use self::etcd::EtcdFlags;
 use super::backup::rescuable;
 
 /// A file in the data folder, unless something else is asked for.
@@ -20,6 +22,37 @@ pub(super) struct StoreOptions {
     in_memory: bool,
     #[command(flatten)]
     etcd: EtcdFlags,
+}
+
+/// Where etcd is, and how to talk to it.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_field_names, reason = "clap makes the flags from these names")]
+pub(super) struct EtcdFlags {
+    /// Keep objects in etcd, which several servers may share, instead of a file.
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    etcd_servers: Vec<String>,
+    /// What the keys in etcd begin with.
+    #[arg(long, value_name = "PREFIX", default_value = "/portolan/v1", requires = "etcd_servers")]
+    etcd_prefix: String,
+    /// Authority of etcd's certificates.
+    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
+    etcd_cafile: Option<PathBuf>,
+    /// Certificate to show to etcd.
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    etcd_certfile: Option<PathBuf>,
+    /// Private key of --etcd-certfile.
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    etcd_keyfile: Option<PathBuf>,
+    /// File with a user and a password for etcd, one a line.
+    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
+    etcd_credentials_file: Option<PathBuf>,
+}
+
+impl EtcdFlags {
+    /// Returns true if the objects are kept in etcd.
+    pub(super) fn is_asked_for(&self) -> bool {
+        !self.etcd_servers.is_empty()
+    }
 }
 
 impl StoreOptions {
@@ -48,6 +81,6 @@ impl StoreOptions {
                 Err(error) => Err(anyhow::anyhow!("--data-dir: {error}")),
             };
         }
-        self.etcd.connect(history).await
+        etcd::connect(&self.etcd, history).await
     }
 }

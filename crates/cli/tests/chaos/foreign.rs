@@ -1,13 +1,14 @@
 //! What other programs and the network do on the node.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
-
 use fastrand::Rng;
-use portolan_testkit::Namespace;
+use portolan_testkit::{Namespace, eventually};
 
-/// Elements that another program adds in one transaction: their notifications are many times what a socket's buffer holds.
-const MANY: u32 = 60_000;
+use crate::common::PATIENCE;
+
+/// Elements that another program adds in one transaction, and such transactions. Their notifications have some 30 MB, and
+/// the agent's sockets hold 16 MiB.
+const ELEMENTS: u32 = 100_000;
+const TRANSACTIONS: u32 = 4;
 
 /// Drops packets to and from a port on loopback: all of them, or those that an expression of nft matches.
 pub(crate) fn lose(node: &Namespace, port: u16, which: &str) {
@@ -28,15 +29,29 @@ pub(crate) fn lose_no_more(node: &Namespace) {
 
 /// Resets all connections to the port.
 pub(crate) fn reset(node: &Namespace, port: u16) {
-    node.output("ss", &["--kill", "--tcp", "--no-header", "dport", "=", &format!(":{port}")]).unwrap();
+    // It prints what it resets, and succeeds if that is nothing.
+    let arguments = ["--kill", "--tcp", "--no-header", "dport", "=", &format!(":{port}")];
+    let reset = || !node.output("ss", &arguments).unwrap().trim().is_empty();
+    assert!(eventually(PATIENCE, "connections to reset", reset).is_ok());
 }
 
-/// Adds and removes many elements of another table.
+/// Adds many elements to another table and removes it. Fails if that overran no socket: the agent must not read meanwhile.
 pub(crate) fn overrun(node: &Namespace) {
-    let elements: Vec<String> = (0..MANY).map(|number| number.to_string()).collect();
-    let elements = elements.join(",");
-    nft(node, &format!("table inet other {{ set many {{ type mark; elements = {{ {elements} }} }}\n}}"));
+    let before = dropped(node);
+    nft(node, "table inet other {\n set many { type mark; }\n}");
+    for first in (0..TRANSACTIONS).map(|number| number * ELEMENTS) {
+        let elements: Vec<String> = (first..first + ELEMENTS).map(|number| number.to_string()).collect();
+        nft(node, &format!("add element inet other many {{ {} }}", elements.join(",")));
+    }
     nft(node, "delete table inet other");
+    assert!(dropped(node) > before, "{}", node.output("cat", &["/proc/net/netlink"]).unwrap());
+}
+
+/// Returns the number of notifications of netfilter that sockets had no room for.
+fn dropped(node: &Namespace) -> u64 {
+    let sockets = node.output("cat", &["/proc/net/netlink"]).unwrap();
+    let fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields.filter(|fields| fields[1] == "12").map(|fields| fields[8].parse::<u64>().unwrap()).sum()
 }
 
 /// Removes all rules that lead packets of a family to Services.
@@ -57,23 +72,29 @@ pub(crate) fn damage(node: &Namespace, mode: &str, family: &str) {
     .unwrap();
 }
 
-/// Removes one element of a map, or one rule of an endpoint, whichever it is.
+/// Removes one element of a map, or the first rule of one endpoint's chain, by the mode.
 pub(crate) fn remove_one(node: &Namespace, mode: &str, family: &str, rng: &mut Rng) {
-    if mode == "nftables" {
-        let map = ["services", "endpoints"][rng.usize(..2)];
-        let listing = node.output("nft", &["list", "map", family, "portolan", map]).unwrap();
-        let Some((_, elements)) = listing.split_once("elements = {") else { return };
-        let elements = elements.split_once('}').map_or(elements, |(elements, _)| elements);
-        let Some(element) = any(elements.split(','), rng) else { return };
-        let key = element.split(" : ").next().unwrap_or_default();
-        let key = key.split(" comment ").next().unwrap_or_default().trim();
-        nft(node, &format!("delete element {family} portolan {map} {{ {key} }}"));
-    } else {
-        let saved = node.output(iptables(family), &["-t", "nat", "-S"]).unwrap();
-        let chains = saved.lines().filter_map(|line| line.strip_prefix("-A KUBE-SEP-"));
-        let Some(chain) = any(chains.filter_map(|line| line.split(' ').next()), rng) else { return };
-        node.output(iptables(family), &["-t", "nat", "-D", &format!("KUBE-SEP-{chain}"), "1"]).unwrap();
-    }
+    // The agent may remove what was listed.
+    let remove = || if mode == "nftables" { element(node, family, rng) } else { rule(node, family, rng) };
+    assert!(eventually(PATIENCE, "something to remove", remove).is_ok());
+}
+
+fn element(node: &Namespace, family: &str, rng: &mut Rng) -> bool {
+    let map = ["services", "endpoints"][rng.usize(..2)];
+    let Ok(listing) = node.output("nft", &["list", "map", family, "portolan", map]) else { return false };
+    let Some((_, elements)) = listing.split_once("elements = {") else { return false };
+    let elements = elements.split_once('}').map_or(elements, |(elements, _)| elements);
+    let Some(element) = any(elements.split(','), rng) else { return false };
+    let key = element.split(" : ").next().unwrap_or_default();
+    let key = key.split(" comment ").next().unwrap_or_default().trim();
+    node.output("nft", &["delete", "element", family, "portolan", map, &format!("{{ {key} }}")]).is_ok()
+}
+
+fn rule(node: &Namespace, family: &str, rng: &mut Rng) -> bool {
+    let Ok(saved) = node.output(iptables(family), &["-t", "nat", "-S"]) else { return false };
+    let chains = saved.lines().filter_map(|line| line.strip_prefix("-A KUBE-SEP-"));
+    let Some(chain) = any(chains.filter_map(|line| line.split(' ').next()), rng) else { return false };
+    node.output(iptables(family), &["-t", "nat", "-D", &format!("KUBE-SEP-{chain}"), "1"]).is_ok()
 }
 
 fn any<'a>(all: impl Iterator<Item = &'a str>, rng: &mut Rng) -> Option<&'a str> {
@@ -87,16 +108,5 @@ fn iptables(family: &str) -> &'static str {
 
 /// Runs nft with this text as its input.
 fn nft(node: &Namespace, text: &str) {
-    let output = node.run(|| {
-        let mut nft = Command::new("nft")
-            .args(["-f", "-"])
-            .stdin(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        nft.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        nft.wait_with_output().unwrap()
-    });
-    let output = output.unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    node.output_with_input("nft", &["-f", "-"], text).unwrap();
 }

@@ -12,7 +12,7 @@ use super::Relay;
 use crate::attempts::{Attempts, Failure};
 use crate::listener::{bind_to_client, is_shortage, limit_stall, mark_own, socket};
 use crate::options::{Counters, RelayOptions, can_keep_clients};
-use crate::poll::{Readiness, Token};
+use crate::poll::{Readiness, Token, attempt_has_ended};
 use crate::slots::Slot;
 use crate::stream::{Direction, End, Progress, reset};
 use crate::table::{Scope, ServiceId};
@@ -187,7 +187,8 @@ impl Relay {
     /// Handles the deadline of an attempt.
     pub(super) fn attempt_is_over(&mut self, slot: Slot, number: u8, now: Instant) {
         let Some(connection) = self.connections.get(slot) else { return };
-        if !connection.is_open && connection.number == number {
+        let has_ended = || connection.backend.as_ref().is_some_and(|backend| attempt_has_ended(&backend.fd));
+        if !connection.is_open && connection.number == number && !has_ended() {
             self.try_another(slot, Failure::TimedOut, now);
         }
     }

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 /// Each list that shows that nothing was lost doubles the patience, up to this multiple of its first value. With a
-/// first value of at most 105 s, something is received of every collection every 14 minutes even if no bookmark ever comes.
+/// first value of at most 105 s, something is received of every collection at least every 14 minutes even if no bookmark ever comes.
 /// This is below the 15 minutes after which an alert reports a stale watch (`deploy/monitoring/alerts.yaml`).
 const MOST: u32 = 8;
 

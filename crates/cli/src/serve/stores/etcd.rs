@@ -1,79 +1,44 @@
-//! The flags of the store in etcd.
+//! Connects to the store in etcd.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
-use clap::Args;
 use portolan_serve::{History, Store};
 use portolan_store::{Credentials, EtcdOptions, EtcdStore, EtcdTls};
 
-/// Where etcd is, and how to talk to it.
-#[derive(Debug, Args)]
-#[expect(clippy::struct_field_names, reason = "clap makes the flags from these names")]
-pub(super) struct EtcdFlags {
-    /// Keep objects in etcd, which several servers may share, instead of a file.
-    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
-    etcd_servers: Vec<String>,
-    /// What the keys in etcd begin with.
-    #[arg(long, value_name = "PREFIX", default_value = "/portolan/v1", requires = "etcd_servers")]
-    etcd_prefix: String,
-    /// Authority of etcd's certificates.
-    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
-    etcd_cafile: Option<PathBuf>,
-    /// Certificate to show to etcd.
-    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
-    etcd_certfile: Option<PathBuf>,
-    /// Private key of --etcd-certfile.
-    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
-    etcd_keyfile: Option<PathBuf>,
-    /// File with a user and a password for etcd, one a line.
-    #[arg(long, value_name = "FILE", requires = "etcd_servers")]
-    etcd_credentials_file: Option<PathBuf>,
+use super::EtcdFlags;
+
+/// Connects to etcd. The tasks of the store run on the current runtime.
+pub(super) async fn connect(flags: &EtcdFlags, history: History) -> anyhow::Result<Arc<dyn Store>> {
+    let store = EtcdStore::connect(options(flags)?, history).await;
+    Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--etcd-servers: {error}"))?))
 }
 
-impl EtcdFlags {
-    /// Returns true if the objects are kept in etcd.
-    pub(super) fn is_asked_for(&self) -> bool {
-        !self.etcd_servers.is_empty()
-    }
-
-    /// Connects to etcd. The tasks of the store run on the current runtime.
-    pub(super) async fn connect(&self, history: History) -> anyhow::Result<Arc<dyn Store>> {
-        let store = EtcdStore::connect(self.options()?, history).await;
-        Ok(Arc::new(store.map_err(|error| anyhow::anyhow!("--etcd-servers: {error}"))?))
-    }
-
-    fn options(&self) -> anyhow::Result<EtcdOptions> {
-        let tls = match &self.etcd_cafile {
-            None if self.etcd_certfile.is_some() => {
-                anyhow::bail!(
-                    "--etcd-certfile: give --etcd-cafile, too: the authority of etcd's certificates"
-                )
-            }
-            None => None,
-            Some(file) => Some(EtcdTls {
-                ca: read("--etcd-cafile", file)?,
-                identity: match (&self.etcd_certfile, &self.etcd_keyfile) {
-                    (Some(certificate), Some(key)) => {
-                        Some((read("--etcd-certfile", certificate)?, read("--etcd-keyfile", key)?))
-                    }
-                    _ => None,
-                },
-                server_name: None,
-            }),
-        };
-        let credentials = self.etcd_credentials_file.as_ref().map(|file| credentials(file)).transpose()?;
-        Ok(EtcdOptions {
-            endpoints: self.etcd_servers.clone(),
-            prefix: self.etcd_prefix.clone(),
-            tls,
-            credentials,
-            ..EtcdOptions::default()
-        })
-    }
+fn options(flags: &EtcdFlags) -> anyhow::Result<EtcdOptions> {
+    let tls = match &flags.etcd_cafile {
+        None if flags.etcd_certfile.is_some() => {
+            anyhow::bail!("--etcd-certfile: give --etcd-cafile, too: the authority of etcd's certificates")
+        }
+        None => None,
+        Some(file) => Some(EtcdTls {
+            ca: read("--etcd-cafile", file)?,
+            identity: match (&flags.etcd_certfile, &flags.etcd_keyfile) {
+                (Some(certificate), Some(key)) => {
+                    Some((read("--etcd-certfile", certificate)?, read("--etcd-keyfile", key)?))
+                }
+                _ => None,
+            },
+            server_name: None,
+        }),
+    };
+    let credentials = flags.etcd_credentials_file.as_ref().map(|file| credentials(file)).transpose()?;
+    Ok(EtcdOptions {
+        endpoints: flags.etcd_servers.clone(),
+        prefix: flags.etcd_prefix.clone(),
+        tls,
+        credentials,
+        ..EtcdOptions::default()
+    })
 }
 
 fn credentials(file: &Path) -> anyhow::Result<Credentials> {
