@@ -1,4 +1,4 @@
-//! What each mode reads of the kernel: whatever is there, it is described in terms of Services.
+//! What the modes nftables and iptables read of the kernel. Any rules are described in terms of Services, without a panic.
 
 use portolan_iptables::Reading;
 use portolan_model::Family;

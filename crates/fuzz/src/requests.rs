@@ -1,7 +1,7 @@
 //! Requests to the API server, one after the other, and what they leave in its store. No request fails inside the server; no
 //! address and no node port has two Services; each address has its record.
 //!
-//! The input is a list of requests, each after a byte 0: four bytes for method, resource, path and options, and the body.
+//! The input is a list of requests, separated by bytes 0. Each has four bytes for method, resource, path and options, and the body.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -85,7 +85,8 @@ fn request(bytes: &[u8]) -> Option<Request<Full<Bytes>>> {
     let resource = *resources.get(usize::from(*resource) % resources.len())?;
     let info = resource.info();
     let method = METHODS.get(usize::from(*method) % METHODS.len())?;
-    // These are written by the allocator and by whoever extends its ranges. Such writes may contradict Services.
+    // The allocator writes IPAddresses, and administrators add ranges as ServiceCIDRs. Any such write could contradict the
+    // Services, so these resources are only read.
     let method = match resource {
         Resource::IpAddress | Resource::ServiceCidr => &Method::GET,
         _ => method,

@@ -1,11 +1,11 @@
 //! Answers to the four watchers of the node agent: any status, any body, cut anywhere, broken off anywhere. There is no panic,
 //! and objects are removed at the end of a list only if that list had a start.
 //!
-//! The input is a list of answers, each after a byte 0: a byte for the status and the end of the body, a byte for the length of
-//! its chunks, and the body.
+//! The input is a list of answers, separated by bytes 0. Each has a byte for the status and the end of the body, a byte for the
+//! length of its chunks, and the body.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -79,12 +79,12 @@ fn answered(answer: &[u8]) -> Result<http::Response<Body>, BoxError> {
 struct Consumer {
     catalog: Catalog,
     /// The collections of which a list has started and not ended.
-    listing: BTreeMap<&'static str, bool>,
+    listing: BTreeSet<Kind>,
 }
 
 impl Default for Consumer {
     fn default() -> Self {
-        Self { catalog: Catalog::new("node"), listing: BTreeMap::new() }
+        Self { catalog: Catalog::new("node"), listing: BTreeSet::new() }
     }
 }
 
@@ -100,22 +100,16 @@ impl Consumer {
 
     fn object(&mut self, event: Event) {
         match &event {
-            Event::ListStart(kind) => drop(self.listing.insert(name(*kind), true)),
+            // A second start restarts the list.
+            Event::ListStart(kind) => {
+                self.listing.insert(*kind);
+            }
             Event::ListEnd(kind) => {
-                assert_eq!(self.listing.insert(name(*kind), false), Some(true), "{kind:?}");
+                assert!(self.listing.remove(kind), "{kind}: a list ends that did not start");
             }
             _ => {}
         }
         drop(self.catalog.apply(event));
         drop(self.catalog.take_changes());
-    }
-}
-
-fn name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Service => "Service",
-        Kind::EndpointSlice => "EndpointSlice",
-        Kind::Node => "Node",
-        Kind::ServiceCidr => "ServiceCIDR",
     }
 }
