@@ -129,7 +129,7 @@ vm-test-all: export VM_TIMEOUT := 21600
 vm-test-all: vm-test
 
 # Kernels of distributions, besides that of `make vm-test`: see `tests/vm/kernel`.
-KERNELS := ubuntu/jammy/5.15 ubuntu/noble/6.8 debian/bookworm-backports/6.12 debian/trixie-backports/7.2
+KERNELS := ubuntu/focal/5.13 ubuntu/focal/5.14 ubuntu/jammy/5.15 ubuntu/noble/6.8 debian/bookworm-backports/6.12 debian/trixie-backports/7.2
 
 ## Run tests of the kernel, a random world of each mode and the proxy on each of the KERNELS under qemu, and print what passed:
 ## the table of docs/install.md. Takes about ten minutes for each kernel if the guest is emulated.
@@ -269,13 +269,22 @@ release: root packages-static packages-image packages-release
 	$(CARGO) fetch --locked
 	deploy/release/build.sh target/release-files $(RELEASE_ARCHITECTURES)
 
-## Run the tests of the crates `wire` and `model` for aarch64, emulated.
+## Run the tests of the crates `wire` and `model` for aarch64, and the static `portolan` in each mode in a guest of aarch64, emulated.
 aarch64-test: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
 aarch64-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
 aarch64-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64-static -L /usr/aarch64-linux-gnu
-aarch64-test: packages-release
-	rustup target list --installed | grep -qx aarch64-unknown-linux-gnu || rustup target add aarch64-unknown-linux-gnu
+# As in deploy/release/build.sh.
+aarch64-test: export CC_aarch64_unknown_linux_musl := aarch64-linux-gnu-gcc
+aarch64-test: export CFLAGS_aarch64_unknown_linux_musl := -U_FORTIFY_SOURCE
+aarch64-test: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER := aarch64-linux-gnu-gcc
+aarch64-test: packages-base packages-release packages-vm
+	for system in gnu musl; do \
+		rustup target list --installed | grep -qx aarch64-unknown-linux-$$system || rustup target add aarch64-unknown-linux-$$system || exit 1; \
+	done
 	$(CARGO) test --quiet --locked -p portolan-wire -p portolan-model --all-features --target aarch64-unknown-linux-gnu
+	$(CARGO) build --quiet --locked -p portolan --target aarch64-unknown-linux-musl
+	program=$(CURDIR)/target/aarch64-unknown-linux-musl/debug/portolan; \
+		VM_ARCHITECTURE=aarch64 VM_PROGRAMS=$$program tests/vm/run tests/vm/proxy $$program
 
 ## Build the book of docs/ as HTML in target/book. Installs mdbook if it is missing, which takes some minutes.
 docs:

@@ -53,28 +53,26 @@ fn refused(to: SocketAddr) -> anyhow::Result<Duration> {
 pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<Connections> {
     to.add_rule(stage.node())?;
     let client = stage.client().context("the client pod")?;
-    let connections = client.run(|| in_turns(to, to.vip(), Some(to.rule()), count))??;
+    let connections = client.run(|| in_turns(to, to.vip(), count))??;
     to.remove_rule(stage.node())?;
     Ok(connections)
 }
 
-/// Measures `count` connections from outside of the cluster to a node port with external traffic policy Local, and as many directly
-/// to the same pod, in turn. The times through one rule are empty.
+/// Measures the same from outside of the cluster, to a node port with external traffic policy Local.
 pub(crate) fn through_node_port(stage: &Stage, count: usize) -> anyhow::Result<Connections> {
-    stage.outside().run(|| in_turns(&stage.near, stage.node_port(), None, count))?
+    let to = &stage.near;
+    to.add_rule(stage.node())?;
+    let connections = stage.outside().run(|| in_turns(to, stage.node_port(), count))??;
+    to.remove_rule(stage.node())?;
+    Ok(connections)
 }
 
-fn in_turns(
-    to: &Steady,
-    vip: SocketAddr,
-    rule: Option<SocketAddr>,
-    count: usize,
-) -> anyhow::Result<Connections> {
+fn in_turns(to: &Steady, vip: SocketAddr, count: usize) -> anyhow::Result<Connections> {
     let mut direct = to.direct().cycle();
     let mut times = [const { Vec::new() }; 3];
     for round in 0..WARM_UP.saturating_add(count) {
-        for (way, times) in [Some(vip), rule, direct.next()].into_iter().zip(&mut times) {
-            let Some(way) = way else { continue };
+        let direct = direct.next().context("an endpoint")?;
+        for (way, times) in [vip, to.rule(), direct].into_iter().zip(&mut times) {
             let time = timed(way)?;
             to.drain();
             if round >= WARM_UP {

@@ -1,4 +1,5 @@
-//! Measures request and response on an open connection: through the cluster IP of a Service, and directly to its pod.
+//! Measures request and response on an open connection: through the cluster IP of a Service, through a single rule, and
+//! directly to the same pod.
 //!
 //! Client and pods share one processor. On two, a request waits until the other processor wakes up, which takes ten times as
 //! long as the rest, and the scheduler decides for each connection where its ends run.
@@ -26,20 +27,25 @@ const WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct RoundTrips {
     /// Through the VIP of a Service.
     pub(crate) vip: Sample,
+    /// Through one rule written by hand: the minimum cost of the kernel's address translation.
+    pub(crate) rule: Sample,
     /// Directly to one of its endpoints.
     pub(crate) direct: Sample,
 }
 
 /// Measures `count` requests each way, in turn, so that other load on the machine affects both alike.
 pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
-    stage.client().context("the client pod")?.run(|| in_turns(to, count))?
+    to.add_rule(stage.node())?;
+    let round_trips = stage.client().context("the client pod")?.run(|| in_turns(to, count))??;
+    to.remove_rule(stage.node())?;
+    Ok(round_trips)
 }
 
 fn in_turns(to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
     let direct = to.direct().next().context("an endpoint")?;
     let _one = OneProcessor::take()?;
-    let mut connections = [open(to, to.vip())?, open(to, direct)?];
-    let mut times = [const { Vec::new() }; 2];
+    let mut connections = [open(to, to.vip())?, open(to, to.rule())?, open(to, direct)?];
+    let mut times = [const { Vec::new() }; 3];
     for round in 0..WARM_UP.saturating_add(count) {
         for (connection, times) in connections.iter_mut().zip(&mut times) {
             let time = request(connection)?;
@@ -49,8 +55,8 @@ fn in_turns(to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
         }
     }
     connections.iter().try_for_each(stage::close)?;
-    let [vip, direct] = times.map(Sample::from_iter);
-    Ok(RoundTrips { vip, direct })
+    let [vip, rule, direct] = times.map(Sample::from_iter);
+    Ok(RoundTrips { vip, rule, direct })
 }
 
 /// Keeps this thread, and those that it starts, on one processor. Dropped, it lets this thread go.

@@ -36,13 +36,16 @@ const ROWS: &[Row] = &[
         two_micros(&it.node_port.vip)
     }),
     ("- node port against direct, p50 / p99", |it| two_ratios(&it.node_port.vip, &it.node_port.direct)),
+    ("- one rule against direct", |it| two_ratios(&it.node_port.rule, &it.node_port.direct)),
     ("request and response, open connection to another node: VIP against direct, p50 / p99", |it| {
         two_ratios(&it.far_round_trips.vip, &it.far_round_trips.direct)
     }),
+    ("- one rule against direct", |it| two_ratios(&it.far_round_trips.rule, &it.far_round_trips.direct)),
     ("- through a VIP, p50 / p99, us", |it| two_micros(&it.far_round_trips.vip)),
     ("- to a pod of its own node: VIP against direct, p50 / p99", |it| {
         two_ratios(&it.near_round_trips.vip, &it.near_round_trips.direct)
     }),
+    ("- one rule against direct", |it| two_ratios(&it.near_round_trips.rule, &it.near_round_trips.direct)),
     ("with counters of Services: connect() to a pod of another node through a VIP, p50 / p99, us", |it| {
         two_micros(&it.counting_far.vip)
     }),

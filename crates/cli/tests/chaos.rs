@@ -1,6 +1,7 @@
 //! Faults at random, while Services change and carry traffic: the agent is killed, paused, starved of file descriptors or
-//! memory, restarted in another mode or given another configuration; its API server goes away, hangs or answers slowly, its
-//! connections are reset; other programs remove its rules, or change more rules than the agent can follow.
+//! memory, restarted in another mode or given another configuration; the kernel refuses its messages; its API server goes
+//! away, hangs or answers slowly, its connections are reset; other programs remove its rules, or change more rules than the
+//! agent can follow.
 //! After each fault the kernel has what the objects ask for (`portolan plan` finds nothing to change), every Service reaches
 //! exactly its endpoints, and no packet was lost but for those that met removed rules.
 //!
@@ -22,6 +23,7 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -44,6 +46,8 @@ const USUAL: Duration = Duration::from_secs(40);
 const HANG: Duration = Duration::from_secs(2);
 /// Time in which an agent without memory may end.
 const STARVED: Duration = Duration::from_secs(2);
+/// Messages of the agent that the kernel refuses, at least.
+const REFUSED: usize = 10;
 /// Growth of the agent's memory that no fault may cause.
 const GROWTH: u64 = 16 << 20;
 
@@ -154,6 +158,7 @@ impl Chaos {
                 limit("1024:");
             }
             Fault::NoMemory => self.starve(edits),
+            Fault::Refused => self.refuse(edits),
             Fault::ServerHangs | Fault::ServerSlow => {
                 let which = if fault == Fault::ServerHangs { "" } else { "numgen random mod 3 0" };
                 foreign::lose(self.node(), self.cluster.address.port(), which);
@@ -225,6 +230,27 @@ impl Chaos {
             assert!(output.contains("memory allocation of"), "{output}");
             self.start_in(self.mode);
         }
+    }
+
+    /// Makes every third call that sends or receives a message fail for lack of room, in each thread of the agent and in
+    /// each program that it runs.
+    fn refuse(&mut self, edits: u8) {
+        let calls = [
+            "--trace=sendto,recvfrom,sendmsg,recvmsg",
+            "--inject=sendto,recvfrom,sendmsg,recvmsg:error=ENOBUFS:when=2+3",
+        ];
+        let agent = self.proxy.id().to_string();
+        let arguments = ["--follow-forks", "--attach", &agent];
+        let strace = Path::new("strace");
+        let mut tracer =
+            PortolanProcess::start(self.node(), strace, &[&calls[..], &arguments].concat()).unwrap();
+        let attached = eventually(PATIENCE, "a tracer", || tracer.output().contains("attached"));
+        assert!(attached.is_ok(), "{}", tracer.output());
+        self.edit(edits);
+        let refused = || tracer.output().matches("(INJECTED)").count() >= REFUSED;
+        assert!(eventually(PATIENCE, "refused messages", refused).is_ok(), "{}", tracer.output());
+        tracer.signal(Signal::TERM);
+        assert!(eventually(PATIENCE, "the end of the tracer", || tracer.ended().is_some()).is_ok());
     }
 
     const fn node(&self) -> &Namespace {

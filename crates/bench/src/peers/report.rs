@@ -171,7 +171,7 @@ mod tests {
             burst: None,
             high_water: 8 << 20,
             connections: Connections { vip: sample(22), rule: sample(21), direct: sample(20) },
-            round_trips: RoundTrips { vip: sample(33), direct: sample(30) },
+            round_trips: RoundTrips { vip: sample(33), rule: sample(31), direct: sample(30) },
         };
         Figures { size: Size::new(0, 10), mode: Mode::Nftables, peer, turns: vec![turn], exceeded: None }
     }

@@ -32,6 +32,8 @@ pub(crate) enum Fault {
     NoDescriptors,
     /// The agent gets no more memory.
     NoMemory,
+    /// The kernel refuses one in three of the messages that the agent, and the programs that it runs, send and receive.
+    Refused,
     /// Another program removes all rules of Services in a family.
     Flush,
     /// Another program removes some of the rules.
@@ -58,6 +60,7 @@ impl Fault {
             Self::Reset,
             Self::NoDescriptors,
             Self::NoMemory,
+            Self::Refused,
             Self::Flush,
             Self::Damage,
             Self::OneRule,
@@ -86,6 +89,7 @@ impl fmt::Display for Fault {
             Self::Reset => "connections to the API server reset",
             Self::NoDescriptors => "no file descriptors",
             Self::NoMemory => "no memory",
+            Self::Refused => "messages refused",
             Self::Flush => "all rules removed",
             Self::Damage => "some rules removed",
             Self::OneRule => "one rule removed",

@@ -52,7 +52,7 @@ fn every_target_installs_what_it_needs() {
         ("image-small", &["musl-tools", "libcap2-bin"]),
         ("image-up", &["musl-tools", "libcap2-bin"]),
         ("release", &["musl-tools", "libcap2-bin", "gcc-aarch64-linux-gnu"]),
-        ("aarch64-test", &["gcc-aarch64-linux-gnu", "qemu-user-static"]),
+        ("aarch64-test", &["cpio", "gcc-aarch64-linux-gnu", "qemu-user-static"]),
     ];
     for (target, packages) in needs {
         let plan = plan(target);
