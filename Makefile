@@ -4,7 +4,7 @@
 # System packages that targets need. `packages-NAME` installs each list.
 PACKAGES_base := build-essential ca-certificates conntrack iproute2 iptables libcap2-bin nftables procps util-linux
 # systemd is for systemd-analyze. Without systemd-sysv it does not become the machine's init.
-PACKAGES_test := bind9-dnsutils ipset musl-tools python3-pip systemd tcpdump unzip
+PACKAGES_test := bind9-dnsutils ipset musl-tools python3-pip strace systemd tcpdump unzip
 PACKAGES_static := build-essential ca-certificates musl-tools
 PACKAGES_image := libcap2-bin
 # A compiler for aarch64, and an emulator of its programs.
@@ -52,7 +52,7 @@ test: root packages-base packages-test packages-vm $(TOOLS) $(RELEASED) $(PYTHON
 
 unit: export PATH := $(abspath target/tools):$(abspath target/tools/released):$(PATH)
 # A test that needs one of these programs fails without it. Without this variable the test would be skipped.
-unit: export PORTOLAN_TEST_TOOLS := dig musl-gcc systemd-analyze tcpdump $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
+unit: export PORTOLAN_TEST_TOOLS := dig musl-gcc strace systemd-analyze tcpdump $(sort $(notdir $(TOOLS) $(RELEASED) $(PYTHON)))
 # Newer kernels may be built without legacy iptables: `make test PORTOLAN_TEST_LEGACY=0` then leaves its tests out.
 unit: export PORTOLAN_TEST_LEGACY ?= 1
 unit: root packages-base packages-test $(TOOLS) $(RELEASED) $(PYTHON)

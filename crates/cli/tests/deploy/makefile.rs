@@ -29,6 +29,7 @@ fn every_target_installs_what_it_needs() {
                 "musl-tools",
                 "nftables",
                 "python3-pip",
+                "strace",
                 "systemd",
                 "tcpdump",
                 "unzip",

@@ -11,6 +11,7 @@
 #![allow(unreachable_pub, clippy::unused_async, reason = "the stores have the same functions")]
 
 mod crash;
+mod power;
 mod servers;
 mod suite;
 mod support;

@@ -18,6 +18,8 @@ use tempfile::TempDir;
 /// The tools that the Makefile provides: names separated by spaces.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
 const DEADLINE: Duration = Duration::from_secs(120);
+/// The folder of etcd's data, in its temporary folder.
+pub const DATA: &str = "data";
 
 /// A running server.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub struct Etcd {
     client: u16,
     peer: u16,
     options: Vec<String>,
+    /// A program that runs etcd, with its arguments. Empty if etcd is started directly.
+    runner: Vec<String>,
     scheme: &'static str,
     /// All members of the cluster.
     cluster: String,
@@ -42,7 +46,7 @@ impl Etcd {
 
     /// Starts a server with more options. `scheme` is that of its client port.
     pub fn start_with(scheme: &'static str, options: &[String]) -> Option<Self> {
-        let program = Self::program()?;
+        let program = program("etcd")?;
         // Another process may take a free port before etcd does.
         for _ in 0..5 {
             let mut etcd = Self::new(&program, "default", scheme, options);
@@ -56,7 +60,7 @@ impl Etcd {
 
     /// Starts three members of one cluster.
     pub fn start_three() -> Option<[Self; 3]> {
-        let program = Self::program()?;
+        let program = program("etcd")?;
         for _ in 0..5 {
             let mut three = ["one", "two", "three"].map(|name| Self::new(&program, name, "http", &[]));
             let cluster = three.each_ref().map(Self::member).join(",");
@@ -70,23 +74,38 @@ impl Etcd {
         panic!("etcd does not start")
     }
 
+    /// Starts a server on the data that a folder has in [`DATA`], if any. `runner` is a program that runs etcd, with its
+    /// arguments; it may be empty. Panics if etcd does not start on the data.
+    pub fn start_on(dir: TempDir, runner: &[String], options: &[String]) -> Option<Self> {
+        let mut etcd = Self::new(&program("etcd")?, "default", "http", options);
+        (etcd.dir, etcd.runner) = (dir, runner.to_vec());
+        for _ in 0..5 {
+            etcd.spawn(&etcd.member());
+            if etcd.is_ready() {
+                return Some(etcd);
+            }
+            assert!(etcd.log().contains("address already in use"), "etcd does not start");
+            [etcd.client, etcd.peer] = free_ports();
+        }
+        panic!("etcd finds no free port")
+    }
+
     fn new(program: &Path, name: &'static str, scheme: &'static str, options: &[String]) -> Self {
         let [client, peer] = free_ports();
         let (dir, program, options) = (tempfile::tempdir().unwrap(), program.to_owned(), options.to_vec());
-        Self { dir, program, name, client, peer, options, scheme, cluster: String::new(), child: None }
+        let (runner, cluster) = (Vec::new(), String::new());
+        Self { dir, program, name, client, peer, options, runner, scheme, cluster, child: None }
     }
 
-    /// Returns the path of etcd if it is installed.
-    fn program() -> Option<PathBuf> {
-        let folders = env::var_os("PATH").unwrap_or_default();
-        let found = env::split_paths(&folders).map(|folder| folder.join("etcd")).find(|path| path.is_file());
-        if found.is_none() {
-            let provided = env::var(PROVIDED).unwrap_or_default();
-            let promised = provided.split(' ').any(|tool| tool == "etcd");
-            assert!(!promised, "etcd is not there, although {PROVIDED} names it");
-            eprintln!("etcd is not installed: left out");
-        }
-        found
+    /// Returns the temporary folder.
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Ends the server, and returns its temporary folder.
+    pub fn into_folder(mut self) -> TempDir {
+        self.kill();
+        std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())
     }
 
     /// Returns the endpoint for clients.
@@ -139,7 +158,7 @@ impl Etcd {
     /// Starts the server again without any data.
     pub fn restart_empty(&mut self) {
         self.kill();
-        std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
+        std::fs::remove_dir_all(self.dir.path().join(DATA)).unwrap();
         self.restart();
     }
 
@@ -148,11 +167,11 @@ impl Etcd {
         let log = File::options().create(true).append(true).open(self.dir.path().join("log")).unwrap();
         let (clients, peers) = (self.endpoint(), self.peers());
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(&self.program);
+        command.args(["--pdeathsig", "KILL", "--"]).args(&self.runner).arg(&self.program);
         command.args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients]);
         command.args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers]);
         command.args(["--name", self.name, "--initial-cluster", cluster]);
-        command.arg("--data-dir").arg(self.dir.path().join("data")).args(&self.options);
+        command.arg("--data-dir").arg(self.dir.path().join(DATA)).args(&self.options);
         // Debian also builds etcd for architectures that upstream does not test.
         command.env("ETCD_UNSUPPORTED_ARCH", env::consts::ARCH.replace("aarch64", "arm64"));
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
@@ -172,9 +191,7 @@ impl Etcd {
         let begin = Instant::now();
         while begin.elapsed() < DEADLINE {
             if self.child.as_mut().is_none_or(|child| child.try_wait().unwrap().is_some()) {
-                let mut log = String::new();
-                File::open(self.dir.path().join("log")).unwrap().read_to_string(&mut log).unwrap();
-                eprintln!("etcd ended:\n{log}");
+                eprintln!("etcd ended:\n{}", self.log());
                 return false;
             }
             if if self.scheme == "https" { self.accepts() } else { self.is_healthy() } {
@@ -182,7 +199,11 @@ impl Etcd {
             }
             thread::sleep(Duration::from_millis(20));
         }
-        panic!("etcd is not ready")
+        panic!("etcd is not ready:\n{}", self.log())
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
     fn accepts(&self) -> bool {
@@ -204,6 +225,19 @@ impl Drop for Etcd {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Returns the path of a program if it is installed. Panics if it is not and the Makefile provides it.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let folders = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file());
+    if found.is_none() {
+        let provided = env::var(PROVIDED).unwrap_or_default();
+        let promised = provided.split(' ').any(|tool| tool == name);
+        assert!(!promised, "{name} is not there, although {PROVIDED} names it");
+        eprintln!("{name} is not installed: left out");
+    }
+    found
 }
 
 /// The kernel sends the death signal when the thread that started the program ends, and a test's thread ends with the
