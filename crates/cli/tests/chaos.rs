@@ -247,7 +247,11 @@ impl Chaos {
         let attached = eventually(PATIENCE, "a tracer", || tracer.output().contains("attached"));
         assert!(attached.is_ok(), "{}", tracer.output());
         self.edit(edits);
-        let refused = || tracer.output().matches("(INJECTED)").count() >= REFUSED;
+        // Without further edits the agent might send nothing for minutes.
+        let refused = || {
+            self.edit(1);
+            tracer.output().matches("(INJECTED)").count() >= REFUSED
+        };
         assert!(eventually(PATIENCE, "refused messages", refused).is_ok(), "{}", tracer.output());
         tracer.signal(Signal::TERM);
         assert!(eventually(PATIENCE, "the end of the tracer", || tracer.ended().is_some()).is_ok());

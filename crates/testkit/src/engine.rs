@@ -7,7 +7,6 @@
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use portolan_model::{Family, Protocol};
@@ -16,6 +15,7 @@ use rustix::net::{RecvFlags, SendFlags, connect, recv, recvfrom, send, sendto, s
 
 use crate::TestkitError;
 use crate::icmp;
+use crate::ports;
 use crate::probe::{Probe, ProbeResult, Reached};
 use crate::sctp::{Chunk, Packet, strip_ipv4_header};
 use crate::socket::{self, Flow, Poller, parse_answer};
@@ -26,15 +26,6 @@ const SHARED: u64 = 1 << 63;
 /// responder is about to accept.
 const SCTP_REFUSAL_GRACE: Duration = Duration::from_millis(50);
 const PACKET_BYTES: usize = 2048;
-
-/// Counter of the source ports of UDP and SCTP probes, which are above the node ports and used in turn. With
-/// random ports, a probe could match the conntrack entry of an earlier one (UDP: 30 s) and reach a backend
-/// that is no longer in the rules.
-static TURN: AtomicU32 = AtomicU32::new(0);
-const FIRST_PORT: u16 = 33_000;
-const PORT_COUNT: u16 = 32_000;
-/// Maximum source ports that are tried in a row because other sockets use them.
-const PORT_ATTEMPTS: usize = 100;
 
 pub(crate) struct Engine {
     poller: Poller,
@@ -150,7 +141,6 @@ impl Engine {
         let fd = socket::stream(Family::of(probe.destination.ip()))?;
         // Closing resets the connection, so that no TIME_WAIT entries use up the ports.
         sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
-        sockopt::set_socket_reuseaddr(&fd, true)?;
         bind_source(&fd, probe)?;
         match connect(&fd, &probe.destination) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
@@ -162,12 +152,7 @@ impl Engine {
 
     fn start_udp(&mut self, token: u64, probe: &Probe) -> Result<(u16, Transport), Errno> {
         let fd = socket::datagram(Family::of(probe.destination.ip()))?;
-        if probe.source_port.is_some() {
-            sockopt::set_socket_reuseaddr(&fd, true)?;
-            bind_source(&fd, probe)?;
-        } else {
-            bind_next_port(&fd, probe)?;
-        }
+        bind_source(&fd, probe)?;
         connect(&fd, &probe.destination)?;
         self.poller.watch_changes(&fd, token)?;
         ignore_local_drop(send(&fd, b"probe", SendFlags::NOSIGNAL))?;
@@ -175,7 +160,7 @@ impl Engine {
     }
 
     fn start_sctp(&mut self, probe: &Probe) -> Result<(u16, Transport), Errno> {
-        let (turn, port) = next_port();
+        let (turn, port) = ports::next();
         let source_port = probe.source_port.unwrap_or(port);
         let initiate_tag = turn.wrapping_mul(0x9e37_79b1) | 1;
         self.send_init(probe.source, source_port, probe.destination, initiate_tag)?;
@@ -327,28 +312,13 @@ impl Engine {
     }
 }
 
+/// Binds the socket to the probe's source port, or else to the next one.
 fn bind_source(fd: &OwnedFd, probe: &Probe) -> Result<(), Errno> {
-    let any = || SocketAddr::new(unspecified(probe.destination), 0).ip();
-    match (probe.source, probe.source_port) {
-        (None, None) => Ok(()),
-        (source, port) => socket::bind_to(fd, source.unwrap_or_else(any), port.unwrap_or(0)),
-    }
-}
-
-fn bind_next_port(fd: &OwnedFd, probe: &Probe) -> Result<(), Errno> {
-    let mut attempts = (0..PORT_ATTEMPTS).map(|_| bind_source(fd, &probe.from_port(next_port().1)));
-    attempts.find(|bound| *bound != Err(Errno::ADDRINUSE)).unwrap_or(Err(Errno::ADDRINUSE))
-}
-
-/// Returns a number that no other probe of this process has, and its source port.
-fn next_port() -> (u32, u16) {
-    let turn = TURN.fetch_add(1, Ordering::Relaxed);
-    let offset = u16::try_from(turn % u32::from(PORT_COUNT)).unwrap_or_default();
-    (turn, FIRST_PORT + offset)
-}
-
-fn unspecified(like: SocketAddr) -> IpAddr {
-    if like.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) }
+    let Some(port) = probe.source_port else {
+        return ports::bind_next(fd, probe.source, probe.destination);
+    };
+    sockopt::set_socket_reuseaddr(fd, true)?;
+    socket::bind_to(fd, probe.source.unwrap_or_else(|| ports::unspecified(probe.destination)), port)
 }
 
 /// Ignores the error of a send whose packet a local rule drops: for a probe, this is a lost packet.

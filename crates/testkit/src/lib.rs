@@ -24,6 +24,7 @@ mod kube_proxy;
 mod legacy;
 mod namespace;
 mod plan;
+mod ports;
 mod probe;
 mod process;
 mod sctp;

@@ -11,6 +11,7 @@ use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
 use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
 use crate::TestkitError;
+use crate::ports;
 use crate::socket::{self, Poller, parse_answer};
 
 struct Flow {
@@ -77,9 +78,7 @@ pub(super) fn run(
 impl Flow {
     fn open(destination: SocketAddr, plan: &TrafficPlan) -> Result<Self, Errno> {
         let fd = socket::datagram(Family::of(destination.ip()))?;
-        if let Some(source) = plan.source {
-            socket::bind_to(&fd, source, 0)?;
-        }
+        ports::bind_next(&fd, plan.source, destination)?;
         connect(&fd, &destination)?;
         Ok(Self { fd, sent: 0, open: HashSet::new(), backend: None, next: Instant::now() })
     }

@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
 
 use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
 use crate::TestkitError;
+use crate::ports;
 use crate::probe::patience;
 use crate::socket::{self, Poller, parse_answer};
 
@@ -94,9 +95,7 @@ impl Stream {
         let fd = socket::stream(Family::of(destination.ip()))?;
         sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
         sockopt::set_tcp_nodelay(&fd, true)?;
-        if let Some(source) = plan.source {
-            socket::bind_to(&fd, source, 0)?;
-        }
+        ports::bind_next(&fd, plan.source, destination)?;
         match connect(&fd, &destination) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno),
