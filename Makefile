@@ -66,7 +66,7 @@ page-test: packages-page
 
 ## Cause faults at random under load for CHAOS_SECONDS (3600), and print each. PORTOLAN_SEED repeats the same choices.
 chaos: export CHAOS_SECONDS ?= 3600
-chaos: root packages-base
+chaos: root packages-base packages-test
 	tests/unchanged $(TESTS) --test chaos -- --nocapture
 
 ## Take over from the kube-proxy at KUBE_PROXY=FILE and hand back to it, under load. Its release binary is on every node of a

@@ -33,7 +33,7 @@ pub(crate) struct RoundTrips {
     pub(crate) direct: Sample,
 }
 
-/// Measures `count` requests each way, in turn, so that other load on the machine affects both alike.
+/// Measures `count` requests each way, in turn, so that other load on the machine affects all ways alike.
 pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
     to.add_rule(stage.node())?;
     let round_trips = stage.client().context("the client pod")?.run(|| in_turns(to, count))??;

@@ -46,7 +46,7 @@ const USUAL: Duration = Duration::from_secs(40);
 const HANG: Duration = Duration::from_secs(2);
 /// Time in which an agent without memory may end.
 const STARVED: Duration = Duration::from_secs(2);
-/// Messages of the agent that the kernel refuses, at least.
+/// Messages to or from the kernel that it refuses, at least.
 const REFUSED: usize = 10;
 /// Growth of the agent's memory that no fault may cause.
 const GROWTH: u64 = 16 << 20;
@@ -233,28 +233,31 @@ impl Chaos {
     }
 
     /// Makes every third call that sends or receives a message fail for lack of room, in each thread of the agent and in
-    /// each program that it runs.
+    /// each program that it runs. Edits go on until messages to or from the kernel were among them.
     fn refuse(&mut self, edits: u8) {
         let calls = [
             "--trace=sendto,recvfrom,sendmsg,recvmsg",
             "--inject=sendto,recvfrom,sendmsg,recvmsg:error=ENOBUFS:when=2+3",
         ];
         let agent = self.proxy.id().to_string();
-        let arguments = ["--follow-forks", "--attach", &agent];
+        let arguments = ["--follow-forks", "--decode-fds=socket", "--attach", &agent];
         let strace = Path::new("strace");
         let mut tracer =
             PortolanProcess::start(self.node(), strace, &[&calls[..], &arguments].concat()).unwrap();
-        let attached = eventually(PATIENCE, "a tracer", || tracer.output().contains("attached"));
-        assert!(attached.is_ok(), "{}", tracer.output());
+        tracer.wait_for_output(PATIENCE, "attached").unwrap();
         self.edit(edits);
-        // Without further edits the agent might send nothing for minutes.
+        // How many edits follow depends on time. What is drawn after them must not.
+        let rng = self.rng.fork();
         let refused = || {
+            // Without further edits the agent might send nothing for minutes.
             self.edit(1);
-            tracer.output().matches("(INJECTED)").count() >= REFUSED
+            let output = tracer.output();
+            let is_refused = |line: &&str| line.contains("NETLINK") && line.contains("(INJECTED)");
+            output.lines().filter(is_refused).count() >= REFUSED
         };
         assert!(eventually(PATIENCE, "refused messages", refused).is_ok(), "{}", tracer.output());
-        tracer.signal(Signal::TERM);
-        assert!(eventually(PATIENCE, "the end of the tracer", || tracer.ended().is_some()).is_ok());
+        self.rng = rng;
+        tracer.terminate(PATIENCE).unwrap();
     }
 
     const fn node(&self) -> &Namespace {

@@ -1,8 +1,8 @@
 //! Source ports, used in turn.
 //!
 //! With random ports, a probe could match the conntrack entry of an earlier one (UDP: 30 s) and reach a backend that is no
-//! longer in the rules. And IPVS confuses two connections of one client port to two addresses of a Service, if both have the
-//! same backend and are not masqueraded.
+//! longer in the rules. And IPVS confuses two connections of one client port to two virtual servers, if both have the same
+//! backend and are not masqueraded.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ pub(crate) fn bind_next(fd: &OwnedFd, source: Option<IpAddr>, destination: Socke
     attempts.find(|bound| *bound != Err(Errno::ADDRINUSE)).unwrap_or(Err(Errno::ADDRINUSE))
 }
 
-/// Returns a number that no other probe of this process has, and its source port.
+/// Returns a number that nothing else of this process has, and its source port.
 pub(crate) fn next() -> (u32, u16) {
     let turn = TURN.fetch_add(1, Ordering::Relaxed);
     let offset = u16::try_from(turn % u32::from(COUNT)).unwrap_or_default();

@@ -38,7 +38,7 @@ pub struct Probe {
     pub destination: SocketAddr,
     /// The source address; `None` leaves the choice to the namespace's routing.
     pub source: Option<IpAddr>,
-    /// The source port; `None` chooses a free one (UDP and SCTP: one that no probe has used for a long time).
+    /// The source port; `None` chooses a free one that no probe has used for a long time.
     pub source_port: Option<u16>,
     /// The maximum time to wait for an answer.
     pub timeout: Duration,

@@ -32,7 +32,8 @@ pub(crate) enum Fault {
     NoDescriptors,
     /// The agent gets no more memory.
     NoMemory,
-    /// The kernel refuses one in three of the messages that the agent, and the programs that it runs, send and receive.
+    /// The kernel refuses one in three of the messages that the agent, and the programs that it runs, send and receive: to
+    /// and from the kernel, and to and from the API server.
     Refused,
     /// Another program removes all rules of Services in a family.
     Flush,

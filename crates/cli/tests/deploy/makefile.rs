@@ -37,6 +37,7 @@ fn every_target_installs_what_it_needs() {
                 "ipvsadm",
             ],
         ),
+        ("chaos", &["iproute2", "nftables", "strace"]),
         ("test-nftables", &["conntrack", "iproute2", "nftables"]),
         ("test-iptables", &["conntrack", "iproute2", "iptables", "nftables"]),
         ("test-ipvs", &["conntrack", "iproute2", "cpio", "ipset", "ipvsadm"]),
