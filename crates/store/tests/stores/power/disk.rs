@@ -4,6 +4,7 @@
 //!
 //! - A sync that has returned covers the writes that had returned when it began. They are there. Of a sync that has not
 //!   returned nothing is known.
+//! - Two writes to one file at the same time are not known here: [`recording`](super::recording) refuses them.
 //! - Of later writes any part may be there: the kernel writes pages when it likes, and the disk takes them in any order, a
 //!   sector at a time. So each sector is as it was at some moment since the sync. It never has a later write without an
 //!   earlier one to the same sector. What is missing of a file reads as zeros.
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, HashSet};
 use fastrand::Rng;
 
 use super::{
-    recording::{Names, ROOT, Recording, Sync, What, give},
+    recording::{Names, Recording, Sync, What, give, paths},
     tree::Tree,
 };
 
@@ -55,18 +56,11 @@ impl Recording {
         let synced: Vec<&Sync> = self.syncs.iter().filter(|sync| sync.end <= at.min(honest_until)).collect();
         let (names, mut story) = self.names_left(at, &synced, dice.as_deref_mut());
         let mut tree = Tree::default();
-        let mut folders = vec![(ROOT, String::new())];
-        while let Some((folder, path)) = folders.pop() {
-            for ((_, name), node) in names.range((folder, String::new())..(folder + 1, String::new())) {
-                let path = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-                let content = self.content_left(*node, at, &synced, dice.as_deref_mut(), |fate| {
-                    story.extend(["; ", &path, ": ", &fate]);
-                });
-                if content.is_none() {
-                    folders.push((*node, path.clone()));
-                }
-                tree.0.insert(path, content);
-            }
+        for (path, node) in paths(&names) {
+            let content = self.content_left(node, at, &synced, dice.as_deref_mut(), |fate| {
+                story.extend(["; ", &path, ": ", &fate]);
+            });
+            tree.0.insert(path, content);
         }
         Left { tree, story }
     }
@@ -107,6 +101,7 @@ impl Recording {
         let writes: Vec<_> =
             self.writes.iter().filter(|write| write.node == node && write.begin < at).collect();
         let is_covered = |end: usize| covered_until.is_some_and(|until| end <= until);
+        // One write returns before the next one begins, so the covered ones come first.
         let covered = writes.iter().take_while(|write| is_covered(write.end)).count();
         writes[..covered].iter().for_each(|write| write.what.apply(&mut content));
         let pending: Vec<&What> = writes[covered..].iter().map(|write| &write.what).collect();

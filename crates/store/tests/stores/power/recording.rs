@@ -1,7 +1,7 @@
 //! What a traced program did with the files of one folder: which files and folders there were, what was written to them,
 //! when they were synced, and which names they got.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{
     trace::{self, Call},
@@ -21,6 +21,8 @@ pub struct Recording {
     pub writes: Vec<Write>,
     pub syncs: Vec<Sync>,
     pub renames: Vec<Rename>,
+    /// Names that a call may have changed which never returned.
+    uncertain: Vec<(usize, String)>,
     /// Where each of these calls begins and ends in the trace, by its name.
     pub calls: BTreeMap<String, Vec<(usize, usize)>>,
 }
@@ -84,7 +86,10 @@ impl Recording {
             let call = &calls[number];
             let done = match (begins, position) {
                 (true, _) => recorder.begin(call),
-                (false, usize::MAX) => continue,
+                (false, usize::MAX) => {
+                    recorder.never_returned(call);
+                    continue;
+                }
                 (false, _) => recorder.end(call),
             };
             done.map_err(|reason| format!("{}({}...): {reason}", call.name, call.args[0]))?;
@@ -97,6 +102,43 @@ impl Recording {
         let all = self.renames.iter().flat_map(|rename| &rename.names);
         all.filter(|(_, node)| node.is_some()).map(|((_, name), _)| name.as_str())
     }
+
+    /// Compares what the program left with what all of its calls result in. A difference means that it changed a file in a
+    /// way that the trace does not have, or at another offset. What a call may have changed that never returned is left
+    /// out.
+    pub fn check(&self, found: &Tree) -> Result<(), String> {
+        let mut names = self.first.clone();
+        self.renames.iter().for_each(|change| give(&mut names, &change.names));
+        let paths = paths(&names);
+        let path_of = |node| match node {
+            ROOT => Some(String::new()),
+            _ => paths.iter().find(|(_, it)| *it == node).map(|(path, _)| path.clone()),
+        };
+        let unfinished = self.writes.iter().filter(|write| write.end == usize::MAX);
+        let mut uncertain: Vec<_> = unfinished.filter_map(|write| path_of(write.node)).collect();
+        let names = self.uncertain.iter().filter_map(|(folder, name)| Some(join(&path_of(*folder)?, name)));
+        uncertain.extend(names);
+        let is_certain = |path: &str| {
+            let is_below = |from: &String| path.strip_prefix(from).is_some_and(|rest| rest.starts_with('/'));
+            uncertain.iter().all(|it| it != path && !is_below(it))
+        };
+        let wanted = paths.iter().map(|(path, node)| (path.clone(), self.content(*node))).collect();
+        let wanted = Tree(wanted);
+        let all: BTreeSet<_> = found.0.keys().chain(wanted.0.keys()).collect();
+        let wrong: Vec<_> = all
+            .into_iter()
+            .filter(|path| found.0.get(*path) != wanted.0.get(*path) && is_certain(path))
+            .collect();
+        if wrong.is_empty() { Ok(()) } else { Err(format!("the trace does not explain {wrong:?}")) }
+    }
+
+    /// Returns the content of a file after all writes so far; `None` for a folder.
+    fn content(&self, node: usize) -> Option<Vec<u8>> {
+        let mut content = self.nodes[node].clone()?;
+        let writes = self.writes.iter().filter(|write| write.node == node);
+        writes.for_each(|write| write.what.apply(&mut content));
+        Some(content)
+    }
 }
 
 /// The state of the traced program, as far as later calls depend on it.
@@ -107,6 +149,8 @@ struct Recorder<'a> {
     /// The open file of each descriptor. Descriptors of other files and folders are not here.
     descriptors: HashMap<i64, usize>,
     open: Vec<Open>,
+    /// Where the last write of each file ends.
+    written: HashMap<usize, usize>,
     recording: Recording,
 }
 
@@ -131,6 +175,7 @@ impl<'a> Recorder<'a> {
             names: recording.first.clone(),
             descriptors: HashMap::new(),
             open: Vec::new(),
+            written: HashMap::new(),
             recording,
         }
     }
@@ -150,23 +195,41 @@ impl<'a> Recorder<'a> {
             }
             "write" => {
                 let bytes = written(call, 1)?;
-                let offset = &mut self.open[open].offset;
-                let from = offset.ok_or("the offset is not known: an lseek must come before")?;
-                *offset = Some(from + bytes.len());
-                What::Bytes(from, bytes)
+                What::Bytes(self.advance(open, bytes.len())?, bytes)
             }
             "pwrite64" => What::Bytes(number(call, 3)?, written(call, 1)?),
             "ftruncate" => What::Length(number(call, 1)?),
             "fallocate" if number(call, 1) == Ok(0) => What::Least(number(call, 2)? + number(call, 3)?),
             "fallocate" if call.args[1] == "FALLOC_FL_KEEP_SIZE" => return Ok(()),
-            "fcntl" | "lseek" | "fsync" | "fdatasync" | "dup" | "dup2" | "dup3" | "copy_file_range" => {
-                return Ok(());
-            }
-            "openat" | "mkdirat" | "unlinkat" | "renameat" => return Ok(()),
+            "copy_file_range" => return self.copied_bytes(call, open),
+            "fcntl" | "lseek" | "fsync" | "fdatasync" | "dup" | "dup2" | "dup3" | "openat" | "mkdirat"
+            | "unlinkat" | "renameat" => return Ok(()),
             _ => return Err("a call on a file of the folder that the test does not know".into()),
         };
-        self.write(call, node, what);
-        Ok(())
+        self.write(call, node, what)
+    }
+
+    /// Records a copy out of a file of the folder. This is how an etcd that was built with Go 1.22 or later copies a damaged
+    /// log file to `.broken` before it repairs it. Earlier ones read and write.
+    fn copied_bytes(&mut self, call: &Call<'_>, from: usize) -> Result<(), String> {
+        if call.args[1] != "NULL" || call.args[3] != "NULL" {
+            return Err("a copy with offsets that the test does not know".into());
+        }
+        let content = self.recording.content(self.open[from].node).ok_or("a copy of a folder")?;
+        let begin = self.advance(from, 0)?;
+        let bytes = returned(call, content.get(begin..).unwrap_or_default().to_vec());
+        self.advance(from, bytes.len())?;
+        let Some(to) = self.opened_as(call.args[2]) else { return Ok(()) };
+        let what = What::Bytes(self.advance(to, bytes.len())?, bytes);
+        self.write(call, self.open[to].node, what)
+    }
+
+    /// Moves the offset of an open file. Returns the offset before.
+    fn advance(&mut self, open: usize, bytes: usize) -> Result<usize, String> {
+        let offset = &mut self.open[open].offset;
+        let before = offset.ok_or("the offset is not known: an lseek must come before")?;
+        *offset = Some(before + bytes);
+        Ok(before)
     }
 
     /// Refuses calls that change the folder without a descriptor in their first argument, and in another way than
@@ -174,8 +237,8 @@ impl<'a> Recorder<'a> {
     fn refuse_on_other(&self, call: &Call<'_>) -> Result<(), String> {
         let is_here = |arg: &&str| trace::bytes(arg).is_ok_and(|path| path.starts_with(self.root.as_bytes()));
         let is_refused = match call.name {
-            "open" | "creat" | "truncate" | "rename" | "renameat2" | "unlink" | "rmdir" | "mkdir"
-            | "link" | "linkat" | "symlink" | "symlinkat" => call.args.iter().any(is_here),
+            "open" | "openat2" | "creat" | "truncate" | "rename" | "renameat2" | "unlink" | "rmdir"
+            | "mkdir" | "link" | "linkat" | "symlink" | "symlinkat" => call.args.iter().any(is_here),
             // A file that is mapped for writing changes without a call.
             "mmap" => {
                 let open = call.args.get(4).and_then(|it| it.parse().ok());
@@ -243,7 +306,7 @@ impl<'a> Recorder<'a> {
             match self.names.get(&name).copied() {
                 Some(node) => {
                     if has("O_TRUNC") {
-                        self.write(call, node, What::Length(0));
+                        self.write(call, node, What::Length(0))?;
                     }
                     node
                 }
@@ -262,6 +325,20 @@ impl<'a> Recorder<'a> {
             self.open.push(Open { node, offset });
         }
         Ok(())
+    }
+
+    fn never_returned(&mut self, call: &Call<'_>) {
+        let places: &[usize] = match call.name {
+            "openat" | "mkdirat" | "unlinkat" => &[0],
+            "renameat" => &[0, 2],
+            _ => &[],
+        };
+        for first in places {
+            // If its folder is not there either, the call cannot succeed.
+            if let Ok(Some(name)) = self.resolve(place(&call.args, *first)) {
+                self.recording.uncertain.push(name);
+            }
+        }
     }
 
     fn copied(&mut self, call: &Call<'_>) {
@@ -293,9 +370,14 @@ impl<'a> Recorder<'a> {
         self.recording.nodes.len() - 1
     }
 
-    fn write(&mut self, call: &Call<'_>, node: usize, what: What) {
+    /// Records a write. Two writes to one file at the same time are refused: the trace does not say which came first.
+    fn write(&mut self, call: &Call<'_>, node: usize, what: What) -> Result<(), String> {
+        if self.written.insert(node, call.end).is_some_and(|end| end > call.begin) {
+            return Err("a write to a file that has another one at the same time".into());
+        }
         self.recording.writes.push(Write { begin: call.begin, end: call.end, node, what });
         self.note(call);
+        Ok(())
     }
 
     fn renamed(&mut self, call: &Call<'_>, names: Vec<((usize, String), Option<usize>)>) {
@@ -338,6 +420,23 @@ pub fn give(names: &mut Names, changes: &[((usize, String), Option<usize>)]) {
     }
 }
 
+/// Returns the path of each node that has a name. A folder comes before what is in it.
+pub fn paths(names: &Names) -> Vec<(String, usize)> {
+    let (mut paths, mut folders) = (Vec::new(), vec![(ROOT, String::new())]);
+    while let Some((folder, path)) = folders.pop() {
+        for ((_, name), node) in names.range((folder, String::new())..(folder + 1, String::new())) {
+            let path = join(&path, name);
+            folders.push((*node, path.clone()));
+            paths.push((path, *node));
+        }
+    }
+    paths
+}
+
+fn join(folder: &str, name: &str) -> String {
+    if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
+}
+
 fn find(names: &Names, begin: usize, path: &str) -> Option<usize> {
     let mut parts = path.split('/').filter(|part| !part.is_empty());
     parts.try_fold(begin, |folder, name| names.get(&(folder, name.to_owned())).copied())
@@ -352,9 +451,13 @@ fn number(call: &Call<'_>, arg: usize) -> Result<usize, String> {
     call.args[arg].parse().map_err(|_| format!("not a number: {}", call.args[arg]))
 }
 
-/// Returns what a write wrote. A write that has not returned may have written all of it.
+/// Returns what a write wrote.
 fn written(call: &Call<'_>, arg: usize) -> Result<Vec<u8>, String> {
-    let mut bytes = trace::bytes(call.args[arg])?;
+    Ok(returned(call, trace::bytes(call.args[arg])?))
+}
+
+/// Returns as many bytes as a call returned. A call that has not returned may have written all of them.
+fn returned(call: &Call<'_>, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(call.result.and_then(|it| usize::try_from(it).ok()).unwrap_or(usize::MAX));
-    Ok(bytes)
+    bytes
 }

@@ -3,13 +3,20 @@
 //! A position in this text is a moment. strace writes the line of a call, and flushes it, before it lets the thread go
 //! on. So whatever happens because a call has returned comes after its line. No clock is needed.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::HashMap,
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// The calls that change files or sync them, or that say which file a descriptor stands for. A question mark: not every
 /// architecture has the call.
-const CALLS: &str = "?open,openat,?creat,close,dup,?dup2,dup3,fcntl,lseek,mmap,write,writev,pwrite64,pwritev,?pwritev2,\
-    ftruncate,truncate,fallocate,fsync,fdatasync,?rename,renameat,renameat2,?unlink,unlinkat,?rmdir,?mkdir,mkdirat,\
-    ?link,linkat,?symlink,symlinkat,copy_file_range,sendfile,splice";
+const CALLS: &str = "?open,openat,?openat2,?creat,close,dup,?dup2,dup3,fcntl,lseek,mmap,\
+    write,writev,pwrite64,pwritev,?pwritev2,ftruncate,truncate,fallocate,fsync,fdatasync,\
+    ?rename,renameat,renameat2,?unlink,unlinkat,?rmdir,?mkdir,mkdirat,?link,linkat,?symlink,symlinkat,copy_file_range,sendfile,splice";
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Bytes of a text that strace writes in full: more than etcd writes at once.
 const LONGEST: &str = "67108864";
@@ -32,11 +39,27 @@ pub struct Call<'a> {
 ///
 /// The program is the child of the caller, and strace a process beside it that ends with it (`-D`).
 pub fn strace(file: &Path) -> Vec<String> {
-    let words = ["strace", "-D", "-f", "--seccomp-bpf", "-qq", "-xx", "-s", LONGEST, "-e", "signal=none"];
+    let words = ["strace", "-D", "-f", "--seccomp-bpf", "-q", "-xx", "-s", LONGEST, "-e", "signal=KILL"];
     let mut words: Vec<String> = words.map(str::to_owned).into();
     words.extend(["-e".into(), format!("trace={CALLS}"), "-o".into(), file.to_str().unwrap().into()]);
     words.push("--".into());
     words
+}
+
+/// Returns the text of a trace when strace has written that a process has ended.
+pub fn read(file: &Path, process: u32) -> String {
+    let (begin, process) = (Instant::now(), process.to_string());
+    loop {
+        let text = fs::read_to_string(file).unwrap();
+        let is_end = |line: &str| {
+            line.split_once(' ').is_some_and(|(id, text)| id == process && text.trim().starts_with("+++"))
+        };
+        if text.ends_with('\n') && text.lines().rev().take(100).any(is_end) {
+            return text;
+        }
+        assert!(begin.elapsed() < DEADLINE, "strace does not write the end of {process}");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Returns the calls in the order in which they began.
@@ -45,8 +68,7 @@ pub fn calls(trace: &str) -> Result<Vec<Call<'_>>, String> {
     for line in trace.split_inclusive('\n') {
         let begin = end;
         end += line.len();
-        // The last line may be incomplete.
-        let Some(line) = line.strip_suffix('\n') else { break };
+        let line = line.strip_suffix('\n').ok_or("the last line is not complete")?;
         let wrong = |what: &str| format!("{what}: {}", short(line));
         let (thread, text) = line.split_once(' ').ok_or_else(|| wrong("not a line of strace"))?;
         let text = text.trim_start();
@@ -128,7 +150,7 @@ mod tests {
 8     +++ killed by SIGKILL +++
 9     fsync(4 <detached ...>
 7     fsync(3)                          = ?
-7     write(3, \"\\x68";
+";
 
     #[test]
     fn calls_have_their_arguments_result_and_place() {
@@ -162,7 +184,10 @@ mod tests {
 
     #[test]
     fn what_is_not_a_line_of_strace_is_refused() {
-        for wrong in ["nonsense\n", "7     <... write resumed>) = 2\n", "7     write(3, \"\", 0)\n"] {
+        let without_end = "7     fsync(3) = 0";
+        for wrong in
+            ["nonsense\n", "7     <... write resumed>) = 2\n", "7     write(3, \"\", 0)\n", without_end]
+        {
             calls(wrong).unwrap_err();
         }
     }

@@ -36,6 +36,8 @@ pub struct Etcd {
     /// All members of the cluster.
     cluster: String,
     child: Option<Child>,
+    /// Bytes that the log had when the server was started last.
+    logged: usize,
 }
 
 impl Etcd {
@@ -94,7 +96,7 @@ impl Etcd {
         let [client, peer] = free_ports();
         let (dir, program, options) = (tempfile::tempdir().unwrap(), program.to_owned(), options.to_vec());
         let (runner, cluster) = (Vec::new(), String::new());
-        Self { dir, program, name, client, peer, options, runner, scheme, cluster, child: None }
+        Self { dir, program, name, client, peer, options, runner, scheme, cluster, child: None, logged: 0 }
     }
 
     /// Returns the temporary folder.
@@ -165,6 +167,7 @@ impl Etcd {
     fn spawn(&mut self, cluster: &str) {
         cluster.clone_into(&mut self.cluster);
         let log = File::options().create(true).append(true).open(self.dir.path().join("log")).unwrap();
+        self.logged = log.metadata().unwrap().len().try_into().unwrap();
         let (clients, peers) = (self.endpoint(), self.peers());
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--"]).args(&self.runner).arg(&self.program);
@@ -202,8 +205,10 @@ impl Etcd {
         panic!("etcd is not ready:\n{}", self.log())
     }
 
+    /// Returns what the server has logged since it was started last.
     fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap()
+        let log = std::fs::read(self.dir.path().join("log")).unwrap();
+        String::from_utf8_lossy(&log[self.logged..]).into_owned()
     }
 
     fn accepts(&self) -> bool {

@@ -18,7 +18,9 @@ impl Script {
             if number % 2 == 1 { format!("\"{}\"", digits(part)) } else { part.to_owned() }
         });
         let line: String = parts.collect();
-        writeln!(self.0, "7 {line}").unwrap();
+        // The thread is 7, unless the text begins with the number of another one.
+        let thread = if line.starts_with(char::is_numeric) { "" } else { "7 " };
+        writeln!(self.0, "{thread}{line}").unwrap();
         self
     }
 
@@ -87,14 +89,32 @@ fn what_a_sync_covers_is_there_and_of_the_rest_any_part() {
 
 #[test]
 fn a_write_that_returns_after_the_sync_began_is_not_covered() {
-    let script = Script::default().open("a").call("fdatasync(3 <unfinished ...>");
-    let script = Script(script.0.replace("7 fdatasync", "8 fdatasync")).write("one");
-    let script = Script(script.0 + "8 <... fdatasync resumed>) = 0\n");
+    let script = Script::default().open("a").call("8 fdatasync(3 <unfinished ...>").write("one");
+    let script = script.call("8 <... fdatasync resumed>) = 0");
     assert!(script.all(&Tree::default(), script.end()).contains(&text("")));
     // A write that has not returned may be there, and may be lost.
     let script = Script::default().open("a").sync().call("write(3, 'one', 3 <unfinished ...>");
     let all = script.all(&Tree::default(), script.end());
     assert_eq!(all, [text(""), text("\0\0\0"), text("one")]);
+}
+
+#[test]
+fn writes_of_two_threads_to_one_file_come_one_after_the_other() {
+    let open = || Script::default().open("a").call("openat(AT_FDCWD, '/r/b', O_RDWR|O_CREAT, 0600) = 4");
+    // Each thread has a file, or waits for the other thread.
+    let script = open()
+        .call("8 pwrite64(4, 'two', 3, 0 <unfinished ...>")
+        .put("one", 0)
+        .call("8 <... pwrite64 resumed>) = 3")
+        .call("8 pwrite64(3, 'two', 3, 3 <unfinished ...>")
+        .call("8 <... pwrite64 resumed>) = 3")
+        .sync();
+    assert_eq!(script.all(&Tree::default(), script.end()), [text("onetwo")]);
+    for second in ["ftruncate(3, 0) = 0", "openat(AT_FDCWD, '/r/a', O_RDWR|O_TRUNC) = 5"] {
+        let script = open().call("8 pwrite64(3, 'two', 3, 3 <unfinished ...>").call(second);
+        let script = script.call("8 <... pwrite64 resumed>) = 3");
+        Recording::new("/r", &Tree::default(), &script.0).unwrap_err();
+    }
 }
 
 #[test]
@@ -223,13 +243,57 @@ fn offsets_and_descriptors_are_followed() {
 }
 
 #[test]
+fn a_copy_within_the_folder_is_a_write() {
+    let base = tree(&[("a", "0123456789")]);
+    let script = Script::default()
+        .call("openat(AT_FDCWD, '/r/a', O_RDWR|O_CLOEXEC) = 3")
+        .call("openat(AT_FDCWD, '/r/a.broken', O_RDWR|O_CREAT|O_TRUNC|O_CLOEXEC, 0600) = 4")
+        .call("lseek(3, 2, SEEK_SET) = 2")
+        .call("copy_file_range(3, NULL, 4, NULL, 1000, 0) = 3")
+        .call("copy_file_range(3, NULL, 4, NULL, 1000, 0) = 5")
+        .call("copy_file_range(3, NULL, 4, NULL, 1000, 0) = 0")
+        .call("write(4, 'x', 1) = 1")
+        .call("fdatasync(4) = 0");
+    let left = script.recording(&base).left(script.end(), script.end(), None).tree;
+    assert_eq!((&left.0["a"], &left.0["a.broken"]), (&text("0123456789"), &text("23456789x")));
+}
+
+#[test]
+fn what_the_trace_does_not_explain_is_found() {
+    let script = Script::default().open("a").write("one");
+    let check = |script: &Script, files| script.recording(&tree(&[("b", "two")])).check(&tree(files));
+    assert_eq!(check(&script, &[("a", "one"), ("b", "two")]), Ok(()));
+    for wrong in [&[("a", "one")][..], &[("a", "o"), ("b", "two")], &[("a", "one"), ("b", "two"), ("c", "")]]
+    {
+        check(&script, wrong).unwrap_err();
+    }
+    // Of a call that never returned nothing is known.
+    let script = script
+        .call("write(3, 'more', 4 <unfinished ...>")
+        .call("8 renameat(AT_FDCWD, '/r/b', AT_FDCWD, '/r/c' <unfinished ...>");
+    for left in [&[("a", "onemo"), ("b", "two")][..], &[("a", "one"), ("c", "two")]] {
+        assert_eq!(check(&script, left), Ok(()));
+    }
+    check(&script, &[("a", "one"), ("b", "two"), ("d", "")]).unwrap_err();
+}
+
+#[test]
 fn a_call_that_the_model_does_not_know_is_refused() {
-    let open = || Script::default().call("openat(AT_FDCWD, '/r/a', O_RDWR|O_CLOEXEC) = 3");
+    let open = || {
+        Script::default()
+            .call("openat(AT_FDCWD, '/r/a', O_RDWR|O_CLOEXEC) = 3")
+            .call("openat(AT_FDCWD, '/r/b', O_RDWR|O_CREAT|O_TRUNC|O_CLOEXEC, 0600) = 4")
+    };
     for call in [
         "write(3, 'x', 1) = 1",
         "pwritev(3, [{iov_base='x', iov_len=1}], 1, 0) = 1",
         "mmap(NULL, 4096, PROT_READ|PROT_WRITE, MAP_SHARED, 3, 0) = 0x7f0000000000",
         "fallocate(3, FALLOC_FL_PUNCH_HOLE, 0, 5) = 0",
+        // The first one reads from an offset that the trace does not have.
+        "copy_file_range(3, NULL, 4, NULL, 1, 0) = 1",
+        "copy_file_range(4, [0] => [1], 3, [0] => [1], 1, 0) = 1",
+        "copy_file_range(9, NULL, 4, NULL, 1, 0) = 1",
+        "openat2(AT_FDCWD, '/r/a', {flags=O_RDWR, resolve=0}, 24) = 5",
         "linkat(AT_FDCWD, '/r/a', AT_FDCWD, '/r/b', 0) = 0",
         "renameat(AT_FDCWD, '/r/a', AT_FDCWD, '/elsewhere', 0) = 0",
     ] {
