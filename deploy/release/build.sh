@@ -38,7 +38,7 @@ rm -rf "$output"
 mkdir -p "$output"
 work=$(mktemp -d)
 components=portolan-release-components
-trap 'rm -rf "$work"; find crates -name "$components.json" -delete' EXIT
+trap 'rm -rf "$work"; find "$root/crates" -name "$components.json" -delete' EXIT
 
 for architecture; do
   target=$architecture-unknown-linux-musl
