@@ -51,20 +51,14 @@ fn refused(to: SocketAddr) -> anyhow::Result<Duration> {
 
 /// Measures `count` connections each way, in turn, so that other load on the machine affects all ways alike.
 pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<Connections> {
-    to.add_rule(stage.node())?;
     let client = stage.client().context("the client pod")?;
-    let connections = client.run(|| in_turns(to, to.vip(), count))??;
-    to.remove_rule(stage.node())?;
-    Ok(connections)
+    to.with_rule(stage.node(), || client.run(|| in_turns(to, to.vip(), count))?)
 }
 
 /// Measures the same from outside of the cluster, to a node port with external traffic policy Local.
 pub(crate) fn through_node_port(stage: &Stage, count: usize) -> anyhow::Result<Connections> {
     let to = &stage.near;
-    to.add_rule(stage.node())?;
-    let connections = stage.outside().run(|| in_turns(to, stage.node_port(), count))??;
-    to.remove_rule(stage.node())?;
-    Ok(connections)
+    to.with_rule(stage.node(), || stage.outside().run(|| in_turns(to, stage.node_port(), count))?)
 }
 
 fn in_turns(to: &Steady, vip: SocketAddr, count: usize) -> anyhow::Result<Connections> {

@@ -35,10 +35,8 @@ pub(crate) struct RoundTrips {
 
 /// Measures `count` requests each way, in turn, so that other load on the machine affects all ways alike.
 pub(crate) fn measure(stage: &Stage, to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {
-    to.add_rule(stage.node())?;
-    let round_trips = stage.client().context("the client pod")?.run(|| in_turns(to, count))??;
-    to.remove_rule(stage.node())?;
-    Ok(round_trips)
+    let client = stage.client().context("the client pod")?;
+    to.with_rule(stage.node(), || client.run(|| in_turns(to, count))?)
 }
 
 fn in_turns(to: &Steady, count: usize) -> anyhow::Result<RoundTrips> {

@@ -74,8 +74,19 @@ impl Steady {
         self.endpoints.iter().map(|&address| SocketAddr::from((address, DIRECT_PORT)))
     }
 
-    /// Adds one rule, as an administrator would write it by hand, that translates [`Steady::rule`] on a node.
-    pub(crate) fn add_rule(&self, node: &Namespace) -> anyhow::Result<()> {
+    /// Measures while one rule, as an administrator would write it by hand, translates [`Steady::rule`] on a node.
+    pub(crate) fn with_rule<T>(
+        &self,
+        node: &Namespace,
+        measure: impl FnOnce() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        self.add_rule(node)?;
+        let measured = measure()?;
+        node.output("nft", &["delete", "table", "ip", &format!("bench-{}", self.name)])?;
+        Ok(measured)
+    }
+
+    fn add_rule(&self, node: &Namespace) -> anyhow::Result<()> {
         let (name, from) = (self.name, self.rule);
         let count = self.endpoints.len();
         let endpoints = self.endpoints.iter().enumerate();
@@ -87,12 +98,6 @@ impl Steady {
              ip daddr {from} tcp dport {SERVICE_PORT} dnat ip to numgen random mod {count} map {{ {map} }}\n }}\n}}\n"
         );
         node.output_with_input("nft", &["-f", "-"], &table)?;
-        Ok(())
-    }
-
-    /// Removes the rule.
-    pub(crate) fn remove_rule(&self, node: &Namespace) -> anyhow::Result<()> {
-        node.output("nft", &["delete", "table", "ip", &format!("bench-{}", self.name)])?;
         Ok(())
     }
 

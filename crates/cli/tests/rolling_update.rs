@@ -20,9 +20,9 @@ const LOAD_BALANCER: &str = "198.51.100.7:80";
 const NODE_PORT: &str = "192.168.100.1:30080";
 /// Replies of an endpoint that is removed may be on their way when its UDP flows are deleted.
 const ANSWERS_ON_THEIR_WAY: u64 = 3;
-/// IPVS drops packets of a flow whose endpoint has gone until the flow's entry in conntrack is deleted. In an emulated guest of a
-/// busy machine that takes seconds, in each of which a flow has ten datagrams.
+/// IPVS drops packets of a flow whose endpoint has gone until the flow's entry in conntrack is deleted.
 const DROPPED_BY_IPVS: u64 = 10;
+/// In an emulated guest of a busy machine that takes seconds, in each of which a flow has ten datagrams.
 const DROPPED_BY_IPVS_EMULATED: u64 = 50;
 
 #[test]
