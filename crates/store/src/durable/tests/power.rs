@@ -2,10 +2,13 @@
 //! was acknowledged, and none in part.
 
 mod disk;
+mod writes;
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use self::disk::{Dice, Left, Platter};
+use fastrand::Rng;
+
+use self::disk::{Left, Platter};
 use super::{
     super::{file::Folder, journal::Event},
     *,
@@ -199,14 +202,14 @@ fn lose_power(wanted: &Wanted, events: &[Event], seed: u64, (variants, nested): 
     let (mut platter, mut checks) = (Platter::default(), 0);
     let all = wanted.acknowledged.len() as u64;
     for number in 0..=events.len() {
-        let mut dice = Dice(seed ^ ((number as u64) << 32));
+        let mut dice = Rng::with_seed(seed ^ ((number as u64) << 32));
         let acknowledged = events.get(number).map_or(all, |event| event.acknowledged);
         for variant in 0..variants {
             let left = platter.left(&mut dice);
             let place = format!("seed {seed}, before event {number} of {}, variant {variant}", events.len());
             let opening = check(&left, wanted, acknowledged, &place);
             checks += 1;
-            if variant == 0 && nested > 0 && dice.below(nested) == 0 {
+            if variant == 0 && nested > 0 && dice.usize(..nested) == 0 {
                 let mut platter = Platter::default();
                 for (step, event) in opening.iter().enumerate() {
                     platter.apply(event, &mut dice);
@@ -223,14 +226,14 @@ fn lose_power(wanted: &Wanted, events: &[Event], seed: u64, (variants, nested): 
     checks
 }
 
-fn bursts(dice: &mut Dice, count: usize) -> Vec<Burst> {
-    (0..count).map(|_| (0..=dice.below(5)).map(|_| dice.below(10_000)).collect()).collect()
+fn bursts(dice: &mut Rng, count: usize) -> Vec<Burst> {
+    (0..count).map(|_| (0..=dice.usize(..5)).map(|_| dice.usize(..10_000)).collect()).collect()
 }
 
 #[test]
 fn a_loss_of_power_at_any_write_loses_nothing_acknowledged() {
     let seed = std::env::var("PORTOLAN_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let mut dice = Dice(seed);
+    let mut dice = Rng::with_seed(seed);
     let lives = [
         Life::Writes(bursts(&mut dice, 12)),
         Life::SyncFails(bursts(&mut dice, 3), bursts(&mut dice, 3)),
@@ -253,14 +256,14 @@ fn a_loss_of_power_leaves_no_store_or_a_restored_one() {
     let backup = other.path().join("backup");
     let store = open(&dir);
     let mut wanted = Wanted::default();
-    assert!(wanted.write(&store, &bursts(&mut Dice(3), 4)));
+    assert!(wanted.write(&store, &bursts(&mut Rng::with_seed(3), 4)));
     super::super::offline::backup(dir.path(), &backup).unwrap();
     let faults = Faults::default();
     faults.journal.start();
     super::super::offline::restore_with(&backup, &other.path().join("new"), faults.clone(), wall_clock())
         .unwrap();
     let events = faults.journal.take();
-    let (mut platter, mut dice) = (Platter::default(), Dice(4));
+    let (mut platter, mut dice) = (Platter::default(), Rng::with_seed(4));
     for event in &events {
         let left = platter.left(&mut dice);
         if let Some(file) = &left.file {

@@ -12,6 +12,9 @@ mod disk;
 mod recording;
 mod trace;
 mod tree;
+// The tests of the embedded store use it, too.
+#[path = "../../../src/durable/tests/power/writes.rs"]
+mod writes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

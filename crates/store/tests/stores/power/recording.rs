@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::{
     trace::{self, Call},
     tree::Tree,
+    writes::Change,
 };
 
 /// The folder itself is the first node.
@@ -36,17 +37,7 @@ pub struct Write {
     pub begin: usize,
     pub end: usize,
     pub node: usize,
-    pub what: What,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum What {
-    /// Bytes from an offset on.
-    Bytes(usize, Vec<u8>),
-    /// The file gets this length.
-    Length(usize),
-    /// The file gets this length, unless it is longer.
-    Least(usize),
+    pub change: Change,
 }
 
 /// A sync that succeeded.
@@ -136,7 +127,7 @@ impl Recording {
     fn content(&self, node: usize) -> Option<Vec<u8>> {
         let mut content = self.nodes[node].clone()?;
         let writes = self.writes.iter().filter(|write| write.node == node);
-        writes.for_each(|write| write.what.apply(&mut content));
+        writes.for_each(|write| write.change.apply(&mut content));
         Some(content)
     }
 }
@@ -187,7 +178,7 @@ impl<'a> Recorder<'a> {
         };
         let open = self.descriptors[&descriptor];
         let node = self.open[open].node;
-        let what = match call.name {
+        let change = match call.name {
             // Another thread may get the number before this call is seen to return.
             "close" => {
                 self.descriptors.remove(&descriptor);
@@ -195,18 +186,18 @@ impl<'a> Recorder<'a> {
             }
             "write" => {
                 let bytes = written(call, 1)?;
-                What::Bytes(self.advance(open, bytes.len())?, bytes)
+                Change::Bytes(self.advance(open, bytes.len())?, bytes)
             }
-            "pwrite64" => What::Bytes(number(call, 3)?, written(call, 1)?),
-            "ftruncate" => What::Length(number(call, 1)?),
-            "fallocate" if number(call, 1) == Ok(0) => What::Least(number(call, 2)? + number(call, 3)?),
+            "pwrite64" => Change::Bytes(number(call, 3)?, written(call, 1)?),
+            "ftruncate" => Change::Length(number(call, 1)?),
+            "fallocate" if number(call, 1) == Ok(0) => Change::Least(number(call, 2)? + number(call, 3)?),
             "fallocate" if call.args[1] == "FALLOC_FL_KEEP_SIZE" => return Ok(()),
             "copy_file_range" => return self.copied_bytes(call, open),
             "fcntl" | "lseek" | "fsync" | "fdatasync" | "dup" | "dup2" | "dup3" | "openat" | "mkdirat"
             | "unlinkat" | "renameat" => return Ok(()),
             _ => return Err("a call on a file of the folder that the test does not know".into()),
         };
-        self.write(call, node, what)
+        self.write(call, node, change)
     }
 
     /// Records a copy out of a file of the folder. This is how an etcd that was built with Go 1.22 or later copies a damaged
@@ -220,8 +211,8 @@ impl<'a> Recorder<'a> {
         let bytes = returned(call, content.get(begin..).unwrap_or_default().to_vec());
         self.advance(from, bytes.len())?;
         let Some(to) = self.opened_as(call.args[2]) else { return Ok(()) };
-        let what = What::Bytes(self.advance(to, bytes.len())?, bytes);
-        self.write(call, self.open[to].node, what)
+        let change = Change::Bytes(self.advance(to, bytes.len())?, bytes);
+        self.write(call, self.open[to].node, change)
     }
 
     /// Moves the offset of an open file. Returns the offset before.
@@ -306,7 +297,7 @@ impl<'a> Recorder<'a> {
             match self.names.get(&name).copied() {
                 Some(node) => {
                     if has("O_TRUNC") {
-                        self.write(call, node, What::Length(0))?;
+                        self.write(call, node, Change::Length(0))?;
                     }
                     node
                 }
@@ -371,11 +362,11 @@ impl<'a> Recorder<'a> {
     }
 
     /// Records a write. Two writes to one file at the same time are refused: the trace does not say which came first.
-    fn write(&mut self, call: &Call<'_>, node: usize, what: What) -> Result<(), String> {
+    fn write(&mut self, call: &Call<'_>, node: usize, change: Change) -> Result<(), String> {
         if self.written.insert(node, call.end).is_some_and(|end| end > call.begin) {
             return Err("a write to a file that has another one at the same time".into());
         }
-        self.recording.writes.push(Write { begin: call.begin, end: call.end, node, what });
+        self.recording.writes.push(Write { begin: call.begin, end: call.end, node, change });
         self.note(call);
         Ok(())
     }
@@ -388,25 +379,6 @@ impl<'a> Recorder<'a> {
 
     fn note(&mut self, call: &Call<'_>) {
         self.recording.calls.entry(call.name.to_owned()).or_default().push((call.begin, call.end));
-    }
-}
-
-impl What {
-    pub fn apply(&self, content: &mut Vec<u8>) {
-        content.resize(self.length(content.len()), 0);
-        if let Self::Bytes(offset, bytes) = self {
-            content[*offset..offset + bytes.len()].copy_from_slice(bytes);
-        }
-    }
-
-    /// Returns the length after it of a file with this length.
-    pub fn length(&self, before: usize) -> usize {
-        match self {
-            Self::Bytes(_, bytes) if bytes.is_empty() => before,
-            Self::Bytes(offset, bytes) => before.max(offset + bytes.len()),
-            Self::Length(length) => *length,
-            Self::Least(length) => before.max(*length),
-        }
     }
 }
 

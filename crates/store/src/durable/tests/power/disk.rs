@@ -1,32 +1,11 @@
 //! What a loss of power leaves of a folder: what was synced, and of all other writes any part.
 
-use super::super::super::journal::{Event, What};
+use fastrand::Rng;
 
-/// Bytes of a sector: a disk may write some sectors of a write and not others.
-const SECTOR: usize = 512;
-
-/// A source of random numbers (`SplitMix64`) that a seed repeats.
-#[derive(Debug, Clone)]
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    /// Returns a number below `end`.
-    pub(super) fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).unwrap()
-    }
-
-    pub(super) fn coin(&mut self) -> bool {
-        self.below(2) == 0
-    }
-}
+use super::{
+    super::super::journal::{Event, What},
+    writes::{self, Change, Fate},
+};
 
 /// The files of a folder on the disk, as far as they matter.
 #[derive(Debug, Default)]
@@ -45,7 +24,7 @@ struct Content {
     /// What is on the disk.
     synced: Vec<u8>,
     /// What was written since, and may be.
-    pending: Vec<What>,
+    pending: Vec<Change>,
 }
 
 /// What is found after the power is back.
@@ -57,26 +36,9 @@ pub(super) struct Left {
     pub(super) new: Option<Vec<u8>>,
 }
 
-/// Which of the pending writes survive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Nothing,
-    Everything,
-    /// Each write by itself.
-    Some,
-    /// All but one.
-    AllButOne(usize),
-    /// Those before one, and a part of that one.
-    First(usize),
-    /// Each sector of each write by itself.
-    Sectors,
-    /// Of each write its first bytes, any number of them.
-    Torn,
-}
-
 impl Platter {
     /// Applies an event.
-    pub(super) fn apply(&mut self, event: &Event, dice: &mut Dice) {
+    pub(super) fn apply(&mut self, event: &Event, dice: &mut Rng) {
         if self.files.len() <= event.file {
             self.files.resize_with(event.file + 1, Content::default);
         }
@@ -88,11 +50,11 @@ impl Platter {
                 }
             }
             What::Created => self.created = Some(event.file),
-            What::Wrote(..) | What::Length(_) => content.pending.push(event.what.clone()),
-            What::Synced => {
-                let synced = content.after(Fate::Everything, dice);
-                *content = Content { synced, pending: Vec::new() };
+            What::Wrote(offset, bytes) => {
+                content.pending.push(Change::Bytes(position(*offset), bytes.clone()));
             }
+            What::Length(length) => content.pending.push(Change::Length(position(*length))),
+            What::Synced => content.sync(),
             What::SyncFailed => {
                 let synced = content.left(dice);
                 *content = Content { synced, pending: Vec::new() };
@@ -103,66 +65,33 @@ impl Platter {
     }
 
     /// Returns what a loss of power leaves now.
-    pub(super) fn left(&self, dice: &mut Dice) -> Left {
-        let is_renamed = self.renamed.is_some() && dice.coin();
+    pub(super) fn left(&self, dice: &mut Rng) -> Left {
+        let is_renamed = self.renamed.is_some() && dice.bool();
         let named = if is_renamed { self.renamed } else { self.named };
-        let new = self.created.filter(|_| self.named != self.created && !is_renamed && dice.coin());
+        let new = self.created.filter(|_| self.named != self.created && !is_renamed && dice.bool());
         let mut content = |file: usize| self.files[file].left(dice);
         Left { file: named.map(&mut content), new: new.map(&mut content) }
     }
 }
 
 impl Content {
-    fn left(&self, dice: &mut Dice) -> Vec<u8> {
-        let which = dice.below(self.pending.len());
-        let fates = [
-            Fate::Nothing,
-            Fate::Everything,
-            Fate::Some,
-            Fate::AllButOne(which),
-            Fate::First(which),
-            Fate::Sectors,
-            Fate::Torn,
-        ];
-        self.after(fates[dice.below(fates.len())], dice)
+    /// Returns what a loss of power leaves of the content.
+    fn left(&self, dice: &mut Rng) -> Vec<u8> {
+        if self.pending.is_empty() {
+            return self.synced.clone();
+        }
+        let pending: Vec<&Change> = self.pending.iter().collect();
+        writes::after(self.synced.clone(), &pending, Fate::any_of_all(pending.len(), dice), dice)
     }
 
-    fn after(&self, fate: Fate, dice: &mut Dice) -> Vec<u8> {
-        let mut bytes = self.synced.clone();
-        for (number, what) in self.pending.iter().enumerate() {
-            let is_whole = match fate {
-                Fate::Nothing => false,
-                Fate::Everything => true,
-                Fate::Some => dice.coin(),
-                Fate::AllButOne(lost) => number != lost,
-                Fate::First(last) => number < last,
-                Fate::Sectors | Fate::Torn => matches!(what, What::Length(_)) && dice.coin(),
-            };
-            match what {
-                What::Length(length) if is_whole => bytes.resize(usize::try_from(*length).unwrap(), 0),
-                What::Wrote(offset, data) => {
-                    let offset = usize::try_from(*offset).unwrap();
-                    if is_whole {
-                        put(&mut bytes, offset, data);
-                    } else if fate == Fate::Torn || fate == Fate::First(number) {
-                        put(&mut bytes, offset, &data[..dice.below(data.len() + 1)]);
-                    } else if fate == Fate::Sectors {
-                        let sectors = data.chunks(SECTOR).enumerate();
-                        sectors.filter(|_| dice.coin()).for_each(|(number, sector)| {
-                            put(&mut bytes, offset + number * SECTOR, sector);
-                        });
-                    }
-                }
-                _ => {}
-            }
+    /// Everything that was written is on the disk.
+    fn sync(&mut self) {
+        for change in std::mem::take(&mut self.pending) {
+            change.apply(&mut self.synced);
         }
-        bytes
     }
 }
 
-fn put(bytes: &mut Vec<u8>, offset: usize, data: &[u8]) {
-    if !data.is_empty() {
-        bytes.resize(bytes.len().max(offset + data.len()), 0);
-        bytes[offset..offset + data.len()].copy_from_slice(data);
-    }
+fn position(in_file: u64) -> usize {
+    usize::try_from(in_file).unwrap()
 }

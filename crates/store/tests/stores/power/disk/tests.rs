@@ -1,6 +1,6 @@
-use std::fmt::Write;
+use std::{collections::BTreeMap, fmt::Write};
 
-use super::*;
+use super::{super::writes::SECTOR, *};
 
 /// A trace of calls, with paths and texts as strace writes them.
 #[derive(Debug, Default)]
@@ -164,6 +164,13 @@ fn what_was_cut_off_does_not_come_back() {
         let is_cut = content.len() < length || content[SECTOR + 300] == 0;
         assert!(is_cut || content.iter().all(|byte| *byte == b'0'));
     }
+}
+
+#[test]
+fn a_write_without_bytes_changes_nothing() {
+    let mut content = b"one".to_vec();
+    Change::Bytes(5, Vec::new()).apply(&mut content);
+    assert_eq!(content, b"one");
 }
 
 #[test]
