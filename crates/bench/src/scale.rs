@@ -37,8 +37,9 @@ const WITHIN: Duration = Duration::from_secs(300);
 const QUIET: Duration = Duration::from_secs(4);
 /// After an outage, requests are counted for this long: longer than the delays of the first attempts.
 const OBSERVED: Duration = Duration::from_secs(30);
-/// Open files of a process that are not connections of nodes.
-const OTHER_FILES: u64 = 1_000;
+/// Open files of a process that are not connections of nodes: the server's other connections, its store and its log, and
+/// kube-apiserver's connections to etcd.
+const OTHER_FILES: u64 = 500;
 /// Bar: time from a server's readiness until the last node is in sync.
 const LAST_NODE: f64 = 15.0;
 
@@ -105,7 +106,7 @@ pub(crate) fn measure(
     let (before, own) = (server.resident()?, own_resident()?);
     eprintln!("starting {nodes} nodes");
     let started = Instant::now();
-    let fleet = Fleet::start(&server.namespace, nodes, &server.settings(), &versions)?;
+    let fleet = Fleet::start(&server.namespace, nodes, server.settings(), &versions)?;
     fleet.settle(QUIET, WITHIN)?;
     let last = fleet.requests(started).last().copied().unwrap_or(started);
     let connected = last.saturating_duration_since(started);
@@ -197,11 +198,9 @@ fn peak(times: &[Instant]) -> usize {
     most
 }
 
-/// Raises the limit of open files to what the nodes need. The server inherits it. One client of `portolan serve` may have half of
-/// the connections, and here all nodes have one address, so the server allows twice as many as there are.
+/// Raises the limit of open files to what the nodes need. The server inherits it.
 fn allow_connections(nodes: usize) -> anyhow::Result<()> {
-    let needed =
-        (nodes as u64).saturating_mul(KINDS.len() as u64).saturating_mul(2).saturating_add(OTHER_FILES);
+    let needed = (nodes as u64).saturating_mul(KINDS.len() as u64).saturating_add(OTHER_FILES);
     let limit = getrlimit(Resource::Nofile);
     let maximum = limit.maximum.map(|maximum| maximum.max(needed));
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })

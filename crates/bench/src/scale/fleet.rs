@@ -81,20 +81,21 @@ impl Seen {
 }
 
 impl Fleet {
-    /// Starts `nodes` nodes in the namespace of the server. Each watches from these versions on.
+    /// Starts `nodes` nodes in the namespace of the server, with these settings in turn. Each watches from these versions on.
     pub(super) fn start(
         namespace: &Namespace,
         nodes: usize,
-        settings: &ClientSettings,
+        settings: Vec<ClientSettings>,
         versions: &[(Kind, Box<str>)],
     ) -> anyhow::Result<Self> {
         let seen = Arc::<Seen>::default();
         let (send, receive) = std::sync::mpsc::sync_channel(1);
-        let hook = Arc::clone(&seen);
-        let settings = ClientSettings {
-            on_request: Some(Arc::new(move |request| hook.lock().count(request))),
-            ..settings.clone()
+        let counted = |settings: ClientSettings| {
+            let seen = Arc::clone(&seen);
+            let count = move |request: &RequestDone| seen.lock().count(request);
+            ClientSettings { on_request: Some(Arc::new(count)), ..settings }
         };
+        let settings: Vec<ClientSettings> = settings.into_iter().map(counted).collect();
         let (reports, versions) = (Arc::clone(&seen), versions.to_vec());
         let (end, ended) = oneshot::channel::<()>();
         let handle = namespace.spawn_thread("nodes", move || {
@@ -192,12 +193,12 @@ impl Fleet {
 async fn start_all(
     local: &LocalSet,
     nodes: usize,
-    settings: &ClientSettings,
+    settings: &[ClientSettings],
     versions: &[(Kind, Box<str>)],
     reports: &Arc<Seen>,
 ) -> anyhow::Result<Vec<Arc<Counts>>> {
     let mut counts = Vec::with_capacity(nodes);
-    for number in 0..nodes {
+    for (number, settings) in settings.iter().cycle().take(nodes).enumerate() {
         let client = portolan_watch::connect(settings).await?;
         let watcher = Watcher::new(client, &name(number)).resuming(versions.to_vec());
         counts.push(watcher.counts());

@@ -1,5 +1,6 @@
 //! The API server of all nodes, as a process in a namespace of its own: `portolan serve`, or a kube-apiserver.
 
+use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +18,12 @@ use crate::stage::{ControlPlane, KUBERNETES_PORT, Kubernetes, Writer};
 /// Maximum time until a server is ready, and until it has ended.
 const WITHIN: Duration = Duration::from_secs(180);
 const PORT: u16 = 8001;
+/// Connections that are not those of nodes.
+const OTHER_CONNECTIONS: usize = 100;
+/// The addresses at which nodes reach `portolan serve`. A connection to one of them comes from the same address, so the nodes
+/// are this many clients for the server: it gives one client half of its connections at most.
+const ADDRESSES: [Ipv4Addr; 3] =
+    [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
 
 /// A server with its namespace.
 #[derive(Debug)]
@@ -45,9 +52,9 @@ impl Server {
     /// Starts `portolan serve` with its objects in a file. Its limits allow all connections and watches of the nodes.
     pub(super) fn portolan(binary: &Path, nodes: usize) -> anyhow::Result<Self> {
         let (namespace, folder) = (namespace()?, TempDir::with_prefix("portolan-bench-")?);
+        add_addresses(&namespace)?;
         let data = folder.path().join("data").to_string_lossy().into_owned();
-        // All nodes have one address here, and a client may have half of the connections.
-        let connections = nodes.saturating_mul(KINDS.len()).saturating_mul(2).saturating_add(100);
+        let connections = nodes.saturating_mul(KINDS.len()).saturating_add(OTHER_CONNECTIONS);
         let flags = [
             "serve".to_owned(),
             format!("--listen=127.0.0.1:{PORT}"),
@@ -57,7 +64,8 @@ impl Server {
             format!("--max-watches={connections}"),
         ];
         let mut process = spawn(&namespace, binary, &flags)?;
-        let writer = Writer::new(&namespace, ClientSettings { qps: -1.0, ..portolan_settings() })?;
+        let writer =
+            Writer::new(&namespace, ClientSettings { qps: -1.0, ..portolan_settings(Ipv4Addr::LOCALHOST) })?;
         wait_for(&mut process, &writer)?;
         let (binary, flags) = (binary.to_owned(), flags.to_vec());
         let server = Portolan { process, writer, binary, flags, _folder: folder };
@@ -71,15 +79,15 @@ impl Server {
         Ok(Self { namespace, kind: ServerKind::Kubernetes(Box::new(server)) })
     }
 
-    /// Returns how a node reaches it.
-    pub(super) fn settings(&self) -> ClientSettings {
+    /// Returns the ways in which nodes reach it.
+    pub(super) fn settings(&self) -> Vec<ClientSettings> {
         match &self.kind {
-            ServerKind::Portolan(_) => portolan_settings(),
-            ServerKind::Kubernetes(server) => ClientSettings {
+            ServerKind::Portolan(_) => ADDRESSES.map(portolan_settings).to_vec(),
+            ServerKind::Kubernetes(server) => vec![ClientSettings {
                 kubeconfig: Some(server.kubeconfig_path()),
                 content_type: "application/json".to_owned(),
                 ..ClientSettings::default()
-            },
+            }],
         }
     }
 
@@ -182,19 +190,38 @@ impl Server {
 fn namespace() -> anyhow::Result<Namespace> {
     let namespace = Namespace::new("api-server")?;
     namespace.ip("link set lo up\n")?;
-    // Each node has four connections, and all come from one address.
+    // Each node has four connections, and all those to a kube-apiserver come from one address.
     let range = "/proc/sys/net/ipv4/ip_local_port_range";
     namespace.run(|| std::fs::write(range, "10000 65535"))?.context(range)?;
     Ok(namespace)
+}
+
+/// Leads connections to the further [`ADDRESSES`] to the one that `portolan serve` listens on. The rules only exchange addresses, in
+/// both directions, so that the kernel tracks no connections. Plain HTTP is served on a single address only.
+fn add_addresses(namespace: &Namespace) -> anyhow::Result<()> {
+    let [own, further @ ..] = ADDRESSES;
+    let mut rules = "table ip addresses {\n\
+        chain there { type filter hook output priority 0; }\n\
+        chain back { type filter hook prerouting priority 0; }\n\
+        }\n"
+    .to_owned();
+    for address in further {
+        namespace.ip(&format!("address add {address}/32 dev lo\n"))?;
+        let there = format!("ip daddr {address} tcp dport {PORT} ip daddr set {own}");
+        let back = format!("ip daddr {address} tcp sport {PORT} ip saddr set {address}");
+        writeln!(rules, "add rule ip addresses there {there}\nadd rule ip addresses back {back}")?;
+    }
+    namespace.output("nft", &[&rules])?;
+    Ok(())
 }
 
 fn is_missing(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(kube::Error::Api(status)) if status.code == 404)
 }
 
-fn portolan_settings() -> ClientSettings {
+fn portolan_settings(address: Ipv4Addr) -> ClientSettings {
     ClientSettings {
-        master: Some(format!("http://127.0.0.1:{PORT}")),
+        master: Some(format!("http://{address}:{PORT}")),
         content_type: "application/json".to_owned(),
         ..ClientSettings::default()
     }
