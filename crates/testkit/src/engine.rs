@@ -25,6 +25,9 @@ const SHARED: u64 = 1 << 63;
 /// Time for which an SCTP refusal waits for an acceptance. A kernel with its own SCTP stack refuses what the
 /// responder is about to accept.
 const SCTP_REFUSAL_GRACE: Duration = Duration::from_millis(50);
+/// If this thread ran this much later than it should have, the machine was paused or has too much to do. The other end may not
+/// have run either, so probes get as much more time.
+const LATE: Duration = Duration::from_millis(100);
 const PACKET_BYTES: usize = 2048;
 
 pub(crate) struct Engine {
@@ -34,6 +37,8 @@ pub(crate) struct Engine {
     flows: HashMap<Flow, u64>,
     deadlines: BTreeSet<(Instant, u64)>,
     done: Vec<(u64, ProbeResult)>,
+    /// When the last step ended.
+    last: Instant,
 }
 
 struct Shared {
@@ -80,6 +85,7 @@ impl Engine {
             flows: HashMap::new(),
             deadlines: BTreeSet::new(),
             done: Vec::new(),
+            last: Instant::now(),
         };
         for family in Family::BOTH {
             let fd = socket::raw_icmp(family).map_err(fail())?;
@@ -130,11 +136,25 @@ impl Engine {
             (timeout, None) => timeout.or(Some(Duration::ZERO)),
             (None, next) => next,
         };
-        for token in self.poller.wait(wait).map_err(TestkitError::system("wait for answers"))? {
+        let tokens = self.poller.wait(wait).map_err(TestkitError::system("wait for answers"))?;
+        self.postpone(self.last.elapsed().saturating_sub(wait.unwrap_or(Duration::MAX)));
+        for token in tokens {
             if token >= SHARED { self.read_shared(token) } else { self.read_own(token) }
         }
         self.expire();
+        self.last = Instant::now();
         Ok(std::mem::take(&mut self.done))
+    }
+
+    /// Gives all probes more time if this thread ran `late`.
+    fn postpone(&mut self, late: Duration) {
+        if late < LATE {
+            return;
+        }
+        for flight in self.flights.values_mut() {
+            flight.deadline += late;
+        }
+        self.deadlines = self.deadlines.iter().map(|(deadline, token)| (*deadline + late, *token)).collect();
     }
 
     fn start_tcp(&mut self, token: u64, probe: &Probe) -> Result<(u16, Transport), Errno> {
@@ -397,5 +417,24 @@ mod tests {
         let reached = ProbeResult::Reached(Reached { backend: at, seen_source });
         assert_eq!(read_tcp(&client, &mut Vec::new()), Some(reached));
         assert_eq!(read_tcp(&client, &mut Vec::new()), Some(ProbeResult::Failed(Errno::CONNRESET)));
+    }
+
+    #[test]
+    fn the_time_of_a_pause_does_not_count() {
+        if !crate::can_create_namespaces() {
+            return;
+        }
+        // Nobody accepts the connection, so it gets no answer.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut engine = Engine::new().unwrap();
+        let probe = Probe::new(Protocol::Tcp, listener.local_addr().unwrap());
+        engine.start(1, &probe.timeout(Duration::from_secs(3600)));
+        let [(before, 1)] = engine.deadlines.iter().copied().collect::<Vec<_>>()[..] else { panic!() };
+        engine.postpone(LATE.saturating_sub(Duration::from_nanos(1)));
+        assert_eq!(engine.deadlines, BTreeSet::from([(before, 1)]));
+        engine.postpone(LATE);
+        assert_eq!(engine.deadlines, BTreeSet::from([(before + LATE, 1)]));
+        engine.finish(1, ProbeResult::TimedOut);
+        assert_eq!((engine.deadlines.len(), engine.in_flight()), (0, 0));
     }
 }
