@@ -31,7 +31,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     Target { name: "acknowledgement", run: netlink::acknowledgement },
     Target { name: "configuration", run: configuration::run },
     Target { name: "conntrack", run: netlink::conntrack },
@@ -42,6 +42,7 @@ pub const TARGETS: [Target; 16] = [
     Target { name: "nftables", run: netlink::nftables },
     Target { name: "objects", run: objects::run },
     Target { name: "observed_iptables", run: observed::iptables },
+    Target { name: "observed_ipvs", run: observed::ipvs },
     Target { name: "observed_nftables", run: observed::nftables },
     Target { name: "patch", run: patch::run },
     Target { name: "protobuf", run: protobuf::run },

@@ -94,6 +94,8 @@ mod difference;
 mod draining;
 mod error;
 mod frontend;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod kernel;
 #[cfg(test)]
 mod memory;
