@@ -59,7 +59,7 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["idle", "api", "iptables", "relay"])]
     pub(crate) peers: Option<PathBuf>,
     /// Only what this number of nodes costs an API server, with the first of the sizes, by default 10000x10. Four
-    /// connections of each come from one address, so there is a limit.
+    /// connections of each to a kube-apiserver come from one address, so there is a limit.
     #[arg(long, value_name = "COUNT", conflicts_with_all = ["idle", "api", "iptables", "relay", "peers"],
         value_parser = clap::value_parser!(u32).range(1..=13_000))]
     pub(crate) nodes: Option<u32>,

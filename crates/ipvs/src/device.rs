@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use portolan_sock::{Socket, SocketError};
+use portolan_wire::route::{Address, Scope};
 
 /// The network device of this mode, with kube-proxy's name. Its addresses make this host accept packets to Services.
 pub const DEVICE: &str = "kube-ipvs0";
@@ -15,6 +16,17 @@ pub struct Addresses {
     pub device: BTreeSet<IpAddr>,
     /// The addresses of other devices, without loopback addresses and those of link scope.
     pub(super) node: BTreeSet<IpAddr>,
+}
+
+impl Addresses {
+    /// Adds an address of a network device. `device` is the index of our device.
+    pub(super) fn add(&mut self, address: &Address, device: u32) {
+        if address.index == device {
+            self.device.insert(address.local);
+        } else if !address.local.is_loopback() && address.scope != Scope::LINK {
+            self.node.insert(address.local);
+        }
+    }
 }
 
 /// Returns the index of the network device, if the device exists.

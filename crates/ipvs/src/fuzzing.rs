@@ -8,7 +8,7 @@ use portolan_model::{Family, Settings};
 use portolan_wire::ipset::{IpsetEvent, Listed};
 use portolan_wire::ipvs::IpvsEvent;
 use portolan_wire::nfnetlink::{SUBSYSTEM_IPSET, subsystem_and_operation};
-use portolan_wire::route::{RouteEvent, Scope};
+use portolan_wire::route::RouteEvent;
 use portolan_wire::{Frame, Frames};
 
 use super::device::Addresses;
@@ -69,12 +69,7 @@ impl Reading {
             }
         } else if let Ok(RouteEvent::NewAddress(address)) = RouteEvent::decode(frame) {
             self.rows.local.insert(address.local);
-            let addresses = &mut self.rows.addresses;
-            if address.index == DEVICE_INDEX {
-                addresses.device.insert(address.local);
-            } else if !address.local.is_loopback() && address.scope != Scope::LINK {
-                addresses.node.insert(address.local);
-            }
+            self.rows.addresses.add(&address, DEVICE_INDEX);
         } else {
             self.server(IpvsEvent::decode(kind, frame).ok());
         }

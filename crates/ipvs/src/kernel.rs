@@ -124,11 +124,7 @@ impl Kernel {
                 let route::RouteEvent::NewAddress(address) = route::RouteEvent::decode(frame)? else {
                     return Ok(());
                 };
-                if address.index == device {
-                    addresses.device.insert(address.local);
-                } else if !address.local.is_loopback() && address.scope != Scope::LINK {
-                    addresses.node.insert(address.local);
-                }
+                addresses.add(&address, device);
                 Ok(())
             })?;
             Ok(addresses)

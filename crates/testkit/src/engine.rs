@@ -424,7 +424,7 @@ mod tests {
         if !crate::can_create_namespaces() {
             return;
         }
-        // Nobody accepts the connection, so it gets no answer.
+        // The listener does not accept the connection, so no answer comes.
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut engine = Engine::new().unwrap();
         let probe = Probe::new(Protocol::Tcp, listener.local_addr().unwrap());

@@ -20,8 +20,8 @@ const WITHIN: Duration = Duration::from_secs(180);
 const PORT: u16 = 8001;
 /// Connections that are not those of nodes.
 const OTHER_CONNECTIONS: usize = 100;
-/// The addresses at which nodes reach `portolan serve`. A connection to one of them comes from the same address, so the nodes
-/// are this many clients for the server: it gives one client half of its connections at most.
+/// The addresses at which nodes reach `portolan serve`. A connection to one of them also has it as its source, so
+/// the server counts the nodes as three clients. It gives at most half of its connections to one client.
 const ADDRESSES: [Ipv4Addr; 3] =
     [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2), Ipv4Addr::new(127, 0, 0, 3)];
 
@@ -197,7 +197,7 @@ fn namespace() -> anyhow::Result<Namespace> {
 }
 
 /// Leads connections to the further [`ADDRESSES`] to the one that `portolan serve` listens on. The rules only exchange addresses, in
-/// both directions, so that the kernel tracks no connections. Plain HTTP is served on a single address only.
+/// both directions, so that the kernel tracks no connections. `--listen` takes one address, and plain HTTP is only served on loopback.
 fn add_addresses(namespace: &Namespace) -> anyhow::Result<()> {
     let [own, further @ ..] = ADDRESSES;
     let mut rules = "table ip addresses {\n\
