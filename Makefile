@@ -117,6 +117,7 @@ vm-steps:
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
 	$(GUEST) --test cleanup -- --test-threads 1 way_back_ipvs::
 	$(GUEST) --test rolling_update --test edits_under_load --test explain --test explain_kernel --test passive_checks --test plan --test snapshot -- in_ipvs_mode
+	$(GUEST) --test conntrack_full -- --ignored --test-threads 1
 	VM_WITHOUT=nft_tproxy $(GUEST) --test userspace -- --ignored has_no_tproxy
 	for module in ip_vs ip_set dummy; do \
 		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module $(GUEST) --test modes -- has_no_ipvs || exit 1; \

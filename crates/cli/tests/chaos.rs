@@ -34,8 +34,8 @@ use portolan_testkit::{
 };
 use rustix::process::Signal;
 
-use common::load::{self, busy_services};
-use common::{BINARY, Cluster, PATIENCE, at, ends_as, objects, reaches};
+use common::load::{self, busy_services_with_sctp, plan, start_plans};
+use common::{Cluster, PATIENCE, at, differences, ends_as, objects, reaches};
 use fault::{Fault, MODES};
 
 /// Services that come and go, besides those that carry the load.
@@ -83,7 +83,7 @@ struct Chaos {
 impl Chaos {
     fn start(seed: u64) -> Self {
         let cluster = Cluster::new();
-        busy_services(&cluster);
+        busy_services_with_sctp(&cluster);
         let mode = MODES[0];
         let proxy = cluster.proxy_with(&configuration(mode));
         let (rng, services) = (Rng::with_seed(seed), BTreeMap::new());
@@ -94,16 +94,23 @@ impl Chaos {
     fn next(&mut self) -> Fault {
         let fault = Fault::draw(&mut self.rng);
         self.number += 1;
-        let load = load::start(&self.cluster);
+        let load = self.start_load();
         let edits = self.rng.u8(1..=8);
         self.cause(fault, edits);
         self.settle(fault);
         let reports = stop(load);
         let count = |of: fn(&TrafficReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum::<u64>();
         let lost = count(lost);
-        let (asked, sent) = (count(|report| report.connections_ok), count(|report| report.udp_sent));
+        let used: [fn(&TrafficReport) -> u64; 4] = [
+            |report| report.connections_ok,
+            |report| report.associations_ok,
+            |report| report.udp_sent,
+            |report| report.sctp_sent,
+        ];
+        let [connections, associations, datagrams, heartbeats] = used.map(count);
         println!(
-            "{:3}: {fault}, {edits} edits: {lost} lost of {asked} connections and {sent} datagrams",
+            "{:3}: {fault}, {edits} edits: {lost} lost of {connections} connections, {associations} associations, \
+             {datagrams} datagrams and {heartbeats} heartbeats",
             self.number
         );
         assert!(fault.removes_rules() || lost == 0, "{fault}: {reports:#?}\n{}", self.proxy.output());
@@ -115,6 +122,18 @@ impl Chaos {
         self.services_are_right();
         self.memory_is_flat(fault);
         fault
+    }
+
+    /// Starts TCP, UDP and SCTP from a pod, the node, outside and a pod of another node.
+    fn start_load(&self) -> Vec<(&'static str, Traffic)> {
+        let plan = |to: &str| load::with_sctp(plan(to));
+        let mut load = start_plans(&self.cluster, plan);
+        let remote = self.cluster.world.remote_pods()[0].namespace();
+        load.push((
+            "pod of another node to node port",
+            Traffic::start(remote, plan("192.168.100.1:30080")).unwrap(),
+        ));
+        load
     }
 
     fn cause(&mut self, fault: Fault, edits: u8) {
@@ -211,7 +230,8 @@ impl Chaos {
                 continue;
             }
             let endpoints: Vec<&Pod> = chosen.iter().map(|&index| pods[index]).collect();
-            self.cluster.service(objects::cluster_ip(&name, &address(number)), &endpoints);
+            let service = objects::with_sctp(objects::cluster_ip(&name, &address(number)));
+            self.cluster.service(service, &endpoints);
             self.services.insert(number, chosen);
         }
     }
@@ -266,19 +286,11 @@ impl Chaos {
 
     /// Waits until the kernel has what the objects ask for.
     fn settle(&mut self, fault: Fault) {
-        let (file, master) = (self.cluster.configuration_file(), self.cluster.master());
-        let arguments = ["plan", "--config", file.to_str().unwrap(), "--master", &master];
         let mut last = None;
         let settled = eventually(PATIENCE, "nothing to change", || {
             let ended = self.proxy.ended();
             assert!(ended.is_none(), "{fault}: the agent ended: {}", self.proxy.output());
-            let plan = self
-                .cluster
-                .world
-                .node()
-                .namespace()
-                .run(|| Command::new(BINARY).args(arguments).output().unwrap())
-                .unwrap();
+            let plan = differences(&self.cluster);
             let done = plan.status.code() == Some(0);
             last = Some(plan);
             done
@@ -291,7 +303,7 @@ impl Chaos {
         let (pods, client) = (self.cluster.all_pods(), self.cluster.world.client().namespace());
         for (number, endpoints) in &self.services {
             let to = at(&format!("{}:80", address(*number)));
-            for protocol in [Protocol::Tcp, Protocol::Udp] {
+            for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
                 if endpoints.is_empty() {
                     ends_as(client, protocol, to, ProbeResult::Refused);
                 } else {
@@ -322,15 +334,22 @@ fn address(number: u8) -> String {
 fn stop(load: Vec<(&'static str, Traffic)>) -> Vec<(&'static str, TrafficReport)> {
     let reports: Vec<_> = load.into_iter().map(|(name, traffic)| (name, traffic.stop().unwrap())).collect();
     for (name, report) in &reports {
-        assert!(report.connections_ok > 0 && report.udp_sent > 0, "{name}: {report}");
+        let is_used = report.connections_ok > 0 && report.associations_ok > 0 && report.udp_sent > 0;
+        assert!(is_used, "{name}: {report}");
     }
     reports
 }
 
-/// Returns the number of connections, streams and datagrams that were lost, and of UDP flows that moved to another endpoint:
-/// the Services of the load keep theirs.
+/// Returns the number of connections, associations, streams, datagrams and heartbeats that were lost, and of UDP flows and SCTP associations
+/// that moved to another endpoint: the Services of the load keep theirs.
 const fn lost(report: &TrafficReport) -> u64 {
-    report.connections_failed + report.streams_broken + report.udp_lost + report.udp_moved
+    report.connections_failed
+        + report.associations_failed
+        + report.streams_broken
+        + report.udp_lost
+        + report.udp_moved
+        + report.sctp_lost
+        + report.sctp_moved
 }
 
 fn run(program: &str, arguments: &[&str]) {

@@ -42,6 +42,15 @@ pub fn load_balancer(name: &str, address: &str, node_port: u16, ingress: &str) -
     service
 }
 
+/// Returns the same Service with its port of TCP for SCTP, too.
+pub fn with_sctp(mut service: Value) -> Value {
+    let ports = service["spec"]["ports"].as_array_mut().unwrap();
+    let mut port = ports[0].clone();
+    (port["name"], port["protocol"]) = ("sctp".into(), "SCTP".into());
+    ports.push(port);
+    service
+}
+
 /// Returns an EndpointSlice of a Service with these pods, in the family of the Service's address.
 pub fn slice(service: &str, pods: &[&Pod], ports: &[(String, Family)]) -> Value {
     let family = ports.first().map_or(Family::Ipv4, |(_, family)| *family);

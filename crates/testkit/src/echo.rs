@@ -2,8 +2,9 @@
 //!
 //! One thread answers for any number of addresses in any number of namespaces, because a socket belongs to
 //! the namespace in which it was opened. TCP: a line with the answer upon connecting, then an echo of every
-//! byte. UDP: the answer, then the datagram's payload. SCTP: INIT ACK with the answer as its state cookie.
-//! Other ports of the same address refuse with ABORT, as an SCTP stack does.
+//! byte. UDP: the answer, then the datagram's payload. SCTP: INIT ACK with the answer as its state cookie, and
+//! acknowledged heartbeats with the answer before their text. Other ports of the same address refuse with ABORT, as
+//! an SCTP stack does.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -20,7 +21,7 @@ use rustix::net::{
     send, sendto, sockopt,
 };
 
-use crate::sctp::{Chunk, Packet, strip_ipv4_header};
+use crate::sctp::{Packet, strip_ipv4_header};
 use crate::socket::{self, Poller, answer};
 use crate::{Namespace, TestkitError};
 
@@ -280,7 +281,7 @@ impl Responder {
                 }
             }
             Some(Source::Datagrams((.., at), fd)) => answer_datagrams(*at, fd, buffer),
-            Some(Source::Raw { address, ports, fd, .. }) => answer_inits(*address, ports, fd, buffer),
+            Some(Source::Raw { address, ports, fd, .. }) => answer_packets(*address, ports, fd, buffer),
             None => {}
         }
     }
@@ -340,13 +341,13 @@ fn answer_datagrams(at: SocketAddr, fd: &OwnedFd, buffer: &mut [u8]) {
     }
 }
 
-fn answer_inits(address: IpAddr, ports: &HashSet<u16>, fd: &OwnedFd, buffer: &mut [u8]) {
+fn answer_packets(address: IpAddr, ports: &HashSet<u16>, fd: &OwnedFd, buffer: &mut [u8]) {
     while let Ok((_, length, peer)) = recvfrom(fd, &mut *buffer, RecvFlags::DONTWAIT) {
         let Some(Ok(peer)) = peer.map(SocketAddr::try_from) else { continue };
         let packet = buffer.get(..length).unwrap_or_default();
         let payload = if address.is_ipv4() { strip_ipv4_header(packet) } else { Some(packet) };
-        let Some(init) = payload.and_then(Packet::decode) else { continue };
-        if let Some(reply) = answer_init(address, ports, &init, peer.ip()) {
+        let Some(packet) = payload.and_then(Packet::decode) else { continue };
+        if let Some(reply) = answer_packet(address, ports, &packet, peer.ip()) {
             let to = SocketAddr::new(peer.ip(), 0);
             // The client notices a lost answer.
             let _ = sendto(fd, &reply.encode(), SendFlags::NOSIGNAL, &to);
@@ -354,12 +355,10 @@ fn answer_inits(address: IpAddr, ports: &HashSet<u16>, fd: &OwnedFd, buffer: &mu
     }
 }
 
-fn answer_init(address: IpAddr, ports: &HashSet<u16>, init: &Packet, peer: IpAddr) -> Option<Packet> {
-    let Chunk::Init { initiate_tag } = init.chunk else { return None };
-    if !ports.contains(&init.destination_port) {
-        return init.refuse();
+fn answer_packet(address: IpAddr, ports: &HashSet<u16>, packet: &Packet, peer: IpAddr) -> Option<Packet> {
+    if !ports.contains(&packet.destination_port) {
+        return packet.refuse();
     }
-    let reached = SocketAddr::new(address, init.destination_port);
-    let cookie = answer(reached, SocketAddr::new(peer, init.source_port));
-    init.accept(initiate_tag.rotate_left(1), cookie.into_bytes())
+    let reached = SocketAddr::new(address, packet.destination_port);
+    packet.accept(&answer(reached, SocketAddr::new(peer, packet.source_port)))
 }

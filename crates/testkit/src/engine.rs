@@ -14,10 +14,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, recvfrom, send, sendto, sockopt};
 
 use crate::TestkitError;
+use crate::backlog;
 use crate::icmp;
 use crate::ports;
 use crate::probe::{Probe, ProbeResult, Reached};
-use crate::sctp::{Chunk, Packet, strip_ipv4_header};
+use crate::sctp::{self, Chunk, Packet, strip_ipv4_header};
 use crate::socket::{self, Flow, Poller, parse_answer};
 
 /// The first token of shared sockets. Lower tokens belong to probes.
@@ -39,6 +40,8 @@ pub(crate) struct Engine {
     done: Vec<(u64, ProbeResult)>,
     /// When the last step ended.
     last: Instant,
+    /// Packets that this machine had lost on its own when they were last counted.
+    drops: u64,
 }
 
 struct Shared {
@@ -64,6 +67,8 @@ struct Flight {
     /// Time between two attempts, and how often the packet is sent again.
     pause: Duration,
     attempts_left: u32,
+    /// The engine's `drops` when the packet was last sent.
+    drops: u64,
 }
 
 enum Transport {
@@ -86,6 +91,7 @@ impl Engine {
             deadlines: BTreeSet::new(),
             done: Vec::new(),
             last: Instant::now(),
+            drops: backlog::drops(),
         };
         for family in Family::BOTH {
             let fd = socket::raw_icmp(family).map_err(fail())?;
@@ -114,8 +120,9 @@ impl Engine {
                 self.flows.insert(flow, token);
                 self.deadlines.insert((deadline, token));
                 let (verdict, source) = (ProbeResult::TimedOut, probe.source);
-                let attempts_left = probe.attempts() - 1;
-                let flight = Flight { flow, deadline, verdict, transport, source, pause, attempts_left };
+                let (attempts_left, drops) = (probe.attempts() - 1, self.drops);
+                let flight =
+                    Flight { flow, deadline, verdict, transport, source, pause, attempts_left, drops };
                 self.flights.insert(token, flight);
             }
             Err(errno) => self.done.push((token, classify(errno))),
@@ -182,7 +189,7 @@ impl Engine {
     fn start_sctp(&mut self, probe: &Probe) -> Result<(u16, Transport), Errno> {
         let (turn, port) = ports::next();
         let source_port = probe.source_port.unwrap_or(port);
-        let initiate_tag = turn.wrapping_mul(0x9e37_79b1) | 1;
+        let initiate_tag = sctp::initiate_tag(turn);
         self.send_init(probe.source, source_port, probe.destination, initiate_tag)?;
         Ok((source_port, Transport::Sctp { initiate_tag }))
     }
@@ -275,10 +282,9 @@ impl Engine {
             matches!(flight.transport, Transport::Sctp { initiate_tag } if initiate_tag == packet.verification_tag)
         });
         match packet.chunk {
-            _ if !expected => {}
-            Chunk::InitAck { cookie, .. } => self.finish(token, reached(&cookie)),
-            Chunk::Abort => self.expect_refusal(token),
-            Chunk::Init { .. } | Chunk::Other => {}
+            Chunk::InitAck { cookie, .. } if expected => self.finish(token, reached(&cookie)),
+            Chunk::Abort if expected => self.expect_refusal(token),
+            _ => {}
         }
     }
 
@@ -293,6 +299,9 @@ impl Engine {
 
     fn expire(&mut self) {
         let now = Instant::now();
+        if self.deadlines.first().is_some_and(|(deadline, _)| *deadline <= now) {
+            self.drops = backlog::drops();
+        }
         while let Some((_, token)) = self.deadlines.first().copied().filter(|(deadline, _)| *deadline <= now)
         {
             if !self.repeat(token) {
@@ -302,13 +311,16 @@ impl Engine {
         }
     }
 
-    /// Sends the packet of an unanswered probe again. Returns false if it was sent often enough.
+    /// Sends the packet of an unanswered probe again. Returns false if it was sent often enough: once more if this machine
+    /// may have lost it on its own. The kernel repeats SYNs itself.
     fn repeat(&mut self, token: u64) -> bool {
         let Some(flight) = self.flights.get_mut(&token) else { return false };
-        if flight.attempts_left == 0 || flight.verdict != ProbeResult::TimedOut {
+        let may_be_dropped = flight.flow.0 != Protocol::Tcp && self.drops != flight.drops;
+        if flight.verdict != ProbeResult::TimedOut || (flight.attempts_left == 0 && !may_be_dropped) {
             return false;
         }
-        flight.attempts_left -= 1;
+        flight.attempts_left = flight.attempts_left.saturating_sub(1);
+        flight.drops = self.drops;
         self.deadlines.remove(&(flight.deadline, token));
         flight.deadline = Instant::now() + flight.pause;
         self.deadlines.insert((flight.deadline, token));

@@ -14,6 +14,7 @@
 //! (`unshare -Urn`). Without root, every entry point returns [`TestkitError::NotPermitted`], whose message
 //! says what to do.
 
+mod backlog;
 mod batch;
 mod echo;
 mod engine;

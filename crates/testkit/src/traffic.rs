@@ -1,9 +1,11 @@
 //! Steady background load that notices every lost connection, stream and datagram.
 //!
-//! Three threads run in the client's namespace: long-lived TCP streams, of which every line must be echoed;
-//! new TCP connections at a steady rate; and UDP flows with a fixed source port each, of which every datagram
-//! must be answered, by the same backend.
+//! Each kind has its own thread in the client's namespace: long-lived TCP streams, of which every line must be echoed;
+//! new TCP connections at a steady rate; UDP flows with a fixed source port each, of which every datagram must be
+//! answered, by the same backend; new SCTP associations at a steady rate; and long-lived ones, of which every heartbeat
+//! must be acknowledged, by the same backend.
 
+mod association;
 mod flows;
 mod streams;
 
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use portolan_model::Protocol;
 use rustix::io::Errno;
 
+use crate::backlog;
 use crate::engine::Engine;
 use crate::probe::patience;
 use crate::{Namespace, Probe, ProbeResult, TestkitError};
@@ -36,35 +39,45 @@ pub struct TrafficPlan {
     pub tcp: Option<SocketAddr>,
     /// Destination of UDP flows; `None` for no UDP.
     pub udp: Option<SocketAddr>,
+    /// Destination of SCTP associations; `None` for no SCTP.
+    pub sctp: Option<SocketAddr>,
     /// Source address of all traffic; `None` leaves the choice to the routing.
     pub source: Option<IpAddr>,
     /// Number of long-lived TCP streams.
     pub streams: usize,
     /// Time between two lines of a stream.
     pub stream_interval: Duration,
-    /// New TCP connections per second.
+    /// New TCP connections per second, and as many new SCTP associations: INIT, sent once, and its INIT ACK.
     pub connections_per_second: u32,
     /// Number of UDP flows.
     pub udp_flows: usize,
     /// Time between two datagrams of a flow.
     pub udp_interval: Duration,
+    /// Number of long-lived SCTP associations.
+    pub associations: usize,
+    /// Time between two heartbeats of an association.
+    pub heartbeat_interval: Duration,
     /// Maximum time until the first answers.
     pub ready_within: Duration,
 }
 
 impl Default for TrafficPlan {
     /// Returns a plan without destinations: 10 streams with 50 lines a second each, 100 connections a second, 10
-    /// flows with 100 datagrams a second each, and one minute for the first answers.
+    /// flows with 100 datagrams a second each, 10 associations with 50 heartbeats a second each, and one minute for
+    /// the first answers.
     fn default() -> Self {
         Self {
             tcp: None,
             udp: None,
+            sctp: None,
             source: None,
             streams: 10,
             stream_interval: Duration::from_millis(20),
             connections_per_second: 100,
             udp_flows: 10,
             udp_interval: Duration::from_millis(10),
+            associations: 10,
+            heartbeat_interval: Duration::from_millis(20),
             ready_within: Duration::from_secs(60),
         }
     }
@@ -90,6 +103,19 @@ pub struct TrafficReport {
     pub udp_lost: u64,
     /// Answers that came from another backend than the flow's previous answer.
     pub udp_moved: u64,
+    /// New SCTP associations that were answered.
+    pub associations_ok: u64,
+    /// New SCTP associations that were refused or not answered within the time of a connection.
+    pub associations_failed: u64,
+    /// Heartbeats sent.
+    pub sctp_sent: u64,
+    /// Heartbeats never acknowledged.
+    pub sctp_lost: u64,
+    /// Acknowledgements that came from another backend than the association's previous one.
+    pub sctp_moved: u64,
+    /// Packets that this machine lost on its own meanwhile, because an input queue was full: of this traffic or of any
+    /// other. As many datagrams, heartbeats and new associations are not counted as lost.
+    pub dropped_by_machine: u64,
     /// Descriptions of the first losses, each with its time since the start.
     pub losses: Vec<String>,
 }
@@ -107,14 +133,20 @@ type Ready = mpsc::Sender<()>;
 #[derive(Debug)]
 struct Shared {
     started: Instant,
+    /// Packets that this machine had lost on its own at the start.
+    drops: u64,
     stop: AtomicBool,
 }
 
 impl Traffic {
-    /// Starts the traffic from a namespace. Returns when every stream and flow has had its first answer, and the
-    /// first connection has been answered.
+    /// Starts the traffic from a namespace. Returns when every stream, flow and long-lived association has had its
+    /// first answer, and the first new connection and association have been answered.
     pub fn start(namespace: &Namespace, plan: TrafficPlan) -> Result<Self, TestkitError> {
-        let shared = Arc::new(Shared { started: Instant::now(), stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            started: Instant::now(),
+            drops: backlog::drops(),
+            stop: AtomicBool::new(false),
+        });
         let mut traffic = Self { shared, threads: Vec::new() };
         let (ready, answered) = mpsc::channel();
         if let Some(destination) = plan.tcp {
@@ -122,12 +154,20 @@ impl Traffic {
                 streams::run(shared, destination, plan, ready)
             })?;
             traffic.add(namespace, "connections", &ready, move |shared, ready| {
-                connections(shared, destination, plan, ready)
+                connections(shared, Protocol::Tcp, destination, plan, ready)
             })?;
         }
         if let Some(destination) = plan.udp {
             traffic.add(namespace, "flows", &ready, move |shared, ready| {
-                flows::run(shared, destination, plan, ready)
+                flows::run(shared, flows::Kind::Udp, destination, plan, ready)
+            })?;
+        }
+        if let Some(destination) = plan.sctp {
+            traffic.add(namespace, "new SCTP", &ready, move |shared, ready| {
+                connections(shared, Protocol::Sctp, destination, plan, ready)
+            })?;
+            traffic.add(namespace, "SCTP", &ready, move |shared, ready| {
+                flows::run(shared, flows::Kind::Sctp, destination, plan, ready)
             })?;
         }
         drop(ready);
@@ -174,6 +214,7 @@ impl Traffic {
         for thread in self.threads.drain(..) {
             total.add(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??);
         }
+        total.forgive(backlog::drops().saturating_sub(self.shared.drops));
         Ok(total)
     }
 }
@@ -191,7 +232,13 @@ impl TrafficReport {
 
     /// Returns true if nothing failed, broke, was lost or moved.
     pub const fn is_lossless(&self) -> bool {
-        self.connections_failed == 0 && self.streams_broken == 0 && self.udp_lost == 0 && self.udp_moved == 0
+        self.connections_failed == 0
+            && self.streams_broken == 0
+            && self.udp_lost == 0
+            && self.udp_moved == 0
+            && self.associations_failed == 0
+            && self.sctp_lost == 0
+            && self.sctp_moved == 0
     }
 
     fn add(&mut self, other: Self) {
@@ -203,7 +250,22 @@ impl TrafficReport {
         self.udp_sent += other.udp_sent;
         self.udp_lost += other.udp_lost;
         self.udp_moved += other.udp_moved;
+        self.associations_ok += other.associations_ok;
+        self.associations_failed += other.associations_failed;
+        self.sctp_sent += other.sctp_sent;
+        self.sctp_lost += other.sctp_lost;
+        self.sctp_moved += other.sctp_moved;
         self.losses.extend(other.losses);
+    }
+
+    /// Counts as many losses less as the machine may have caused.
+    fn forgive(&mut self, drops: u64) {
+        self.dropped_by_machine = drops;
+        let mut left = drops;
+        for lost in [&mut self.udp_lost, &mut self.sctp_lost, &mut self.associations_failed] {
+            let forgiven = left.min(*lost);
+            (*lost, left) = (*lost - forgiven, left - forgiven);
+        }
     }
 
     fn describe(&mut self, shared: &Shared, loss: fmt::Arguments<'_>) {
@@ -223,6 +285,14 @@ impl fmt::Display for TrafficReport {
             self.streams, self.stream_lines, self.streams_broken
         )?;
         write!(f, "UDP: {} sent, {} lost, {} moved", self.udp_sent, self.udp_lost, self.udp_moved)?;
+        if self.sctp_sent > 0 {
+            let (ok, failed) = (self.associations_ok, self.associations_failed);
+            write!(f, "\nassociations: {ok} answered, {failed} failed")?;
+            write!(f, "\nSCTP: {} sent, {} lost, {} moved", self.sctp_sent, self.sctp_lost, self.sctp_moved)?;
+        }
+        if self.dropped_by_machine > 0 {
+            write!(f, "\nfull input queues of the machine: {} packets dropped", self.dropped_by_machine)?;
+        }
         self.losses.iter().try_for_each(|loss| write!(f, "\n  {loss}"))
     }
 }
@@ -233,9 +303,10 @@ impl Shared {
     }
 }
 
-/// Opens new connections at a steady rate and counts them when they are answered.
+/// Opens new connections or associations at a steady rate and counts them when they are answered.
 fn connections(
     shared: &Shared,
+    protocol: Protocol,
     destination: SocketAddr,
     plan: TrafficPlan,
     ready: Ready,
@@ -247,8 +318,8 @@ fn connections(
         return Ok(report);
     };
     let mut engine = Engine::new()?;
-    let probe = Probe { source: plan.source, ..Probe::new(Protocol::Tcp, destination) }
-        .timeout(patience(CONNECT_TIMEOUT));
+    let probe =
+        Probe { source: plan.source, ..Probe::new(protocol, destination) }.timeout(patience(CONNECT_TIMEOUT));
     let mut next = Instant::now();
     let mut count = 0;
     while !shared.stopping() || engine.in_flight() > 0 {
@@ -259,12 +330,18 @@ fn connections(
         }
         let pause = until([next]);
         for (number, result) in engine.step(Some(pause))? {
+            let (kind, ok, failed) = match protocol {
+                Protocol::Sctp => {
+                    ("association", &mut report.associations_ok, &mut report.associations_failed)
+                }
+                _ => ("connection", &mut report.connections_ok, &mut report.connections_failed),
+            };
             if let ProbeResult::Reached(_) = result {
-                report.connections_ok += 1;
+                *ok += 1;
                 ready.take().map(|ready| ready.send(()));
             } else {
-                report.connections_failed += 1;
-                report.describe(shared, format_args!("connection {number}: {result:?}"));
+                *failed += 1;
+                report.describe(shared, format_args!("{kind} {number}: {result:?}"));
             }
         }
         if ready.is_some() && shared.started.elapsed() > plan.ready_within {
@@ -286,4 +363,22 @@ fn not_ready(kind: &'static str, ready: usize, wanted: usize, plan: TrafficPlan)
 
 fn failed(errno: Errno) -> TestkitError {
     TestkitError::System { action: "send background traffic", source: errno.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_lost_is_not_counted_as_lost() {
+        let lost =
+            TrafficReport { udp_lost: 3, sctp_lost: 2, connections_failed: 1, ..TrafficReport::default() };
+        for (drops, (udp, sctp)) in [(0, (3, 2)), (2, (1, 2)), (4, (0, 1)), (9, (0, 0))] {
+            let mut report = lost.clone();
+            report.forgive(drops);
+            assert_eq!((report.udp_lost, report.sctp_lost, report.dropped_by_machine), (udp, sctp, drops));
+            // The kernel repeats what a connection has lost.
+            assert_eq!(report.connections_failed, 1);
+        }
+    }
 }

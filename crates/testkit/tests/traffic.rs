@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use portolan_testkit::{
-    Family, PortolanProcess, Protocol, TestkitError, Traffic, TrafficPlan, World, eventually,
+    Family, PortolanProcess, Protocol, TestkitError, Traffic, TrafficPlan, TrafficReport, World, eventually,
 };
 
 const PORT: u16 = 8080;
@@ -24,7 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 fn world_and_plan(family: Family) -> (World, TrafficPlan) {
     let world = World::builder().pods(2).remote_pods(0).build().unwrap();
     let at = SocketAddr::new(world.pods()[0].address(family), PORT);
-    for protocol in [Protocol::Tcp, Protocol::Udp] {
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
         world.serve(&world.pods()[0], protocol, PORT).unwrap();
     }
     (world, TrafficPlan { tcp: Some(at), udp: Some(at), ..TrafficPlan::default() })
@@ -53,6 +53,7 @@ const COUNTING: &str =
 fn undisturbed_traffic_is_lossless() {
     for family in Family::BOTH {
         let (world, plan) = world_and_plan(family);
+        let plan = TrafficPlan { sctp: plan.udp, ..plan };
         let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
         let pod = world.pods()[0].namespace();
         let received = || -> u64 {
@@ -69,7 +70,8 @@ fn undisturbed_traffic_is_lossless() {
         let report = traffic.stop().unwrap();
         assert!(report.is_lossless(), "{report}");
         assert_eq!(report.streams, 10);
-        assert!(report.connections_ok > 0 && report.stream_lines > 10 && report.udp_sent > 10, "{report}");
+        assert!(report.connections_ok > 0 && report.stream_lines > 10, "{report}");
+        assert!(report.udp_sent > 10 && report.associations_ok > 0 && report.sctp_sent > 10, "{report}");
     }
 }
 
@@ -88,6 +90,36 @@ fn datagrams_that_are_dropped_for_a_moment_count_as_lost_only() {
 }
 
 #[test]
+fn heartbeats_that_are_dropped_for_a_moment_count_as_lost_only() {
+    let (world, plan) = world_and_plan(Family::Ipv4);
+    nft(&world, COUNTING);
+    let plan = TrafficPlan { tcp: None, udp: None, sctp: plan.udp, connections_per_second: 0, ..plan };
+    let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
+    // Heartbeats pass and are counted, and their answers are dropped.
+    let gate = format!("sctp sport {PORT} drop;");
+    nft(&world, &format!("table ip t {{ chain gate {{ type filter hook forward priority -1; {gate} }}; }}"));
+    let_pass(&world, 50);
+    nft(&world, "flush chain ip t gate");
+    let_pass(&world, 100);
+    let report = traffic.stop().unwrap();
+    assert!(report.sctp_lost > 0 && report.sctp_lost < report.sctp_sent, "{report}");
+    assert_eq!((report.associations_failed, report.sctp_moved), (0, 0), "{report}");
+    assert!(report.losses.iter().any(|loss| loss.contains("association")), "{report}");
+}
+
+#[test]
+fn refused_associations_show() {
+    let (world, plan) = world_and_plan(Family::Ipv4);
+    let plan = TrafficPlan { tcp: None, udp: None, sctp: plan.udp, associations: 1, ..plan };
+    let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
+    world.echo().close(world.pods()[0].namespace(), Protocol::Sctp, plan.sctp.unwrap()).unwrap();
+    nft(&world, COUNTING);
+    let_pass(&world, 200);
+    let report = traffic.stop().unwrap();
+    assert!(report.associations_failed > 0 && report.sctp_lost > 0, "{report}");
+}
+
+#[test]
 fn reset_streams_and_refused_connections_show() {
     let (world, plan) = world_and_plan(Family::Ipv4);
     nft(&world, COUNTING);
@@ -101,22 +133,35 @@ fn reset_streams_and_refused_connections_show() {
     assert!(report.losses.iter().any(|loss| loss.contains("stream")), "{report}");
 }
 
-#[test]
-fn flows_that_change_their_backend_show_as_moved() {
+/// Returns the report of UDP flows or SCTP associations, all of which move to another backend.
+fn moved(protocol: Protocol) -> TrafficReport {
     let (world, plan) = world_and_plan(Family::Ipv4);
-    world.serve(&world.pods()[1], Protocol::Udp, PORT).unwrap();
+    world.serve(&world.pods()[1], protocol, PORT).unwrap();
     let [one, two] = [0, 1].map(|pod| world.pods()[pod].address(Family::Ipv4));
     nft(&world, COUNTING);
     // Stateless translation: the current rules apply to each packet, as if flows were not tracked.
     let moved = format!(
-        "table ip m {{ chain pre {{ type filter hook prerouting priority -300; ip daddr {one} udp dport {PORT} ip daddr set {two}; \
-         ip saddr {two} udp sport {PORT} ip saddr set {one}; }}; }}"
+        "table ip m {{ chain pre {{ type filter hook prerouting priority -300; \
+         ip daddr {one} th dport {PORT} ip daddr set {two}; ip saddr {two} th sport {PORT} ip saddr set {one}; }}; }}"
     );
-    let traffic = Traffic::start(world.client().namespace(), TrafficPlan { tcp: None, ..plan }).unwrap();
+    let at = plan.udp;
+    let plan = TrafficPlan { tcp: None, udp: None, connections_per_second: 0, ..plan };
+    let plan = match protocol {
+        Protocol::Sctp => TrafficPlan { sctp: at, ..plan },
+        _ => TrafficPlan { udp: at, ..plan },
+    };
+    let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
     nft(&world, &moved);
     let_pass(&world, 100);
-    let report = traffic.stop().unwrap();
+    traffic.stop().unwrap()
+}
+
+#[test]
+fn flows_and_associations_that_change_their_backend_show_as_moved() {
+    let report = moved(Protocol::Udp);
     assert_eq!((report.udp_moved, report.udp_lost), (10, 0), "{report}");
+    let report = moved(Protocol::Sctp);
+    assert_eq!((report.sctp_moved, report.sctp_lost), (10, 0), "{report}");
 }
 
 #[test]

@@ -2,15 +2,34 @@
 
 use std::time::Duration;
 
-use portolan_testkit::{Namespace, Traffic, TrafficPlan, TrafficReport, is_emulated};
+use portolan_testkit::{Namespace, Protocol, Traffic, TrafficPlan, TrafficReport, is_emulated};
+use serde_json::Value;
 
-use super::{Cluster, PATIENCE, at, objects};
+use super::{BACKEND_PORT, Cluster, PATIENCE, at, objects};
 
 /// Creates two Services, one of each family, that the load uses in every way.
 pub(crate) fn busy_services(cluster: &Cluster) {
-    let pods: Vec<_> = cluster.world.pods().iter().chain(cluster.world.remote_pods()).collect();
-    cluster.service(objects::load_balancer("v4", "10.96.0.10", 30080, "198.51.100.7"), &pods);
-    cluster.service(objects::load_balancer("v6", "fd00:96::10", 30081, "2001:db8:100::7"), &pods);
+    for service in services() {
+        cluster.service(service, &cluster.all_pods());
+    }
+}
+
+/// Creates the same Services with a port of SCTP, too, for the load of [`with_sctp`].
+pub(crate) fn busy_services_with_sctp(cluster: &Cluster) {
+    let pods = cluster.all_pods();
+    for pod in &pods {
+        cluster.world.serve(pod, Protocol::Sctp, BACKEND_PORT).unwrap();
+    }
+    for service in services() {
+        cluster.service(objects::with_sctp(service), &pods);
+    }
+}
+
+fn services() -> [Value; 2] {
+    [
+        objects::load_balancer("v4", "10.96.0.10", 30080, "198.51.100.7"),
+        objects::load_balancer("v6", "fd00:96::10", 30081, "2001:db8:100::7"),
+    ]
 }
 
 /// Starts a steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
@@ -49,6 +68,16 @@ pub(crate) fn plan(to: &str) -> TrafficPlan {
         udp_interval: Duration::from_millis(if emulated { 100 } else { 20 }),
         ready_within: PATIENCE,
         ..TrafficPlan::default()
+    }
+}
+
+/// Returns the plan with SCTP, too.
+pub(crate) fn with_sctp(plan: TrafficPlan) -> TrafficPlan {
+    TrafficPlan {
+        sctp: plan.tcp,
+        associations: if is_emulated() { 1 } else { 2 },
+        heartbeat_interval: plan.udp_interval,
+        ..plan
     }
 }
 

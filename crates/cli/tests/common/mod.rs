@@ -11,6 +11,7 @@ pub(crate) mod load;
 pub(crate) mod migrate;
 
 use std::path::Path;
+use std::process::{Command, Output};
 
 use portolan_testkit::{Namespace, PortolanProcess, World};
 
@@ -34,6 +35,14 @@ impl portolan_testcluster::Agent for Portolan {
 /// Starts the proxy on the node, without a minimum interval between commits unless the configuration says otherwise.
 pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> PortolanProcess {
     portolan_testcluster::start_proxy::<Portolan>(world, folder, proxy)
+}
+
+/// Runs `portolan plan` on the node. Its exit code is 0 if the kernel has what the objects ask for.
+pub(crate) fn differences(cluster: &Cluster) -> Output {
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let arguments = ["plan", "--config", file.to_str().unwrap(), "--master", &master];
+    let node = cluster.world.node().namespace();
+    node.run(|| Command::new(BINARY).args(arguments).output().unwrap()).unwrap()
 }
 
 /// Returns how often the proxy's watches have been interrupted or could not be opened.

@@ -1,4 +1,5 @@
-//! UDP flows: numbered datagrams from a fixed source port, which must all be answered by the same backend.
+//! UDP flows and SCTP associations: numbered datagrams or heartbeats from a fixed source port, which must all be answered by
+//! the same backend.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -9,34 +10,53 @@ use portolan_model::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
+use super::association::Association;
 use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
 use crate::TestkitError;
 use crate::ports;
 use crate::socket::{self, Poller, parse_answer};
 
+/// The kind of the flows of one thread.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Udp,
+    Sctp,
+}
+
 struct Flow {
-    fd: OwnedFd,
+    transport: Transport,
     sent: u64,
-    /// Numbers of the datagrams that are not yet answered.
+    /// Numbers of the messages that are not yet answered.
     open: HashSet<u64>,
     backend: Option<SocketAddr>,
     next: Instant,
 }
 
+enum Transport {
+    Udp(OwnedFd),
+    Sctp(Association),
+}
+
 pub(super) fn run(
     shared: &Shared,
+    kind: Kind,
     destination: SocketAddr,
     plan: TrafficPlan,
     ready: Ready,
 ) -> Result<TrafficReport, TestkitError> {
     let mut report = TrafficReport::default();
     let poller = Poller::new().map_err(failed)?;
-    let mut flows = Vec::with_capacity(plan.udp_flows);
-    for token in 0..plan.udp_flows {
-        let flow = Flow::open(destination, &plan).map_err(failed)?;
-        poller.watch_reads(&flow.fd, token as u64).map_err(failed)?;
+    let (count, name, plural) = match kind {
+        Kind::Udp => (plan.udp_flows, "flow", "flows"),
+        Kind::Sctp => (plan.associations, "association", "associations"),
+    };
+    let mut flows = Vec::with_capacity(count);
+    for token in 0..count {
+        let flow = Flow::open(kind, destination, &plan).map_err(failed)?;
+        poller.watch_reads(flow.transport.fd(), token as u64).map_err(failed)?;
         flows.push(flow);
     }
+    let mut moved = 0;
     let mut ready = Some(ready);
     let mut last_sent = None;
     loop {
@@ -49,38 +69,44 @@ pub(super) fn run(
         poller.wait(Some(until(due))).map_err(failed)?;
         for (number, flow) in flows.iter_mut().enumerate() {
             flow.receive(|from, to| {
-                report.udp_moved += 1;
-                report.describe(shared, format_args!("flow {number} moved from {from} to {to}"));
+                moved += 1;
+                report.describe(shared, format_args!("{name} {number} moved from {from} to {to}"));
             });
             if !stopping {
                 flow.send(plan);
             }
         }
         let answered = flows.iter().filter(|flow| flow.backend.is_some()).count();
-        if answered == plan.udp_flows {
+        if answered == count {
             ready.take().map(|ready| ready.send(()));
         } else if ready.is_some() && shared.started.elapsed() > plan.ready_within {
-            return Err(not_ready("flows", answered, plan.udp_flows, plan));
+            return Err(not_ready(plural, answered, count, plan));
         }
     }
     for (number, flow) in flows.iter().enumerate() {
-        report.udp_sent += flow.sent;
-        report.udp_lost += flow.open.len() as u64;
         if let Some(first) = flow.open.iter().min() {
             let lost = flow.open.len();
-            report
-                .describe(shared, format_args!("flow {number}: {lost} of {} lost, first {first}", flow.sent));
+            report.describe(
+                shared,
+                format_args!("{name} {number}: {lost} of {} lost, first {first}", flow.sent),
+            );
         }
     }
-    Ok(report)
+    let sent = flows.iter().map(|flow| flow.sent).sum();
+    let lost = flows.iter().map(|flow| flow.open.len() as u64).sum();
+    Ok(match kind {
+        Kind::Udp => TrafficReport { udp_sent: sent, udp_lost: lost, udp_moved: moved, ..report },
+        Kind::Sctp => TrafficReport { sctp_sent: sent, sctp_lost: lost, sctp_moved: moved, ..report },
+    })
 }
 
 impl Flow {
-    fn open(destination: SocketAddr, plan: &TrafficPlan) -> Result<Self, Errno> {
-        let fd = socket::datagram(Family::of(destination.ip()))?;
-        ports::bind_next(&fd, plan.source, destination)?;
-        connect(&fd, &destination)?;
-        Ok(Self { fd, sent: 0, open: HashSet::new(), backend: None, next: Instant::now() })
+    fn open(kind: Kind, destination: SocketAddr, plan: &TrafficPlan) -> Result<Self, Errno> {
+        let transport = match kind {
+            Kind::Udp => Transport::udp(destination, plan)?,
+            Kind::Sctp => Transport::Sctp(Association::new(destination, plan)?),
+        };
+        Ok(Self { transport, sent: 0, open: HashSet::new(), backend: None, next: Instant::now() })
     }
 
     fn send(&mut self, plan: TrafficPlan) {
@@ -88,32 +114,74 @@ impl Flow {
         if self.next > now {
             return;
         }
-        self.next = now + plan.udp_interval;
-        self.sent += 1;
-        self.open.insert(self.sent);
-        // An error is an ICMP message about an earlier datagram, or a local drop. The datagram counts as lost, like one
-        // that is lost on the way.
-        let _ = send(&self.fd, self.sent.to_string().as_bytes(), SendFlags::NOSIGNAL);
+        self.next = now
+            + match self.transport {
+                Transport::Udp(_) => plan.udp_interval,
+                Transport::Sctp(_) => plan.heartbeat_interval,
+            };
+        let number = self.sent + 1;
+        if self.transport.send(&number.to_string()) {
+            self.sent = number;
+            self.open.insert(number);
+        }
     }
 
     fn receive(&mut self, mut moved: impl FnMut(SocketAddr, SocketAddr)) {
         let mut buffer = [0; 512];
         loop {
-            let length = match recv(&self.fd, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok((_, length)) => length,
+            let answer = match self.transport.receive(&mut buffer) {
+                Ok(answer) => answer,
                 Err(Errno::AGAIN) => return,
                 // An ICMP message. Reading it has cleared it.
                 Err(_) => continue,
             };
-            let Some((backend, _, number)) = parse_answer(buffer.get(..length).unwrap_or_default()) else {
-                continue;
-            };
+            let Some((backend, _, number)) = answer.as_deref().and_then(parse_answer) else { continue };
             if number.parse().is_ok_and(|number: u64| self.open.remove(&number))
                 && let Some(previous) = self.backend.replace(backend)
                 && previous != backend
             {
                 moved(previous, backend);
             }
+        }
+    }
+}
+
+impl Transport {
+    fn udp(destination: SocketAddr, plan: &TrafficPlan) -> Result<Self, Errno> {
+        let fd = socket::datagram(Family::of(destination.ip()))?;
+        ports::bind_next(&fd, plan.source, destination)?;
+        connect(&fd, &destination)?;
+        Ok(Self::Udp(fd))
+    }
+
+    const fn fd(&self) -> &OwnedFd {
+        match self {
+            Self::Udp(fd) => fd,
+            Self::Sctp(association) => association.fd(),
+        }
+    }
+
+    /// Sends a message. Returns false if it cannot be sent yet.
+    fn send(&mut self, text: &str) -> bool {
+        match self {
+            Self::Udp(fd) => {
+                // An error is an ICMP message about an earlier datagram, or a local drop. The datagram counts as lost, like
+                // one that is lost on the way.
+                let _ = send(fd, text.as_bytes(), SendFlags::NOSIGNAL);
+                true
+            }
+            Self::Sctp(association) => association.send(text),
+        }
+    }
+
+    /// Reads into the buffer. Returns the answer to a message, if it is one.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Vec<u8>>, Errno> {
+        match self {
+            Self::Udp(fd) => {
+                let (_, length) = recv(fd, &mut *buffer, RecvFlags::DONTWAIT)?;
+                Ok(buffer.get(..length).map(<[u8]>::to_vec))
+            }
+            Self::Sctp(association) => association.receive(buffer),
         }
     }
 }
