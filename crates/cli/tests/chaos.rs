@@ -46,6 +46,8 @@ const USUAL: Duration = Duration::from_secs(40);
 const HANG: Duration = Duration::from_secs(2);
 /// Time in which an agent without memory may end.
 const STARVED: Duration = Duration::from_secs(2);
+/// Time in which strace leaves the agent, on a busy machine as well.
+const LEAVES: Duration = Duration::from_secs(10);
 /// Messages to or from the kernel that it refuses, at least.
 const REFUSED: usize = 10;
 /// Growth of the agent's memory that no fault may cause.
@@ -277,7 +279,11 @@ impl Chaos {
         };
         assert!(eventually(PATIENCE, "refused messages", refused).is_ok(), "{}", tracer.output());
         self.rng = rng;
-        tracer.terminate(PATIENCE).unwrap();
+        // strace stops each thread to leave it. It waits for good for a thread that is just starting a program, whose process
+        // strace has stopped already. If strace is killed, the kernel lets both go on.
+        if tracer.terminate(LEAVES).is_err() {
+            tracer.kill().unwrap();
+        }
     }
 
     const fn node(&self) -> &Namespace {
