@@ -279,8 +279,8 @@ impl Chaos {
         };
         assert!(eventually(PATIENCE, "refused messages", refused).is_ok(), "{}", tracer.output());
         self.rng = rng;
-        // strace stops each thread to leave it. It waits for good for a thread that is just starting a program, whose process
-        // strace has stopped already. If strace is killed, the kernel lets both go on.
+        // Before it ends, strace stops each thread. A thread that is starting a program cannot stop until the program's process
+        // runs, and strace has stopped that one, too. So strace may never end. If it is killed, the kernel continues both.
         if tracer.terminate(LEAVES).is_err() {
             tracer.kill().unwrap();
         }
@@ -346,8 +346,8 @@ fn stop(load: Vec<(&'static str, Traffic)>) -> Vec<(&'static str, TrafficReport)
     reports
 }
 
-/// Returns the number of connections, associations, streams, datagrams and heartbeats that were lost, and of UDP flows and SCTP associations
-/// that moved to another endpoint: the Services of the load keep theirs.
+/// Returns the number of connections, associations, streams, datagrams and heartbeats that were lost, and of UDP flows and
+/// SCTP associations that moved to another endpoint: the Services of the load keep theirs.
 const fn lost(report: &TrafficReport) -> u64 {
     report.connections_failed
         + report.associations_failed

@@ -114,7 +114,7 @@ fn doctor_reports(node: &Namespace) {
     assert_eq!(found.map(|found| &found["severity"]), Some(&"error".into()), "{report:#}");
 }
 
-/// A table that has no room for new connections. When dropped, it has the limit of before.
+/// A connection table without room for new connections. Dropping this restores the table's former limit.
 struct FullTable {
     max: String,
 }
@@ -133,8 +133,8 @@ impl Drop for FullTable {
     }
 }
 
-/// Changes objects until the kernel tracks the agent's watches of Services and EndpointSlices, and removes neither entry to make
-/// room for others. They were opened before the agent's rules, and without rules the kernel tracks nothing.
+/// Changes objects until the agent's watches of Services and EndpointSlices have assured entries. The agent opens its watches
+/// before it writes rules, and without rules the kernel tracks nothing.
 fn until_watches_are_tracked(cluster: &Cluster) {
     let port = format!("port={} ", cluster.address.port());
     let mut changes = 0;
@@ -150,7 +150,7 @@ fn until_watches_are_tracked(cluster: &Cluster) {
     assert!(tracked.is_ok());
 }
 
-/// Waits until the kernel removes no entry of the open flows to make room for others.
+/// Waits until all entries of the load are assured: the kernel never removes assured entries to make room for others.
 fn until_assured(node: &Namespace) {
     let mut entries = String::new();
     let assured = eventually(PATIENCE, "assured entries", || {

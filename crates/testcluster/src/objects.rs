@@ -42,7 +42,7 @@ pub fn load_balancer(name: &str, address: &str, node_port: u16, ingress: &str) -
     service
 }
 
-/// Returns the same Service with its port of TCP for SCTP, too.
+/// Adds an SCTP port to a Service, with the numbers of its TCP port.
 pub fn with_sctp(mut service: Value) -> Value {
     let ports = service["spec"]["ports"].as_array_mut().unwrap();
     let mut port = ports[0].clone();

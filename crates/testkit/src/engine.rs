@@ -67,8 +67,8 @@ struct Flight {
     /// Time between two attempts, and how often the packet is sent again.
     pause: Duration,
     attempts_left: u32,
-    /// The engine's `drops` when the packet was last sent.
-    drops: u64,
+    /// The engine's `drops` when the packet was last sent; `None` if it must not be sent again because of them.
+    drops: Option<u64>,
 }
 
 enum Transport {
@@ -120,7 +120,8 @@ impl Engine {
                 self.flows.insert(flow, token);
                 self.deadlines.insert((deadline, token));
                 let (verdict, source) = (ProbeResult::TimedOut, probe.source);
-                let (attempts_left, drops) = (probe.attempts() - 1, self.drops);
+                let attempts_left = probe.attempts() - 1;
+                let drops = probe.may_be_repeated().then_some(self.drops);
                 let flight =
                     Flight { flow, deadline, verdict, transport, source, pause, attempts_left, drops };
                 self.flights.insert(token, flight);
@@ -311,16 +312,16 @@ impl Engine {
         }
     }
 
-    /// Sends the packet of an unanswered probe again. Returns false if it was sent often enough: once more if this machine
-    /// may have lost it on its own. The kernel repeats SYNs itself.
+    /// Sends the packet of an unanswered probe again. Returns false if no attempt is left, and this machine has lost no packet
+    /// on its own since the last one.
     fn repeat(&mut self, token: u64) -> bool {
         let Some(flight) = self.flights.get_mut(&token) else { return false };
-        let may_be_dropped = flight.flow.0 != Protocol::Tcp && self.drops != flight.drops;
+        let may_be_dropped = flight.drops.is_some_and(|drops| drops != self.drops);
         if flight.verdict != ProbeResult::TimedOut || (flight.attempts_left == 0 && !may_be_dropped) {
             return false;
         }
         flight.attempts_left = flight.attempts_left.saturating_sub(1);
-        flight.drops = self.drops;
+        flight.drops = flight.drops.map(|_| self.drops);
         self.deadlines.remove(&(flight.deadline, token));
         flight.deadline = Instant::now() + flight.pause;
         self.deadlines.insert((flight.deadline, token));

@@ -79,8 +79,13 @@ impl Probe {
     /// Returns how often the packet is sent until an answer arrives. The kernel repeats SYNs itself. An emulated machine
     /// loses packets while it pauses, so datagrams are repeated there.
     pub(crate) fn attempts(&self) -> u32 {
-        let repeats = is_emulated() && self.protocol != Protocol::Tcp && self.timeout == PATIENCE;
-        if repeats { EMULATED_ATTEMPTS } else { 1 }
+        if is_emulated() && self.may_be_repeated() { EMULATED_ATTEMPTS } else { 1 }
+    }
+
+    /// Returns true if the packet may be sent again when the machine has lost it on its own. Probes with a timeout of their
+    /// own look for lost packets, or for silence.
+    pub(crate) fn may_be_repeated(&self) -> bool {
+        self.protocol != Protocol::Tcp && self.timeout == PATIENCE
     }
 
     /// Sets the short timeout (200 ms) of a probe that should get no answer.
