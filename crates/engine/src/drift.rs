@@ -1,6 +1,9 @@
 //! Notices changes of our rules by other programs. The source are the kernel's notifications of `nf_tables`.
 //!
-//! It owns the subscription. Each mode says what of a notification concerns its rules ([`Watched`]). It must not know a
+//! It owns the subscription. A subscriber slows down a first load, so nobody is subscribed until the load is complete. Until
+//! then, the generation of the ruleset shows whether another program has changed anything.
+//!
+//! Each mode says what of a notification concerns its rules ([`Watched`]). It must not know a
 //! mode.
 
 use std::fmt;
@@ -9,7 +12,7 @@ use std::sync::Arc;
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, SocketError};
-use portolan_wire::nftables::{Family as WireFamily, NftablesEvent};
+use portolan_wire::nftables::{Family as WireFamily, NftablesEvent, request};
 use portolan_wire::{DecodeError, Frame};
 
 /// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`, `nfnetlink.h`).
@@ -120,6 +123,71 @@ impl AsFd for DriftWatch {
     }
 }
 
+/// Notices commits of other programs while nobody is subscribed to them. Each commit gives the ruleset another generation.
+/// Between two turns of the engine, only other programs commit.
+#[derive(Debug, Default)]
+pub(crate) struct Unwatched {
+    /// `None` if none could be opened yet.
+    socket: Option<Socket>,
+    generations: Generations,
+}
+
+impl Unwatched {
+    /// Notes that the engine is about to write.
+    pub(crate) fn turn_begins(&mut self) {
+        let now = self.generation();
+        self.generations.before(now);
+    }
+
+    /// Notes that what the engine has written is in the kernel.
+    pub(crate) fn turn_ended(&mut self) {
+        let now = self.generation();
+        self.generations.after(now);
+    }
+
+    /// Returns true if another program has committed anything, to any table, since the engine's first turn.
+    pub(crate) fn has_changed(mut self) -> bool {
+        self.turn_begins();
+        self.generations.has_changed
+    }
+
+    /// Returns the generation of the ruleset in this thread's network namespace. `None` if the kernel does not say.
+    fn generation(&mut self) -> Option<u32> {
+        let socket = match &mut self.socket {
+            Some(socket) => socket,
+            none => none.insert(Socket::open(Protocol::Netfilter).ok()?),
+        };
+        let mut generation = None;
+        let asked = socket.query(&mut request::generation(), |frame| {
+            if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
+                generation = Some(now.id);
+            }
+            Ok(())
+        });
+        asked.ok().and(generation)
+    }
+}
+
+/// The generations before and after the turns of the engine.
+#[derive(Debug, Default)]
+struct Generations {
+    /// After the last turn. `None` before the first one, and if it is not known.
+    last: Option<u32>,
+    /// True if another program has changed the ruleset, or may have.
+    has_changed: bool,
+}
+
+impl Generations {
+    fn before(&mut self, now: Option<u32>) {
+        self.has_changed |= self.last.is_some() && self.last != now;
+    }
+
+    fn after(&mut self, now: Option<u32>) {
+        self.has_changed |= self.last.is_some() && now.is_none();
+        self.last = now;
+    }
+}
+
 /// Returns the family and the table of a change.
 fn place<'a>(event: &'a NftablesEvent<'_>) -> Option<(Family, &'a str)> {
     let (family, table) = match event {
@@ -140,4 +208,32 @@ fn place<'a>(event: &'a NftablesEvent<'_>) -> Option<(Family, &'a str)> {
         _ => return None,
     };
     Some((family, table))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_generation_that_changes_between_turns_is_noticed() {
+        let changed = |turns: &[(Option<u32>, Option<u32>)]| {
+            let mut generations = Generations::default();
+            for &(before, after) in turns {
+                generations.before(before);
+                generations.after(after);
+            }
+            generations.has_changed
+        };
+        assert!(
+            !changed(&[(Some(1), Some(4)), (Some(4), Some(5)), (Some(5), Some(5))]),
+            "only our own commits"
+        );
+        assert!(changed(&[(Some(1), Some(4)), (Some(5), Some(6)), (Some(6), Some(6))]));
+        assert!(changed(&[(Some(1), Some(4)), (None, Some(4))]), "not known before a turn");
+        assert!(
+            changed(&[(Some(1), Some(4)), (Some(4), None), (Some(5), Some(5))]),
+            "not known after a turn"
+        );
+        assert!(!changed(&[(None, None), (None, None)]), "a kernel that never says");
+    }
 }

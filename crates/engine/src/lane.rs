@@ -242,6 +242,17 @@ impl Lane {
         }
     }
 
+    /// Returns true if the kernel notifies of changes to the rules of the active data plane.
+    pub(super) fn is_notified(&self) -> bool {
+        self.active.plane.dataplane.about().is_notified
+    }
+
+    /// Returns true if the kernel notifies of changes to the rules of the active data plane, or of its successor.
+    pub(super) fn may_be_notified(&self) -> bool {
+        let successor = self.successor.as_ref();
+        self.is_notified() || successor.is_some_and(|successor| successor.plane.dataplane.about().is_notified)
+    }
+
     fn place(&self) -> &'static str {
         self.active.plane.dataplane.about().place
     }
@@ -373,7 +384,7 @@ impl Lane {
             self.full_at = Some(now + self.timing.full_interval);
         }
         self.collect_at.get_or_insert(now + self.timing.collect_after);
-        if self.check_at.is_none() && !self.active.plane.dataplane.about().is_notified {
+        if self.check_at.is_none() && !self.is_notified() {
             self.check_at = Some(now + self.timing.check_interval);
         }
     }

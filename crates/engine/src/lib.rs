@@ -45,7 +45,9 @@
 //!
 //! # Drift
 //!
-//! Changes by other programs are reported with [`Handle::compare`]. If the kernel does not notify of such changes
+//! Changes by other programs are reported with [`Handle::compare`]. Until the first load is complete, and again after a
+//! replacement, nobody is subscribed to them. The engine then looks at the generation of the ruleset. When [`Handle::watched`]
+//! says that the subscription has begun, it compares everything if another program has committed before. If the kernel does not notify of such changes
 //! ([`is_notified`](crate::dataplane::About::is_notified)), the engine checks periodically that the rules are there.
 
 pub mod dataplane;
@@ -80,6 +82,7 @@ pub use counts::{Counts, endpoints};
 pub use dataplane::{
     About, Claims, Collection, Commit, Dataplane, Error, Extent, Messages, Refusal, Removal, Takeover,
 };
+use drift::Unwatched;
 pub use driven::Driven;
 pub use history::{COMMITS_KEPT, EVENTS_KEPT, FAILURES_KEPT, Happening, HistoryEvent, Totals};
 use lane::Lane;
@@ -236,6 +239,12 @@ impl Handle {
         self.sender.put(|pending| pending.families.get_mut(family).drifted());
     }
 
+    /// Reports that changes by other programs are reported from now on, if the kernel notifies of them. Compares everything if
+    /// another program has changed rules since the start, or since the last [`Handle::replace`].
+    pub fn watched(&self) {
+        self.sender.put(|pending| pending.watched = true);
+    }
+
     /// Compares everything of a family until a comparison finds that the kernel has it all ([`Report::verified`]). Changes
     /// that wait are committed before a comparison, and a due comparison follows a commit before new changes are taken. So
     /// it ends in a cluster with many changes, too. After a comparison that wrote, the next one waits at least a second.
@@ -284,6 +293,8 @@ pub fn spawn(
 
 struct Engine<R> {
     lanes: Vec<Lane>,
+    /// `None` while changes by other programs are reported.
+    unwatched: Option<Unwatched>,
     receiver: Receiver<Pending>,
     report: R,
 }
@@ -293,7 +304,7 @@ impl<R: FnMut(Report)> Engine<R> {
         let (sender, receiver) = mailbox();
         let lane = |(settings, dataplane)| Lane::new(settings, dataplane, timing, clock.clone());
         let lanes = dataplanes.into_iter().map(lane).collect();
-        (Handle { sender }, Self { lanes, receiver, report })
+        (Handle { sender }, Self { lanes, unwatched: Some(Unwatched::default()), receiver, report })
     }
 
     fn run(mut self) {
@@ -321,23 +332,38 @@ impl<R: FnMut(Report)> Engine<R> {
 
     /// Does one piece of what is due in each family.
     fn turn(&mut self) {
+        // Without a mode of which the kernel notifies, it may have no nf_tables, and the question would load the module.
+        let mut unwatched = self.unwatched.as_mut().filter(|_| self.lanes.iter().any(Lane::may_be_notified));
         for lane in &mut self.lanes {
-            if let Some(report) = lane.run() {
-                (self.report)(report);
-            }
-            // Before new changes are taken, because they could come without end.
-            if let Some(report) = lane.run_verification() {
-                (self.report)(report);
+            // The verification comes before new changes are taken, because they could come without end.
+            for step in [Lane::run, Lane::run_verification] {
+                if let Some(unwatched) = &mut unwatched {
+                    unwatched.turn_begins();
+                }
+                let report = step(lane);
+                // Before the report: whoever gets it may be the next to change rules.
+                if let Some(unwatched) = &mut unwatched {
+                    unwatched.turn_ended();
+                }
+                if let Some(report) = report {
+                    (self.report)(report);
+                }
             }
         }
     }
 
     fn take(&mut self, pending: Pending) {
-        let Pending { families, start, timing, snapshots, stop: _ } = pending;
+        let Pending { families, start, timing, watched, snapshots, stop: _ } = pending;
         if let Some(timing) = timing {
             self.lanes.iter_mut().for_each(|lane| lane.set_timing(timing));
         }
+        if watched && self.unwatched.take().is_some_and(Unwatched::has_changed) {
+            self.lanes.iter_mut().filter(|lane| lane.is_notified()).for_each(Lane::drifted);
+        }
         for (family, requests) in [(Family::Ipv4, families.ipv4), (Family::Ipv6, families.ipv6)] {
+            if requests.replaces() {
+                self.unwatched.get_or_insert_default();
+            }
             if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.family() == family) {
                 requests.pass_to(lane, start);
             }

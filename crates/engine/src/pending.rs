@@ -24,6 +24,7 @@ pub(super) struct Pending {
     pub(super) families: PerFamily<Requests>,
     pub(super) start: bool,
     pub(super) timing: Option<Timing>,
+    pub(super) watched: bool,
     pub(super) snapshots: Vec<Reply>,
     pub(super) stop: bool,
 }
@@ -73,6 +74,11 @@ impl Requests {
         let settings = settings.or(its_settings.flatten());
         self.replacement = Some(Replacement { dataplane, settings, is_after_start });
         former
+    }
+
+    /// Returns true if a data plane is to replace the family's.
+    pub(super) const fn replaces(&self) -> bool {
+        self.replacement.is_some()
     }
 
     pub(super) fn retire(&mut self, dataplane: Boxed) {

@@ -58,7 +58,7 @@
 //! Only if the send buffer cannot grow (in a user namespace) is a large transaction split.
 //!
 //! The kernel notifies us of changes by other programs ([`DriftWatch`](portolan_engine::drift::DriftWatch)). The subscription starts after the first
-//! load, because a notification for each of our own elements would slow the load down. Any subscriber on this
+//! load, because a notification for each of our own elements would slow the load down. The engine notices what happens before. Any subscriber on this
 //! machine, in any network namespace, has that effect.
 //!
 //! A class chain without Services is collected later, in two transactions a second apart: kernels before 6.2 keep a

@@ -367,6 +367,16 @@ impl Agent {
         }
     }
 
+    /// Tells the engine that changes by other programs are reported from now on, where the kernel notifies of them. While a
+    /// family waits for another data plane, there will be another subscription.
+    pub(super) fn watched(&self) {
+        if let Some(running) =
+            self.running.as_ref().filter(|running| running.planes.iter().all(|plane| plane.next.is_none()))
+        {
+            running.engine.watched();
+        }
+    }
+
     /// Handles a change of this process's rules by another program: everything is compared with the kernel.
     pub(super) fn drifted(&mut self, family: Family) {
         self.record_drift(family);

@@ -427,6 +427,7 @@ async fn drift(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
         let own = watched.borrow_and_update().clone();
         let listening = async {
             if own.is_empty() {
+                agent.borrow().watched();
                 return std::future::pending().await;
             }
             listen_for_drift(agent, own).await
@@ -443,6 +444,7 @@ async fn listen_for_drift(agent: &Rc<RefCell<Agent>>, own: Vec<Own>) -> anyhow::
         Ok(watch) => watch,
         Err(error) => return anyhow::Error::new(error).context("cannot subscribe to nftables changes"),
     };
+    agent.borrow().watched();
     let Err(error) = on_readable(watch, |watch| {
         let families = watch.drifted()?;
         for family in families {

@@ -4,14 +4,18 @@ use portolan_model::catalog::UdpService;
 
 use super::*;
 
+/// Commits follow each other at once. A collection, which a slow machine would come to meanwhile, is out of the way.
+fn prompt() -> Timing {
+    Timing { min_interval: Duration::ZERO, collect_after: 3600 * SECOND, ..Timing::default() }
+}
+
 #[test]
 fn the_thread_does_what_is_requested_until_it_is_stopped() {
     let recorder = Recorder::at("here");
     let (sender, reports) = mpsc::channel();
     let dataplanes: Vec<(Settings, Boxed)> = vec![(Settings::plain(Family::Ipv4), recorder.boxed())];
-    let timing = Timing { min_interval: Duration::ZERO, ..Timing::default() };
     let report = move |report| drop(sender.send(report));
-    let (handle, thread) = spawn(dataplanes, timing, report).unwrap();
+    let (handle, thread) = spawn(dataplanes, prompt(), report).unwrap();
     handle.work(Family::Ipv4, work(&["a"]));
     handle.start();
     assert!(reports.recv().unwrap().full);
@@ -42,9 +46,8 @@ fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() 
     let recorder = Recorder::at("here");
     let (sender, reports) = mpsc::channel();
     let dataplanes: Vec<(Settings, Boxed)> = vec![(Settings::plain(Family::Ipv4), recorder.boxed())];
-    let timing = Timing { min_interval: Duration::ZERO, ..Timing::default() };
     let report = move |report| drop(sender.send(report));
-    let (handle, thread) = spawn(dataplanes, timing, report).unwrap();
+    let (handle, thread) = spawn(dataplanes, prompt(), report).unwrap();
     handle.start();
     assert!(reports.recv().unwrap().full);
     let (begun, release) = recorder.hold_apply();

@@ -1,9 +1,12 @@
 //! Changes of our table by other programs, and other faults.
 
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use portolan_engine::drift::DriftWatch;
+use portolan_engine::{Timing, Work, spawn};
 use portolan_model::{Change, Family};
+use portolan_nftables::Nftables;
 use portolan_sock::{Protocol, Socket};
 use portolan_testkit::eventually;
 use portolan_wire::nftables::{Family as WireFamily, IfExists, NftTable as WireTable, Transaction};
@@ -98,6 +101,46 @@ fn what_others_do_is_noticed_and_mended() {
             }
             assert_eq!(foreign(), foreign_before);
         });
+    }
+}
+
+/// Nobody is subscribed to changes before the first load is complete.
+#[test]
+fn changes_before_the_subscription_are_mended_when_it_begins() {
+    for family in Family::BOTH {
+        for fault_of_others in [None, Some("delete table T"), Some("flush map T services")] {
+            in_namespace(|| {
+                let dataplane = Box::new(Nftables::open(settings(family)).unwrap());
+                let timing = Timing { min_interval: Duration::ZERO, ..Timing::default() };
+                let (sender, reports) = channel();
+                let report = move |report| drop(sender.send(report));
+                let (engine, thread) = spawn(vec![(settings(family), dataplane)], timing, report).unwrap();
+                let state = every_kind(family);
+                let work = |change: &Change| Work { changes: vec![change.clone()], ..Work::default() };
+                engine.work(family, Work { changes: state.clone(), ..Work::default() });
+                engine.start();
+                assert!(reports.recv().unwrap().full);
+                engine.work(family, work(&gone(&state[0])));
+                assert!(!reports.recv().unwrap().full);
+                let table = Table::read(family);
+                if let Some(command) = fault_of_others {
+                    nft(&fault(family, command));
+                }
+                engine.watched();
+                if fault_of_others.is_some() {
+                    let report = reports.recv().unwrap();
+                    assert!(report.full && report.repaired, "{report:?}");
+                    assert_eq!(Table::read(family).meaning(), table.meaning());
+                }
+                // The engine's own commits are no reason to compare. From now on, others are the subscriber's concern.
+                nft("add table ip foreign");
+                engine.work(family, work(&gone(&state[1])));
+                let report = reports.recv().unwrap();
+                assert!(!report.full && report.outcome.is_ok(), "{report:?}");
+                engine.stop();
+                thread.join().unwrap();
+            });
+        }
     }
 }
 
