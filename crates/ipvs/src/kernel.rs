@@ -5,14 +5,16 @@ mod send;
 mod sets;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use portolan_model::{Family, IpvsScheduler};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::Batch;
 use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
-use portolan_wire::route::{self, Scope};
+use portolan_wire::route::{self, Scope, path};
 
 use super::device::{Addresses, DEVICE, device};
 use super::difference::{Operation, Present, Real, WEIGHT};
@@ -37,6 +39,9 @@ pub struct Kernel {
     /// Receives the kernel's events about changes of addresses.
     events: Socket,
     bytes: usize,
+    /// True if new addresses have got no local route in time. Routing rules of this node may lead elsewhere, so this is not waited
+    /// for again.
+    lacks_routes: bool,
     /// Sets that should count, and do not because an earlier version or another program made them.
     uncounted: BTreeSet<Set>,
 }
@@ -59,6 +64,7 @@ impl Kernel {
             route: Socket::open(Protocol::Route).map_err(&failed)?,
             events,
             bytes: 0,
+            lacks_routes: false,
             uncounted: BTreeSet::new(),
         }))
     }
@@ -276,9 +282,40 @@ impl Kernel {
         Ok(self.note(sent?))
     }
 
-    /// Adds addresses to the device.
+    /// Adds addresses to the device, and waits until packets to them are delivered to this node.
     pub(super) fn bind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Refused>, Error> {
-        self.change_addresses(device, addresses, route::put_address, Errno::EEXIST)
+        let refused = self.change_addresses(device, addresses, route::put_address, Errno::EEXIST)?;
+        let without: BTreeSet<IpAddr> = refused.iter().filter_map(Refused::address).collect();
+        let start = Instant::now();
+        for address in addresses.iter().filter(|address| !without.contains(address)) {
+            let IpAddr::V6(address) = address else { continue };
+            while !self.is_delivered(*address).map_err(Error::socket("addresses"))? {
+                if self.lacks_routes || start.elapsed() > DELIVERED_WITHIN {
+                    if !std::mem::replace(&mut self.lacks_routes, true) {
+                        tracing::warn!(%address, device = DEVICE, "the kernel has no local route to this address of the device");
+                    }
+                    return Ok(refused);
+                }
+                sleep(DELIVERY_PAUSE);
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Returns true if packets to an address are delivered to this node. The kernel adds the local route of an IPv6 address a
+    /// moment after it has acknowledged the address (`addrconf_dad_work` in `net/ipv6/addrconf.c`). Packets before that leave
+    /// by another route, and conntrack then leaves all packets of their connection untranslated.
+    fn is_delivered(&mut self, address: Ipv6Addr) -> Result<bool, SocketError> {
+        let mut is_local = false;
+        let asked = self.route.query(&mut path::to_ipv6(address), |frame| {
+            is_local |= path::is_local(frame);
+            Ok(())
+        });
+        match asked {
+            // There is no route at all.
+            Err(SocketError::Refused(_)) => Ok(false),
+            asked => asked.map(|()| is_local),
+        }
     }
 
     /// Removes addresses from the device. A refusal is an error.
@@ -323,6 +360,10 @@ impl Kernel {
 pub(super) fn first_refusal(refused: Vec<Refused>) -> Result<(), Error> {
     refused.into_iter().next().map_or(Ok(()), |refused| Err(refused.error))
 }
+
+/// How long the local routes of new addresses are waited for, and the pause between two questions.
+const DELIVERED_WITHIN: Duration = Duration::from_secs(5);
+const DELIVERY_PAUSE: Duration = Duration::from_millis(1);
 
 /// No such process: the kernel's error for a missing virtual server.
 const ESRCH: i32 = 3;

@@ -71,6 +71,14 @@ pub(super) struct Refusals {
 }
 
 impl Refused {
+    /// Returns the address of the device that the refusal is about, if it is about one.
+    pub(super) const fn address(&self) -> Option<IpAddr> {
+        match self.item {
+            Item::Address(address) => Some(address),
+            _ => None,
+        }
+    }
+
     /// Returns the set that the refusal is about, if it is about a member.
     pub(super) const fn set(&self) -> Option<Set> {
         match self.item {

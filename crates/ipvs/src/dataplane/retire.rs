@@ -17,8 +17,9 @@ use portolan_engine::dataplane::{Claims, Removal, TRANSIT_TIME, Takeover};
 
 /// The time between two checks for connections.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often sets may be found in use before the removal goes on without them.
-const PATIENCE: u32 = 500;
+/// How often sets may be found in use before the removal goes on without them. There are at most a hundred attempts in a
+/// second, and a busy node may take seconds to release a set.
+const PATIENCE: u32 = 2000;
 
 /// The progress of a retirement: another mode is active, and connections of this one drain.
 #[derive(Debug)]
@@ -55,9 +56,14 @@ impl Ipvs {
             retiring.has_rules = false;
         } else if let Some(set) = retiring.sets.pop_front() {
             // The kernel releases a set a moment after the rule that referred to it is removed.
-            if !self.kernel.destroy(set)? && retiring.patience > 0 {
-                retiring.patience = retiring.patience.saturating_sub(1);
-                retiring.sets.push_back(set);
+            if !self.kernel.destroy(set)? {
+                if retiring.patience > 0 {
+                    retiring.patience = retiring.patience.saturating_sub(1);
+                    retiring.sets.push_back(set);
+                } else {
+                    let name = set.name(self.desired.settings().family);
+                    tracing::warn!(set = name, "a rule of another program refers to this ipset, which stays");
+                }
             }
         } else if self.remove_servers(takeover.elapsed >= self.options.drain)? {
             return Ok(Removal::Continues(PAUSE));

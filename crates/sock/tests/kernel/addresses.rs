@@ -2,9 +2,12 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use portolan_sock::addresses::{self, Addresses};
 use portolan_sock::namespace::in_new_network_namespace;
+use portolan_sock::{Protocol, Socket};
+use portolan_wire::route::path;
 
 const IGNORED: &str = "kube-ipvs0";
 
@@ -47,4 +50,33 @@ fn addresses_of_the_ignored_device_are_no_change() {
         assert!(addresses.changed().unwrap());
     })
     .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace");
+}
+
+#[test]
+fn a_new_ipv6_address_takes_packets_when_it_has_a_local_route() {
+    in_new_network_namespace(|| {
+        run("link add kube-ipvs0 type veth peer name unused");
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        let mut is_local = |address: &str| {
+            let mut found = false;
+            let asked = socket.query(&mut path::to_ipv6(address.parse().unwrap()), |frame| {
+                found |= path::is_local(frame);
+                Ok(())
+            });
+            asked.is_ok() && found
+        };
+        assert!(!is_local("fd00:10:96::1"));
+        run("addr add fd00:10:96::1/128 dev kube-ipvs0 nodad");
+        run("link set kube-ipvs0 up");
+        run("link set unused up");
+        run("route add default dev unused");
+        run("-6 route add default dev unused");
+        let start = Instant::now();
+        while !is_local("fd00:10:96::1") {
+            assert!(start.elapsed() < Duration::from_secs(120), "no local route");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!is_local("fd00:10:96::2"), "by the default route");
+    })
+    .unwrap();
 }

@@ -14,6 +14,9 @@ use super::{TABLE, base_chain, commit, in_namespace, list, new_table};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
+/// The addresses of a flow's client and server.
+type Ends = (SocketAddr, SocketAddr);
+
 /// Brings the loopback interface up and adds a rule that loads the connection's state, which enables connection
 /// tracking.
 fn track(socket: &mut Socket, family: Family) {
@@ -37,26 +40,28 @@ fn flows(socket: &mut Socket, filter: &Filter) -> Vec<Flow> {
     })
 }
 
-/// Sends a UDP packet and opens a TCP connection. Returns the addresses of each as (client, server).
-fn traffic(host: &str) -> [(SocketAddr, SocketAddr); 2] {
+/// Sends a UDP packet and opens a TCP connection. Returns the ends of each, and the sockets of the connection: the kernel soon
+/// forgets a connection whose socket is closed.
+fn traffic(host: &str) -> ([Ends; 2], (TcpListener, TcpStream)) {
     let bind = || UdpSocket::bind((host, 0)).unwrap();
     let (client, server) = (bind(), bind());
     client.send_to(b"hello", server.local_addr().unwrap()).unwrap();
     let listener = TcpListener::bind((host, 0)).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    [
+    let ends = [
         (client.local_addr().unwrap(), server.local_addr().unwrap()),
         (stream.local_addr().unwrap(), stream.peer_addr().unwrap()),
-    ]
+    ];
+    (ends, (listener, stream))
 }
 
-fn tuple(protocol: u8, (source, destination): (SocketAddr, SocketAddr)) -> Tuple {
+fn tuple(protocol: u8, (source, destination): Ends) -> Tuple {
     Tuple::with_ports(protocol, (source.ip(), source.port()), (destination.ip(), destination.port()))
 }
 
 fn listed_filtered_deleted(socket: &mut Socket, family: Family, host: &str) {
     track(socket, family);
-    let [udp, tcp] = traffic(host);
+    let ([udp, tcp], _open) = traffic(host);
     let (udp, tcp) = (tuple(UDP, udp), tuple(TCP, tcp));
     let mut all: Vec<_> = flows(socket, &Filter::family(family)).iter().map(|flow| flow.original).collect();
     all.sort_by_key(|tuple| tuple.protocol);

@@ -91,11 +91,22 @@ fn the_allocator_gives_back_what_is_free() {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
         pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
     };
-    // Many small blocks. All are freed except the last, which prevents the heap from shrinking by itself.
-    let blocks: Vec<Vec<u8>> = (0..200_000).map(|_| vec![1; 500]).collect();
-    let before = resident();
-    let last = blocks.into_iter().next_back();
-    portolan_sock::memory::trim();
-    assert!(resident() + 50_000_000 < before, "{before} before, {} after", resident());
-    drop(last);
+    let attempt = || {
+        // Many small blocks. All are freed except the last, which prevents the heap from shrinking by itself.
+        let blocks: Vec<Vec<u8>> = (0..200_000).map(|_| vec![1; 500]).collect();
+        let before = resident();
+        let last = blocks.into_iter().next_back();
+        portolan_sock::memory::trim();
+        let after = resident();
+        drop(last);
+        (before, after)
+    };
+    // Other tests of this process may allocate as much meanwhile, but not every time.
+    let mut attempts = Vec::new();
+    let is_given_back = (0..10).any(|_| {
+        let (before, after) = attempt();
+        attempts.push((before, after));
+        after + 50_000_000 < before
+    });
+    assert!(is_given_back, "before and after: {attempts:?}");
 }

@@ -38,7 +38,7 @@ fn elements(socket: &mut Socket, set: &str) -> Vec<Element> {
 /// Lists a set again until it has `count` elements. While the kernel's hash table grows or shrinks, a list lacks some
 /// elements and has others twice, and no flag reports this.
 fn settled(socket: &mut Socket, set: &str, count: usize) -> Vec<Element> {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     loop {
         let mut found = elements(socket, set);
         found.dedup();

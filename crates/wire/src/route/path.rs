@@ -1,8 +1,8 @@
-//! Questions about the route of one IPv4 packet.
+//! Questions about the route of one packet.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::AF_INET;
+use super::{AF_INET, AF_INET6};
 use crate::{DecodeError, Frame, Request};
 
 const RTM_NEWROUTE: u16 = 24;
@@ -18,6 +18,10 @@ const RTA_OIF: u16 = 4;
 const RTA_PREFSRC: u16 = 7;
 /// Bits of an IPv4 address.
 const WHOLE: u8 = 32;
+/// Bits of an IPv6 address.
+const WHOLE_IPV6: u8 = 128;
+/// `RTN_LOCAL`: packets are delivered to this host.
+const LOCAL: u8 = 2;
 
 /// The route of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -43,6 +47,18 @@ pub fn arriving(interface: u32, source: Ipv4Addr, destination: Ipv4Addr) -> Requ
         message.attr_bytes(RTA_SRC, &source.octets());
         message.attr_u32_ne(RTA_IIF, interface);
     })
+}
+
+/// Asks for the route of packets of this host to an IPv6 destination, to be read by [`is_local`]. The kernel refuses if
+/// there is none.
+pub fn to_ipv6(destination: Ipv6Addr) -> Request {
+    let header = [AF_INET6, WHOLE_IPV6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    Request::new(RTM_GETROUTE, 0, &header, |message| message.attr_bytes(RTA_DST, &destination.octets()))
+}
+
+/// Returns true if an answer says that the packets are delivered to this host.
+pub fn is_local(frame: &Frame<'_>) -> bool {
+    frame.header.kind == RTM_NEWROUTE && frame.payload.get(7) == Some(&LOCAL)
 }
 
 impl Path {

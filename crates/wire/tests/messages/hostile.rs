@@ -22,6 +22,7 @@ fn decode_everything(frame: &Frame<'_>) {
     let _ = route::policy::MarkRule::decode(frame);
     let _ = route::policy::is_local_route(frame, 2, 28_783);
     let _ = route::path::Path::decode(frame);
+    let _ = route::path::is_local(frame);
     drop(ipset::IpsetEvent::decode(frame));
     drop(nfacct::NfacctEvent::decode(frame));
     drop(generic::GenericEvent::decode(frame));
