@@ -19,7 +19,7 @@ use super::{Meter, Programs};
 const TRIAL: &str = "KUBE-PROXY-TRIAL";
 
 /// How long the removal of a counter in use is retried, and the pause between two attempts.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The values of the counters; `None` for a counter that does not exist.
@@ -65,8 +65,8 @@ fn packets(socket: &mut Socket, name: &str) -> Result<Option<u64>, SocketError> 
     }
 }
 
-/// Removes the counters in the network namespace of this thread. If a rule still refers to a counter two seconds
-/// after our rules are gone, another program uses it, and it stays.
+/// Removes the counters in the network namespace of this thread. If a rule still refers to a counter ten
+/// seconds after our rules are gone, another program uses it, and it stays.
 pub fn remove_counters() -> Result<(), SocketError> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let start = Instant::now();

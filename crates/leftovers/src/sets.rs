@@ -50,8 +50,10 @@ const MARKER: &str = "PORTOLAN-VIRTUAL-SERVERS";
 /// This directory exists if the kernel has ipset, loaded or built in.
 const MODULE: &str = "/sys/module/ip_set";
 /// How long a set in use is waited for: the kernel frees a deleted nftables rule, and its reference to a set, in the
-/// background.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// background. On a busy node that may take seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for a set whose rules may well be in force.
+const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Removes the sets of kube-proxy's and our IPVS mode in the network namespace of this thread. Returns their number.
@@ -120,7 +122,7 @@ pub(super) fn rules_in_force(family: Family) -> Result<u32, Error> {
     let start = Instant::now();
     loop {
         let references = references(&mut socket, &name).map_err(failed)?;
-        if references == 0 || start.elapsed() > PATIENCE {
+        if references == 0 || start.elapsed() > SHORT_PATIENCE {
             return Ok(references);
         }
         sleep(PAUSE);

@@ -16,7 +16,7 @@
 //! What is taken from the engine's tables is selected on the engine's thread, in bounded time. No table is kept: the engine's
 //! next change would copy it as a whole.
 //!
-//! A request waits at most [`ENGINE_WAIT`] for the engine, and for the agent until its present step ends. Only [`AT_ONCE`]
+//! A request waits at most [`ENGINE_WAIT`] or [`SHORT_ENGINE_WAIT`] for the engine, and for the agent until its present step ends. Only [`AT_ONCE`]
 //! are answered at the same time: what is in a document is bounded, and so is the work for documents. Only one answer about a
 //! packet at a time reads the kernel, and only one with counters, which waits after that. Answers have no secrets. Only the one about a packet has addresses of clients, those of connections of
 //! its flow, and the metrics port does not serve it.
@@ -49,8 +49,10 @@ use state::Lane;
 
 /// How many requests are answered at the same time. More are refused.
 const AT_ONCE: usize = 8;
-/// How long an answer waits for the engine, which may be in a commit.
-const ENGINE_WAIT: Duration = Duration::from_secs(2);
+/// How long an answer about a packet waits for the engine, which may be in a commit.
+const ENGINE_WAIT: Duration = Duration::from_secs(10);
+/// The same for other answers, which the live view and the web page ask for again and again.
+const SHORT_ENGINE_WAIT: Duration = Duration::from_secs(2);
 
 /// The place of one answer among [`AT_ONCE`]. It is free again when this is dropped.
 struct RequestPermit(#[expect(dead_code, reason = "only its drop matters")] OwnedSemaphorePermit);
@@ -125,15 +127,16 @@ impl Control {
         receiver.blocking_recv().ok()
     }
 
-    /// Asks the engine. The question runs on the engine's thread: it must be short. `None` if there is no answer in time.
+    /// Asks the engine. The question runs on the engine's thread: it must be short. `None` if there is no answer within `wait`.
     async fn ask_engine<T: Send + 'static>(
         engine: &Handle,
+        wait: Duration,
         question: impl FnOnce(Vec<FamilySnapshot>) -> T + Send + 'static,
     ) -> Option<T> {
         let (sender, receiver) = oneshot::channel();
         // The send fails if the time is over.
         engine.snapshot(move |snapshots| drop(sender.send(question(snapshots))));
-        tokio::time::timeout(ENGINE_WAIT, receiver).await.ok()?.ok()
+        tokio::time::timeout(wait, receiver).await.ok()?.ok()
     }
 
     /// Returns a time as seconds since the start of the agent.

@@ -13,7 +13,7 @@ use portolan_web::BindError;
 use super::modes::Choice;
 
 /// How long the end of the process waits until the Event with the reason is sent.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Posts Events. Never blocks, except [`Notes::cannot_listen`].
 #[derive(Clone)]

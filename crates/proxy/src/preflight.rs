@@ -319,7 +319,7 @@ mod tests {
         let items = ports(&configuration);
         assert_eq!(items.len(), 1);
         assert_eq!(items[0].outcome, CheckResult::Warning, "{items:?}");
-        drop(taken);
+        portolan_testkit::close(&taken).expect("the end of the listener");
         assert_eq!(ports(&configuration)[0].outcome, CheckResult::Ok);
     }
 }

@@ -34,6 +34,8 @@ pub(super) fn read() -> io::Result<Proxies> {
             Ok(namespace) if namespace.ino() == here => proxies.processes.push(process),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // The kernel refuses the look at a process that ends meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !folder.exists() => {}
             Err(_) => proxies.complete = false,
         }
     }

@@ -27,7 +27,7 @@ use portolan_relay::Handle;
 use portolan_sock::SocketError;
 use portolan_web::Answer;
 
-use super::{Control, RequestPermit, routes};
+use super::{Control, ENGINE_WAIT, RequestPermit, routes};
 use crate::agent::Agent;
 use crate::agent::facts::OfPackets;
 use crate::modes::{self, Known};
@@ -82,8 +82,9 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
 async fn prepare(control: &Arc<Control>) -> Result<Prepared, &'static str> {
     let facts = control.ask(Agent::of_packets).await.ok_or("the agent is ending")?;
     let facts = facts.ok_or("the Services are not known completely yet; ask again")?;
-    let lanes =
-        Control::ask_engine(&facts.engine, |lanes| lanes).await.ok_or("a commit takes long; ask again")?;
+    let lanes = Control::ask_engine(&facts.engine, ENGINE_WAIT, |lanes| lanes)
+        .await
+        .ok_or("a commit takes long; ask again")?;
     Ok(Prepared { facts, lanes })
 }
 

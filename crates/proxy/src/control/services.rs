@@ -33,7 +33,7 @@ use portolan_web::Answer;
 use self::counters::Counts;
 use self::query::Query;
 use self::select::{Picked, Selected, select};
-use super::{Control, RequestPermit, routes};
+use super::{Control, RequestPermit, SHORT_ENGINE_WAIT, routes};
 use crate::agent::Agent;
 use crate::agent::facts::RefusedPorts;
 
@@ -61,7 +61,7 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
         );
     };
     let (is_one, is_counted) = (query.service.is_some(), query.counters);
-    let selecting = Control::ask_engine(engine, move |snapshots| {
+    let selecting = Control::ask_engine(engine, SHORT_ENGINE_WAIT, move |snapshots| {
         let tables: Vec<Table> = snapshots.into_iter().map(|FamilySnapshot { table, .. }| table).collect();
         select(&tables, &query)
     });

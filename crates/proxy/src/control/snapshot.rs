@@ -17,7 +17,7 @@ use portolan_web::{self as web, Answer};
 use serde::{Serialize, Serializer};
 
 use super::state::Lane;
-use super::{Control, RequestPermit, routes, state};
+use super::{Control, RequestPermit, SHORT_ENGINE_WAIT, routes, state};
 use crate::agent::Agent;
 use crate::agent::facts::{Facts, Held};
 use crate::packets;
@@ -34,7 +34,7 @@ pub(super) async fn answer(control: Arc<Control>, _: Request<Bytes>, place: Requ
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending");
     };
     let lanes = match &facts.engine {
-        Some(engine) => Control::ask_engine(engine, Lane::all).await,
+        Some(engine) => Control::ask_engine(engine, SHORT_ENGINE_WAIT, Lane::all).await,
         None => Some(Vec::new()),
     };
     let answering = crate::blocking::run(move || {

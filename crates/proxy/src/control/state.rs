@@ -16,7 +16,7 @@ use portolan_node::time::rfc3339;
 use portolan_status::{self as status, AgentState, Family, Moment, Sync, What, problems};
 use portolan_web::Answer;
 
-use super::{Control, RequestPermit, routes};
+use super::{Control, RequestPermit, SHORT_ENGINE_WAIT, routes};
 use crate::agent::Agent;
 use crate::agent::facts::{Facts, RefusedPorts};
 
@@ -26,7 +26,7 @@ pub(super) async fn answer(control: Arc<Control>, request: Request<Bytes>, place
         return routes::plain(StatusCode::SERVICE_UNAVAILABLE, "the agent is ending");
     };
     let lanes = match &facts.engine {
-        Some(engine) => Control::ask_engine(engine, Lane::all).await,
+        Some(engine) => Control::ask_engine(engine, SHORT_ENGINE_WAIT, Lane::all).await,
         None => Some(Vec::new()),
     };
     routes::document(&request, place, move || document(&control, &facts, lanes)).await

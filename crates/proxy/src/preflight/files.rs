@@ -109,6 +109,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::path::PathBuf;
 
+    use rustix::net::{Shutdown, shutdown};
+
     use super::*;
 
     /// Returns a folder with a file in it.
@@ -146,7 +148,8 @@ mod tests {
             assert_eq!(outcome, CheckResult::Warning, "{text}");
             assert!(text.contains(fault), "{text}");
         }
-        drop(taken);
+        // Dropping it is not enough: see `portolan_testkit::close`.
+        shutdown(&taken, Shutdown::Both).expect("the end of the listener");
         assert_eq!(socket(&at("taken"), "").0, CheckResult::Ok, "a start replaces it");
         assert!(control_socket(&Portolan { control_socket: String::new(), ..Portolan::default() }).is_none());
         let mut left: Vec<String> = fs::read_dir(folder.path())

@@ -20,8 +20,8 @@ use portolan_relay::Handle;
 use portolan_status::{Counters, Passed, Refused, ServicePort};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::super::Control;
 use super::super::explain::Active;
+use super::super::{Control, SHORT_ENGINE_WAIT};
 use crate::agent::Agent;
 use crate::modes::NotCounted;
 
@@ -154,7 +154,8 @@ async fn read_kernel(control: Arc<Control>) -> Counts {
     let Some(facts) = facts else {
         return Counts::failed("the Services are not known completely yet; ask again");
     };
-    let Some(snapshots) = Control::ask_engine(&facts.engine, |snapshots| snapshots).await else {
+    let Some(snapshots) = Control::ask_engine(&facts.engine, SHORT_ENGINE_WAIT, |snapshots| snapshots).await
+    else {
         return Counts::failed("a commit takes long; ask again");
     };
     let lanes = snapshots.iter().map(Lane::of).collect();
