@@ -169,7 +169,7 @@ impl Watch {
             }
             match self.wake().await {
                 Wake::Changed => {}
-                Wake::Timer if self.timing.end <= Instant::now() => return None,
+                Wake::Timer if self.timing.end <= Instant::now() && !self.owes_bookmark() => return None,
                 // The loop ends the watch.
                 Wake::Timer if self.ahead.is_some() => {}
                 Wake::Timer => {
@@ -271,6 +271,12 @@ impl Watch {
             (None, None) => return Ok(()),
         };
         self.framing.push_change(frames, kind, change.revision, &body)
+    }
+
+    /// Returns true if a bookmark comes before the end. A task that runs late still sends it: a client that gets none
+    /// resumes at an older revision.
+    fn owes_bookmark(&self) -> bool {
+        self.bookmarks && self.ahead.is_none() && self.timing.next_bookmark < self.timing.end
     }
 
     async fn wake(&mut self) -> Wake {

@@ -75,7 +75,7 @@ pub async fn exchange(
 pub async fn start(server: Server) -> SocketAddr {
     let mut bound = server.bound();
     tokio::spawn(server.run());
-    let address = tokio::time::timeout(Duration::from_secs(10), bound.wait_for(Option::is_some)).await;
+    let address = tokio::time::timeout(Duration::from_secs(60), bound.wait_for(Option::is_some)).await;
     address.expect("it listens in time").expect("it runs").expect("just checked")
 }
 

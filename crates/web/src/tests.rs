@@ -132,7 +132,7 @@ async fn the_oldest_of_too_many_connections_is_closed() {
     }
     let mut byte = [0];
     let oldest = idle.first_mut().expect("many").read(&mut byte);
-    let closed = tokio::time::timeout(Duration::from_secs(10), oldest).await.expect("it was closed");
+    let closed = tokio::time::timeout(Duration::from_secs(60), oldest).await.expect("it was closed");
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
 }
 
@@ -166,25 +166,21 @@ async fn head_has_the_headers_and_no_body() {
     assert!(got.headers.contains(&"Content-Length: 5".to_owned()), "{:?}", got.headers);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_missing_body_times_out() {
-    let server = hello(loopback(), true);
-    let mut bound = server.bound();
-    let run = server.run();
-    tokio::pin!(run);
-    let _ = tokio::time::timeout(Duration::from_millis(1), &mut run).await;
-    let address = bound.borrow_and_update().expect("it listens");
-    let client = async {
-        let mut stream = TcpStream::connect(address).await?;
-        stream.write_all(b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab").await?;
-        let mut head = [0; 12];
-        stream.read_exact(&mut head).await?;
-        Ok::<_, io::Error>(head)
-    };
-    tokio::select! {
-        error = &mut run => panic!("{error}"),
-        head = client => assert_eq!(&head.expect("an answer"), b"HTTP/1.1 408"),
-    }
+    let address = start(hello(loopback(), true)).await;
+    let mut stream = TcpStream::connect(address).await.expect("accepted");
+    let head = b"PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
+    stream.write_all(head).await.expect("sent");
+    // The server asks for the body when it waits for it. If the time jumped before, the head would be late.
+    let mut asked = [0; 25];
+    stream.read_exact(&mut asked).await.expect("asked for the body");
+    assert_eq!(&asked, b"HTTP/1.1 100 Continue\r\n\r\n");
+    stream.write_all(b"ab").await.expect("sent");
+    tokio::time::pause();
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).await.expect("an answer");
+    assert_eq!(&head, b"HTTP/1.1 408");
 }
 
 #[tokio::test]

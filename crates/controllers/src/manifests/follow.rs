@@ -205,6 +205,10 @@ impl Events {
     /// Waits until there is a change to read. A file that is open for writing is not ready yet.
     async fn wait(&mut self) {
         loop {
+            // A folder that went while it was read gives no further event.
+            if self.is_lost {
+                return;
+            }
             match self.inotify.readable_mut().await {
                 // All pending events are read below. Later ones make the descriptor ready again.
                 Ok(mut ready) => ready.clear_ready(),
@@ -255,3 +259,24 @@ impl Events {
 }
 
 const GONE: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::IGNORED);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Longer than any delay on a busy machine.
+    const DEADLINE: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_folder_that_goes_while_it_is_read_is_noticed() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("manifests");
+        std::fs::create_dir(&folder).unwrap();
+        let mut events = Events::of(&folder).await.unwrap();
+        std::fs::rename(&folder, parent.path().join("aside")).unwrap();
+        // What a read does when it has the contents.
+        assert!(!events.take().is_empty());
+        timeout(DEADLINE, events.wait()).await.unwrap();
+        assert!(events.is_lost);
+    }
+}

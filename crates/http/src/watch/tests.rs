@@ -8,8 +8,12 @@ use crate::accept::Content;
 /// Starts a watch of Services from a revision that is `beyond` the store's.
 fn from_the_future(api: &Arc<Api>, beyond: u64, stopping: watch::Receiver<bool>) -> Answer {
     let revision = api.store().revision() + beyond;
-    let query = format!("resourceVersion={revision}&allowWatchBookmarks=true");
-    let query = Query::parse(&query).unwrap();
+    start(api, &format!("resourceVersion={revision}&allowWatchBookmarks=true"), stopping)
+}
+
+/// Starts a watch of Services.
+fn start(api: &Arc<Api>, query: &str, stopping: watch::Receiver<bool>) -> Answer {
+    let query = Query::parse(query).unwrap();
     let presenter = Presenter::new(&HeaderMap::new(), &query, Resource::Service, Content::Watch).unwrap();
     let collection = Collection { resource: Resource::Service, namespace: None, watch: false };
     answer(api, stopping, presenter, Arc::default(), &query, &collection, None).unwrap()
@@ -50,5 +54,20 @@ async fn a_revision_that_the_store_passes_later_was_of_another_history() {
     let (event, mut answer) = waiting.await.unwrap();
     let event = event.unwrap();
     assert!(event.contains(r#""type":"ERROR""#) && event.contains("Expired"), "{event}");
+    assert_eq!(next(&mut answer).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_bookmark_is_sent_even_if_it_is_late() {
+    let api = Arc::new(Api::new(&ApiConfig::default()));
+    api.apply(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})).await.unwrap();
+    let (_stop, stopping) = watch::channel(false);
+    let revision = api.store().revision();
+    let query = format!("resourceVersion={revision}&allowWatchBookmarks=true&timeoutSeconds=3");
+    let mut answer = start(&api, &query, stopping);
+    // The watch should have ended long ago when its task runs.
+    tokio::time::advance(LAST_BOOKMARK * 10).await;
+    let event = next(&mut answer).await.unwrap();
+    assert!(event.contains(r#""type":"BOOKMARK""#), "{event}");
     assert_eq!(next(&mut answer).await, None);
 }

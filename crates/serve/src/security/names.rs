@@ -31,7 +31,11 @@ pub fn server_names(listen: SocketAddr, host: &str, ranges: &ServiceRanges, extr
     let names = CLUSTER_NAMES.iter().map(|&name| name.to_owned());
     let host = Some(host.to_ascii_lowercase()).filter(|host| !host.is_empty());
     let mut all: Vec<String> = names.chain(host).chain(addresses.iter().map(ToString::to_string)).collect();
-    all.extend(extra.iter().cloned());
+    // A certificate has addresses in their usual form. In another form they would be missed in every new certificate.
+    all.extend(extra.iter().map(|name| match name.parse::<IpAddr>() {
+        Ok(address) => address.to_string(),
+        Err(_) => name.clone(),
+    }));
     let mut seen = std::collections::HashSet::new();
     all.retain(|name| seen.insert(name.clone()));
     all
@@ -44,7 +48,7 @@ mod tests {
     #[test]
     fn names_and_addresses() {
         let ranges = "10.96.0.0/16,fd00:96::/112".parse().unwrap();
-        let extra = ["api.example.org".to_owned(), "::1".to_owned()];
+        let extra = ["api.example.org", "::1", "FD00:96:0::1"].map(str::to_owned);
         let names = server_names("192.0.2.7:6443".parse().unwrap(), "Host1", &ranges, &extra);
         let expected = [
             "localhost",

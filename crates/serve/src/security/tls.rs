@@ -25,6 +25,8 @@ use super::tokens::{Form, ProcessToken, TokenFileError, Tokens};
 
 /// Pause before a failed renewal is retried.
 const RENEWAL_PAUSE: Duration = Duration::from_secs(60);
+/// Maximum number of times that files are read while they change.
+const READS: usize = 3;
 
 /// The sources of certificates, CAs and tokens.
 #[derive(Debug, Clone)]
@@ -74,7 +76,7 @@ pub(crate) struct Security {
     seen: Mutex<Seen>,
 }
 
-/// The state of the files when they were last read, even if they could not be used, and the time of that read.
+/// The state of the files just before they were last read, even if they could not be used, and the time of that read.
 #[derive(Debug)]
 struct Seen {
     stamps: Vec<Stamp>,
@@ -95,9 +97,9 @@ impl Security {
     pub(crate) fn load(settings: TlsSettings) -> Result<Self, SecurityError> {
         let pki = Pki::open(&settings.pki)?;
         let now = SystemTime::now();
-        let current = Current::load(&settings, &pki, now)?;
-        let seen = Mutex::new(Seen { stamps: stamps(&settings, &pki), at: now });
-        Ok(Self { settings, pki, current: RwLock::new(Arc::new(current)), seen })
+        let (loaded, stamps) = settled(|| stamps(&settings, &pki), || Current::load(&settings, &pki, now));
+        let (current, seen) = (RwLock::new(Arc::new(loaded?)), Mutex::new(Seen { stamps, at: now }));
+        Ok(Self { settings, pki, current, seen })
     }
 
     /// Returns the TLS configuration for the next connection.
@@ -141,7 +143,9 @@ impl Security {
         if (!old || paused) && seen.stamps == stamps(&self.settings, &self.pki) {
             return;
         }
-        match Current::load(&self.settings, &self.pki, now) {
+        let (loaded, stamps) =
+            settled(|| stamps(&self.settings, &self.pki), || Current::load(&self.settings, &self.pki, now));
+        match loaded {
             Ok(current) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
                 tracing::info!("certificates, authorities and tokens were read again");
@@ -150,7 +154,7 @@ impl Security {
                 tracing::error!(%error, "changed files cannot be used; the former ones stay in use");
             }
         }
-        *seen = Seen { stamps: stamps(&self.settings, &self.pki), at: now };
+        *seen = Seen { stamps, at: now };
     }
 
     fn current(&self) -> Arc<Current> {
@@ -248,6 +252,21 @@ fn verifier(settings: &TlsSettings, pki: &Pki) -> Result<Arc<dyn ClientCertVerif
     })
 }
 
+/// Reads files until they have not changed meanwhile, at most [`READS`] times: a first read creates the server's own
+/// files, and another program may be writing. Returns what was read last, and the stamps from just before. Stamps
+/// from after a read could belong to content that was not read, which would then never be read.
+fn settled<T, S: PartialEq>(stamps: impl Fn() -> S, mut read: impl FnMut() -> T) -> (T, S) {
+    let (mut before, mut content) = (stamps(), read());
+    for _ in 1..READS {
+        let after = stamps();
+        if after == before {
+            break;
+        }
+        (before, content) = (after, read());
+    }
+    (content, before)
+}
+
 fn stamps(settings: &TlsSettings, pki: &Pki) -> Vec<Stamp> {
     let own = ["ca.crt", "server.crt", "server.key", "tokens"].map(|name| pki.path(name));
     let pair = settings.certificate.iter().flat_map(|(certificate, key)| [certificate, key]);
@@ -317,7 +336,30 @@ impl ClientCertVerifier for AskOnly {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
+
+    #[test]
+    fn what_changes_while_it_is_read_is_read_again() {
+        let file = Cell::new(0);
+        // Another program writes a number while the server reads the one before.
+        let written_until = |last: u32| {
+            settled(
+                || file.get(),
+                || {
+                    let content = file.get();
+                    file.set(last.min(content + 1));
+                    content
+                },
+            )
+        };
+        assert_eq!(written_until(1), (1, 1));
+        // A file that never rests counts as it was before the last read, so that the next check finds it changed.
+        let (content, seen) = written_until(u32::MAX);
+        assert_eq!(seen, content);
+        assert_ne!(seen, file.get());
+    }
 
     #[test]
     fn the_own_certificate_is_renewed_while_the_server_runs() {

@@ -45,8 +45,11 @@ pub(super) struct ConnectionContext {
 
 /// Log message for a client that reads nothing of an answer.
 const NOT_READ: &str = "disconnected: the client does not read";
-/// Time to send the rest of the last answer after the end of a connection has begun.
-const LINGER: Duration = Duration::from_millis(200);
+/// Time for the client to take the rest of the last answer and to end the connection, after its end has begun. Shorter
+/// than the default of `shutdown_grace`, so that a client that is gone delays the server's stop less.
+const LINGER: Duration = Duration::from_secs(2);
+/// The same time for a connection that has had no request, and so no answer.
+const UNUSED_LINGER: Duration = Duration::from_millis(200);
 
 /// Serves one connection until either side ends it.
 ///
@@ -282,15 +285,21 @@ impl Ends {
 }
 
 /// Waits for the requests in progress, at most for `request_time`. hyper does not end a connection on which no
-/// request ever came, so the connection is closed when it has had no active request for [`LINGER`].
+/// request ever came, nor one over HTTP/2 whose client does not reply to a ping. So the connection is closed when it
+/// has had no active request for [`LINGER`].
 async fn finish(
     connection: impl Future<Output = hyper::Result<()>>,
     active: watch::Receiver<usize>,
     limits: &Limits,
 ) -> hyper::Result<()> {
+    // Each request changes the count.
+    let linger = if active.has_changed().unwrap_or(true) { LINGER } else { UNUSED_LINGER };
     tokio::select! {
+        // If this task runs late, the client's last words have come, and the time is over. To close the connection with
+        // words unread would reset it.
+        biased;
         result = connection => result,
-        () = unused(active, LINGER) => Ok(()),
+        () = unused(active, linger) => Ok(()),
         () = tokio::time::sleep(limits.request_time) => Ok(()),
     }
 }
@@ -326,5 +335,50 @@ impl Active {
 impl Drop for Active {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count = count.saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_came_in_time_counts_if_it_is_read_late() {
+        let limits = Limits::default();
+        // In a random order, one of many connections would be closed first.
+        for _ in 0..64 {
+            let (_count, active) = watch::channel(0);
+            let (pong, ponged) = oneshot::channel();
+            let mut is_ended = false;
+            let connection = async {
+                ponged.await.unwrap();
+                is_ended = true;
+                Ok(())
+            };
+            let mut finishing = Box::pin(finish(connection, active, &limits));
+            assert!(finishing.as_mut().now_or_never().is_none());
+            pong.send(()).unwrap();
+            tokio::time::advance(LINGER).await;
+            finishing.await.unwrap();
+            assert!(is_ended);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_has_had_a_request_gets_more_time() {
+        for (requests, least, most) in [(0, UNUSED_LINGER, LINGER), (1, LINGER, LINGER * 2)] {
+            let (count, active) = watch::channel(0);
+            let count = Arc::new(count);
+            for _ in 0..requests {
+                drop(Active::new(&count));
+            }
+            let begin = Instant::now();
+            finish(std::future::pending(), active, &Limits::default()).await.unwrap();
+            // The time is paused, and goes on only when everything waits.
+            assert!((least..most).contains(&begin.elapsed()), "{requests}");
+        }
     }
 }

@@ -56,7 +56,8 @@ async fn reach(shared: &Shared, now: u64) -> Result<(u64, Streaming<WatchRespons
     while past < now {
         let (key, range_end) = shared.layout.range();
         let create = WatchCreateRequest { key, range_end, start_revision: signed(past.saturating_add(1)) };
-        let mut stream = shared.client.watch(create).await.map_err(|failure| failure.text())?;
+        let stream = shared.client.watch(shared.client.current(), create).await;
+        let mut stream = stream.map_err(|failure| failure.text())?;
         let answer = next(shared, &mut stream).await?;
         let compacted = unsigned(answer.compact_revision);
         if compacted <= past {

@@ -104,16 +104,16 @@ impl Client {
         self.read("/etcdserverpb.KV/Txn", request).await
     }
 
-    /// Opens a watch.
+    /// Opens a watch at a server.
     pub(super) async fn watch(
         &self,
+        server: usize,
         create: WatchCreateRequest,
     ) -> Result<Streaming<WatchResponse>, Failure> {
         let deadline = self.deadline();
         let token = self.token(deadline).await?;
         // The request stream must stay open: when it ends, etcd ends the watch.
         let requests = stream::iter([WatchRequest { create: Some(create) }]).chain(stream::pending());
-        let server = self.current.load(Relaxed);
         let open = async {
             let mut grpc = self.ready(server).await?;
             let request = headed(requests, token.as_ref());
@@ -128,12 +128,13 @@ impl Client {
         })
     }
 
-    /// Switches to the next server because the current one has failed.
-    pub(super) fn leave_current(&self) {
-        self.leave(self.current.load(Relaxed));
+    /// Returns the server that the next call uses.
+    pub(super) fn current(&self) -> usize {
+        self.current.load(Relaxed)
     }
 
-    fn leave(&self, server: usize) {
+    /// Switches to the server after this one, which has failed, if this one is still the current one.
+    pub(super) fn leave(&self, server: usize) {
         let next = server.wrapping_add(1).checked_rem(self.servers.len()).unwrap_or(0);
         // Many calls may fail together. Only the first of them switches.
         let _ = self.current.compare_exchange(server, next, Relaxed, Relaxed);
@@ -175,7 +176,7 @@ impl Client {
     {
         let mut attempts = self.servers.len();
         loop {
-            let server = self.current.load(Relaxed);
+            let server = self.current();
             let failure = match self.attempt(server, path, request, deadline).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
@@ -233,7 +234,7 @@ impl Client {
         let request = headed(AuthenticateRequest { name, password }, None);
         let path = PathAndQuery::from_static("/etcdserverpb.Auth/Authenticate");
         let login = async {
-            let mut grpc = self.ready(self.current.load(Relaxed)).await?;
+            let mut grpc = self.ready(self.current()).await?;
             let codec = ProstCodec::<AuthenticateRequest, AuthenticateResponse>::default();
             grpc.unary(request, path, codec).await.map_err(Failure::of)
         };

@@ -153,14 +153,19 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
     let mut pause = FIRST_PAUSE;
     loop {
         let before = position;
+        let mut server = shared.client.current();
         let end = match find(&shared, position).await {
-            Ok(()) => watch(&shared, &mut position).await,
+            Ok(()) => {
+                server = shared.client.current();
+                watch(&shared, server, &mut position).await
+            }
             Err(end) => end,
         };
         match end {
             End::Broken(reason) => {
                 warn!(%reason, "the watch of etcd broke off; going on");
-                shared.client.leave_current();
+                // Calls that failed at this server have left it. The server that they use now is not to blame.
+                shared.client.leave(server);
             }
             End::Lost(reason) => {
                 warn!(%reason, "reading everything in etcd anew; clients will list again");
@@ -194,11 +199,11 @@ async fn find(shared: &Shared, position: Position) -> Result<(), End> {
     Ok(())
 }
 
-/// Publishes the changes from one watch until it ends.
-async fn watch(shared: &Shared, position: &mut Position) -> End {
+/// Publishes the changes from one watch at a server until it ends.
+async fn watch(shared: &Shared, server: usize, position: &mut Position) -> End {
     let (key, range_end) = shared.layout.range();
     let create = WatchCreateRequest { key, range_end, start_revision: signed(position.next) };
-    let mut stream = match shared.client.watch(create).await {
+    let mut stream = match shared.client.watch(server, create).await {
         Ok(stream) => stream,
         Err(failure) => return End::Broken(failure.text()),
     };

@@ -8,10 +8,10 @@ use crate::OpenError;
 
 /// Deadline of a connection attempt before the next server is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Keep-alive pings while a request is open: a server that does not reply to one in time counts as failed. etcd
-/// rejects clients that ping more often than every 5 seconds.
+/// Keep-alive pings while a request is open. etcd rejects clients that ping more often than every 5 seconds.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A server that does not reply to a ping within this fraction of [`EtcdOptions::timeout`] counts as failed: half.
+const KEEP_ALIVE_PATIENCE: u32 = 2;
 /// Size of the HTTP/2 windows in bytes. It holds several pages of the initial list without a round trip.
 const WINDOW_BYTES: u32 = 4 << 20;
 
@@ -27,7 +27,8 @@ pub struct EtcdOptions {
     pub tls: Option<EtcdTls>,
     /// Name and password, if etcd requires authentication.
     pub credentials: Option<Credentials>,
-    /// Deadline of a request, all attempts included.
+    /// Deadline of a request, all attempts included. A connection on which nothing comes for half of this time after a
+    /// ping is given up.
     pub timeout: Duration,
     /// Compacts etcd's history: once per this interval, everything older than it. `None` leaves compaction to etcd's
     /// operator (`--auto-compaction-retention`); without any compaction, etcd fills up. Several servers may compact
@@ -121,7 +122,7 @@ impl EtcdOptions {
         let endpoint = endpoint
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
-            .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
+            .keep_alive_timeout(self.timeout / KEEP_ALIVE_PATIENCE)
             .initial_stream_window_size(WINDOW_BYTES)
             .initial_connection_window_size(WINDOW_BYTES);
         let Some(tls) = &self.tls else { return Ok(endpoint) };
