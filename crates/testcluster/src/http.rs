@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use portolan_testkit::Namespace;
 
+/// Deadline of a connection, and of each part of a response: most of it is reserve for a busy machine.
+const WITHIN: Duration = Duration::from_secs(60);
+
 /// An HTTP response.
 #[derive(Debug, Clone)]
 pub struct Answer {
@@ -23,8 +26,8 @@ pub fn get(namespace: &Namespace, at: SocketAddr, path: &str) -> Option<Answer> 
 }
 
 fn get_here(at: SocketAddr, path: &str) -> Option<Answer> {
-    let mut stream = TcpStream::connect_timeout(&at, Duration::from_secs(2)).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(60))).ok()?;
+    let mut stream = TcpStream::connect_timeout(&at, WITHIN).ok()?;
+    stream.set_read_timeout(Some(WITHIN)).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();
     stream.read_to_string(&mut text).ok()?;

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_serve::{
-    Api, ApiConfig, Config, Draft, Preconditions, Resource, RunningServer, Server, Target, Transaction,
-    WriteOptions, json,
+    Api, ApiConfig, CommitError, Config, Draft, Preconditions, Resource, RunningServer, Server, Target,
+    Transaction, WriteOptions, json,
 };
 use portolan_testkit::{
     Namespace, Pod, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually, probe_many,
@@ -193,12 +193,20 @@ impl<A: Agent> Cluster<A> {
     /// Replaces the Node object, including its pod CIDRs, which an API server does not let clients change.
     pub fn overwrite_node(&self, node: Value) {
         let json::Value::Object(mut node) = node.into() else { panic!("an object") };
-        let stored =
-            self.api.store().get(Resource::Node, node["metadata"]["name"].as_str().unwrap()).unwrap();
-        node["metadata"]["uid"] = stored.decode()["metadata"]["uid"].clone();
-        let put =
-            Transaction::put(Resource::Node, Draft::new(Resource::Node, &node), Some(stored.revision()));
-        self.api.blocking().commit(put).unwrap();
+        let mut put = || {
+            let stored =
+                self.api.store().get(Resource::Node, node["metadata"]["name"].as_str().unwrap()).unwrap();
+            node["metadata"]["uid"] = stored.decode()["metadata"]["uid"].clone();
+            let put =
+                Transaction::put(Resource::Node, Draft::new(Resource::Node, &node), Some(stored.revision()));
+            self.api.blocking().commit(put)
+        };
+        let mut outcome = put();
+        // The agent may have written its Node between the read and the commit.
+        while let Err(CommitError::Conflict { .. }) = outcome {
+            outcome = put();
+        }
+        outcome.unwrap();
     }
 
     /// Creates or replaces objects.

@@ -21,6 +21,7 @@ use rustix::net::{
     send, sendto, sockopt,
 };
 
+use crate::pauses::{PULSE, Pulse};
 use crate::sctp::{Packet, strip_ipv4_header};
 use crate::socket::{self, Poller, answer};
 use crate::{Namespace, TestkitError};
@@ -180,9 +181,10 @@ enum Source {
 impl Responder {
     fn serve(mut self) {
         let mut buffer = vec![0; PACKET_BYTES];
+        let pulse = Pulse::start();
         loop {
             // The wait fails only because of a defect in this crate. If the thread ends, probes are refused.
-            let Ok(tokens) = self.poller.wait(None) else { return };
+            let Ok(tokens) = self.poller.wait(Some(PULSE)) else { return };
             for token in tokens {
                 if token != WAKE {
                     self.answer(token, &mut buffer);
@@ -190,6 +192,7 @@ impl Responder {
                     return;
                 }
             }
+            pulse.beat();
         }
     }
 

@@ -16,6 +16,7 @@ use rustix::net::{RecvFlags, SendFlags, connect, recv, recvfrom, send, sendto, s
 use crate::TestkitError;
 use crate::backlog;
 use crate::icmp;
+use crate::pauses::Pauses;
 use crate::ports;
 use crate::probe::{Probe, ProbeResult, Reached};
 use crate::sctp::{self, Chunk, Packet, strip_ipv4_header};
@@ -26,9 +27,6 @@ const SHARED: u64 = 1 << 63;
 /// Time for which an SCTP refusal waits for an acceptance. A kernel with its own SCTP stack refuses what the
 /// responder is about to accept.
 const SCTP_REFUSAL_GRACE: Duration = Duration::from_millis(50);
-/// If this thread ran this much later than it should have, the machine was paused or has too much to do. The other end may not
-/// have run either, so probes get as much more time.
-const LATE: Duration = Duration::from_millis(100);
 const PACKET_BYTES: usize = 2048;
 
 pub(crate) struct Engine {
@@ -38,8 +36,7 @@ pub(crate) struct Engine {
     flows: HashMap<Flow, u64>,
     deadlines: BTreeSet<(Instant, u64)>,
     done: Vec<(u64, ProbeResult)>,
-    /// When the last step ended.
-    last: Instant,
+    pauses: Pauses,
     /// Packets that this machine had lost on its own when they were last counted.
     drops: u64,
 }
@@ -90,7 +87,7 @@ impl Engine {
             flows: HashMap::new(),
             deadlines: BTreeSet::new(),
             done: Vec::new(),
-            last: Instant::now(),
+            pauses: Pauses::new(),
             drops: backlog::drops(),
         };
         for family in Family::BOTH {
@@ -144,25 +141,31 @@ impl Engine {
             (timeout, None) => timeout.or(Some(Duration::ZERO)),
             (None, next) => next,
         };
-        let tokens = self.poller.wait(wait).map_err(TestkitError::system("wait for answers"))?;
-        self.postpone(self.last.elapsed().saturating_sub(wait.unwrap_or(Duration::MAX)));
-        for token in tokens {
-            if token >= SHARED { self.read_shared(token) } else { self.read_own(token) }
+        let mut tokens = self.poller.wait(wait).map_err(TestkitError::system("wait for answers"))?;
+        let pause = self.pauses.passed(wait.unwrap_or(Duration::MAX));
+        if !pause.is_zero() {
+            self.postpone(pause);
         }
-        self.expire();
-        self.last = Instant::now();
+        // Everything that has come is read before anything is late.
+        let mut looked = Instant::now();
+        while !tokens.is_empty() {
+            for token in tokens {
+                if token >= SHARED { self.read_shared(token) } else { self.read_own(token) }
+            }
+            looked = Instant::now();
+            tokens = self.poller.wait(Some(Duration::ZERO)).map_err(TestkitError::system("read answers"))?;
+        }
+        self.expire(looked);
+        self.pauses.runs();
         Ok(std::mem::take(&mut self.done))
     }
 
-    /// Gives all probes more time if this thread ran `late`.
-    fn postpone(&mut self, late: Duration) {
-        if late < LATE {
-            return;
-        }
+    /// Gives all probes as much more time.
+    fn postpone(&mut self, pause: Duration) {
         for flight in self.flights.values_mut() {
-            flight.deadline += late;
+            flight.deadline += pause;
         }
-        self.deadlines = self.deadlines.iter().map(|(deadline, token)| (*deadline + late, *token)).collect();
+        self.deadlines = self.deadlines.iter().map(|(deadline, token)| (*deadline + pause, *token)).collect();
     }
 
     fn start_tcp(&mut self, token: u64, probe: &Probe) -> Result<(u16, Transport), Errno> {
@@ -298,8 +301,9 @@ impl Engine {
         self.deadlines.insert((flight.deadline, token));
     }
 
-    fn expire(&mut self) {
-        let now = Instant::now();
+    /// Finishes the probes whose deadline is over, and repeats those that may be repeated. `now` is when the sockets were
+    /// looked at: what has come since then is read first.
+    fn expire(&mut self, now: Instant) {
         if self.deadlines.first().is_some_and(|(deadline, _)| *deadline <= now) {
             self.drops = backlog::drops();
         }
@@ -443,10 +447,9 @@ mod tests {
         let probe = Probe::new(Protocol::Tcp, listener.local_addr().unwrap());
         engine.start(1, &probe.timeout(Duration::from_secs(3600)));
         let [(before, 1)] = engine.deadlines.iter().copied().collect::<Vec<_>>()[..] else { panic!() };
-        engine.postpone(LATE.saturating_sub(Duration::from_nanos(1)));
-        assert_eq!(engine.deadlines, BTreeSet::from([(before, 1)]));
-        engine.postpone(LATE);
-        assert_eq!(engine.deadlines, BTreeSet::from([(before + LATE, 1)]));
+        let pause = Duration::from_secs(5);
+        engine.postpone(pause);
+        assert_eq!(engine.deadlines, BTreeSet::from([(before + pause, 1)]));
         engine.finish(1, ProbeResult::TimedOut);
         assert_eq!((engine.deadlines.len(), engine.in_flight()), (0, 0));
     }

@@ -24,6 +24,7 @@ mod icmp;
 mod kube_proxy;
 mod legacy;
 mod namespace;
+mod pauses;
 mod plan;
 mod ports;
 mod probe;

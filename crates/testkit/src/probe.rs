@@ -8,9 +8,11 @@ use portolan_model::Protocol;
 use rustix::io::Errno;
 
 /// Default time to wait for an answer. Answers take about a millisecond; the rest is reserve for a machine that is
-/// busy with other work.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// Factor for waiting times if every instruction is emulated. An emulated machine is thirty times slower, pauses now and
+/// busy with other work. No other timeout of a probe has this value.
+const PATIENCE: Duration = Duration::from_secs(6);
+/// The same if every instruction is emulated.
+const EMULATED_PATIENCE: Duration = Duration::from_secs(20);
+/// Factor for other waiting times if every instruction is emulated. An emulated machine is thirty times slower, pauses now and
 /// then, and shares the processors with other work of the host.
 const EMULATED_TIMES: u32 = 10;
 /// How often an emulated machine sends a datagram that is not answered.
@@ -45,7 +47,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Creates a probe that waits up to two seconds for its answer, and longer on an emulated machine.
+    /// Creates a probe that waits up to six seconds for its answer, and longer on an emulated machine.
     pub const fn new(protocol: Protocol, destination: SocketAddr) -> Self {
         Self { protocol, destination, source: None, source_port: None, timeout: PATIENCE }
     }
@@ -73,7 +75,7 @@ impl Probe {
 
     /// Returns the time to wait on this machine. Only the default is longer on an emulated machine.
     pub(crate) fn patience(&self) -> Duration {
-        if self.timeout == PATIENCE { patience(self.timeout) } else { self.timeout }
+        if self.timeout == PATIENCE && is_emulated() { EMULATED_PATIENCE } else { self.timeout }
     }
 
     /// Returns how often the packet is sent until an answer arrives. The kernel repeats SYNs itself. An emulated machine

@@ -83,6 +83,10 @@ impl PortolanProcess {
             eventually_some(within, what, || if condition() { Some(None) } else { self.ended().map(Some) })?;
         let Some(status) = ready else { return Ok(()) };
         self.drain();
+        // Its last lines may be what was waited for.
+        if condition() {
+            return Ok(());
+        }
         Err(TestkitError::ProcessEnded { what: what.to_owned(), status, stderr: self.output() })
     }
 
@@ -157,10 +161,10 @@ impl PortolanProcess {
         line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
     }
 
-    /// Waits for the readers after the end of the process, so that the output is complete, at most two seconds. A
+    /// Waits for the readers after the end of the process, so that the output is complete, at most twenty seconds. A
     /// grandchild may hold the pipes open for longer.
     fn drain(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(2);
+        let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline && self.readers.iter().any(|reader| !reader.is_finished()) {
             thread::sleep(Duration::from_millis(1));
         }

@@ -16,7 +16,7 @@ use rustix::net::{
 use crate::error::TestkitError;
 
 /// Size for a burst of datagrams or ICMP errors: a batch of probes is answered within one scheduling delay.
-const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+const BUFFER_BYTES: usize = 4 << 20;
 const EVENTS_AT_ONCE: usize = 256;
 
 /// Ends a listener, so that the next connection is refused. Dropping it is not enough: a child process that another
@@ -59,10 +59,13 @@ pub(crate) fn local_address(fd: &OwnedFd) -> Result<SocketAddr, Errno> {
     SocketAddr::try_from(getsockname(fd)?).map_err(|_| Errno::AFNOSUPPORT)
 }
 
-/// Enlarges the receive buffer as far as the kernel allows for this user.
+/// Enlarges both buffers as far as the kernel allows for this user. A packet that waits for a processor still belongs to its
+/// sender's buffer.
 pub(crate) fn roomy(fd: OwnedFd) -> Result<OwnedFd, Errno> {
-    sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER_BYTES)
-        .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER_BYTES))?;
+    sockopt::set_socket_recv_buffer_size_force(&fd, BUFFER_BYTES)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(&fd, BUFFER_BYTES))?;
+    sockopt::set_socket_send_buffer_size_force(&fd, BUFFER_BYTES)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(&fd, BUFFER_BYTES))?;
     Ok(fd)
 }
 

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::probe::patience;
 use crate::{Namespace, Probe, ProbeResult, TestkitError};
 
-/// Maximum time to wait for missing answers at the end.
+/// Maximum time to wait for missing answers at the end; see [`patience`].
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout of a connection that is not answered; see [`patience`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -186,7 +186,7 @@ impl Traffic {
         Ok(traffic)
     }
 
-    /// Stops sending, waits at most ten seconds for missing answers, and returns the report.
+    /// Stops sending, waits at most ten seconds (longer where everything is emulated) for missing answers, and returns the report.
     pub fn stop(mut self) -> Result<TrafficReport, TestkitError> {
         self.finish()
     }

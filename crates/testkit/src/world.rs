@@ -14,8 +14,9 @@ use std::net::{IpAddr, SocketAddr};
 use portolan_model::{Family, Protocol};
 
 pub use build::WorldBuilder;
+use build::{CLOSED_PORT, LINKS_WITHIN};
 
-use crate::{Addresses, EchoServer, Namespace, Site, TestkitError};
+use crate::{Addresses, EchoServer, Namespace, Probe, ProbeResult, Site, TestkitError, eventually};
 
 /// Two nodes, their pods and a client. All of them end when dropped.
 #[derive(Debug)]
@@ -151,6 +152,20 @@ impl Pod {
             let _ = writeln!(routes, "route add {address}/{length} via {first} dev {}", self.interface);
         }
         self.namespace.ip(&inside)?;
-        self.node.namespace.ip(&routes)
+        self.node.namespace.ip(&routes)?;
+        self.wait_for_routes(addresses)
+    }
+
+    /// Waits until new IPv6 addresses take packets: the kernel adds their local routes a moment later (`addrconf_dad_work`
+    /// in `net/ipv6/addrconf.c`).
+    fn wait_for_routes(&self, addresses: &[IpAddr]) -> Result<(), TestkitError> {
+        let probe = |address: &IpAddr| {
+            Probe::new(Protocol::Tcp, SocketAddr::new(*address, CLOSED_PORT)).expecting_silence()
+        };
+        let probes: Vec<Probe> = addresses.iter().filter(|address| address.is_ipv6()).map(probe).collect();
+        eventually(LINKS_WITHIN, "new addresses take packets", || {
+            let results = self.namespace.probe_many(&probes);
+            results.is_ok_and(|results| results.iter().all(|result| *result == ProbeResult::Refused))
+        })
     }
 }

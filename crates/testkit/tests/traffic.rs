@@ -18,7 +18,8 @@ use portolan_testkit::{
 };
 
 const PORT: u16 = 8080;
-const SECOND: Duration = Duration::from_secs(1);
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Returns a world with a pod that answers, and a plan with traffic from the client to it.
 fn world_and_plan(family: Family) -> (World, TrafficPlan) {
@@ -30,9 +31,9 @@ fn world_and_plan(family: Family) -> (World, TrafficPlan) {
     (world, TrafficPlan { tcp: Some(at), udp: Some(at), ..TrafficPlan::default() })
 }
 
-/// Returns the number of packets that the node has forwarded, from a counter in its rules.
-fn forwarded(world: &World) -> u64 {
-    let listed = world.node().namespace().output("nft", &["list", "counter", "ip", "t", "c"]).unwrap();
+/// Returns the number of packets in a counter of the node's rules.
+fn counted(world: &World, counter: &str) -> u64 {
+    let listed = world.node().namespace().output("nft", &["list", "counter", "ip", "t", counter]).unwrap();
     listed.split("packets ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
 }
 
@@ -40,14 +41,26 @@ fn nft(world: &World, rules: &str) {
     world.node().namespace().output_with_input("nft", &["-f", "-"], rules).unwrap();
 }
 
-/// Waits until a number of packets has passed, so that the test does not depend on the clock.
-fn let_pass(world: &World, packets: u64) {
-    let seen = forwarded(world);
-    eventually(10 * SECOND, "traffic", || forwarded(world) > seen + packets).unwrap();
+/// Counts these packets from now on, if the node forwards them: those that match, or all.
+fn count(world: &World, packets: &str, counter: &str) {
+    let rule = format!("{packets} counter name {counter};");
+    let chain = format!("chain forward {{ type filter hook forward priority 0; {rule} }};");
+    nft(world, &format!("table ip t {{ counter {counter} {{ }}; {chain} }}"));
 }
 
-const COUNTING: &str =
-    "table ip t { counter c { }; chain forward { type filter hook forward priority 0; counter name c; }; }";
+/// Drops these packets from now on, and counts them as `dropped`.
+fn drop_and_count(world: &World, packets: &str) {
+    let rule = format!("{packets} counter name dropped drop;");
+    let chain = format!("chain gate {{ type filter hook forward priority -1; {rule} }};");
+    nft(world, &format!("table ip t {{ counter dropped {{ }}; {chain} }}"));
+}
+
+/// Waits until a counter has counted as many more packets, so that the test does not depend on the clock. Each thread of the
+/// traffic may not run for a while, so a test waits for the packets of each one that its assertions are about.
+fn await_packets(world: &World, counter: &str, packets: u64) {
+    let seen = counted(world, counter);
+    eventually(PATIENCE, "traffic", || counted(world, counter) > seen + packets).unwrap();
+}
 
 #[test]
 fn undisturbed_traffic_is_lossless() {
@@ -66,7 +79,7 @@ fn undisturbed_traffic_is_lossless() {
                 .find_map(|word| word.parse().ok())
                 .unwrap_or(0)
         };
-        eventually(10 * SECOND, "100 kB of traffic", || received() > 100_000).unwrap();
+        eventually(PATIENCE, "100 kB of traffic", || received() > 100_000).unwrap();
         let report = traffic.stop().unwrap();
         assert!(report.is_lossless(), "{report}");
         assert_eq!(report.streams, 10);
@@ -78,12 +91,12 @@ fn undisturbed_traffic_is_lossless() {
 #[test]
 fn datagrams_that_are_dropped_for_a_moment_count_as_lost_only() {
     let (world, plan) = world_and_plan(Family::Ipv4);
-    nft(&world, COUNTING);
+    count(&world, "ip protocol udp", "passed");
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
-    nft(&world, "table ip t { chain gate { type filter hook forward priority -1; ip protocol udp drop; }; }");
-    let_pass(&world, 100);
+    drop_and_count(&world, "ip protocol udp");
+    await_packets(&world, "dropped", 100);
     nft(&world, "flush chain ip t gate");
-    let_pass(&world, 100);
+    await_packets(&world, "passed", 100);
     let report = traffic.stop().unwrap();
     assert!(report.udp_lost > 0 && report.udp_lost < report.udp_sent, "{report}");
     assert_eq!((report.connections_failed, report.streams_broken, report.udp_moved), (0, 0, 0), "{report}");
@@ -92,15 +105,14 @@ fn datagrams_that_are_dropped_for_a_moment_count_as_lost_only() {
 #[test]
 fn heartbeats_that_are_dropped_for_a_moment_count_as_lost_only() {
     let (world, plan) = world_and_plan(Family::Ipv4);
-    nft(&world, COUNTING);
+    count(&world, "", "passed");
     let plan = TrafficPlan { tcp: None, udp: None, sctp: plan.udp, connections_per_second: 0, ..plan };
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
-    // Heartbeats pass and are counted, and their answers are dropped.
-    let gate = format!("sctp sport {PORT} drop;");
-    nft(&world, &format!("table ip t {{ chain gate {{ type filter hook forward priority -1; {gate} }}; }}"));
-    let_pass(&world, 50);
+    // Heartbeats pass, and their answers are dropped.
+    drop_and_count(&world, &format!("sctp sport {PORT}"));
+    await_packets(&world, "dropped", 50);
     nft(&world, "flush chain ip t gate");
-    let_pass(&world, 100);
+    await_packets(&world, "passed", 100);
     let report = traffic.stop().unwrap();
     assert!(report.sctp_lost > 0 && report.sctp_lost < report.sctp_sent, "{report}");
     assert_eq!((report.associations_failed, report.sctp_moved), (0, 0), "{report}");
@@ -113,8 +125,11 @@ fn refused_associations_show() {
     let plan = TrafficPlan { tcp: None, udp: None, sctp: plan.udp, associations: 1, ..plan };
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
     world.echo().close(world.pods()[0].namespace(), Protocol::Sctp, plan.sctp.unwrap()).unwrap();
-    nft(&world, COUNTING);
-    let_pass(&world, 200);
+    // The type of the first chunk follows the common header (RFC 9260 section 3).
+    count(&world, "ip protocol sctp @th,96,8 1", "inits");
+    count(&world, "ip protocol sctp @th,96,8 4", "heartbeats");
+    await_packets(&world, "inits", 20);
+    await_packets(&world, "heartbeats", 20);
     let report = traffic.stop().unwrap();
     assert!(report.associations_failed > 0 && report.sctp_lost > 0, "{report}");
 }
@@ -122,10 +137,10 @@ fn refused_associations_show() {
 #[test]
 fn reset_streams_and_refused_connections_show() {
     let (world, plan) = world_and_plan(Family::Ipv4);
-    nft(&world, COUNTING);
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
     world.echo().close(world.pods()[0].namespace(), Protocol::Tcp, plan.tcp.unwrap()).unwrap();
-    let_pass(&world, 200);
+    count(&world, "tcp flags & (syn | ack) == syn", "connections");
+    await_packets(&world, "connections", 20);
     let report = traffic.stop().unwrap();
     assert_eq!(report.streams_broken, 10, "{report}");
     assert!(report.connections_failed > 0, "{report}");
@@ -138,7 +153,7 @@ fn moved(protocol: Protocol) -> TrafficReport {
     let (world, plan) = world_and_plan(Family::Ipv4);
     world.serve(&world.pods()[1], protocol, PORT).unwrap();
     let [one, two] = [0, 1].map(|pod| world.pods()[pod].address(Family::Ipv4));
-    nft(&world, COUNTING);
+    count(&world, "", "passed");
     // Stateless translation: the current rules apply to each packet, as if flows were not tracked.
     let moved = format!(
         "table ip m {{ chain pre {{ type filter hook prerouting priority -300; \
@@ -152,7 +167,7 @@ fn moved(protocol: Protocol) -> TrafficReport {
     };
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
     nft(&world, &moved);
-    let_pass(&world, 100);
+    await_packets(&world, "passed", 100);
     traffic.stop().unwrap()
 }
 
@@ -183,14 +198,14 @@ fn a_process_is_seen_starting_asked_to_end_and_killed() {
     let mut polite = start(
         "trap 'echo bye >&2; exit 3' TERM; ip -o link >&2; echo ready >&2; while :; do sleep 0.01; done",
     );
-    polite.wait_for_output(10 * SECOND, "ready").unwrap();
+    polite.wait_for_output(PATIENCE, "ready").unwrap();
     assert!(polite.output().contains("eth1@"), "inside the node's namespace: {}", polite.output());
     assert!(polite.resident_high_water().unwrap() >= polite.resident().unwrap().min(1));
-    assert_eq!(polite.terminate(10 * SECOND).unwrap().code(), Some(3));
+    assert_eq!(polite.terminate(PATIENCE).unwrap().code(), Some(3));
     assert!(polite.output().ends_with("bye\n"), "{}", polite.output());
 
     let mut stubborn = start("trap '' TERM; echo ready; exec sleep 1000");
-    stubborn.wait_for_output(10 * SECOND, "ready").unwrap();
+    stubborn.wait_for_output(PATIENCE, "ready").unwrap();
     assert!(stubborn.terminate(Duration::from_millis(50)).is_err());
     assert_eq!(stubborn.kill().unwrap().signal(), Some(9));
 }
@@ -201,7 +216,7 @@ fn a_process_that_ends_early_fails_the_wait_with_its_output() {
     let script = ["-c", "echo no such flag >&2; exit 2"];
     let mut process =
         PortolanProcess::start(world.node().namespace(), Path::new("/bin/sh"), &script).unwrap();
-    let error = process.wait_until(10 * SECOND, "readiness", || false).unwrap_err();
+    let error = process.wait_until(PATIENCE, "readiness", || false).unwrap_err();
     assert!(
         matches!(&error, TestkitError::ProcessEnded { stderr, .. } if stderr == "no such flag\n"),
         "{error}"

@@ -13,7 +13,9 @@ use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 use super::association::Association;
 use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
 use crate::TestkitError;
+use crate::pauses::Pauses;
 use crate::ports;
+use crate::probe::patience;
 use crate::socket::{self, Poller, parse_answer};
 
 /// The kind of the flows of one thread.
@@ -58,15 +60,15 @@ pub(super) fn run(
     }
     let mut moved = 0;
     let mut ready = Some(ready);
-    let mut last_sent = None;
+    let mut pauses = Pauses::new();
+    let mut grace: Option<Instant> = None;
     loop {
         let stopping = shared.stopping();
-        let answered = flows.iter().all(|flow| flow.open.is_empty());
-        if stopping && (answered || last_sent.get_or_insert_with(Instant::now).elapsed() > GRACE) {
-            break;
-        }
         let due = flows.iter().map(|flow| flow.next).filter(|_| !stopping);
-        poller.wait(Some(until(due))).map_err(failed)?;
+        let wait = until(due);
+        poller.wait(Some(wait)).map_err(failed)?;
+        let pause = pauses.passed(wait);
+        grace = grace.map(|end| end + pause);
         for (number, flow) in flows.iter_mut().enumerate() {
             flow.receive(|from, to| {
                 moved += 1;
@@ -81,6 +83,14 @@ pub(super) fn run(
             ready.take().map(|ready| ready.send(()));
         } else if ready.is_some() && shared.started.elapsed() > plan.ready_within {
             return Err(not_ready(plural, answered, count, plan));
+        }
+        // Everything that had come when the stop was seen has been read.
+        let answered = flows.iter().all(|flow| flow.open.is_empty());
+        if stopping {
+            let end = *grace.get_or_insert_with(|| Instant::now() + patience(GRACE));
+            if answered || end < Instant::now() {
+                break;
+            }
         }
     }
     for (number, flow) in flows.iter().enumerate() {
@@ -148,7 +158,8 @@ impl Flow {
 
 impl Transport {
     fn udp(destination: SocketAddr, plan: &TrafficPlan) -> Result<Self, Errno> {
-        let fd = socket::datagram(Family::of(destination.ip()))?;
+        // After a pause, the answers to everything that was sent meanwhile arrive at once.
+        let fd = socket::roomy(socket::datagram(Family::of(destination.ip()))?)?;
         ports::bind_next(&fd, plan.source, destination)?;
         connect(&fd, &destination)?;
         Ok(Self::Udp(fd))

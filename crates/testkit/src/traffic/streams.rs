@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
 
 use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
 use crate::TestkitError;
+use crate::pauses::Pauses;
 use crate::ports;
 use crate::probe::patience;
 use crate::socket::{self, Poller, parse_answer};
@@ -44,18 +45,20 @@ pub(super) fn run(
         streams.push(Some(stream));
     }
     let mut ready = Some(ready);
-    let mut last_line = None;
+    let mut pauses = Pauses::new();
+    let mut grace: Option<Instant> = None;
     loop {
         let stopping = shared.stopping();
-        if stopping && (idle(&streams) || last_line.get_or_insert_with(Instant::now).elapsed() > GRACE) {
-            break;
-        }
         // All streams are checked after every event: there are only a few.
         let due =
             streams.iter().flatten().filter(|stream| stream.greeted && !stopping).map(|stream| stream.next);
-        poller.wait(Some(until(due))).map_err(failed)?;
+        let wait = until(due);
+        poller.wait(Some(wait)).map_err(failed)?;
+        let pause = pauses.passed(wait);
+        grace = grace.map(|end| end + pause);
         for (number, slot) in streams.iter_mut().enumerate() {
             let Some(stream) = slot else { continue };
+            stream.waiting_since = stream.waiting_since.map(|since| since + pause);
             if let Err(reason) = stream.turn(plan.stream_interval, stopping) {
                 report.streams_broken += 1;
                 report.stream_lines += stream.echoed;
@@ -71,6 +74,13 @@ pub(super) fn run(
             ready.take().map(|ready| ready.send(()));
         } else if ready.is_some() && shared.started.elapsed() > plan.ready_within {
             return Err(not_ready("streams", answered, plan.streams, plan));
+        }
+        // Everything that had come when the stop was seen has been read.
+        if stopping {
+            let end = *grace.get_or_insert_with(|| Instant::now() + patience(GRACE));
+            if idle(&streams) || end < Instant::now() {
+                break;
+            }
         }
     }
     for stream in streams.iter().flatten() {

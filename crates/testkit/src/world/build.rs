@@ -23,11 +23,11 @@ const LINK_LOCAL_GATEWAY: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 /// neighbour discovery is needed, and no packet waits a second because the first request was lost.
 const NEAR: &str = "02:00:00:00:00:01";
 const FAR: &str = "02:00:00:00:00:02";
-/// Maximum time until a new link carries packets.
-const LINKS_WITHIN: Duration = Duration::from_secs(60);
+/// Maximum time until a new link or address takes packets.
+pub(super) const LINKS_WITHIN: Duration = Duration::from_secs(60);
 const LINK_PROBE_TIMEOUT: Duration = Duration::from_millis(20);
 /// The discard port, where nothing listens.
-const CLOSED_PORT: u16 = 9;
+pub(super) const CLOSED_PORT: u16 = 9;
 /// The routing table of a node for packets from its pods.
 const POD_TABLE: u8 = 100;
 /// First interface index of links in the nodes. The kernel reports the carrier of a veth at once only if the two ends
