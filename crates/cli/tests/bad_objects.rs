@@ -225,6 +225,8 @@ fn two_services_that_claim_the_same_address_or_node_port() {
     reaches(from, Protocol::Tcp, at("10.96.0.31:80"), &[one]);
     let _ = shared.map(|to| reaches(from, Protocol::Tcp, to, &[one]));
     for field in ["spec.ports[].nodePort", "spec.externalIPs"] {
+        // Packets may arrive before this is said.
+        logged(&mut proxy, field, 1);
         let output = proxy.output();
         let said = lines(&output, field);
         assert!(!said.is_empty() && said.iter().all(|line| line.contains("second")), "{output}");

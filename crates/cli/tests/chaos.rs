@@ -35,7 +35,7 @@ use portolan_testkit::{
 use rustix::process::Signal;
 
 use common::load::{self, busy_services_with_sctp, plan, start_plans};
-use common::{Cluster, PATIENCE, at, differences, ends_as, objects, reaches};
+use common::{Cluster, IN_SYNC, PATIENCE, at, differences, ends_as, objects, reaches};
 use fault::{Fault, MODES};
 
 /// Services that come and go, besides those that carry the load.
@@ -238,7 +238,8 @@ impl Chaos {
         }
     }
 
-    /// Lets the agent have no more memory than it has. An agent that ends by that is started again.
+    /// Lets the agent have no more memory than it has. An agent that ends by that is started again: by `settle` if its end takes
+    /// long.
     fn starve(&mut self, edits: u8) {
         let process = self.proxy.id().to_string();
         run("prlimit", &["--pid", &process, "--as=1:"]);
@@ -246,7 +247,14 @@ impl Chaos {
         let _ = eventually(STARVED, "the end of the agent", || self.proxy.ended().is_some());
         // Fails if there is no such process any more.
         let _ = Command::new("prlimit").args(["--pid", &process, "--as=unlimited:"]).output().unwrap();
-        if let Some(status) = self.proxy.ended() {
+        self.revive();
+    }
+
+    /// Starts an agent that has ended for lack of memory again.
+    fn revive(&mut self) {
+        if self.proxy.ended().is_some() {
+            // This also waits for the rest of its output.
+            let status = self.proxy.wait_for_end(PATIENCE).unwrap();
             let output = self.proxy.output();
             assert_eq!(status.signal(), Some(Signal::ABORT.as_raw()), "{output}");
             assert!(output.contains("memory allocation of"), "{output}");
@@ -290,14 +298,19 @@ impl Chaos {
         self.cluster.world.node().namespace()
     }
 
-    /// Waits until the kernel has what the objects ask for.
+    /// Waits until the kernel has what the objects ask for. After edits that change nothing, it has that before a new agent has
+    /// looked. So the agent must have compared, too.
     fn settle(&mut self, fault: Fault) {
         let mut last = None;
         let settled = eventually(PATIENCE, "nothing to change", || {
+            if fault == Fault::NoMemory {
+                self.revive();
+            }
             let ended = self.proxy.ended();
             assert!(ended.is_none(), "{fault}: the agent ended: {}", self.proxy.output());
             let plan = differences(&self.cluster);
-            let done = plan.status.code() == Some(0);
+            let has_compared = self.proxy.output().matches(IN_SYNC).nth(1).is_some();
+            let done = has_compared && plan.status.code() == Some(0);
             last = Some(plan);
             done
         });

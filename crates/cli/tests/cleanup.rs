@@ -29,7 +29,7 @@ use portolan_testkit::{
     Family, Namespace, PortolanProcess, Protocol, Traffic, TrafficPlan, World, eventually,
 };
 
-use common::kernel::{assert_no_legacy, nft};
+use common::kernel::{add_rules, assert_no_legacy, nft};
 use common::load::{assert_lossless, busy_services};
 use common::{BINARY, Cluster, PATIENCE, at, load, objects, reaches};
 
@@ -165,7 +165,7 @@ fn the_iptables_mode_is_taken_over_without_a_loss() {
         let node = cluster.world.node().namespace();
         let rules = iptables_rules(&pod_address(&cluster.world));
         node.output(restore, &["--version"]).unwrap();
-        if let Err(error) = node.output_with_input(restore, &["--noflush"], &rules) {
+        if let Err(error) = add_rules(node, restore, &rules) {
             // A kernel without the older iptables has no rules in it to take over.
             assert!(restore.contains("legacy"), "{error}");
             assert_no_legacy(node, &error.to_string());
@@ -195,9 +195,9 @@ fn in_iptables_mode_the_chains_are_taken_over_in_place_and_the_rest_is_removed()
             continue;
         }
         let rules = iptables_rules(&pod_address(&cluster.world));
-        node.output_with_input(&restore, &["--noflush"], &rules).unwrap();
+        add_rules(node, &restore, &rules).unwrap();
         let ipvs = "*nat\n:KUBE-NODE-PORT - [0:0]\n-A KUBE-NODE-PORT -j KUBE-MARK-MASQ\nCOMMIT\n";
-        node.output_with_input(&restore, &["--noflush"], ipvs).unwrap();
+        add_rules(node, &restore, ipvs).unwrap();
         // A table of kube-proxy's nftables mode without effect.
         nft(node, "add table ip kube-proxy");
         let load = used_service(&cluster);
@@ -266,7 +266,7 @@ fn legacy_node(name: &str) -> Option<Namespace> {
 /// Adds a chain of kube-proxy to the older iptables. Returns false if the kernel does not have it, and fails if it must.
 fn add_legacy_table(node: &Namespace) -> bool {
     node.output("iptables-legacy-restore", &["--version"]).unwrap();
-    if let Err(error) = node.output("iptables-legacy", &["-t", "nat", "-N", "KUBE-SERVICES"]) {
+    if let Err(error) = node.output("iptables-legacy", &["-w", "-t", "nat", "-N", "KUBE-SERVICES"]) {
         assert_no_legacy(node, &error.to_string());
         return false;
     }
@@ -298,7 +298,7 @@ fn cleanup_by_a_user_who_cannot_see_the_older_iptables_says_what_may_be_left() {
     let Some(node) = legacy_node("unprivileged") else { return };
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("portolan");
-    fs::copy(BINARY, &file).unwrap();
+    common::copy_binary(&file);
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let capabilities =
         ["--inh-caps=-all,+net_admin", "--ambient-caps=-all,+net_admin", "--bounding-set=-all,+net_admin"];

@@ -95,7 +95,8 @@ fn dropped(node: &Namespace, from: &Namespace, to: SocketAddr) {
     let before = drops(node);
     let result = from.probe(Probe::new(Protocol::Tcp, to).expecting_silence()).unwrap();
     assert_eq!(result, ProbeResult::TimedOut, "{to} from {}", from.name());
-    assert!(drops(node) > before, "{to} from {}", from.name());
+    let counted = eventually(PATIENCE, "a drop", || drops(node) > before);
+    assert!(counted.is_ok(), "{to} from {}", from.name());
 }
 
 /// Returns how many packets the kernel dropped because it could not track them.

@@ -60,7 +60,11 @@ fn as_plain_user() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     // The build folder may be readable by its owner only.
     let binary = folder.path().join("portolan");
-    fs::copy(env!("CARGO_BIN_EXE_portolan"), &binary).unwrap();
+    // A child that another test starts meanwhile would have an open file of this process, and the kernel starts no program from
+    // a file that is open for writing.
+    let mut copy = Command::new("cp");
+    copy.args(["--preserve=mode", env!("CARGO_BIN_EXE_portolan")]).arg(&binary);
+    assert!(copy.status().unwrap().success());
     let mut command = as_nobody(&binary);
     command.arg("demo");
     let allowed = as_nobody("unshare".as_ref()).args(["--user", "--map-root-user", "--net", "true"]).output();

@@ -17,7 +17,7 @@ use portolan_testkit::{Pod, Protocol, eventually};
 use serde_json::{Value, json};
 
 use common::http::{Answer, get};
-use common::{Cluster, NODE, PATIENCE, at, logged, objects, reaches};
+use common::{Cluster, NODE, PATIENCE, at, listen, logged, objects, reaches};
 
 const HEALTH: &str = "127.0.0.1:10256";
 const METRICS: &str = "127.0.0.1:10249";
@@ -130,10 +130,15 @@ fn metrics_have_the_names_that_dashboards_know() {
         "process_resident_memory_bytes",
     ];
     pending(&cluster, 0, 0);
-    let page = answers(&cluster, at(METRICS), "/metrics", 200).body;
-    for name in names {
-        assert!(page.lines().any(|line| line.starts_with(name)), "{name} in {page}");
-    }
+    // The packets of a change may arrive before its commit is counted.
+    let (mut page, mut missing) = (String::new(), Vec::new());
+    let outcome = eventually(PATIENCE, "the names", || {
+        page = answers(&cluster, at(METRICS), "/metrics", 200).body;
+        missing = names.to_vec();
+        missing.retain(|name| !page.lines().any(|line| line.starts_with(*name)));
+        missing.is_empty()
+    });
+    assert!(outcome.is_ok(), "{missing:?} in {page}");
     assert_eq!(answers(&cluster, at(METRICS), "/proxyMode", 200).body, "nftables");
 }
 
@@ -207,8 +212,7 @@ fn a_server_listens_when_its_port_becomes_free() {
 fn a_port_in_use_is_fatal_with_bind_address_hard_fail() {
     let cluster = Cluster::new();
     for field in ["healthzBindAddress", "metricsBindAddress"] {
-        let _others =
-            cluster.world.node().namespace().run(|| TcpListener::bind("127.0.0.1:19999").unwrap()).unwrap();
+        let _others = listen(cluster.world.node().namespace(), 19_999);
         let yaml = format!("bindAddressHardFail: true\n{field}: 127.0.0.1:19999\n");
         let mut proxy = cluster.start_proxy(&yaml);
         let status = proxy.wait_for_end(PATIENCE).unwrap();

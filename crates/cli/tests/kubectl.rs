@@ -339,9 +339,9 @@ fn watching_and_waiting() {
         assert!(follow.next().starts_with("web "));
         shell.kubectl("label service web tier=front");
         assert!(follow.next().starts_with("web "));
-        shell.kubectl("wait --for=condition=Ready servicecidr/kubernetes --timeout=20s");
+        shell.kubectl("wait --for=condition=Ready servicecidr/kubernetes --timeout=100s");
         // Its log shows the request. The object must not be deleted before the watch starts.
-        let waiting = shell.follow("wait --for=delete service/web --timeout=20s -v=6 2>&1");
+        let waiting = shell.follow("wait --for=delete service/web --timeout=100s -v=6 2>&1");
         waiting.until("watch=true");
         shell.kubectl("delete service web");
         waiting.until("service/web condition met");

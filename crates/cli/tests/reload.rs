@@ -237,6 +237,7 @@ fn a_reload_to_hard_fail_checks_that_the_server_can_listen() {
         "{}",
         proxy.output()
     );
+    portolan_testkit::close(&others).unwrap();
     drop(others);
     reconfigure(&cluster, &mut proxy, &format!("{hard_fail}oomScoreAdj: 5\n"));
     assert_eq!(answers(&cluster, "127.0.0.1:10411", "/metrics"), Some(200));

@@ -355,7 +355,7 @@ fn passive_checks_need_no_health_check() {
         results.iter().all(|result| result.backend().is_some())
     };
     eventually(PATIENCE, "the first backend answers alone", answered).unwrap();
-    assert!(up.output().contains("an endpoint is set aside"), "{}", up.output());
+    up.wait_for_output(PATIENCE, "an endpoint is set aside").unwrap();
     assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }
 

@@ -14,7 +14,8 @@ const AT_ONCE: usize = 8;
 /// First timeout of a connection before its Service is programmed. Later attempts use a quarter of the elapsed time
 /// if that is longer, because a busy machine needs more.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(2);
-const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+/// Most of it is reserve for a busy machine: the wait ends when the change shows.
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
 /// A backend without a connection for this long is unused.
 const QUIET: Duration = Duration::from_millis(300);
 

@@ -18,7 +18,7 @@ use super::objects::{self, Service};
 pub(super) const API_SERVER: &str = "127.0.0.1:8001";
 /// The proxy logs this once for each family.
 const IN_SYNC: &str = "compared with the kernel and in sync";
-const START_WITHIN: Duration = Duration::from_secs(20);
+const START_WITHIN: Duration = Duration::from_secs(120);
 /// With `minSyncPeriod`, changes within a second after another change wait. The demo measures changes after a pause,
 /// as most are.
 const PAUSE: Duration = Duration::from_millis(1_100);

@@ -79,8 +79,10 @@ fn getent(folder: &Path, arguments: &[&str]) -> Result<BTreeSet<String>, Option<
 fn the_c_librarys_resolver_finds_services() {
     let folder = tempfile::tempdir().unwrap();
     let address = start();
+    // The resolver waits longer than any delay on a busy machine.
     let resolv_conf = format!(
-        "nameserver {address}\nsearch shop.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n"
+        "nameserver {address}\nsearch shop.svc.cluster.local svc.cluster.local cluster.local\n\
+         options ndots:5 timeout:30 attempts:4\n"
     );
     std::fs::write(folder.path().join("resolv.conf"), resolv_conf).unwrap();
     std::fs::write(folder.path().join("nsswitch.conf"), "hosts: dns\n").unwrap();

@@ -17,7 +17,7 @@ use portolan_model::{Catalog, Family, Protocol};
 use portolan_proxy::ProxyOptions;
 use portolan_proxy::packets::{self, Configured, NoAnswer};
 use portolan_testcluster::{Agent, Cluster, NODE, PATIENCE, at, http, logged, objects};
-use portolan_testkit::{Namespace, eventually};
+use portolan_testkit::{Namespace, eventually, eventually_some};
 use portolan_web::ServerAddress;
 use serde_json::Value;
 
@@ -136,6 +136,20 @@ fn questions(rng: &mut Rng, ranges: &Ranges, catalog: &Catalog) -> Vec<Question>
     (0..QUESTIONS).filter_map(|_| question()).collect()
 }
 
+/// Asks the agent, and again while it is busy: a commit may take longer than a question waits for it.
+fn ask(cluster: &Cluster<PortolanProxy>, question: &Question) -> Result<Report, NoAnswer> {
+    let socket = cluster.control_socket();
+    let mut busy = None;
+    let answer = eventually_some(PATIENCE, "an answer", || match packets::ask(&socket, question) {
+        Err(error @ NoAnswer::Busy { .. }) => {
+            busy = Some(error);
+            None
+        }
+        answer => Some(answer),
+    });
+    answer.unwrap_or_else(|error| panic!("{error}: {busy:?}"))
+}
+
 /// Returns what both answers must have in common: everything but what is read from the kernel, and what only a running agent
 /// knows of its commits.
 fn wanted(mut report: Report) -> Report {
@@ -153,7 +167,7 @@ fn the_agent_answers_as_its_objects_require(mode: &str, seed: u64) {
     let facts = Facts { source: Source::Agent, ..Facts::new(&node, &catalog) };
     let (mut reports, mut unanswerable, mut delivered) = (0, 0, 0);
     for question in questions(&mut rng, &ranges, &catalog) {
-        let ours = packets::ask(&cluster.control_socket(), &question);
+        let ours = ask(&cluster, &question);
         let is_node = question.from == Sender::Node;
         let node_source = ours.as_ref().ok().map(|report| report.from.address).filter(|_| is_node);
         match (answer(&question, &Facts { node_source, ..facts }), ours) {
@@ -211,10 +225,14 @@ fn the_agent_answers_as_its_objects_require_in_ipvs_mode() {
     the_agent_answers_as_its_objects_require("ipvs", 5);
 }
 
-/// Returns the status and the text of an answer.
+/// Returns the status and the text of an answer, once the agent is not busy.
 fn send(cluster: &Cluster<PortolanProxy>, method: &str, body: &[u8]) -> (u16, String) {
     let place = ServerAddress::Unix(cluster.control_socket());
-    let answer = portolan_web::ask(&place, method, EXPLAIN, body).unwrap();
+    let answer = eventually_some(PATIENCE, "an answer", || {
+        let answer = portolan_web::ask(&place, method, EXPLAIN, body).unwrap();
+        (answer.status != 503).then_some(answer)
+    });
+    let answer = answer.unwrap();
     (answer.status, String::from_utf8(answer.body).unwrap())
 }
 
@@ -225,7 +243,7 @@ fn changes_show_and_bad_questions_are_refused_with_the_reason() {
     let mut proxy = cluster.start_proxy("");
     logged(&mut proxy, portolan_testcluster::IN_SYNC, 2);
     let question = Question::new(Sender::Outside, "10.96.0.10:80".parse().unwrap());
-    let ask = || packets::ask(&cluster.control_socket(), &question).unwrap();
+    let ask = || ask(&cluster, &question).unwrap();
     let before = ask();
     assert_ne!(before.outcome, Outcome::Reachable);
     let used = |report: &Report| -> Vec<IpAddr> {
@@ -267,9 +285,7 @@ fn a_process_of_the_node_sends_from_the_address_that_the_route_says() {
     let node = cluster.world.node().namespace();
     let mut proxy = cluster.start_proxy("");
     logged(&mut proxy, portolan_testcluster::IN_SYNC, 2);
-    let ask = |to: &str| {
-        packets::ask(&cluster.control_socket(), &Question::new(Sender::Node, to.parse().unwrap())).unwrap()
-    };
+    let ask = |to: &str| ask(&cluster, &Question::new(Sender::Node, to.parse().unwrap())).unwrap();
     let has_route = |report: &Report| report.notes.iter().all(|note| note.code != NO_ROUTE);
     node.ip("addr add 198.51.100.77/32 dev lo\nroute add 10.96.7.0/24 dev lo src 198.51.100.77\n\
          route add unreachable 198.18.0.0/24\n")

@@ -299,7 +299,8 @@ fn plain_http_is_refused_off_loopback_unless_allowed() {
 
 #[test]
 fn a_stopped_server_can_be_started_again_on_its_port_with_its_objects() {
-    let server = start(Config::default());
+    // An address of its own: no other test gets its port when it is free.
+    let server = start(Config { listen: ([127, 9, 9, 4], 0).into(), ..Config::default() });
     let address = server.local_addr();
     send_json(address, "POST", SERVICES, &service("web")).expect(201);
     let api = server.stop().unwrap();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use portolan_api::testing::{get, list};
 use portolan_serve::{
-    Api, ApiConfig, Config, ControllersConfig, History, Resource, Server, Store, Target,
+    Api, ApiConfig, Config, ControllersConfig, History, Limits, Resource, Server, Store, Target,
     json::{Value, json},
 };
 use portolan_store::faulty::{FaultyStore, REFUSAL};
@@ -40,10 +40,13 @@ fn the_servers_own_service_is_there_before_clients_are() {
         advertise_address: Some("192.0.2.7".parse().unwrap()),
         ..ControllersConfig::default()
     };
-    let server = Server::start(Config { api, controllers, ..Config::default() }).unwrap();
+    // Longer than any delay on a busy machine.
+    let patience = std::time::Duration::from_secs(120);
+    let limits = Limits { shutdown_grace: patience, ..Limits::default() };
+    let server = Server::start(Config { api, controllers, limits, ..Config::default() }).unwrap();
     let port = server.local_addr().port();
     let target = Target { resource: Resource::Service, namespace: "default", name: "kubernetes" };
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    let deadline = std::time::Instant::now() + patience;
     while server.store().get(Resource::Service, &target.key()).is_none() {
         assert!(std::time::Instant::now() < deadline, "never made");
         std::thread::yield_now();

@@ -13,7 +13,9 @@ mod common;
 use std::{collections::BTreeMap, thread};
 
 use common::*;
-use portolan_serve::{ApiConfig, Config, History, Preconditions, Resource, Scope, Target, WriteOptions};
+use portolan_serve::{
+    ApiConfig, Config, History, Limits, Preconditions, Resource, Scope, Target, WriteOptions,
+};
 use proptest::prelude::*;
 
 fn remove(api: &portolan_serve::Api, name: &str) -> u64 {
@@ -196,7 +198,10 @@ fn time_outs_end_cleanly_after_a_last_bookmark() {
 #[test]
 fn a_slow_watcher_is_closed_and_never_holds_up_writers() {
     let history = History { max_superseded_bytes: 1 << 20, ..History::default() };
-    let server = start(Config { api: ApiConfig { history, ..ApiConfig::default() }, ..Config::default() });
+    // It is closed because it is behind, not because it does not read for a while.
+    let limits = Limits { stall_time: DEADLINE * 10, ..Limits::default() };
+    let api = ApiConfig { history, ..ApiConfig::default() };
+    let server = start(Config { api, limits, ..Config::default() });
     let path = format!("{SLICES}?watch=true&resourceVersion={}", server.store().revision());
     let mut watch = Watch::start(server.local_addr(), &path);
     // Far more than the sockets hold. The history keeps 1 MiB of it.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use portolan_model::Protocol;
 use portolan_testkit::eventually_some;
-use portolan_tests::{At, Attempt, Cluster, Mode, attempts_of, in_every_mode, service};
+use portolan_tests::{At, Attempt, Cluster, Mode, ProbedAttempt, attempts_of, in_every_mode, service};
 
 in_every_mode! {
     a_client_stays_with_its_endpoint_at_every_frontend,
@@ -31,17 +31,22 @@ fn everybody(cluster: &Cluster, at: &[At]) -> Vec<Attempt> {
     attempts
 }
 
+/// Returns the endpoint that a packet reached. Every packet reaches one, but a remote pod that is assigned to itself gets no
+/// response.
+fn reached(outcome: &ProbedAttempt) -> Option<SocketAddr> {
+    let ProbedAttempt { attempt, result, .. } = outcome;
+    let backend = result.backend();
+    assert!(backend.is_some() || attempt.sender.name.starts_with('r'), "{attempt}: {result:?}");
+    backend
+}
+
 /// Sends packets from every sender to each of these places, twice. No client may reach two endpoints.
 fn bindings(cluster: &mut Cluster, at: &[At]) -> Bindings {
     let attempts = everybody(cluster, at);
     let mut bindings = Bindings::new();
     for outcome in [cluster.attempt(&attempts), cluster.attempt(&attempts)].concat() {
+        let Some(backend) = reached(&outcome) else { continue };
         let attempt = outcome.attempt;
-        // A remote pod that is assigned to itself gets no response.
-        let Some(backend) = outcome.result.backend() else {
-            assert!(attempt.sender.name.starts_with('r'), "{attempt}: {:?}", outcome.result);
-            continue;
-        };
         let frontend = (cluster.mode() == Mode::Ipvs).then_some(attempt.destination);
         let client = (attempt.sender.address(attempt.family()), attempt.protocol, frontend);
         let before = bindings.insert(client, backend);
@@ -63,7 +68,8 @@ fn a_client_stays_with_its_endpoint_at_every_frontend(mode: Mode) {
     let mut drawn: Vec<_> = bound.values().collect();
     drawn.sort_unstable();
     drawn.dedup();
-    assert_eq!(drawn.len(), 8, "clients are spread over four endpoints of each family: {bound:?}");
+    // Most modes draw endpoints at random, which leaves one of them out once in some thousand tests.
+    assert!(drawn.len() >= 7, "clients are spread over four endpoints of each family: {bound:?}");
     let attempts = everybody(&cluster, &frontends);
     for verdict in cluster.judge(&attempts) {
         assert!(verdict.codes().any(|code| code == "session-affinity"), "{verdict:?}");
@@ -141,7 +147,7 @@ fn without_it_everybody_reaches_everything_again(mode: Mode) {
     bindings(&mut cluster, at);
 }
 
-/// Clients are probed one after another, each once: a probe renews the binding.
+/// Clients get their bindings at once, and are probed one after another then, each once: a probe renews the binding.
 fn it_ends_when_its_time_is_over_and_not_before(mode: Mode) {
     if mode == Mode::Ipvs {
         // The timeout starts when the kernel has removed the connection's entry: minutes after its end.
@@ -150,19 +156,25 @@ fn it_ends_when_its_time_is_over_and_not_before(mode: Mode) {
     let timeout = Duration::from_secs(2);
     let mut cluster = Cluster::new(mode);
     cluster.put(&service().affinity(2), "Rl1 Rl2 Rl3 Rl4");
+    let clients = everybody(&cluster, &[At::ClusterIp]);
+    let who = |attempt: &Attempt| (attempt.sender.address(attempt.family()), attempt.protocol);
     // No client has a binding before this.
     let bound = Instant::now();
-    let before = bindings(&mut cluster, &[At::ClusterIp]);
-    let clients = everybody(&cluster, &[At::ClusterIp]);
+    let outcomes = cluster.attempt(&clients);
+    // No binding is used after this. Counted from here, the bindings of most clients are over when their turn comes, however
+    // long all this took.
+    let used = Instant::now();
+    let before: BTreeMap<_, _> =
+        outcomes.iter().filter_map(|outcome| Some((who(&outcome.attempt), reached(outcome)?))).collect();
     let pace = 3 * timeout / u32::try_from(clients.len()).unwrap();
     let mut clients = clients.into_iter().zip(1..);
     let mut next = clients.next();
-    let last = eventually_some(Duration::from_secs(30), "a client moved on", || {
-        let (attempt, _) = next.take_if(|(_, number)| bound.elapsed() >= *number * pace)?;
+    let last = eventually_some(Duration::from_secs(120), "a client moved on", || {
+        let (attempt, _) = next.take_if(|(_, number)| used.elapsed() >= *number * pace)?;
         next = clients.next();
         let outcome = cluster.attempt(std::slice::from_ref(&attempt)).remove(0);
-        let old = before.get(&(attempt.sender.address(attempt.family()), attempt.protocol, None))?;
-        let moved = outcome.result.backend().is_some_and(|new| new != *old);
+        let old = before.get(&who(&attempt))?;
+        let moved = reached(&outcome).is_some_and(|new| new != *old);
         let after = bound.elapsed();
         assert!(!moved || after >= timeout, "{attempt} moved after {after:?}");
         moved.then_some(after)

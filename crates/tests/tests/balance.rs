@@ -113,11 +113,16 @@ fn unequal_chances(cluster: &Cluster, family: Family, count: u16) -> Option<Stri
     let sender = cluster.world().pods().last().unwrap().namespace();
     let probes = vec![probe_of(family, Protocol::Udp); DRAWS.into()];
     let mut drawn: BTreeMap<SocketAddr, u32> = BTreeMap::new();
+    let mut others: BTreeMap<String, u32> = BTreeMap::new();
     for result in sender.probe_many(&probes).unwrap() {
         match result.backend() {
             Some(backend) => *drawn.entry(backend).or_default() += 1,
-            None => return Some(format!("{result:?}")),
+            None => *others.entry(format!("{result:?}")).or_default() += 1,
         }
+    }
+    if !others.is_empty() {
+        let lost: u32 = others.values().sum();
+        return Some(format!("{lost} of {DRAWS} packets reached no endpoint: {others:?}"));
     }
     let expected = f64::from(DRAWS) / f64::from(count);
     let missing = f64::from(count) - drawn.values().map(|_| 1.0).sum::<f64>();

@@ -73,6 +73,18 @@ fn expect(cluster: &Cluster, family: Family, protocol: Protocol, tally: &Tally, 
         .unwrap_or_else(|error| panic!("{family} {protocol}: {tally:?} of {total}, but {last}: {error}"));
 }
 
+/// Returns the counts that a restart keeps. IPVS adds up packets and bytes some time after they have passed, maybe between two
+/// looks, so its counts are those of connections, for which [`expect`] has waited.
+fn kept(cluster: &Cluster, family: Family) -> Counted {
+    let mut kept = counted(cluster, family, Protocol::Tcp);
+    if cluster.mode() == Mode::Ipvs {
+        for counters in kept.endpoints.values_mut().chain(kept.total.passed.as_mut()) {
+            counters.traffic = None;
+        }
+    }
+    kept
+}
+
 fn connections_are_counted_where_they_go(mode: Mode) {
     for service in [service().external(), service().external_local(), service().external().affinity(600)] {
         let cluster = counting(mode, &service, "Rl1 Rl2 Rr1");
@@ -123,12 +135,12 @@ fn counts_stay_while_other_endpoints_come_and_go(mode: Mode) {
         if mode.relays() {
             continue;
         }
-        let before = Family::BOTH.map(|family| counted(&cluster, family, Protocol::Tcp));
+        let before = Family::BOTH.map(|family| kept(&cluster, family));
         let commits = cluster.restart();
         for family in Family::BOTH {
             assert_eq!((commits.get(family).elements, commits.get(family).objects), (0, 0), "{family}");
         }
-        let after = Family::BOTH.map(|family| counted(&cluster, family, Protocol::Tcp));
+        let after = Family::BOTH.map(|family| kept(&cluster, family));
         assert_eq!(before, after, "a restart keeps the counts");
     }
 }

@@ -24,8 +24,12 @@ struct Running {
 }
 
 fn start(api: &Arc<Api>) -> Running {
+    start_at("127.0.0.1:0", api)
+}
+
+fn start_at(listen: &str, api: &Arc<Api>) -> Running {
     let config = NamesConfig {
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        listen: vec![listen.parse().unwrap()],
         domain: "cluster.local".to_owned(),
         forward: None,
         service: true,
@@ -75,7 +79,8 @@ const WEB: &str = "web.default.svc.cluster.local.";
 async fn changes_are_answered() {
     let api = Arc::new(Api::new(&ApiConfig::default()));
     api.apply(service("web", json!({"clusterIP": "10.96.0.80", "ports": [{"port": 80}]}))).await.unwrap();
-    let mut running = start(&api);
+    // An address of its own: no other test gets its port when it is free again.
+    let mut running = start_at("127.9.9.1:0", &api);
     // Before the folder of manifests is read, a known name is answered, and no name is said not to exist.
     running.answers(WEB, RecordType::A, ResponseCode::NoError, &["10.96.0.80"]);
     let none = "none.default.svc.cluster.local.";

@@ -2,18 +2,21 @@
 //! programs. The listing of a dry run names everything that a mode adds, and changes nothing.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use portolan_iptables::counted;
-use portolan_testkit::{Namespace, PortolanProcess};
+use portolan_testkit::{Namespace, PortolanProcess, eventually};
 
-use crate::common::kernel::hint_at_legacy;
+use crate::common::kernel::{add_rules, hint_at_legacy};
 use crate::common::load::busy_services;
-use crate::common::{BINARY, Cluster, in_sync, ipvs};
+use crate::common::{BINARY, Cluster, PATIENCE, in_sync, ipvs};
 use crate::ended;
 use crate::nothing_left::{CONNTRACK, wrapper};
 
 /// Prints the state of a network namespace. `tests/unchanged` uses it for the machine itself.
 const DUMP: &str = include_str!("dump");
+/// A state that stays for this long is complete.
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// The chains and rules of a firewall, of a container engine and of kubelet, in both families. All built-in chains are
 /// declared, so that no clean-up has to leave one that a start has added.
@@ -43,8 +46,7 @@ fn add_others(node: &Namespace, variant: &str) {
     let of_ipv6: String =
         OTHERS.split_inclusive('\n').filter(|line| !line.contains("KUBE-FIREWALL")).collect();
     for (program, rules) in [("iptables", [OTHERS, KUBELETS].concat()), ("ip6tables", of_ipv6)] {
-        let restore = format!("{program}-{variant}-restore");
-        node.output_with_input(&restore, &["--noflush"], &rules).unwrap();
+        add_rules(node, &format!("{program}-{variant}-restore"), &rules).unwrap();
     }
     node.output_with_input("nft", &["-f", "-"], TABLES).unwrap();
     node.output_with_input(
@@ -175,7 +177,16 @@ fn is_as_before(cluster: &Cluster, mode: &str, variant: &str, arguments: &[&str]
     let node = cluster.world.node().namespace();
     add_others(node, variant);
     busy_services(cluster);
-    let before = state(node);
+    // The kernel adds the addresses and routes of new links a while after their creation.
+    let (mut before, mut since) = (state(node), Instant::now());
+    let settled = eventually(PATIENCE, "a state that stays", || {
+        let former = std::mem::replace(&mut before, state(node));
+        if former != before {
+            since = Instant::now();
+        }
+        since.elapsed() > SETTLED
+    });
+    assert!(settled.is_ok(), "{before}");
     let mut proxy = start(cluster, variant, &format!("mode: {mode}\n{CONNTRACK}"), arguments);
     proxy.kill().unwrap();
     let running = state(node);

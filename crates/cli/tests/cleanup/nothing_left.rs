@@ -67,7 +67,7 @@ fn leaves_nothing(mode: &str, arguments: &[&str], variants: &[&str]) {
     if variants.contains(&"legacy") {
         // A kubelet would share this chain, but none runs here. The tables stay.
         for program in ["iptables-legacy", "ip6tables-legacy"] {
-            node.output(program, &["-t", "mangle", "-X", "KUBE-IPTABLES-HINT"]).unwrap();
+            node.output(program, &["-w", "-t", "mangle", "-X", "KUBE-IPTABLES-HINT"]).unwrap();
         }
     }
     let before = state(node, variants);

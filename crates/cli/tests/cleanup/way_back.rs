@@ -1,5 +1,7 @@
 //! The way back to kube-proxy, by the commands of `docs/migrate.md`, under load.
 
+use std::time::Duration;
+
 use portolan_testkit::{Namespace, PortolanProcess, Protocol, Traffic, eventually};
 
 use crate::common::kernel::nft;
@@ -58,7 +60,12 @@ pub(crate) fn leads_back_in(cluster: &Cluster, from: &str, to: &str) {
     let node = cluster.world.node().namespace();
     service(cluster);
     let mut proxy = cluster.proxy_with(&yaml(from));
-    let plan = load::plan("10.96.0.10:80");
+    let mut plan = load::plan("10.96.0.10:80");
+    if from == "userspace" {
+        // At a shorter interval, a flow may have several replies on their way when the mode changes; `connections_end` allows
+        // for one.
+        plan.udp_interval = Duration::from_millis(200);
+    }
     let mut load = use_service(cluster, plan);
     let why = format!("{from} to {to}");
     let mut done = Vec::new();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::{fs, io};
 
 use portolan_sock::{Protocol, Socket};
-use portolan_testkit::{Family, Namespace, assert_legacy_may_be_missing};
+use portolan_testkit::{Family, Namespace, TestkitError, assert_legacy_may_be_missing};
 use portolan_wire::Frame;
 use portolan_wire::nftables::{NftablesEvent, request};
 use serde_json::Value;
@@ -31,12 +31,19 @@ pub(crate) fn nft(namespace: &Namespace, command: &str) -> String {
     namespace.output("nft", &command.split(' ').collect::<Vec<_>>()).unwrap()
 }
 
+/// Adds rules with a program such as `iptables-nft-restore`. Without a wait, those of the older iptables fail while another test
+/// has their lock, which is one for the whole machine.
+pub(crate) fn add_rules(node: &Namespace, program: &str, rules: &str) -> Result<String, TestkitError> {
+    let wait: &[&str] = if program.contains("legacy") { &["--wait", "60"] } else { &[] };
+    node.output_with_input(program, &[wait, &["--noflush"]].concat(), rules)
+}
+
 /// Creates kubelet's hint chain in the older iptables. Returns false if the kernel does not have the older iptables, and
 /// fails if it must have them.
 pub(crate) fn hint_at_legacy(node: &Namespace) -> bool {
     let hinted = ["iptables-legacy", "ip6tables-legacy"].map(|program| {
         node.output(program, &["--version"]).unwrap();
-        node.output(program, &["-t", "mangle", "-N", "KUBE-IPTABLES-HINT"])
+        node.output(program, &["-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT"])
     });
     if hinted.iter().all(Result::is_ok) {
         return true;

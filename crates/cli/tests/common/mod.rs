@@ -32,6 +32,13 @@ impl portolan_testcluster::Agent for Portolan {
     const SUBCOMMAND: &'static [&'static str] = &["proxy"];
 }
 
+/// Copies the program. Another process writes the copy: a child that another test starts meanwhile would have this process's
+/// open file until it runs its own program, and the kernel starts no program from a file that is open for writing.
+pub(crate) fn copy_binary(to: &Path) {
+    let status = Command::new("cp").args(["--preserve=mode", BINARY]).arg(to).status().unwrap();
+    assert!(status.success(), "{}: {status}", to.display());
+}
+
 /// Starts the proxy on the node, without a minimum interval between commits unless the configuration says otherwise.
 pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> PortolanProcess {
     portolan_testcluster::start_proxy::<Portolan>(world, folder, proxy)

@@ -64,13 +64,13 @@ def services():
     core.delete_namespaced_service("web", NAMESPACE)
     refused(404, "NotFound", core.read_namespaced_service, "web", NAMESPACE)
     refused(404, "NotFound", networking.read_ip_address, created.spec.cluster_ip)
-    watching.join(30)
+    watching.join(300)
     assert not watching.is_alive(), seen
     assert seen == ["ADDED", "MODIFIED", "MODIFIED", "MODIFIED", "DELETED"], seen
 
 
 def follow(start, seen):
-    for event in watch.Watch().stream(core.list_namespaced_service, NAMESPACE, resource_version=start, timeout_seconds=30):
+    for event in watch.Watch().stream(core.list_namespaced_service, NAMESPACE, resource_version=start, timeout_seconds=300):
         assert isinstance(event["object"], client.V1Service), event
         seen.append(event["type"])
         if event["type"] == "DELETED":

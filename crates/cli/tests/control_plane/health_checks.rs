@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-use portolan_testkit::eventually;
+use portolan_testkit::{eventually, eventually_some};
 use serde_json::{Value, json};
 
 use crate::site::{Backing, PATIENCE, Site};
@@ -142,18 +142,27 @@ fn another_server_takes_over_when_the_one_that_probes_is_killed() {
     ready(&site, 0, [true, false]);
     ready(&site, 1, [true, false]);
     let active = |index| metric(&site, index, "portolan_health_check_active") == Some(1);
-    eventually(PATIENCE, "one server probes", || active(0) != active(1)).unwrap();
-    let (one, other) = if active(0) { (0, 1) } else { (1, 0) };
-    let holder = |index| object(&site, index, LEASE).unwrap()["spec"]["holderIdentity"].clone();
-    let before = holder(other);
+    // Both may probe, or none, while the term of one of them ends.
+    let the_active = || {
+        let probing = [0, 1].map(active);
+        (probing[0] != probing[1]).then_some(usize::from(probing[1]))
+    };
+    let one = eventually_some(PATIENCE, "one server probes", the_active).unwrap();
+    let other = 1 - one;
+    let lease = |index, field: &str| object(&site, index, LEASE).unwrap()["spec"][field].clone();
+    let before = lease(other, "holderIdentity");
     site.server(one).kill().unwrap();
     let second = backend(&site, 2);
     ready(&site, other, [true, true]);
-    assert!(active(other) && holder(other) != before);
+    let has_taken = || active(other) && lease(other, "holderIdentity") != before;
+    eventually(PATIENCE, "the other server probes", has_taken).unwrap();
+    let transitions = lease(other, "leaseTransitions");
     // The first server comes back and does not probe.
     site.restart(one);
     site.wait_for(one);
     drop(second);
     ready(&site, one, [true, false]);
-    assert!(active(other) && !active(one));
+    let now = eventually_some(PATIENCE, "one server probes", the_active).unwrap();
+    // On a busy machine, a server may stop for longer than its term lasts, and loses it rightly.
+    assert!(now == other || lease(now, "leaseTransitions") != transitions, "{}", site.server(now).output());
 }

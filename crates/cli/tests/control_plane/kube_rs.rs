@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::site::{Backing, Site};
 
-const WITHIN: Duration = Duration::from_secs(180);
+const WITHIN: Duration = Duration::from_secs(600);
 const STEPS: [&str; 4] = ["replaced", "merged", "strategic", "applied"];
 
 #[test]

@@ -8,6 +8,7 @@ use std::process::{Command, Output, Stdio};
 use portolan_testkit::{PortolanProcess, eventually};
 use serde_json::{Value, json};
 
+use crate::common::{at, http};
 use crate::site::{BINARY, Backing, PATIENCE, Site, tool};
 
 /// Addresses of the DNS server, on the loopback device of the namespace.
@@ -55,8 +56,10 @@ fn create_objects(site: &Site) {
 /// Runs a program of a client, whose resolver is configured as that of a pod in the namespace `shop`.
 fn as_client(site: &Site, program: &Path, arguments: &[&str]) -> Output {
     let at = |name: &str| site.folder().join(name);
-    let search = "search shop.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n";
-    fs::write(at("resolv.conf"), format!("nameserver 127.0.0.53\n{search}")).unwrap();
+    let search = "search shop.svc.cluster.local svc.cluster.local cluster.local";
+    // A busy machine may need longer than the resolvers wait for an answer otherwise.
+    let options = "options ndots:5 timeout:30 attempts:5";
+    fs::write(at("resolv.conf"), format!("nameserver 127.0.0.53\n{search}\n{options}\n")).unwrap();
     fs::write(at("nsswitch.conf"), "hosts: dns\n").unwrap();
     let script = "mount --bind \"$FOLDER/resolv.conf\" /etc/resolv.conf && \
                   mount --bind \"$FOLDER/nsswitch.conf\" /etc/nsswitch.conf && exec \"$0\" \"$@\"";
@@ -182,7 +185,7 @@ fn musls_resolver_finds_services() {
 /// Asks dig. Returns the status and the records of the answer, sorted.
 fn dig(site: &Site, program: &Path, arguments: &[&str]) -> (String, Vec<String>) {
     let mut command = site.namespace.command(program);
-    command.args(["+noall", "+comments", "+answer", "+time=5"]).args(arguments);
+    command.args(["+noall", "+comments", "+answer", "+time=100", "+tries=1"]).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = command.spawn().unwrap().wait_with_output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -207,6 +210,8 @@ fn dig_gets_records_and_the_right_errors() {
     };
     let first = || ask(&["@127.0.0.53", "db-0.db.shop.svc.cluster.local.", "A"]) == ok(&["A 192.0.2.200"]);
     eventually(PATIENCE, "all objects", first).unwrap();
+    // Until then, no name is known not to exist.
+    eventually(PATIENCE, "names in sync", || site.ask(0, "GET", "/readyz", "").unwrap().0 == 200).unwrap();
     for transport in ["+notcp", "+tcp"] {
         for server in ["@127.0.0.53", "@::1"] {
             let ask = |name: &str, kind: &str| ask(&[server, transport, name, kind]);
@@ -267,20 +272,30 @@ fn names_of_other_domains_are_asked_of_the_servers_of_resolv_conf() {
         "--cluster-domain=example.org",
     ];
     let mut other = PortolanProcess::start(&site.namespace, BINARY.as_ref(), &other).unwrap();
+    // Until it is ready, no name is known not to exist.
+    let is_ready = || {
+        http::get(&site.namespace, at("127.0.0.1:8101"), "/readyz").is_some_and(|answer| answer.status == 200)
+    };
+    other.wait_until(PATIENCE, "the other server is ready", is_ready).unwrap();
     let ask = |transport: &str, name: &str| dig(&site, &program, &["@127.0.0.53", transport, name, "A"]);
-    let answer = |records: &[&str]| {
-        ("NOERROR".to_owned(), records.iter().map(|&it| it.to_owned()).collect::<Vec<_>>())
+    // The server fails a question that is not answered within two seconds.
+    let answers = |transport: &str, name: &str, status: &str, records: &[&str]| {
+        let wanted = (status.to_owned(), records.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
+        let mut last = (String::new(), Vec::new());
+        let outcome = eventually(PATIENCE, name, || {
+            last = ask(transport, name);
+            last == wanted
+        });
+        assert!(outcome.is_ok(), "{name} {transport}: {last:?}");
     };
     let there = format!("{there}.");
-    let is_answered = || ask("+notcp", &there) == answer(&["A 10.97.0.1"]);
-    other.wait_until(PATIENCE, "an answer of the other server", is_answered).unwrap();
     for transport in ["+notcp", "+tcp"] {
-        assert_eq!(ask(transport, &there), answer(&["A 10.97.0.1"]), "{transport}");
-        assert_eq!(ask(transport, "none.default.svc.example.org.").0, "NXDOMAIN", "{transport}");
+        answers(transport, &there, "NOERROR", &["A 10.97.0.1"]);
+        answers(transport, "none.default.svc.example.org.", "NXDOMAIN", &[]);
         // No server has this one.
-        assert_eq!(ask(transport, "example.net.").0, "REFUSED", "{transport}");
+        answers(transport, "example.net.", "REFUSED", &[]);
         let alias = ["A 10.97.0.1", "CNAME kubernetes.default.svc.example.org."];
-        assert_eq!(ask(transport, "alias.shop.svc.cluster.local."), answer(&alias), "{transport}");
+        answers(transport, "alias.shop.svc.cluster.local.", "NOERROR", &alias);
     }
     // Without the other server, its names fail, and own names are answered.
     assert!(other.terminate(PATIENCE).unwrap().success(), "{}", other.output());

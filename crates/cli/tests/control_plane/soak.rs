@@ -265,6 +265,8 @@ impl Soak {
     fn move_endpoints(&self, kind: &str, path: &str, object: fn(&str, &[u8]) -> Value) {
         let (mut client, mut rng) = (self.client(), fastrand::Rng::new());
         self.every(ENDPOINTS_EVERY, |number| {
+            // On a slow machine, the server has closed a connection that was idle until now.
+            client.close();
             let name = format!("{kind}-{}", rng.usize(..WORKLOADS));
             // Each change differs from the one before.
             let before = u8::try_from(number % 240).unwrap();
@@ -279,6 +281,7 @@ impl Soak {
     fn record_events(&self) {
         let mut client = self.client();
         self.every(EVENT_EVERY, |number| {
+            client.close();
             let event = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event",
                 "metadata": {"name": format!("event-{number}")}, "eventTime": "2026-01-02T03:04:05.000000Z",
                 "reportingController": "example.com/soak", "reportingInstance": "one", "action": "Write", "reason": "Soak",

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 /// Deadline of every wait: longer than anything takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 pub(crate) const ADDRESS: &str = "127.0.0.1:8001";
 
 /// The namespace. Everything in it stops when this is dropped.

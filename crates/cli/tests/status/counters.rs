@@ -4,7 +4,7 @@ use portolan_testkit::{Probe, ProbeResult, Protocol, eventually};
 use serde_json::Value;
 
 use super::common::{Cluster, PATIENCE, at, http, in_sync, logged, objects};
-use super::{LISTENING, METRICS, status};
+use super::{LISTENING, METRICS, status, until};
 
 /// Number of connections.
 const CONNECTIONS: u64 = 12;
@@ -53,6 +53,8 @@ fn counters_are_switched_on_while_the_proxy_runs_and_are_shown() {
     let mut proxy = cluster.start_proxy("");
     logged(&mut proxy, LISTENING, 1);
     in_sync(&mut proxy);
+    // The log may say so before the state does.
+    until(&proxy, &socket, "in sync", |state| state["inSync"] == true);
     let metrics = || http::get(node, at(METRICS), "/metrics/services").unwrap();
     let shown = status(&socket, &["--counters"]);
     let off = "Not counted: the nftables mode counts only if portolan.serviceCounters is true.\n";

@@ -28,7 +28,7 @@ fn without_the_capability_nothing_is_made() {
 fn public_copy(folder: &Path) -> PathBuf {
     fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).unwrap();
     let file = folder.join("portolan");
-    fs::copy(BINARY, &file).unwrap();
+    common::copy_binary(&file);
     file
 }
 

@@ -162,7 +162,11 @@ fn memory_is_flat_whatever_comes_and_goes() {
     ];
     let (started, mut warm, mut round) = (Instant::now(), None, 0);
     let resident = || proxy.resident().unwrap();
-    while started.elapsed() < whole {
+    let is_used = || {
+        [&score.served, &score.answered].iter().all(|number| number.load(Ordering::Relaxed) > 20 * seconds)
+    };
+    // On a slow machine it takes longer until there was enough load.
+    while started.elapsed() < whole || (!is_used() && started.elapsed() < whole + PATIENCE) {
         round += 1;
         change(&cluster, round);
         if warm.is_none() && started.elapsed() >= whole / WARM {
@@ -187,9 +191,10 @@ fn memory_is_flat_whatever_comes_and_goes() {
         whole / WARM,
         last >> 10
     );
-    // Connections in progress may break with their endpoint.
-    assert!(failed <= served / 100, "{failed} failed, {served} served");
-    assert!(served > 20 * seconds && answered > 20 * seconds, "{}", proxy.output());
+    // Connections in progress may break with their endpoint. Each round in four ends one, which one client uses.
+    let ended = round.div_ceil(4) as u64;
+    assert!(failed <= served / 100 + ended, "{failed} failed, {served} served");
+    assert!(is_used(), "{}", proxy.output());
     assert!(last <= warm + GROWTH, "from {warm} to {last} bytes");
     let gone = || {
         metric(&cluster, "portolan_relay_connections") == 0

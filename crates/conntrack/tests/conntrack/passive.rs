@@ -85,10 +85,16 @@ fn an_endpoint_that_answers_now_and_then_is_not_set_aside() {
         let _thread = PassiveThread::spawn(move |aside| sender.send(aside).unwrap()).unwrap();
         let frontend = |(port, _): (u16, u16)| SocketAddr::new(V4.frontend, port);
         let endpoint = SocketAddr::new(V4.node, PORTS[2].1);
+        // The connections that are answered stay open: the thread may ask the kernel for them much later.
+        let mut open = Vec::new();
         for outcome in "FSFSFSFFSF".chars() {
             let listener = (outcome == 'S').then(|| TcpListener::bind(endpoint).unwrap());
-            assert_eq!(TcpStream::connect(frontend(PORTS[2])).is_ok(), listener.is_some());
-            listener.as_ref().map(close).transpose().unwrap();
+            let client = TcpStream::connect(frontend(PORTS[2]));
+            assert_eq!(client.is_ok(), listener.is_some());
+            if let Some(listener) = listener {
+                open.push((client, listener.accept().unwrap()));
+                close(&listener).unwrap();
+            }
         }
         for _ in 0..FAILURES {
             assert!(TcpStream::connect(frontend(PORTS[0])).is_err());

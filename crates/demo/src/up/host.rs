@@ -27,7 +27,7 @@ const DNS_PORT: u16 = 53;
 pub(super) const NAME: &str = "web.default.svc.cluster.local.";
 /// The interval of health checks. It is the shortest one.
 const INTERVAL: &str = "1s";
-const END_WITHIN: Duration = Duration::from_secs(20);
+const END_WITHIN: Duration = Duration::from_secs(60);
 
 /// Everything that runs. The fields are in the order in which they are dropped.
 pub(super) struct Host {

@@ -129,9 +129,14 @@ async fn requests_that_wait_are_limited() {
 
 #[tokio::test]
 async fn a_truncated_answer_is_fetched_over_tcp() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    // Another test may have the same port for UDP.
+    let (listener, socket) = loop {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        if let Ok(socket) = UdpSocket::bind(listener.local_addr().unwrap()).await {
+            break (listener, socket);
+        }
+    };
     let address = listener.local_addr().unwrap();
-    let socket = UdpSocket::bind(address).await.unwrap();
     tokio::spawn(async move {
         let mut bytes = [0; 512];
         let (length, client) = socket.recv_from(&mut bytes).await.unwrap();

@@ -21,11 +21,11 @@ fn iptables_with_a_policy_that_drops() {
     is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
 }
 
-/// The kernel may lack the older iptables.
+/// The kernel may lack the older iptables. Its programs have one lock for all namespaces, for which this one waits.
 #[test]
 fn the_older_iptables_with_a_policy_that_drops() {
     let node = node("legacy");
-    if let Err(error) = node.output("iptables-legacy", &["-P", "FORWARD", "DROP"]) {
+    if let Err(error) = node.output("iptables-legacy", &["-w", "-P", "FORWARD", "DROP"]) {
         let error = error.to_string();
         assert!(error.contains("does not exist"), "{error}");
         return assert_legacy_may_be_missing(&error);

@@ -44,8 +44,10 @@ pub(crate) fn setting(node: &Namespace, path: &str) -> String {
 }
 
 /// Runs lines of a shell, and stops at the first that fails.
+/// The older iptables does not wait for the lock that all namespaces share: each namespace has its own here.
 pub(crate) fn shell(node: &Namespace, lines: &str) {
-    node.output("sh", &["-ec", lines]).expect("commands of a test");
+    let lines = format!("export XTABLES_LOCKFILE=/proc/thread-self/ns/net\n{lines}");
+    node.output("sh", &["-ec", &lines]).expect("commands of a test");
 }
 
 pub(crate) fn nft(node: &Namespace, ruleset: &str) {
@@ -113,7 +115,8 @@ impl Proxy {
     pub(crate) fn with(node: &Namespace, name: &str, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a scratch folder");
         let program: PathBuf = folder.path().join(name);
-        std::fs::copy("/bin/sh", &program).expect("a copy of the shell");
+        // A symbolic link, because a copy that is still open for writing in another test's child cannot be run.
+        std::os::unix::fs::symlink("/bin/sh", &program).expect("a link to the shell");
         let mut command = node.command(&program);
         command.args(["-c", "read end", "proxy"]).args(arguments).stdin(Stdio::piped());
         Self { process: command.spawn().expect("a process"), _folder: folder }

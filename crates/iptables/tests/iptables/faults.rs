@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use portolan_model::{Change, Family, Forwarding, Frontend, NodePortAddresses, Se
 use portolan_testkit::eventually;
 
 use super::example::{cluster_ip, ip, ipv4, put, settings};
-use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
+use super::kernel::{VARIANTS, apply, in_namespace, save, unordered, write_program};
 use super::load::{LOCK, assert_lossless, data_plane, driven, in_use, programs, start, world};
 
 /// Longer than any step of these tests takes.
@@ -58,9 +57,7 @@ impl Breakable {
             ("-save", format!("exec {real}-save \"$@\"")),
             ("-restore", restore),
         ] {
-            let path = directory.join(format!("iptables{suffix}"));
-            fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            write_program(&directory.join(format!("iptables{suffix}")), &format!("#!/bin/sh\n{script}\n"));
         }
         let programs = Programs::named(directory.join("iptables").display().to_string()).unwrap();
         let programs = programs.with_lock(LOCK);

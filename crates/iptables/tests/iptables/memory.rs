@@ -1,7 +1,6 @@
 //! Tests that the programs and the kernel take no more memory for many rules than estimated.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use portolan_iptables::{Memory, Programs, Size, Variant};
@@ -9,6 +8,7 @@ use portolan_model::{Change, Family};
 use portolan_testkit::Namespace;
 
 use super::example::{cluster_ip, put, settings};
+use super::kernel::write_program;
 use super::load::{LOCK, driven};
 
 /// Number of Services, unless `PORTOLAN_MEMORY_SERVICES` is set.
@@ -82,14 +82,12 @@ fn limited(folder: &Path, variant: Variant, memory: Memory, cgroup: Option<&Cgro
     };
     let enter = cgroup.map(|cgroup| format!("echo $$ > {}/cgroup.procs\n", cgroup.folder.display()));
     for suffix in ["", "-save", "-restore"] {
-        let file = folder.join(format!("iptables{suffix}"));
         let script = format!(
             "#!/bin/sh\n{}ulimit -v {}\nexec {name}{suffix} \"$@\"\n",
             enter.as_deref().unwrap_or_default(),
             (memory.program + UNUSED) >> 10
         );
-        fs::write(&file, script).unwrap();
-        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&folder.join(format!("iptables{suffix}")), &script);
     }
     Programs::named(folder.join("iptables").display().to_string()).unwrap().with_lock(LOCK)
 }

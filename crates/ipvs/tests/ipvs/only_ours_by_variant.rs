@@ -2,13 +2,13 @@
 //! variant of iptables or in iptables mode, or an earlier clean-up was interrupted.
 
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use portolan_iptables::Variant;
 use portolan_leftovers::{remove_own, runs_ipvs, unserved};
 use portolan_model::Family;
 
-use super::support::{addresses, example, in_namespace, loaded_by, run, virtual_servers};
+use super::support::{addresses, command, example, in_namespace, loaded_by, run, virtual_servers};
 
 /// The rules of a kube-proxy in iptables mode, with its own jumps from built-in chains. It writes the last rule last.
 const IPTABLES_MODE: &str = r#"*filter
@@ -49,7 +49,7 @@ fn program(variant: Variant, rest: &str) -> String {
 }
 
 fn restore(variant: Variant, text: &str) {
-    let mut command = Command::new(program(variant, "-restore"));
+    let mut command = command(&program(variant, "-restore"));
     let mut child = command.arg("--noflush").stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "{text}");

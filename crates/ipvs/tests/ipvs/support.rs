@@ -11,6 +11,7 @@ use portolan_model::{Change, Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 
 use super::example;
+use super::load::LOCK;
 
 /// If set, tests fail on a kernel without IPVS.
 const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
@@ -54,9 +55,17 @@ pub(crate) fn write_settings() {
     }
 }
 
+/// Returns a command in this thread's namespace, with a lock of its own for the older iptables: its programs do not wait for the
+/// lock, so that they would fail while another test holds it.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("XTABLES_LOCKFILE", LOCK);
+    command
+}
+
 /// Runs a program in this thread's namespace and returns its output.
 pub(crate) fn run(program: &str, arguments: &str) -> String {
-    let output = Command::new(program).args(arguments.split(' ')).output();
+    let output = command(program).args(arguments.split(' ')).output();
     let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(
         output.status.success(),
@@ -76,7 +85,7 @@ pub(crate) fn open_with(settings: Settings, options: IpvsOptions) -> Driven<Ipvs
 }
 
 fn open_by(variant: Variant, settings: Settings, options: IpvsOptions) -> Driven<Ipvs> {
-    let programs = Programs::of(settings.family, variant).unwrap();
+    let programs = Programs::of(settings.family, variant).unwrap().with_lock(LOCK);
     Driven::new(settings.clone(), Ipvs::open(programs, settings, options).unwrap())
 }
 

@@ -9,10 +9,12 @@ use tokio_rustls::TlsAcceptor;
 use super::*;
 use crate::annotations::{Wish, parse};
 
-/// Returns the check of some annotations.
+/// Returns the check of some annotations. Its time is long enough for a busy machine, unless an annotation sets another one.
 fn check(annotations: &[(&str, &str)]) -> Arc<HealthCheck> {
-    let all = annotations
+    let patient = [("-interval", "1h"), ("-timeout", "5m")];
+    let all = patient
         .iter()
+        .chain(annotations)
         .map(|(name, value)| (format!("portolan.dev/health-check{name}"), (*value).to_owned()));
     let parsed = parse(Some(&all.collect()));
     let Wish::Valid(check) = parsed.wish else { panic!("{parsed:?}") };

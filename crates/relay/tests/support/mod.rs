@@ -136,6 +136,13 @@ pub(crate) fn echo(listener: TcpListener, name: u8) -> SocketAddr {
     })
 }
 
+/// Connects and waits for the backend's first byte. A reset may come during the handshake or later.
+pub(crate) fn admitted(bed: &Bed) -> std::io::Result<TcpStream> {
+    let mut stream = bed.namespace.run(|| TcpStream::connect(bed.frontend)).unwrap()?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    name(&mut stream).map(|_| stream)
+}
+
 /// Reads the name that an echo server sends first.
 pub(crate) fn name(stream: &mut TcpStream) -> std::io::Result<u8> {
     let mut byte = [0];

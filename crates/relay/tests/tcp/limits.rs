@@ -10,7 +10,7 @@ use portolan_model::Protocol;
 use portolan_relay::{RelayOptions, raise_descriptors};
 use portolan_testkit::eventually;
 
-use crate::support::{Bed, PATIENCE, echo, name};
+use crate::support::{Bed, PATIENCE, admitted, echo, name};
 
 /// Holds the connections of the backend or of the clients: one process has too few descriptors for both and the relay.
 #[test]
@@ -49,7 +49,9 @@ fn hold(bed: &Bed, order: &str) -> Child {
 fn ten_thousand_connections_at_once() {
     // Fewer than 10,000 if this process may not have as many descriptors. A fifth of these is left to concurrent tests.
     let many = 10_000.min((raise_descriptors() / 5 * 4).saturating_sub(600) / 2);
-    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
+    // The backend's accept queue is short: while it is full, a connection waits for TCP to repeat its first packet.
+    let limits = vec![PATIENCE];
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions { connect_limits: limits, ..RelayOptions::default() });
     let address = "127.0.0.1:8000";
     let mut backend = hold(&bed, &format!("backend {address} 0"));
     bed.backends(&[address.parse().unwrap()]);
@@ -131,12 +133,6 @@ fn slow_clients_at_the_limit_starve_no_other_service() {
         eventually(PATIENCE, "refused connections", refused).unwrap();
         over.store(true, Ordering::Relaxed);
     });
-}
-
-/// Connects and waits for the backend's first byte. A reset may come during the handshake or later.
-fn admitted(bed: &Bed) -> std::io::Result<TcpStream> {
-    let mut stream = bed.namespace.run(|| TcpStream::connect(bed.frontend)).unwrap()?;
-    name(&mut stream).map(|_| stream)
 }
 
 #[test]

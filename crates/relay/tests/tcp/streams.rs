@@ -127,23 +127,25 @@ fn a_reset_stays_a_reset() {
     bed.wait_for("all closed", |counters| &counters.open, 0);
 }
 
-/// Writes until no more data is accepted. Returns the number of bytes accepted.
-fn fill(stream: &mut TcpStream) -> usize {
+/// Writes until no more data is accepted. Returns the number of bytes accepted, and the error of the last write.
+fn fill(stream: &mut TcpStream) -> (usize, ErrorKind) {
     let data = noise(1 << 20);
     stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let mut total = 0;
-    while let Ok(count) = stream.write(&data[total % data.len()..]) {
-        total += count;
+    loop {
+        match stream.write(&data[total % data.len()..]) {
+            Ok(count) => total += count,
+            Err(error) => return (total, error.kind()),
+        }
         assert!(total < 1 << 30, "no end: the relay takes whatever it is given");
     }
-    total
 }
 
 #[test]
 fn a_slow_reader_delays_the_writer_and_loses_nothing() {
     let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let (mut client, mut backend) = pair(&mut bed);
-    let taken = fill(&mut client);
+    let (taken, _) = fill(&mut client);
     let data = noise(1 << 20);
     let mut received = 0;
     client.shutdown(Shutdown::Write).unwrap();
@@ -249,7 +251,7 @@ fn first_data_needs_no_extra_packet() {
 
 #[test]
 fn an_idle_connection_ends_when_its_time_is_over() {
-    let options = RelayOptions { idle: Duration::from_secs(5), ..RelayOptions::default() };
+    let options = RelayOptions { idle: Duration::from_secs(20), ..RelayOptions::default() };
     let mut bed = Bed::new(Protocol::Tcp, options);
     let (mut client, mut backend) = pair(&mut bed);
     client.write_all(b"x").unwrap();
@@ -259,30 +261,37 @@ fn an_idle_connection_ends_when_its_time_is_over() {
     assert_eq!(bed.counters().expired.load(Ordering::Relaxed), 1);
 }
 
+/// Returns true if a filled stream was reset. The kernel reports that once: to the last write, if this thread was held up for
+/// as long as the relay waits, or else to the next read.
+fn was_reset(ended: ErrorKind, stream: &mut TcpStream) -> bool {
+    let reset = ErrorKind::ConnectionReset;
+    ended == reset || name(stream).is_err_and(|error| error.kind() == reset)
+}
+
 #[test]
 fn a_stalled_reader_is_disconnected_after_a_timeout() {
     let options = RelayOptions { stalled: Duration::from_millis(1500), ..RelayOptions::default() };
     let mut bed = Bed::new(Protocol::Tcp, options);
     let (client, mut backend) = pair(&mut bed);
     // Its window is zero after this, and it confirms that in answer to every probe.
-    fill(&mut backend);
+    let (_, ended) = fill(&mut backend);
     bed.wait_for("the client is given up", |counters| &counters.open, 0);
     assert_eq!(bed.counters().expired.load(Ordering::Relaxed), 1);
-    assert_eq!(name(&mut backend).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(was_reset(ended, &mut backend));
     drop(client);
 
     let (mut client, backend) = pair(&mut bed);
-    fill(&mut client);
+    let (_, ended) = fill(&mut client);
     bed.wait_for("the backend is given up", |counters| &counters.open, 0);
     assert_eq!(bed.counters().expired.load(Ordering::Relaxed), 2);
-    assert_eq!(name(&mut client).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert!(was_reset(ended, &mut client));
     drop(backend);
 }
 
 #[test]
 fn connections_of_a_removed_endpoint_are_drained() {
     let mut bed =
-        Bed::new(Protocol::Tcp, RelayOptions { drain: Duration::from_secs(5), ..RelayOptions::default() });
+        Bed::new(Protocol::Tcp, RelayOptions { drain: Duration::from_secs(20), ..RelayOptions::default() });
     let (mut client, mut backend) = pair(&mut bed);
     bed.backends(&[echo(bed.listen(), b'a')]);
     client.write_all(b"x").unwrap();
@@ -319,9 +328,13 @@ fn two_relays_share_the_listeners() {
     let old_relay = std::mem::replace(&mut old.relay, new);
     old.relay.follow([old_relay.clone()]);
     old.backends(&[echo(old.listen(), b'n')]);
-    for _ in 0..20 {
+    let mut made = 0;
+    let takes_over = || {
         assert_eq!(name(&mut old.connect()).unwrap(), b'n', "both know the endpoints of now");
-    }
+        made += 1;
+        made >= 20 && old.counters().accepted.load(Ordering::Relaxed) >= 5
+    };
+    portolan_testkit::eventually(PATIENCE, "the new one takes over", takes_over).unwrap();
     let draining = std::thread::spawn(move || old_relay.drain(PATIENCE));
     client.write_all(b"x").unwrap();
     assert_eq!(name(&mut backend).unwrap(), b'x', "the old one goes on with what it has");
@@ -331,6 +344,5 @@ fn two_relays_share_the_listeners() {
         draining.is_finished()
     };
     portolan_testkit::eventually(PATIENCE, "the old one ends", ends).unwrap();
-    assert!(old.counters().accepted.load(Ordering::Relaxed) >= 5, "the new one takes over");
     draining.join().unwrap();
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_serve::{Config, Pki, Role, RunningServer, Server, TlsSettings, Transport};
+use portolan_serve::{Config, Limits, Pki, Role, RunningServer, Server, TlsSettings, Transport};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json};
@@ -58,10 +58,22 @@ pub(crate) fn start() -> Secure {
     start_with(|_, _, _| {})
 }
 
-/// Starts a server. `change` gets the settings, and the folder for further files.
+/// Returns limits whose times are longer than a test.
+pub(crate) fn patient() -> Limits {
+    let long = DEADLINE * 10;
+    Limits {
+        handshake_time: long,
+        header_time: long,
+        place_time: long,
+        shutdown_grace: DEADLINE,
+        ..Limits::default()
+    }
+}
+
+/// Starts a server with [`patient`] limits. `change` gets the settings, and the folder for further files.
 pub(crate) fn start_with(change: impl FnOnce(&mut Config, &mut TlsSettings, &Path)) -> Secure {
     let folder = tempfile::tempdir().unwrap();
-    let (mut config, mut tls) = (Config::default(), settings(folder.path()));
+    let (mut config, mut tls) = (Config { limits: patient(), ..Config::default() }, settings(folder.path()));
     change(&mut config, &mut tls, folder.path());
     config.transport = Transport::Tls(Box::new(tls));
     let server = Server::start(config).unwrap();
@@ -142,17 +154,29 @@ impl Client {
     }
 
     pub(crate) fn send(&self, stream: &mut Stream, method: &str, path: &str, body: &str) {
+        self.try_send(stream, method, path, body).unwrap();
+    }
+
+    fn try_send(&self, stream: &mut Stream, method: &str, path: &str, body: &str) -> std::io::Result<()> {
         let mut head =
             format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n", body.len());
         for (name, value) in &self.headers {
             head.extend([name, ": ", value, "\r\n"]);
         }
-        stream.get_mut().write_all(format!("{head}\r\n{body}").as_bytes()).unwrap();
+        stream.get_mut().write_all(format!("{head}\r\n{body}").as_bytes())
     }
 
     /// Sends one request on its own connection.
     pub(crate) fn ask(&self, method: &str, path: &str, body: &str) -> Answer {
         self.ask_on(&mut self.connect().unwrap(), method, path, body)
+    }
+
+    /// Does the same as [`Self::ask`]. Returns `None` if the server ends the connection without an answer.
+    pub(crate) fn try_ask(&self, method: &str, path: &str, body: &str) -> Option<Answer> {
+        let mut stream = self.connect().ok()?;
+        self.try_send(&mut stream, method, path, body).ok()?;
+        let is_answered = stream.fill_buf().is_ok_and(|begin| !begin.is_empty());
+        is_answered.then(|| read_answer(&mut stream))
     }
 
     pub(crate) fn ask_on(&self, stream: &mut Stream, method: &str, path: &str, body: &str) -> Answer {
@@ -267,7 +291,12 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
 
 /// Returns the value of a metric. The name includes its labels, if it has any.
 pub(crate) fn metric(client: &Client, name: &str) -> f64 {
-    let page = client.get("/metrics").body;
+    try_metric(client, name).expect("an answer")
+}
+
+/// Does the same as [`metric`]. Returns `None` if the server ends the connection without an answer.
+pub(crate) fn try_metric(client: &Client, name: &str) -> Option<f64> {
+    let page = client.try_ask("GET", "/metrics", "")?.body;
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().unwrap()
+    Some(line.unwrap_or_else(|| panic!("no {name}: {page}")).parse().unwrap())
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use portolan_serve::{Limits, Role};
 
-use crate::client::{Client, DEADLINE, SERVICES, Secure, metric, read_answer, service, start_with, until};
+use crate::client::{
+    Client, DEADLINE, SERVICES, Secure, metric, patient, read_answer, service, start, start_with, try_metric,
+    until,
+};
 
 const SHORT: Duration = Duration::from_millis(300);
 const WATCH: &str = "/api/v1/services?watch=true";
@@ -28,9 +31,16 @@ fn socket(secure: &Secure) -> TcpStream {
     socket
 }
 
+/// Waits until the server has no connection but the one that asks. Its limits may be too short for that one, too.
+fn none_is_left(admin: &Client) {
+    until("no connection is left but the one that asks", || {
+        try_metric(admin, "portolan_server_connections").is_some_and(|count| count < 1.5)
+    });
+}
+
 #[test]
-fn a_client_that_never_finishes_anything_is_disconnected() {
-    let secure = limited(Limits { handshake_time: SHORT, header_time: SHORT, ..Limits::default() });
+fn a_client_that_never_finishes_its_handshake_is_disconnected() {
+    let secure = limited(Limits { handshake_time: SHORT, ..patient() });
     // No bytes, half a handshake, plain HTTP.
     for bytes in [&b""[..], b"\x16\x03\x01", b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
         let mut socket = socket(&secure);
@@ -38,28 +48,36 @@ fn a_client_that_never_finishes_anything_is_disconnected() {
         until("the socket is closed", || is_closed(&mut socket));
     }
     let admin = secure.client(Role::Admin);
+    until("the failures are counted", || {
+        try_metric(&admin, "apiserver_tls_handshake_errors_total").is_some_and(|count| count >= 3.0)
+    });
+    none_is_left(&admin);
+}
+
+#[test]
+fn a_client_that_never_finishes_its_request_is_disconnected() {
+    let secure = limited(Limits { header_time: SHORT, ..patient() });
+    let admin = secure.client(Role::Admin);
     // No request, and half a head.
     for text in ["", "GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: "] {
         let mut stream = admin.connect().unwrap();
-        stream.get_mut().write_all(text.as_bytes()).unwrap();
+        // On a busy machine, the connection may be closed by now.
+        let _ = stream.get_mut().write_all(text.as_bytes());
         until("the connection is closed", || is_closed(&mut stream));
     }
-    assert!(metric(&admin, "apiserver_tls_handshake_errors_total") >= 3.0);
-    until("no connection is left but the one that asks", || {
-        metric(&admin, "portolan_server_connections") < 1.5
-    });
+    none_is_left(&admin);
 }
 
 #[test]
 fn a_head_without_end_is_refused() {
-    let secure = limited(Limits::default());
+    let secure = start();
     let admin = secure.client(Role::Admin).with_header("x-long", &"x".repeat(80 << 10));
     assert_eq!(admin.get("/api").code, 431);
 }
 
 #[test]
 fn one_client_cannot_take_all_connections() {
-    let secure = limited(Limits { connections_of_one_client: 3, ..Limits::default() });
+    let secure = limited(Limits { connections_of_one_client: 3, ..patient() });
     let admin = secure.client(Role::Admin);
     let mut open: Vec<_> = (0..3).map(|_| admin.connect().unwrap()).collect();
     for _ in 0..20 {
@@ -69,7 +87,8 @@ fn one_client_cannot_take_all_connections() {
     open.truncate(1);
     until("a place is free", || admin.connect().is_ok());
     until("the refused ones are counted", || {
-        admin.connect().is_ok() && metric(&admin, "portolan_server_connections_refused_total") >= 20.0
+        // The place of a former connection may not be free yet.
+        try_metric(&admin, "portolan_server_connections_refused_total").is_some_and(|count| count >= 20.0)
     });
 }
 
@@ -87,7 +106,7 @@ fn socket_from(source: &str, secure: &Secure) -> TcpStream {
 
 #[test]
 fn a_flood_of_one_client_leaves_room_for_another() {
-    let limits = Limits { connections: 24, connections_of_one_client: 20, ..Limits::default() };
+    let limits = Limits { connections: 24, connections_of_one_client: 20, ..patient() };
     let secure = limited(limits);
     let admin = secure.client(Role::Admin);
     let flood: Vec<_> = (0..300).map(|_| socket(&secure)).collect();
@@ -98,12 +117,6 @@ fn a_flood_of_one_client_leaves_room_for_another() {
     until("the first client is let in again", || admin.connect().is_ok());
 }
 
-/// Returns limits whose times are longer than a test.
-fn patient() -> Limits {
-    let long = DEADLINE * 10;
-    Limits { handshake_time: long, header_time: long, place_time: long, ..Limits::default() }
-}
-
 /// Returns an unfinished head, longer than an unauthenticated client may send.
 fn long_head() -> String {
     format!("GET /api HTTP/1.1\r\nhost: localhost\r\nx-a: {}", "x".repeat(6000))
@@ -111,7 +124,7 @@ fn long_head() -> String {
 
 #[test]
 fn long_heads_of_one_client_leave_places_for_another() {
-    let secure = limited(patient());
+    let secure = start();
     let anonymous = secure.anonymous();
     let begun = |_| {
         let mut stream = anonymous.connect_over(socket_from("127.0.0.2", &secure)).unwrap();
@@ -138,12 +151,13 @@ fn a_long_head_that_does_not_go_on_gives_its_place_back() {
         until("the connection is closed", || is_closed(stream));
     }
     let admin = secure.client(Role::Admin).with_header("x-long", &"x".repeat(20 << 10));
-    assert_eq!(admin.get("/api").code, 200);
+    // This client has as little time for its head.
+    until("a place is free", || admin.try_ask("GET", "/api", "").is_some_and(|answer| answer.code == 200));
 }
 
 #[test]
 fn a_malformed_request_line_is_refused_at_once() {
-    let secure = limited(patient());
+    let secure = start();
     for text in ["\u{1}garbage\r\n", "GET /\r\n", "GET / HTTP/1.1 \r\n"] {
         let mut stream = secure.anonymous().connect().unwrap();
         stream.get_mut().write_all(text.as_bytes()).unwrap();
@@ -153,7 +167,7 @@ fn a_malformed_request_line_is_refused_at_once() {
 
 #[test]
 fn a_head_that_comes_in_drops_has_its_time() {
-    let secure = limited(Limits { header_time: SHORT, ..Limits::default() });
+    let secure = limited(Limits { header_time: SHORT, ..patient() });
     let mut stream = secure.client(Role::Admin).connect().unwrap();
     stream.get_mut().sock.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     stream.get_mut().write_all(b"GET /api HTTP/1.1\r\nx-slow: ").unwrap();
@@ -165,7 +179,7 @@ fn a_head_that_comes_in_drops_has_its_time() {
 
 #[test]
 fn with_all_connections_taken_others_wait() {
-    let secure = limited(Limits { connections: 2, ..Limits::default() });
+    let secure = limited(Limits { connections: 2, ..patient() });
     let admin = secure.client(Role::Admin);
     let open: Vec<_> = (0..2).map(|_| admin.connect().unwrap()).collect();
     let waiting = admin.clone();
@@ -182,10 +196,9 @@ fn with_all_connections_taken_others_wait() {
 
 #[test]
 fn excess_requests_get_retry_after() {
-    for (limits, reads, writes) in [
-        (Limits { reading: 0, ..Limits::default() }, 429, 201),
-        (Limits { mutating: 0, ..Limits::default() }, 200, 429),
-    ] {
+    for (limits, reads, writes) in
+        [(Limits { reading: 0, ..patient() }, 429, 201), (Limits { mutating: 0, ..patient() }, 200, 429)]
+    {
         let secure = limited(limits);
         let admin = secure.client(Role::Admin);
         let answers = [admin.get(SERVICES), admin.create("web")];
@@ -205,7 +218,7 @@ fn excess_requests_get_retry_after() {
 
 #[test]
 fn watches_have_places_of_their_own() {
-    let secure = limited(Limits { watches: 2, reading: 1, ..Limits::default() });
+    let secure = limited(Limits { watches: 2, reading: 1, ..patient() });
     let admin = secure.client(Role::Admin);
     let first = admin.watch(WATCH);
     let _second = admin.watch(WATCH);
@@ -228,17 +241,17 @@ fn unfinished(client: &Client, length: usize) -> crate::client::Stream {
 
 #[test]
 fn a_request_has_its_time() {
-    let secure = limited(Limits { request_time: SHORT, mutating: 1, ..Limits::default() });
+    let secure = limited(Limits { request_time: SHORT, mutating: 1, ..patient() });
     let admin = secure.client(Role::Admin);
     let mut slow = unfinished(&admin, service("web").len());
     read_answer(&mut slow).refused(504, "Timeout");
-    // The request's slot is free again.
-    assert_eq!(admin.create("web").code, 201);
+    // This request has as little time: an attempt may be answered with 504, whether it is carried out or not.
+    until("the request's slot is free again", || [201, 409].contains(&admin.create("web").code));
 }
 
 #[test]
 fn a_body_has_its_size() {
-    let secure = limited(Limits::default());
+    let secure = start();
     let admin = secure.client(Role::Admin);
     let mut huge = unfinished(&admin, (3 << 20) + 1);
     read_answer(&mut huge).refused(413, "RequestEntityTooLarge");
@@ -246,7 +259,7 @@ fn a_body_has_its_size() {
 
 #[test]
 fn bodies_have_their_memory_together() {
-    let secure = limited(Limits { body_bytes: 256 << 10, ..Limits::default() });
+    let secure = limited(Limits { body_bytes: 256 << 10, ..patient() });
     let admin = secure.client(Role::Admin);
     // Announced bytes that have not arrived take no memory.
     let mut announced: Vec<_> = (0..3).map(|_| unfinished(&admin, 3 << 20)).collect();
@@ -277,7 +290,7 @@ fn bodies_have_their_memory_together() {
 
 #[test]
 fn a_body_of_many_values_is_too_large() {
-    let secure = limited(Limits::default());
+    let secure = start();
     let admin = secure.client(Role::Admin);
     let many = |value: &str| {
         let values = vec![value; 400_000].join(",");

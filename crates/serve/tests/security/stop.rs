@@ -1,9 +1,9 @@
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use portolan_serve::{Limits, Role};
 
-use crate::client::{SERVICES, Secure, read_answer, read_chunk, service, start, start_with, until};
+use crate::client::{Client, SERVICES, Secure, patient, read_answer, read_chunk, service, start_with, until};
 
 /// Stops the server and waits until it has stopped.
 fn stops(secure: Secure) {
@@ -14,7 +14,8 @@ fn stops(secure: Secure) {
 
 #[test]
 fn watches_end_cleanly_and_writes_are_finished() {
-    let secure = start();
+    // An address of its own: no other test gets its port when the listener is closed.
+    let secure = start_with(|config, _, _| config.listen = ([127, 9, 9, 2], 0).into());
     let admin = secure.client(Role::Admin);
     let mut watch = admin.watch("/api/v1/services?watch=true&timeoutSeconds=600");
     let body = service("web");
@@ -39,7 +40,7 @@ fn watches_end_cleanly_and_writes_are_finished() {
 
 #[test]
 fn a_write_that_does_not_end_is_not_waited_for_for_ever() {
-    let limits = Limits { shutdown_grace: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits { shutdown_grace: Duration::from_millis(200), ..patient() };
     let secure = start_with(|config, _, _| config.limits = limits);
     let admin = secure.client(Role::Admin);
     let mut write = admin.connect().unwrap();
@@ -51,7 +52,7 @@ fn a_write_that_does_not_end_is_not_waited_for_for_ever() {
 #[test]
 fn connections_without_a_request_are_not_waited_for() {
     // Longer than the test may take.
-    let limits = Limits { shutdown_grace: Duration::from_secs(3600), ..Limits::default() };
+    let limits = Limits { shutdown_grace: Duration::from_secs(3600), ..patient() };
     let secure = start_with(|config, _, _| config.limits = limits);
     let admin = secure.client(Role::Admin);
     let mut used = admin.connect().unwrap();
@@ -62,23 +63,43 @@ fn connections_without_a_request_are_not_waited_for() {
     stops(secure);
 }
 
+/// Returns what a server that has been told to stop says of its readiness, and the codes of two other answers; `None`
+/// if it stops before it has given them all.
+fn answers_while_stopping(admin: &Client, anonymous: &Client) -> Option<(String, [u16; 2])> {
+    let mut ready = None;
+    until("it says that it stops", || {
+        ready = anonymous.try_ask("GET", "/readyz", "");
+        ready.as_ref().is_none_or(|answer| answer.code == 503)
+    });
+    let alive = anonymous.try_ask("GET", "/livez", "");
+    let created = admin.try_ask("POST", SERVICES, &service("web"));
+    Some((ready?.body, [alive?.code, created?.code]))
+}
+
 #[test]
 fn readyz_fails_before_the_server_stops() {
-    let limits = Limits { shutdown_delay: Duration::from_secs(2), ..Limits::default() };
-    let secure = start_with(|config, _, _| config.limits = limits);
-    let (admin, anonymous) = (secure.client(Role::Admin), secure.anonymous());
-    assert_eq!(anonymous.get("/readyz").code, 200);
-    let server = secure.server;
-    let stopping = std::thread::spawn(move || server.stop().unwrap());
-    let mut said = String::new();
-    until("it says that it stops", || {
-        let answer = anonymous.get("/readyz");
-        said = answer.body;
-        answer.code == 503
-    });
-    assert_eq!(said, "[+]ping ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n");
-    assert_eq!(anonymous.get("/livez").code, 200);
-    assert_eq!(admin.create("web").code, 201);
-    stopping.join().unwrap();
-    assert!(std::net::TcpStream::connect(secure.address).is_err());
+    // On a busy machine, the answers may take longer than a delay. They then have a longer one.
+    for delay in [2, 8, 32, 128].map(Duration::from_secs) {
+        let limits = Limits { shutdown_delay: delay, ..patient() };
+        let secure = start_with(|config, _, _| {
+            config.limits = limits;
+            config.listen = ([127, 9, 9, 3], 0).into();
+        });
+        let (admin, anonymous) = (secure.client(Role::Admin), secure.anonymous());
+        assert_eq!(anonymous.get("/readyz").code, 200);
+        let server = secure.server;
+        let begin = Instant::now();
+        let stopping = std::thread::spawn(move || server.stop().unwrap());
+        let answers = answers_while_stopping(&admin, &anonymous);
+        let is_over = begin.elapsed() >= delay;
+        stopping.join().unwrap();
+        assert!(std::net::TcpStream::connect(secure.address).is_err());
+        if let Some((said, codes)) = answers {
+            assert_eq!(said, "[+]ping ok\n[-]shutdown failed: reason withheld\nreadyz check failed\n");
+            assert_eq!(codes, [200, 201]);
+            return;
+        }
+        assert!(is_over, "stopped before {delay:?} were over");
+    }
+    panic!("no delay was long enough");
 }

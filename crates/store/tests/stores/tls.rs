@@ -1,6 +1,6 @@
 //! etcd with TLS and certificates for both sides.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use portolan_store::{EtcdOptions, EtcdStore, EtcdTls, History, OpenError, Store};
 use rcgen::{
@@ -55,31 +55,33 @@ async fn etcd_is_reached_by_tls_with_certificates_of_both_sides() {
     flags.extend(["--key-file".to_owned(), file("server.key", &key)]);
     flags.extend(["--trusted-ca-file".to_owned(), file("ca.crt", &authority.pem)]);
     let Some(etcd) = Etcd::start_with("https", &flags) else { return };
-    let connect = async |tls: EtcdTls, endpoint: String| {
-        let timeout = std::time::Duration::from_secs(3);
+    let connect = async |tls: EtcdTls, endpoint: String, timeout: Duration| {
         let options =
             EtcdOptions { endpoints: vec![endpoint], tls: Some(tls), timeout, ..EtcdOptions::default() };
         EtcdStore::connect(options, History::default()).await
     };
+    // `long` is longer than any delay on a busy machine. A failure takes all of `short`, a quarter of which is enough
+    // for a handshake.
+    let (long, short) = (Duration::from_secs(60), Duration::from_secs(12));
     let ours = Some(authority.certify("portolan"));
-    let store = connect(authority.client(ours.clone()), etcd.endpoint()).await.unwrap();
+    let store = connect(authority.client(ours.clone()), etcd.endpoint(), long).await.unwrap();
     commit(&store, vec![put(NODE, "x", "1", None)]).await.unwrap();
     assert_eq!(store.count(NODE), 1);
     // Without a scheme the endpoint is https, because certificates are given.
     let bare = etcd.endpoint().replace("https://", "");
-    assert_eq!(connect(authority.client(ours.clone()), bare).await.unwrap().count(NODE), 1);
+    assert_eq!(connect(authority.client(ours.clone()), bare, long).await.unwrap().count(NODE), 1);
 
-    let error = connect(authority.client(None), etcd.endpoint()).await.unwrap_err();
+    let error = connect(authority.client(None), etcd.endpoint(), short).await.unwrap_err();
     assert!(matches!(error, OpenError::Etcd { .. }), "{error}");
-    let error = connect(stranger.client(ours.clone()), etcd.endpoint()).await.unwrap_err();
+    let error = connect(stranger.client(ours.clone()), etcd.endpoint(), short).await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
     let plain = etcd.endpoint().replace("https", "http");
-    let error = connect(authority.client(ours), plain).await.unwrap_err();
+    let error = connect(authority.client(ours), plain, short).await.unwrap_err();
     assert!(matches!(error, OpenError::Options { field: "servers", .. }), "{error}");
     let nonsense = || "hello".to_owned();
     let no_ca = EtcdTls { ca: nonsense().into_bytes(), ..authority.client(None) };
     for tls in [no_ca, authority.client(Some((nonsense(), nonsense())))] {
-        let error = connect(tls, etcd.endpoint()).await.unwrap_err();
+        let error = connect(tls, etcd.endpoint(), short).await.unwrap_err();
         assert!(matches!(error, OpenError::Options { field: "certificates", .. }), "{error}");
     }
 }

@@ -1,12 +1,15 @@
 //! The log of a test.
 
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::DefaultGuard;
+use tracing::subscriber::{DefaultGuard, Interest};
 use tracing::{Event, Metadata, Subscriber};
+
+/// Sets the subscriber of the other threads.
+static OTHERS: Once = Once::new();
 
 /// What this thread logs, at all levels.
 #[derive(Clone, Default)]
@@ -15,6 +18,7 @@ pub(crate) struct Log(Arc<Mutex<String>>);
 impl Log {
     /// Records the log while the guard is held.
     pub(crate) fn listen() -> (Self, DefaultGuard) {
+        OTHERS.call_once(|| tracing::subscriber::set_global_default(Deaf).unwrap());
         let log = Self::default();
         (log.clone(), tracing::subscriber::set_default(log))
     }
@@ -40,6 +44,30 @@ impl Subscriber for Log {
         Id::from_u64(1)
     }
 
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+/// The subscriber of threads that do not listen. Without it, the thread that first comes to an event's place in the code decides
+/// for all threads whether the event is of interest, as long as only one thread listens.
+struct Deaf;
+
+impl Subscriber for Deaf {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn event(&self, _: &Event<'_>) {}
     fn record(&self, _: &Id, _: &Record<'_>) {}
     fn record_follows_from(&self, _: &Id, _: &Id) {}
     fn enter(&self, _: &Id) {}

@@ -1,6 +1,7 @@
 //! Certificates and tokens that change while the client runs.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use http_body_util::BodyExt as _;
 use portolan_watch::{ClientSettings, RequestDone, connect};
@@ -106,12 +107,24 @@ async fn requests_wait_for_the_rate_limit() {
         on_request: Some(Arc::new(move |request: &RequestDone| seen.lock().unwrap().push(request.throttled))),
         ..home.settings(&server, &authority, "", "")
     };
-    let client = connect(&settings).await.unwrap();
-    futures::future::join_all((0..4).map(|_| get(&client, "/"))).await;
-    let mut waits: Vec<u128> = waits.lock().unwrap().iter().map(std::time::Duration::as_millis).collect();
-    waits.sort_unstable();
-    assert_eq!(waits[..2], [0, 0]);
-    assert!((1..=500).contains(&waits[2]) && (501..=1000).contains(&waits[3]), "{waits:?}");
+    // A request that is held up on its way to the limit waits less there, or not at all, so one round without that is enough.
+    let mut is_undisturbed = false;
+    for _ in 0..20 {
+        waits.lock().unwrap().clear();
+        let client = connect(&settings).await.unwrap();
+        let begun = Instant::now();
+        futures::future::join_all((0..4).map(|_| get(&client, "/"))).await;
+        assert!(begun.elapsed() >= Duration::from_secs(1), "the fourth one is sent a second after the first");
+        let mut waits: Vec<u128> = waits.lock().unwrap().iter().map(Duration::as_millis).collect();
+        waits.sort_unstable();
+        assert_eq!(waits[..2], [0, 0]);
+        assert!(waits[2] <= 500 && waits[3] <= 1000, "{waits:?}");
+        is_undisturbed = waits[2] >= 1 && waits[3] >= 501;
+        if is_undisturbed {
+            break;
+        }
+    }
+    assert!(is_undisturbed, "no request waited as long as the limit says");
 }
 
 #[tokio::test]

@@ -33,6 +33,10 @@ fn end_mark(version: u32) -> String {
 const GONE: &str = r#"{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}
 "#;
 
+/// A watch that a server closes is reported, unless it was open for a second, as it may be on a busy machine. This is tested on
+/// paused time.
+const EARLY: &str = "restart the API server closed the watch early";
+
 /// The time limit for requests that are to be given up.
 const IMPATIENT: Duration = Duration::from_millis(400);
 
@@ -152,9 +156,9 @@ async fn a_server_that_fails_and_recovers() {
     let fails = || Answer::Say(500, "", r#"{"kind":"Status","code":500}"#.to_owned());
     server.answer(SERVICES, [fails(), fails()]);
     server.stream(SERVICES).send(object("ADDED", "a", 6)).unwrap();
-    let seen = play(&server, &home, &authority, "+", 1).await;
-    let early = "restart the API server closed the watch early";
-    assert_eq!(seen, ["start", "end", early, "restart 500", "restart 500", "+ns/a"]);
+    let mut seen = play(&server, &home, &authority, "+", 1).await;
+    seen.retain(|reported| reported != EARLY);
+    assert_eq!(seen, ["start", "end", "restart 500", "restart 500", "+ns/a"]);
     let last = server.requests_for(SERVICES).pop().unwrap();
     assert!(last.line.contains("resourceVersion=5&"), "{}", last.line);
 }
@@ -231,20 +235,21 @@ async fn new_certificates_need_no_new_list() {
     server.stream(SERVICES).send(object("ADDED", "c", 7)).unwrap();
     let client = home.client(&server, &authority, "tokenFile: token").await;
     let second = Authority::new("second");
+    let second_tls = second.server(None);
     let mut feed = Some(feed);
-    let seen = play_with(DEADLINE, client, ("+ns/c", 1), |reported| {
+    let mut seen = play_with(DEADLINE, client, ("+ns/c", 1), |reported| {
         if reported == "end" {
-            server.state().tls = second.server(None);
+            server.state().tls = Arc::clone(&second_tls);
             feed = None;
         } else if reported.contains("UnknownIssuer") {
             home.write("ca.crt", &second.pem);
         }
     })
     .await;
-    let early = "restart the API server closed the watch early";
-    assert_eq!(seen[..6], ["start", "+ns/a", "end", early, "+ns/b", "restart broken"]);
+    seen.retain(|reported| reported != EARLY);
+    assert_eq!(seen[..5], ["start", "+ns/a", "end", "+ns/b", "restart broken"]);
     assert!(
-        seen[6].contains("UnknownIssuer") && seen.iter().all(|reported| !reported.contains("relist")),
+        seen[5].contains("UnknownIssuer") && seen.iter().all(|reported| !reported.contains("relist")),
         "{seen:?}"
     );
     let requests = server.requests_for(SERVICES);

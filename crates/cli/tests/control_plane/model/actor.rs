@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use fastrand::Rng;
-use portolan_testkit::{HttpAnswer, HttpClient};
+use portolan_testkit::{HttpAnswer, HttpClient, eventually};
 use serde_json::{Value, json};
 
 use super::{LAST, Run, key, request, revision, specs};
@@ -71,14 +71,10 @@ pub(crate) fn last_write(run: &Run) {
     let body = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": LAST}, "spec": {
         "ports": [{"port": 80}]}});
     let path = "/api/v1/namespaces/one/services";
-    for address in run.site.addresses() {
-        // Each server may still be waiting for etcd.
-        if request(run, address, "POST", path, &body).0 == 409 {
-            return;
-        }
-    }
-    let (status, answer) = request(run, run.site.addresses()[0], "POST", path, &body);
-    assert!(matches!(status, 201 | 409), "{answer}");
+    let address = run.site.addresses()[0];
+    // While etcd does not write yet, the server refuses. The Service exists when it cannot be created any more.
+    let exists = || request(run, address, "POST", path, &body).0 == 409;
+    eventually(PATIENCE, "the last write", exists).unwrap();
 }
 
 impl Actor<'_> {

@@ -118,6 +118,8 @@ fn run(backing: Backing, length: Duration) {
     run.is_over.store(true, Ordering::SeqCst);
     writers.into_iter().for_each(join);
     let lists = join(lister);
+    // What was killed last may be etcd. Each server then needs a while to follow it again.
+    (0..count).for_each(|index| run.site.wait_for(index));
     actor::last_write(&run);
     let histories: Vec<History> = watchers.into_iter().map(join).collect();
 

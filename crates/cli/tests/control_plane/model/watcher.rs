@@ -14,7 +14,7 @@ use super::{LAST, Run, SERVICES, revision};
 /// How long a watcher may take to see the last write.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How long a watcher that must see everything tries other servers before it lists again.
-const TENACITY: Duration = Duration::from_secs(5);
+const TENACITY: Duration = Duration::from_secs(60);
 
 /// Everything that one watcher received.
 pub(crate) struct History {

@@ -65,7 +65,7 @@ pub async fn follow(
         if done(&seen) {
             return seen;
         }
-        tokio::time::timeout(std::time::Duration::from_secs(60), signal.changed())
+        tokio::time::timeout(std::time::Duration::from_secs(120), signal.changed())
             .await
             .expect("a change")
             .unwrap();

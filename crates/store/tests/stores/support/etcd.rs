@@ -258,7 +258,12 @@ fn spawn_for_good(mut command: Command) -> Child {
     receive.recv().unwrap()
 }
 
+/// Returns two free ports. By default, the kernel gives none of this range out, so they are still free when a server is started
+/// again.
 fn free_ports() -> [u16; 2] {
-    let listeners = [(); 2].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap());
-    listeners.map(|listener| listener.local_addr().unwrap().port())
+    let free = |()| {
+        let mut ports = std::iter::repeat_with(|| fastrand::u16(20_000..32_000));
+        ports.find_map(|port| TcpListener::bind(("127.0.0.1", port)).ok()).unwrap()
+    };
+    [(); 2].map(free).map(|listener| listener.local_addr().unwrap().port())
 }

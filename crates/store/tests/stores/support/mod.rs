@@ -3,9 +3,12 @@
 pub mod etcd;
 pub mod proxy;
 
-use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
-    atomic::{AtomicUsize, Ordering::Relaxed},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use portolan_schema::Resource;
@@ -97,8 +100,10 @@ impl World {
 }
 
 pub fn options(server: &Etcd, prefix: &str) -> EtcdOptions {
+    // Longer than any delay on a busy machine.
+    let timeout = Duration::from_secs(60);
     let prefix = prefix.to_owned();
-    EtcdOptions { endpoints: vec![server.endpoint()], prefix, ..EtcdOptions::default() }
+    EtcdOptions { endpoints: vec![server.endpoint()], prefix, timeout, ..EtcdOptions::default() }
 }
 
 pub async fn connect(server: &Etcd, prefix: &str, history: History) -> Arc<dyn Store> {
