@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use portolan_testkit::Namespace;
 
-/// Deadline of a connection, and of each part of a response: most of it is reserve for a busy machine.
+/// Deadline of a connection: on the way to an address that does not exist yet, tests wait for it.
+const CONNECTED_WITHIN: Duration = Duration::from_secs(5);
+/// Deadline of each part of a response: most of it is reserve for a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);
 
 /// An HTTP response.
@@ -26,7 +28,7 @@ pub fn get(namespace: &Namespace, at: SocketAddr, path: &str) -> Option<Answer> 
 }
 
 fn get_here(at: SocketAddr, path: &str) -> Option<Answer> {
-    let mut stream = TcpStream::connect_timeout(&at, WITHIN).ok()?;
+    let mut stream = TcpStream::connect_timeout(&at, CONNECTED_WITHIN).ok()?;
     stream.set_read_timeout(Some(WITHIN)).ok()?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\nConnection: close\r\n\r\n").ok()?;
     let mut text = String::new();

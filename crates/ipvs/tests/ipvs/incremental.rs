@@ -1,8 +1,13 @@
 //! Tests with random edits that single changes lead to the same state as one load.
 
+use std::net::Ipv6Addr;
+
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
 use portolan_model::{Catalog, Change, Family};
+use portolan_sock::{Protocol, Socket};
+use portolan_wire::route::path;
 
+use super::example::{cluster_ip, put};
 use super::support::{everything, in_namespace, open, run};
 
 const EDITS: usize = 120;
@@ -62,5 +67,30 @@ fn edits_one_by_one_and_all_at_once_are_the_same() {
             plane.resync().unwrap();
         }
         assert_eq!(everything(), one_by_one, "seed {seed}");
+    });
+}
+
+/// Without its local route, packets to a new IPv6 address would leave by another one.
+#[test]
+fn a_new_address_takes_packets_when_the_commit_is_done() {
+    in_namespace(|| {
+        let mut plane = open(Family::Ipv6);
+        plane.resync().unwrap();
+        let mut socket = Socket::open(Protocol::Route).unwrap();
+        for number in 1..=100 {
+            let address = Ipv6Addr::new(0xfd00, 0x172, 0x30, 0, 0, 0, 7, number);
+            let service = put(
+                &format!("service-{number}"),
+                "",
+                cluster_ip(&address.to_string(), 80, &["[fd00:10:244::5]:8080"]),
+            );
+            assert!(!plane.apply(&[service]).unwrap().full);
+            let mut is_local = false;
+            let asked = socket.query(&mut path::to_ipv6(address), |frame| {
+                is_local |= path::is_local(frame);
+                Ok(())
+            });
+            assert!(asked.is_ok() && is_local, "{address}: {asked:?}");
+        }
     });
 }

@@ -29,7 +29,9 @@ fn holder() {
         }
     }
     for _ in 0..many.parse().unwrap() {
-        held.push(TcpStream::connect(address).unwrap());
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        held.push(stream);
     }
     for stream in &mut held {
         assert_eq!(name(stream).unwrap(), b'h');
@@ -49,9 +51,11 @@ fn hold(bed: &Bed, order: &str) -> Child {
 fn ten_thousand_connections_at_once() {
     // Fewer than 10,000 if this process may not have as many descriptors. A fifth of these is left to concurrent tests.
     let many = 10_000.min((raise_descriptors() / 5 * 4).saturating_sub(600) / 2);
-    // The backend's accept queue is short: while it is full, a connection waits for TCP to repeat its first packet.
+    // The backend's accept queue is short. While it is full, a connection waits for TCP to repeat its first packet. With SYN
+    // cookies, the backend's kernel would have forgotten connections whose last packet of the handshake found it full.
     let limits = vec![PATIENCE];
     let mut bed = Bed::new(Protocol::Tcp, RelayOptions { connect_limits: limits, ..RelayOptions::default() });
+    bed.namespace.write_sysctls(&[("net/ipv4/tcp_syncookies".to_owned(), "0")]).unwrap();
     let address = "127.0.0.1:8000";
     let mut backend = hold(&bed, &format!("backend {address} 0"));
     bed.backends(&[address.parse().unwrap()]);

@@ -48,8 +48,9 @@ const NOT_READ: &str = "disconnected: the client does not read";
 /// Time for the client to take the rest of the last answer and to end the connection, after its end has begun. Shorter
 /// than the default of `shutdown_grace`, so that a client that is gone delays the server's stop less.
 const LINGER: Duration = Duration::from_secs(2);
-/// The same time for a connection that has had no request, and so no answer.
-const UNUSED_LINGER: Duration = Duration::from_millis(200);
+/// The same time for a connection that has had no request, and for a client that is not authenticated: its only answer is
+/// short, and it holds a place for which others wait.
+const SHORT_LINGER: Duration = Duration::from_millis(200);
 
 /// Serves one connection until either side ends it.
 ///
@@ -263,9 +264,9 @@ impl Ends {
         let result = tokio::select! {
             result = connection.as_mut() => result,
             () = self.untaken.stalled(self.limits.stall_time) => return tracing::debug!("{NOT_READ}"),
-            () = self.begun() => {
+            linger = self.begun() => {
                 begin_end(connection.as_mut());
-                finish(connection, self.active.clone(), &self.limits).await
+                finish(connection, self.active.clone(), linger, &self.limits).await
             }
         };
         if let Err(error) = result {
@@ -274,26 +275,32 @@ impl Ends {
     }
 
     /// Completes when the server stops, when a client without an accepted credential has been answered, or when the
-    /// connection has been idle for `idle_time`.
-    async fn begun(&self) {
+    /// connection has been idle for `idle_time`. Returns how long the client may take to end it.
+    async fn begun(&self) -> Duration {
         tokio::select! {
             () = stopped(self.stopping.clone()) => {}
-            () = self.refused.notified() => {}
+            () = self.refused.notified() => return SHORT_LINGER,
             () = unused(self.active.clone(), self.limits.idle_time) => {}
         }
+        linger_after(&self.active)
     }
+}
+
+/// Returns [`LINGER`] if the connection has had a request.
+fn linger_after(active: &watch::Receiver<usize>) -> Duration {
+    // Each request changes the count.
+    if active.has_changed().unwrap_or(true) { LINGER } else { SHORT_LINGER }
 }
 
 /// Waits for the requests in progress, at most for `request_time`. hyper does not end a connection on which no
 /// request ever came, nor one over HTTP/2 whose client does not reply to a ping. So the connection is closed when it
-/// has had no active request for [`LINGER`].
+/// has had no active request for `linger`.
 async fn finish(
     connection: impl Future<Output = hyper::Result<()>>,
     active: watch::Receiver<usize>,
+    linger: Duration,
     limits: &Limits,
 ) -> hyper::Result<()> {
-    // Each request changes the count.
-    let linger = if active.has_changed().unwrap_or(true) { LINGER } else { UNUSED_LINGER };
     tokio::select! {
         // If this task runs late, the client's last words have come, and the time is over. To close the connection with
         // words unread would reset it.
@@ -358,7 +365,7 @@ mod tests {
                 is_ended = true;
                 Ok(())
             };
-            let mut finishing = Box::pin(finish(connection, active, &limits));
+            let mut finishing = Box::pin(finish(connection, active, LINGER, &limits));
             assert!(finishing.as_mut().now_or_never().is_none());
             pong.send(()).unwrap();
             tokio::time::advance(LINGER).await;
@@ -369,14 +376,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_has_had_a_request_gets_more_time() {
-        for (requests, least, most) in [(0, UNUSED_LINGER, LINGER), (1, LINGER, LINGER * 2)] {
+        for (requests, least, most) in [(0, SHORT_LINGER, LINGER), (1, LINGER, LINGER * 2)] {
             let (count, active) = watch::channel(0);
             let count = Arc::new(count);
             for _ in 0..requests {
                 drop(Active::new(&count));
             }
             let begin = Instant::now();
-            finish(std::future::pending(), active, &Limits::default()).await.unwrap();
+            let linger = linger_after(&active);
+            finish(std::future::pending(), active, linger, &Limits::default()).await.unwrap();
             // The time is paused, and goes on only when everything waits.
             assert!((least..most).contains(&begin.elapsed()), "{requests}");
         }
