@@ -18,6 +18,7 @@ mod age;
 mod arriving;
 mod attributes;
 mod body;
+mod chunk;
 mod compress;
 mod delete;
 mod discovery;

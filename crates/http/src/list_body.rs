@@ -9,12 +9,12 @@ use std::{
     vec,
 };
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use portolan_store::StoredObject;
 
-/// Maximum number of bytes that are copied together for one write to the socket, unless a single object is larger.
-pub(crate) const CHUNK: usize = 128 << 10;
+use super::chunk::{self, CHUNK};
+
 const END: &[u8] = b"]}\n";
 
 /// Streams a list whose length is known in advance.
@@ -48,24 +48,23 @@ impl ListBody {
         if self.left == 0 {
             return None;
         }
-        let mut chunk =
-            BytesMut::with_capacity(usize::try_from(self.left).map_or(CHUNK, |left| left.min(CHUNK)));
-        chunk.put(std::mem::take(&mut self.head));
+        let mut chunk = chunk::block(self.left);
+        chunk.extend_from_slice(&std::mem::take(&mut self.head));
         // An object that does not fit starts the next chunk, unless the chunk is empty.
         while let Some(next) = self.objects.as_slice().first() {
             if !chunk.is_empty() && chunk.len() + next.len() + END.len() > CHUNK {
                 break;
             }
             if !std::mem::take(&mut self.first) {
-                chunk.put_u8(b',');
+                chunk.push(b',');
             }
-            chunk.extend(self.objects.next());
+            chunk.extend_from_slice(&self.objects.next().unwrap_or_default());
         }
         if self.objects.as_slice().is_empty() {
-            chunk.put(END);
+            chunk.extend_from_slice(END);
         }
         self.left = self.left.saturating_sub(chunk.len() as u64);
-        Some(chunk.freeze())
+        Some(chunk::sealed(chunk))
     }
 }
 
@@ -118,7 +117,9 @@ impl Parts {
         if self.left == 0 {
             return None;
         }
-        let mut chunk = std::mem::take(&mut self.head).to_vec();
+        let head = std::mem::take(&mut self.head);
+        let mut chunk = if head.is_empty() { Vec::new() } else { chunk::block(self.left) };
+        chunk.extend_from_slice(&head);
         while let Some(next) = self.rest.as_slice().first() {
             if !chunk.is_empty() && chunk.len() + next.len() > CHUNK {
                 break;
@@ -129,13 +130,11 @@ impl Parts {
                     self.left = self.left.saturating_sub(bytes.len() as u64);
                     return Some(bytes);
                 }
-                Some(Part::Encoded(bytes)) => chunk.extend_from_slice(&bytes),
-                Some(Part::Kept(object, length)) => {
-                    if chunk.capacity() - chunk.len() < length {
-                        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
-                        chunk.reserve(left.saturating_sub(chunk.len()).min(CHUNK).max(length));
+                Some(part) => {
+                    if chunk.capacity() == 0 {
+                        chunk = chunk::block(self.left);
                     }
-                    object.put_kept(&mut chunk);
+                    part.put(&mut chunk);
                 }
                 None => {}
             }
@@ -146,7 +145,7 @@ impl Parts {
             self.left = 0;
             return None;
         }
-        Some(chunk.into())
+        Some(chunk::sealed(chunk))
     }
 }
 
@@ -155,6 +154,16 @@ impl Part {
         match self {
             Self::Encoded(bytes) => bytes.len(),
             Self::Kept(_, length) => *length,
+        }
+    }
+
+    fn put(&self, chunk: &mut Vec<u8>) {
+        match self {
+            Self::Encoded(bytes) => chunk.extend_from_slice(bytes),
+            Self::Kept(object, length) => {
+                chunk.reserve(*length);
+                object.put_kept(chunk);
+            }
         }
     }
 }

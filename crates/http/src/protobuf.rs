@@ -10,7 +10,8 @@ use portolan_schema::{
 };
 use portolan_store::StoredObject;
 
-use super::list_body::{CHUNK, Part, Parts};
+use super::chunk::CHUNK;
+use super::list_body::{Part, Parts};
 
 /// Encodes an object of any kind with its envelope.
 pub(super) fn object(object: &Object) -> Result<Bytes, ApiError> {
