@@ -239,7 +239,7 @@ fn the_last_syncs_are_recorded() {
     until(node, &socket, &file, "the drift and its repair", |snapshot| {
         let has = |is: &dyn Fn(&Entry) -> bool| snapshot.history.records.iter().any(|it| is(&it.entry));
         if !has(&is_drift) {
-            // Nobody is told of a change that comes before the agent listens, so another one follows.
+            // The agent records no change that comes before its subscription, so another one follows.
             nft(node, "flush map ip portolan services");
         }
         has(&is_drift) && has(&is_repair)

@@ -1,6 +1,6 @@
 //! Notices changes of our rules by other programs. The source are the kernel's notifications of `nf_tables`.
 //!
-//! It owns the subscription. A subscriber slows down a first load, so nobody is subscribed until the load is complete. Until
+//! It owns the subscription. A subscriber slows down a first load, so the subscription begins when the load is complete. Until
 //! then, the generation of the ruleset shows whether another program has changed anything.
 //!
 //! Each mode says what of a notification concerns its rules ([`Watched`]). It must not know a
@@ -123,7 +123,7 @@ impl AsFd for DriftWatch {
     }
 }
 
-/// Notices commits of other programs while nobody is subscribed to them. Each commit gives the ruleset another generation.
+/// Notices commits of other programs before the subscription begins. Each commit gives the ruleset another generation.
 /// Between two turns of the engine, only other programs commit.
 #[derive(Debug, Default)]
 pub(crate) struct Unwatched {
@@ -157,15 +157,23 @@ impl Unwatched {
             Some(socket) => socket,
             none => none.insert(Socket::open(Protocol::Netfilter).ok()?),
         };
-        let mut generation = None;
-        let asked = socket.query(&mut request::generation(), |frame| {
-            if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
-                generation = Some(now.id);
-            }
-            Ok(())
-        });
-        asked.ok().and(generation)
+        generation(socket).ok()
     }
+}
+
+/// Returns the generation of the ruleset. Every commit of any program increments it.
+///
+/// # Errors
+/// The socket failed, or the kernel refuses to answer.
+pub fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
+    let mut generation = 0;
+    socket.query(&mut request::generation(), |frame| {
+        if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
+            generation = now.id;
+        }
+        Ok(())
+    })?;
+    Ok(generation)
 }
 
 /// The generations before and after the turns of the engine.

@@ -45,9 +45,10 @@
 //!
 //! # Drift
 //!
-//! Changes by other programs are reported with [`Handle::compare`]. Until the first load is complete, and again after a
-//! replacement, nobody is subscribed to them. The engine then looks at the generation of the ruleset. When [`Handle::watched`]
-//! says that the subscription has begun, it compares everything if another program has committed before. If the kernel does not notify of such changes
+//! Changes by other programs are reported with [`Handle::compare`]. They are not reported until the first load is complete, nor
+//! after a replacement until the new rules are subscribed to. The engine then looks at the generation of the ruleset. When
+//! [`Handle::watched`] says that the subscription has begun, the engine compares everything if another program has committed
+//! before. If the kernel does not notify of such changes
 //! ([`is_notified`](crate::dataplane::About::is_notified)), the engine checks periodically that the rules are there.
 
 pub mod dataplane;
@@ -239,7 +240,7 @@ impl Handle {
         self.sender.put(|pending| pending.families.get_mut(family).drifted());
     }
 
-    /// Reports that changes by other programs are reported from now on, if the kernel notifies of them. Compares everything if
+    /// Says that changes by other programs are reported from now on, if the kernel notifies of them. Compares everything if
     /// another program has changed rules since the start, or since the last [`Handle::replace`].
     pub fn watched(&self) {
         self.sender.put(|pending| pending.watched = true);
@@ -341,7 +342,7 @@ impl<R: FnMut(Report)> Engine<R> {
                     unwatched.turn_begins();
                 }
                 let report = step(lane);
-                // Before the report: whoever gets it may be the next to change rules.
+                // Before the report, because its receiver may change rules, too.
                 if let Some(unwatched) = &mut unwatched {
                     unwatched.turn_ended();
                 }

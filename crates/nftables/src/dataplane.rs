@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
+use portolan_engine::drift::generation;
 use portolan_model::Settings;
 use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{NftablesEvent, Transaction};
@@ -184,7 +185,7 @@ impl Nftables {
 
     fn compare_and_write(&mut self, table: &Table) -> Result<Commit, Error> {
         let place = self.planner.layout().place();
-        let generation = readback::generation(&mut self.socket)?;
+        let generation = generation(&mut self.socket)?;
         let mut view = readback::read(&mut self.socket, place)?;
         let exists = view.table.is_some();
         let difference = Difference::between(&mut self.planner, table, &mut view);

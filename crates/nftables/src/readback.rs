@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use portolan_engine::dataplane::Error;
+use portolan_engine::drift::generation;
 use portolan_model::Family;
 use portolan_sock::{CommitError, Socket, SocketError};
 use portolan_wire::nftables::{
@@ -92,18 +93,6 @@ pub(super) fn outline(socket: &mut Socket, place: FamilyTable) -> Result<Outline
         })?;
     }
     Ok(outline)
-}
-
-/// Returns the generation of the ruleset. Every commit of any program increments it.
-pub(super) fn generation(socket: &mut Socket) -> Result<u32, SocketError> {
-    let mut generation = 0;
-    socket.query(&mut request::generation(), |frame| {
-        if let NftablesEvent::Generation(now) = NftablesEvent::decode(frame)? {
-            generation = now.id;
-        }
-        Ok(())
-    })?;
-    Ok(generation)
 }
 
 /// Returns our table, or `None` if it does not exist.

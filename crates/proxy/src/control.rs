@@ -16,8 +16,8 @@
 //! What is taken from the engine's tables is selected on the engine's thread, in bounded time. No table is kept: the engine's
 //! next change would copy it as a whole.
 //!
-//! A request waits at most [`ENGINE_WAIT`] or [`SHORT_ENGINE_WAIT`] for the engine, and for the agent until its present step ends. Only [`AT_ONCE`]
-//! are answered at the same time: what is in a document is bounded, and so is the work for documents. Only one answer about a
+//! A request about a packet waits at most [`ENGINE_WAIT`] for the engine, others [`SHORT_ENGINE_WAIT`]. It waits for the agent
+//! until its present step ends. Only [`AT_ONCE`] are answered at the same time: what is in a document is bounded, and so is the work for documents. Only one answer about a
 //! packet at a time reads the kernel, and only one with counters, which waits after that. Answers have no secrets. Only the one about a packet has addresses of clients, those of connections of
 //! its flow, and the metrics port does not serve it.
 

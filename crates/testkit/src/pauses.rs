@@ -1,5 +1,5 @@
-//! Time in which a client or a responder of this process did not run, because the machine was paused or has too much to do. A
-//! late answer is nobody else's fault then, so deadlines are moved by that time.
+//! Time in which a client or a responder of this process did not run, because the machine was paused or has too much to do. An
+//! answer may be late for this reason alone, so deadlines are moved by that time.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};

@@ -34,7 +34,7 @@ pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace")
 }
 
-/// Writes a program, and returns once it can be run: nobody can run a file that is open for writing, and a process that another
+/// Writes a program, and returns once it can be run. A file that is open for writing cannot be run, and a process that another
 /// test starts meanwhile has it open, too, until it runs its own program.
 pub(crate) fn write_program(path: &Path, script: &str) {
     fs::write(path, script).unwrap();

@@ -104,7 +104,7 @@ fn what_others_do_is_noticed_and_mended() {
     }
 }
 
-/// Nobody is subscribed to changes before the first load is complete.
+/// The agent subscribes to changes when the first load is complete.
 #[test]
 fn changes_before_the_subscription_are_mended_when_it_begins() {
     for family in Family::BOTH {

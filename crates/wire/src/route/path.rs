@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use super::policy::LOCAL;
 use super::{AF_INET, AF_INET6};
 use crate::{DecodeError, Frame, Request};
 
@@ -20,8 +21,6 @@ const RTA_PREFSRC: u16 = 7;
 const WHOLE: u8 = 32;
 /// Bits of an IPv6 address.
 const WHOLE_IPV6: u8 = 128;
-/// `RTN_LOCAL`: packets are delivered to this host.
-const LOCAL: u8 = 2;
 
 /// The route of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

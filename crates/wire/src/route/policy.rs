@@ -29,7 +29,7 @@ const TABLE_IN_ATTRIBUTE: u8 = 252;
 const MADE_BY_HAND: u8 = 4;
 const SCOPE_HOST: u8 = 254;
 /// `RTN_LOCAL`: packets are delivered to this host.
-const LOCAL: u8 = 2;
+pub(super) const LOCAL: u8 = 2;
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 

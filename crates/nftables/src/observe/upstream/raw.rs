@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use portolan_engine::drift::generation;
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::nftables::{self as wire, Chain, Element, NftablesEvent, Rule, request};
 
@@ -20,7 +21,7 @@ pub(super) struct Raw {
 impl Raw {
     /// Reads a table. Returns `None` if it does not exist, and [`SocketError::Interrupted`] if it changed meanwhile.
     pub(super) fn read(socket: &mut Socket, place: FamilyTable) -> Result<Option<Self>, SocketError> {
-        let before = readback::generation(socket)?;
+        let before = generation(socket)?;
         if readback::table(socket, place)?.is_none() {
             return Ok(None);
         }
@@ -39,7 +40,7 @@ impl Raw {
                 Ok(())
             })?;
         }
-        if readback::generation(socket)? == before { Ok(Some(raw)) } else { Err(SocketError::Interrupted) }
+        if generation(socket)? == before { Ok(Some(raw)) } else { Err(SocketError::Interrupted) }
     }
 
     /// Joins an outline with the elements of its sets.
