@@ -8,7 +8,9 @@
 //! 3. Until the first request's head is complete, the bytes of that head ([`begun`]; [`head`] finds its end).
 //! 4. After that, what HTTP needs ([`connection`]).
 //!
-//! An HTTP/2 client gets the server's SETTINGS in step 3. hyper's own copy of that frame is dropped ([`http2`]).
+//! An HTTP/2 client gets the server's SETTINGS in step 3. hyper's own copy of that frame is dropped ([`http2`]). Until the
+//! client is accepted, hyper gets only the first head, and after a refusal only the frames by which the connection ends
+//! ([`frames`]).
 //!
 //! Until a credential is accepted, [`ration`] limits what is read, and the connection ends with its first answer. TLS
 //! then gets whole records only: [`records`] peeks at the received bytes and leaves partial records in the kernel's
@@ -21,6 +23,7 @@ mod allocation;
 mod begun;
 mod config;
 mod connection;
+mod frames;
 mod gate;
 mod greeting;
 mod guarded;

@@ -6,6 +6,9 @@ use std::time::Duration;
 use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
 use serde_json::Value;
 
+#[path = "../common/server.rs"]
+pub(crate) mod server;
+
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 /// Deadline of every wait: longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
@@ -31,7 +34,8 @@ impl Site {
 
     /// Starts the server. `before` goes before the binary on the command line, such as `unshare`.
     pub(crate) fn serve(&self, before: &[&str], arguments: &[&str]) -> PortolanProcess {
-        let own = [BINARY, "serve", "--listen", ADDRESS, "--insecure-http"];
+        let program = server::program();
+        let own = [program.as_str(), "serve", "--listen", ADDRESS, "--insecure-http"];
         let all = [before, &own[..], arguments].concat();
         PortolanProcess::start(&self.namespace, all[0].as_ref(), &all[1..]).unwrap()
     }

@@ -13,7 +13,7 @@ use rustls::{ALL_VERSIONS, ConfigBuilder};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion};
 use tempfile::{TempDir, tempdir};
 
-use crate::site::{BINARY, PATIENCE, Site, until};
+use crate::site::{PATIENCE, Site, server, until};
 
 const ADDRESS: &str = "127.0.0.1:6443";
 /// The port and the state as in `/proc/net/tcp`.
@@ -56,7 +56,8 @@ impl Secure {
         let (site, folder) = (Site::new(), tempdir().unwrap());
         let data = folder.path().to_str().unwrap();
         let arguments = ["serve", "--in-memory", "--data-dir", data, "--listen", ADDRESS];
-        let mut server = PortolanProcess::start(&site.namespace, BINARY.as_ref(), &arguments).unwrap();
+        let mut server =
+            PortolanProcess::start(&site.namespace, server::program().as_ref(), &arguments).unwrap();
         server.wait_for_output(PATIENCE, "tls=true").unwrap();
         let limit = getrlimit(Resource::Nofile);
         setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
@@ -252,6 +253,23 @@ fn fragmented(config: &Arc<ClientConfig>) -> TcpStream {
     stream
 }
 
+/// Returns an HTTP/2 frame (RFC 9113, 4.1).
+fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+    let [.., high, low] = payload.len().to_be_bytes();
+    [&[0, high, low, kind, flags, 0, 0, 0, stream], payload].concat()
+}
+
+/// Returns the types of these HTTP/2 frames.
+fn kinds(mut bytes: &[u8]) -> Vec<u8> {
+    let mut kinds = Vec::new();
+    while let [high, middle, low, kind, _, _, _, _, _, rest @ ..] = bytes {
+        kinds.push(*kind);
+        let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
+        bytes = rest.get(length..).unwrap_or_default();
+    }
+    kinds
+}
+
 /// Returns the number of open files of a process. Each connection is one.
 fn files(server: &PortolanProcess) -> usize {
     fs::read_dir(format!("/proc/{}/fd", server.id())).unwrap().count()
@@ -384,6 +402,30 @@ fn connections_without_credentials_end_with_the_first_response() {
         let _ = stream.read_to_end(&mut answer);
         assert!(answer.windows(9).any(|bytes| bytes == GOAWAY), "{answer:x?}");
         assert!(String::from_utf8_lossy(&answer).contains("\"code\":401"), "{answer:x?}");
+        stream
+    });
+}
+
+#[test]
+fn a_head_that_http2_refuses_ends_the_connection_before_another_one_is_read() {
+    const RST_STREAM: u8 = 3;
+    const PING: u8 = 6;
+    const END_OF_CONNECTION: u8 = 7;
+    let secure = Secure::start();
+    // A field that only HTTP/1 has: HTTP/2 resets the stream, and the connection could go on.
+    let malformed = frame(1, 5, 1, &[&HEADERS[9..], b"\x00\x0aconnection\x01x"].concat());
+    // Without its end. Each byte would become a field, with a hundred bytes of memory.
+    let another = frame(1, 1, 3, &[0x90; 1500]);
+    let heads = [PREFACE, SETTINGS, &malformed, &another].concat();
+    secure.refused("a head that HTTP/2 refuses, and another one begun", 100, || {
+        let mut stream = secure.said(b"h2", &heads);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let kinds = kinds(&answer);
+        let end =
+            kinds.iter().position(|kind| *kind == END_OF_CONNECTION).unwrap_or_else(|| panic!("{kinds:?}"));
+        // The server pings a connection that it keeps.
+        assert!(kinds[..end].contains(&RST_STREAM) && !kinds[..end].contains(&PING), "{kinds:?}");
         stream
     });
 }

@@ -2,11 +2,16 @@
 //!
 //! HTTP allocates more memory than the bytes it has read, and keeps it for the life of the connection. So it starts
 //! only when it can answer at once.
+//!
+//! HTTP/2 would begin further requests before it has answered the first. It also decodes a header block before the block's
+//! end has come, and a byte of the block may take a hundred bytes of memory. So HTTP/2 gets its first head alone. What
+//! follows waits until the client is accepted. If the client is refused, HTTP/2 gets only the frames by which a connection
+//! ends.
 
 use std::{
     io::{self, IoSlice},
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -16,9 +21,11 @@ use tokio::{
     time::timeout,
 };
 
+use super::frames::ShortFrames;
 use super::head::FirstHead;
 use super::http2;
 use super::layered::{self, Layer, Layered};
+use super::ration::Shown;
 
 /// Bytes that are read at a time. Most heads are shorter.
 const PART: usize = 1 << 10;
@@ -60,10 +67,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Beginning<S> {
         Ok(true)
     }
 
-    /// Returns the stream for HTTP. To HTTP it appears as if nothing had been read or written yet.
-    pub(super) fn into_stream(self) -> Layered<S, Begun> {
+    /// Returns the stream for HTTP. To HTTP it appears as if nothing had been read or written yet. `shown` tells when HTTP/2
+    /// may read more than its first head.
+    pub(super) fn into_stream(self, shown: Shown) -> Layered<S, Begun> {
         let hidden = if self.is_greeted { http2::greeting().len() } else { 0 };
-        Layered::new(self.stream, Begun { first: Bytes::from(self.first), hidden })
+        let mut first = Bytes::from(self.first);
+        let after = self.head.http2_head(&first).map(|(length, stream)| {
+            let rest = first.split_off(length.min(first.len())).to_vec();
+            AfterHead { shown, rest, frames: ShortFrames::of(stream) }
+        });
+        Layered::new(self.stream, Begun { first, hidden, after })
     }
 
     /// Closes the connection. An HTTP/2 client gets a GOAWAY which says that none of its requests was processed, so
@@ -85,6 +98,38 @@ pub(super) struct Begun {
     first: Bytes,
     /// Number of bytes that HTTP writes first and that have already been sent.
     hidden: usize,
+    /// What follows the first head of HTTP/2; `None` if all of it may be read.
+    after: Option<AfterHead>,
+}
+
+/// What follows the first head of HTTP/2, while the client is not accepted.
+#[derive(Debug)]
+struct AfterHead {
+    shown: Shown,
+    /// The bytes that were read with the head.
+    rest: Vec<u8>,
+    frames: ShortFrames,
+}
+
+impl AfterHead {
+    /// Returns the frames that HTTP gets of what a refused client sends next. None are returned at the end of the stream.
+    fn poll_frames<S: AsyncRead + Unpin>(
+        &mut self,
+        stream: &mut S,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<Vec<u8>>> {
+        let mut passed = self.frames.pass(&std::mem::take(&mut self.rest));
+        while passed.is_empty() {
+            let mut bytes = [0; PART];
+            let mut part = ReadBuf::new(&mut bytes);
+            ready!(Pin::new(&mut *stream).poll_read(context, &mut part))?;
+            if part.filled().is_empty() {
+                break;
+            }
+            passed = self.frames.pass(part.filled());
+        }
+        Poll::Ready(Ok(passed))
+    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Layer<S> for Begun {
@@ -94,8 +139,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Layer<S> for Begun {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.first.is_empty() {
-            return Pin::new(stream).poll_read(context, buffer);
+        while self.first.is_empty() {
+            let Some(after) = &mut self.after else {
+                return Pin::new(stream).poll_read(context, buffer);
+            };
+            if ready!(after.shown.poll_decision(context)) {
+                self.first = Bytes::from(std::mem::take(&mut after.rest));
+                self.after = None;
+            } else {
+                self.first = Bytes::from(ready!(after.poll_frames(stream, context))?);
+                if self.first.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+            }
         }
         let count = self.first.len().min(buffer.remaining());
         buffer.put_slice(self.first.get(..count).unwrap_or_default());
@@ -136,7 +192,7 @@ mod tests {
         far.write_all(&head).await.unwrap();
         let mut beginning = Beginning::new(near, false);
         assert!(beginning.wait(4096).await.unwrap());
-        let mut begun = beginning.into_stream();
+        let mut begun = beginning.into_stream(Shown::default());
         far.write_all(b"end").await.unwrap();
         far.shutdown().await.unwrap();
         let mut all = Vec::new();
@@ -180,7 +236,7 @@ mod tests {
         far.write_all(b"GET").await.unwrap();
         let mut beginning = Beginning::new(near, true);
         assert!(beginning.wait(4096).await.unwrap());
-        let mut begun = beginning.into_stream();
+        let mut begun = beginning.into_stream(Shown::default());
         for part in [&greeting[..5], &greeting[5..], b"more"] {
             begun.write_all(part).await.unwrap();
         }
@@ -188,5 +244,42 @@ mod tests {
         let mut all = Vec::new();
         far.read_to_end(&mut all).await.unwrap();
         assert_eq!(all, [&greeting[..], b"more"].concat());
+    }
+
+    /// Returns an HTTP/2 frame (RFC 9113, 4.1).
+    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
+        let length = u8::try_from(payload.len()).unwrap();
+        [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+    }
+
+    #[tokio::test]
+    async fn http2_gets_its_first_head_alone_until_its_client_is_known() {
+        let head = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, b""), &frame(1, 4, 1, b"one")]
+            .concat();
+        let (next, ping) = (frame(1, 0, 3, b"another"), frame(6, 1, 0, b"answered"));
+        for is_accepted in [true, false] {
+            let (near, mut far) = duplex(8192);
+            far.write_all(&[&head[..], &next].concat()).await.unwrap();
+            let (mut beginning, shown) = (Beginning::new(near, true), Shown::default());
+            assert!(beginning.wait(4096).await.unwrap());
+            let mut begun = beginning.into_stream(shown.clone());
+            let mut first = vec![0; head.len()];
+            begun.read_exact(&mut first).await.unwrap();
+            assert_eq!(first, head);
+            assert!(shown.waits_for_more().now_or_never().is_none());
+            assert!(begun.read(&mut [0; 1]).now_or_never().is_none());
+            assert!(shown.waits_for_more().now_or_never().is_some());
+            if is_accepted {
+                shown.accept();
+            } else {
+                shown.refuse();
+            }
+            far.write_all(&[&next[..], &ping].concat()).await.unwrap();
+            far.shutdown().await.unwrap();
+            let mut rest = Vec::new();
+            begun.read_to_end(&mut rest).await.unwrap();
+            let wanted = if is_accepted { [&next[..], &next, &ping].concat() } else { ping.clone() };
+            assert_eq!(rest, wanted, "{is_accepted}");
+        }
     }
 }

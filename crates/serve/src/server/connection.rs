@@ -120,7 +120,7 @@ async fn spoken_on(
         tracing::debug!("disconnected: no request came");
         return Box::pin(beginning.close()).await;
     }
-    let (stream, requests) = (beginning.into_stream(), Requests::new(shared, peer, shown));
+    let (stream, requests) = (beginning.into_stream(shown.clone()), Requests::new(shared, peer, shown));
     if is_http2 {
         Box::pin(serve_http2(stream, requests, stopping)).await;
     } else {
@@ -210,6 +210,7 @@ impl Requests {
         Ends {
             limits: self.shared.limits.clone(),
             stopping,
+            shown: self.shown.clone(),
             refused: Arc::clone(&self.refused),
             active: self.changes.clone(),
             untaken: self.untaken.clone(),
@@ -248,6 +249,7 @@ async fn serve_http2(
 struct Ends {
     limits: Limits,
     stopping: watch::Receiver<bool>,
+    shown: Shown,
     refused: Arc<Notify>,
     active: watch::Receiver<usize>,
     untaken: UnreadAnswers,
@@ -264,9 +266,9 @@ impl Ends {
         let result = tokio::select! {
             result = connection.as_mut() => result,
             () = self.untaken.stalled(self.limits.stall_time) => return tracing::debug!("{NOT_READ}"),
-            linger = self.begun() => {
+            times = self.begun() => {
                 begin_end(connection.as_mut());
-                finish(connection, self.active.clone(), linger, &self.limits).await
+                finish(connection, self.active.clone(), times).await
             }
         };
         if let Err(error) = result {
@@ -276,14 +278,37 @@ impl Ends {
 
     /// Completes when the server stops, when a client without an accepted credential has been answered, or when the
     /// connection has been idle for `idle_time`. Returns how long the client may take to end it.
-    async fn begun(&self) -> Duration {
+    async fn begun(&self) -> EndTimes {
+        // The only answer is short. Its client may not take longer for it than for a long head.
+        let refused = EndTimes { linger: SHORT_LINGER, answers: self.limits.place_time };
         tokio::select! {
             () = stopped(self.stopping.clone()) => {}
-            () = self.refused.notified() => return SHORT_LINGER,
+            () = self.refused.notified() => return refused,
+            () = self.refused_by_http() => return refused,
             () = unused(self.active.clone(), self.limits.idle_time) => {}
         }
-        linger_after(&self.active)
+        EndTimes { linger: linger_after(&self.active), answers: self.limits.request_time }
     }
+
+    /// Completes when HTTP/2 has read its first head and no request has come of it: HTTP/2 has reset the stream, because
+    /// the head is malformed, or has answered that it is too long.
+    async fn refused_by_http(&self) {
+        self.shown.waits_for_more().await;
+        // HTTP/2 waits for more only after it has passed on what has come. Each request changes the count at once.
+        if self.active.has_changed().unwrap_or(true) {
+            std::future::pending::<()>().await;
+        }
+        self.shown.refuse();
+    }
+}
+
+/// How long a connection may take to end.
+#[derive(Debug, Clone, Copy)]
+struct EndTimes {
+    /// Time without a request in progress.
+    linger: Duration,
+    /// Time for the answers in progress.
+    answers: Duration,
 }
 
 /// Returns [`LINGER`] if the connection has had a request.
@@ -292,22 +317,21 @@ fn linger_after(active: &watch::Receiver<usize>) -> Duration {
     if active.has_changed().unwrap_or(true) { LINGER } else { SHORT_LINGER }
 }
 
-/// Waits for the requests in progress, at most for `request_time`. hyper does not end a connection on which no
+/// Waits for the requests in progress, at most for `times.answers`. hyper does not end a connection on which no
 /// request ever came, nor one over HTTP/2 whose client does not reply to a ping. So the connection is closed when it
-/// has had no active request for `linger`.
+/// has had no active request for `times.linger`.
 async fn finish(
     connection: impl Future<Output = hyper::Result<()>>,
     active: watch::Receiver<usize>,
-    linger: Duration,
-    limits: &Limits,
+    times: EndTimes,
 ) -> hyper::Result<()> {
     tokio::select! {
         // If this task runs late, the client's last words have come, and the time is over. To close the connection with
         // words unread would reset it.
         biased;
         result = connection => result,
-        () = unused(active, linger) => Ok(()),
-        () = tokio::time::sleep(limits.request_time) => Ok(()),
+        () = unused(active, times.linger) => Ok(()),
+        () = tokio::time::sleep(times.answers) => Ok(()),
     }
 }
 
@@ -354,7 +378,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_came_in_time_counts_if_it_is_read_late() {
-        let limits = Limits::default();
+        let times = EndTimes { linger: LINGER, answers: Limits::default().request_time };
         // In a random order, one of many connections would be closed first.
         for _ in 0..64 {
             let (_count, active) = watch::channel(0);
@@ -365,7 +389,7 @@ mod tests {
                 is_ended = true;
                 Ok(())
             };
-            let mut finishing = Box::pin(finish(connection, active, LINGER, &limits));
+            let mut finishing = Box::pin(finish(connection, active, times));
             assert!(finishing.as_mut().now_or_never().is_none());
             pong.send(()).unwrap();
             tokio::time::advance(LINGER).await;
@@ -383,8 +407,8 @@ mod tests {
                 drop(Active::new(&count));
             }
             let begin = Instant::now();
-            let linger = linger_after(&active);
-            finish(std::future::pending(), active, linger, &Limits::default()).await.unwrap();
+            let times = EndTimes { linger: linger_after(&active), answers: Limits::default().request_time };
+            finish(std::future::pending(), active, times).await.unwrap();
             // The time is paused, and goes on only when everything waits.
             assert!((least..most).contains(&begin.elapsed()), "{requests}");
         }

@@ -4,16 +4,12 @@
 //! is complete. An invalid request line, and frames that HTTP/2 refuses at once, count as a complete head, so that
 //! their answer does not wait for more bytes.
 
+use super::frames::{FRAME_HEAD, FrameHead};
+
 /// The preface of every HTTP/2 connection (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Length of a frame's header in bytes (RFC 9113, 4.1).
-const FRAME_HEAD: usize = 9;
 /// Maximum length of a frame, unless the server announces a larger limit (RFC 9113, 6.5.2).
 const LONGEST_FRAME: usize = 16_384;
-/// Types of the frames that carry a header block, and their flag `END_HEADERS` (RFC 9113, 6.2 and 6.10).
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
-const END_HEADERS: u8 = 4;
 
 /// How far the first head has been scanned.
 #[derive(Debug)]
@@ -27,7 +23,7 @@ pub(super) enum FirstHead {
     },
     /// The first frame that ends a header block ends the head.
     Http2 {
-        /// Offset of the next frame.
+        /// Offset of the next frame, and in the end of the last one.
         next: usize,
     },
 }
@@ -79,6 +75,16 @@ impl FirstHead {
             }
         }
     }
+
+    /// Returns the length of a complete HTTP/2 head in `bytes`, from the preface on, and the stream of its request. `None`
+    /// for HTTP/1, and for bytes that HTTP/2 refuses at once.
+    pub(super) fn http2_head(&self, bytes: &[u8]) -> Option<(usize, u32)> {
+        let Self::Http2 { next } = self else { return None };
+        let (frame, rest) = FrameHead::split(bytes.get(*next..)?)?;
+        let is_whole = frame.length <= rest.len().min(LONGEST_FRAME);
+        let end = next.saturating_add(FRAME_HEAD).saturating_add(frame.length);
+        (frame.ends_headers() && is_whole).then_some((end, frame.stream))
+    }
 }
 
 impl Part {
@@ -118,22 +124,19 @@ fn is_target_and_version(line: &[u8]) -> bool {
 
 fn has_header_block(bytes: &[u8], next: &mut usize) -> bool {
     loop {
-        let frame = bytes.get(*next..).unwrap_or_default();
-        let Some(([high, middle, low, kind, flags, ..], rest)) = frame.split_first_chunk::<FRAME_HEAD>()
-        else {
+        let Some((frame, rest)) = FrameHead::split(bytes.get(*next..).unwrap_or_default()) else {
             return false;
         };
-        let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
-        if length > LONGEST_FRAME {
+        if frame.length > LONGEST_FRAME {
             return true;
         }
-        if rest.len() < length {
+        if rest.len() < frame.length {
             return false;
         }
-        if matches!(*kind, HEADERS | CONTINUATION) && flags & END_HEADERS != 0 {
+        if frame.ends_headers() {
             return true;
         }
-        *next = next.saturating_add(FRAME_HEAD + length);
+        *next = next.saturating_add(FRAME_HEAD + frame.length);
     }
 }
 
@@ -142,6 +145,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const HEADERS: u8 = 1;
+    const CONTINUATION: u8 = 9;
 
     /// Returns how many bytes complete the head when they arrive one by one.
     fn end(is_http2: bool, bytes: &[u8]) -> Option<usize> {
@@ -198,6 +204,26 @@ mod tests {
         assert_eq!(end(true, &begun), None);
         let done = [&begun[..], &frame(CONTINUATION, 4, 2), &frame(0, 1, 100)].concat();
         assert_eq!(end(true, &done), Some(begun.len() + 11));
+    }
+
+    /// Returns the length and the stream of the HTTP/2 head in these bytes.
+    fn http2_head(is_http2: bool, bytes: &[u8]) -> Option<(usize, u32)> {
+        let mut head = FirstHead::new(is_http2);
+        assert!(head.is_complete(bytes), "{bytes:x?}");
+        head.http2_head(bytes)
+    }
+
+    #[test]
+    fn the_length_of_an_http2_head_is_known() {
+        let begun = [PREFACE, &frame(4, 0, 12), &frame(HEADERS, 1, 5)].concat();
+        let done = [&begun[..], &frame(CONTINUATION, 4, 2)].concat();
+        let more = [&done[..], &frame(HEADERS, 0, 100)].concat();
+        assert_eq!(http2_head(true, &done), Some((done.len(), 1)));
+        assert_eq!(http2_head(true, &more), Some((done.len(), 1)));
+        let too_long = [&begun[..], &frame(CONTINUATION, 4, 16_385)].concat();
+        assert_eq!(http2_head(true, &too_long), None);
+        assert_eq!(http2_head(true, b"GET / HTTP/1.1\r\n\r\n"), None);
+        assert_eq!(http2_head(false, b"GET / HTTP/1.1\r\n\r\n"), None);
     }
 
     #[test]

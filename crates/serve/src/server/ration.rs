@@ -22,6 +22,7 @@ use std::{
 
 use futures::task::AtomicWaker;
 use tokio::io::{AsyncRead, ReadBuf};
+use tokio::sync::Notify;
 
 use super::layered::Layer;
 use super::places::{Held, Places, Waiting};
@@ -47,6 +48,8 @@ struct State {
     step: AtomicU8,
     /// The task that reads the connection. A change of `step` wakes it, because it may then read more.
     reader: AtomicWaker,
+    /// Notified when HTTP/2 waits for more than its first head before the step has changed.
+    waits: Notify,
 }
 
 const NOTHING: u8 = 0;
@@ -70,6 +73,23 @@ impl Shown {
 
     pub(super) fn is_accepted(&self) -> bool {
         self.0.step.load(Acquire) == IDENTITY
+    }
+
+    /// Completes when the client has been accepted (true) or refused (false). Until then notes that HTTP/2 waits for more
+    /// than its first head.
+    pub(super) fn poll_decision(&self, context: &Context<'_>) -> Poll<bool> {
+        match self.poll_step(context) {
+            NOTHING => {
+                self.0.waits.notify_one();
+                Poll::Pending
+            }
+            step => Poll::Ready(step == IDENTITY),
+        }
+    }
+
+    /// Completes when HTTP/2 has waited for more than its first head before the client was accepted or refused.
+    pub(super) async fn waits_for_more(&self) {
+        self.0.waits.notified().await;
     }
 
     /// Returns the step. The reader is polled again when the step changes.
