@@ -10,12 +10,14 @@
 mod common;
 
 use std::net::TcpListener;
+use std::path::Path;
 
 use portolan_serve::{Draft, Resource, Transaction};
 use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
 
-use common::{BINARY, Cluster, IN_SYNC, NODE, PATIENCE, at, ends_as, http, objects, reaches};
+use common::gate::Gate;
+use common::{BINARY, Cluster, NODE, PATIENCE, at, ends_as, http, objects, programs, reaches};
 
 /// Returns the Events of the API server.
 fn events(cluster: &Cluster) -> Vec<Value> {
@@ -123,43 +125,49 @@ fn count(cluster: &Cluster, reason: &str) -> usize {
 #[test]
 fn a_service_cannot_take_over_the_address_of_the_api_server() {
     for mode in ["nftables", "iptables", "userspace"] {
-        let mut cluster = Cluster::without_validation();
-        let [pod, _] = cluster.world.pods() else { panic!("two pods") };
-        let from = cluster.world.client().namespace();
-        let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
-        let port = cluster.address.port();
-        let mut service = objects::cluster_ip("greedy", "10.96.0.30");
-        service["spec"]["externalIPs"] = json!([cluster.address.ip(), "198.51.100.9"]);
-        let more =
-            json!({"name": "api", "port": port, "protocol": "TCP", "targetPort": common::BACKEND_PORT});
-        service["spec"]["ports"].as_array_mut().unwrap().push(more);
-        let mut slice = objects::slice("greedy", &[pod], &objects::ports(&service));
-        slice["ports"][2]["protocol"] = json!("TCP");
-        cluster.apply(slice);
-        cluster.apply(service);
-        // The rest of the Service works.
-        for to in ["10.96.0.30:80", "198.51.100.9:80"] {
-            reaches(from, Protocol::Tcp, at(to), &[pod]);
-        }
-        reaches(
-            from,
-            Protocol::Tcp,
-            std::net::SocketAddr::new("198.51.100.9".parse().unwrap(), port),
-            &[pod],
-        );
-        // The API server stays reachable, also for new connections of the agent.
-        let event = service_event(&cluster, "APIServerAddressLeftOut", "greedy");
-        let note = event["note"].as_str().unwrap();
-        assert!(note.contains(&format!("127.0.0.1 {port}/TCP (IPv4)")), "{note}");
-        shows(&cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"apiServer\"} 1");
-        cluster.stop_server();
-        cluster.restart_server();
-        let [_, other] = cluster.world.pods() else { panic!("two pods") };
-        cluster.service(objects::cluster_ip("later", "10.96.0.31"), &[other]);
-        reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.31:80"), &[other]);
-        assert_eq!(count(&cluster, "APIServerAddressLeftOut"), 1, "{mode}: {}", proxy.output());
-        assert!(proxy.output().contains("greedy") && proxy.ended().is_none(), "{mode}");
+        the_api_server_stays_reachable(&mut Cluster::without_validation(), mode);
     }
+}
+
+/// Needs a kernel with IPVS, such as that of the guest of `tests/vm`.
+#[test]
+fn a_service_cannot_take_over_the_address_of_the_api_server_in_ipvs_mode() {
+    if let Some(mut cluster) = common::ipvs::cluster_without_validation() {
+        the_api_server_stays_reachable(&mut cluster, "ipvs");
+    }
+}
+
+fn the_api_server_stays_reachable(cluster: &mut Cluster, mode: &str) {
+    let [pod, _] = cluster.world.pods() else { panic!("two pods") };
+    let from = cluster.world.client().namespace();
+    let mut proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
+    let port = cluster.address.port();
+    let mut service = objects::cluster_ip("greedy", "10.96.0.30");
+    service["spec"]["externalIPs"] = json!([cluster.address.ip(), "198.51.100.9"]);
+    let api = json!({"name": "api", "port": port, "protocol": "TCP", "targetPort": common::BACKEND_PORT});
+    service["spec"]["ports"].as_array_mut().unwrap().push(api);
+    let mut slice = objects::slice("greedy", &[pod], &objects::ports(&service));
+    slice["ports"][2]["protocol"] = json!("TCP");
+    cluster.apply(slice);
+    cluster.apply(service);
+    // The rest of the Service works.
+    for to in ["10.96.0.30:80", "198.51.100.9:80"] {
+        reaches(from, Protocol::Tcp, at(to), &[pod]);
+    }
+    let to = std::net::SocketAddr::new("198.51.100.9".parse().unwrap(), port);
+    reaches(from, Protocol::Tcp, to, &[pod]);
+    // The API server stays reachable, also for new connections of the agent.
+    let event = service_event(cluster, "APIServerAddressLeftOut", "greedy");
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains(&format!("127.0.0.1 {port}/TCP (IPv4)")), "{note}");
+    shows(cluster, "portolan_guarded_addresses{action=\"refuse\",owner=\"apiServer\"} 1");
+    cluster.stop_server();
+    cluster.restart_server();
+    let [_, other] = cluster.world.pods() else { panic!("two pods") };
+    cluster.service(objects::cluster_ip("later", "10.96.0.31"), &[other]);
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.31:80"), &[other]);
+    assert_eq!(count(cluster, "APIServerAddressLeftOut"), 1, "{mode}: {}", proxy.output());
+    assert!(proxy.output().contains("greedy") && proxy.ended().is_none(), "{mode}");
 }
 
 #[test]
@@ -237,7 +245,9 @@ fn a_service_with_too_many_endpoints_posts_an_event() {
     cluster.apply(slice);
     let event = service_event(&cluster, "EndpointsLeftOut", "crowded");
     assert!(event["note"].as_str().unwrap().contains("8,191"), "{event}");
-    common::logged(&mut proxy, "not every endpoint of this Service port is used", 1);
+    let said =
+        "\"not every endpoint of this Service port is used\" namespace=\"default\" service=\"crowded\"";
+    common::logged(&mut proxy, said, 1);
     // A client with affinity to the pod stays there.
     reaches(from, Protocol::Tcp, at("10.96.0.30:80"), &[pod]);
 }
@@ -247,11 +257,23 @@ fn a_service_with_too_many_endpoints_posts_an_event() {
 fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
     let cluster = Cluster::new();
     common::load::busy_services(&cluster);
-    let limits = tempfile::tempdir().unwrap();
+    let (limits, wrappers) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     std::fs::create_dir(limits.path().join("memory")).unwrap();
     for file in ["memory.max", "memory/memory.limit_in_bytes"] {
         std::fs::write(limits.path().join(file), "16777216\n").unwrap();
     }
+    // A program that restores chains of Services waits while the gate is shut.
+    let gate = Gate::new(wrappers.path());
+    let script = |own: &Path| {
+        format!(
+            "input=$(mktemp -p {}) && cat > \"$input\" || exit 1\n\
+             if grep -q KUBE-SVC- \"$input\"; then\n{}fi\nexec {} \"$@\" < \"$input\"\n",
+            wrappers.path().display(),
+            gate.line(),
+            own.display()
+        )
+    };
+    programs::in_front(wrappers.path(), &["-restore", "-nft-restore", "-legacy-restore"], script);
     let start = |yaml: &str| {
         cluster.configure(yaml);
         let script = format!(
@@ -261,19 +283,24 @@ fn a_memory_limit_that_is_too_low_is_reported_before_the_rules_are_loaded() {
             cluster.master()
         );
         let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
+        let path = programs::path(wrappers.path());
         let node = cluster.world.node().namespace();
-        let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
-        common::in_sync(&mut proxy);
-        proxy
+        PortolanProcess::start_with_environment(node, "unshare".as_ref(), &arguments, &[("PATH", &path)])
+            .unwrap()
     };
     let telling = "the memory limit of this process is too low";
-    let proxy = start("");
+    let mut proxy = start("");
+    common::in_sync(&mut proxy);
     assert!(!proxy.output().contains(telling), "the nftables mode has no programs: {}", proxy.output());
     drop(proxy);
-    let proxy = start("mode: iptables\n");
+    gate.hold();
+    let mut proxy = start("mode: iptables\n");
+    let held = gate.held(&proxy);
+    // The rules are not loaded before the gate opens.
+    proxy.wait_for_output(PATIENCE, telling).unwrap();
+    gate.release(held);
+    common::in_sync(&mut proxy);
     let output = proxy.output();
-    let (at, in_sync) = (output.find(telling), output.find(IN_SYNC));
-    assert!(at.is_some() && at < in_sync, "{output}");
     assert_eq!(output.matches(telling).count(), 1, "{output}");
     let event = event_with(&cluster, "MemoryLimitTooLow");
     assert_eq!((&event["type"], &event["regarding"]["kind"]), (&json!("Warning"), &json!("Node")));

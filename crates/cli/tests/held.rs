@@ -10,9 +10,7 @@
 
 mod common;
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::Path;
 
 use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
 use serde_json::Value;
@@ -21,7 +19,7 @@ use tempfile::TempDir;
 use common::gate::Gate;
 use common::kernel::nft;
 use common::{
-    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, http, in_sync, logged, objects, page, reaches,
+    BINARY, COMPLETE, Cluster, PATIENCE, at, ends_as, http, in_sync, logged, objects, page, programs, reaches,
 };
 
 const HEALTH: &str = "127.0.0.1:10256";
@@ -47,25 +45,15 @@ impl Programs {
     /// Creates a program for each one of the node with one of these endings.
     fn new(endings: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let programs = Self { gate: Gate::new(folder.path()), folder };
-        let path = std::env::var("PATH").unwrap();
-        for program in ["iptables", "ip6tables"] {
-            for ending in endings {
-                let name = format!("{program}{ending}");
-                let files = path.split(':').map(|folder| PathBuf::from(folder).join(&name));
-                let Some(own) = files.into_iter().find(|file| file.exists()) else { continue };
-                let script = format!("#!/bin/sh\n{}exec {} \"$@\"\n", programs.gate.line(), own.display());
-                let file = programs.folder.path().join(&name);
-                fs::write(&file, script).unwrap();
-                fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
-            }
-        }
-        programs
+        let gate = Gate::new(folder.path());
+        let script = |own: &Path| format!("{}exec {} \"$@\"\n", gate.line(), own.display());
+        programs::in_front(folder.path(), endings, script);
+        Self { folder, gate }
     }
 
     /// Returns a `PATH` on which these programs are found first.
     fn path(&self) -> String {
-        format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap())
+        programs::path(self.folder.path())
     }
 }
 

@@ -26,7 +26,7 @@ use tempfile::TempDir;
 use common::gate::Gate;
 use common::kernel::nft;
 use common::load::busy_services;
-use common::{BINARY, Cluster, PATIENCE, at, http, in_sync, logged, objects, reaches};
+use common::{BINARY, Cluster, PATIENCE, at, http, in_sync, logged, objects, programs, reaches};
 
 const LISTENING: &str = "listening on the control socket";
 const NO_SOCKET: &str = "no control socket";
@@ -252,25 +252,17 @@ struct Programs {
 impl Programs {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let programs = Self { gate: Gate::new(folder.path()), folder };
-        let path = std::env::var("PATH").unwrap();
-        let fail = programs.file("fail");
-        for program in ["iptables", "ip6tables"] {
-            for variant in ["", "-nft", "-legacy"] {
-                let name = format!("{program}{variant}-restore");
-                let files = path.split(':').map(|folder| PathBuf::from(folder).join(&name));
-                let Some(own) = files.into_iter().find(|file| file.exists()) else { continue };
-                let script = format!(
-                    "#!/bin/sh\n{}[ ! -e {} ] || {{ echo broken >&2; exit 1; }}\nexec {} \"$@\"\n",
-                    programs.gate.line(),
-                    fail.display(),
-                    own.display()
-                );
-                fs::write(programs.file(&name), script).unwrap();
-                fs::set_permissions(programs.file(&name), fs::Permissions::from_mode(0o755)).unwrap();
-            }
-        }
-        programs
+        let (gate, fail) = (Gate::new(folder.path()), folder.path().join("fail"));
+        let script = |own: &Path| {
+            format!(
+                "{}[ ! -e {} ] || {{ echo broken >&2; exit 1; }}\nexec {} \"$@\"\n",
+                gate.line(),
+                fail.display(),
+                own.display()
+            )
+        };
+        programs::in_front(folder.path(), &["-restore", "-nft-restore", "-legacy-restore"], script);
+        Self { folder, gate }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -284,7 +276,7 @@ impl Programs {
             (cluster.configuration_file(), cluster.master(), cluster.control_socket());
         let [file, socket] = [&file, &socket].map(|path| path.to_str().unwrap());
         let arguments = ["proxy", "--config", file, "--master", &master, "--control-socket", socket];
-        let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
+        let path = programs::path(self.folder.path());
         let node = cluster.world.node().namespace();
         let mut proxy =
             PortolanProcess::start_with_environment(node, BINARY.as_ref(), &arguments, &[("PATH", &path)])

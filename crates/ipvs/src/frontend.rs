@@ -143,8 +143,10 @@ impl Context<'_> {
         self.exclude.iter().any(|cidr| cidr.contains(&address))
     }
 
+    /// Returns true for an address that another interface of this node has. Loopback addresses are among them: on our device,
+    /// rules would refuse all their ports that are not of Services.
     fn is_node_address(&self, address: IpAddr) -> bool {
-        self.node_addresses.binary_search(&address).is_ok()
+        address.is_loopback() || self.node_addresses.binary_search(&address).is_ok()
     }
 }
 
@@ -334,5 +336,39 @@ impl Collector<'_> {
     fn server(&mut self, key: Key, side: Side, is_node_port: bool) {
         let server = Server { forwarding: self.forwarding.clone(), side, is_node_port };
         self.needs.servers.push((key, server));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::Family;
+
+    use super::*;
+
+    /// A program of this node may listen at another port of the address, such as an API server or a proxy in front of it.
+    #[test]
+    fn an_address_of_another_interface_is_not_put_on_the_device() {
+        for (own, loopback, other) in
+            [("192.0.2.1", "127.0.0.1", "198.51.100.1"), ("2001:db8::1", "::1", "2001:db8::2")]
+        {
+            let [own, loopback, other]: [IpAddr; 3] =
+                [own, loopback, other].map(|text| text.parse().unwrap());
+            let frontends = [own, loopback, other].map(|address| Frontend::ExternalIp(address, 80));
+            let plain = Forwarding::plain(SocketAddr::new(other, 80), Protocol::Tcp, Box::default());
+            let forwarding = Arc::new(Forwarding { frontends: Box::new(frontends), ..plain });
+            let (settings, foreign) = (Settings::plain(Family::of(own)), BTreeSet::new());
+            let context =
+                Context { settings: &settings, node_addresses: &[own], exclude: &[], foreign: &foreign };
+            let Needs { members, .. } = needs(context, &forwarding);
+            let of = |wanted: Set| -> Vec<IpAddr> {
+                members
+                    .iter()
+                    .filter(|(set, _)| *set == wanted)
+                    .filter_map(|(_, member)| member.address())
+                    .collect()
+            };
+            assert_eq!(of(Set::IpvsIps), [other]);
+            assert_eq!(of(Set::Own), [own, loopback]);
+        }
     }
 }

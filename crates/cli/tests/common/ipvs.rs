@@ -46,7 +46,15 @@ COMMIT
 
 /// Returns a cluster, or `None` if the kernel has no IPVS.
 pub(crate) fn cluster() -> Option<Cluster> {
-    let cluster = Cluster::new();
+    with_ipvs(Cluster::new())
+}
+
+/// Does the same. The API stores objects without validation.
+pub(crate) fn cluster_without_validation() -> Option<Cluster> {
+    with_ipvs(Cluster::without_validation())
+}
+
+fn with_ipvs(cluster: Cluster) -> Option<Cluster> {
     let look = || available("rr", &Family::BOTH).map(drop);
     match cluster.world.node().namespace().run(look).unwrap() {
         Ok(()) => Some(cluster),

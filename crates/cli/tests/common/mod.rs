@@ -9,6 +9,8 @@ pub(crate) mod ipvs;
 pub(crate) mod kernel;
 pub(crate) mod load;
 pub(crate) mod migrate;
+pub(crate) mod programs;
+pub(crate) mod server;
 
 use std::path::Path;
 use std::process::{Command, Output};
