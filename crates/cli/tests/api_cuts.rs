@@ -1,6 +1,6 @@
-//! The proxy follows an API server whose watches are cut or that restarts repeatedly. These tests print how soon. The
-//! delays between requests are tested in crate `watch`, with a controlled clock. Needs root and nft, and fails
-//! without.
+//! The proxy follows an API server whose watches are cut or that restarts repeatedly. These tests print how soon, and check
+//! the delays that the agent has chosen, which its log names. Crate `watch` tests the delays in every case, with a controlled
+//! clock. Needs root and nft, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use portolan_testkit::{Pod, PortolanProcess, Probe, Protocol, World, eventually};
+use portolan_testkit::{Namespace, Pod, PortolanProcess, Probe, Protocol, World, eventually};
 use serde_json::{Value, json};
 
 use common::cutter::Cutter;
@@ -26,10 +26,77 @@ use common::{
 
 const SERVICE: &str = "10.96.0.11:80";
 
-/// Number of cuts, and the time between two.
+/// Number of cuts, and the time for which all watches are open before each.
 const CUTS: usize = 4;
 const APART: Duration = Duration::from_secs(5);
 const COLLECTIONS: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
+
+/// The longest delays that the agent may choose: before it opens a watch again that worked, while connections are refused,
+/// and while they break without an answer.
+const REOPENED: Duration = Duration::from_millis(250);
+const REFUSED: Duration = Duration::from_secs(1);
+const BROKEN: Duration = Duration::from_millis(1500);
+
+/// What the agent says of a watch that was interrupted or not answered.
+#[derive(Debug)]
+struct Interruption {
+    kind: String,
+    /// The delay before the next request.
+    delay: Duration,
+    /// Number of failures since the last answer with status 200. 1 if this answer was interrupted.
+    failures: u32,
+    reason: String,
+}
+
+/// Returns the interruptions in the agent's log. At verbosity 2 it has all of them.
+fn interruptions(log: &str) -> Vec<Interruption> {
+    let lines = log.lines().filter(|line| line.contains("] \"watch interrupted\" "));
+    let read = |line: &str| {
+        let field = |name: &str| {
+            let found = line.split_once(&format!(" {name}="));
+            found.unwrap_or_else(|| panic!("no {name} in {line}")).1
+        };
+        let word = |name: &str| field(name).split(' ').next().unwrap().trim_matches('"');
+        Interruption {
+            kind: word("kind").to_owned(),
+            delay: Duration::from_millis(word("delay_ms").parse().unwrap()),
+            failures: word("failures").parse().unwrap(),
+            reason: field("reason").to_owned(),
+        }
+    };
+    lines.map(read).collect()
+}
+
+/// Returns the seconds since a watch of the agent has received anything.
+fn age(node: &Namespace, collection: &str) -> f64 {
+    let page = http::get(node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
+    let name = format!("portolan_watch_age_seconds{{resource=\"{collection}\"}} ");
+    let line = page.lines().find_map(|line| line.strip_prefix(&name).map(str::to_owned));
+    line.unwrap_or_else(|| panic!("no {name}in {page}")).parse().unwrap()
+}
+
+/// Changes an object of each collection, and waits until the agent has received something of each since then.
+fn all_open(cluster: &Cluster, round: usize) {
+    let since = Instant::now();
+    let changed = |mut object: Value| {
+        object["metadata"]["labels"]["round"] = json!(round.to_string());
+        cluster.apply(object);
+    };
+    changed(objects::cluster_ip("web", &at(SERVICE).ip().to_string()));
+    changed(slice(&cluster.world, round));
+    changed(objects::node(&cluster.world));
+    changed(json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
+        "spec": {"cidrs": ["10.97.0.0/24"]},
+    }));
+    let received = |collection: &&str| {
+        // Read before the page is made: a lower age is that of something that came after `since`.
+        let passed = since.elapsed().as_secs_f64();
+        age(cluster.world.node().namespace(), collection) < passed
+    };
+    let outcome = eventually(PATIENCE, "something of each watch", || COLLECTIONS.iter().all(received));
+    assert!(outcome.is_ok(), "{COLLECTIONS:?}");
+}
 
 /// Returns the pod that serves in this round.
 fn pod(world: &World, round: usize) -> &Pod {
@@ -61,16 +128,24 @@ fn each_watch_that_is_cut_is_opened_again_where_it_was_and_none_lists_again() {
     let folder = tempfile::tempdir().unwrap();
     let mut proxy = start_proxy(world, folder.path(), &Proxy { yaml: "", master: cutter.address() });
     in_sync(&mut proxy);
-    followed(world, 0, Instant::now());
     let requests = |collection| cutter.requests(collection).len();
     let (mut round, mut ages) = (0, Vec::new());
-    for _ in 0..CUTS {
-        let before = COLLECTIONS.map(requests);
-        cutter.cut();
-        let cut = Instant::now();
-        let opened = || COLLECTIONS.map(requests).iter().zip(before).all(|(now, before)| *now > before);
-        assert!(eventually(PATIENCE, "watches that are open again", opened).is_ok(), "{}", proxy.output());
-        while cut.elapsed() < APART {
+    for cuts in 0..=CUTS {
+        if cuts > 0 {
+            let before = COLLECTIONS.map(requests);
+            cutter.cut();
+            round += 1;
+            cluster.apply(slice(world, round));
+            ages.push(followed(world, round, Instant::now()));
+            let opened = || COLLECTIONS.map(requests).iter().zip(before).all(|(now, before)| *now > before);
+            let outcome = eventually(PATIENCE, "watches that are open again", opened);
+            assert!(outcome.is_ok(), "{}", proxy.output());
+        }
+        round += 1;
+        all_open(&cluster, round);
+        let open = Instant::now();
+        followed(world, round, open);
+        while open.elapsed() < APART {
             round += 1;
             cluster.apply(slice(world, round));
             ages.push(followed(world, round, Instant::now()));
@@ -82,6 +157,16 @@ fn each_watch_that_is_cut_is_opened_again_where_it_was_and_none_lists_again() {
     let (median, oldest, cut) = (ages[ages.len() / 2], ages.last().unwrap(), cutter.connections_cut());
     println!("{} changes, {cut} cut connections: {median:?} old (median), {oldest:?} at most", ages.len());
     assert!(is_counted.is_ok(), "{cut} connections");
+    // Each watch had been open for much longer than a second. A request that fails after a cut is not counted here.
+    let cut_watches = || interruptions(&proxy.output()).into_iter().filter(|it| it.failures == 1);
+    let is_logged = eventually(PATIENCE, "the log", || cut_watches().count() >= COLLECTIONS.len() * CUTS);
+    assert!(is_logged.is_ok(), "{:?}", interruptions(&proxy.output()));
+    for kind in ["Service", "EndpointSlice", "Node", "ServiceCIDR"] {
+        let of_kind = cut_watches().filter(|it| it.kind == kind);
+        assert!(of_kind.count() >= CUTS, "{kind}: {:?}", interruptions(&proxy.output()));
+    }
+    let late: Vec<_> = cut_watches().filter(|it| it.delay > REOPENED).collect();
+    assert!(late.is_empty(), "{late:?}");
     // There are events of this collection, so silence does not cause another list.
     let lines = cutter.requests("endpointslices");
     let lists = lines.iter().filter(|line| !line.contains("&resourceVersion=")).count();
@@ -134,7 +219,7 @@ fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready
     let master = SocketAddr::from(([127, 0, 0, 1], port));
     write_manifests(&world, folder.path(), 0);
     let mut server = serve(&world, port, folder.path());
-    let mut proxy = start_proxy(&world, folder.path(), &Proxy { yaml: "", master });
+    let mut proxy = start_proxy(&world, folder.path(), &Proxy { yaml: "logging: {verbosity: 2}\n", master });
     in_sync(&mut proxy);
     followed(&world, 0, Instant::now());
     let mut took = Vec::new();
@@ -155,6 +240,15 @@ fn a_server_that_is_restarted_again_and_again_is_followed_as_soon_as_it_is_ready
     }
     println!("followed after {took:?}");
     assert!(proxy.ended().is_none());
+    // In each outage, each watch has been refused again and again. The delays have not grown.
+    let all = interruptions(&proxy.output());
+    let refused: Vec<_> = all.iter().filter(|it| it.reason.contains("Connection refused")).collect();
+    assert!(refused.len() >= 6 * COLLECTIONS.len(), "{all:?}");
+    assert!(refused.iter().all(|it| it.delay <= REFUSED), "{refused:?}");
+    // A connection to a server that begins or ends may break before there is an answer.
+    let is_broken = |it: &&Interruption| it.failures > 1 && it.reason.contains("the connection failed");
+    let broken: Vec<_> = all.iter().filter(is_broken).collect();
+    assert!(broken.iter().all(|it| it.delay <= BROKEN), "{broken:?}");
 }
 
 /// An operator can see that a watch is silent.
@@ -163,19 +257,14 @@ fn the_age_of_each_watch_is_shown() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     let node = cluster.world.node().namespace().clone();
-    let age = |resource: &str| {
-        let page = http::get(&node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
-        let name = format!("portolan_watch_age_seconds{{resource=\"{resource}\"}} ");
-        let line = page.lines().find_map(|line| line.strip_prefix(&name).map(str::to_owned));
-        line.unwrap_or_else(|| panic!("no {name}in {page}")).parse::<f64>().unwrap()
-    };
-    for resource in ["services", "endpointslices", "nodes", "servicecidrs"] {
-        age(resource);
+    for collection in COLLECTIONS {
+        age(&node, collection);
     }
     let health = http::get(&node, at("127.0.0.1:10256"), "/healthz").unwrap();
     let body: Value = serde_json::from_str(&health.body).unwrap();
     assert!(body["watches"]["services"]["ageSeconds"].is_u64(), "{body}");
-    assert!(eventually(PATIENCE, "a second", || age("services") > 1.0).is_ok());
+    assert!(eventually(PATIENCE, "a second", || age(&node, "services") > 1.0).is_ok());
     cluster.apply(objects::cluster_ip("web", "10.96.0.11"));
-    assert!(eventually(PATIENCE, "a younger watch", || age("services") < age("nodes")).is_ok());
+    let is_younger = || age(&node, "services") < age(&node, "nodes");
+    assert!(eventually(PATIENCE, "a younger watch", is_younger).is_ok());
 }

@@ -253,9 +253,7 @@ fn an_empty_list_of_services_is_not_believed_alone() {
     let faulty = FaultyServer::start(
         cluster.world.node().namespace(),
         cluster.address.port(),
-        Fault::Lists(
-            r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":[]}"#,
-        ),
+        Fault::Lists(NO_SERVICES),
     );
     let held = || common::page(&cluster, "/metrics").contains(HELD);
     assert!(eventually(PATIENCE, "the metric", held).is_ok(), "{}", proxy.output());
@@ -276,3 +274,26 @@ fn an_empty_list_of_services_is_not_believed_alone() {
 }
 
 const HELD: &str = r#"portolan_watch_empty_lists_held_total{resource="services"} 1"#;
+const NO_SERVICES: &str =
+    r#"{"kind":"ServiceList","apiVersion":"v1","metadata":{"resourceVersion":"900"},"items":[]}"#;
+
+#[test]
+fn an_empty_list_of_services_is_believed_at_once_if_the_flag_says_so() {
+    let mut cluster = Cluster::new();
+    cluster.apply_all(services(&cluster.world, false));
+    let mut proxy = cluster.proxy_with_arguments("", &["--empty-list-hold=0s"]);
+    works_as_before(&cluster.world);
+    let node = cluster.world.node().namespace().clone();
+    let before = generation(&node);
+    cluster.stop_server();
+    let _faulty = FaultyServer::start(&node, cluster.address.port(), Fault::Lists(NO_SERVICES));
+    let held = || common::page(&cluster, "/metrics").contains(HELD);
+    // The lists of the other collections are refused, because they are of another kind.
+    let removed = eventually(PATIENCE, "no Service", || generation(&node) != before || held());
+    assert!(removed.is_ok() && !held(), "{}", proxy.output());
+    let from = cluster.world.pods()[0].namespace();
+    let probes = [STAYS, MOVES, GOES].map(|to| Probe::new(Protocol::Tcp, at(to)).expecting_silence());
+    let gone = || from.probe_many(&probes).unwrap().iter().all(|result| result.backend().is_none());
+    assert!(eventually(PATIENCE, "no endpoint", gone).is_ok(), "{:?}", from.probe_many(&probes));
+    assert!(proxy.ended().is_none());
+}

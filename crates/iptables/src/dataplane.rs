@@ -362,3 +362,31 @@ impl fmt::Write for Counted<'_> {
         self.out.write_str(text)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::Family;
+
+    use super::*;
+    use crate::Present;
+    use crate::planner::tests::example::{cluster_ip, put};
+    use crate::planner::tests::planner;
+
+    /// Returns the number of transactions of the nat table in the full load of this many Service ports.
+    fn transactions(variant: Variant, ports: u8) -> usize {
+        let service = |number: u8| {
+            let forwarding = cluster_ip(&format!("172.30.1.{number}"), 80, &["10.180.1.1:80"]);
+            put(&format!("s{number}"), "", forwarding)
+        };
+        let services: Vec<_> = (0..ports).map(service).collect();
+        let text = planner(Family::Ipv4, &services).full(&Present::default(), pieces(variant));
+        text.lines().filter(|line| *line == "*nat").count()
+    }
+
+    /// The last transaction has the rules that lead to the chains of Service ports.
+    #[test]
+    fn only_the_front_end_of_nftables_gets_the_chains_in_pieces() {
+        assert_eq!([100, 101, 250].map(|ports| transactions(Variant::Nft, ports)), [1 + 1, 2 + 1, 3 + 1]);
+        assert_eq!([100, 101, 250].map(|ports| transactions(Variant::Legacy, ports)), [1; 3]);
+    }
+}

@@ -136,6 +136,12 @@ fn the_page_leads_back_to_the_iptables_mode() {
 }
 
 #[test]
+fn the_page_leads_back_to_the_nftables_mode() {
+    let Some(cluster) = cluster() else { return };
+    leads_back_in(&cluster, "ipvs", "nftables");
+}
+
+#[test]
 fn the_page_leads_back_to_the_ipvs_mode() {
     let Some(cluster) = cluster() else { return };
     leads_back_in(&cluster, "ipvs", "ipvs");
