@@ -33,7 +33,7 @@ use super::{
 };
 
 /// Maximum number of changes that are read from the store at once.
-const BATCH: usize = 512;
+const BATCH: usize = 64;
 /// Interval of bookmarks (upstream: about a minute).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a watch waits while the store has not reached its revision. Upstream waits until the end of the watch. A
@@ -247,7 +247,11 @@ impl Watch {
             let changes =
                 self.store.changes(self.collection.resource.stored(), self.cursor, BATCH).map_err(expired)?;
             for change in &changes.changes {
+                if frames.is_full() {
+                    return Ok(frames.finish());
+                }
                 self.push_change(&mut frames, change)?;
+                self.cursor = change.revision;
             }
             self.cursor = changes.through;
             if changes.changes.len() < BATCH {

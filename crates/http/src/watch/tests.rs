@@ -71,3 +71,27 @@ async fn the_last_bookmark_is_sent_even_if_it_is_late() {
     assert!(event.contains(r#""type":"BOOKMARK""#), "{event}");
     assert_eq!(next(&mut answer).await, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_far_behind_gets_all_changes_in_chunks_of_limited_size() {
+    const TEXT: usize = 10_000;
+    let api = Arc::new(Api::new(&ApiConfig::default()));
+    let before = api.store().revision();
+    for round in 0..3 * BATCH {
+        let service = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "web", "annotations": {"round": round.to_string(), "text": "x".repeat(TEXT)}},
+            "spec": {"clusterIP": "None", "ports": [{"port": 80}]}});
+        api.apply(service).await.unwrap();
+    }
+    let (_stop, stopping) = watch::channel(false);
+    let mut answer = start(&api, &format!("resourceVersion={before}&timeoutSeconds=1"), stopping);
+    let mut rounds = Vec::new();
+    while let Some(chunk) = next(&mut answer).await {
+        assert!(chunk.len() < (64 << 10) + 2 * TEXT, "{} bytes", chunk.len());
+        for line in chunk.lines() {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            rounds.push(event["object"]["metadata"]["annotations"]["round"].as_str().unwrap().to_owned());
+        }
+    }
+    assert_eq!(rounds, (0..3 * BATCH).map(|round| round.to_string()).collect::<Vec<_>>());
+}
