@@ -5,7 +5,7 @@
 
 use std::sync::{
     OnceLock,
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use bytes::Bytes;
@@ -42,8 +42,8 @@ pub struct StoredObject {
     metadata_start: u32,
     labels: Pairs,
     fields: Pairs,
-    /// True if another encoding was asked for.
-    was_encoded: AtomicBool,
+    /// Length in bytes of the other encoding; 0 until it was asked for.
+    encoded_length: AtomicU32,
     /// The other encoding, if keeping it takes little memory.
     encoding: OnceLock<Option<Delta>>,
 }
@@ -121,7 +121,7 @@ impl Draft {
             metadata_start: self.metadata_start as u32,
             labels: self.labels,
             fields: self.fields,
-            was_encoded: AtomicBool::new(false),
+            encoded_length: AtomicU32::new(0),
             encoding: OnceLock::new(),
         }
     }
@@ -190,18 +190,19 @@ impl StoredObject {
         }
         let start = out.len();
         encode(out, &self.body)?;
+        let encoded = out.get(start..).unwrap_or_default();
+        let length = u32::try_from(encoded.len()).unwrap_or_default();
         // An object that is encoded once is not worth the time to keep the result.
-        if self.was_encoded.swap(true, Relaxed) && self.encoding.get().is_none() {
-            let delta = Delta::of(out.get(start..).unwrap_or_default(), &self.body);
+        if self.encoded_length.swap(length, Relaxed) != 0 && self.encoding.get().is_none() {
             // Another thread may have kept the same.
-            let _ = self.encoding.set(delta);
+            let _ = self.encoding.set(Delta::of(encoded, &self.body));
         }
         Ok(())
     }
 
     /// Returns the length in bytes of the other encoding if it is kept. Once it is kept, it stays.
     pub fn kept_length(&self) -> Option<usize> {
-        self.encoding.get()?.as_ref().map(Delta::length)
+        self.encoding.get()?.as_ref().map(|_| self.encoded_length.load(Relaxed) as usize)
     }
 
     /// Appends the other encoding if it is kept. Returns false if it is not.
