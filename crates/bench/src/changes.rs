@@ -19,6 +19,8 @@ use crate::workload::Size;
 const CHANGE_WITHIN: Duration = Duration::from_secs(120);
 /// Pause between two attempts to connect, which leaves the processor to other threads.
 const PAUSE: Duration = Duration::from_micros(20);
+/// The same for [`at_once`]. The change takes a thousand times as long, and needs both processors.
+const MEDIUM_PAUSE: Duration = Duration::from_millis(1);
 /// Pause before each change. The work of the previous change is done by then, and every thread waits.
 const SHORT_PAUSE: Duration = Duration::from_millis(20);
 /// Timeout of a connection while there may be no rules yet. Its packets are lost then, and their repetition is slow.
@@ -101,7 +103,7 @@ pub(crate) fn at_once(
         stage.apply(stage.moving(true))?;
         let started = Instant::now();
         proxy.go_on()?;
-        until(stage, true)?;
+        until_after(stage, true, MEDIUM_PAUSE)?;
         Ok(started.elapsed())
     })
 }
@@ -124,10 +126,15 @@ fn settle(stage: &Stage) -> anyhow::Result<()> {
 
 /// Connects until a connection succeeds, or until one is refused.
 fn until(stage: &Stage, works: bool) -> anyhow::Result<()> {
+    until_after(stage, works, PAUSE)
+}
+
+/// Does the same with this pause between two attempts.
+fn until_after(stage: &Stage, works: bool, pause: Duration) -> anyhow::Result<()> {
     let deadline = Instant::now() + CHANGE_WITHIN;
     while connects(stage)? != works {
         ensure!(Instant::now() < deadline, "a change had no effect within {CHANGE_WITHIN:?}");
-        thread::sleep(PAUSE);
+        thread::sleep(pause);
     }
     Ok(())
 }

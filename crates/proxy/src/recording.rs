@@ -4,7 +4,7 @@
 //! An entry of an object names what the Catalog keeps of it. So it has neither labels nor annotations.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portolan_engine::Report;
@@ -184,32 +184,39 @@ fn slice(kept: &KeptSlice<'_>) -> String {
         let _ = write!(text, " {}={}/{}", port.name, port.port, port.protocol.name());
     }
     let _ = write!(text, "; {} endpoints", kept.endpoints.len());
-    push_some(&mut text, kept.endpoints.iter().map(endpoint));
+    push_some(&mut text, kept.endpoints.iter().map(Described));
     text
 }
 
-fn endpoint(KeptEndpoint { endpoint, .. }: &KeptEndpoint) -> String {
-    let flags = [
-        (" not-ready", !endpoint.ready),
-        (" not-serving", !endpoint.ready && !endpoint.serving),
-        (" terminating", endpoint.terminating),
-        (" local", endpoint.local),
-    ];
-    let mut text = endpoint.backend.address.to_string();
-    flags.iter().filter(|(_, is_set)| *is_set).for_each(|(flag, _)| text.push_str(flag));
-    text
+/// An endpoint and its conditions.
+struct Described<'k>(&'k KeptEndpoint);
+
+impl fmt::Display for Described<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeptEndpoint { endpoint, .. } = self.0;
+        let flags = [
+            (" not-ready", !endpoint.ready),
+            (" not-serving", !endpoint.ready && !endpoint.serving),
+            (" terminating", endpoint.terminating),
+            (" local", endpoint.local),
+        ];
+        write!(f, "{}", endpoint.backend.address)?;
+        flags.iter().filter(|(_, is_set)| *is_set).try_for_each(|(flag, _)| f.write_str(flag))
+    }
 }
 
 /// Appends items while there is room, and the number of the others.
-fn push_some(text: &mut String, items: impl Iterator<Item = String>) {
+fn push_some<T: fmt::Display>(text: &mut String, items: impl Iterator<Item = T>) {
     let mut others = 0_usize;
     let mut separator = ": ";
     for item in items {
-        if text.len().saturating_add(item.len()) > TEXT {
+        let before = text.len();
+        let _ = write!(text, "{separator}{item}");
+        if text.len().saturating_sub(separator.len()) > TEXT {
+            text.truncate(before);
             others = others.saturating_add(1);
             continue;
         }
-        let _ = write!(text, "{separator}{item}");
         separator = ", ";
     }
     if others > 0 {
@@ -237,8 +244,8 @@ pub(super) fn of_change(change: &Change) -> Entry {
 
 fn difference(old: Option<&Forwarding>, new: Option<&Forwarding>) -> String {
     let mut text = String::new();
-    let frontends = |of: Option<&Forwarding>| of.map(|of| of.frontends.to_vec()).unwrap_or_default();
-    let (before, after) = (frontends(old), frontends(new));
+    let (before, after) =
+        (old.map_or(&[][..], |old| &*old.frontends), new.map_or(&[][..], |new| &*new.frontends));
     let gained = after.iter().filter(|frontend| !before.contains(frontend));
     let lost = before.iter().filter(|frontend| !after.contains(frontend));
     let signed =
