@@ -98,13 +98,16 @@ impl Attributes {
             namespace: namespace.to_owned(),
             name: part(1),
         };
-        Self { verb: resource_verb(method, uri, rest.len() > 1), target }
+        Self { verb: resource_verb(method, uri, rest.len()), target }
     }
 }
 
-fn resource_verb(method: &Method, uri: &Uri, named: bool) -> &'static str {
+/// Returns the verb for a path with this number of parts: the resource, a name and a subresource. A subresource cannot
+/// be watched.
+fn resource_verb(method: &Method, uri: &Uri, parts: usize) -> &'static str {
+    let named = parts > 1;
     match *method {
-        Method::GET | Method::HEAD if is_watch(uri) => "watch",
+        Method::GET | Method::HEAD if parts < 3 && is_watch(uri) => "watch",
         Method::GET | Method::HEAD if named => "get",
         Method::GET | Method::HEAD => "list",
         Method::POST => "create",
@@ -181,6 +184,8 @@ mod tests {
             (Method::GET, "/api/v1/services?watch=0", "list |v1|services|||"),
             (Method::GET, "/api/v1/namespaces/a/services/b", "get |v1|services||a|b"),
             (Method::GET, "/api/v1/namespaces/a/services/b?watch=1", "watch |v1|services||a|b"),
+            (Method::GET, "/api/v1/namespaces/a/services/b/status?watch=1", "get |v1|services|status|a|b"),
+            (Method::GET, "/api/v1/namespaces/a/status?watch=1", "get |v1|namespaces|status|a|a"),
             (Method::GET, "/api/v1/namespaces/a/services/b%2Dc", "get |v1|services||a|b-c"),
             (Method::DELETE, "/api/v1/namespaces//services", "delete /api/v1/namespaces//services"),
             (Method::GET, "//healthz", "get //healthz"),

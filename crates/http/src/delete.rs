@@ -94,6 +94,8 @@ impl Asked {
             None | Some(Value::Null) => {}
             Some(other) => return Err(wrong_type("gracePeriodSeconds", "an integer", other)),
         }
+        // Every stored object can be read, so this has no effect, either.
+        flag(body, "ignoreStoreReadErrorWithClusterBreakingPotential")?;
         for value in list(body, "dryRun")? {
             match value {
                 Value::String(value) if value == "All" => asked.options.dry_run = true,

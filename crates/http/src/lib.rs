@@ -200,7 +200,8 @@ impl Handler {
         if reading && !named.resource.info().serves("get") {
             return Err(not_allowed(request.method()).into());
         }
-        if reading && (named.watch || query.flag("watch")?) {
+        // As in Kubernetes, a subresource is not watched: `watch` in the query of a get has no effect.
+        if reading && named.part == Part::Main && (named.watch || query.flag("watch")?) {
             return Ok(self.watch(request.headers(), query, &named.collection(), Some(&named.name))?);
         }
         let presenter = Presenter::new(request.headers(), query, named.resource, Content::Object)?;

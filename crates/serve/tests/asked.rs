@@ -237,21 +237,27 @@ fn aggregated_discovery_lists_what_plain_discovery_lists() {
 fn a_watch_is_served_exactly_if_discovery_lists_it() {
     let server = furnished();
     let address = server.local_addr();
-    let (mut watched, mut refused) = (0, 0);
+    let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
     for (root, list) in versions(address) {
         let resources = list["resources"].as_array().unwrap();
         for resource in resources.iter().filter(|it| !it["name"].as_str().unwrap().contains('/')) {
-            let collections =
-                paths(&root, resource, resources).into_iter().filter(|(_, is_named, _)| !is_named);
-            for (path, _, verbs) in collections {
+            for (path, is_named, verbs) in paths(&root, resource, resources) {
                 let answered = code(address, "GET", &format!("{path}?watch=1&timeoutSeconds=1"), "");
-                let wanted = verbs.iter().any(|verb| verb == "watch");
-                assert_eq!(answered, if wanted { 200 } else { 405 }, "{path}: {verbs:?}");
-                *(if wanted { &mut watched } else { &mut refused }) += 1;
+                let serves = |verb: &str| verbs.iter().any(|it| it == verb);
+                let expected = match (serves("watch"), is_named && serves("get")) {
+                    (true, _) => 200,
+                    // As in Kubernetes, this is a get of the subresource of an object that does not exist.
+                    (false, true) => 404,
+                    (false, false) => 405,
+                };
+                assert_eq!(answered, expected, "{path}: {verbs:?}");
+                *counts.entry(expected).or_default() += 1;
             }
         }
     }
-    assert!(watched > 20 && refused > 0, "{watched} {refused}");
+    assert!(counts[&200] > 30 && counts[&404] > 3 && counts[&405] > 3, "{counts:?}");
+    let status = get(address, &format!("{SERVICES}/web/status?watch=1&timeoutSeconds=1")).expect(200);
+    assert_eq!((&status["kind"], &status["metadata"]["name"]), (&json!("Service"), &json!("web")));
 }
 
 #[test]
@@ -400,6 +406,7 @@ fn options_of_a_deletion_are_what_they_should_be_or_refused() {
         (json!({"propagationPolicy": ""}), 422),
         (json!({"propagationPolicy": 5}), 400),
         (json!({"gracePeriodSeconds": "0"}), 400),
+        (json!({"ignoreStoreReadErrorWithClusterBreakingPotential": "x"}), 400),
         (json!({"preconditions": "x"}), 400),
         (json!({"preconditions": {"uid": 5}}), 400),
         (json!({"preconditions": {"uid": ""}}), 409),

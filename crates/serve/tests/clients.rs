@@ -190,6 +190,21 @@ fn a_refusal_has_the_warnings_about_the_request() {
         (refused.code, warnings(&refused)),
         (422, vec!["299 - \"duplicate field \\\"spec.type\\\"\""])
     );
+    // So has one because the patch itself is malformed.
+    for (media_type, patch, field) in [
+        (
+            "application/apply-patch+yaml",
+            r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","name":"web","managedFields":[]}}"#,
+            "metadata.name",
+        ),
+        ("application/json-patch+json", r#"[{"op":"remove","op":"remove"}]"#, "[0].op"),
+        ("application/merge-patch+json", r#"[{"a":1,"a":1}]"#, "[0].a"),
+    ] {
+        let path = format!("{one}?fieldManager=me");
+        let refused = request(address, "PATCH", &path, &[("content-type", media_type)], patch.as_bytes());
+        let duplicate = format!("299 - \"duplicate field \\\"{field}\\\"\"");
+        assert_eq!((refused.code, warnings(&refused)), (400, vec![&*duplicate]), "{media_type}");
+    }
 }
 
 #[test]

@@ -9,11 +9,11 @@ use std::time::Duration;
 use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
 use tempfile::TempDir;
 
+use crate::common::server;
+
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 /// Deadline of every wait: longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
-/// Names another server, such as a release build.
-const SERVER: &str = "PORTOLAN_SERVER";
 /// The tools that the Makefile provides: names separated by spaces.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
 const ETCD_PORT: u16 = 2379;
@@ -172,8 +172,7 @@ pub(crate) fn tool(name: &str) -> Option<PathBuf> {
 
 fn start_server(namespace: &Namespace, arguments: &[String]) -> PortolanProcess {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let program = std::env::var_os(SERVER).unwrap_or_else(|| BINARY.into());
-    PortolanProcess::start(namespace, program.as_ref(), &arguments).unwrap()
+    PortolanProcess::start(namespace, server::program().as_ref(), &arguments).unwrap()
 }
 
 fn start_etcd(namespace: &Namespace, program: &Path, folder: &Path) -> PortolanProcess {

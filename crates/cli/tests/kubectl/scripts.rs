@@ -8,12 +8,13 @@
 use super::shell::Shell;
 use super::{SERVER, files, shells};
 
-const SCRIPTS: [(&str, &str); 5] = [
+const SCRIPTS: [(&str, &str); 6] = [
     ("nodes", include_str!("scripts/nodes.txt")),
     ("access", include_str!("scripts/access.txt")),
     ("services", include_str!("scripts/services.txt")),
     ("refusals", include_str!("scripts/refusals.txt")),
     ("apply", include_str!("scripts/apply.txt")),
+    ("cannot", include_str!("scripts/cannot.txt")),
 ];
 /// The minor version of the first kubectl that prints what the scripts have.
 const FIRST: u32 = 36;

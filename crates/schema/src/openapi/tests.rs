@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
@@ -115,13 +115,24 @@ fn the_protobuf_form_says_the_same() {
         .find(|(_, it)| field(it, 1) == b"io.k8s.api.core.v1.ServiceSpec")
         .map(|(_, it)| field(it, 2))
         .unwrap();
-    let ports = fields(field(spec, 25)).into_iter().find(|(_, it)| field(it, 1) == b"ports").unwrap().1;
-    let ports = field(ports, 2);
+    let properties = fields(field(spec, 25));
+    let property = |name: &str| {
+        let (_, property) = properties.iter().find(|(_, it)| field(it, 1) == name.as_bytes()).unwrap();
+        field(property, 2)
+    };
+    let ports = property("ports");
     assert_eq!(field(field(ports, 22), 1), b"array");
     assert_eq!(field(field(field(ports, 23), 1), 1), b"#/definitions/io.k8s.api.core.v1.ServicePort");
     let markers = fields(ports).into_iter().filter(|(tag, _)| *tag == 31).map(|(_, it)| it);
     let key = markers.into_iter().find(|it| field(it, 1) == b"x-kubernetes-patch-merge-key").unwrap();
     assert_eq!(field(field(key, 2), 2), b"\"port\"");
+    let kind = property("type");
+    assert_eq!(field(field(kind, 5), 2), b"\"ClusterIP\"");
+    let values = fields(kind).into_iter().filter(|(tag, _)| *tag == 20).map(|(_, it)| field(it, 2));
+    assert_eq!(
+        values.collect::<Vec<_>>().join(&b' '),
+        br#""ClusterIP" "ExternalName" "LoadBalancer" "NodePort""#
+    );
     let paths = fields(field(&bytes, 8));
     assert_eq!(paths.len(), document["paths"].as_object().unwrap().len());
     assert!(paths.iter().all(|(tag, _)| *tag == 2));
@@ -147,13 +158,65 @@ fn everything_is_described() {
     }
 }
 
-#[test]
-fn protocols_are_enumerated_wherever_they_are() {
-    let v2 = v2();
-    for place in
-        ["core.v1.ServicePort", "core.v1.PortStatus", "core.v1.EndpointPort", "discovery.v1.EndpointPort"]
-    {
-        let protocol = &v2["definitions"][format!("io.k8s.api.{place}")]["properties"]["protocol"];
-        assert_eq!(protocol["enum"], json!(["SCTP", "TCP", "UDP"]), "{place}");
+/// Returns the values (`enum`) and the default of each property that has one of them. `[]` stands for the elements of a
+/// list.
+fn restrictions(schemas: &Value) -> BTreeMap<String, (Value, Value)> {
+    let mut found = BTreeMap::new();
+    for (name, schema) in schemas.as_object().unwrap() {
+        for (property, schema) in schema["properties"].as_object().into_iter().flatten() {
+            for (place, schema) in [("", schema), ("[]", &schema["items"])] {
+                let restriction = (schema["enum"].clone(), schema["default"].clone());
+                if restriction != (Value::Null, Value::Null) {
+                    found.insert(format!("{name}.{property}{place}"), restriction);
+                }
+            }
+        }
     }
+    found
+}
+
+#[test]
+fn values_and_defaults_of_all_properties() {
+    let protocols = json!(["SCTP", "TCP", "UDP"]);
+    let policies = json!(["Cluster", "Local"]);
+    let types = json!(["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]);
+    let expected = [
+        ("core.v1.ClientIPConfig.timeoutSeconds", Value::Null, json!(10800)),
+        ("core.v1.EndpointPort.protocol", protocols.clone(), json!("TCP")),
+        ("core.v1.NamespaceStatus.phase", json!(["Active", "Terminating"]), Value::Null),
+        ("core.v1.NodeStatus.phase", json!(["Pending", "Running", "Terminated"]), Value::Null),
+        ("core.v1.PodSpec.restartPolicy", json!(["Always", "Never", "OnFailure"]), Value::Null),
+        (
+            "core.v1.PodStatus.phase",
+            json!(["Failed", "Pending", "Running", "Succeeded", "Unknown"]),
+            Value::Null,
+        ),
+        ("core.v1.PortStatus.protocol", protocols.clone(), Value::Null),
+        ("core.v1.ServicePort.protocol", protocols.clone(), json!("TCP")),
+        ("core.v1.ServiceSpec.externalTrafficPolicy", policies.clone(), Value::Null),
+        ("core.v1.ServiceSpec.internalTrafficPolicy", policies, Value::Null),
+        ("core.v1.ServiceSpec.ipFamilies[]", json!(["IPv4", "IPv6"]), Value::Null),
+        (
+            "core.v1.ServiceSpec.ipFamilyPolicy",
+            json!(["PreferDualStack", "RequireDualStack", "SingleStack"]),
+            Value::Null,
+        ),
+        ("core.v1.ServiceSpec.sessionAffinity", json!(["ClientIP", "None"]), json!("None")),
+        ("core.v1.ServiceSpec.type", types, json!("ClusterIP")),
+        ("core.v1.Taint.effect", json!(["NoExecute", "NoSchedule", "PreferNoSchedule"]), Value::Null),
+        ("discovery.v1.EndpointPort.protocol", protocols, json!("TCP")),
+        ("discovery.v1.EndpointSlice.addressType", json!(["FQDN", "IPv4", "IPv6"]), Value::Null),
+    ];
+    let expected: BTreeMap<String, (Value, Value)> = expected
+        .into_iter()
+        .map(|(place, values, default)| (format!("io.k8s.api.{place}"), (values, default)))
+        .collect();
+    let mut of_v3 = BTreeMap::new();
+    for document in documents() {
+        if let Some(schemas) = document.pointer("/components/schemas") {
+            of_v3.extend(restrictions(schemas));
+        }
+    }
+    assert_eq!(restrictions(&v2()["definitions"]), expected);
+    assert_eq!(of_v3, expected);
 }
