@@ -86,7 +86,8 @@ root:
 ## everything in the guest is emulated.
 # Always build the whole workspace: other packages would mean other features, and everything would be built again.
 TESTS := $(CARGO) test --quiet --locked --workspace --all-features
-GUEST := PORTOLAN_TEST_IPVS=1 $(TESTS) --config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"'
+# The kernels of distributions before 7.0 have legacy iptables. `VM_LEGACY=0` leaves its tests out where VM_KERNEL has none.
+GUEST := PORTOLAN_TEST_IPVS=1 PORTOLAN_TEST_LEGACY=$${VM_LEGACY:-1} $(TESTS) --config 'target."cfg(all())".runner = "$(CURDIR)/tests/vm/run"'
 # SPECIFICATION.md gives the reason for each test that is left out.
 VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: restart:: the_memory_of what_others_do \
 	ipvs::the_kernel_agrees_with_the_oracle memory_is_flat modes_change drift:: takeover:: memory:: \
@@ -115,12 +116,12 @@ vm-steps:
 		--test random -- $(addprefix --skip ,$(VM_SKIP))
 	$(GUEST_IPVS_PACKETS)
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
-	$(GUEST) --test cleanup -- --test-threads 1 way_back_ipvs::
-	$(GUEST) --test rolling_update --test edits_under_load --test explain --test explain_kernel --test passive_checks --test plan --test snapshot -- in_ipvs_mode
-	$(GUEST) --test conntrack_full -- --ignored --test-threads 1
-	VM_WITHOUT=nft_tproxy $(GUEST) --test userspace -- --ignored has_no_tproxy
+	VM_MUST_SELECT=cli $(GUEST) --test cleanup -- --test-threads 1 way_back_ipvs::
+	$(GUEST) --test rolling_update --test edits_under_load --test events --test explain --test explain_kernel --test passive_checks --test plan --test snapshot -- in_ipvs_mode
+	VM_MUST_SELECT=cli $(GUEST) --test conntrack_full -- --ignored --test-threads 1
+	VM_MUST_SELECT=cli VM_WITHOUT=nft_tproxy $(GUEST) --test userspace -- --ignored has_no_tproxy
 	for module in ip_vs ip_set dummy; do \
-		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module $(GUEST) --test modes -- has_no_ipvs || exit 1; \
+		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module VM_MUST_SELECT=cli $(GUEST) --test modes -- has_no_ipvs || exit 1; \
 	done
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
@@ -137,7 +138,8 @@ KERNELS := ubuntu/focal/5.13 ubuntu/focal/5.14 ubuntu/jammy/5.15 ubuntu/noble/6.
 kernels: packages-base packages-vm
 	$(TESTS) --no-run
 	@rm -f target/vm/again; for kernel in $(KERNELS); do \
-		VM_KERNEL=$$(tests/vm/kernel $$kernel) || { failed=1; continue; }; export VM_KERNEL; \
+		VM_KERNEL=$$(tests/vm/kernel $$kernel) || { failed=1; continue; }; \
+		case $$kernel in */5.* | */6.*) VM_LEGACY=1 ;; *) VM_LEGACY=0 ;; esac; export VM_KERNEL VM_LEGACY; \
 		for part in tables world proxy; do \
 			log=target/vm/$$(echo $$kernel-$$part | tr / -).log; \
 			if $(MAKE) --no-print-directory kernel-$$part > $$log 2>&1; then result=passed; else result="FAILED, see $$log"; failed=1; fi; \

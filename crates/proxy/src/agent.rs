@@ -12,6 +12,7 @@ mod memory;
 mod node;
 mod objects;
 mod passive;
+mod periods;
 mod programs;
 mod refusals;
 mod relays;
@@ -25,8 +26,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
+use portolan_engine::Work;
 use portolan_engine::drift::Own;
-use portolan_engine::{Timing, Work};
 use portolan_model::catalog::{Changes, GuardedAddresses, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family};
@@ -48,6 +49,7 @@ use backlog::Backlog;
 use memory::Need;
 use node::OwnNode;
 use passive::Passive;
+use periods::{health_timeout, timing};
 pub(super) use programs::Found;
 use programs::Search;
 use refusals::Reported;
@@ -499,17 +501,6 @@ impl Agent {
             self.sync_health_checks(family);
         }
     }
-}
-
-/// Returns how long a change may be pending before the proxy is unhealthy: twice the sync period.
-fn health_timeout(configuration: &Configuration) -> Duration {
-    let (sync_period, _) = configuration.sync_periods();
-    sync_period.saturating_mul(2)
-}
-
-fn timing(configuration: &Configuration) -> Timing {
-    let (sync_period, min_interval) = configuration.sync_periods();
-    Timing { min_interval, max_retry: sync_period, check_interval: sync_period, ..Timing::default() }
 }
 
 fn kind_of(event: &Event) -> Option<Kind> {

@@ -1,6 +1,6 @@
 //! Feature gates of Services that older releases had: configurations of that time still name them.
 //!
-//! Source: the stages of each gate in Kubernetes' list of feature gates. Gates of other components are not listed.
+//! Source: the stages of each gate in Kubernetes' list of feature gates. Gates that concern only other components are not listed.
 
 /// A gate that Kubernetes 1.36 does not have, because its feature is always there or always missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(super) const RETIRED: &[Retired] = &[
     always("EndpointSliceNodeName", "1.21"),
     always("EndpointSliceProxying", "1.22"),
     always("EndpointSliceTerminatingCondition", "1.26"),
+    // A gate of kubelet, about chains that kube-proxy used, too.
+    always("IPTablesOwnershipCleanup", "1.28"),
     always("IPv6DualStack", "1.23"),
     always("KubeProxyDrainingTerminatingNodes", "1.31"),
     always("LoadBalancerIPMode", "1.32"),
