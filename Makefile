@@ -117,7 +117,8 @@ vm-steps:
 	$(GUEST_IPVS_PACKETS)
 	$(GUEST) --test ipvs_mode --test userspace -- --test-threads 1 $(addprefix --skip ,$(VM_SKIP))
 	VM_MUST_SELECT=cli $(GUEST) --test cleanup -- --test-threads 1 way_back_ipvs::
-	$(GUEST) --test rolling_update --test edits_under_load --test events --test explain --test explain_kernel --test passive_checks --test plan --test snapshot -- in_ipvs_mode
+	VM_MUST_SELECT=cli $(GUEST) --test rolling_update --test edits_under_load --test events --test explain_kernel --test passive_checks --test plan --test snapshot -- in_ipvs_mode
+	VM_MUST_SELECT=proxy $(GUEST) --test explain -- in_ipvs_mode
 	VM_MUST_SELECT=cli $(GUEST) --test conntrack_full -- --ignored --test-threads 1
 	VM_MUST_SELECT=cli VM_WITHOUT=nft_tproxy $(GUEST) --test userspace -- --ignored has_no_tproxy
 	for module in ip_vs ip_set dummy; do \

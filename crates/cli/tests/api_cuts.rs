@@ -43,7 +43,8 @@ struct Interruption {
     kind: String,
     /// The delay before the next request.
     delay: Duration,
-    /// Number of failures since the last answer with status 200. 1 if this answer was interrupted.
+    /// Number of failures since the last answer with status 200. 1 if an answer with status 200 was interrupted, or if the first
+    /// request failed.
     failures: u32,
     reason: String,
 }

@@ -128,9 +128,9 @@ impl Chaos {
         fault
     }
 
-    /// Prints what streams, flows and associations lost, all of which were open before the fault, and describes each loss.
+    /// Prints what streams, flows and associations lost, all of which were open before the fault, and the first losses.
     /// In nftables mode, packets of open streams and flows look up no element of a map. So they lose nothing while the table is
-    /// there.
+    /// there. What associations lost is only printed.
     fn check_what_was_open(&self, fault: Fault, reports: &[(&'static str, TrafficReport)]) {
         let sum = |of: fn(&TrafficReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum::<u64>();
         let open: [fn(&TrafficReport) -> u64; 5] = [

@@ -29,6 +29,10 @@ use crate::{Namespace, Probe, ProbeResult, TestkitError};
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout of a connection that is not answered; see [`patience`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Unanswered lines, datagrams, heartbeats or connections from which on a sender waits [`SLOWER`] times as long between two. A
+/// machine that is too busy for the load would otherwise fall further and further behind.
+const UNANSWERED: u64 = 32;
+const SLOWER: u32 = 10;
 /// Maximum time after which the loops notice that they must stop, when there is nothing to send or read.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -316,7 +320,8 @@ fn connections(
         if next <= Instant::now() && !shared.stopping() {
             engine.start(count, &probe);
             count += 1;
-            next += interval;
+            // What was missed while this thread did not run is left out.
+            next = Instant::now().max(next + paced(interval, engine.in_flight() as u64));
         }
         let pause = until([next]);
         for (number, result) in engine.step(Some(pause))? {
@@ -339,6 +344,11 @@ fn connections(
         }
     }
     Ok(report)
+}
+
+/// Returns the time between two messages of a sender with this many unanswered ones.
+fn paced(interval: Duration, unanswered: u64) -> Duration {
+    if unanswered < UNANSWERED { interval } else { interval.saturating_mul(SLOWER) }
 }
 
 /// Returns how long to wait for data: until the first of these times, but at most one tick.

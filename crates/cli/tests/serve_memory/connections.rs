@@ -424,7 +424,7 @@ fn a_head_that_http2_refuses_ends_the_connection_before_another_one_is_read() {
         let kinds = kinds(&answer);
         let end =
             kinds.iter().position(|kind| *kind == END_OF_CONNECTION).unwrap_or_else(|| panic!("{kinds:?}"));
-        // The server pings a connection that it keeps.
+        // A server that had kept the connection would have pinged its client first.
         assert!(kinds[..end].contains(&RST_STREAM) && !kinds[..end].contains(&PING), "{kinds:?}");
         stream
     });

@@ -276,8 +276,8 @@ impl Ends {
         }
     }
 
-    /// Completes when the server stops, when a client without an accepted credential has been answered, or when the
-    /// connection has been idle for `idle_time`. Returns how long the client may take to end it.
+    /// Completes when the server stops, when a client without an accepted credential has been answered, when HTTP/2 has
+    /// refused its first head, or when the connection has been idle for `idle_time`.
     async fn begun(&self) -> EndTimes {
         // The only answer is short. Its client may not take longer for it than for a long head.
         let refused = EndTimes { linger: SHORT_LINGER, answers: self.limits.place_time };

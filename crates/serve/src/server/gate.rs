@@ -109,7 +109,7 @@ impl Gate {
         Self { handler, security, limits, room, checks, metrics, requests, freed, stopping, folder, loopback }
     }
 
-    /// Answers one request of a connection. Records in `shown` if the client has authenticated, even if the request
+    /// Answers one request of a connection. Records in `shown` whether the client has authenticated, even if the request
     /// does not require it.
     pub(super) async fn answer(
         &self,
@@ -119,8 +119,11 @@ impl Gate {
     ) -> http::Response<Guarded> {
         let begin = Instant::now();
         let identity = self.security.as_ref().map(|security| security.identify(peer, request.headers()));
-        if identity.as_ref().is_some_and(Result::is_ok) {
-            shown.accept();
+        match &identity {
+            Some(Ok(_)) => shown.accept(),
+            // The answer may take a while. What follows is not read meanwhile, but for the frames of the connection.
+            Some(Err(_)) => shown.refuse(),
+            None => {}
         }
         let attributes = Attributes::of(request.method(), request.uri());
         let labels = Labels::of(&attributes);

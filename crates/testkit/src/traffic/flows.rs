@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
 use super::association::Association;
-use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
+use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, paced, until};
 use crate::TestkitError;
 use crate::pauses::Pauses;
 use crate::ports;
@@ -30,6 +30,8 @@ struct Flow {
     sent: u64,
     /// Numbers of the messages that are not yet answered.
     open: HashSet<u64>,
+    /// The last number that was answered.
+    last: u64,
     backend: Option<SocketAddr>,
     next: Instant,
 }
@@ -116,7 +118,7 @@ impl Flow {
             Kind::Udp => Transport::udp(destination, plan)?,
             Kind::Sctp => Transport::Sctp(Association::new(destination, plan)?),
         };
-        Ok(Self { transport, sent: 0, open: HashSet::new(), backend: None, next: Instant::now() })
+        Ok(Self { transport, sent: 0, open: HashSet::new(), last: 0, backend: None, next: Instant::now() })
     }
 
     fn send(&mut self, plan: TrafficPlan) {
@@ -124,11 +126,12 @@ impl Flow {
         if self.next > now {
             return;
         }
-        self.next = now
-            + match self.transport {
-                Transport::Udp(_) => plan.udp_interval,
-                Transport::Sctp(_) => plan.heartbeat_interval,
-            };
+        let interval = match self.transport {
+            Transport::Udp(_) => plan.udp_interval,
+            Transport::Sctp(_) => plan.heartbeat_interval,
+        };
+        // Those before an answered one are lost or late. They do not count.
+        self.next = now + paced(interval, self.sent - self.last);
         let number = self.sent + 1;
         if self.transport.send(&number.to_string()) {
             self.sent = number;
@@ -146,8 +149,11 @@ impl Flow {
                 Err(_) => continue,
             };
             let Some((backend, _, number)) = answer.as_deref().and_then(parse_answer) else { continue };
-            if number.parse().is_ok_and(|number: u64| self.open.remove(&number))
-                && let Some(previous) = self.backend.replace(backend)
+            let Some(number) = number.parse().ok().filter(|number| self.open.remove(number)) else {
+                continue;
+            };
+            self.last = self.last.max(number);
+            if let Some(previous) = self.backend.replace(backend)
                 && previous != backend
             {
                 moved(previous, backend);

@@ -8,7 +8,7 @@ use portolan_model::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
 
-use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, until};
+use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, paced, until};
 use crate::TestkitError;
 use crate::pauses::Pauses;
 use crate::ports;
@@ -123,7 +123,7 @@ impl Stream {
         }
         let now = Instant::now();
         if self.greeted && !stopping && self.next <= now {
-            self.next = now + interval;
+            self.next = now + paced(interval, self.sent - self.echoed);
             self.sent += 1;
             let line = format!("{}\n", self.sent);
             send(&self.fd, line.as_bytes(), SendFlags::NOSIGNAL).map_err(|errno| format!("{errno}"))?;
