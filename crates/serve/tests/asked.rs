@@ -243,8 +243,8 @@ fn a_watch_is_served_exactly_if_discovery_lists_it() {
         for resource in resources.iter().filter(|it| !it["name"].as_str().unwrap().contains('/')) {
             for (path, is_named, verbs) in paths(&root, resource, resources) {
                 let answered = code(address, "GET", &format!("{path}?watch=1&timeoutSeconds=1"), "");
-                let serves = |verb: &str| verbs.iter().any(|it| it == verb);
-                let expected = match (serves("watch"), is_named && serves("get")) {
+                let is_served = |verb: &str| verbs.iter().any(|it| it == verb);
+                let expected = match (is_served("watch"), is_named && is_served("get")) {
                     (true, _) => 200,
                     // As in Kubernetes, this is a get of the subresource of an object that does not exist.
                     (false, true) => 404,
