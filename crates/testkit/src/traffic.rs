@@ -3,7 +3,7 @@
 //! Each kind has its own thread in the client's namespace: long-lived TCP streams, of which every line must be echoed;
 //! new TCP connections at a steady rate; UDP flows with a fixed source port each, of which every datagram must be
 //! answered, by the same backend; new SCTP associations at a steady rate; and long-lived ones, of which every heartbeat
-//! must be acknowledged, by the same backend.
+//! must be acknowledged, by the same backend. The rates are lower while many answers are missing.
 
 mod association;
 mod flows;
@@ -29,8 +29,8 @@ use crate::{Namespace, Probe, ProbeResult, TestkitError};
 const GRACE: Duration = Duration::from_secs(10);
 /// Timeout of a connection that is not answered; see [`patience`].
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Unanswered lines, datagrams, heartbeats or connections from which on a sender waits [`SLOWER`] times as long between two. A
-/// machine that is too busy for the load would otherwise fall further and further behind.
+/// A sender with this many unanswered lines, datagrams, heartbeats or connections waits [`SLOWER`] times as long before the
+/// next one. Otherwise a machine that is too busy for the load would fall further and further behind.
 const UNANSWERED: u64 = 32;
 const SLOWER: u32 = 10;
 /// Maximum time after which the loops notice that they must stop, when there is nothing to send or read.

@@ -183,6 +183,7 @@ mod tests {
     use futures::FutureExt as _;
     use tokio::io::duplex;
 
+    use super::super::{frames::frame, head::PREFACE};
     use super::*;
 
     #[tokio::test]
@@ -246,16 +247,9 @@ mod tests {
         assert_eq!(all, [&greeting[..], b"more"].concat());
     }
 
-    /// Returns an HTTP/2 frame (RFC 9113, 4.1).
-    fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-        let length = u8::try_from(payload.len()).unwrap();
-        [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
-    }
-
     #[tokio::test]
     async fn http2_gets_its_first_head_alone_until_its_client_is_known() {
-        let head = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(4, 0, 0, b""), &frame(1, 4, 1, b"one")]
-            .concat();
+        let head = [PREFACE, &frame(4, 0, 0, b""), &frame(1, 4, 1, b"one")].concat();
         let (next, ping) = (frame(1, 0, 3, b"another"), frame(6, 1, 0, b"answered"));
         for is_accepted in [true, false] {
             let (near, mut far) = duplex(8192);

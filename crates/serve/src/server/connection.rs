@@ -194,7 +194,6 @@ impl Requests {
             let is_http2 = request.version() >= Version::HTTP_2;
             let mut answer = shared.gate.answer(request, &peer, &shown).await;
             if !shown.is_accepted() {
-                shown.refuse();
                 if is_http2 {
                     refused.notify_one();
                 } else {

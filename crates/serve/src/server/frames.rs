@@ -3,8 +3,8 @@
 /// Length of a frame's header in bytes (RFC 9113, 4.1).
 pub(super) const FRAME_HEAD: usize = 9;
 /// Types of the frames that carry a header block, and their flag `END_HEADERS` (RFC 9113, 6.2 and 6.10).
-const HEADERS: u8 = 1;
-const CONTINUATION: u8 = 9;
+pub(super) const HEADERS: u8 = 1;
+pub(super) const CONTINUATION: u8 = 9;
 const END_HEADERS: u8 = 4;
 /// Types of the frames by which a client reads an answer and a connection ends (RFC 9113, 6.4 to 6.9).
 const RST_STREAM: u8 = 3;
@@ -91,20 +91,26 @@ impl ShortFrames {
     }
 }
 
+/// Returns a frame.
+#[cfg(test)]
+pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [.., high, middle, low] = payload.len().to_be_bytes();
+    [&[high, middle, low, kind, flags][..], &stream.to_be_bytes(), payload].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn frame(kind: u8, stream: u32, length: usize) -> Vec<u8> {
-        let [.., high, middle, low] = length.to_be_bytes();
-        [&[high, middle, low, kind, 0][..], &stream.to_be_bytes(), &vec![kind; length]].concat()
+    fn filled(kind: u8, stream: u32, length: usize) -> Vec<u8> {
+        frame(kind, 0, stream, &vec![kind; length])
     }
 
     #[test]
     fn a_header_is_nine_bytes() {
-        let bytes = [&frame(1, 0x8000_0003, 300)[..], b"more"].concat();
+        let bytes = [&frame(1, 0, 0x8000_0003, &[1; 300])[..], b"more"].concat();
         let (head, rest) = FrameHead::split(&bytes).unwrap();
         assert_eq!((head.length, head.stream, rest.len()), (300, 3, 304));
         assert!(!head.ends_headers());
@@ -122,13 +128,13 @@ mod tests {
             size in 1_usize..60,
         ) {
             let bytes: Vec<u8> =
-                frames.iter().flat_map(|(kind, stream, length)| frame(*kind, *stream, *length)).collect();
+                frames.iter().flat_map(|(kind, stream, length)| filled(*kind, *stream, *length)).collect();
             let wanted: Vec<u8> = frames
                 .iter()
                 .filter(|(kind, stream, length)| {
                     [3, 4, 6, 7, 8].contains(kind) && [0, 1].contains(stream) && *length <= 64
                 })
-                .flat_map(|(kind, stream, length)| frame(*kind, *stream, *length))
+                .flat_map(|(kind, stream, length)| filled(*kind, *stream, *length))
                 .collect();
             let mut short = ShortFrames::of(1);
             let passed: Vec<u8> = bytes.chunks(size).flat_map(|part| short.pass(part)).collect();

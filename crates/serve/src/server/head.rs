@@ -7,7 +7,7 @@
 use super::frames::{FRAME_HEAD, FrameHead};
 
 /// The preface of every HTTP/2 connection (RFC 9113, 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Maximum length of a frame, unless the server announces a larger limit (RFC 9113, 6.5.2).
 const LONGEST_FRAME: usize = 16_384;
 
@@ -144,10 +144,8 @@ fn has_header_block(bytes: &[u8], next: &mut usize) -> bool {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::frames::{self, CONTINUATION, HEADERS};
     use super::*;
-
-    const HEADERS: u8 = 1;
-    const CONTINUATION: u8 = 9;
 
     /// Returns how many bytes complete the head when they arrive one by one.
     fn end(is_http2: bool, bytes: &[u8]) -> Option<usize> {
@@ -156,8 +154,7 @@ mod tests {
     }
 
     fn frame(kind: u8, flags: u8, length: usize) -> Vec<u8> {
-        let [.., high, middle, low] = length.to_be_bytes();
-        [&[high, middle, low, kind, flags, 0, 0, 0, 1][..], &vec![0; length.min(20_000)]].concat()
+        frames::frame(kind, flags, 1, &vec![0; length])
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct Limits {
     /// Deadline of the TLS handshake. Go's HTTP client has the same one.
     pub handshake_time: Duration,
     /// Maximum time for which a client that has not authenticated may hold one of the places for long handshakes and
-    /// heads, and in which it must read its HTTP/2 answer.
+    /// heads. A client that was refused over HTTP/2 must read its answer in this time, too.
     pub place_time: Duration,
     /// Deadline of the head of an HTTP/1 request, counted from the end of the request before (upstream: 32 s).
     pub header_time: Duration,

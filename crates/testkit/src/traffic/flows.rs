@@ -30,7 +30,7 @@ struct Flow {
     sent: u64,
     /// Numbers of the messages that are not yet answered.
     open: HashSet<u64>,
-    /// The last number that was answered.
+    /// The highest number that was answered.
     last: u64,
     backend: Option<SocketAddr>,
     next: Instant,
