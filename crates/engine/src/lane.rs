@@ -175,6 +175,11 @@ impl Lane {
             .min()
     }
 
+    /// Returns true if something is to be done now.
+    pub(super) fn is_due(&self) -> bool {
+        self.due().is_some_and(|at| at <= self.clock.now())
+    }
+
     /// Does the most urgent of what is due.
     pub(super) fn run(&mut self) -> Option<Report> {
         if self.active.state.is_waiting() {

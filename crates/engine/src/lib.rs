@@ -338,6 +338,10 @@ impl<R: FnMut(Report)> Engine<R> {
         for lane in &mut self.lanes {
             // The verification comes before new changes are taken, because they could come without end.
             for step in [Lane::run, Lane::run_verification] {
+                // A turn without work must not take a commit of another program for its own.
+                if !lane.is_due() {
+                    continue;
+                }
                 if let Some(unwatched) = &mut unwatched {
                     unwatched.turn_begins();
                 }

@@ -14,7 +14,9 @@ use portolan_model::{Change, Family, Forwarding, IpvsScheduler, Protocol};
 
 use super::example::{cluster_ip, put, settings};
 use super::schedulers::can_have;
-use super::support::{addresses, in_namespace, loaded, open, open_with, options, run, virtual_servers};
+use super::support::{
+    addresses, in_namespace, ipvsadm, loaded, open, open_with, options, run, virtual_servers,
+};
 
 const SERVICE: &str = "172.30.10.1";
 const ENDPOINTS: [&str; 2] = ["10.180.0.1:8080", "10.180.0.2:8080"];
@@ -119,7 +121,7 @@ fn an_endpoint_ends_at_its_deadline() {
 
 /// Returns the upper threshold of the first endpoint's real server, from which a restart reads the deadline.
 fn bounds() -> Vec<String> {
-    let listed = run("ipvsadm", "--list --numeric --thresholds");
+    let listed = ipvsadm("--list --numeric --thresholds");
     let of = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
         (words.get(1) == Some(&ENDPOINTS[0])).then(|| words[2].to_owned())

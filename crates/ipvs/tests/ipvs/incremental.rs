@@ -8,7 +8,7 @@ use portolan_sock::{Protocol, Socket};
 use portolan_wire::route::path;
 
 use super::example::{cluster_ip, put};
-use super::support::{everything, in_namespace, open, run};
+use super::support::{everything, in_namespace, ipvsadm, open};
 
 const EDITS: usize = 120;
 const SIZE: usize = 12;
@@ -56,7 +56,7 @@ fn edits_one_by_one_and_all_at_once_are_the_same() {
         for plane in &mut planes {
             plane.remove().unwrap();
         }
-        assert_eq!(run("ipvsadm", "--list --numeric").lines().count(), 3);
+        assert_eq!(ipvsadm("--list --numeric").lines().count(), 3);
         for family in Family::BOTH {
             let mut plane = open(family);
             let all: Vec<Change> = catalog

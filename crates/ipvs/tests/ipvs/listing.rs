@@ -3,7 +3,7 @@
 use portolan_engine::HealthCheckPort;
 use portolan_model::Family;
 
-use super::support::{everything, example, in_namespace, loaded, open, rules, run};
+use super::support::{everything, example, in_namespace, ipvsadm, loaded, open, rules, run};
 
 fn listed(family: Family) -> Option<String> {
     in_namespace(|| {
@@ -77,7 +77,7 @@ fn a_removal_leaves_nothing_behind() {
         for plane in &mut planes {
             plane.remove().unwrap();
         }
-        assert_eq!(run("ipvsadm", "--list --numeric").lines().count(), 3);
+        assert_eq!(ipvsadm("--list --numeric").lines().count(), 3);
         assert!(!run("ip", "link").contains("kube-ipvs0"));
         assert!(!rules().contains("KUBE"), "{}", rules());
         // The kernel releases sets a moment after the rules that refer to them are removed.

@@ -9,7 +9,7 @@ use portolan_testkit::eventually;
 
 use super::example::settings;
 use super::support::{
-    addresses, everything, example, in_namespace, loaded, open, open_with, options, rules, run,
+    addresses, everything, example, in_namespace, ipvsadm, loaded, open, open_with, options, rules, run,
     virtual_servers,
 };
 
@@ -35,11 +35,11 @@ fn virtual_servers_and_addresses_of_others_stay() {
         }
         run("ip", "address add 172.30.99.1/32 dev eth0");
         run("ipset", "create foreign hash:ip");
-        let before = run("ipvsadm", "--save --numeric");
+        let before = ipvsadm("--save --numeric");
         let changes = example(Family::Ipv4);
         let mut ipvs = loaded(Family::Ipv4, &changes);
         for server in before.lines() {
-            assert!(run("ipvsadm", "--save --numeric").contains(server), "{server}");
+            assert!(ipvsadm("--save --numeric").contains(server), "{server}");
         }
         // A restart. All Services have gone in the meantime.
         drop(ipvs);
@@ -49,10 +49,10 @@ fn virtual_servers_and_addresses_of_others_stay() {
             lines.sort();
             lines
         };
-        assert_eq!(sorted(run("ipvsadm", "--save --numeric")), sorted(before.clone()));
+        assert_eq!(sorted(ipvsadm("--save --numeric")), sorted(before.clone()));
         assert!(addresses().iter().all(|word| !word.contains('.')), "{:?}", addresses());
         ipvs.remove().unwrap();
-        assert_eq!(sorted(run("ipvsadm", "--save --numeric")), sorted(before));
+        assert_eq!(sorted(ipvsadm("--save --numeric")), sorted(before));
         assert!(run("ip", "address show dev eth0").contains("172.30.99.1/32"));
         assert!(run("ipset", "list -n").contains("foreign"));
     });

@@ -4,7 +4,7 @@ use portolan_ipvs::available;
 use portolan_model::{Family, IpvsScheduler};
 use portolan_sock::namespace::in_new_network_namespace;
 
-use super::support::{in_namespace, run};
+use super::support::{in_namespace, ipvsadm, run};
 
 #[test]
 fn a_kernel_without_ipvs_is_recognized() {
@@ -25,7 +25,7 @@ fn a_probe_leaves_nothing_behind() {
         run("ipvsadm", "--add-service --tcp-service 198.51.100.0:20000 --scheduler lc");
         assert_eq!(available("", &Family::BOTH).unwrap(), IpvsScheduler::Rr);
         assert_eq!(available("lc", &[Family::Ipv4]).unwrap(), IpvsScheduler::Lc);
-        assert_eq!(run("ipvsadm", "--save --numeric").trim_end(), "-A -t 198.51.100.0:20000 -s lc");
+        assert_eq!(ipvsadm("--save --numeric").trim_end(), "-A -t 198.51.100.0:20000 -s lc");
         assert!(!run("ip", "link").contains("kube-ipvs0"));
     });
 }

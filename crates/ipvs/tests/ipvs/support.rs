@@ -113,10 +113,24 @@ pub(crate) fn example(family: Family) -> Vec<Change> {
     }
 }
 
+/// Returns the output of `ipvsadm` once it is the same twice. The kernel numbers the virtual servers of all network
+/// namespaces together, so that those of a test beside this one may come or go in the middle of a list. Then the list has a
+/// virtual server twice, or lacks one.
+pub(crate) fn ipvsadm(arguments: &str) -> String {
+    let mut last = run("ipvsadm", arguments);
+    loop {
+        let again = run("ipvsadm", arguments);
+        if again == last {
+            return again;
+        }
+        last = again;
+    }
+}
+
 /// Lists the virtual servers, sorted, each with its real servers, sorted, without numbers of connections.
 pub(crate) fn virtual_servers() -> Vec<String> {
     let mut servers: Vec<Vec<String>> = Vec::new();
-    for line in run("ipvsadm", "--list --numeric").lines().skip(3) {
+    for line in ipvsadm("--list --numeric").lines().skip(3) {
         if line.starts_with(' ') {
             let words: Vec<&str> = line.split_whitespace().collect();
             servers

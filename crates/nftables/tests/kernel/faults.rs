@@ -132,6 +132,10 @@ fn changes_before_the_subscription_are_mended_when_it_begins() {
                     assert!(report.full && report.repaired, "{report:?}");
                     assert_eq!(Table::read(family).meaning(), table.meaning());
                 }
+                // The answer comes after all earlier requests.
+                let (taken, is_taken) = channel();
+                engine.snapshot(move |_| taken.send(()).unwrap());
+                is_taken.recv().unwrap();
                 // The engine's own commits are no reason to compare. From now on, others are the subscriber's concern.
                 nft("add table ip foreign");
                 engine.work(family, work(&gone(&state[1])));

@@ -1,26 +1,32 @@
 //! Returns freed memory to the system.
 //!
 //! An allocator keeps freed memory that lies between used memory. After many connections or large requests, this task
-//! makes the allocator look for free pages. Other threads that allocate may block meanwhile, so it may take only a
-//! small part of the time.
+//! makes the allocator look for free pages. Other threads that allocate may block meanwhile, and with them all requests.
+//! So it waits for a quiet second, under a steady load for half a minute, and may take only a small part of the time.
 
 use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tokio::{sync::Notify, task::spawn_blocking, time::sleep};
+use tokio::{
+    sync::Notify,
+    task::spawn_blocking,
+    time::{Instant, sleep},
+};
 
 /// A function that returns free memory to the system. Takes milliseconds.
 pub type ReleaseMemory = fn();
 
 /// Memory is returned after this many bytes have been freed.
 const WORTH: usize = 2 << 20;
-/// Minimum pause before memory is returned. More memory is usually freed in the same moment.
+/// Memory is returned when less than [`WORTH`] was freed in this time. More memory is usually freed in the same moment.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Memory is returned after this time at the latest, however much is freed meanwhile.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The pause is at least this many times as long as the last call took.
 const PART: u32 = 100;
 /// Bytes counted for a closed connection.
@@ -46,15 +52,30 @@ impl Freed {
         }
     }
 
+    /// Waits for `pause`, and then until little is freed, but not for much longer than [`LONGEST_PAUSE`].
+    async fn quiet(&self, pause: Duration) {
+        let end = Instant::now().checked_add(pause.saturating_add(LONGEST_PAUSE));
+        let mut before = self.0.bytes.load(Relaxed);
+        sleep(pause).await;
+        loop {
+            let now = self.0.bytes.load(Relaxed);
+            if now.saturating_sub(before) < WORTH || end.is_some_and(|end| Instant::now() >= end) {
+                return;
+            }
+            before = now;
+            sleep(PAUSE).await;
+        }
+    }
+
     /// Returns memory to the system, on another thread, whenever enough has been freed. Never returns.
     pub(super) async fn release(self, release: ReleaseMemory) {
         let mut pause = PAUSE;
         loop {
             self.0.enough.notified().await;
-            sleep(pause).await;
+            self.quiet(pause).await;
             self.0.bytes.store(0, Relaxed);
             let took = spawn_blocking(move || {
-                let begin = Instant::now();
+                let begin = std::time::Instant::now();
                 release();
                 begin.elapsed()
             });
@@ -94,6 +115,29 @@ mod tests {
         // A count that saturates is large, not small.
         freed.add(usize::MAX);
         assert_eq!(after(usize::MAX).await, 3);
+        task.abort();
+    }
+
+    static UNDER_LOAD: AtomicU32 = AtomicU32::new(0);
+
+    #[tokio::test(start_paused = true)]
+    async fn under_a_steady_load_memory_is_given_back_rarely() {
+        let freed = Freed::default();
+        let task = tokio::spawn(freed.clone().release(|| {
+            UNDER_LOAD.fetch_add(1, Relaxed);
+        }));
+        let load = async |seconds: u32| {
+            for _ in 0..seconds * 10 {
+                freed.add(WORTH);
+                sleep(Duration::from_millis(100)).await;
+            }
+            UNDER_LOAD.load(Relaxed)
+        };
+        assert_eq!(load(29).await, 0);
+        assert_eq!(load(4).await, 1);
+        assert_eq!(load(20).await, 1);
+        sleep(PAUSE * 3).await;
+        assert_eq!(UNDER_LOAD.load(Relaxed), 2, "the load has ended");
         task.abort();
     }
 
