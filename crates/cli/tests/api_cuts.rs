@@ -16,10 +16,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use portolan_testkit::{Namespace, Pod, PortolanProcess, Probe, Protocol, World, eventually};
+use portolan_testkit::{Pod, PortolanProcess, Probe, Protocol, World, eventually};
 use serde_json::{Value, json};
 
 use common::cutter::Cutter;
+use common::watches::{COLLECTIONS, age, all_open};
 use common::{
     BINARY, Cluster, PATIENCE, Proxy, at, http, in_sync, listen, objects, start_proxy, watch_restarts,
 };
@@ -29,7 +30,6 @@ const SERVICE: &str = "10.96.0.11:80";
 /// Number of cuts, and the time for which all watches are open before each.
 const CUTS: usize = 4;
 const APART: Duration = Duration::from_secs(5);
-const COLLECTIONS: [&str; 4] = ["services", "endpointslices", "nodes", "servicecidrs"];
 
 /// The longest delays that the agent may choose: before it opens a watch again that worked, while connections are refused,
 /// and while they break without an answer.
@@ -68,45 +68,17 @@ fn interruptions(log: &str) -> Vec<Interruption> {
     lines.map(read).collect()
 }
 
-/// Returns the seconds since a watch of the agent has received anything.
-fn age(node: &Namespace, collection: &str) -> f64 {
-    let page = http::get(node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
-    let name = format!("portolan_watch_age_seconds{{resource=\"{collection}\"}} ");
-    let line = page.lines().find_map(|line| line.strip_prefix(&name).map(str::to_owned));
-    line.unwrap_or_else(|| panic!("no {name}in {page}")).parse().unwrap()
-}
-
-/// Changes an object of each collection, and waits until the agent has received something of each since then.
-fn all_open(cluster: &Cluster, round: usize) {
-    let since = Instant::now();
-    let changed = |mut object: Value| {
-        object["metadata"]["labels"]["round"] = json!(round.to_string());
-        cluster.apply(object);
-    };
-    changed(objects::cluster_ip("web", &at(SERVICE).ip().to_string()));
-    changed(slice(&cluster.world, round));
-    changed(objects::node(&cluster.world));
-    changed(json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": "more"},
-        "spec": {"cidrs": ["10.97.0.0/24"]},
-    }));
-    let received = |collection: &&str| {
-        // Read before the page is made: a lower age is that of something that came after `since`.
-        let passed = since.elapsed().as_secs_f64();
-        age(cluster.world.node().namespace(), collection) < passed
-    };
-    let outcome = eventually(PATIENCE, "something of each watch", || COLLECTIONS.iter().all(received));
-    assert!(outcome.is_ok(), "{COLLECTIONS:?}");
-}
-
 /// Returns the pod that serves in this round.
 fn pod(world: &World, round: usize) -> &Pod {
     if round.is_multiple_of(2) { &world.pods()[1] } else { &world.remote_pods()[0] }
 }
 
+fn service() -> Value {
+    objects::cluster_ip("web", &at(SERVICE).ip().to_string())
+}
+
 fn slice(world: &World, round: usize) -> Value {
-    let service = objects::cluster_ip("web", &at(SERVICE).ip().to_string());
-    objects::slice("web", &[pod(world, round)], &objects::ports(&service))
+    objects::slice("web", &[pod(world, round)], &objects::ports(&service()))
 }
 
 /// Waits until the kernel has this round's endpoint. Returns how long that took.
@@ -123,7 +95,7 @@ fn followed(world: &World, round: usize, since: Instant) -> Duration {
 fn each_watch_that_is_cut_is_opened_again_where_it_was_and_none_lists_again() {
     let cluster = Cluster::new();
     let world = &cluster.world;
-    cluster.apply(objects::cluster_ip("web", &at(SERVICE).ip().to_string()));
+    cluster.apply(service());
     cluster.apply(slice(world, 0));
     let cutter = Cutter::start(world.node().namespace(), cluster.address);
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +115,7 @@ fn each_watch_that_is_cut_is_opened_again_where_it_was_and_none_lists_again() {
             assert!(outcome.is_ok(), "{}", proxy.output());
         }
         round += 1;
-        all_open(&cluster, round);
+        all_open(&cluster, service(), slice(world, round), round);
         let open = Instant::now();
         followed(world, round, open);
         while open.elapsed() < APART {
@@ -192,8 +164,7 @@ fn serve(world: &World, port: u16, folder: &Path) -> PortolanProcess {
 }
 
 fn write_manifests(world: &World, folder: &Path, round: usize) {
-    let service = objects::cluster_ip("web", &at(SERVICE).ip().to_string());
-    let items = [objects::node(world), service, slice(world, round)];
+    let items = [objects::node(world), service(), slice(world, round)];
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     fs::create_dir_all(folder.join("manifests")).unwrap();
     fs::write(folder.join("manifests/all.json"), list.to_string()).unwrap();

@@ -1,10 +1,11 @@
 //! Faults at random, while Services change and carry traffic: the agent is killed, paused, starved of file descriptors or
 //! memory, restarted in another mode or given another configuration; the kernel refuses its messages; its API server goes
-//! away, hangs or answers slowly, its connections are reset; other programs remove its rules, or change more rules than the
-//! agent can follow.
+//! away, hangs or answers slowly, lists nothing, comes back with older objects or refuses connections for a while, its
+//! connections are reset; other programs remove its rules, or change more rules than the agent can follow.
 //! After each fault the kernel has what the objects ask for (`portolan plan` finds nothing to change), every Service reaches
 //! exactly its endpoints, and no packet was lost but for those that met removed rules. In nftables mode, streams and UDP flows
 //! that were open before lose nothing if elements are removed. What was lost after rules were removed is printed.
+//! The agent's log has a clear line about each fault that the agent must notice, and no line too often.
 //!
 //! `CHAOS_SECONDS` sets the time for which faults go on, `PORTOLAN_SEED` repeats the same choices. Each fault is a line of
 //! the output: `make chaos` shows them. Needs root, and fails without.
@@ -15,10 +16,14 @@
     reason = "a test stops at the first surprise"
 )]
 
+#[path = "chaos/api_server.rs"]
+mod api_server;
 #[path = "chaos/fault.rs"]
 mod fault;
 #[path = "chaos/foreign.rs"]
 mod foreign;
+#[path = "chaos/log.rs"]
+mod log;
 
 mod common;
 
@@ -38,6 +43,7 @@ use rustix::process::Signal;
 use common::load::{self, busy_services_with_sctp, plan, start_plans};
 use common::{Cluster, IN_SYNC, PATIENCE, at, differences, ends_as, objects, reaches};
 use fault::{Fault, MODES};
+use log::Log;
 
 /// Services that come and go, besides those that carry the load.
 const SERVICES: u8 = 6;
@@ -81,6 +87,7 @@ struct Chaos {
     services: BTreeMap<u8, Vec<usize>>,
     /// Resident memory after the first fault of this process.
     resident: Option<u64>,
+    log: Log,
 }
 
 impl Chaos {
@@ -90,7 +97,7 @@ impl Chaos {
         let mode = MODES[0];
         let proxy = cluster.proxy_with(&configuration(mode));
         let (rng, services) = (Rng::with_seed(seed), BTreeMap::new());
-        Self { cluster, proxy, mode, rng, number: 0, services, resident: None }
+        Self { cluster, proxy, mode, rng, number: 0, services, resident: None, log: Log::start() }
     }
 
     /// Draws a fault, and checks that everything is right after it.
@@ -99,8 +106,11 @@ impl Chaos {
         self.number += 1;
         let load = self.start_load();
         let edits = self.rng.u8(1..=8);
+        let lines = log::lines(fault, self.mode);
+        self.log.fault_begins(&self.proxy);
         self.cause(fault, edits);
         self.settle(fault);
+        let said = self.log.judge(fault, lines, &self.proxy);
         let reports = stop(load);
         let count = |of: fn(&TrafficReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum::<u64>();
         let lost = count(lost);
@@ -116,6 +126,7 @@ impl Chaos {
              {datagrams} datagrams and {heartbeats} heartbeats",
             self.number
         );
+        println!("{:3}: {fault}, warnings and errors of the log: {said:?}", self.number);
         assert!(fault.removes_rules() || lost == 0, "{fault}: {reports:#?}\n{}", self.proxy.output());
         if fault.removes_rules() {
             self.check_what_was_open(fault, &reports);
@@ -221,8 +232,12 @@ impl Chaos {
                 std::thread::sleep(HANG);
                 foreign::lose_no_more(self.node());
             }
+            Fault::CutOff => self.server_cut_off(edits),
+            Fault::Emptied => self.server_emptied(edits),
+            Fault::RolledBack => self.server_rolled_back(edits),
             Fault::Reset => {
                 self.edit(edits / 2);
+                self.watches_are_open();
                 foreign::reset(self.node(), self.cluster.address.port());
                 self.edit(edits.div_ceil(2));
             }
@@ -249,6 +264,7 @@ impl Chaos {
     fn start_in(&mut self, mode: &'static str) {
         self.proxy = self.cluster.start_proxy(&configuration(mode));
         (self.mode, self.resident) = (mode, None);
+        self.log.follow_another();
     }
 
     /// Creates, changes and deletes Services. They have any endpoints, or none.

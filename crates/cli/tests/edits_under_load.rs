@@ -1,5 +1,6 @@
 //! Edits of source ranges, of endpoints behind a health-check node port, and of the node's zone, under load and in every mode:
-//! no connection is lost, and no client outside the ranges gets in. Needs root, and fails without.
+//! no connection is lost, and no client outside the ranges gets in. A client whose range is taken away is dropped until the
+//! range is back, and clients in other ranges lose nothing. Needs root, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -9,6 +10,7 @@
 
 mod common;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -24,6 +26,8 @@ use common::{Cluster, PATIENCE, at, ipvs, objects, page, reaches};
 
 /// The addresses of the client.
 const CLIENT: &str = "203.0.113.0/24";
+/// The addresses of the pod on the other node.
+const REMOTE: &str = "10.244.2.0/24";
 /// A range without any address of the test.
 const FOREIGN: &str = "198.18.0.0/15";
 const GUARDED: &str = "198.51.100.7:80";
@@ -89,10 +93,60 @@ fn edits_lose_nothing(cluster: &Cluster, mode: &str) {
     assert_lossless(load.into());
     let report = hinted.stop().unwrap();
     assert!(report.is_lossless() && report.connections_ok > 0, "{mode}: pod to hinted: {report}");
+    a_range_goes_and_returns(cluster, mode);
 
     // Its packets do arrive: without ranges it is answered.
     guard(cluster, &[]);
     reaches(other.namespace(), Protocol::Tcp, at(GUARDED), &[one, other]);
+}
+
+/// Takes away the range of a client that connects all the time, and gives it back. Meanwhile the client's new connections are
+/// dropped, and a client in another range loses nothing.
+fn a_range_goes_and_returns(cluster: &Cluster, mode: &str) {
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    let (client, remote) = (cluster.world.client().namespace(), cluster.world.remote_pods()[0].namespace());
+    let expect_answers = |from: &Namespace| reaches(from, Protocol::Tcp, at(GUARDED), &[one, other]);
+    guard(cluster, &[CLIENT, REMOTE]);
+    expect_answers(client);
+    expect_answers(remote);
+    let kept = Traffic::start(remote, plan(GUARDED)).unwrap();
+    // What is open when the range goes may break, so the client opens new connections only.
+    let new_ones = TrafficPlan { udp: None, streams: 0, ..plan(GUARDED) };
+    let cut = Traffic::start(client, new_ones).unwrap();
+
+    guard(cluster, &[REMOTE]);
+    becomes_silent(client, at(GUARDED));
+    let outsider = Stranger::start(client);
+    for ranges in [&[FOREIGN, REMOTE][..], &[REMOTE, FOREIGN], &[REMOTE]] {
+        guard(cluster, ranges);
+        expect_answers(remote);
+    }
+    outsider.assert_had_no_answer();
+
+    guard(cluster, &[CLIENT, REMOTE]);
+    expect_answers(client);
+    let report = cut.stop().unwrap();
+    // A connection that is refused fails as well, with another result.
+    let is_dropped = |loss: &String| loss.ends_with(": TimedOut");
+    let all_dropped = report.connections_failed > 0 && report.losses.iter().all(is_dropped);
+    assert!(all_dropped && report.connections_ok > 0, "{mode}: client without its range: {report}");
+    let back = Traffic::start(client, plan(GUARDED)).unwrap();
+    for ranges in [&[CLIENT, FOREIGN, REMOTE][..], &[REMOTE, CLIENT]] {
+        guard(cluster, ranges);
+        expect_answers(client);
+        expect_answers(remote);
+    }
+    assert_lossless(vec![("client with its range again", back), ("pod in another range", kept)]);
+}
+
+/// Waits until new connections are dropped: none of a batch is answered or refused, whichever of its SYNs that would be.
+fn becomes_silent(from: &Namespace, to: SocketAddr) {
+    let mut results = Vec::new();
+    let outcome = eventually(PATIENCE, "silence", || {
+        results = from.probe_many(&[Probe::new(Protocol::Tcp, to); 8]).unwrap();
+        results.iter().all(|result| *result == ProbeResult::TimedOut)
+    });
+    assert!(outcome.is_ok(), "{to} from {}: {results:?}", from.name());
 }
 
 /// Writes the Service with source ranges.
@@ -157,12 +211,15 @@ impl Stranger {
         let work = move || {
             let probe = Probe::new(Protocol::Tcp, at(GUARDED)).expecting_silence();
             let (mut tried, mut answers) = (0, Vec::new());
-            while !until.load(Ordering::Relaxed) {
+            // It tries once at least, even if this thread starts late.
+            loop {
                 let results = from.probe_many(&[probe; 8]).unwrap();
                 tried += results.len();
                 answers.extend(results.into_iter().filter(|result| result.backend().is_some()));
+                if until.load(Ordering::Relaxed) {
+                    return (tried, answers);
+                }
             }
-            (tried, answers)
         };
         Self { over, thread: thread::spawn(work) }
     }

@@ -1,6 +1,6 @@
-//! The agent while Services come and go without end: its memory and descriptors, the kernel's rules, and the UDP flows of
-//! Services that are gone. Every run includes some seconds of it. `PORTOLAN_SOAK_SECONDS=300` makes it longer and
-//! `--nocapture` prints the figures. Needs root, and fails without.
+//! The agent while Services come and go without end: its memory and descriptors, the kernel's rules and connection table, and
+//! the UDP flows of Services that are gone. Every run includes some seconds of it. `PORTOLAN_SOAK_SECONDS=300` makes it longer
+//! and `--nocapture` prints the figures. Needs root, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -14,7 +14,9 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use portolan_serve::Resource;
-use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, Protocol, Traffic, eventually};
+use portolan_testkit::{
+    Family, Namespace, Pod, PortolanProcess, Probe, Protocol, Traffic, eventually, is_emulated,
+};
 use serde_json::Value;
 
 use common::kernel::nft;
@@ -34,6 +36,12 @@ const WARM: u32 = 5;
 const ROUNDS_AFTER: u32 = 3;
 /// Growth that is allowed from then on, in bytes, for the allocator.
 const GROWTH: u64 = 4 << 20;
+/// The address that the load uses all the time.
+const LOAD: &str = "198.51.100.7:80";
+/// The number of connections that the kernel tracks in the network namespace of the reading thread.
+const TRACKED: &str = "/proc/sys/net/netfilter/nf_conntrack_count";
+/// Most tracked connections of the agent itself: those of its watches and Events, each until two minutes after its end.
+const OF_THE_AGENT: usize = 16;
 
 /// The number of objects of each kind.
 type Counts = BTreeMap<String, usize>;
@@ -55,15 +63,16 @@ fn nothing_grows(mode: &str) {
     busy_services(&cluster);
     let proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
     let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
-    let load = vec![("client to load balancer", Traffic::start(client, plan("198.51.100.7:80")).unwrap())];
+    let load = vec![("client to load balancer", Traffic::start(client, plan(LOAD)).unwrap())];
     let kernel = count(&rules(node, mode), mode);
 
-    let mut descriptors = 0;
+    let (mut descriptors, mut peak) = (0, 0_usize);
     let (started, mut warm, mut rounds, mut rounds_after) = (Instant::now(), None, 0, 0);
     while started.elapsed() < whole || rounds_after < ROUNDS_AFTER {
         rounds += 1;
         round(&cluster, rounds);
         assert_eq!(settled(node, mode, &kernel), kernel, "{mode}, round {rounds}: {}", proxy.output());
+        peak = peak.max(tracked(node));
         if rounds == 1 {
             // Some are opened only when the first changes are written.
             descriptors = self::descriptors(&proxy);
@@ -78,15 +87,23 @@ fn nothing_grows(mode: &str) {
             eprintln!("{mode}: {} changes in {:.0?}: {resident} KiB", rounds * CHANGES, started.elapsed());
         }
     }
-    let (warm, last) = (warm.unwrap(), proxy.resident().unwrap());
+    let (took, warm, last) = (started.elapsed(), warm.unwrap(), proxy.resident().unwrap());
+    // A few flows of the last rounds may stay until they expire, after half a minute.
+    let (mut left, most) = (0, most_tracked());
+    let is_flat = eventually(PATIENCE, "no more tracked connections than those of the load", || {
+        left = tracked(node);
+        left <= most
+    });
+    let changes = rounds * CHANGES;
+    let a_second = f64::from(u32::try_from(changes).unwrap()) / took.as_secs_f64();
     eprintln!(
-        "{mode}: {} changes in {:.0?}; resident {} KiB, then {} KiB; {descriptors} descriptors; {kernel:?}",
-        rounds * CHANGES,
-        started.elapsed(),
+        "{mode}: {changes} changes in {took:.0?}, {a_second:.1} a second; resident {} KiB, then {} KiB; \
+         {descriptors} descriptors; {peak} tracked connections at most, {left} at the end; {kernel:?}",
         warm >> 10,
         last >> 10
     );
     assert_lossless(load);
+    assert!(is_flat.is_ok(), "{mode}: {left} tracked connections, at most {most} wanted");
     assert!(last <= warm + GROWTH, "{mode}: from {warm} to {last} bytes after {rounds} rounds");
     let outcome = eventually(PATIENCE, "no more descriptors", || self::descriptors(&proxy) <= descriptors);
     assert!(outcome.is_ok(), "{mode}: from {descriptors} to {} descriptors", self::descriptors(&proxy));
@@ -171,6 +188,26 @@ fn count(text: &str, mode: &str) -> Counts {
         }
     }
     counts
+}
+
+/// Returns how many connections the node's kernel tracks.
+fn tracked(node: &Namespace) -> usize {
+    // An expired entry counts until the table is listed, or for up to a minute.
+    node.output("conntrack", &["-L", "-p", "udp"]).unwrap();
+    let count = node.run(|| std::fs::read_to_string(TRACKED)).unwrap().unwrap();
+    count.trim().parse().unwrap()
+}
+
+/// Returns how many connections the node's kernel may track while the load goes on and no Service of a round is left. It does
+/// not depend on the number of rounds, whose flows the agent or the kernel has deleted by then.
+fn most_tracked() -> usize {
+    let load = plan(LOAD);
+    // The load ends a connection by a reset when it is answered. The kernel then keeps the entry for ten seconds
+    // (`nf_conntrack_tcp_timeout_close`). A connection without an answer for three seconds, thirty on an emulated machine,
+    // counts as lost and fails the test. So only connections of the last 13 seconds, or 40, have an entry.
+    let seconds = if is_emulated() { 40 } else { 13 };
+    let connections = seconds * usize::try_from(load.connections_per_second).unwrap();
+    connections + load.streams + load.udp_flows + OF_THE_AGENT
 }
 
 fn descriptors(proxy: &PortolanProcess) -> usize {

@@ -1,7 +1,8 @@
 //! A cluster of one node with a real binary: a [`World`], an API server inside the node's namespace, and a program that runs
 //! the node agent.
 //!
-//! Owns: the [`Cluster`], the API objects that its tests use ([`objects`]), the waits for what its proxy does.
+//! Owns: the [`Cluster`], the API objects that its tests use ([`objects`]), backups of its API server ([`Backup`]), the waits for
+//! what its proxy does.
 //!
 //! In: the program ([`Agent`]) and the fields of its configuration. Out: the processes, and what clients of Services reach.
 //!
@@ -16,6 +17,7 @@
     reason = "helpers of tests: what fails here fails the test"
 )]
 
+mod backup;
 pub mod http;
 pub mod objects;
 
@@ -36,6 +38,8 @@ use portolan_testkit::{
 };
 use serde_json::Value;
 use tempfile::TempDir;
+
+pub use backup::Backup;
 
 /// A program that runs the node agent.
 pub trait Agent {
@@ -183,6 +187,19 @@ impl<A: Agent> Cluster<A> {
         let listener = listen(self.world.node().namespace(), self.address.port());
         let (api, config) = (Arc::clone(&self.api), self.config.clone());
         self.server = Some(Server::start_with(api, config, listener).unwrap());
+    }
+
+    /// Returns a backup of all objects.
+    pub fn back_up(&self) -> Backup {
+        Backup::of(&self.api)
+    }
+
+    /// Replaces all objects by those of a backup, at a revision that is older than any so far: the API server comes back like one
+    /// whose etcd was restored from an old backup. It must be stopped.
+    pub fn restore(&mut self, backup: Backup) {
+        assert!(self.server.is_none(), "the API server runs");
+        let newest = self.api.store().revision();
+        self.api = Arc::new(backup.restored(&self.config.api, newest));
     }
 
     /// Creates or replaces an object.

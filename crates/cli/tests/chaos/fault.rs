@@ -28,6 +28,12 @@ pub(crate) enum Fault {
     ServerSlow,
     /// All connections to the API server are reset.
     Reset,
+    /// All connections to the API server are reset, and new ones are refused for some seconds.
+    CutOff,
+    /// The API server lists no Service and no EndpointSlice for a while, although there are many.
+    Emptied,
+    /// The API server comes back with earlier objects, at a revision that is older than that of the agent.
+    RolledBack,
     /// The agent can open no file and no socket, while the API server ends and starts again.
     NoDescriptors,
     /// The agent gets no more memory.
@@ -59,6 +65,9 @@ impl Fault {
             Self::ServerHangs,
             Self::ServerSlow,
             Self::Reset,
+            Self::CutOff,
+            Self::Emptied,
+            Self::RolledBack,
             Self::NoDescriptors,
             Self::NoMemory,
             Self::Refused,
@@ -88,6 +97,9 @@ impl fmt::Display for Fault {
             Self::ServerHangs => "API server hangs",
             Self::ServerSlow => "API server behind a lossy network",
             Self::Reset => "connections to the API server reset",
+            Self::CutOff => "API server cut off",
+            Self::Emptied => "API server emptied",
+            Self::RolledBack => "API server rolled back",
             Self::NoDescriptors => "no file descriptors",
             Self::NoMemory => "no memory",
             Self::Refused => "messages refused",

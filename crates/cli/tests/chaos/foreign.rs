@@ -22,7 +22,17 @@ pub(crate) fn lose(node: &Namespace, port: u16, which: &str) {
     );
 }
 
-/// Drops no more packets.
+/// Answers each new connection to a port on loopback with a reset, as if nothing listened there.
+pub(crate) fn refuse(node: &Namespace, port: u16) {
+    let begins = "tcp flags & (syn | ack) == syn";
+    let rule = format!("iifname lo tcp dport {port} {begins} reject with tcp reset;");
+    nft(
+        node,
+        &format!("table inet lost {{ chain input {{ type filter hook input priority -400; {rule} }}\n}}"),
+    );
+}
+
+/// Drops packets and refuses connections no more.
 pub(crate) fn lose_no_more(node: &Namespace) {
     nft(node, "delete table inet lost");
 }

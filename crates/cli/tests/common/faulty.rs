@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_testkit::Namespace;
+use serde_json::json;
 
 /// The fault of a server.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,9 @@ pub(crate) enum Fault {
     /// Responds to every list with this body and status 200, and to every watch with status 410 (Gone). Refuses
     /// Events.
     Lists(&'static str),
+    /// Responds to every list of Services or EndpointSlices with an empty one, to other lists with status 503, and to every
+    /// watch with status 410 (Gone). Refuses Events.
+    Empties,
 }
 
 /// A server with a fault. It stops, with its connections, when dropped.
@@ -81,21 +85,41 @@ fn serve(listener: &TcpListener, fault: Fault, shared: &Shared) {
         match fault {
             Fault::Silent => silent.push(stream),
             Fault::Answers(answer) => drop(stream.write_all(answer.as_bytes())),
-            Fault::Lists(list) => {
+            Fault::Lists(list) => respond(&mut stream, &String::from_utf8_lossy(&head), Some(list)),
+            Fault::Empties => {
                 let head = String::from_utf8_lossy(&head);
-                if !head.starts_with("GET ") {
-                    continue;
-                }
-                let is_watch = head.contains("watch=true");
-                let gone = r#"{"kind":"Status","code":410,"reason":"Expired"}"#;
-                let (status, body) = if is_watch { ("410 Gone", gone) } else { ("200 OK", list) };
-                let length = body.len();
-                let answer = format!(
-                    "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n\
-                     Content-Length: {length}\r\n\r\n{body}"
-                );
-                drop(stream.write_all(answer.as_bytes()));
+                respond(&mut stream, &head, empty_list(&head).as_deref());
             }
         }
     }
+}
+
+/// Responds to a request of this head with a list. Does not respond to requests other than GET.
+fn respond(stream: &mut TcpStream, head: &str, list: Option<&str>) {
+    const GONE: &str = r#"{"kind":"Status","code":410,"reason":"Expired"}"#;
+    if !head.starts_with("GET ") {
+        return;
+    }
+    let (status, body) = match list {
+        _ if head.contains("watch=true") => ("410 Gone", GONE),
+        Some(list) => ("200 OK", list),
+        None => ("503 Service Unavailable", ""),
+    };
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    );
+    drop(stream.write_all(answer.as_bytes()));
+}
+
+/// Returns an empty list for a request of all Services or all EndpointSlices.
+fn empty_list(head: &str) -> Option<String> {
+    let (kind, version) = match head.split([' ', '?']).nth(1)? {
+        "/api/v1/services" => ("ServiceList", "v1"),
+        "/apis/discovery.k8s.io/v1/endpointslices" => ("EndpointSliceList", "discovery.k8s.io/v1"),
+        _ => return None,
+    };
+    let metadata = json!({"resourceVersion": "900"});
+    Some(json!({"kind": kind, "apiVersion": version, "metadata": metadata, "items": []}).to_string())
 }

@@ -11,6 +11,7 @@ pub(crate) mod load;
 pub(crate) mod migrate;
 pub(crate) mod programs;
 pub(crate) mod server;
+pub(crate) mod watches;
 
 use std::path::Path;
 use std::process::{Command, Output};
