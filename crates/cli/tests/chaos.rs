@@ -5,7 +5,8 @@
 //! After each fault the kernel has what the objects ask for (`portolan plan` finds nothing to change), every Service reaches
 //! exactly its endpoints, and no packet was lost but for those that met removed rules. In nftables mode, streams and UDP flows
 //! that were open before lose nothing if elements are removed. What was lost after rules were removed is printed.
-//! The agent's log has a clear line about each fault that the agent must notice, and no line too often.
+//! The agent's log has a clear line about each start, change of the mode, connection that was reset or refused, empty list and older
+//! API server, and no line too often.
 //!
 //! `CHAOS_SECONDS` sets the time for which faults go on, `PORTOLAN_SEED` repeats the same choices. Each fault is a line of
 //! the output: `make chaos` shows them. Needs root, and fails without.
@@ -262,9 +263,9 @@ impl Chaos {
     }
 
     fn start_in(&mut self, mode: &'static str) {
+        self.log.follow_another(&self.proxy);
         self.proxy = self.cluster.start_proxy(&configuration(mode));
         (self.mode, self.resident) = (mode, None);
-        self.log.follow_another();
     }
 
     /// Creates, changes and deletes Services. They have any endpoints, or none.

@@ -145,7 +145,7 @@ impl Unwatched {
         self.generations.after(now);
     }
 
-    /// Returns true if another program has committed anything, to any table, since the engine's first turn.
+    /// Returns true if another program has committed anything, to any table, since the engine's first turn with work.
     pub(crate) fn has_changed(mut self) -> bool {
         self.turn_begins();
         self.generations.has_changed

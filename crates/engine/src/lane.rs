@@ -160,24 +160,33 @@ impl Lane {
         }
     }
 
-    /// Returns when to run next, or `None` if nothing is pending.
+    /// Returns when something is to be done next, or `None` if nothing is pending.
     pub(super) fn due(&self) -> Option<Instant> {
+        [self.run_due(), self.verification_due()].into_iter().flatten().min()
+    }
+
+    /// Returns when [`Self::run`] has something to do next.
+    pub(super) fn run_due(&self) -> Option<Instant> {
         if self.active.state.is_waiting() {
             return None;
         }
         let commit = self.has_work().then(|| self.not_before.unwrap_or_else(|| self.clock.now()));
         let succession = self.successor.as_ref().map(Successor::due);
-        // Otherwise a commit comes first, and this one follows it.
-        let verification = self.verification.due().filter(|_| !self.has_work());
-        [commit, verification, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
+        [commit, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Returns true if something is to be done now.
-    pub(super) fn is_due(&self) -> bool {
-        self.due().is_some_and(|at| at <= self.clock.now())
+    /// Returns when [`Self::run_verification`] has something to do next.
+    pub(super) fn verification_due(&self) -> Option<Instant> {
+        // A commit comes first, and the verification follows it.
+        self.verification.due().filter(|_| !self.active.state.is_waiting() && !self.has_work())
+    }
+
+    /// Returns true if this time has come.
+    pub(super) fn has_come(&self, at: Option<Instant>) -> bool {
+        at.is_some_and(|at| at <= self.clock.now())
     }
 
     /// Does the most urgent of what is due.

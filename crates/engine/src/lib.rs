@@ -292,6 +292,11 @@ pub fn spawn(
     Ok((handle, thread))
 }
 
+/// A step of a turn: when it has something to do, and what it does.
+type TurnStep = (fn(&Lane) -> Option<Instant>, fn(&mut Lane) -> Option<Report>);
+
+const STEPS: [TurnStep; 2] = [(Lane::run_due, Lane::run), (Lane::verification_due, Lane::run_verification)];
+
 struct Engine<R> {
     lanes: Vec<Lane>,
     /// `None` while changes by other programs are reported.
@@ -337,9 +342,9 @@ impl<R: FnMut(Report)> Engine<R> {
         let mut unwatched = self.unwatched.as_mut().filter(|_| self.lanes.iter().any(Lane::may_be_notified));
         for lane in &mut self.lanes {
             // The verification comes before new changes are taken, because they could come without end.
-            for step in [Lane::run, Lane::run_verification] {
-                // A turn without work must not take a commit of another program for its own.
-                if !lane.is_due() {
+            for (due, step) in STEPS {
+                // A commit of another program, meanwhile, would count as one of a step that has nothing to write.
+                if !lane.has_come(due(lane)) {
                     continue;
                 }
                 if let Some(unwatched) = &mut unwatched {

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures::executor::block_on;
 use portolan_serve::{Api, ApiConfig, Draft, MemoryStore, Resource, Scope, Store, StoredObject, Transaction};
 
-/// How much older than the newest revision a restored API begins. Its writes do not reach a revision that a client has seen.
+/// By how much the first revision of a restored API is lower than the newest revision so far. A test writes less often, so the
+/// restored API does not use a revision again.
 const OLDER: u64 = 1_000_000;
 
 /// The objects of an API at one revision.
@@ -16,7 +17,7 @@ impl Backup {
     pub(crate) fn of(api: &Api) -> Self {
         let (store, revision) = (api.store(), api.store().revision());
         let mut objects = Vec::new();
-        // Others are stored elsewhere, or not at all.
+        // `Resource::kept`, and what clients do not see, such as the records of node ports.
         let is_kept = |resource: &Resource| resource.is_stored() && resource.stored() == *resource;
         for resource in Resource::ALL.into_iter().filter(is_kept) {
             let snapshot = store.snapshot(resource, &Scope::default(), Some(revision)).unwrap();

@@ -95,6 +95,8 @@ pub struct TrafficReport {
     /// New connections that were refused, reset or not answered within three seconds (longer where everything is emulated). A
     /// connection that is reset after its answer has not failed: only streams last longer.
     pub connections_failed: u64,
+    /// Those of them that were neither answered nor refused nor reset.
+    pub connections_timed_out: u64,
     /// Streams that were opened.
     pub streams: u64,
     /// Streams that ended, failed, or lost or changed a line.
@@ -248,6 +250,7 @@ impl TrafficReport {
     fn add(&mut self, other: Self) {
         self.connections_ok += other.connections_ok;
         self.connections_failed += other.connections_failed;
+        self.connections_timed_out += other.connections_timed_out;
         self.streams += other.streams;
         self.streams_broken += other.streams_broken;
         self.stream_lines += other.stream_lines;
@@ -336,6 +339,8 @@ fn connections(
                 ready.take().map(|ready| ready.send(()));
             } else {
                 *failed += 1;
+                let is_silent = protocol != Protocol::Sctp && result == ProbeResult::TimedOut;
+                report.connections_timed_out += u64::from(is_silent);
                 report.describe(shared, format_args!("{kind} {number}: {result:?}"));
             }
         }

@@ -34,10 +34,10 @@ impl Chaos {
         let before = held(self.node());
         self.cluster.stop_server();
         let empty = FaultyServer::start(self.node(), self.cluster.address.port(), faulty::Fault::Empties);
+        self.edit(edits);
         let have_both = || held(self.node()).iter().zip(before).all(|(now, before)| *now > before);
         let outcome = eventually(PATIENCE, "empty lists", have_both);
         assert!(outcome.is_ok(), "{}", self.proxy.output());
-        self.edit(edits);
         drop(empty);
         self.cluster.restart_server();
     }

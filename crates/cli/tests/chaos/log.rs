@@ -1,6 +1,7 @@
-//! What the agent's log says of a fault: a clear line if the agent must notice it, and no flood of lines.
+//! What the agent's log says of a fault: a clear line if the fault is one of those in [`lines`], and no flood of lines.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Instant;
 
 use portolan_testkit::{PortolanProcess, eventually};
@@ -52,9 +53,10 @@ impl Log {
         Self { judged: 0, since: Instant::now(), begin: 0 }
     }
 
-    /// Follows another agent from its start.
-    pub(crate) fn follow_another(&mut self) {
-        (self.judged, self.begin) = (0, 0);
+    /// Checks the rest of the log of an agent that has ended, and follows another one from its start.
+    pub(crate) fn follow_another(&mut self, ended: &PortolanProcess) {
+        self.judge_number(&"before the start of another agent", ended);
+        *self = Self::start();
     }
 
     /// Notes that a fault begins. What the agent must say of it comes later.
@@ -77,11 +79,18 @@ impl Log {
         let outcome = eventually(PATIENCE, "lines of the log", all_said);
         let output = agent.output();
         assert!(outcome.is_ok(), "{fault}: not in the log: {lines:?}\n{output}");
+        self.judge_number(&fault, agent)
+    }
+
+    /// Checks that the log has no line too often since it was judged last. Returns its warnings and errors, counted by what they
+    /// are about.
+    fn judge_number(&mut self, when: &dyn fmt::Display, agent: &PortolanProcess) -> BTreeMap<String, u64> {
+        let output = agent.output();
         let new = &output[self.judged..];
         let at_most = LINES + self.since.elapsed().as_secs();
         let counts = count(new.lines());
         let flood: Vec<_> = counts.iter().filter(|(_, count)| **count > at_most).collect();
-        assert!(flood.is_empty(), "{fault}: more than {at_most} times in the log: {flood:?}\n{output}");
+        assert!(flood.is_empty(), "{when}: more than {at_most} times in the log: {flood:?}\n{output}");
         (self.judged, self.since) = (output.len(), Instant::now());
         count(new.lines().filter(|line| line.starts_with(['W', 'E'])))
     }

@@ -11,8 +11,12 @@ pub(crate) const COLLECTIONS: [&str; 4] = ["services", "endpointslices", "nodes"
 
 /// Returns the seconds since a watch of the agent has received anything.
 pub(crate) fn age(node: &Namespace, collection: &str) -> f64 {
-    let age = metric(node, "portolan_watch_age_seconds", collection);
-    age.unwrap_or_else(|| panic!("no age of the watch of {collection}"))
+    last_received(node, collection).unwrap_or_else(|| panic!("no age of the watch of {collection}"))
+}
+
+/// Does the same, and returns `None` if the agent does not say.
+fn last_received(node: &Namespace, collection: &str) -> Option<f64> {
+    metric(node, "portolan_watch_age_seconds", collection)
 }
 
 /// Returns how many empty lists of a collection the agent did not believe at first.
@@ -22,7 +26,8 @@ pub(crate) fn empty_lists_held(node: &Namespace, collection: &str) -> f64 {
 }
 
 fn metric(node: &Namespace, name: &str, collection: &str) -> Option<f64> {
-    let page = http::get(node, at("127.0.0.1:10249"), "/metrics").unwrap().body;
+    // A caller that waits tries again, for example because the agent has just started.
+    let page = http::get(node, at("127.0.0.1:10249"), "/metrics")?.body;
     let sample = format!("{name}{{resource=\"{collection}\"}} ");
     let value = page.lines().find_map(|line| line.strip_prefix(&sample))?;
     Some(value.parse().unwrap())
@@ -46,7 +51,7 @@ pub(crate) fn all_open(cluster: &Cluster, service: Value, slice: Value, round: u
     let received = |collection: &&str| {
         // Read before the page is made: a lower age is that of something that came after `since`.
         let passed = since.elapsed().as_secs_f64();
-        age(cluster.world.node().namespace(), collection) < passed
+        last_received(cluster.world.node().namespace(), collection).is_some_and(|age| age < passed)
     };
     let outcome = eventually(PATIENCE, "something of each watch", || COLLECTIONS.iter().all(received));
     assert!(outcome.is_ok(), "{COLLECTIONS:?}");

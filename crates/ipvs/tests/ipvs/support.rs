@@ -9,6 +9,7 @@ use portolan_iptables::{Programs, Variant};
 use portolan_ipvs::{Ipvs, IpvsOptions, KernelVersion, available, kernel_settings};
 use portolan_model::{Change, Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
+use portolan_testkit::eventually_some;
 
 use super::example;
 use super::load::LOCK;
@@ -16,6 +17,7 @@ use super::load::LOCK;
 /// If set, tests fail on a kernel without IPVS.
 const MUST_RUN: &str = "PORTOLAN_TEST_IPVS";
 const NEVER: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a test in a network namespace of its own. The node has two addresses of each family. Returns `None` if the
 /// kernel has no IPVS; if `PORTOLAN_TEST_IPVS` is set, the test fails instead.
@@ -118,13 +120,12 @@ pub(crate) fn example(family: Family) -> Vec<Change> {
 /// virtual server twice, or lacks one.
 pub(crate) fn ipvsadm(arguments: &str) -> String {
     let mut last = run("ipvsadm", arguments);
-    loop {
+    let same = eventually_some(PATIENCE, "the same list twice", || {
         let again = run("ipvsadm", arguments);
-        if again == last {
-            return again;
-        }
-        last = again;
-    }
+        let before = std::mem::replace(&mut last, again.clone());
+        (before == again).then_some(again)
+    });
+    same.unwrap()
 }
 
 /// Lists the virtual servers, sorted, each with its real servers, sorted, without numbers of connections.

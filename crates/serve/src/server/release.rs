@@ -2,7 +2,7 @@
 //!
 //! An allocator keeps freed memory that lies between used memory. After many connections or large requests, this task
 //! makes the allocator look for free pages. Other threads that allocate may block meanwhile, and with them all requests.
-//! So it waits for a quiet second, under a steady load for half a minute, and may take only a small part of the time.
+//! So it waits for a quiet second, but under a steady load for half a minute only, and may take only a small part of the time.
 
 use std::{
     sync::{
@@ -25,7 +25,7 @@ pub type ReleaseMemory = fn();
 const WORTH: usize = 2 << 20;
 /// Memory is returned when less than [`WORTH`] was freed in this time. More memory is usually freed in the same moment.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Memory is returned after this time at the latest, however much is freed meanwhile.
+/// After its shortest pause, memory is returned within this time, however much is freed meanwhile.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// The pause is at least this many times as long as the last call took.
 const PART: u32 = 100;
@@ -52,7 +52,7 @@ impl Freed {
         }
     }
 
-    /// Waits for `pause`, and then until little is freed, but not for much longer than [`LONGEST_PAUSE`].
+    /// Waits for `pause`, and then, for at most [`LONGEST_PAUSE`], until less than [`WORTH`] was freed during the last wait.
     async fn quiet(&self, pause: Duration) {
         let end = Instant::now().checked_add(pause.saturating_add(LONGEST_PAUSE));
         let mut before = self.0.bytes.load(Relaxed);
