@@ -185,7 +185,7 @@ pub(crate) fn run(options: ServeOptions) -> anyhow::Result<ExitCode> {
         return backup::check(&options.server.data_dir);
     }
     if options.repair_once {
-        return runtime()?.block_on(repair_once(options.server));
+        return portolan_serve::runtime()?.block_on(repair_once(options.server));
     }
     let additions =
         Additions { adjust: Box::new(|_| {}), started: |_: SocketAddr, _: &Arc<Api>| until_signal() };
@@ -198,11 +198,7 @@ pub(crate) fn run_server<E: Future<Output = ()>>(
     additions: Additions<impl FnOnce(SocketAddr, &Arc<Api>) -> anyhow::Result<E>>,
 ) -> anyhow::Result<()> {
     let files = limits::raise_file_limit();
-    runtime()?.block_on(serve(options, files, additions))
-}
-
-fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_current_thread().enable_all().build()
+    portolan_serve::runtime()?.block_on(serve(options, files, additions))
 }
 
 async fn serve<E: Future<Output = ()>>(

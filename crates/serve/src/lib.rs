@@ -41,5 +41,5 @@ pub use security::{
 };
 pub use server::{
     Check, Checks, Config, Error, Limits, ReleaseMemory, RunningServer, Server, Transport, check_address,
-    serve, serve_with,
+    runtime, serve, serve_with,
 };

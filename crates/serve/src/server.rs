@@ -38,6 +38,7 @@ mod records;
 mod refusal;
 mod release;
 mod requests;
+mod runtime;
 mod stall;
 
 use std::{
@@ -79,6 +80,7 @@ pub use self::{
     config::{Config, Transport},
     health::{Check, Checks},
     limits::Limits,
+    runtime::runtime,
 };
 use crate::security::{Security, SecurityError};
 
@@ -188,9 +190,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel();
         let thread_api = Arc::clone(&api);
         let thread = std::thread::Builder::new().name("portolan-server".to_owned()).spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
-            runtime.block_on(async {
+            runtime().map_err(Error::Thread)?.block_on(async {
                 let listener = TcpListener::from_std(listener);
                 let listener = listener.map_err(|source| Error::Listen { address, source })?;
                 let shutdown = async {
