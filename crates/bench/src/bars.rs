@@ -100,6 +100,12 @@ pub(crate) fn judge(figures: &[Figures]) -> Vec<Bar> {
         at(LARGE).map(|it| it.warm.duration.as_secs_f64()),
     ));
     bars.push(Bar::new(
+        format!("a change during the comparison of a restart at {LARGE}, p99"),
+        " ms",
+        10.0,
+        at(LARGE).map(|it| it.restarts.waits.percentile(99).as_secs_f64() * 1e3),
+    ));
+    bars.push(Bar::new(
         format!("one change end to end at {LARGE}, p99"),
         " ms",
         1.5,

@@ -9,6 +9,7 @@
 //! - [`stage`], [`steady`]: namespaces, pods, an API server with the objects, Services that answer
 //! - [`proxy`]: the process under test
 //! - [`changes`], [`connect`], [`round_trips`], [`kernel`], [`idle`]: the measurements
+//! - [`restart`]: changes that arrive during the comparison of a restart
 //! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
 //! - [`etcd`]: etcd as a process
@@ -30,6 +31,7 @@ mod options;
 mod peers;
 mod proxy;
 mod relay;
+mod restart;
 mod round_trips;
 mod run;
 mod scale;
@@ -79,6 +81,10 @@ fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
     if options.iptables {
         println!("{machine}");
         return measure_iptables(options);
+    }
+    if options.restarts {
+        println!("{machine}\n");
+        return measure_restarts(options).map(|()| true);
     }
     // A copy: a build that ends in the meantime must not change the measured binary.
     let folder = tempfile::tempdir()?;
@@ -166,6 +172,14 @@ fn measure_relay(options: &BenchOptions) -> anyhow::Result<bool> {
     let ways = relay::measure(options.haproxy.as_deref(), options.nginx.as_deref())?;
     println!("\n{}", relay::render(&ways));
     Ok(print(&relay::bars(&ways)))
+}
+
+/// Prints how long changes wait that arrive during the comparison of a restart.
+fn measure_restarts(options: &BenchOptions) -> anyhow::Result<()> {
+    for size in options.sizes() {
+        println!("{size}: {}", restart::measure(size, options.rounds().restarts)?);
+    }
+    Ok(())
 }
 
 fn measure_iptables(options: &BenchOptions) -> anyhow::Result<bool> {

@@ -37,6 +37,9 @@ pub(crate) struct BenchOptions {
     /// Only the API server under load.
     #[arg(long, conflicts_with = "idle")]
     pub(crate) api: bool,
+    /// Only changes that arrive during the comparison of a restart.
+    #[arg(long, conflicts_with_all = ["idle", "api", "iptables", "relay"])]
+    pub(crate) restarts: bool,
     /// Only the iptables mode.
     #[arg(long, conflicts_with_all = ["idle", "api"])]
     pub(crate) iptables: bool,
@@ -123,6 +126,7 @@ impl BenchOptions {
             Rounds {
                 changes: 20,
                 paused_changes: 3,
+                restarts: 1,
                 burst: 1_000,
                 at_once: 10_000,
                 connections: 2_000,
@@ -132,6 +136,7 @@ impl BenchOptions {
             Rounds {
                 changes: 50,
                 paused_changes: 10,
+                restarts: 3,
                 burst: 1_000,
                 at_once: 10_000,
                 connections: 5_000,

@@ -10,6 +10,7 @@ use crate::changes::{self, Burst};
 use crate::connect::{self, Connections, Refusals};
 use crate::kernel::{self, Commits};
 use crate::proxy::{Proxy, Start};
+use crate::restart::{self, Restarts};
 use crate::round_trips::{self, RoundTrips};
 use crate::stage::{Bodies, Stage};
 use crate::statistics::Sample;
@@ -26,6 +27,8 @@ pub(crate) struct Rounds {
     pub(crate) changes: usize,
     /// Single changes with the default minSyncPeriod, each after a pause longer than that.
     pub(crate) paused_changes: usize,
+    /// Restarts during which changes arrive.
+    pub(crate) restarts: usize,
     /// Changes in a burst.
     pub(crate) burst: usize,
     /// Changes that come at once.
@@ -44,6 +47,8 @@ pub(crate) struct Figures {
     pub(crate) commits: Commits,
     /// The same with counters of Services.
     pub(crate) counting_commits: Commits,
+    /// Changes that arrive during the comparison of a restart.
+    pub(crate) restarts: Restarts,
     /// Start with an empty kernel.
     pub(crate) cold: Start,
     /// Start with a kernel that is in sync.
@@ -87,6 +92,8 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
     let counting_commits =
         kernel::measure(size, rounds.changes, true).context("measure the kernel's part with counters")?;
     thread::sleep(CLEAN_UP);
+    let restarts = restart::measure(size, rounds.restarts).context("measure changes during restarts")?;
+    thread::sleep(CLEAN_UP);
     let stage = Stage::build(size).context("build the namespaces and load the objects")?;
 
     let (proxy, cold) = Proxy::start(binary, &stage, "1s")?;
@@ -126,6 +133,7 @@ pub(crate) fn measure(binary: &Path, size: Size, rounds: Rounds) -> anyhow::Resu
         bodies,
         commits,
         counting_commits,
+        restarts,
         cold,
         warm,
         changes,

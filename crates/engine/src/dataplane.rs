@@ -20,6 +20,8 @@
 //! - `table` is the wanted state, with `changes` applied. `changes` is the difference between the table of the previous
 //!   call of `apply` or `compare`, whether it succeeded or not, and this one. For the first call, that is the whole table.
 //!   Each `old` is exact.
+//! - Changes that arrive during a comparison are offered to it ([`Meanwhile`]). Those that it takes are in the table of the
+//!   next call.
 //! - `apply` is called with the settings of the last comparison. After new settings the next call is `compare`.
 //! - After the first [`Dataplane::remove_part`] there is no other call.
 //!
@@ -214,6 +216,30 @@ pub enum Removal {
     Continues(Duration),
 }
 
+/// Changes that arrive while a data plane compares everything. A comparison of a large table takes seconds, and a packet
+/// should not go to a removed endpoint for as long.
+pub trait Meanwhile {
+    /// Returns the changes that have arrived since the last call, or `None` if there are none. `old` is the state after the
+    /// changes returned before, and at first that of the table. They belong to the table from now on: the next call of the
+    /// data plane has them in its table, and not in its changes.
+    fn arrived(&mut self) -> Option<Changes>;
+
+    /// Says that the kernel has the changes returned last. If it is not called, the comparison has to write them.
+    fn written(&mut self, commit: Commit);
+}
+
+/// No changes arrive.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Undisturbed;
+
+impl Meanwhile for Undisturbed {
+    fn arrived(&mut self) -> Option<Changes> {
+        None
+    }
+
+    fn written(&mut self, _commit: Commit) {}
+}
+
 /// A data plane for one IP family. See the [module](self) for what its owner guarantees.
 pub trait Dataplane {
     /// Returns the mode, the place and the names.
@@ -238,6 +264,20 @@ pub trait Dataplane {
     /// # Errors
     /// The kernel may have a part. What it had and still should have goes on working. It is called again later.
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error>;
+
+    /// Does the same as [`Dataplane::compare`], and writes changes that arrive meanwhile before it is complete. At its end
+    /// the kernel has them, too. A data plane whose comparison is short does not ask for them, and they follow it.
+    ///
+    /// # Errors
+    /// See [`Dataplane::compare`].
+    fn compare_and_follow(
+        &mut self,
+        table: &Table,
+        changes: &Changes,
+        _meanwhile: &mut dyn Meanwhile,
+    ) -> Result<Commit, Error> {
+        self.compare(table, changes)
+    }
 
     /// Returns true if the rules are still in the kernel, as far as a quick check shows. Otherwise everything is
     /// compared. Called only if the kernel does not notify of changes ([`About::is_notified`]).
@@ -274,6 +314,15 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
         (**self).compare(table, changes)
+    }
+
+    fn compare_and_follow(
+        &mut self,
+        table: &Table,
+        changes: &Changes,
+        meanwhile: &mut dyn Meanwhile,
+    ) -> Result<Commit, Error> {
+        (**self).compare_and_follow(table, changes, meanwhile)
     }
 
     fn is_intact(&mut self, table: &Table) -> Result<bool, Error> {

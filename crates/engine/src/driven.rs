@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 
 use portolan_model::{Change, Settings};
 
+use super::arrivals::Arrivals;
 use super::state::{Reason, State};
-use crate::dataplane::{Claims, Collection, Commit, Dataplane, Error, Removal, Takeover};
+use crate::dataplane::{
+    Claims, Collection, Commit, Dataplane, Error, Meanwhile, Removal, Takeover, Undisturbed,
+};
 use crate::table::{Changes, HealthCheckPort, Merged, Table};
 
 /// Pause between two pieces of a removal. Pending work is committed first.
@@ -46,9 +49,13 @@ impl<D: Dataplane> Plane<D> {
     }
 
     /// Compares everything and writes the difference.
-    pub(super) fn compare(&mut self, table: &Table) -> (Result<Commit, Error>, Changes) {
+    pub(super) fn compare(
+        &mut self,
+        table: &Table,
+        meanwhile: &mut dyn Meanwhile,
+    ) -> (Result<Commit, Error>, Changes) {
         let changes = self.take(table);
-        (self.dataplane.compare(table, &changes), changes)
+        (self.dataplane.compare_and_follow(table, &changes, meanwhile), changes)
     }
 
     fn apply(&mut self, table: &Table) -> (Result<Commit, Error>, Changes) {
@@ -99,11 +106,19 @@ impl<D: Dataplane> Driven<D> {
     }
 
     /// Writes what waits: the changes if in sync, everything after a comparison otherwise. `clock` returns the time at
-    /// which the commit ends.
-    pub(super) fn commit(&mut self, clock: impl Fn() -> Instant) -> (Result<Commit, Error>, Changes) {
-        let (outcome, changes) = match self.state {
-            State::InSync { .. } => self.plane.apply(&self.table),
-            State::Waiting | State::Unknown { .. } => self.plane.compare(&self.table),
+    /// which the commit ends. The changes that the data plane took during the comparison are not in the table yet.
+    pub(super) fn commit(
+        &mut self,
+        arrivals: Option<&mut Arrivals<'_>>,
+        clock: impl Fn() -> Instant,
+    ) -> (Result<Commit, Error>, Changes) {
+        let Self { plane, table, .. } = self;
+        let (outcome, changes) = match (self.state, arrivals) {
+            (State::InSync { .. }, _) => plane.apply(table),
+            (State::Waiting | State::Unknown { .. }, Some(arrivals)) => {
+                plane.compare(table, &mut arrivals.during(table))
+            }
+            (State::Waiting | State::Unknown { .. }, None) => plane.compare(table, &mut Undisturbed),
         };
         match &outcome {
             Ok(commit) => self.state.succeeded(commit.full, clock()),
@@ -129,7 +144,7 @@ impl<D: Dataplane> Driven<D> {
     /// See [`Dataplane::apply`] and [`Dataplane::compare`].
     pub fn apply(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         self.take(changes.iter().cloned(), []);
-        if self.state.is_waiting() { Ok(Commit::default()) } else { self.commit(Instant::now).0 }
+        if self.state.is_waiting() { Ok(Commit::default()) } else { self.commit(None, Instant::now).0 }
     }
 
     /// Applies changed health-check node ports like [`Driven::apply`].
@@ -148,7 +163,26 @@ impl<D: Dataplane> Driven<D> {
     pub fn compare(&mut self, changes: &[Change]) -> Result<Commit, Error> {
         self.take(changes.iter().cloned(), []);
         self.mark_unknown();
-        self.commit(Instant::now).0
+        self.commit(None, Instant::now).0
+    }
+
+    /// Does the same as [`Driven::compare`] and gives the data plane the changes that arrive meanwhile.
+    ///
+    /// # Errors
+    /// See [`Dataplane::compare_and_follow`].
+    pub fn resync_and_follow(&mut self, meanwhile: &mut dyn Meanwhile) -> Result<Commit, Error> {
+        self.mark_unknown();
+        let (outcome, _) = self.plane.compare(&self.table, meanwhile);
+        match &outcome {
+            Ok(_) => self.state.succeeded(true, Instant::now()),
+            Err(_) => self.state.failed(Instant::now()),
+        }
+        outcome
+    }
+
+    /// Puts changes into the table that the data plane was given during a comparison.
+    pub fn follow(&mut self, changes: impl IntoIterator<Item = Change>) -> Changes {
+        self.table.take(changes, [])
     }
 
     /// Runs [`Driven::compare`] without changes.

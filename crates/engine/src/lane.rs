@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use portolan_model::{Family, Settings};
 
+use super::arrivals::{Arrivals, Arrived, Outside};
 use super::attempt::{Attempt, Cause};
 use super::clock::Clock;
 use super::driven::Driven;
@@ -190,7 +191,7 @@ impl Lane {
     }
 
     /// Does the most urgent of what is due.
-    pub(super) fn run(&mut self) -> Option<Report> {
+    pub(super) fn run(&mut self, outside: &mut Outside<'_>) -> Option<Report> {
         if self.active.state.is_waiting() {
             return None;
         }
@@ -217,7 +218,7 @@ impl Lane {
         let is_removal_first = is_removal_due && self.is_removal_delayed;
         if self.has_work() && self.not_before.is_none_or(|at| at <= now) && !is_removal_first {
             self.is_removal_delayed = is_removal_due;
-            return Some(self.commit());
+            return Some(self.commit(outside));
         }
         self.is_removal_delayed = false;
         if is_removal_due {
@@ -227,12 +228,12 @@ impl Lane {
     }
 
     /// Compares everything if that is due to verify, and nothing waits to be committed before it.
-    pub(super) fn run_verification(&mut self) -> Option<Report> {
+    pub(super) fn run_verification(&mut self, outside: &mut Outside<'_>) -> Option<Report> {
         let now = self.clock.now();
         let compares = self.verification.is_due(now)
             && !self.has_work()
             && self.active.state.doubt(Reason::Verification, now);
-        compares.then(|| self.commit())
+        compares.then(|| self.commit(outside))
     }
 
     /// Returns what the lane holds and has done.
@@ -279,14 +280,17 @@ impl Lane {
             || !after.udp.is_empty()
     }
 
-    fn commit(&mut self) -> Report {
+    fn commit(&mut self, outside: &mut Outside<'_>) -> Report {
         let started = self.clock.now();
         let reason = self.active.state.reason();
         let clock = self.clock.clone();
-        let (outcome, changes) = self.active.commit(|| clock.now());
+        let mode = self.active.plane.dataplane.about().mode;
+        let about = (self.family(), mode);
+        let mut arrivals = Arrivals::new(outside, about, clock.clone(), self.timing.min_interval);
+        let (outcome, changes) = self.active.commit(Some(&mut arrivals), || clock.now());
+        self.follow(arrivals.finish());
         let ended = self.clock.now();
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
-        let mode = self.active.plane.dataplane.about().mode;
         let mut report = self.report((mode, Step::Commit), (started, ended), full, outcome);
         report.cause = Cause::new(reason, &changes.forwardings);
         if let Ok(commit) = &report.outcome {
@@ -305,6 +309,19 @@ impl Lane {
         }
         self.keep(&report, ended);
         report
+    }
+
+    /// Puts the changes into the table that the data plane has taken during a comparison.
+    fn follow(&mut self, arrived: Arrived) {
+        let Arrived { changes, after, attempts } = arrived;
+        let changes = self.active.follow(changes);
+        if let Some(successor) = &mut self.successor {
+            successor.plane.note(&changes);
+        }
+        self.after.merge(after);
+        for attempt in attempts {
+            self.history.keep(attempt);
+        }
     }
 
     /// Ends the verification if this commit was a comparison that found no difference. If it found one, compares again

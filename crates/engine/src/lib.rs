@@ -14,6 +14,9 @@
 //!             └──────────────────────────────────────────────────> compare   (start, failure, drift, settings, hourly)
 //! ```
 //!
+//! A comparison of a large table takes a second or more. Changes that arrive meanwhile are offered to the data plane, which
+//! may write them before the comparison is complete ([`Meanwhile`]).
+//!
 //! Time comes from a clock that tests replace, and data planes have none: they say how long to wait, and the lane waits.
 //!
 //! # Replacing a data plane
@@ -55,6 +58,7 @@ pub mod dataplane;
 pub mod drift;
 pub mod table;
 
+mod arrivals;
 mod attempt;
 mod clock;
 mod counts;
@@ -77,11 +81,13 @@ use std::time::{Duration, Instant};
 use portolan_model::catalog::UdpService;
 use portolan_model::{Family, ServicePortName, Settings};
 
+use arrivals::Outside;
 pub use attempt::{Attempt, Cause, Written};
 use clock::Clock;
 pub use counts::{Counts, endpoints};
 pub use dataplane::{
-    About, Claims, Collection, Commit, Dataplane, Error, Extent, Messages, Refusal, Removal, Takeover,
+    About, Claims, Collection, Commit, Dataplane, Error, Extent, Meanwhile, Messages, Refusal, Removal,
+    Takeover, Undisturbed,
 };
 use drift::Unwatched;
 pub use driven::Driven;
@@ -133,6 +139,8 @@ impl Default for Timing {
 pub enum Step {
     /// A commit of the active data plane.
     Commit,
+    /// A commit of changes that arrived during a comparison, before the comparison was complete.
+    DuringComparison,
     /// The commit of a data plane that replaces another. After a success it is active; after a failure the former one stays
     /// active.
     Replacement,
@@ -145,6 +153,7 @@ impl Step {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Commit => "commit",
+            Self::DuringComparison => "during-comparison",
             Self::Replacement => "replacement",
             Self::Collection => "collection",
         }
@@ -293,7 +302,7 @@ pub fn spawn(
 }
 
 /// A step of a turn: when it has something to do, and what it does.
-type TurnStep = (fn(&Lane) -> Option<Instant>, fn(&mut Lane) -> Option<Report>);
+type TurnStep = (fn(&Lane) -> Option<Instant>, fn(&mut Lane, &mut Outside<'_>) -> Option<Report>);
 
 const STEPS: [TurnStep; 2] = [(Lane::run_due, Lane::run), (Lane::verification_due, Lane::run_verification)];
 
@@ -350,7 +359,8 @@ impl<R: FnMut(Report)> Engine<R> {
                 if let Some(unwatched) = &mut unwatched {
                     unwatched.turn_begins();
                 }
-                let report = step(lane);
+                let mut outside = Outside { requests: &self.receiver, report: &mut self.report };
+                let report = step(lane, &mut outside);
                 // Before the report, because its receiver may change rules, too.
                 if let Some(unwatched) = &mut unwatched {
                     unwatched.turn_ended();

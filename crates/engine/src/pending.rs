@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use portolan_model::catalog::PerFamily;
-use portolan_model::{Coalesced, Settings};
+use portolan_model::{Change, Coalesced, Settings};
 
 use super::lane::Lane;
 use super::snapshot::FamilySnapshot;
@@ -98,6 +98,12 @@ impl Requests {
 
     pub(super) const fn verify(&mut self, is_wanted: bool) {
         self.verifies = Some(is_wanted);
+    }
+
+    /// Takes the changes of Service ports and what follows their commit. Returns `None` if there are none.
+    pub(super) fn take_changes(&mut self) -> Option<(Vec<Change>, After)> {
+        let changes = self.changes.take();
+        (!changes.is_empty()).then(|| (changes, std::mem::take(&mut self.after)))
     }
 
     /// Passes everything to the lane of the family, and starts it if `start` is true.

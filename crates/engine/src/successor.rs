@@ -7,7 +7,7 @@ use portolan_model::Settings;
 use super::Boxed;
 use super::driven::{PIECE_PAUSE, Plane};
 use super::retry::Retry;
-use crate::dataplane::{Claims, Commit, Dataplane, Error, Removal, Takeover};
+use crate::dataplane::{Claims, Commit, Dataplane, Error, Removal, Takeover, Undisturbed};
 use crate::table::Table;
 
 /// A data plane that has not been able to write the table yet.
@@ -26,10 +26,10 @@ impl Successor {
 
     /// Compares the table, with the settings that come with this data plane, and writes the difference.
     pub(super) fn compare(&mut self, table: &Table) -> Result<Commit, Error> {
-        let Some(settings) = &self.settings else { return self.plane.compare(table).0 };
+        let Some(settings) = &self.settings else { return self.plane.compare(table, &mut Undisturbed).0 };
         let mut table = table.clone();
         table.configure(settings.clone());
-        self.plane.compare(&table).0
+        self.plane.compare(&table, &mut Undisturbed).0
     }
 
     pub(super) const fn due(&self) -> Instant {

@@ -1,6 +1,7 @@
 //! The engine with data planes that record their calls, on a paused clock. A test moves the clock, and the engine does
 //! what is due at each moment, on the test's thread.
 
+mod arrivals;
 mod random;
 mod recorder;
 mod replace;

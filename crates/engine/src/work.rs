@@ -65,4 +65,10 @@ impl After {
         udp.into_iter().for_each(|service| self.udp.insert(service.name.clone(), service));
         self.objects += objects;
     }
+
+    /// Adds what follows later changes.
+    pub(super) fn merge(&mut self, mut later: Self) {
+        self.has_changes |= later.has_changes;
+        self.add(later.triggers, later.udp.take(), later.objects);
+    }
 }

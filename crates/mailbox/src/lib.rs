@@ -111,6 +111,12 @@ impl<T> Receiver<T> {
     pub fn take(&self) -> Option<T> {
         self.shared.lock().value.take()
     }
+
+    /// Takes a part of what was put in. The rest stays. Returns `None` if nothing was put in. `part` runs under the lock that
+    /// the senders need, so it must be short.
+    pub fn take_part<R>(&self, part: impl FnOnce(&mut T) -> R) -> Option<R> {
+        self.shared.lock().value.as_mut().map(part)
+    }
 }
 
 #[cfg(test)]
@@ -127,7 +133,11 @@ mod tests {
         other.put(|all| all.push(2));
         assert_eq!(receiver.take_before(None), Received::Value(vec![1, 2]));
         assert_eq!(receiver.take(), None);
+        assert_eq!(receiver.take_part(Vec::pop), None);
         assert_eq!(receiver.take_before(Some(Instant::now())), Received::Late);
+        sender.put(|all| all.extend([3, 4]));
+        assert_eq!(receiver.take_part(Vec::pop), Some(Some(4)));
+        assert_eq!(receiver.take(), Some(vec![3]));
     }
 
     #[test]

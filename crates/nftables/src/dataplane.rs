@@ -1,9 +1,9 @@
 //! The data plane of the nftables mode, and of capturing in the userspace mode: one socket, one table in one family.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
 use std::time::Instant;
 
-use portolan_engine::drift::generation;
 use portolan_model::Settings;
 use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{NftablesEvent, Transaction};
@@ -14,6 +14,7 @@ use super::class::{Balance, Class};
 use super::connections;
 use super::departure::{self, TableRemoval};
 use super::drift::OwnTable;
+use super::early::Early;
 use super::element::Set;
 use super::encode;
 use super::layout::{Kind, Layout, Listeners, Target};
@@ -23,7 +24,7 @@ use super::preview;
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
 use portolan_engine::dataplane::{
-    About, Collection, Commit, Dataplane, Error, Removal, TRANSIT_TIME, Takeover,
+    About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, TRANSIT_TIME, Takeover, Undisturbed,
 };
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table};
@@ -44,6 +45,8 @@ pub struct Nftables {
     /// Chains to be deleted: no rule or element leads to them.
     garbage: Vec<String>,
     departure: TableRemoval,
+    /// Number of elements from which a set is read by key.
+    pub(super) large: u32,
 }
 
 impl Nftables {
@@ -56,6 +59,7 @@ impl Nftables {
             optional_sets: BTreeSet::new(),
             garbage: Vec::new(),
             departure: TableRemoval::default(),
+            large: readback::LARGE,
         })
     }
 
@@ -183,12 +187,20 @@ impl Nftables {
         Ok(commit)
     }
 
-    fn compare_and_write(&mut self, table: &Table) -> Result<Commit, Error> {
+    fn compare_and_write(&mut self, table: &Table, early: &mut Early<'_>) -> Result<Commit, Error> {
         let place = self.planner.layout().place();
-        let generation = generation(&mut self.socket)?;
-        let mut view = readback::read(&mut self.socket, place)?;
+        let Self { socket, planner, large, .. } = self;
+        let view = readback::read_with_pauses(socket, place, *large, &mut |view, socket| {
+            early.pause(planner, view, socket)
+        });
+        let mut view = early.outcome(view)?;
         let exists = view.table.is_some();
-        let difference = Difference::between(&mut self.planner, table, &mut view);
+        let adopts = early.adopts();
+        let difference = Difference::with_pauses(planner, table, &mut view, adopts, &mut |planner, view| {
+            early.pause(planner, view, socket)
+        });
+        let difference = early.outcome(difference)?;
+        let generation = view.generation;
         let mut garbage = foreign_chains(&self.planner, &view);
         garbage.retain(|name| !difference.rebuild && !has_hook(&view, name));
         let mut optional_sets: BTreeSet<Set> = Set::ALL.into_iter().filter(|set| set.is_optional()).collect();
@@ -301,9 +313,28 @@ impl Dataplane for Nftables {
     }
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        self.compare_and_follow(table, changes, &mut Undisturbed)
+    }
+
+    fn compare_and_follow(
+        &mut self,
+        table: &Table,
+        changes: &Changes,
+        meanwhile: &mut dyn Meanwhile,
+    ) -> Result<Commit, Error> {
         self.planner.configure(table.settings());
         self.planner.follow(&changes.forwardings);
-        readback::undisturbed(self.mode(), || self.compare_and_write(table))
+        let mut early = Early::new(meanwhile, self.planner.placed.is_empty());
+        let mut table = Cow::Borrowed(table);
+        readback::undisturbed(self.mode(), || {
+            let outcome = self.compare_and_write(&table, &mut early);
+            // The next attempt finds in the table what arrived during this one.
+            let given = early.take_given();
+            if outcome.is_err() && !given.is_empty() {
+                table.to_mut().take(given, []);
+            }
+            outcome
+        })
     }
 
     fn collect(&mut self) -> Result<Collection, Error> {

@@ -69,6 +69,9 @@
 //! [`read`] and [`read_capture`] return what the kernel has in the terms of Services, without the wanted table.
 //! [`read_kube_proxy`] does the same for the table of kube-proxy's nftables mode.
 //! [`Nftables::preview`] returns what the next comparison would write, as lines.
+//!
+//! A comparison of a large table takes a second. Between its requests it writes the changes that arrive
+//! (module `early`).
 
 mod chain;
 mod changeset;
@@ -79,6 +82,7 @@ mod counted;
 mod dataplane;
 mod departure;
 mod drift;
+mod early;
 mod element;
 mod encode;
 mod expression;

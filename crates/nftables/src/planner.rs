@@ -16,7 +16,6 @@ use super::layout::{Layout, Target};
 use super::placement::{self, Before, Placement, Slots};
 use super::value::{Ids, Value};
 use portolan_engine::dataplane::{Extent, Refusal};
-use portolan_engine::table::Table;
 
 /// The content of a transaction.
 #[derive(Debug, Default)]
@@ -28,7 +27,8 @@ pub(crate) struct Plan {
 }
 
 /// The positions of a Service port in the kernel's sets. There is one for every Service port, so what can be derived is
-/// not stored, and the usual placement takes no memory of its own. The forwarding is in the [`Table`].
+/// not stored, and the usual placement takes no memory of its own. The forwarding is in the
+/// [table](portolan_engine::table::Table).
 #[derive(Debug)]
 pub(crate) struct Placed {
     /// The id, or 0 if none has been needed.
@@ -137,35 +137,6 @@ impl Planner {
         }
     }
 
-    /// Places every Service port of the table that is not placed. First come those for which `found` returns the id and
-    /// positions that the kernel has, then the others.
-    pub(crate) fn place_missing(
-        &mut self,
-        table: &Table,
-        found: impl Fn(&Forwarding) -> Option<(u32, Before)>,
-        plan: &mut Plan,
-    ) {
-        if self.placed.len() == table.len() {
-            return;
-        }
-        self.placed.reserve(table.len().saturating_sub(self.placed.len()));
-        let mut fresh = Vec::new();
-        for (name, forwarding) in table.iter() {
-            if self.placed.contains_key(name) {
-                continue;
-            }
-            match found(&forwarding) {
-                Some((id, before)) if self.ids.adopt(id) => {
-                    self.place(name.clone(), &forwarding, &before, id, plan);
-                }
-                _ => fresh.push((name.clone(), forwarding)),
-            }
-        }
-        for (name, forwarding) in fresh {
-            self.place(name, &forwarding, &Before::default(), 0, plan);
-        }
-    }
-
     /// Returns the elements of a Service port of the table; none if it is not placed.
     pub(crate) fn elements_of(&self, name: &Arc<ServicePortName>, forwarding: &Forwarding) -> Vec<Element> {
         self.placed.get(name).map(|placed| self.elements(forwarding, placed)).unwrap_or_default()
@@ -186,7 +157,8 @@ impl Planner {
         elements
     }
 
-    fn place(
+    /// Places a Service port that is not placed, with the id and the positions that the kernel has for it, or with id 0.
+    pub(crate) fn place(
         &mut self,
         name: Arc<ServicePortName>,
         forwarding: &Forwarding,
@@ -203,7 +175,8 @@ impl Planner {
         }
     }
 
-    fn plan_one(&mut self, change: &Change, plan: &mut Plan) {
+    /// Plans one change. A Service port that is not placed is new.
+    pub(crate) fn plan_one(&mut self, change: &Change, plan: &mut Plan) {
         let placed = self.placed.remove(&change.name);
         let old = change.old.as_deref().zip(placed).map(|(forwarding, placed)| Side { forwarding, placed });
         let old_elements =
@@ -239,10 +212,13 @@ impl Planner {
         }
     }
 
-    /// Returns a refusal for every Service port that has more endpoints than it can use.
-    pub(crate) fn all_left_out(&self, table: &Table) -> impl Iterator<Item = Refusal> {
-        let placed = table.iter().filter(|(name, _)| self.placed.contains_key(*name));
-        placed.filter_map(|(name, forwarding)| self.left_out(name, &forwarding))
+    /// Returns a refusal if a placed Service port has more endpoints than it can use.
+    pub(crate) fn placed_left_out(
+        &self,
+        name: &Arc<ServicePortName>,
+        forwarding: &Forwarding,
+    ) -> Option<Refusal> {
+        self.placed.contains_key(name).then(|| self.left_out(name, forwarding))?
     }
 
     /// Returns a refusal if a Service port has more endpoints than it can use. With listeners instead of endpoints
@@ -296,6 +272,17 @@ impl Planner {
             acquired.push(class);
         }
         true
+    }
+
+    /// Returns the classes of a Service port with their numbers; none if it is not placed.
+    pub(crate) fn classes_of(
+        &self,
+        name: &Arc<ServicePortName>,
+        forwarding: &Forwarding,
+    ) -> Vec<(u16, Class)> {
+        let Some(placed) = self.placed.get(name) else { return Vec::new() };
+        let classes = ClassPair::of(forwarding, &placed.placement());
+        classes.iter().filter_map(|class| Some((self.classes.number(class)?, class))).collect()
     }
 
     fn values(&self, forwarding: &Forwarding, placed: &Placed) -> Values {

@@ -2,15 +2,17 @@
 
 mod by_key;
 mod rows;
+mod touched;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use portolan_engine::dataplane::Error;
 use portolan_engine::drift::generation;
-use portolan_model::Family;
+use portolan_model::{Family, Forwarding, ServicePortName};
 use portolan_sock::{CommitError, Socket, SocketError};
 use portolan_wire::nftables::{
     self as wire, CATCH_ALL, Chain, DataRef, ElementRef, NftablesEvent, Rule, SetData, UserData, Verdict,
@@ -21,7 +23,10 @@ use super::chain::{ChainBody, FamilyTable, RuleBody};
 use super::changeset::{has_comment, has_more};
 use super::element::{Key, Set, read_address, read_number};
 use super::skeleton;
+pub(super) use by_key::LARGE;
 use rows::{Row, Rows};
+pub(super) use touched::Actual;
+use touched::Touched;
 
 /// A key and, if it is an interval, the key of its end.
 pub(super) type KeyRange = (Key, Option<Key>);
@@ -37,6 +42,8 @@ pub(super) struct View {
     pub(super) rows: BTreeMap<Set, Rows>,
     /// Elements of [`Set::SourceRanges`].
     pub(super) ranges: HashSet<KeyRange>,
+    /// Those that are wanted.
+    pub(super) wanted_ranges: HashSet<KeyRange>,
     /// The chain of each class number. Empty if the element does not go to a chain.
     pub(super) classes: HashMap<u16, String>,
     /// Elements of our sets with a key or data that none of our elements has.
@@ -45,7 +52,24 @@ pub(super) struct View {
     pub(super) comments: Option<HashMap<u64, Box<str>>>,
     /// The packets that elements have counted.
     pub(super) counts: HashMap<(Set, Key), u64>,
+    /// The generation of the ruleset that the view is of.
+    pub(super) generation: u32,
+    /// What was written since the view was begun.
+    pub(super) touched: Touched,
+    /// The Service ports that were changed since the view was begun, with their last state.
+    pub(super) arrived: BTreeMap<Arc<ServicePortName>, Option<Arc<Forwarding>>>,
+    /// The ids of which every element is noted as touched.
+    pub(super) early_ids: HashSet<u32>,
+    /// True if all Service ports of the table have been placed.
+    pub(super) is_placed: bool,
+    /// True if the sets have been read that are always listed.
+    pub(super) is_listed: bool,
+    /// Whether changes can be written into the table as it is. `None` if that has not been asked for.
+    pub(super) is_usable: Option<bool>,
 }
+
+/// What is called in a pause while a table is read. An error ends the reading.
+pub(super) type Pause<'a> = &'a mut dyn FnMut(&mut View, &mut Socket) -> Result<(), SocketError>;
 
 /// Returns the hash by which what an element has besides key and data is compared: its comment, and whether it counts.
 pub(super) fn hash_of(comment: &str, counts: bool) -> u64 {
@@ -113,13 +137,23 @@ pub(super) fn table(socket: &mut Socket, place: FamilyTable) -> Result<Option<wi
 /// Reads the whole table. Returns an empty view if it does not exist, and [`SocketError::Interrupted`] if it changed
 /// meanwhile.
 pub(super) fn read(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
-    View::default().filled(socket, place, by_key::LARGE)
+    View::default().filled(socket, place, LARGE, &mut |_, _| Ok(()))
+}
+
+/// Does the same as [`read`], with pauses in which changes may be written. Sets of at least `large` elements are read by key.
+pub(super) fn read_with_pauses(
+    socket: &mut Socket,
+    place: FamilyTable,
+    large: u32,
+    pause: Pause<'_>,
+) -> Result<View, SocketError> {
+    View::default().filled(socket, place, large, pause)
 }
 
 /// Does the same as [`read`], and keeps the comments and the counts of elements. The view is that of one generation of the ruleset.
 pub(super) fn read_with_comments(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
     let before = generation(socket)?;
-    let view = View::with_comments().filled(socket, place, by_key::LARGE)?;
+    let view = View::with_comments().filled(socket, place, LARGE, &mut |_, _| Ok(()))?;
     if generation(socket)? == before { Ok(view) } else { Err(SocketError::Interrupted) }
 }
 
@@ -155,12 +189,18 @@ impl View {
     }
 
     /// Reads everything. Sets of at least `large` elements are read by key, where other sets lead to the keys.
-    fn filled(mut self, socket: &mut Socket, place: FamilyTable, large: u32) -> Result<Self, SocketError> {
+    fn filled(
+        mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        large: u32,
+        pause: Pause<'_>,
+    ) -> Result<Self, SocketError> {
+        self.generation = generation(socket)?;
         self.table = table(socket, place)?;
         if self.table.is_none() {
             return Ok(self);
         }
-        let before = generation(socket)?;
         let Outline { chains, rules, sets } = outline(socket, place)?;
         (self.chains, self.rules, self.sets) = (chains, rules, sets);
         // The kernel's rules fill the set of bindings, so there is nothing to compare.
@@ -170,16 +210,18 @@ impl View {
         for set in listed {
             self.read_elements(socket, place, set)?;
         }
+        self.is_listed = true;
         let mut any_by_key = false;
         for set in by_key {
+            pause(&mut self, socket)?;
             let count = self.sets.get(set.name()).and_then(|set| set.element_count);
             match count.filter(|&count| count >= large) {
-                Some(count) if self.read_by_key(socket, place, set, count)? => any_by_key = true,
+                Some(count) if self.read_by_key(socket, place, set, count, pause)? => any_by_key = true,
                 _ => self.read_elements(socket, place, set)?,
             }
         }
         // The kernel says of a listing that the table changed meanwhile, but not of single elements.
-        if any_by_key && generation(socket)? != before {
+        if any_by_key && generation(socket)? != self.generation {
             return Err(SocketError::Interrupted);
         }
         Ok(self)
@@ -237,10 +279,10 @@ impl View {
             Ok(())
         })?;
         rows.settle();
-        let count = (rows.len() + self.others()).saturating_sub(others + uncounted);
+        let count = (self.untouched(set, &rows) + self.others()).saturating_sub(others + uncounted);
         self.rows.insert(set, rows);
         let interval = set == Set::SourceRanges;
-        if !interval && expected.is_some_and(|expected| expected as usize != count) {
+        if !interval && expected.is_some_and(|expected| self.untouched_of(set, expected) != count) {
             return Err(SocketError::Interrupted);
         }
         Ok(())

@@ -2,9 +2,12 @@
 //! only the difference.
 
 use std::collections::{BTreeSet, HashSet};
+use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use portolan_model::{Family, Forwarding, Frontend};
+use portolan_engine::dataplane::Refusal;
+use portolan_model::{Family, Forwarding, Frontend, ServicePortName};
 use portolan_wire::nftables::Transaction;
 
 use super::chain::ChainBody;
@@ -15,10 +18,16 @@ use super::encode;
 use super::load::shared_elements;
 use super::placement::Before;
 use super::planner::{Plan, Planner};
-use super::readback::{View, hash_of, same_rules};
+use super::readback::{Actual, View, same_rules};
 use super::skeleton;
 use super::value::{LOCAL_OFFSET, Value};
 use portolan_engine::table::Table;
+
+/// Number of Service ports between two pauses.
+const PIECE: usize = 1_024;
+
+/// What is called in a pause of a comparison. An error ends the comparison.
+pub(super) type Pause<'a, E> = &'a mut dyn FnMut(&mut Planner, &mut View) -> Result<(), E>;
 
 /// The difference between the desired table and the kernel's.
 #[derive(Debug)]
@@ -55,23 +64,33 @@ impl Difference {
     /// Compares everything. First places the Service ports that are not placed, with the ids and positions that the
     /// kernel has for them.
     pub(super) fn between(planner: &mut Planner, table: &Table, view: &mut View) -> Self {
-        let family = planner.settings.family;
+        let adopts = planner.placed.is_empty();
+        let Ok(difference) =
+            Self::with_pauses(planner, table, view, adopts, &mut |_, _| Ok::<_, Infallible>(()));
+        difference
+    }
+
+    /// Does the same as [`Self::between`], with pauses in which [`super::early`] may write changes that arrive. If `adopts` is
+    /// true, the planner takes over the classes of the kernel.
+    pub(super) fn with_pauses<E>(
+        planner: &mut Planner,
+        table: &Table,
+        view: &mut View,
+        adopts: bool,
+        pause: Pause<'_, E>,
+    ) -> Result<Self, E> {
         let rebuild = !has_shape(view, planner);
         let mut plan = Plan::default();
-        if !rebuild && planner.placed.is_empty() {
+        if !rebuild && adopts {
             adopt_classes(planner, view);
         }
-        planner.place_missing(
-            table,
-            |forwarding| if rebuild { None } else { found(&*view, family, forwarding) },
-            &mut plan,
-        );
-        plan.refused.extend(planner.all_left_out(table));
+        place_missing(planner, table, view, rebuild, &mut plan, pause)?;
         let mut empty = View::default();
         let exists = view.table.is_some();
-        let actual = if rebuild { &mut empty } else { view };
+        let actual = if rebuild { &mut empty } else { &mut *view };
         // Without a table all elements are missing. They are written piece by piece, see `Pieces`.
-        let elements = if exists { elements(planner, table, actual) } else { Changeset::default() };
+        let elements = if exists { elements(planner, table, actual, pause)? } else { Changeset::default() };
+        plan.refused.extend(all_left_out(planner, table, view));
         let mut difference = Self {
             elements,
             plan,
@@ -81,10 +100,11 @@ impl Difference {
             sets: Vec::new(),
             foreign_base_chains: Vec::new(),
         };
+        let actual = if rebuild { &empty } else { &*view };
         difference.compare_chains(planner, actual);
         difference.foreign_base_chains = foreign_chains(planner, actual);
         difference.foreign_base_chains.retain(|name| has_hook(actual, name));
-        difference
+        Ok(difference)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -210,7 +230,23 @@ fn has_shape(view: &View, planner: &Planner) -> bool {
         })
 }
 
-fn adopt_classes(planner: &mut Planner, view: &View) {
+/// Returns true if elements can be written into the table as it is: its sets, and its rules outside of classes, are those
+/// that it should have.
+pub(super) fn has_current_rules(view: &View, planner: &Planner) -> bool {
+    let has_set =
+        |set: Set| set == Set::Affinity || !planner.needs(set) || view.sets.contains_key(set.name());
+    has_shape(view, planner)
+        && Set::ALL.into_iter().all(has_set)
+        && skeleton::chains(planner.layout()).iter().all(|body| same_rules(view, body))
+}
+
+/// Returns true if the chains of a class have the rules that they should have.
+pub(super) fn has_rules_of(view: &View, planner: &Planner, class: Class) -> bool {
+    skeleton::chains_of(planner.layout(), class).iter().all(|body| same_rules(view, body))
+}
+
+/// Gives the classes of the kernel to a planner without any.
+pub(super) fn adopt_classes(planner: &mut Planner, view: &View) {
     for (&number, chain) in &view.classes {
         if let Ok(class) = chain.parse::<Class>() {
             planner.classes.adopt(class, number);
@@ -218,9 +254,84 @@ fn adopt_classes(planner: &mut Planner, view: &View) {
     }
 }
 
-/// Returns the id and the positions that the kernel has for a Service port, found by the first frontend in the
-/// kernel's sets.
+/// Places every Service port of the table that is not placed. First come those that the kernel has, then the others.
+fn place_missing<E>(
+    planner: &mut Planner,
+    table: &Table,
+    view: &mut View,
+    rebuild: bool,
+    plan: &mut Plan,
+    pause: Pause<'_, E>,
+) -> Result<(), E> {
+    let family = planner.settings.family;
+    let mut fresh = Vec::new();
+    if planner.placed.len() != table.len() || !view.arrived.is_empty() {
+        planner.placed.reserve(table.len().saturating_sub(planner.placed.len()));
+        let mut place_found =
+            |planner: &mut Planner, view: &View, name: &Arc<ServicePortName>, forwarding: Arc<Forwarding>| {
+                if planner.placed.contains_key(name) {
+                    return;
+                }
+                let found = if rebuild { None } else { found(view, family, &forwarding) };
+                match found {
+                    Some((id, before)) if planner.ids.adopt(id) => {
+                        planner.place(name.clone(), &forwarding, &before, id, plan);
+                    }
+                    _ => fresh.push((name.clone(), forwarding)),
+                }
+            };
+        let mut last = None;
+        while let Some(piece) = piece_after(table, last.as_ref()) {
+            for (name, forwarding) in piece.iter().filter(|(name, _)| !view.arrived.contains_key(name)) {
+                place_found(planner, view, name, forwarding.clone());
+            }
+            last = piece.last().map(|(name, _)| name.clone());
+            pause(planner, view)?;
+        }
+        for (name, forwarding) in &view.arrived {
+            if let Some(forwarding) = forwarding {
+                place_found(planner, view, name, forwarding.clone());
+            }
+        }
+    }
+    planner.ids.release_reserved();
+    view.is_placed = true;
+    for (name, forwarding) in fresh {
+        // What arrived after this Service port was found missing has placed or deleted it.
+        let is_current = view.arrived.get(&name).is_none_or(|arrived| arrived.as_ref() == Some(&forwarding));
+        if is_current && !planner.placed.contains_key(&name) {
+            planner.place(name, &forwarding, &Before::default(), 0, plan);
+        }
+    }
+    Ok(())
+}
+
+/// Returns refusals for all Service ports that have more endpoints than they can use.
+fn all_left_out(planner: &Planner, table: &Table, view: &View) -> Vec<Refusal> {
+    let of_table = table.iter().filter(|(name, _)| !view.arrived.contains_key(*name));
+    let arrived = view.arrived.iter().filter_map(|(name, forwarding)| Some((name, forwarding.clone()?)));
+    let all = of_table.chain(arrived);
+    all.filter_map(|(name, forwarding)| planner.placed_left_out(name, &forwarding)).collect()
+}
+
+/// Returns some Service ports after `last`, or `None` if there are none.
+fn piece_after(
+    table: &Table,
+    last: Option<&Arc<ServicePortName>>,
+) -> Option<Vec<(Arc<ServicePortName>, Arc<Forwarding>)>> {
+    let rest = table.iter_after(last).take(PIECE);
+    let piece: Vec<_> = rest.map(|(name, forwarding)| (name.clone(), forwarding)).collect();
+    (!piece.is_empty()).then_some(piece)
+}
+
+/// Returns the id and the positions that the kernel has for a Service port.
 fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, Before)> {
+    let id = found_id(view, forwarding)?;
+    Some((id, before(view, family, id)))
+}
+
+/// Returns the id that the kernel has for a Service port: that of its first frontend in the kernel's sets.
+pub(super) fn found_id(view: &View, forwarding: &Forwarding) -> Option<u32> {
     let value = forwarding.frontends.iter().find_map(|frontend| {
         let (set, key) = match *frontend {
             Frontend::ClusterIp(ip, port)
@@ -230,13 +341,13 @@ fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, B
             }
             Frontend::NodePort(port) => (Set::NodePorts, node_port_key(forwarding.protocol, port)),
         };
-        read_number(view.data(set, &key)?).map(Value)
+        read_number(view.actual(set, &key)?.data.as_slice()).map(Value)
     })?;
-    let id = value.id();
-    Some((id, before(view, family, id)))
+    Some(value.id())
 }
 
-fn before(view: &View, family: Family, id: u32) -> Before {
+/// Returns the positions of the endpoints that the kernel has with an id.
+pub(super) fn before(view: &View, family: Family, id: u32) -> Before {
     let mut before = Before {
         cluster: view.endpoints(family, id, 0),
         local: view.endpoints(family, id, LOCAL_OFFSET),
@@ -262,17 +373,38 @@ fn before(view: &View, family: Family, id: u32) -> Before {
 }
 
 /// Compares every element. Adds missing ones, and deletes those of no Service port.
-fn elements(planner: &Planner, table: &Table, view: &mut View) -> Changeset {
+fn elements<E>(
+    planner: &mut Planner,
+    table: &Table,
+    view: &mut View,
+    pause: Pause<'_, E>,
+) -> Result<Changeset, E> {
     let counters = planner.settings.counters;
-    let mut comparison = Comparison { view, counters, changes: Changeset::default() };
-    for (name, forwarding) in table.iter() {
-        let comment = name.to_string();
-        for element in planner.elements_of(name, &forwarding) {
-            comparison.want(&element, &comment);
+    let mut changes = Changeset::default();
+    let mut last = None;
+    while let Some(piece) = piece_after(table, last.as_ref()) {
+        let mut comparison = Comparison { view: &mut *view, counters, changes };
+        for (name, forwarding) in &piece {
+            if !comparison.view.arrived.contains_key(name) {
+                comparison.want_all(planner, name, forwarding);
+            }
+        }
+        changes = comparison.changes;
+        last = piece.last().map(|(name, _)| name.clone());
+        // A difference that is known must not change any more before it is written.
+        if changes.is_empty() {
+            pause(planner, view)?;
+        }
+    }
+    let arrived = view.arrived.clone();
+    let mut comparison = Comparison { view, counters, changes };
+    for (name, forwarding) in &arrived {
+        if let Some(forwarding) = forwarding {
+            comparison.want_all(planner, name, forwarding);
         }
     }
     shared_elements(planner, |element| comparison.want(&element, ""));
-    comparison.finish()
+    Ok(comparison.finish())
 }
 
 /// A comparison of elements. Takes each wanted element out of the view; elements left in the view at the end are
@@ -285,20 +417,22 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
+    fn want_all(&mut self, planner: &Planner, name: &Arc<ServicePortName>, forwarding: &Forwarding) {
+        let comment = name.to_string();
+        for element in planner.elements_of(name, forwarding) {
+            self.want(&element, &comment);
+        }
+    }
+
     fn want(&mut self, element: &Element, comment: &str) {
         let comment = comment_for(element.set, comment);
         if element.set == Set::SourceRanges {
-            let there = self.view.ranges.remove(&(element.key, element.key_end));
+            let there = self.view.take_range((element.key, element.key_end));
             self.write(element, comment, there, there);
         } else {
-            let counts = self.counters && element.set.has_counters();
-            let actual = self.view.rows.get_mut(&element.set).and_then(|rows| rows.take(&element.key));
-            let same = actual.is_some_and(|row| {
-                row.data == element.data.as_slice()
-                    && row.comment.is_none_or(|hash| hash == hash_of(comment, counts))
-            });
-            let there = actual.is_some();
-            self.write(element, comment, there, same);
+            let actual = self.view.take_actual(element.set, &element.key);
+            let same = actual == Some(Actual::of(element, comment, self.counters));
+            self.write(element, comment, actual.is_some(), same);
         }
     }
 
@@ -315,10 +449,16 @@ impl Comparison<'_> {
     fn finish(mut self) -> Changeset {
         for (set, rows) in &self.view.rows {
             for key in rows.left() {
-                self.changes.delete(*set, &Key::from_kernel(key).unwrap_or_default(), None);
+                let key = Key::from_kernel(key).unwrap_or_default();
+                if !self.view.is_touched(*set, &key) {
+                    self.changes.delete(*set, &key, None);
+                }
             }
         }
-        for (key, end) in &self.view.ranges {
+        for (set, key) in self.view.touched_left() {
+            self.changes.delete(set, &key, None);
+        }
+        for (key, end) in self.view.ranges_left() {
             self.changes.delete(Set::SourceRanges, key, end.as_ref());
         }
         for (set, (key, end)) in &self.view.unexpected {

@@ -62,6 +62,12 @@ pub(crate) fn balance_chain(layout: Layout<'_>, balance: Balance) -> ChainBody {
     ChainBody::regular(balance.to_string(), layout.balance_rules(balance))
 }
 
+/// Returns the chain of a class, after those that it leads to.
+pub(crate) fn chains_of(layout: Layout<'_>, class: Class) -> Vec<ChainBody> {
+    let balances = class.balances().map(|balance| balance_chain(layout, balance));
+    balances.chain([class_chain(layout, class)]).collect()
+}
+
 /// Returns the definition of a set. [`Set::Affinity`] is created only when a Service needs it, because the kernel
 /// allocates its buckets at creation.
 pub(crate) fn set(place: FamilyTable, set: Set) -> wire::Set {

@@ -48,6 +48,8 @@ pub(crate) struct Ids {
     next: u32,
     free: std::collections::VecDeque<u32>,
     taken: std::collections::HashSet<u32>,
+    /// The last id given while lower ones may belong to Service ports that are not placed yet.
+    above: Option<u32>,
 }
 
 impl Ids {
@@ -56,8 +58,28 @@ impl Ids {
         (1..=MAX_ID).contains(&id) && self.taken.insert(id)
     }
 
+    /// Gives only ids above `highest`, because any lower one may be in use. Ends with [`Self::release_reserved`].
+    pub(crate) fn reserve_to(&mut self, highest: u32) {
+        let above = self.above.get_or_insert(highest);
+        *above = highest.max(*above);
+    }
+
+    /// Gives every id again that is not in use.
+    pub(crate) const fn release_reserved(&mut self) {
+        self.above = None;
+    }
+
     /// Returns an unused id, or `None` if all are in use.
     pub(crate) fn allocate(&mut self) -> Option<u32> {
+        if let Some(above) = &mut self.above {
+            while *above < MAX_ID {
+                *above += 1;
+                if self.taken.insert(*above) {
+                    return Some(*above);
+                }
+            }
+            return None;
+        }
         while self.next < MAX_ID {
             self.next += 1;
             if self.taken.insert(self.next) {
@@ -99,6 +121,20 @@ mod tests {
         assert_eq!([ids.allocate(), ids.allocate()], [Some(1), Some(3)]);
         ids.release(1);
         assert_eq!(ids.allocate(), Some(4), "fresh ids before released ones");
+    }
+
+    #[test]
+    fn reserved_ids_are_not_given() {
+        let mut ids = Ids::default();
+        ids.reserve_to(6);
+        assert_eq!([ids.allocate(), ids.allocate()], [Some(7), Some(8)]);
+        assert!(ids.adopt(3) && ids.adopt(9));
+        ids.reserve_to(6);
+        assert_eq!(ids.allocate(), Some(10));
+        ids.release_reserved();
+        assert_eq!([1, 2, 4, 5, 6, 11].map(Some), std::array::from_fn(|_| ids.allocate()));
+        ids.reserve_to(MAX_ID);
+        assert_eq!(ids.allocate(), None);
     }
 
     #[test]

@@ -142,12 +142,16 @@ impl Reporter {
                 if commit.bytes > 0 {
                     self.metrics.committed(family, commit.kernel);
                 }
-                self.health.updated(family, now);
                 let udp = std::mem::take(&mut report.udp);
                 if !udp.is_empty() {
                     self.flows.request(family, udp);
                 }
                 report.triggers.iter().for_each(|&trigger| self.programmed(family, trigger, now.wall));
+                if report.step == Step::DuringComparison {
+                    // The kernel may lack other changes until the comparison is complete.
+                    return;
+                }
+                self.health.updated(family, now);
                 self.done.add(Synced {
                     family,
                     objects: report.objects,

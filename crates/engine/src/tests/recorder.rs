@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use portolan_model::{Forwarding, ServicePortName};
 
-use crate::dataplane::{About, Collection, Commit, Dataplane, Error, Removal, Takeover};
+use crate::dataplane::{
+    About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, Takeover, Undisturbed,
+};
 use crate::table::{Changes, Table};
 
 /// A call of the data plane. A changed Service port is given by its name, a health-check node port by its Service and the
@@ -16,6 +18,8 @@ use crate::table::{Changes, Table};
 pub(super) enum Call {
     Apply(Vec<String>),
     Compare(Vec<String>),
+    /// Changes that arrived during a comparison.
+    Follow(Vec<String>),
     Check,
     Collect,
     Remove(Duration),
@@ -41,6 +45,18 @@ struct Shared {
     garbage: usize,
     /// The next call of `apply` sends to the first, and waits for the second.
     held: Option<(Sender<()>, Receiver<()>)>,
+    /// What happens during the next comparison, step by step. After each step, the data plane takes what has arrived.
+    during: Vec<During>,
+    /// How many of the next arrivals are left to the comparison.
+    left: usize,
+}
+
+struct During(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for During {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("During")
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -95,6 +111,16 @@ impl Recorder {
         (begun, release)
     }
 
+    /// Adds a step of the next comparison, after which the data plane takes what has arrived.
+    pub(super) fn during_comparison(&self, step: impl FnOnce() + Send + 'static) {
+        self.lock().during.push(During(Box::new(step)));
+    }
+
+    /// The next arrivals are left to the comparison.
+    pub(super) fn leaves(&self, arrivals: usize) {
+        self.lock().left = arrivals;
+    }
+
     pub(super) fn lose_rules(&self) {
         self.lock().is_gone = true;
     }
@@ -136,6 +162,15 @@ impl Recorder {
 
     /// Takes the changes, and checks that they lead from the last table to this one.
     fn given(&self, table: &Table, changes: &Changes) {
+        self.take(changes);
+        let shared = self.lock();
+        let wanted: BTreeMap<_, _> = table.iter().map(|(name, new)| (name.clone(), new)).collect();
+        assert_eq!(shared.known, wanted, "the table");
+        assert!(shared.ports.values().copied().eq(table.health_check_ports()), "the health-check node ports");
+    }
+
+    /// Takes the changes, and checks that they are exact.
+    fn take(&self, changes: &Changes) {
         let mut shared = self.lock();
         assert!(!shared.is_removed, "it is called after its removal");
         for change in &changes.forwardings {
@@ -153,9 +188,6 @@ impl Recorder {
             };
             assert_eq!(old, check.old, "the former port of {}", check.service);
         }
-        let wanted: BTreeMap<_, _> = table.iter().map(|(name, new)| (name.clone(), new)).collect();
-        assert_eq!(shared.known, wanted, "the table");
-        assert!(shared.ports.values().copied().eq(table.health_check_ports()), "the health-check node ports");
     }
 }
 
@@ -183,8 +215,34 @@ impl Dataplane for Recorder {
     }
 
     fn compare(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
+        self.compare_and_follow(table, changes, &mut Undisturbed)
+    }
+
+    fn compare_and_follow(
+        &mut self,
+        table: &Table,
+        changes: &Changes,
+        meanwhile: &mut dyn Meanwhile,
+    ) -> Result<Commit, Error> {
         self.given(table, changes);
-        self.call(Call::Compare(names(changes)))?;
+        let steps = std::mem::take(&mut self.lock().during);
+        let mut arrived = Vec::new();
+        for During(step) in steps {
+            step();
+            let Some(changes) = meanwhile.arrived() else { continue };
+            self.take(&changes);
+            arrived.push(Call::Follow(names(&changes)));
+            let mut shared = self.lock();
+            if shared.left == 0 {
+                drop(shared);
+                meanwhile.written(Commit::default());
+            } else {
+                shared.left -= 1;
+            }
+        }
+        let outcome = self.call(Call::Compare(names(changes)));
+        self.lock().calls.extend(arrived);
+        outcome?;
         let mut shared = self.lock();
         shared.is_in_sync = true;
         Ok(Commit { full: true, elements: shared.writes, ..Commit::default() })

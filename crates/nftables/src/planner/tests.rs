@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 
+use portolan_engine::table::Table;
 use portolan_model::{Backend, Family, LocalDetector, NodePortAddresses, world};
 
 use super::super::class::Balance;

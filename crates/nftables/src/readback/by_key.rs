@@ -8,7 +8,7 @@
 //! has written elements. The number of elements shows whether that is so; if it has, the set is listed. An element for all
 //! other keys is not in the number, so it is requested, too.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use portolan_sock::{Errno, Socket, SocketError};
 use portolan_wire::Batch;
@@ -19,14 +19,14 @@ use super::super::class::{Balance, Class};
 use super::super::element::{Key, Set, read_number};
 use super::super::value::{LOCAL_OFFSET, Value};
 use super::rows::Rows;
-use super::{View, choice_key, rows_of};
+use super::{Pause, View, choice_key, rows_of};
 
 /// The sets that can be read by key, each after those that lead to its keys.
 pub(super) const ORDER: [Set; 4] =
     [Set::Endpoints, Set::AffinityChoices, Set::AffinityEndpoints, Set::AffinityLocalEndpoints];
 
 /// Number of elements from which a set is read by key. A listing of fewer elements takes no more than about 0.1 s.
-pub(super) const LARGE: u32 = 50_000;
+pub(in super::super) const LARGE: u32 = 50_000;
 
 /// Number of keys that are requested at once. The answers wait in the socket's receive buffer, where each takes about
 /// 5 KiB (`NLMSG_GOODSIZE` and the kernel's own data).
@@ -77,10 +77,11 @@ impl View {
         place: FamilyTable,
         set: Set,
         count: u32,
+        pause: Pause<'_>,
     ) -> Result<bool, SocketError> {
         let mut rows = rows_of(place, set);
         rows.reserve(count as usize);
-        let (others, unexpected) = (self.others(), self.unexpected.len());
+        let unexpected = self.unexpected.len();
         let complete = !self.has_catch_all(socket, place, set, &mut rows)?
             && match set {
                 Set::AffinityEndpoints | Set::AffinityLocalEndpoints => {
@@ -88,14 +89,18 @@ impl View {
                     let choices = self.rows.remove(&Set::AffinityChoices);
                     let keys =
                         choices.iter().flat_map(|rows| slots(rows, set == Set::AffinityLocalEndpoints));
-                    let complete = self.request_keys(socket, place, set, &mut rows, keys);
+                    let complete = self.request_keys(socket, place, set, &mut rows, keys, pause);
                     self.rows.extend(choices.map(|rows| (Set::AffinityChoices, rows)));
                     complete?
                 }
-                _ => self.request_indexes(socket, place, set, &mut rows)?,
+                _ => {
+                    let indexes = self.indexes(set);
+                    self.request_indexes(socket, place, set, &mut rows, indexes, pause)?
+                }
             };
         rows.settle();
-        let complete = complete && rows.len() == count as usize && self.others() == others;
+        let has_all = self.untouched(set, &rows) == self.untouched_of(set, count);
+        let complete = complete && has_all && self.unexpected.len() == unexpected;
         if complete {
             self.rows.insert(set, rows);
         } else {
@@ -108,6 +113,41 @@ impl View {
                 "the set is listed: it has other elements"
             );
         }
+        Ok(complete)
+    }
+
+    /// Reads the elements of ids in a set, as far as the sets before it in [`ORDER`] lead to them. Returns false if one is
+    /// missing, or if an answer is.
+    pub(super) fn read_set_of_ids(
+        &mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        set: Set,
+        ids: &BTreeSet<u32>,
+    ) -> Result<bool, SocketError> {
+        let mut rows = rows_of(place, set);
+        let no_pause: Pause<'_> = &mut |_, _| Ok(());
+        let complete = if matches!(set, Set::AffinityEndpoints | Set::AffinityLocalEndpoints) {
+            let choices = self.rows.remove(&Set::AffinityChoices);
+            let keys = choices.iter().flat_map(|rows| slots(rows, set == Set::AffinityLocalEndpoints));
+            let complete = self.request_keys(socket, place, set, &mut rows, keys, no_pause);
+            self.rows.extend(choices.map(|rows| (Set::AffinityChoices, rows)));
+            complete?
+        } else {
+            let both = |&id: &u32| {
+                [0, LOCAL_OFFSET].map(|first| Indexes { id, first, count: PROBED, is_known: false })
+            };
+            self.request_indexes(
+                socket,
+                place,
+                set,
+                &mut rows,
+                ids.iter().flat_map(both).collect(),
+                no_pause,
+            )?
+        };
+        rows.settle();
+        self.rows.insert(set, rows);
         Ok(complete)
     }
 
@@ -133,10 +173,16 @@ impl View {
         set: Set,
         rows: &mut Rows,
         mut keys: impl Iterator<Item = Key>,
+        pause: Pause<'_>,
     ) -> Result<bool, SocketError> {
         loop {
+            pause(self, socket)?;
             let mut batch = Batch::new(socket.next_sequence(1));
-            write(&mut batch, place, set, keys.by_ref().take(BATCH));
+            let is_early = |key: &Key| {
+                let id = read_number(key.as_slice()).map(|slot| Value(slot).id());
+                id.is_some_and(|id| self.early_ids.contains(&id))
+            };
+            write(&mut batch, place, set, keys.by_ref().filter(|key| !is_early(key)).take(BATCH));
             if batch.is_empty() {
                 return Ok(true);
             }
@@ -146,23 +192,26 @@ impl View {
         }
     }
 
-    /// Requests the elements of all ids. Returns false if answers are missing.
+    /// Requests the elements with these indexes, except for those of ids that were changed meanwhile. Returns false if answers
+    /// are missing.
     fn request_indexes(
         &mut self,
         socket: &mut Socket,
         place: FamilyTable,
         set: Set,
         rows: &mut Rows,
+        mut wanted: Vec<Indexes>,
+        pause: Pause<'_>,
     ) -> Result<bool, SocketError> {
-        let mut wanted = self.indexes(set);
         while !wanted.is_empty() {
             let mut pending = wanted.into_iter().flat_map(Indexes::in_parts);
             let mut further = Vec::new();
             loop {
+                pause(self, socket)?;
                 let mut batch = Batch::new(socket.next_sequence(MESSAGE.into()));
                 let (mut asked, mut keys) = (Vec::new(), 0);
                 while keys < BATCH
-                    && let Some(part) = pending.next()
+                    && let Some(part) = pending.find(|part| !self.early_ids.contains(&part.id))
                 {
                     write(&mut batch, place, set, part.keys());
                     keys += usize::from(part.count);

@@ -77,6 +77,12 @@ impl Rows {
         self.taken = vec![false; kept];
     }
 
+    /// Adds rows of the same lengths.
+    pub(super) fn add(&mut self, others: &Self) {
+        self.bytes.extend_from_slice(&others.bytes);
+        self.settle();
+    }
+
     /// Returns the number of rows.
     pub(in super::super) fn len(&self) -> usize {
         self.bytes.len() / self.row_length()

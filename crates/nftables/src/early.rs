@@ -1,0 +1,395 @@
+//! Writes changes that arrive while everything is compared, before the comparison is complete.
+//!
+//! What the kernel has of the changed Service ports is read by key and compared with what is wanted of them. The difference is
+//! a transaction of its own. The [`View`] notes what was written, so that the comparison that goes on finds it there. Whatever
+//! is not simple is left to that comparison: it compares the changed Service ports, too.
+//!
+//! ```text
+//!  pause ──arrived──> place ──> read by key ──> difference ──> commit ──> View::touched
+//!                        └────────── not simple ─────────> the comparison
+//! ```
+//!
+//! A transaction is written only for the generation that the view is of. So what the view says stays true.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_engine::dataplane::{Commit, Error, Meanwhile};
+use portolan_engine::drift::generation;
+use portolan_model::{Change, Family, Forwarding, Frontend, ServicePortName};
+use portolan_sock::{CommitError, Refusal, Socket, SocketError};
+use portolan_wire::nftables::Transaction;
+
+use super::changeset::{Changeset, comment_for};
+use super::content;
+use super::element::{Data, Element, Key, Set, node_port_key, service_key};
+use super::encode;
+use super::planner::{Plan, Planner};
+use super::preview;
+use super::readback::{Actual, View};
+use super::resync;
+use super::skeleton;
+
+/// Sequence numbers of one transaction.
+const SEQUENCE_ROOM: u32 = 1 << 16;
+
+/// The sets whose elements have a frontend with an address as their key, and those with a node port.
+const OF_ADDRESSES: [Set; 5] = [
+    Set::Services,
+    Set::NoEndpointServices,
+    Set::NoLocalEndpointServices,
+    Set::FirewallIps,
+    Set::SourceRangeDrops,
+];
+const OF_NODE_PORTS: [Set; 3] = [Set::NodePorts, Set::NoEndpointNodePorts, Set::NoLocalEndpointNodePorts];
+
+/// The changes that arrive during one comparison.
+pub(super) struct Early<'a> {
+    meanwhile: &'a mut dyn Meanwhile,
+    /// True if the planner takes over the classes of the kernel.
+    adopts: bool,
+    /// The changes that arrived since [`Early::take_given`].
+    given: Vec<Change>,
+    /// True if changes are left to the comparison from now on.
+    is_off: bool,
+    failure: Option<Error>,
+}
+
+impl<'a> Early<'a> {
+    pub(super) const fn new(meanwhile: &'a mut dyn Meanwhile, adopts: bool) -> Self {
+        Self { meanwhile, adopts, given: Vec::new(), is_off: false, failure: None }
+    }
+
+    /// Returns true if the planner takes over the classes of the kernel.
+    pub(super) const fn adopts(&self) -> bool {
+        self.adopts
+    }
+
+    /// Returns the changes that arrived since the last call.
+    pub(super) fn take_given(&mut self) -> Vec<Change> {
+        std::mem::take(&mut self.given)
+    }
+
+    /// Returns what a step of the comparison returned. If it ended because a commit of changes failed, returns that error.
+    pub(super) fn outcome<T>(&mut self, outcome: Result<T, SocketError>) -> Result<T, Error> {
+        match self.failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(outcome?),
+        }
+    }
+
+    /// Writes the changes that have arrived. If that fails, the comparison has to end.
+    pub(super) fn pause(
+        &mut self,
+        planner: &mut Planner,
+        view: &mut View,
+        socket: &mut Socket,
+    ) -> Result<(), SocketError> {
+        if self.is_off || !view.is_usable(|view| resync::has_current_rules(view, planner)) {
+            return Ok(());
+        }
+        let Some(changes) = self.meanwhile.arrived() else { return Ok(()) };
+        let changes = changes.forwardings;
+        self.given.extend(changes.iter().cloned());
+        view.arrived.extend(changes.iter().map(|change| (change.name.clone(), change.new.clone())));
+        if self.adopts {
+            resync::adopt_classes(planner, view);
+        }
+        match Writing::new(planner, view, socket).write(&changes) {
+            Ok(Some(commit)) => self.meanwhile.written(commit),
+            Ok(None) => return self.leave(view, &changes, None),
+            // Nothing of a refused transaction took effect. The comparison finds out what is in its way.
+            Err(Error::Commit(CommitError::Refused(refusals))) => {
+                return self.leave(view, &changes, refusals.first());
+            }
+            Err(error) => {
+                self.failure = Some(error);
+                return Err(SocketError::Interrupted);
+            }
+        }
+        // A commit of another program, meanwhile, has changed what the view is of.
+        if generation(socket)? == view.generation { Ok(()) } else { Err(SocketError::Interrupted) }
+    }
+
+    /// Leaves changes to the comparison. If it has begun to compare elements, it begins anew: elements that it has found to be
+    /// wanted may not be wanted any more.
+    fn leave(
+        &mut self,
+        view: &View,
+        changes: &[Change],
+        refusal: Option<&Refusal>,
+    ) -> Result<(), SocketError> {
+        let changes = changes.len();
+        tracing::debug!(changes, ?refusal, "changes that arrived are left to the comparison");
+        self.is_off |= view.is_placed || refusal.is_some();
+        if view.is_placed { Err(SocketError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// One transaction of changes.
+struct Writing<'a> {
+    planner: &'a mut Planner,
+    view: &'a mut View,
+    socket: &'a mut Socket,
+    family: Family,
+    /// The ids of the changed Service ports, before and after.
+    ids: BTreeSet<u32>,
+    /// What the kernel has with these ids in the sets that are read by key.
+    of_ids: View,
+    plan: Plan,
+}
+
+/// What is wanted of the changed Service ports, and what they may have in the kernel besides.
+#[derive(Default)]
+struct Wanted {
+    elements: Vec<(Element, Arc<ServicePortName>)>,
+    /// Elements that are deleted unless they are wanted.
+    former: Vec<Element>,
+}
+
+/// An element that is wanted, or that was deleted.
+struct Touched {
+    element: Element,
+    was_there: bool,
+    /// What the kernel has after the commit.
+    after: Option<Actual>,
+}
+
+impl<'a> Writing<'a> {
+    fn new(planner: &'a mut Planner, view: &'a mut View, socket: &'a mut Socket) -> Self {
+        let family = planner.settings.family;
+        let (ids, of_ids, plan) = (BTreeSet::new(), View::default(), Plan::default());
+        Self { planner, view, socket, family, ids, of_ids, plan }
+    }
+
+    /// Writes changes. Returns `None` if the comparison has to write them.
+    fn write(mut self, changes: &[Change]) -> Result<Option<Commit>, Error> {
+        if !self.view.is_placed {
+            // The Service ports that are not placed yet keep their ids.
+            self.planner.ids.reserve_to(self.view.highest_id());
+        }
+        let known: BTreeSet<u32> = changes.iter().flat_map(|change| self.known_ids(change)).collect();
+        if !self.are_own(&known, changes) || !self.read_ids(&known)? {
+            // Those that are not placed are placed by the comparison.
+            self.planner.follow(changes);
+            return Ok(None);
+        }
+        let wanted = self.place(changes);
+        let fresh: BTreeSet<u32> = self.placed_ids(changes).filter(|id| !self.ids.contains(id)).collect();
+        if !self.read_ids(&fresh)? || !self.plan.refused.is_empty() || !self.plan_classes(changes) {
+            return Ok(None);
+        }
+        let (difference, touched) = self.difference(&wanted);
+        self.plan.elements = difference;
+        let Some(commit) = self.commit()? else { return Ok(None) };
+        self.note(&touched);
+        Ok(Some(commit))
+    }
+
+    /// Returns the ids that a Service port has, as it was placed or in the kernel.
+    fn known_ids(&self, change: &Change) -> Vec<u32> {
+        let placed = self.planner.placed.get(&change.name).map(|placed| placed.id);
+        let forwardings = change.old.iter().chain(&change.new);
+        let there = forwardings.filter_map(|forwarding| resync::found_id(self.view, forwarding));
+        placed.into_iter().chain(there).filter(|&id| id != 0).collect()
+    }
+
+    fn placed_ids(&self, changes: &[Change]) -> impl Iterator<Item = u32> {
+        let placed = changes.iter().filter_map(|change| self.planner.placed.get(&change.name));
+        placed.map(|placed| placed.id).filter(|&id| id != 0)
+    }
+
+    /// Returns true if no other frontends have these ids. Others may be wanted of another Service port.
+    fn are_own(&self, ids: &BTreeSet<u32>, changes: &[Change]) -> bool {
+        let forwardings = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
+        let own: HashSet<(Set, Key)> = forwardings
+            .flat_map(|forwarding| frontend_elements(forwarding))
+            .map(|element| (element.set, element.key))
+            .collect();
+        let mut with_ids = self.view.frontends().filter(|(_, _, id)| ids.contains(id));
+        with_ids.all(|(set, key, _)| own.contains(&(set, key)))
+    }
+
+    /// Reads what the kernel has with these ids. Returns false if that is not known.
+    fn read_ids(&mut self, ids: &BTreeSet<u32>) -> Result<bool, SocketError> {
+        let place = self.planner.layout().place();
+        self.ids.extend(ids);
+        self.view.read_ids(self.socket, place, ids, &mut self.of_ids)
+    }
+
+    /// Places the changed Service ports, with the positions that the kernel has for them.
+    fn place(&mut self, changes: &[Change]) -> Wanted {
+        let mut wanted = Wanted::default();
+        for change in changes {
+            let base = change.old.as_ref().or(change.new.as_ref());
+            if let Some(base) = base.filter(|_| !self.planner.placed.contains_key(&change.name)) {
+                self.adopt(&change.name, base);
+            }
+            let old = base.filter(|_| self.planner.placed.contains_key(&change.name)).cloned();
+            if let Some(old) = &old {
+                wanted.former.extend(self.planner.elements_of(&change.name, old));
+            }
+            self.planner.plan_one(&Change { old, ..change.clone() }, &mut self.plan);
+            if let Some(new) = &change.new {
+                let elements = self.planner.elements_of(&change.name, new);
+                wanted.elements.extend(elements.into_iter().map(|element| (element, change.name.clone())));
+                if self.planner.placed.contains_key(&change.name) {
+                    let shared = shared_elements(new).map(|element| (element, change.name.clone()));
+                    wanted.elements.extend(shared);
+                }
+            }
+            let forwardings = change.old.iter().chain(&change.new);
+            for element in forwardings.flat_map(|forwarding| frontend_elements(forwarding)) {
+                wanted.former.push(element);
+                if element.set == Set::FirewallIps {
+                    wanted.former.extend(self.view.ranges_of(&element.key));
+                }
+            }
+        }
+        wanted.former.extend(self.of_ids.elements());
+        wanted
+    }
+
+    /// Places a Service port as the kernel has it, if it does.
+    fn adopt(&mut self, name: &Arc<ServicePortName>, forwarding: &Forwarding) {
+        let Some(id) = resync::found_id(self.view, forwarding) else { return };
+        if self.planner.ids.adopt(id) {
+            let before = resync::before(&self.of_ids, self.family, id);
+            // What is refused here is tried again, and then listed.
+            self.planner.place(name.clone(), forwarding, &before, id, &mut Plan::default());
+        }
+    }
+
+    /// Plans the classes that the kernel lacks. Returns false if one of its chains is in the way, or has other rules.
+    fn plan_classes(&mut self, changes: &[Change]) -> bool {
+        self.plan.classes.clear();
+        for change in changes {
+            let Some(new) = &change.new else { continue };
+            for (number, class) in self.planner.classes_of(&change.name, new) {
+                let name = class.to_string();
+                match self.view.classes.get(&number) {
+                    Some(there) if *there == name && resync::has_rules_of(self.view, self.planner, class) => {
+                    }
+                    None if !self.view.chains.contains_key(&name) => self.plan.classes.push((number, class)),
+                    _ => return false,
+                }
+            }
+        }
+        self.plan.classes.sort_unstable_by_key(|&(number, _)| number);
+        self.plan.classes.dedup_by_key(|&mut (number, _)| number);
+        !self.planner.needs(Set::Affinity) || self.view.sets.contains_key(Set::Affinity.name())
+    }
+
+    /// Returns the difference, and every element that is wanted or deleted.
+    fn difference(&self, wanted: &Wanted) -> (Changeset, Vec<Touched>) {
+        let counters = self.planner.settings.counters;
+        let (mut changes, mut touched, mut seen) = (Changeset::default(), Vec::new(), HashSet::new());
+        for (element, name) in &wanted.elements {
+            if !seen.insert((element.set, element.key, element.key_end)) {
+                continue;
+            }
+            let text = name.to_string();
+            let comment = comment_for(element.set, &text);
+            let (before, after) = (self.actual(element), Some(Actual::of(element, comment, counters)));
+            if before != after {
+                if before.is_some() {
+                    changes.remove(element);
+                }
+                changes.add(element, comment);
+            }
+            touched.push(Touched { element: *element, was_there: before.is_some(), after });
+        }
+        for element in &wanted.former {
+            let is_new = seen.insert((element.set, element.key, element.key_end));
+            if is_new && self.actual(element).is_some() {
+                changes.remove(element);
+                touched.push(Touched { element: *element, was_there: true, after: None });
+            }
+        }
+        (changes, touched)
+    }
+
+    /// Returns what the kernel has at the place of an element.
+    fn actual(&self, element: &Element) -> Option<Actual> {
+        match element.set {
+            Set::SourceRanges => {
+                let is_there = self.view.ranges.contains(&(element.key, element.key_end));
+                is_there.then(Actual::default)
+            }
+            set if View::is_read_by_key(set) => self.of_ids.actual(set, &element.key),
+            set => self.view.actual(set, &element.key),
+        }
+    }
+
+    /// Commits the difference. Returns `None` if it does not fit into one transaction.
+    fn commit(&mut self) -> Result<Option<Commit>, Error> {
+        let Self { planner, view, socket, plan, .. } = self;
+        let elements = &plan.elements;
+        let layout = planner.layout();
+        let counters = planner.settings.counters;
+        let mut transaction = Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), Some(view.generation));
+        for &(number, class) in &plan.classes {
+            class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
+            encode::class(&mut transaction, layout, number, class);
+        }
+        let mut commit =
+            Commit { elements: elements.len(), objects: plan.classes.len(), ..Commit::default() };
+        if transaction.is_empty() && elements.is_empty() {
+            return Ok(Some(commit));
+        }
+        let estimate = transaction.len() + encode::estimate(elements, counters);
+        if elements.len() > SEQUENCE_ROOM as usize || socket.reserve_send_capacity(estimate)? < estimate {
+            return Ok(None);
+        }
+        encode::elements(&mut transaction, layout.place(), elements, counters);
+        let batch = transaction.finish().map_err(SocketError::from)?;
+        let started = Instant::now();
+        socket.commit(&batch)?;
+        view.generation = view.generation.wrapping_add(1);
+        commit.kernel = started.elapsed();
+        commit.bytes = batch.len();
+        commit.messages.extend(preview::first_of_plan(layout.place(), counters, plan));
+        Ok(Some(commit))
+    }
+
+    /// Notes in the view what the kernel has now.
+    fn note(self, touched: &[Touched]) {
+        for Touched { element, was_there, after } in touched {
+            self.view.touch(element, *was_there, *after);
+        }
+        self.view.early_ids.extend(self.ids);
+        let layout = self.planner.layout();
+        for &(number, class) in &self.plan.classes {
+            self.view.classes.insert(number, class.to_string());
+            for body in skeleton::chains_of(layout, class) {
+                self.view.note_chain(layout.place(), &body);
+            }
+        }
+    }
+}
+
+/// Returns the elements of a Service port that it may share with others.
+fn shared_elements(forwarding: &Forwarding) -> impl Iterator<Item = Element> {
+    let addresses = content::cluster_ips(forwarding).map(content::cluster_ip_element);
+    let hairpins = content::hairpins(forwarding);
+    addresses.chain(hairpins.map(|(protocol, socket)| content::hairpin_element(protocol, socket)))
+}
+
+/// Returns every element that may have a frontend of a Service port as its key.
+fn frontend_elements(forwarding: &Forwarding) -> impl Iterator<Item = Element> {
+    forwarding.frontends.iter().flat_map(|frontend| {
+        let (sets, key): (&[Set], Key) = match *frontend {
+            Frontend::ClusterIp(ip, port)
+            | Frontend::ExternalIp(ip, port)
+            | Frontend::LoadBalancerIp(ip, port) => {
+                (&OF_ADDRESSES, service_key(ip, forwarding.protocol, port))
+            }
+            Frontend::NodePort(port) => (&OF_NODE_PORTS, node_port_key(forwarding.protocol, port)),
+        };
+        sets.iter().map(move |&set| Element { set, key, key_end: None, data: Data::EMPTY })
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! Changes that arrive while a real table is compared.
+
+use portolan_engine::Driven;
+use portolan_engine::dataplane::Undisturbed;
+use portolan_engine::table::{Changes, Table};
+use portolan_model::Settings;
+use portolan_model::observed::Deviation;
+use portolan_model::world::Edited;
+use portolan_sock::namespace::in_new_network_namespace;
+
+use super::super::dataplane::Nftables;
+use super::super::observe;
+use super::*;
+
+/// Random edits, of which some arrive in every nth pause.
+struct Arriving {
+    edited: Edited,
+    /// The wanted state with everything that has arrived.
+    table: Table,
+    /// Number of pauses between two arrivals.
+    period: usize,
+    pauses: usize,
+    /// True if the kernel has an older state when the comparison begins.
+    is_behind: bool,
+    /// Number of arrivals left.
+    left: usize,
+    given: Vec<Change>,
+    current: Vec<Change>,
+    /// Number of arrivals that were written before the comparison was complete.
+    written: usize,
+}
+
+impl Arriving {
+    fn new(settings: &Settings, seed: u64, is_behind: bool) -> Self {
+        Self {
+            edited: Edited::new(seed, 40),
+            table: Table::new(settings.clone()),
+            period: 1 + usize::try_from(seed % 5).unwrap(),
+            pauses: 0,
+            is_behind,
+            left: 6,
+            given: Vec::new(),
+            current: Vec::new(),
+            written: 0,
+        }
+    }
+
+    fn take(&mut self, changes: Vec<Change>) -> Vec<Change> {
+        self.table.take(changes, []).forwardings
+    }
+
+    fn first(&mut self) -> Vec<Change> {
+        let changes = self.edited.first().changes;
+        self.take(changes)
+    }
+
+    fn edit(&mut self, count: usize) -> Vec<Change> {
+        let changes = self.edited.edit(count).changes;
+        self.take(changes)
+    }
+}
+
+impl Meanwhile for Arriving {
+    fn arrived(&mut self) -> Option<Changes> {
+        self.pauses += 1;
+        if self.left == 0 || !self.pauses.is_multiple_of(self.period) {
+            return None;
+        }
+        self.left -= 1;
+        self.current = self.edit(2);
+        self.given.extend(self.current.iter().cloned());
+        Some(Changes { forwardings: self.current.clone(), health_checks: Vec::new() })
+    }
+
+    fn written(&mut self, commit: Commit) {
+        self.written += 1;
+        assert!(!commit.full && commit.refused.is_empty());
+        let observed = observe::read(self.table.family()).unwrap().unwrap();
+        let entries: Vec<_> =
+            self.table.iter().map(|(name, forwarding)| (name.clone(), forwarding)).collect();
+        let mut differences = observed.difference(&entries);
+        differences.retain(|difference| {
+            let is_changed = |change: &Change| Some(&change.name) == difference.name.as_ref();
+            // What an older state has under other addresses is deleted by the comparison.
+            let is_older = matches!(
+                difference.deviation,
+                Deviation::ServicePortExtra | Deviation::FrontendExtra(_) | Deviation::EndpointExtra { .. }
+            );
+            self.current.iter().any(is_changed) && !(self.is_behind && is_older)
+        });
+        assert!(differences.is_empty(), "{differences:?} after {:?}", self.current);
+    }
+}
+
+fn open(settings: &Settings, large: u32) -> Driven<Nftables> {
+    let mut nftables = Nftables::open(settings.clone()).unwrap();
+    nftables.large = large;
+    Driven::new(settings.clone(), nftables)
+}
+
+/// Restarts on the table that another process has left, of an older state if `is_behind`, while changes arrive. Returns how
+/// many arrivals were written before the comparison was complete.
+fn restart(settings: &Settings, seed: u64, is_behind: bool) -> usize {
+    let mut arriving = Arriving::new(settings, seed, is_behind);
+    let mut former = open(settings, u32::MAX);
+    former.apply(&arriving.first()).unwrap();
+    former.resync().unwrap();
+    for _ in 0..5 {
+        former.apply(&arriving.edit(5)).unwrap();
+    }
+    drop(former);
+    if is_behind {
+        arriving.edit(10);
+    }
+    let large = if seed.is_multiple_of(3) { u32::MAX } else { 0 };
+    let mut nftables = open(settings, large);
+    nftables.apply(&arriving.table.all().forwardings).unwrap();
+    let commit = nftables.resync_and_follow(&mut arriving).unwrap();
+    assert!(commit.full);
+    if !is_behind && arriving.written == 6 - arriving.left {
+        // Other Service ports may need what several can share, so its deletion waits for the comparison.
+        let waits = |line: &String| {
+            let is_shared = ["cluster-ips", "hairpin-connections"].iter().any(|set| line.contains(set));
+            line.starts_with("delete element") && is_shared
+        };
+        assert!(commit.objects == 0 && commit.messages.lines().iter().all(waits), "{:?}", commit.messages);
+    }
+    let given = std::mem::take(&mut arriving.given);
+    nftables.follow(given);
+    assert_in_sync(settings, &arriving.table);
+    // It goes on from there.
+    for _ in 0..5 {
+        nftables.apply(&arriving.edit(3)).unwrap();
+    }
+    assert_in_sync(settings, &arriving.table);
+    // A comparison of a running process.
+    arriving.left = 6;
+    nftables.mark_unknown();
+    nftables.resync_and_follow(&mut arriving).unwrap();
+    let given = std::mem::take(&mut arriving.given);
+    nftables.follow(given);
+    assert_in_sync(settings, &arriving.table);
+    nftables.apply(&arriving.edit(3)).unwrap();
+    assert_in_sync(settings, &arriving.table);
+    arriving.written
+}
+
+/// Asserts that another process finds nothing to write.
+fn assert_in_sync(settings: &Settings, table: &Table) {
+    let mut other = open(settings, u32::MAX);
+    other.apply(&table.all().forwardings).unwrap();
+    let commit = other.resync_and_follow(&mut Undisturbed).unwrap();
+    assert_eq!((commit.elements, commit.objects), (0, 0), "{:?}", commit.messages);
+}
+
+#[test]
+fn changes_that_arrive_during_a_comparison_are_written_before_it_is_complete() {
+    let mut written = [0; 2];
+    for seed in 0..30 {
+        for family in Family::BOTH {
+            for is_behind in [false, true] {
+                let settings = Settings { counters: seed % 2 == 1, ..Settings::plain(family) };
+                written[usize::from(is_behind)] +=
+                    in_new_network_namespace(|| restart(&settings, seed, is_behind))
+                        .expect("this test needs root");
+            }
+        }
+    }
+    assert!(written.iter().all(|&written| written > 300), "{written:?} of 720 each");
+}

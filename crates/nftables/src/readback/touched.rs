@@ -1,0 +1,195 @@
+//! What was written while a table was read and compared: elements that are not what was read of them, or will not be.
+
+use std::collections::{BTreeSet, HashMap};
+
+use portolan_sock::{Socket, SocketError};
+
+use super::super::chain::{ChainBody, FamilyTable};
+use super::super::changeset::has_more;
+use super::super::element::{Data, Element, Key, Set, read_number};
+use super::super::value::Value;
+use super::{KeyRange, View, by_key, hash_of};
+
+/// Data of an element and what it has besides, as the kernel has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(in super::super) struct Actual {
+    pub(in super::super) data: Data,
+    /// Hash of the comment and of whether the element counts. `None` in a set whose elements have neither.
+    more: Option<u64>,
+}
+
+impl Actual {
+    /// Returns what the kernel has after the element was written.
+    pub(in super::super) fn of(element: &Element, comment: &str, counters: bool) -> Self {
+        let counts = counters && element.set.has_counters();
+        Self { data: element.data, more: has_more(element.set).then(|| hash_of(comment, counts)) }
+    }
+}
+
+/// Elements that were written, by set and key.
+#[derive(Debug, Default)]
+pub(in super::super) struct Touched(HashMap<(Set, Key), Entry>);
+
+#[derive(Debug)]
+struct Entry {
+    /// True if the kernel had the element when the view was begun.
+    was_there: bool,
+    /// What the kernel has now; `None` if the element was deleted.
+    now: Option<Actual>,
+    /// True if the element is wanted.
+    is_taken: bool,
+}
+
+impl View {
+    /// Returns true if this set is read by key where it is large.
+    pub(in super::super) fn is_read_by_key(set: Set) -> bool {
+        by_key::ORDER.contains(&set)
+    }
+
+    /// Returns true if changes can be written: the kernel has the table, what leads to the keys of the other sets has been
+    /// read, and `check` finds nothing in the way.
+    pub(in super::super) fn is_usable(&mut self, check: impl FnOnce(&Self) -> bool) -> bool {
+        if self.table.is_none() || !self.is_listed {
+            return false;
+        }
+        let is_usable = self.is_usable.unwrap_or_else(|| check(self));
+        self.is_usable = Some(is_usable);
+        is_usable
+    }
+
+    /// Notes that an element was written, or deleted if `now` is `None`.
+    pub(in super::super) fn touch(&mut self, element: &Element, was_there: bool, now: Option<Actual>) {
+        if element.set == Set::SourceRanges {
+            let range = (element.key, element.key_end);
+            match now {
+                Some(_) => drop(self.ranges.insert(range)),
+                None => drop(self.ranges.remove(&range)),
+            }
+            return;
+        }
+        let entry = Entry { was_there, now: None, is_taken: false };
+        self.touched.0.entry((element.set, element.key)).or_insert(entry).now = now;
+    }
+
+    /// Returns true if an element was written or deleted.
+    pub(in super::super) fn is_touched(&self, set: Set, key: &Key) -> bool {
+        !self.touched.0.is_empty() && self.touched.0.contains_key(&(set, *key))
+    }
+
+    /// Returns the elements that were written and are not wanted.
+    pub(in super::super) fn touched_left(&self) -> impl Iterator<Item = (Set, Key)> {
+        let left = self.touched.0.iter().filter(|(_, entry)| entry.now.is_some() && !entry.is_taken);
+        left.map(|(place, _)| *place)
+    }
+
+    /// Returns true if the kernel has a source range, and notes that it is wanted.
+    pub(in super::super) fn take_range(&mut self, range: KeyRange) -> bool {
+        self.wanted_ranges.insert(range);
+        self.ranges.contains(&range)
+    }
+
+    /// Returns the source ranges of a frontend.
+    pub(in super::super) fn ranges_of(&self, frontend: &Key) -> impl Iterator<Item = Element> {
+        let of_frontend = move |(key, _): &&KeyRange| key.as_slice().starts_with(frontend.as_slice());
+        let of_frontend = self.ranges.iter().filter(of_frontend);
+        of_frontend.map(|&(key, key_end)| Element { set: Set::SourceRanges, key, key_end, data: Data::EMPTY })
+    }
+
+    /// Notes that a chain was written.
+    pub(in super::super) fn note_chain(&mut self, place: FamilyTable, body: &ChainBody) {
+        self.chains.insert(body.name.clone(), body.chain(place));
+        self.rules.insert(body.name.clone(), body.rules(place).collect());
+    }
+
+    /// Returns the source ranges that are not wanted.
+    pub(in super::super) fn ranges_left(&self) -> impl Iterator<Item = &KeyRange> {
+        self.ranges.difference(&self.wanted_ranges)
+    }
+
+    /// Returns what the kernel has with a key, as far as it was read or written.
+    pub(in super::super) fn actual(&self, set: Set, key: &Key) -> Option<Actual> {
+        if self.is_touched(set, key) {
+            return self.touched.0.get(&(set, *key))?.now;
+        }
+        let row = self.rows.get(&set)?.get(key)?;
+        Some(Actual { data: Data::from_kernel(row.data)?, more: row.comment })
+    }
+
+    /// Does the same as [`View::actual`], and notes that the element is wanted.
+    pub(in super::super) fn take_actual(&mut self, set: Set, key: &Key) -> Option<Actual> {
+        if let Some(entry) = self.touched.0.get_mut(&(set, *key)) {
+            entry.is_taken = true;
+            return entry.now;
+        }
+        let row = self.rows.get_mut(&set)?.take(key)?;
+        Some(Actual { data: Data::from_kernel(row.data)?, more: row.comment })
+    }
+
+    /// Returns the elements of the view as they are deleted.
+    pub(in super::super) fn elements(&self) -> impl Iterator<Item = Element> {
+        self.rows.iter().flat_map(|(&set, rows)| {
+            rows.iter().filter_map(move |row| {
+                Some(Element { set, key: Key::from_kernel(row.key)?, key_end: None, data: Data::EMPTY })
+            })
+        })
+    }
+
+    /// Returns the frontends that lead to an id.
+    pub(in super::super) fn frontends(&self) -> impl Iterator<Item = (Set, Key, u32)> {
+        [Set::Services, Set::NodePorts].into_iter().flat_map(move |set| {
+            let read = self.rows_of(set).filter_map(|row| Some((Key::from_kernel(row.key)?, row.data)));
+            let read = read.filter(move |(key, _)| !self.is_touched(set, key));
+            let read = read.filter_map(move |(key, data)| Some((set, key, Value(read_number(data)?).id())));
+            let touched = self.touched.0.iter().filter(move |((of, _), _)| *of == set);
+            let touched = touched.filter_map(move |((_, key), entry)| {
+                Some((set, *key, Value(read_number(entry.now?.data.as_slice())?).id()))
+            });
+            read.chain(touched)
+        })
+    }
+
+    /// Returns the highest id that a frontend leads to.
+    pub(in super::super) fn highest_id(&self) -> u32 {
+        self.frontends().map(|(_, _, id)| id).max().unwrap_or_default()
+    }
+
+    /// Reads the elements of ids in the sets that are read by key, and adds them to `found`. Returns false if they are not
+    /// known.
+    pub(in super::super) fn read_ids(
+        &self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        ids: &BTreeSet<u32>,
+        found: &mut Self,
+    ) -> Result<bool, SocketError> {
+        if ids.is_empty() {
+            return Ok(true);
+        }
+        let mut view = Self::default();
+        for set in by_key::ORDER.into_iter().filter(|set| self.sets.contains_key(set.name())) {
+            if !view.read_set_of_ids(socket, place, set, ids)? {
+                return Ok(false);
+            }
+        }
+        let is_known = view.unexpected.is_empty();
+        for (set, rows) in view.rows {
+            match found.rows.get_mut(&set) {
+                Some(others) => others.add(&rows),
+                None => drop(found.rows.insert(set, rows)),
+            }
+        }
+        Ok(is_known)
+    }
+
+    /// Returns the number of rows of a set that were not touched.
+    pub(super) fn untouched(&self, set: Set, rows: &super::Rows) -> usize {
+        let touched = self.touched.0.keys().filter(|(of, key)| *of == set && rows.get(key).is_some());
+        rows.len().saturating_sub(touched.count())
+    }
+
+    /// Returns how many elements of a set were not touched, of those that the kernel had when the view was begun.
+    pub(super) fn untouched_of(&self, set: Set, count: u32) -> usize {
+        let touched = self.touched.0.iter().filter(|((of, _), entry)| *of == set && entry.was_there);
+        (count as usize).saturating_sub(touched.count())
+    }
+}
