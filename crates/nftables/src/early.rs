@@ -21,15 +21,16 @@ use portolan_model::{Change, Family, Forwarding, Frontend, ServicePortName};
 use portolan_sock::{CommitError, Refusal, Socket, SocketError};
 use portolan_wire::nftables::Transaction;
 
-use super::changeset::{Changeset, comment_for};
+use super::changeset::{COMMENT_MAX, Changeset, comment_for};
 use super::content;
-use super::element::{Data, Element, Key, Set, node_port_key, service_key};
+use super::element::{Data, Element, Key, Set, node_port_key, read_number, service_key};
 use super::encode;
 use super::planner::{Plan, Planner};
 use super::preview;
 use super::readback::{Actual, View};
 use super::resync;
 use super::skeleton;
+use super::value::Value;
 
 /// Sequence numbers of one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
@@ -51,6 +52,8 @@ pub(super) struct Early<'a> {
     adopts: bool,
     /// The changes that arrived since [`Early::take_given`].
     given: Vec<Change>,
+    /// Changes that need an id that no Service port has. Which ids these are is known when all frontends have been read.
+    deferred: Option<Vec<Change>>,
     /// True if changes are left to the comparison from now on.
     is_off: bool,
     failure: Option<Error>,
@@ -58,7 +61,7 @@ pub(super) struct Early<'a> {
 
 impl<'a> Early<'a> {
     pub(super) const fn new(meanwhile: &'a mut dyn Meanwhile, adopts: bool) -> Self {
-        Self { meanwhile, adopts, given: Vec::new(), is_off: false, failure: None }
+        Self { meanwhile, adopts, given: Vec::new(), deferred: None, is_off: false, failure: None }
     }
 
     /// Returns true if the planner takes over the classes of the kernel.
@@ -66,8 +69,9 @@ impl<'a> Early<'a> {
         self.adopts
     }
 
-    /// Returns the changes that arrived since the last call.
+    /// Returns the changes that arrived since the last call. The next attempt has them in its table.
     pub(super) fn take_given(&mut self) -> Vec<Change> {
+        self.deferred = None;
         std::mem::take(&mut self.given)
     }
 
@@ -89,16 +93,21 @@ impl<'a> Early<'a> {
         if self.is_off || !view.is_usable(|view| resync::has_current_rules(view, planner)) {
             return Ok(());
         }
-        let Some(changes) = self.meanwhile.arrived() else { return Ok(()) };
-        let changes = changes.forwardings;
-        self.given.extend(changes.iter().cloned());
-        view.arrived.extend(changes.iter().map(|change| (change.name.clone(), change.new.clone())));
+        let waits = self.deferred.is_some() && !view.has_frontends;
+        let Some(changes) = (if waits { None } else { self.deferred.take().or_else(|| self.next(view)) })
+        else {
+            return Ok(());
+        };
         if self.adopts {
             resync::adopt_classes(planner, view);
         }
         match Writing::new(planner, view, socket).write(&changes) {
-            Ok(Some(commit)) => self.meanwhile.written(commit),
-            Ok(None) => return self.leave(view, &changes, None),
+            Ok(Written::All(commit)) => self.meanwhile.written(commit),
+            Ok(Written::Later) => {
+                self.deferred = Some(changes);
+                return Ok(());
+            }
+            Ok(Written::Nothing) => return self.leave(view, &changes, None),
             // Nothing of a refused transaction took effect. The comparison finds out what is in its way.
             Err(Error::Commit(CommitError::Refused(refusals))) => {
                 return self.leave(view, &changes, refusals.first());
@@ -110,6 +119,14 @@ impl<'a> Early<'a> {
         }
         // A commit of another program, meanwhile, has changed what the view is of.
         if generation(socket)? == view.generation { Ok(()) } else { Err(SocketError::Interrupted) }
+    }
+
+    /// Returns the changes that have arrived.
+    fn next(&mut self, view: &mut View) -> Option<Vec<Change>> {
+        let changes = self.meanwhile.arrived()?.forwardings;
+        self.given.extend(changes.iter().cloned());
+        view.arrived.extend(changes.iter().map(|change| (change.name.clone(), change.new.clone())));
+        Some(changes)
     }
 
     /// Leaves changes to the comparison. If it has begun to compare elements, it begins anew: elements that it has found to be
@@ -127,6 +144,16 @@ impl<'a> Early<'a> {
     }
 }
 
+/// What became of changes.
+enum Written {
+    /// They are in the kernel.
+    All(Commit),
+    /// They can be written later in the comparison.
+    Later,
+    /// The comparison has to write them.
+    Nothing,
+}
+
 /// One transaction of changes.
 struct Writing<'a> {
     planner: &'a mut Planner,
@@ -135,8 +162,9 @@ struct Writing<'a> {
     family: Family,
     /// The ids of the changed Service ports, before and after.
     ids: BTreeSet<u32>,
-    /// What the kernel has with these ids in the sets that are read by key.
-    of_ids: View,
+    /// What the kernel has of the changed Service ports, with these keys.
+    found: View,
+    keys: BTreeSet<(Set, Key)>,
     plan: Plan,
 }
 
@@ -159,40 +187,73 @@ struct Touched {
 impl<'a> Writing<'a> {
     fn new(planner: &'a mut Planner, view: &'a mut View, socket: &'a mut Socket) -> Self {
         let family = planner.settings.family;
-        let (ids, of_ids, plan) = (BTreeSet::new(), View::default(), Plan::default());
-        Self { planner, view, socket, family, ids, of_ids, plan }
+        let (ids, found, keys, plan) = (BTreeSet::new(), View::default(), BTreeSet::new(), Plan::default());
+        Self { planner, view, socket, family, ids, found, keys, plan }
     }
 
-    /// Writes changes. Returns `None` if the comparison has to write them.
-    fn write(mut self, changes: &[Change]) -> Result<Option<Commit>, Error> {
-        if !self.view.is_placed {
+    fn write(mut self, changes: &[Change]) -> Result<Written, Error> {
+        if !self.view.is_placed && self.view.has_frontends {
             // The Service ports that are not placed yet keep their ids.
             self.planner.ids.reserve_to(self.view.highest_id());
         }
-        let known: BTreeSet<u32> = changes.iter().flat_map(|change| self.known_ids(change)).collect();
-        if !self.are_own(&known, changes) || !self.read_ids(&known)? {
-            // Those that are not placed are placed by the comparison.
-            self.planner.follow(changes);
-            return Ok(None);
+        let forwardings = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
+        let frontends: Vec<Element> =
+            forwardings.flat_map(|forwarding| frontend_elements(forwarding)).collect();
+        // A name that is cut may be that of others, too.
+        let has_names = changes.iter().all(|change| change.name.to_string().len() < COMMENT_MAX);
+        if !has_names || !self.read(&frontends)? {
+            return Ok(self.leave(changes));
+        }
+        let ids = self.known_ids(changes);
+        let needs_id = |(change, id): (&Change, &Option<u32>)| id.is_none() && change.new.is_some();
+        if !self.view.has_frontends && changes.iter().zip(&ids).any(needs_id) {
+            return Ok(Written::Later);
+        }
+        if !self.read_ids(&ids.into_iter().flatten().collect())? {
+            return Ok(self.leave(changes));
         }
         let wanted = self.place(changes);
         let fresh: BTreeSet<u32> = self.placed_ids(changes).filter(|id| !self.ids.contains(id)).collect();
-        if !self.read_ids(&fresh)? || !self.plan.refused.is_empty() || !self.plan_classes(changes) {
-            return Ok(None);
+        let all = wanted.elements.iter().map(|(element, _)| element).chain(&wanted.former);
+        let is_known = self.read_ids(&fresh)? && self.read(&all.copied().collect::<Vec<_>>())?;
+        if !is_known || !self.plan.refused.is_empty() || !self.plan_classes(changes) {
+            return Ok(Written::Nothing);
         }
         let (difference, touched) = self.difference(&wanted);
         self.plan.elements = difference;
-        let Some(commit) = self.commit()? else { return Ok(None) };
+        let Some(commit) = self.commit()? else { return Ok(Written::Nothing) };
         self.note(&touched);
-        Ok(Some(commit))
+        Ok(Written::All(commit))
     }
 
-    /// Returns the ids that a Service port has, as it was placed or in the kernel.
-    fn known_ids(&self, change: &Change) -> Vec<u32> {
-        let placed = self.planner.placed.get(&change.name).map(|placed| placed.id);
-        let forwardings = change.old.iter().chain(&change.new);
-        let there = forwardings.filter_map(|forwarding| resync::found_id(self.view, forwarding));
-        placed.into_iter().chain(there).filter(|&id| id != 0).collect()
+    /// Leaves changes to the comparison before they are placed. It places those that are not placed.
+    fn leave(self, changes: &[Change]) -> Written {
+        self.planner.follow(changes);
+        Written::Nothing
+    }
+
+    /// Returns the id of each changed Service port, as it was placed or as the kernel has it.
+    fn known_ids(&self, changes: &[Change]) -> Vec<Option<u32>> {
+        let known = changes.iter().map(|change| {
+            let placed = self.planner.placed.get(&change.name).map(|placed| placed.id).filter(|&id| id != 0);
+            let mut forwardings = change.old.iter().chain(&change.new);
+            placed.or_else(|| forwardings.find_map(|forwarding| self.own_id(&change.name, forwarding)))
+        });
+        known.collect()
+    }
+
+    /// Returns the id that the kernel has for a Service port: that of its first frontend that carries its name. The others
+    /// may have been those of another Service port.
+    fn own_id(&self, name: &ServicePortName, forwarding: &Forwarding) -> Option<u32> {
+        let text = name.to_string();
+        let leading = frontend_elements(forwarding)
+            .filter(|element| matches!(element.set, Set::Services | Set::NodePorts))
+            .filter_map(|element| Some((element, self.found.actual(element.set, &element.key)?)));
+        let mut own = leading.filter(|(element, actual)| {
+            actual.more == Actual::of(element, comment_for(element.set, &text), false).more
+        });
+        let (_, actual) = own.next()?;
+        Some(Value(read_number(actual.data.as_slice())?).id())
     }
 
     fn placed_ids(&self, changes: &[Change]) -> impl Iterator<Item = u32> {
@@ -200,22 +261,22 @@ impl<'a> Writing<'a> {
         placed.map(|placed| placed.id).filter(|&id| id != 0)
     }
 
-    /// Returns true if no other frontends have these ids. Others may be wanted of another Service port.
-    fn are_own(&self, ids: &BTreeSet<u32>, changes: &[Change]) -> bool {
-        let forwardings = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
-        let own: HashSet<(Set, Key)> = forwardings
-            .flat_map(|forwarding| frontend_elements(forwarding))
-            .map(|element| (element.set, element.key))
-            .collect();
-        let mut with_ids = self.view.frontends().filter(|(_, _, id)| ids.contains(id));
-        with_ids.all(|(set, key, _)| own.contains(&(set, key)))
+    /// Reads what the kernel has with the keys of elements. Returns false if that is not known.
+    fn read(&mut self, elements: &[Element]) -> Result<bool, SocketError> {
+        let is_single = |set: Set| set != Set::SourceRanges && !View::is_read_by_key(set);
+        let wanted = elements.iter().filter(|element| is_single(element.set));
+        let keys: BTreeSet<(Set, Key)> = wanted.map(|element| (element.set, element.key)).collect();
+        let new: BTreeSet<(Set, Key)> = keys.difference(&self.keys).copied().collect();
+        let place = self.planner.layout().place();
+        self.keys.extend(&new);
+        self.view.read_some(self.socket, place, &new, &mut self.found)
     }
 
     /// Reads what the kernel has with these ids. Returns false if that is not known.
     fn read_ids(&mut self, ids: &BTreeSet<u32>) -> Result<bool, SocketError> {
         let place = self.planner.layout().place();
         self.ids.extend(ids);
-        self.view.read_ids(self.socket, place, ids, &mut self.of_ids)
+        self.view.read_ids(self.socket, place, ids, &mut self.found)
     }
 
     /// Places the changed Service ports, with the positions that the kernel has for them.
@@ -247,15 +308,15 @@ impl<'a> Writing<'a> {
                 }
             }
         }
-        wanted.former.extend(self.of_ids.elements());
+        wanted.former.extend(self.found.elements().filter(|element| View::is_read_by_key(element.set)));
         wanted
     }
 
     /// Places a Service port as the kernel has it, if it does.
     fn adopt(&mut self, name: &Arc<ServicePortName>, forwarding: &Forwarding) {
-        let Some(id) = resync::found_id(self.view, forwarding) else { return };
+        let Some(id) = self.own_id(name, forwarding) else { return };
         if self.planner.ids.adopt(id) {
-            let before = resync::before(&self.of_ids, self.family, id);
+            let before = resync::before(&self.found, self.family, id);
             // What is refused here is tried again, and then listed.
             self.planner.place(name.clone(), forwarding, &before, id, &mut Plan::default());
         }
@@ -317,8 +378,7 @@ impl<'a> Writing<'a> {
                 let is_there = self.view.ranges.contains(&(element.key, element.key_end));
                 is_there.then(Actual::default)
             }
-            set if View::is_read_by_key(set) => self.of_ids.actual(set, &element.key),
-            set => self.view.actual(set, &element.key),
+            set => self.found.actual(set, &element.key),
         }
     }
 

@@ -13,11 +13,13 @@ use std::time::Duration;
 use portolan_engine::dataplane::Error;
 use portolan_engine::drift::generation;
 use portolan_model::{Family, Forwarding, ServicePortName};
-use portolan_sock::{CommitError, Socket, SocketError};
+use portolan_sock::{CommitError, Protocol, Socket, SocketError};
 use portolan_wire::nftables::{
     self as wire, CATCH_ALL, Chain, DataRef, ElementRef, NftablesEvent, Rule, SetData, UserData, Verdict,
     request,
 };
+
+use portolan_wire::{DecodeError, Frame};
 
 use super::chain::{ChainBody, FamilyTable, RuleBody};
 use super::changeset::{has_comment, has_more};
@@ -62,11 +64,18 @@ pub(super) struct View {
     pub(super) early_ids: HashSet<u32>,
     /// True if all Service ports of the table have been placed.
     pub(super) is_placed: bool,
-    /// True if the sets have been read that are always listed.
-    pub(super) is_listed: bool,
+    /// True if classes and source ranges have been read, and the chains with their rules.
+    pub(super) has_classes: bool,
+    /// True if all frontends that lead to ids have been read.
+    pub(super) has_frontends: bool,
+    /// The highest id that a frontend led to when it was asked for.
+    pub(super) highest_id: Option<u32>,
     /// Whether changes can be written into the table as it is. `None` if that has not been asked for.
     pub(super) is_usable: Option<bool>,
 }
+
+/// The socket for requests and commits, and another one for listings during which there are pauses.
+type Sockets<'a> = (&'a mut Socket, Option<&'a mut Socket>);
 
 /// What is called in a pause while a table is read. An error ends the reading.
 pub(super) type Pause<'a> = &'a mut dyn FnMut(&mut View, &mut Socket) -> Result<(), SocketError>;
@@ -137,7 +146,7 @@ pub(super) fn table(socket: &mut Socket, place: FamilyTable) -> Result<Option<wi
 /// Reads the whole table. Returns an empty view if it does not exist, and [`SocketError::Interrupted`] if it changed
 /// meanwhile.
 pub(super) fn read(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
-    View::default().filled(socket, place, LARGE, &mut |_, _| Ok(()))
+    View::default().filled((socket, None), place, LARGE, &mut |_, _| Ok(()))
 }
 
 /// Does the same as [`read`], with pauses in which changes may be written. Sets of at least `large` elements are read by key.
@@ -147,13 +156,15 @@ pub(super) fn read_with_pauses(
     large: u32,
     pause: Pause<'_>,
 ) -> Result<View, SocketError> {
-    View::default().filled(socket, place, large, pause)
+    // A socket has one listing at a time, and a commit comes between two parts of it.
+    let mut lister = Socket::open(Protocol::Netfilter)?;
+    View::default().filled((socket, Some(&mut lister)), place, large, pause)
 }
 
 /// Does the same as [`read`], and keeps the comments and the counts of elements. The view is that of one generation of the ruleset.
 pub(super) fn read_with_comments(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
     let before = generation(socket)?;
-    let view = View::with_comments().filled(socket, place, LARGE, &mut |_, _| Ok(()))?;
+    let view = View::with_comments().filled((socket, None), place, LARGE, &mut |_, _| Ok(()))?;
     if generation(socket)? == before { Ok(view) } else { Err(SocketError::Interrupted) }
 }
 
@@ -191,12 +202,13 @@ impl View {
     /// Reads everything. Sets of at least `large` elements are read by key, where other sets lead to the keys.
     fn filled(
         mut self,
-        socket: &mut Socket,
+        (socket, mut second): Sockets<'_>,
         place: FamilyTable,
         large: u32,
         pause: Pause<'_>,
     ) -> Result<Self, SocketError> {
-        self.generation = generation(socket)?;
+        let begun_at = generation(socket)?;
+        self.generation = begun_at;
         self.table = table(socket, place)?;
         if self.table.is_none() {
             return Ok(self);
@@ -207,21 +219,29 @@ impl View {
         let is_there = |set: &Set| *set != Set::Affinity && self.sets.contains_key(set.name());
         let (by_key, listed): (Vec<Set>, Vec<Set>) =
             Set::ALL.into_iter().filter(is_there).partition(|set| by_key::ORDER.contains(set));
-        for set in listed {
-            self.read_elements(socket, place, set)?;
+        // Changes that arrive need these; both are small.
+        let first = [Set::Classes, Set::SourceRanges];
+        for set in first.into_iter().filter(|set| listed.contains(set)) {
+            self.read_elements((socket, None), place, set, pause)?;
         }
-        self.is_listed = true;
+        self.has_classes = true;
+        for set in listed.into_iter().filter(|set| !first.contains(set)) {
+            self.read_elements((socket, second.as_deref_mut()), place, set, pause)?;
+            self.has_frontends |= set == Set::NodePorts;
+            pause(&mut self, socket)?;
+        }
         let mut any_by_key = false;
         for set in by_key {
             pause(&mut self, socket)?;
             let count = self.sets.get(set.name()).and_then(|set| set.element_count);
             match count.filter(|&count| count >= large) {
                 Some(count) if self.read_by_key(socket, place, set, count, pause)? => any_by_key = true,
-                _ => self.read_elements(socket, place, set)?,
+                _ => self.read_elements((socket, second.as_deref_mut()), place, set, pause)?,
             }
         }
         // The kernel says of a listing that the table changed meanwhile, but not of single elements.
-        if any_by_key && generation(socket)? != self.generation {
+        let any_change = any_by_key || self.generation != begun_at;
+        if any_change && generation(socket)? != self.generation {
             return Err(SocketError::Interrupted);
         }
         Ok(self)
@@ -255,35 +275,77 @@ impl View {
     }
 
     /// Reads the elements of a set. While the kernel resizes a set, a listing lacks some elements and has others
-    /// twice. On kernels that report the number of elements, such a listing is detected.
+    /// twice. On kernels that report the number of elements, such a listing is detected, and with a `lister` there are pauses.
     fn read_elements(
+        &mut self,
+        (socket, lister): Sockets<'_>,
+        place: FamilyTable,
+        set: Set,
+        pause: Pause<'_>,
+    ) -> Result<(), SocketError> {
+        let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
+        if let Some(lister) = lister.filter(|_| expected.is_some()) {
+            let is_complete = self.list(lister, place, set, &mut |view| pause(view, socket))?;
+            if is_complete {
+                return Ok(());
+            }
+            tracing::debug!(set = set.name(), "the set is listed again: it was changed meanwhile");
+            self.rows.remove(&set);
+        }
+        let is_complete = self.list(socket, place, set, &mut |_| Ok(()))?;
+        if is_complete { Ok(()) } else { Err(SocketError::Interrupted) }
+    }
+
+    /// Lists a set, with pauses. Returns false if the elements are not as many as the set has.
+    fn list(
         &mut self,
         socket: &mut Socket,
         place: FamilyTable,
         set: Set,
-    ) -> Result<(), SocketError> {
+        pause: &mut dyn FnMut(&mut Self) -> Result<(), SocketError>,
+    ) -> Result<bool, SocketError> {
         let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
         let mut rows = rows_of(place, set);
         rows.reserve(expected.unwrap_or_default() as usize);
         let others = self.others();
-        let mut uncounted = 0;
-        socket.dump(&mut request::elements(place.wire(), place.table, set.name()), |frame| {
-            if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
-                for element in list.elements() {
-                    let element = element?;
-                    // The kernel's count is without the element for all other keys (`nft_add_set_elem`).
-                    uncounted += usize::from(element.flags & CATCH_ALL != 0);
-                    self.take(set, &mut rows, &element);
-                }
+        let (mut uncounted, mut outcome, begun_at) = (0, Ok(()), self.generation);
+        let listed = socket.dump(&mut request::elements(place.wire(), place.table, set.name()), |frame| {
+            if outcome.is_ok() {
+                outcome = self.take_frame(set, &mut rows, frame, &mut uncounted).map_err(SocketError::from);
+            }
+            if outcome.is_ok() {
+                outcome = pause(self);
             }
             Ok(())
-        })?;
+        });
+        outcome?;
+        match listed {
+            // Our own commits changed the ruleset.
+            Err(SocketError::Interrupted) if self.generation != begun_at => {}
+            listed => listed?,
+        }
         rows.settle();
         let count = (self.untouched(set, &rows) + self.others()).saturating_sub(others + uncounted);
         self.rows.insert(set, rows);
         let interval = set == Set::SourceRanges;
-        if !interval && expected.is_some_and(|expected| self.untouched_of(set, expected) != count) {
-            return Err(SocketError::Interrupted);
+        Ok(interval || expected.is_none_or(|expected| self.untouched_of(set, expected) == count))
+    }
+
+    /// Adds the elements of a message. Counts those that the kernel's number of elements is without.
+    fn take_frame(
+        &mut self,
+        set: Set,
+        rows: &mut Rows,
+        frame: &Frame<'_>,
+        uncounted: &mut usize,
+    ) -> Result<(), DecodeError> {
+        if let NftablesEvent::NewElements(list) = NftablesEvent::decode(frame)? {
+            for element in list.elements() {
+                let element = element?;
+                // The kernel's count is without the element for all other keys (`nft_add_set_elem`).
+                *uncounted += usize::from(element.flags & CATCH_ALL != 0);
+                self.take(set, rows, &element);
+            }
         }
         Ok(())
     }

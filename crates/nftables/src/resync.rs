@@ -331,7 +331,7 @@ fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, B
 }
 
 /// Returns the id that the kernel has for a Service port: that of its first frontend in the kernel's sets.
-pub(super) fn found_id(view: &View, forwarding: &Forwarding) -> Option<u32> {
+fn found_id(view: &View, forwarding: &Forwarding) -> Option<u32> {
     let value = forwarding.frontends.iter().find_map(|frontend| {
         let (set, key) = match *frontend {
             Frontend::ClusterIp(ip, port)

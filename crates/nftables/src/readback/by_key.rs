@@ -151,6 +151,30 @@ impl View {
         Ok(complete)
     }
 
+    /// Reads the elements with these keys, of which the set may lack some. Returns false if an answer is missing.
+    pub(super) fn read_single_keys(
+        &mut self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        set: Set,
+        keys: impl Iterator<Item = Key>,
+    ) -> Result<bool, SocketError> {
+        let mut rows = rows_of(place, set);
+        let mut keys = keys.peekable();
+        let mut are_known = true;
+        while keys.peek().is_some() {
+            let mut batch = Batch::new(socket.next_sequence(MESSAGE.into()));
+            // The kernel leaves out the elements after a missing one in a message.
+            for key in keys.by_ref().take(BATCH) {
+                write(&mut batch, place, set, std::iter::once(key));
+            }
+            are_known &= self.ask(socket, &batch, set, &mut rows)?.is_some();
+        }
+        rows.settle();
+        self.rows.insert(set, rows);
+        Ok(are_known)
+    }
+
     /// Returns true if the set has an element for all other keys, which is not in the number of elements, or if that is not known.
     fn has_catch_all(
         &mut self,
@@ -274,8 +298,9 @@ impl View {
                 all.extend([known, Indexes { first: other, count: PROBED, is_known: false, ..known }]);
             }
         }
-        // What is known comes first among the indexes from the same one on.
-        all.sort_unstable_by_key(|it| (it.id, it.first, !it.is_known));
+        // What is known comes first among the indexes from the same one on. The rows of a usual table come in their order,
+        // so that sorting them is quick.
+        all.sort_unstable_by_key(|it| (Value::new(it.id, 0).0.to_ne_bytes(), it.first, !it.is_known));
         all.dedup_by_key(|it| (it.id, it.first));
         all
     }

@@ -69,7 +69,9 @@ impl Rows {
         let (length, mut kept) = (self.row_length(), 0);
         for place in 0..self.len() {
             if kept == 0 || self.key(place) != self.key(kept - 1) {
-                self.bytes.copy_within(place * length..(place + 1) * length, kept * length);
+                if kept < place {
+                    self.bytes.copy_within(place * length..(place + 1) * length, kept * length);
+                }
                 kept += 1;
             }
         }

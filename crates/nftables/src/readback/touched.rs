@@ -15,7 +15,7 @@ use super::{KeyRange, View, by_key, hash_of};
 pub(in super::super) struct Actual {
     pub(in super::super) data: Data,
     /// Hash of the comment and of whether the element counts. `None` in a set whose elements have neither.
-    more: Option<u64>,
+    pub(in super::super) more: Option<u64>,
 }
 
 impl Actual {
@@ -46,10 +46,10 @@ impl View {
         by_key::ORDER.contains(&set)
     }
 
-    /// Returns true if changes can be written: the kernel has the table, what leads to the keys of the other sets has been
-    /// read, and `check` finds nothing in the way.
+    /// Returns true if changes can be written: the kernel has the table, its classes have been read, and `check` finds nothing
+    /// in the way.
     pub(in super::super) fn is_usable(&mut self, check: impl FnOnce(&Self) -> bool) -> bool {
-        if self.table.is_none() || !self.is_listed {
+        if self.table.is_none() || !self.has_classes {
             return false;
         }
         let is_usable = self.is_usable.unwrap_or_else(|| check(self));
@@ -134,23 +134,42 @@ impl View {
         })
     }
 
-    /// Returns the frontends that lead to an id.
-    pub(in super::super) fn frontends(&self) -> impl Iterator<Item = (Set, Key, u32)> {
-        [Set::Services, Set::NodePorts].into_iter().flat_map(move |set| {
-            let read = self.rows_of(set).filter_map(|row| Some((Key::from_kernel(row.key)?, row.data)));
-            let read = read.filter(move |(key, _)| !self.is_touched(set, key));
-            let read = read.filter_map(move |(key, data)| Some((set, key, Value(read_number(data)?).id())));
-            let touched = self.touched.0.iter().filter(move |((of, _), _)| *of == set);
-            let touched = touched.filter_map(move |((_, key), entry)| {
-                Some((set, *key, Value(read_number(entry.now?.data.as_slice())?).id()))
-            });
-            read.chain(touched)
-        })
+    /// Returns the highest id that a frontend led to when all of them had been read.
+    pub(in super::super) fn highest_id(&mut self) -> u32 {
+        let ids = |set| self.rows_of(set).filter_map(|row| Some(Value(read_number(row.data)?).id()));
+        let highest = || ids(Set::Services).chain(ids(Set::NodePorts)).max().unwrap_or_default();
+        let highest = self.highest_id.unwrap_or_else(highest);
+        self.highest_id = Some(highest);
+        highest
     }
 
-    /// Returns the highest id that a frontend leads to.
-    pub(in super::super) fn highest_id(&self) -> u32 {
-        self.frontends().map(|(_, _, id)| id).max().unwrap_or_default()
+    /// Reads elements by set and key, and adds those that the kernel has to `found`. Returns false if they are not known.
+    pub(in super::super) fn read_some(
+        &self,
+        socket: &mut Socket,
+        place: FamilyTable,
+        elements: &BTreeSet<(Set, Key)>,
+        found: &mut Self,
+    ) -> Result<bool, SocketError> {
+        let mut view = Self::default();
+        for set in Set::ALL.into_iter().filter(|set| self.sets.contains_key(set.name())) {
+            let keys = elements.iter().filter(|(of, _)| *of == set).map(|(_, key)| *key);
+            if !view.read_single_keys(socket, place, set, keys)? {
+                return Ok(false);
+            }
+        }
+        Ok(found.add(view))
+    }
+
+    /// Adds what another view has. Returns false if that has elements that none of ours are like.
+    fn add(&mut self, other: Self) -> bool {
+        for (set, rows) in other.rows {
+            match self.rows.get_mut(&set) {
+                Some(others) => others.add(&rows),
+                None => drop(self.rows.insert(set, rows)),
+            }
+        }
+        other.unexpected.is_empty()
     }
 
     /// Reads the elements of ids in the sets that are read by key, and adds them to `found`. Returns false if they are not
@@ -171,14 +190,7 @@ impl View {
                 return Ok(false);
             }
         }
-        let is_known = view.unexpected.is_empty();
-        for (set, rows) in view.rows {
-            match found.rows.get_mut(&set) {
-                Some(others) => others.add(&rows),
-                None => drop(found.rows.insert(set, rows)),
-            }
-        }
-        Ok(is_known)
+        Ok(found.add(view))
     }
 
     /// Returns the number of rows of a set that were not touched.

@@ -42,7 +42,7 @@ impl Programmed {
     }
 
     fn filled(&mut self, large: u32) -> View {
-        View::with_comments().filled(&mut self.socket, self.place, large, &mut |_, _| Ok(())).unwrap()
+        View::with_comments().filled((&mut self.socket, None), self.place, large, &mut |_, _| Ok(())).unwrap()
     }
 
     /// Reads a set by key into a view in which everything was listed.
