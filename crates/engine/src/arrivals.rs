@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use portolan_mailbox::Receiver;
 use portolan_model::{Change, Family, Forwarding, ServicePortName};
 
 use super::attempt::{Attempt, Cause};
 use super::clock::Clock;
-use super::pending::Pending;
 use super::work::{After, ObjectChanges};
 use super::{Report, Step};
 use crate::dataplane::{Commit, Meanwhile};
@@ -20,7 +18,9 @@ use crate::table::{Changes, Table};
 
 /// What a lane needs of the engine while a data plane works.
 pub(super) struct Outside<'a> {
-    pub(super) requests: &'a Receiver<Pending>,
+    /// Takes the changes of a family that have arrived, and what follows their commit.
+    pub(super) arrived: &'a dyn Fn(Family) -> Option<(Vec<Change>, After)>,
+    /// Receives reports.
     pub(super) report: &'a mut dyn FnMut(Report),
 }
 
@@ -60,7 +60,7 @@ impl<'a> Arrivals<'a> {
         min_interval: Duration,
     ) -> Self {
         Self {
-            outside: Outside { requests: outside.requests, report: &mut *outside.report },
+            outside: Outside { arrived: outside.arrived, report: &mut *outside.report },
             about,
             clock,
             min_interval,
@@ -90,9 +90,7 @@ impl<'a> Arrivals<'a> {
             return None;
         }
         let family = self.about.0;
-        let taken =
-            self.outside.requests.take_part(|pending| pending.families.get_mut(family).take_changes());
-        let (changes, mut after) = taken??;
+        let (changes, mut after) = (self.outside.arrived)(family)?;
         self.leave_current();
         after.has_changes = true;
         let of_family = changes.into_iter().filter(|change| change.family == family);

@@ -359,7 +359,8 @@ impl<R: FnMut(Report)> Engine<R> {
                 if let Some(unwatched) = &mut unwatched {
                     unwatched.turn_begins();
                 }
-                let mut outside = Outside { requests: &self.receiver, report: &mut self.report };
+                let arrived = |family| self.receiver.take_part(|pending| pending.take_changes(family))?;
+                let mut outside = Outside { arrived: &arrived, report: &mut self.report };
                 let report = step(lane, &mut outside);
                 // Before the report, because its receiver may change rules, too.
                 if let Some(unwatched) = &mut unwatched {

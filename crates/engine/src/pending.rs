@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use portolan_model::catalog::PerFamily;
-use portolan_model::{Change, Coalesced, Settings};
+use portolan_model::{Change, Coalesced, Family, Settings};
 
 use super::lane::Lane;
 use super::snapshot::FamilySnapshot;
@@ -27,6 +27,13 @@ pub(super) struct Pending {
     pub(super) watched: bool,
     pub(super) snapshots: Vec<Reply>,
     pub(super) stop: bool,
+}
+
+impl Pending {
+    /// Takes the changes of a family and what follows their commit. Returns `None` if there are none.
+    pub(super) fn take_changes(&mut self, family: Family) -> Option<(Vec<Change>, After)> {
+        self.families.get_mut(family).take_changes()
+    }
 }
 
 /// What was requested for one family.
@@ -101,7 +108,7 @@ impl Requests {
     }
 
     /// Takes the changes of Service ports and what follows their commit. Returns `None` if there are none.
-    pub(super) fn take_changes(&mut self) -> Option<(Vec<Change>, After)> {
+    fn take_changes(&mut self) -> Option<(Vec<Change>, After)> {
         let changes = self.changes.take();
         (!changes.is_empty()).then(|| (changes, std::mem::take(&mut self.after)))
     }
