@@ -287,7 +287,9 @@ impl Lane {
         let mode = self.active.plane.dataplane.about().mode;
         let about = (self.family(), mode);
         let mut arrivals = Arrivals::new(outside, about, clock.clone(), self.timing.min_interval);
-        let (outcome, changes) = self.active.commit(Some(&mut arrivals), || clock.now());
+        // A verification ends only if nothing is written.
+        let follows = reason != Some(Reason::Verification);
+        let (outcome, changes) = self.active.commit(follows.then_some(&mut arrivals), || clock.now());
         self.follow(arrivals.finish());
         let ended = self.clock.now();
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);

@@ -21,7 +21,7 @@ use portolan_model::{Change, Family, Forwarding, Frontend, ServicePortName};
 use portolan_sock::{CommitError, Refusal, Socket, SocketError};
 use portolan_wire::nftables::Transaction;
 
-use super::changeset::{COMMENT_MAX, Changeset, comment_for};
+use super::changeset::{Changeset, comment_for};
 use super::content;
 use super::element::{Data, Element, Key, Set, node_port_key, read_number, service_key};
 use super::encode;
@@ -35,7 +35,11 @@ use super::value::Value;
 /// Sequence numbers of one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
 
-/// The sets whose elements have a frontend with an address as their key, and those with a node port.
+/// Number of interrupted attempts after which changes wait for the comparison: without commits of our own it bears commits of
+/// other programs more easily.
+const MOST_INTERRUPTED: u32 = 2;
+
+/// The sets whose keys are frontends with an address.
 const OF_ADDRESSES: [Set; 5] = [
     Set::Services,
     Set::NoEndpointServices,
@@ -43,6 +47,7 @@ const OF_ADDRESSES: [Set; 5] = [
     Set::FirewallIps,
     Set::SourceRangeDrops,
 ];
+/// The sets whose keys are node ports.
 const OF_NODE_PORTS: [Set; 3] = [Set::NodePorts, Set::NoEndpointNodePorts, Set::NoLocalEndpointNodePorts];
 
 /// The changes that arrive during one comparison.
@@ -52,7 +57,9 @@ pub(super) struct Early<'a> {
     adopts: bool,
     /// The changes that arrived since [`Early::take_given`].
     given: Vec<Change>,
-    /// Changes that need an id that no Service port has. Which ids these are is known when all frontends have been read.
+    /// Number of attempts that other programs have interrupted.
+    interrupted: u32,
+    /// Changes that wait until all frontends have been read: a new Service port needs an id that no frontend leads to.
     deferred: Option<Vec<Change>>,
     /// True if changes are left to the comparison from now on.
     is_off: bool,
@@ -61,7 +68,15 @@ pub(super) struct Early<'a> {
 
 impl<'a> Early<'a> {
     pub(super) const fn new(meanwhile: &'a mut dyn Meanwhile, adopts: bool) -> Self {
-        Self { meanwhile, adopts, given: Vec::new(), deferred: None, is_off: false, failure: None }
+        Self {
+            meanwhile,
+            adopts,
+            given: Vec::new(),
+            interrupted: 0,
+            deferred: None,
+            is_off: false,
+            failure: None,
+        }
     }
 
     /// Returns true if the planner takes over the classes of the kernel.
@@ -70,8 +85,10 @@ impl<'a> Early<'a> {
     }
 
     /// Returns the changes that arrived since the last call. The next attempt has them in its table.
-    pub(super) fn take_given(&mut self) -> Vec<Change> {
-        self.deferred = None;
+    pub(super) fn take_given(&mut self, planner: &mut Planner) -> Vec<Change> {
+        planner.follow(&self.deferred.take().unwrap_or_default());
+        self.interrupted = self.interrupted.saturating_add(1);
+        self.is_off |= self.interrupted >= MOST_INTERRUPTED;
         std::mem::take(&mut self.given)
     }
 
@@ -102,7 +119,14 @@ impl<'a> Early<'a> {
             resync::adopt_classes(planner, view);
         }
         match Writing::new(planner, view, socket).write(&changes) {
-            Ok(Written::All(commit)) => self.meanwhile.written(commit),
+            Ok(Written::All(commit)) => {
+                // What has nothing to write is not checked by the kernel.
+                let wrote = commit.elements > 0 || commit.objects > 0;
+                if !wrote && generation(socket)? != view.generation {
+                    return Err(SocketError::Interrupted);
+                }
+                self.meanwhile.written(commit);
+            }
             Ok(Written::Later) => {
                 self.deferred = Some(changes);
                 return Ok(());
@@ -117,7 +141,7 @@ impl<'a> Early<'a> {
                 return Err(SocketError::Interrupted);
             }
         }
-        // A commit of another program, meanwhile, has changed what the view is of.
+        // If another program has committed meanwhile, the view is out of date.
         if generation(socket)? == view.generation { Ok(()) } else { Err(SocketError::Interrupted) }
     }
 
@@ -154,6 +178,16 @@ enum Written {
     Nothing,
 }
 
+/// What is known of the kernel before changes are placed.
+enum Prepared {
+    /// What it has of the changed Service ports.
+    Known,
+    /// Too little, until all frontends have been read.
+    Later,
+    /// Too little.
+    Unknown,
+}
+
 /// One transaction of changes.
 struct Writing<'a> {
     planner: &'a mut Planner,
@@ -172,7 +206,7 @@ struct Writing<'a> {
 #[derive(Default)]
 struct Wanted {
     elements: Vec<(Element, Arc<ServicePortName>)>,
-    /// Elements that are deleted unless they are wanted.
+    /// Elements that the changed Service ports have, or may have, in the kernel. Those that are not wanted are deleted.
     former: Vec<Element>,
 }
 
@@ -192,25 +226,11 @@ impl<'a> Writing<'a> {
     }
 
     fn write(mut self, changes: &[Change]) -> Result<Written, Error> {
-        if !self.view.is_placed && self.view.has_frontends {
-            // The Service ports that are not placed yet keep their ids.
-            self.planner.ids.reserve_to(self.view.highest_id());
-        }
-        let forwardings = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
-        let frontends: Vec<Element> =
-            forwardings.flat_map(|forwarding| frontend_elements(forwarding)).collect();
-        // A name that is cut may be that of others, too.
-        let has_names = changes.iter().all(|change| change.name.to_string().len() < COMMENT_MAX);
-        if !has_names || !self.read(&frontends)? {
-            return Ok(self.leave(changes));
-        }
-        let ids = self.known_ids(changes);
-        let needs_id = |(change, id): (&Change, &Option<u32>)| id.is_none() && change.new.is_some();
-        if !self.view.has_frontends && changes.iter().zip(&ids).any(needs_id) {
-            return Ok(Written::Later);
-        }
-        if !self.read_ids(&ids.into_iter().flatten().collect())? {
-            return Ok(self.leave(changes));
+        let prepared = self.prepare(changes).inspect_err(|_| self.planner.follow(changes))?;
+        match prepared {
+            Prepared::Known => {}
+            Prepared::Later => return Ok(Written::Later),
+            Prepared::Unknown => return Ok(self.leave(changes)),
         }
         let wanted = self.place(changes);
         let fresh: BTreeSet<u32> = self.placed_ids(changes).filter(|id| !self.ids.contains(id)).collect();
@@ -226,24 +246,69 @@ impl<'a> Writing<'a> {
         Ok(Written::All(commit))
     }
 
+    /// Reads what the kernel has of the changed Service ports. Places nothing.
+    fn prepare(&mut self, changes: &[Change]) -> Result<Prepared, SocketError> {
+        if self.view.has_frontends {
+            // The Service ports that are not placed yet, and frontends that are not deleted yet, have these ids.
+            self.planner.ids.reserve_to(self.view.highest_id());
+        }
+        let forwardings = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
+        let frontends: Vec<Element> =
+            forwardings.flat_map(|forwarding| frontend_elements(forwarding)).collect();
+        // A name that the comment does not show in full may be that of others, too.
+        let is_shown = |change: &Change| {
+            let text = change.name.to_string();
+            comment_for(Set::Services, &text) == text
+        };
+        if !changes.iter().all(is_shown) || !self.read(&frontends)? {
+            return Ok(Prepared::Unknown);
+        }
+        let Some(ids) = self.known_ids(changes) else { return Ok(Prepared::Unknown) };
+        let needs_id = |(change, id): (&Change, &Option<u32>)| id.is_none() && change.new.is_some();
+        let fresh = changes.iter().zip(&ids).filter(|&pair| needs_id(pair)).count();
+        if fresh > 0 && !self.view.has_frontends {
+            return Ok(Prepared::Later);
+        }
+        if fresh > 0 && !self.planner.ids.has_unreserved(fresh) {
+            return Ok(Prepared::Unknown);
+        }
+        let is_known = self.read_ids(&ids.into_iter().flatten().collect())?;
+        Ok(if is_known { Prepared::Known } else { Prepared::Unknown })
+    }
+
     /// Leaves changes to the comparison before they are placed. It places those that are not placed.
     fn leave(self, changes: &[Change]) -> Written {
         self.planner.follow(changes);
         Written::Nothing
     }
 
-    /// Returns the id of each changed Service port, as it was placed or as the kernel has it.
-    fn known_ids(&self, changes: &[Change]) -> Vec<Option<u32>> {
-        let known = changes.iter().map(|change| {
+    /// Returns the id of each changed Service port, as it was placed or as the kernel has it. Returns `None` if the kernel's id
+    /// is that of another Service port, or if the placed one is not in the kernel yet and may be in use there.
+    fn known_ids(&self, changes: &[Change]) -> Option<Vec<Option<u32>>> {
+        let (mut ids, mut seen) = (Vec::with_capacity(changes.len()), BTreeSet::new());
+        for change in changes {
             let placed = self.planner.placed.get(&change.name).map(|placed| placed.id).filter(|&id| id != 0);
             let mut forwardings = change.old.iter().chain(&change.new);
-            placed.or_else(|| forwardings.find_map(|forwarding| self.own_id(&change.name, forwarding)))
-        });
-        known.collect()
+            let there = forwardings.find_map(|forwarding| self.own_id(&change.name, forwarding));
+            let is_usable = match (placed, there) {
+                (Some(_), _) if !self.view.is_placed => true,
+                (Some(placed), there) => {
+                    there == Some(placed) || self.view.highest_id.is_none_or(|id| placed > id)
+                }
+                (None, Some(there)) => self.planner.ids.can_adopt(there),
+                (None, None) => true,
+            };
+            let id = placed.or(there);
+            if !is_usable || id.is_some_and(|id| !seen.insert(id)) {
+                return None;
+            }
+            ids.push(id);
+        }
+        Some(ids)
     }
 
-    /// Returns the id that the kernel has for a Service port: that of its first frontend that carries its name. The others
-    /// may have been those of another Service port.
+    /// Returns the id that the kernel has for a Service port: that of its first frontend whose comment is its name. Frontends
+    /// with another comment were those of another Service port.
     fn own_id(&self, name: &ServicePortName, forwarding: &Forwarding) -> Option<u32> {
         let text = name.to_string();
         let leading = frontend_elements(forwarding)
@@ -317,7 +382,7 @@ impl<'a> Writing<'a> {
         let Some(id) = self.own_id(name, forwarding) else { return };
         if self.planner.ids.adopt(id) {
             let before = resync::before(&self.found, self.family, id);
-            // What is refused here is tried again, and then listed.
+            // If this is refused, the Service port is placed again as a new one, and that refusal is reported.
             self.planner.place(name.clone(), forwarding, &before, id, &mut Plan::default());
         }
     }

@@ -68,7 +68,7 @@ pub(super) struct View {
     pub(super) has_classes: bool,
     /// True if all frontends that lead to ids have been read.
     pub(super) has_frontends: bool,
-    /// The highest id that a frontend led to when it was asked for.
+    /// The highest id that a frontend led to when all of them had been read.
     pub(super) highest_id: Option<u32>,
     /// Whether changes can be written into the table as it is. `None` if that has not been asked for.
     pub(super) is_usable: Option<bool>,
@@ -285,12 +285,14 @@ impl View {
     ) -> Result<(), SocketError> {
         let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
         if let Some(lister) = lister.filter(|_| expected.is_some()) {
+            let unexpected = self.unexpected.len();
             let is_complete = self.list(lister, place, set, &mut |view| pause(view, socket))?;
             if is_complete {
                 return Ok(());
             }
             tracing::debug!(set = set.name(), "the set is listed again: it was changed meanwhile");
             self.rows.remove(&set);
+            self.unexpected.truncate(unexpected);
         }
         let is_complete = self.list(socket, place, set, &mut |_| Ok(()))?;
         if is_complete { Ok(()) } else { Err(SocketError::Interrupted) }
@@ -307,7 +309,7 @@ impl View {
         let expected = self.sets.get(set.name()).and_then(|set| set.element_count);
         let mut rows = rows_of(place, set);
         rows.reserve(expected.unwrap_or_default() as usize);
-        let others = self.others();
+        let others = self.others(set);
         let (mut uncounted, mut outcome, begun_at) = (0, Ok(()), self.generation);
         let listed = socket.dump(&mut request::elements(place.wire(), place.table, set.name()), |frame| {
             if outcome.is_ok() {
@@ -325,13 +327,13 @@ impl View {
             listed => listed?,
         }
         rows.settle();
-        let count = (self.untouched(set, &rows) + self.others()).saturating_sub(others + uncounted);
+        let count = (self.untouched(set, &rows) + self.others(set)).saturating_sub(others + uncounted);
         self.rows.insert(set, rows);
         let interval = set == Set::SourceRanges;
         Ok(interval || expected.is_none_or(|expected| self.untouched_of(set, expected) == count))
     }
 
-    /// Adds the elements of a message. Counts those that the kernel's number of elements is without.
+    /// Adds the elements of a message. Adds to `uncounted` how many of them are not in the kernel's number of elements.
     fn take_frame(
         &mut self,
         set: Set,
@@ -372,9 +374,14 @@ impl View {
         hash
     }
 
-    /// Returns the number of elements that are not rows.
-    fn others(&self) -> usize {
-        self.ranges.len() + self.classes.len() + self.unexpected.len()
+    /// Returns the number of elements of a set that are not rows, and of unexpected ones of other sets.
+    fn others(&self, set: Set) -> usize {
+        let of_set = match set {
+            Set::Classes => self.classes.len(),
+            Set::SourceRanges => self.ranges.len(),
+            _ => 0,
+        };
+        of_set + self.unexpected.len()
     }
 
     fn take(&mut self, set: Set, rows: &mut Rows, element: &ElementRef<'_>) {

@@ -90,6 +90,12 @@ impl Difference {
         let actual = if rebuild { &mut empty } else { &mut *view };
         // Without a table all elements are missing. They are written piece by piece, see `Pieces`.
         let elements = if exists { elements(planner, table, actual, pause)? } else { Changeset::default() };
+        planner.ids.release_reserved();
+        // What arrived has been placed or deleted since it was refused, or it is refused now.
+        plan.refused.retain(|Refusal { name, .. }| match view.arrived.get(name) {
+            Some(arrived) => arrived.is_some() && !planner.placed.contains_key(name),
+            None => true,
+        });
         plan.refused.extend(all_left_out(planner, table, view));
         let mut difference = Self {
             elements,
@@ -294,7 +300,6 @@ fn place_missing<E>(
             }
         }
     }
-    planner.ids.release_reserved();
     view.is_placed = true;
     for (name, forwarding) in fresh {
         // What arrived after this Service port was found missing has placed or deleted it.
@@ -391,7 +396,7 @@ fn elements<E>(
         }
         changes = comparison.changes;
         last = piece.last().map(|(name, _)| name.clone());
-        // A difference that is known must not change any more before it is written.
+        // The differences found so far are written at the end. A change must not write them before.
         if changes.is_empty() {
             pause(planner, view)?;
         }

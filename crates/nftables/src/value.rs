@@ -53,15 +53,27 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Marks an id found in the kernel as used. Returns false if it was in use or is not valid.
-    pub(crate) fn adopt(&mut self, id: u32) -> bool {
-        (1..=MAX_ID).contains(&id) && self.taken.insert(id)
+    /// Returns true if [`Self::adopt`] would take the id.
+    pub(crate) fn can_adopt(&self, id: u32) -> bool {
+        (1..=MAX_ID).contains(&id) && !self.taken.contains(&id)
     }
 
-    /// Gives only ids above `highest`, because any lower one may be in use. Ends with [`Self::release_reserved`].
+    /// Marks an id found in the kernel as used. Returns false if it was in use or is not valid.
+    pub(crate) fn adopt(&mut self, id: u32) -> bool {
+        self.can_adopt(id) && self.taken.insert(id)
+    }
+
+    /// Gives only ids above `highest`, because any lower one may be in use, until there are no more. Ends with
+    /// [`Self::release_reserved`].
     pub(crate) fn reserve_to(&mut self, highest: u32) {
         let above = self.above.get_or_insert(highest);
         *above = highest.max(*above);
+    }
+
+    /// Returns true if there are so many ids that are not reserved.
+    pub(crate) fn has_unreserved(&self, count: usize) -> bool {
+        let left = self.above.map_or(0, |above| MAX_ID.saturating_sub(above));
+        usize::try_from(left).is_ok_and(|left| left >= count)
     }
 
     /// Gives every id again that is not in use.
@@ -78,7 +90,7 @@ impl Ids {
                     return Some(*above);
                 }
             }
-            return None;
+            self.above = None;
         }
         while self.next < MAX_ID {
             self.next += 1;
@@ -133,8 +145,9 @@ mod tests {
         assert_eq!(ids.allocate(), Some(10));
         ids.release_reserved();
         assert_eq!([1, 2, 4, 5, 6, 11].map(Some), std::array::from_fn(|_| ids.allocate()));
-        ids.reserve_to(MAX_ID);
-        assert_eq!(ids.allocate(), None);
+        ids.reserve_to(MAX_ID - 1);
+        assert!(ids.has_unreserved(1) && !ids.has_unreserved(2));
+        assert_eq!([ids.allocate(), ids.allocate()], [Some(MAX_ID), Some(12)], "lower ones at last");
     }
 
     #[test]

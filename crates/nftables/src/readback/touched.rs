@@ -1,4 +1,4 @@
-//! What was written while a table was read and compared: elements that are not what was read of them, or will not be.
+//! Elements that were written while the table was read and compared. What was read of them before is out of date.
 
 use std::collections::{BTreeSet, HashMap};
 
