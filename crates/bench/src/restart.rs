@@ -29,15 +29,22 @@ pub(crate) struct Restarts {
     pub(crate) waits: Sample,
 }
 
+impl Restarts {
+    /// Returns the median, the 99th percentile and the longest of the waits, in milliseconds.
+    pub(crate) fn waits_text(&self) -> String {
+        let [median, high, longest] = [50, 99, 100].map(|percent| millis(self.waits.percentile(percent)));
+        format!("{median:.2} / {high:.2} / {longest:.1}")
+    }
+}
+
 impl fmt::Display for Restarts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { comparisons, waits } = self;
-        let [median, high, longest] = [50, 99, 100].map(|percent| millis(waits.percentile(percent)));
+        let (comparison, count) = (millis(comparisons.median()), waits.len());
         write!(
             f,
-            "comparison {:.0} ms; {} changes, from arrival to kernel: p50 {median:.2}, p99 {high:.2}, longest {longest:.1} ms",
-            millis(comparisons.median()),
-            waits.len()
+            "comparison {comparison:.0} ms; {count} changes, from arrival to kernel {} ms",
+            self.waits_text()
         )
     }
 }

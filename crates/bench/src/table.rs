@@ -13,7 +13,7 @@ const ROWS: &[Row] = &[
     ("comparison of a restart with a change every 20 ms, median, s", |it| {
         seconds(it.restarts.comparisons.median())
     }),
-    ("- a change, from its arrival to the kernel, p50 / p99 / longest, ms", |it| waits(&it.restarts.waits)),
+    ("- a change, from its arrival to the kernel, p50 / p99 / longest, ms", |it| it.restarts.waits_text()),
     ("kernel commit of the first load, ms", |it| millis(it.commits.first)),
     ("kernel commit of one change, median, ms", |it| fine_millis(it.commits.changes.median())),
     ("one change, from write to connection, median, ms", |it| fine_millis(it.changes.median())),
@@ -122,11 +122,6 @@ fn fine_millis(duration: Duration) -> String {
 fn two_micros(sample: &Sample) -> String {
     let micros = |percent| sample.percentile(percent).as_secs_f64() * 1e6;
     format!("{:.1} / {:.1}", micros(50), micros(99))
-}
-
-fn waits(sample: &Sample) -> String {
-    let [median, high, longest] = [50, 99, 100].map(|percent| sample.percentile(percent).as_secs_f64() * 1e3);
-    format!("{median:.2} / {high:.2} / {longest:.1}")
 }
 
 fn two_ratios(sample: &Sample, base: &Sample) -> String {

@@ -72,7 +72,7 @@ impl<'a> Arrivals<'a> {
         }
     }
 
-    /// Returns what the data plane takes during the comparison of a table.
+    /// Returns what a data plane calls during the comparison of a table.
     pub(super) fn during<'b>(&'b mut self, table: &'b Table) -> impl Meanwhile {
         During { arrivals: self, table }
     }
@@ -144,7 +144,7 @@ impl<'a> Arrivals<'a> {
     }
 }
 
-/// What the data plane takes.
+/// What a data plane calls during a comparison.
 struct During<'a, 'b> {
     arrivals: &'b mut Arrivals<'a>,
     table: &'b Table,

@@ -120,11 +120,16 @@ impl<D: Dataplane> Driven<D> {
             }
             (State::Waiting | State::Unknown { .. }, None) => plane.compare(table, &mut Undisturbed),
         };
-        match &outcome {
-            Ok(commit) => self.state.succeeded(commit.full, clock()),
-            Err(_) => self.state.failed(clock()),
-        }
+        self.ended(&outcome, clock());
         (outcome, changes)
+    }
+
+    /// Notes how a commit or a comparison ended.
+    fn ended(&mut self, outcome: &Result<Commit, Error>, at: Instant) {
+        match outcome {
+            Ok(commit) => self.state.succeeded(commit.full, at),
+            Err(_) => self.state.failed(at),
+        }
     }
 
     /// Changes the table. Returns the difference, which the next commit writes.
@@ -166,17 +171,15 @@ impl<D: Dataplane> Driven<D> {
         self.commit(None, Instant::now).0
     }
 
-    /// Does the same as [`Driven::compare`] and gives the data plane the changes that arrive meanwhile.
+    /// Does the same as [`Driven::resync`] and gives the data plane the changes that arrive meanwhile. [`Driven::follow`] puts
+    /// them into the table afterwards.
     ///
     /// # Errors
     /// See [`Dataplane::compare_and_follow`].
     pub fn resync_and_follow(&mut self, meanwhile: &mut dyn Meanwhile) -> Result<Commit, Error> {
         self.mark_unknown();
         let (outcome, _) = self.plane.compare(&self.table, meanwhile);
-        match &outcome {
-            Ok(_) => self.state.succeeded(true, Instant::now()),
-            Err(_) => self.state.failed(Instant::now()),
-        }
+        self.ended(&outcome, Instant::now());
         outcome
     }
 

@@ -134,14 +134,18 @@ fn plain(set: Set, key: Key) -> Element {
     Element { set, key, key_end: None, data: Data::EMPTY }
 }
 
-fn push_frontend(elements: &mut Vec<Element>, forwarding: &Forwarding, frontend: Frontend, values: Values) {
-    let protocol = forwarding.protocol;
-    let (key, node_port) = match frontend {
+/// Returns the key of a frontend, and true if it is that of a node port.
+pub(crate) fn frontend_key(frontend: Frontend, protocol: Protocol) -> (Key, bool) {
+    match frontend {
         Frontend::ClusterIp(ip, port)
         | Frontend::ExternalIp(ip, port)
         | Frontend::LoadBalancerIp(ip, port) => (service_key(ip, protocol, port), false),
         Frontend::NodePort(port) => (node_port_key(protocol, port), true),
-    };
+    }
+}
+
+fn push_frontend(elements: &mut Vec<Element>, forwarding: &Forwarding, frontend: Frontend, values: Values) {
+    let (key, node_port) = frontend_key(frontend, forwarding.protocol);
     let internal = matches!(frontend, Frontend::ClusterIp(..));
     if let Some(value) = if internal { values.internal } else { values.external } {
         let set = if node_port { Set::NodePorts } else { Set::Services };

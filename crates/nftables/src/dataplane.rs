@@ -329,7 +329,7 @@ impl Dataplane for Nftables {
         readback::undisturbed(self.mode(), || {
             let outcome = self.compare_and_write(&table, &mut early);
             // The next attempt finds in the table what arrived during this one.
-            let given = early.take_given(&mut self.planner);
+            let given = early.end_attempt(&mut self.planner);
             if outcome.is_err() && !given.is_empty() {
                 table.to_mut().take(given, []);
             }

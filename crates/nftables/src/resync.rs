@@ -7,13 +7,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_engine::dataplane::Refusal;
-use portolan_model::{Family, Forwarding, Frontend, ServicePortName};
+use portolan_model::{Family, Forwarding, ServicePortName};
 use portolan_wire::nftables::Transaction;
 
 use super::chain::ChainBody;
 use super::changeset::{Changeset, comment_for};
 use super::class::{Balance, Class};
-use super::element::{Element, Key, Set, node_port_key, read_number, service_key};
+use super::content;
+use super::element::{Element, Key, Set, read_number};
 use super::encode;
 use super::load::shared_elements;
 use super::placement::Before;
@@ -338,14 +339,8 @@ fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, B
 /// Returns the id that the kernel has for a Service port: that of its first frontend in the kernel's sets.
 fn found_id(view: &View, forwarding: &Forwarding) -> Option<u32> {
     let value = forwarding.frontends.iter().find_map(|frontend| {
-        let (set, key) = match *frontend {
-            Frontend::ClusterIp(ip, port)
-            | Frontend::ExternalIp(ip, port)
-            | Frontend::LoadBalancerIp(ip, port) => {
-                (Set::Services, service_key(ip, forwarding.protocol, port))
-            }
-            Frontend::NodePort(port) => (Set::NodePorts, node_port_key(forwarding.protocol, port)),
-        };
+        let (key, node_port) = content::frontend_key(*frontend, forwarding.protocol);
+        let set = if node_port { Set::NodePorts } else { Set::Services };
         read_number(view.actual(set, &key)?.data.as_slice()).map(Value)
     })?;
     Some(value.id())

@@ -1,10 +1,10 @@
 //! Changes that arrive while a real table is compared.
 
 use portolan_engine::Driven;
-use portolan_engine::dataplane::Undisturbed;
+use portolan_engine::dataplane::{Commit, Undisturbed};
 use portolan_engine::table::{Changes, Table};
-use portolan_model::Settings;
 use portolan_model::world::Edited;
+use portolan_model::{Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 
 use super::super::dataplane::Nftables;

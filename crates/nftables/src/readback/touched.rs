@@ -161,7 +161,7 @@ impl View {
         Ok(found.add(view))
     }
 
-    /// Adds what another view has. Returns false if that has elements that none of ours are like.
+    /// Adds what another view has. Returns false if its elements have lengths that ours do not have.
     fn add(&mut self, other: Self) -> bool {
         for (set, rows) in other.rows {
             match self.rows.get_mut(&set) {

@@ -1,0 +1,380 @@
+//! Writes changes as one transaction: reads what the kernel has of the changed Service ports, places them, and commits the
+//! difference.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use portolan_engine::dataplane::{Commit, Error};
+use portolan_model::{Change, Family, Forwarding, ServicePortName};
+use portolan_sock::{Socket, SocketError};
+use portolan_wire::nftables::Transaction;
+
+use super::super::changeset::{Changeset, comment_for};
+use super::super::content;
+use super::super::element::{Data, Element, Key, Set, read_number};
+use super::super::encode;
+use super::super::planner::{Plan, Planner};
+use super::super::preview;
+use super::super::readback::{Actual, View};
+use super::super::resync;
+use super::super::skeleton;
+use super::super::value::Value;
+
+/// Sequence numbers of one transaction.
+const SEQUENCE_ROOM: u32 = 1 << 16;
+
+/// The sets whose keys are frontends with an address.
+const OF_ADDRESSES: [Set; 5] = [
+    Set::Services,
+    Set::NoEndpointServices,
+    Set::NoLocalEndpointServices,
+    Set::FirewallIps,
+    Set::SourceRangeDrops,
+];
+/// The sets whose keys are node ports.
+const OF_NODE_PORTS: [Set; 3] = [Set::NodePorts, Set::NoEndpointNodePorts, Set::NoLocalEndpointNodePorts];
+
+/// What became of changes.
+pub(super) enum Written {
+    /// They are in the kernel.
+    All(Commit),
+    /// They can be written later in the comparison.
+    Later,
+    /// The comparison has to write them.
+    Nothing,
+}
+
+/// What is known of the kernel before changes are placed.
+enum Prepared {
+    /// Everything that the changes need.
+    Known,
+    /// Not enough before all frontends have been read.
+    Later,
+    /// Not enough.
+    Unknown,
+}
+
+/// One transaction of changes.
+pub(super) struct Writing<'a> {
+    planner: &'a mut Planner,
+    view: &'a mut View,
+    socket: &'a mut Socket,
+    family: Family,
+    /// The ids of the changed Service ports, before and after.
+    ids: BTreeSet<u32>,
+    /// What the kernel has of the changed Service ports, with these keys.
+    found: View,
+    keys: BTreeSet<(Set, Key)>,
+    plan: Plan,
+}
+
+/// What is wanted of the changed Service ports, and what they may have in the kernel besides.
+#[derive(Default)]
+struct Wanted {
+    elements: Vec<(Element, Arc<ServicePortName>)>,
+    /// Elements that the changed Service ports have, or may have, in the kernel. Those that are not wanted are deleted.
+    former: Vec<Element>,
+}
+
+/// An element that is wanted, or that was deleted.
+struct Touched {
+    element: Element,
+    was_there: bool,
+    /// What the kernel has after the commit.
+    after: Option<Actual>,
+}
+
+impl<'a> Writing<'a> {
+    pub(super) fn new(planner: &'a mut Planner, view: &'a mut View, socket: &'a mut Socket) -> Self {
+        let family = planner.settings.family;
+        let (ids, found, keys, plan) = (BTreeSet::new(), View::default(), BTreeSet::new(), Plan::default());
+        Self { planner, view, socket, family, ids, found, keys, plan }
+    }
+
+    /// Writes changes of Service ports, each once.
+    pub(super) fn write(mut self, changes: &[Change]) -> Result<Written, Error> {
+        let prepared = self.prepare(changes).inspect_err(|_| self.planner.follow(changes))?;
+        match prepared {
+            Prepared::Known => {}
+            Prepared::Later => return Ok(Written::Later),
+            Prepared::Unknown => return Ok(self.leave(changes)),
+        }
+        let wanted = self.place(changes);
+        let fresh: BTreeSet<u32> = self.placed_ids(changes).filter(|id| !self.ids.contains(id)).collect();
+        let all = wanted.elements.iter().map(|(element, _)| element).chain(&wanted.former);
+        let is_known = self.read_ids(&fresh)? && self.read(&all.copied().collect::<Vec<_>>())?;
+        if !is_known || !self.plan.refused.is_empty() || !self.plan_classes(changes) {
+            return Ok(Written::Nothing);
+        }
+        let (difference, touched) = self.difference(&wanted);
+        self.plan.elements = difference;
+        let Some(commit) = self.commit()? else { return Ok(Written::Nothing) };
+        self.note(&touched);
+        Ok(Written::All(commit))
+    }
+
+    /// Reads what the kernel has of the changed Service ports. Places nothing.
+    fn prepare(&mut self, changes: &[Change]) -> Result<Prepared, SocketError> {
+        if self.view.has_frontends {
+            // The Service ports that are not placed yet, and frontends that are not deleted yet, have these ids.
+            self.planner.ids.reserve_to(self.view.highest_id());
+        }
+        let forwardings = changes.iter().flat_map(|change| change.old.iter().chain(&change.new));
+        let frontends: Vec<Element> =
+            forwardings.flat_map(|forwarding| frontend_elements(forwarding)).collect();
+        // A name that the comment does not show in full may be that of others, too.
+        let is_shown = |change: &Change| {
+            let text = change.name.to_string();
+            comment_for(Set::Services, &text) == text
+        };
+        if !changes.iter().all(is_shown) || !self.read(&frontends)? {
+            return Ok(Prepared::Unknown);
+        }
+        let Some(ids) = self.known_ids(changes) else { return Ok(Prepared::Unknown) };
+        let needs_id = |(change, id): (&Change, &Option<u32>)| id.is_none() && change.new.is_some();
+        let fresh = changes.iter().zip(&ids).filter(|&pair| needs_id(pair)).count();
+        if fresh > 0 && !self.view.has_frontends {
+            return Ok(Prepared::Later);
+        }
+        if fresh > 0 && !self.planner.ids.has_unreserved(fresh) {
+            return Ok(Prepared::Unknown);
+        }
+        let is_known = self.read_ids(&ids.into_iter().flatten().collect())?;
+        Ok(if is_known { Prepared::Known } else { Prepared::Unknown })
+    }
+
+    /// Leaves changes to the comparison before they are placed. It places those that are not placed.
+    fn leave(self, changes: &[Change]) -> Written {
+        self.planner.follow(changes);
+        Written::Nothing
+    }
+
+    /// Returns the id of each changed Service port, as it was placed or as the kernel has it. Returns `None` if the kernel's id
+    /// is that of another Service port, or if the placed one is not in the kernel yet and may be in use there.
+    fn known_ids(&self, changes: &[Change]) -> Option<Vec<Option<u32>>> {
+        let (mut ids, mut seen) = (Vec::with_capacity(changes.len()), BTreeSet::new());
+        for change in changes {
+            let placed = self.planner.placed.get(&change.name).map(|placed| placed.id).filter(|&id| id != 0);
+            let mut forwardings = change.old.iter().chain(&change.new);
+            let there = forwardings.find_map(|forwarding| self.own_id(&change.name, forwarding));
+            let is_usable = match (placed, there) {
+                (Some(_), _) if !self.view.is_placed => true,
+                (Some(placed), there) => {
+                    there == Some(placed) || self.view.highest_id.is_none_or(|id| placed > id)
+                }
+                (None, Some(there)) => self.planner.ids.can_adopt(there),
+                (None, None) => true,
+            };
+            let id = placed.or(there);
+            if !is_usable || id.is_some_and(|id| !seen.insert(id)) {
+                return None;
+            }
+            ids.push(id);
+        }
+        Some(ids)
+    }
+
+    /// Returns the id that the kernel has for a Service port: that of its first frontend whose comment is its name. Frontends
+    /// with another comment were those of another Service port.
+    fn own_id(&self, name: &ServicePortName, forwarding: &Forwarding) -> Option<u32> {
+        let text = name.to_string();
+        let leading = frontend_elements(forwarding)
+            .filter(|element| matches!(element.set, Set::Services | Set::NodePorts))
+            .filter_map(|element| Some((element, self.found.actual(element.set, &element.key)?)));
+        let mut own = leading.filter(|(element, actual)| {
+            actual.more == Actual::of(element, comment_for(element.set, &text), false).more
+        });
+        let (_, actual) = own.next()?;
+        Some(Value(read_number(actual.data.as_slice())?).id())
+    }
+
+    fn placed_ids(&self, changes: &[Change]) -> impl Iterator<Item = u32> {
+        let placed = changes.iter().filter_map(|change| self.planner.placed.get(&change.name));
+        placed.map(|placed| placed.id).filter(|&id| id != 0)
+    }
+
+    /// Reads what the kernel has with the keys of elements. Returns false if that is not known.
+    fn read(&mut self, elements: &[Element]) -> Result<bool, SocketError> {
+        let is_single = |set: Set| set != Set::SourceRanges && !View::is_read_by_key(set);
+        let wanted = elements.iter().filter(|element| is_single(element.set));
+        let keys: BTreeSet<(Set, Key)> = wanted.map(|element| (element.set, element.key)).collect();
+        let new: BTreeSet<(Set, Key)> = keys.difference(&self.keys).copied().collect();
+        let place = self.planner.layout().place();
+        self.keys.extend(&new);
+        self.view.read_some(self.socket, place, &new, &mut self.found)
+    }
+
+    /// Reads what the kernel has with these ids. Returns false if that is not known.
+    fn read_ids(&mut self, ids: &BTreeSet<u32>) -> Result<bool, SocketError> {
+        let place = self.planner.layout().place();
+        self.ids.extend(ids);
+        self.view.read_ids(self.socket, place, ids, &mut self.found)
+    }
+
+    /// Places the changed Service ports, with the positions that the kernel has for them.
+    fn place(&mut self, changes: &[Change]) -> Wanted {
+        let mut wanted = Wanted::default();
+        for change in changes {
+            let base = change.old.as_ref().or(change.new.as_ref());
+            if let Some(base) = base.filter(|_| !self.planner.placed.contains_key(&change.name)) {
+                self.adopt(&change.name, base);
+            }
+            let old = base.filter(|_| self.planner.placed.contains_key(&change.name)).cloned();
+            if let Some(old) = &old {
+                wanted.former.extend(self.planner.elements_of(&change.name, old));
+            }
+            self.planner.plan_one(&Change { old, ..change.clone() }, &mut self.plan);
+            if let Some(new) = &change.new {
+                let elements = self.planner.elements_of(&change.name, new);
+                wanted.elements.extend(elements.into_iter().map(|element| (element, change.name.clone())));
+                if self.planner.placed.contains_key(&change.name) {
+                    let shared = shared_elements(new).map(|element| (element, change.name.clone()));
+                    wanted.elements.extend(shared);
+                }
+            }
+            let forwardings = change.old.iter().chain(&change.new);
+            for element in forwardings.flat_map(|forwarding| frontend_elements(forwarding)) {
+                wanted.former.push(element);
+                // Without this element the kernel has no ranges of the frontend.
+                if element.set == Set::FirewallIps && self.actual(&element).is_some() {
+                    wanted.former.extend(self.view.ranges_of(&element.key));
+                }
+            }
+        }
+        wanted.former.extend(self.found.elements().filter(|element| View::is_read_by_key(element.set)));
+        wanted
+    }
+
+    /// Places a Service port as the kernel has it, if it does.
+    fn adopt(&mut self, name: &Arc<ServicePortName>, forwarding: &Forwarding) {
+        let Some(id) = self.own_id(name, forwarding) else { return };
+        if self.planner.ids.adopt(id) {
+            let before = resync::before(&self.found, self.family, id);
+            // If this is refused, the Service port is placed again as a new one, and that refusal is reported.
+            self.planner.place(name.clone(), forwarding, &before, id, &mut Plan::default());
+        }
+    }
+
+    /// Plans the classes that the kernel lacks. Returns false if one of its chains is in the way, or has other rules.
+    fn plan_classes(&mut self, changes: &[Change]) -> bool {
+        self.plan.classes.clear();
+        for change in changes {
+            let Some(new) = &change.new else { continue };
+            for (number, class) in self.planner.classes_of(&change.name, new) {
+                let name = class.to_string();
+                match self.view.classes.get(&number) {
+                    Some(there) if *there == name && resync::has_rules_of(self.view, self.planner, class) => {
+                    }
+                    None if !self.view.chains.contains_key(&name) => self.plan.classes.push((number, class)),
+                    _ => return false,
+                }
+            }
+        }
+        self.plan.classes.sort_unstable_by_key(|&(number, _)| number);
+        self.plan.classes.dedup_by_key(|&mut (number, _)| number);
+        !self.planner.needs(Set::Affinity) || self.view.sets.contains_key(Set::Affinity.name())
+    }
+
+    /// Returns the difference, and every element that is wanted or deleted.
+    fn difference(&self, wanted: &Wanted) -> (Changeset, Vec<Touched>) {
+        let counters = self.planner.settings.counters;
+        let (mut changes, mut touched, mut seen) = (Changeset::default(), Vec::new(), HashSet::new());
+        for (element, name) in &wanted.elements {
+            if !seen.insert((element.set, element.key, element.key_end)) {
+                continue;
+            }
+            let text = name.to_string();
+            let comment = comment_for(element.set, &text);
+            let (before, after) = (self.actual(element), Some(Actual::of(element, comment, counters)));
+            if before != after {
+                if before.is_some() {
+                    changes.remove(element);
+                }
+                changes.add(element, comment);
+            }
+            touched.push(Touched { element: *element, was_there: before.is_some(), after });
+        }
+        for element in &wanted.former {
+            let is_new = seen.insert((element.set, element.key, element.key_end));
+            if is_new && self.actual(element).is_some() {
+                changes.remove(element);
+                touched.push(Touched { element: *element, was_there: true, after: None });
+            }
+        }
+        (changes, touched)
+    }
+
+    /// Returns what the kernel has at the place of an element.
+    fn actual(&self, element: &Element) -> Option<Actual> {
+        match element.set {
+            Set::SourceRanges => {
+                let is_there = self.view.ranges.contains(&(element.key, element.key_end));
+                is_there.then(Actual::default)
+            }
+            set => self.found.actual(set, &element.key),
+        }
+    }
+
+    /// Commits the difference. Returns `None` if it does not fit into one transaction.
+    fn commit(&mut self) -> Result<Option<Commit>, Error> {
+        let Self { planner, view, socket, plan, .. } = self;
+        let elements = &plan.elements;
+        let layout = planner.layout();
+        let counters = planner.settings.counters;
+        let mut transaction = Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), Some(view.generation));
+        for &(number, class) in &plan.classes {
+            class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
+            encode::class(&mut transaction, layout, number, class);
+        }
+        let mut commit =
+            Commit { elements: elements.len(), objects: plan.classes.len(), ..Commit::default() };
+        if transaction.is_empty() && elements.is_empty() {
+            return Ok(Some(commit));
+        }
+        let estimate = transaction.len() + encode::estimate(elements, counters);
+        if elements.len() > SEQUENCE_ROOM as usize || socket.reserve_send_capacity(estimate)? < estimate {
+            return Ok(None);
+        }
+        encode::elements(&mut transaction, layout.place(), elements, counters);
+        let batch = transaction.finish().map_err(SocketError::from)?;
+        let started = Instant::now();
+        socket.commit(&batch)?;
+        view.generation = view.generation.wrapping_add(1);
+        commit.kernel = started.elapsed();
+        commit.bytes = batch.len();
+        commit.messages.extend(preview::first_of_plan(layout.place(), counters, plan));
+        Ok(Some(commit))
+    }
+
+    /// Notes in the view what the kernel has now.
+    fn note(self, touched: &[Touched]) {
+        for Touched { element, was_there, after } in touched {
+            self.view.touch(element, *was_there, *after);
+        }
+        self.view.early_ids.extend(self.ids);
+        let layout = self.planner.layout();
+        for &(number, class) in &self.plan.classes {
+            self.view.classes.insert(number, class.to_string());
+            for body in skeleton::chains_of(layout, class) {
+                self.view.note_chain(layout.place(), &body);
+            }
+        }
+    }
+}
+
+/// Returns the elements of a Service port that it may share with others.
+fn shared_elements(forwarding: &Forwarding) -> impl Iterator<Item = Element> {
+    let addresses = content::cluster_ips(forwarding).map(content::cluster_ip_element);
+    let hairpins = content::hairpins(forwarding);
+    addresses.chain(hairpins.map(|(protocol, socket)| content::hairpin_element(protocol, socket)))
+}
+
+/// Returns every element that may have a frontend of a Service port as its key.
+fn frontend_elements(forwarding: &Forwarding) -> impl Iterator<Item = Element> {
+    forwarding.frontends.iter().flat_map(|frontend| {
+        let (key, node_port) = content::frontend_key(*frontend, forwarding.protocol);
+        let sets: &[Set] = if node_port { &OF_NODE_PORTS } else { &OF_ADDRESSES };
+        sets.iter().map(move |&set| Element { set, key, key_end: None, data: Data::EMPTY })
+    })
+}
