@@ -162,6 +162,12 @@ fn push_frontend(elements: &mut Vec<Element>, forwarding: &Forwarding, frontend:
     elements.extend(refusal.map(|set| plain(set, key)));
 }
 
+/// Returns true if the source addresses of a Service port's packets are checked.
+pub(crate) fn has_source_ranges(forwarding: &Forwarding) -> bool {
+    let is_checked = |frontend: &Frontend| matches!(frontend, Frontend::LoadBalancerIp(..));
+    !forwarding.source_ranges.is_empty() && forwarding.frontends.iter().any(is_checked)
+}
+
 /// Adds the source ranges of a load-balancer IP. If they allow this node, the Service's load-balancer IPs are allowed
 /// as sources, too: the node's packets may have such an IP as their source address.
 fn push_source_ranges(

@@ -23,6 +23,7 @@ use super::planner::{Plan, Planner};
 use super::preview;
 use super::readback;
 use super::resync::{Difference, foreign_chains, has_hook};
+use super::skeleton;
 use portolan_engine::dataplane::{
     About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, TRANSIT_TIME, Takeover, Undisturbed,
 };
@@ -42,6 +43,8 @@ pub struct Nftables {
     made: HashSet<Balance>,
     /// The optional sets that are in the kernel.
     optional_sets: BTreeSet<Set>,
+    /// True if the chains that check source ranges are in the kernel.
+    checks_source_ranges: bool,
     /// Chains to be deleted: no rule or element leads to them.
     garbage: Vec<String>,
     departure: TableRemoval,
@@ -57,6 +60,7 @@ impl Nftables {
             planner: Planner::new(settings),
             made: HashSet::new(),
             optional_sets: BTreeSet::new(),
+            checks_source_ranges: false,
             garbage: Vec::new(),
             departure: TableRemoval::default(),
             large: readback::LARGE,
@@ -83,7 +87,7 @@ impl Nftables {
             return Ok(());
         }
         let mut transaction = self.begin(None);
-        let layout = self.planner.layout();
+        let layout = Layout { has_source_ranges: true, ..self.planner.layout() };
         encode::skeleton(&mut transaction, layout);
         encode::base_chains(&mut transaction, layout);
         encode::new_set(&mut transaction, place, Set::Affinity);
@@ -129,11 +133,21 @@ impl Nftables {
         Transaction::begin(self.socket.next_sequence(SEQUENCE_ROOM), generation)
     }
 
-    fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
+    fn commit_plan(&mut self, mut plan: Plan) -> Result<Commit, Error> {
         let settings = self.planner.settings.clone();
-        let layout = Layout { settings: &settings, target: self.planner.target };
+        let Layout { target, has_source_ranges, .. } = self.planner.layout();
+        let layout = Layout { settings: &settings, target, has_source_ranges };
         let mut objects = plan.classes.len();
         let mut transaction = self.begin(None);
+        plan.creates_source_range_check = has_source_ranges && !self.checks_source_ranges;
+        if plan.creates_source_range_check {
+            for body in skeleton::source_range_chains(&settings) {
+                objects += 1;
+                encode::chain(&mut transaction, layout.place(), &body);
+                self.keep(&body.name);
+            }
+            self.checks_source_ranges = true;
+        }
         if self.planner.needs(Set::Affinity) && self.optional_sets.insert(Set::Affinity) {
             encode::new_set(&mut transaction, layout.place(), Set::Affinity);
         }
@@ -149,7 +163,7 @@ impl Nftables {
             self.keep(&class.to_string());
         }
         let mut commit = self.write(transaction, &plan.elements)?;
-        commit.messages.extend(preview::first_of_plan(layout.place(), settings.counters, &plan));
+        commit.messages.extend(preview::first_of_plan(layout, &plan));
         commit.objects = objects;
         commit.refused = plan.refused;
         Ok(commit)
@@ -202,7 +216,8 @@ impl Nftables {
         let difference = early.outcome(difference)?;
         let generation = view.generation;
         let mut garbage = foreign_chains(&self.planner, &view);
-        garbage.retain(|name| !difference.rebuild && !has_hook(&view, name));
+        let is_left = |name: &String| !has_hook(&view, name) || skeleton::is_for_source_ranges(name);
+        garbage.retain(|name| !difference.rebuild && is_left(name));
         let mut optional_sets: BTreeSet<Set> = Set::ALL.into_iter().filter(|set| set.is_optional()).collect();
         optional_sets.retain(|set| {
             let is_there = view.sets.contains_key(set.name()) && !difference.rebuild;
@@ -225,6 +240,7 @@ impl Nftables {
         commit.full = true;
         self.made = self.planner.classes.balances().collect();
         self.optional_sets = optional_sets;
+        self.checks_source_ranges = self.planner.has_source_ranges();
         self.garbage = garbage;
         Ok(commit)
     }
@@ -246,7 +262,12 @@ impl Nftables {
 
     /// Returns true if there are unused chains or sets.
     fn has_garbage(&self) -> bool {
-        !self.garbage.is_empty() || self.unused_sets().next().is_some()
+        !self.garbage.is_empty() || self.unused_sets().next().is_some() || self.has_unused_check()
+    }
+
+    /// Returns true if the chains that check source ranges are in the kernel, and no Service port has any.
+    const fn has_unused_check(&self) -> bool {
+        self.checks_source_ranges && !self.planner.has_source_ranges()
     }
 
     fn unused_sets(&self) -> impl Iterator<Item = Set> {
@@ -279,6 +300,11 @@ impl Nftables {
     fn delete_garbage(&mut self) -> Result<(), Error> {
         let place = self.planner.layout().place();
         let mut transaction = self.begin(None);
+        if self.has_unused_check() {
+            let chains = skeleton::source_range_chains(&self.planner.settings);
+            self.garbage.extend(chains.into_iter().map(|body| body.name));
+            self.checks_source_ranges = false;
+        }
         for chain in &self.garbage {
             transaction.flush_chain(place.wire(), place.table, chain);
         }

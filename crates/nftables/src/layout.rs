@@ -74,6 +74,8 @@ impl Target {
 pub(crate) struct Layout<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) target: Target,
+    /// True if a Service port has source ranges. Without one, no packet meets the check for them.
+    pub(crate) has_source_ranges: bool,
 }
 
 impl Layout<'_> {

@@ -30,6 +30,12 @@
 //! no storage, but nft 1.0.6 aborts when it lists such a rule. The packet mark is not used because other programs use
 //! it. The cost: the first packet of a flow to a Service loses the priority that it had.
 //!
+//! # What is there only when it is needed
+//!
+//! The check of `loadBalancerSourceRanges` has base chains of its own, which every packet of the node meets. They exist
+//! while a Service port has source ranges: the transaction that writes the first ranges creates them, and a collection
+//! removes them after the last. The map of session affinity is created and removed in the same way.
+//!
 //! # Rejecting
 //!
 //! The checks lead to one chain, `reject-chain`. TCP gets a reset, everything else an ICMP port unreachable. TCP gets

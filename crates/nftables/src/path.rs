@@ -1,4 +1,4 @@
-//! Counts the expressions that packets meet: the table of docs/performance.md.
+//! Counts the expressions that packets meet: the tables of docs/performance.md.
 //!
 //! Evaluates the chains of an example as the kernel does (`nft_do_chain`).
 
@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
-use portolan_model::{Family, LocalDetector, Protocol, Settings};
+use portolan_model::{Family, LocalDetector, NodePortAddresses, Protocol, Settings};
 use portolan_wire::nftables::expr::{
     Bitwise, BitwiseOperation, CmpOperation, Ct, CtKey, Immediate, Lookup, Meta, MetaKey, NatType,
     PayloadBase,
@@ -24,20 +24,27 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 10);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const ENDPOINT: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 5);
 const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// The node, and a client outside of the cluster.
+const NODE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 const PORT: u16 = 80;
+const NODE_PORT: u16 = 30080;
 /// `NF_CT_STATE` bits of a new and of an established connection, and `IPS_DST_NAT` (`nf_conntrack_common.h`).
 const NEW: u32 = 8;
 const ESTABLISHED: u32 = 2;
 const DNAT: u32 = 0x20;
-const CLASS: Class = Class::Internal(Balance { local: false, backends: 10, affinity: None });
-const CLASS_NUMBER: u16 = 3;
+const TEN: Balance = Balance { local: false, backends: 10, affinity: None };
+/// The class of a number is that at its place, from 1 on: that of cluster IPs, and that of node ports with policy Local.
+const CLASSES: [Class; 2] = [Class::Internal(TEN), Class::ExternalLocal(TEN, 3)];
 /// The hooks of a forwarded packet, in order.
 const FORWARDED: [(Hook, &str); 3] =
     [(Hook::PREROUTING, "prerouting"), (Hook::FORWARD, "forward"), (Hook::POSTROUTING, "postrouting")];
 
 #[derive(Debug, Clone, Copy)]
 struct Packet {
+    source: Ipv4Addr,
     destination: Ipv4Addr,
+    port: u16,
     /// `NF_CT_STATE` bit of its connection.
     state: u32,
     status: u32,
@@ -47,7 +54,11 @@ struct Packet {
 
 impl Packet {
     fn first(destination: Ipv4Addr) -> Self {
-        Self { destination, state: NEW, status: 0, mark: 0, priority: 0 }
+        Self { source: CLIENT, destination, port: PORT, state: NEW, status: 0, mark: 0, priority: 0 }
+    }
+
+    fn first_from_outside() -> Self {
+        Self { source: OUTSIDE, port: NODE_PORT, ..Self::first(NODE) }
     }
 
     /// A packet after the first of a connection to the Service, which the kernel translates before it meets rules.
@@ -99,9 +110,9 @@ impl Machine<'_> {
         match expression {
             Expr::Payload(load) => {
                 let bytes = match (load.base, load.offset) {
-                    (PayloadBase::NETWORK, 12) => CLIENT.octets().to_vec(),
+                    (PayloadBase::NETWORK, 12) => self.packet.source.octets().to_vec(),
                     (PayloadBase::NETWORK, 16) => self.packet.destination.octets().to_vec(),
-                    (PayloadBase::TRANSPORT, 2) => PORT.to_be_bytes().to_vec(),
+                    (PayloadBase::TRANSPORT, 2) => self.packet.port.to_be_bytes().to_vec(),
                     _ => panic!("{load:?}"),
                 };
                 self.write(load.destination, &bytes[..load.length as usize]);
@@ -115,7 +126,7 @@ impl Machine<'_> {
                 };
                 self.write(*destination, &value.to_ne_bytes());
             }
-            // The destination is another host.
+            // No address is of this node: that of the node port is compared with a constant.
             Expr::Fib(fib) => self.write(fib.destination, &1_u32.to_ne_bytes()),
             Expr::Numgen(draw) => self.write(draw.destination, &draw.offset.to_ne_bytes()),
             Expr::Immediate(Immediate { data: Data::Verdict(verdict), .. }) => return verdict.clone(),
@@ -192,12 +203,18 @@ impl Machine<'_> {
         match set {
             Set::Services => {
                 let key = Key::EMPTY.address(SERVICE.into()).protocol(Protocol::Tcp).port(PORT);
-                let value = Value::new(1, CLASS_NUMBER).0.to_ne_bytes().to_vec();
+                let value = Value::new(1, 1).0.to_ne_bytes().to_vec();
                 (self.read(source, 12) == key.as_slice()).then_some(Data::Value(value))
             }
+            Set::NodePorts => {
+                let key = Key::EMPTY.protocol(Protocol::Tcp).port(NODE_PORT);
+                let value = Value::new(2, 2).0.to_ne_bytes().to_vec();
+                (self.read(source, 8) == key.as_slice()).then_some(Data::Value(value))
+            }
             Set::Classes => {
-                assert_eq!(self.read(source, 4), u32::from(CLASS_NUMBER).to_ne_bytes());
-                Some(Data::Verdict(Verdict::Goto(CLASS.to_string())))
+                let number = self.read(source, 4).try_into().map(u32::from_ne_bytes).unwrap();
+                let class = CLASSES[usize::try_from(number).unwrap() - 1];
+                Some(Data::Verdict(Verdict::Goto(class.to_string())))
             }
             Set::Endpoints => {
                 Some(Data::Value(Key::EMPTY.address(ENDPOINT.into()).port(8080).as_slice().to_vec()))
@@ -256,27 +273,26 @@ fn the_table_of_the_page() {
     let settings = Settings {
         local_detector: LocalDetector::Cidr("10.244.0.0/16".parse().unwrap()),
         service_cidrs: vec!["10.96.0.0/12".parse().unwrap()],
+        node_port_addresses: NodePortAddresses::Addresses(vec![NODE.into()]),
         ..Settings::plain(Family::Ipv4)
     };
-    let layout = Layout { settings: &settings, target: Target::Endpoints };
+    let layout = Layout { settings: &settings, target: Target::Endpoints, has_source_ranges: false };
     let mut all = skeleton::chains(layout);
-    all.push(skeleton::class_chain(layout, CLASS));
-    all.extend(CLASS.balances().map(|balance| skeleton::balance_chain(layout, balance)));
+    all.extend(CLASSES.into_iter().flat_map(|class| skeleton::chains_of(layout, class)));
     let chains: HashMap<String, ChainBody> =
         all.into_iter().map(|chain| (chain.name.clone(), chain)).collect();
-    let columns =
-        [Packet::first(SERVICE), Packet::first(OTHER), Packet::later()].map(|packet| counts(&chains, packet));
-    let [service, ..] = &columns;
+    let packets =
+        [Packet::first(SERVICE), Packet::first_from_outside(), Packet::first(OTHER), Packet::later()];
+    let columns = packets.map(|packet| counts(&chains, packet));
     let mut table = String::from(
-        "| hook and type of chain | first packet to a Service | first packet to another address | later packets |\n|---|---:|---:|---:|\n",
+        "| hook and type of chain | first packet to a cluster IP | first packet to a node port | first packet to another address | later packets |\n|---|---:|---:|---:|---:|\n",
     );
-    for (row, (name, _)) in service.iter().enumerate() {
-        let [service, other, later] = [0, 1, 2].map(|column: usize| columns[column][row].1);
-        writeln!(table, "| {name} | {service} | {other} | {later} |").unwrap();
+    for (row, (name, _)) in columns[0].iter().enumerate() {
+        let cells = columns.iter().map(|column| column[row].1.to_string());
+        writeln!(table, "| {name} | {} |", cells.collect::<Vec<_>>().join(" | ")).unwrap();
     }
-    let [service, other, later] =
-        [0, 1, 2].map(|column: usize| columns[column].iter().map(|(_, count)| count).sum::<usize>());
-    writeln!(table, "| all | {service} | {other} | {later} |").unwrap();
+    let sums = columns.iter().map(|column| column.iter().map(|(_, count)| count).sum::<usize>().to_string());
+    writeln!(table, "| all | {} |", sums.collect::<Vec<_>>().join(" | ")).unwrap();
     let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/performance.md"));
     assert!(page.unwrap().contains(&table), "docs/performance.md lacks this table:\n{table}");
 }

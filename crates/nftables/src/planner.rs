@@ -23,6 +23,8 @@ pub(crate) struct Plan {
     pub(crate) elements: Changeset,
     /// Classes whose chains have yet to be created, with their numbers.
     pub(crate) classes: Vec<(u16, Class)>,
+    /// True if the chains that check source ranges have yet to be created.
+    pub(crate) creates_source_range_check: bool,
     pub(crate) refused: Vec<Refusal>,
 }
 
@@ -77,6 +79,8 @@ pub(crate) struct Planner {
     pub(crate) placed: HashMap<Arc<ServicePortName>, Placed>,
     pub(crate) cluster_ips: CountedAddresses,
     pub(crate) hairpins: Counted<(Protocol, SocketAddr)>,
+    /// The number of placed Service ports with source ranges.
+    with_source_ranges: usize,
 }
 
 impl Planner {
@@ -89,11 +93,17 @@ impl Planner {
             placed: HashMap::new(),
             cluster_ips: CountedAddresses::default(),
             hairpins: Counted::default(),
+            with_source_ranges: 0,
         }
     }
 
     pub(crate) fn layout(&self) -> Layout<'_> {
-        Layout { settings: &self.settings, target: self.target }
+        Layout { settings: &self.settings, target: self.target, has_source_ranges: self.has_source_ranges() }
+    }
+
+    /// Returns true if a placed Service port has source ranges.
+    pub(crate) const fn has_source_ranges(&self) -> bool {
+        self.with_source_ranges > 0
     }
 
     fn slots(&self) -> Slots {
@@ -292,6 +302,7 @@ impl Planner {
     }
 
     fn count(&mut self, forwarding: &Forwarding, changes: &mut Changeset) {
+        self.with_source_ranges += usize::from(content::has_source_ranges(forwarding));
         for address in content::cluster_ips(forwarding) {
             if self.cluster_ips.add(address) {
                 changes.add(&content::cluster_ip_element(address), "");
@@ -305,6 +316,8 @@ impl Planner {
     }
 
     fn uncount(&mut self, forwarding: &Forwarding, changes: &mut Changeset) {
+        let had_ranges = usize::from(content::has_source_ranges(forwarding));
+        self.with_source_ranges = self.with_source_ranges.saturating_sub(had_ranges);
         for address in content::cluster_ips(forwarding) {
             if self.cluster_ips.remove(&address) {
                 changes.remove(&content::cluster_ip_element(address));

@@ -16,6 +16,7 @@ use super::class::{Balance, Class};
 use super::content;
 use super::element::{Element, Key, Set, read_number};
 use super::encode;
+use super::layout::Layout;
 use super::load::shared_elements;
 use super::placement::Before;
 use super::planner::{Plan, Planner};
@@ -110,7 +111,9 @@ impl Difference {
         let actual = if rebuild { &empty } else { &*view };
         difference.compare_chains(planner, actual);
         difference.foreign_base_chains = foreign_chains(planner, actual);
-        difference.foreign_base_chains.retain(|name| has_hook(actual, name));
+        // A collection removes those of source ranges.
+        let is_foreign = |name: &String| has_hook(actual, name) && !skeleton::is_for_source_ranges(name);
+        difference.foreign_base_chains.retain(is_foreign);
         Ok(difference)
     }
 
@@ -230,7 +233,7 @@ fn has_shape(view: &View, planner: &Planner) -> bool {
     let no_other_sets = view.sets.keys().all(|name| Set::from_name(name).is_some());
     sets && awake
         && no_other_sets
-        && skeleton::chains(planner.layout()).into_iter().all(|body| {
+        && skeleton::chains(Layout { has_source_ranges: true, ..planner.layout() }).into_iter().all(|body| {
             view.chains
                 .get(&body.name)
                 .is_none_or(|actual| actual.clone().normalized().base == body.chain(place).normalized().base)
@@ -245,6 +248,12 @@ pub(super) fn has_current_rules(view: &View, planner: &Planner) -> bool {
     has_shape(view, planner)
         && Set::ALL.into_iter().all(has_set)
         && skeleton::chains(planner.layout()).iter().all(|body| same_rules(view, body))
+}
+
+/// Returns true if the check of source ranges is there, or not needed.
+pub(super) fn has_source_range_check(view: &View, planner: &Planner) -> bool {
+    let chains = skeleton::source_range_chains(&planner.settings);
+    !planner.has_source_ranges() || chains.iter().all(|body| same_rules(view, body))
 }
 
 /// Returns true if the chains of a class have the rules that they should have.

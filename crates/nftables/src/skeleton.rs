@@ -24,6 +24,10 @@ use super::value::CLASS_MASK;
 /// Number of bindings that the affinity map can hold, for all Services of a family together.
 const AFFINITY_SIZE: u32 = 262_144;
 
+/// Number of classes that fit: as many as have a number. With a size and a key of four bytes, the kernel uses a table that
+/// never grows, and its fastest lookup (`nft_hash_lookup_fast`).
+const CLASSES_SIZE: u32 = CLASS_MASK + 1;
+
 pub(crate) fn table(place: FamilyTable) -> NftTable {
     let userdata = UserData::comment("Service virtual IPs; made and kept by Portolan");
     NftTable { userdata, ..NftTable::new(place.wire(), place.table) }
@@ -37,11 +41,10 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         ChainBody::regular(SERVICES, services_rules(settings)),
     ];
     chains.extend(layout.own_chain());
-    if settings.counters {
-        chains.push(ChainBody::regular(SOURCE_RANGE_DROPS, source_range_drop_rules(settings.family)));
+    if layout.has_source_ranges {
+        chains.extend(source_range_chains(settings));
     }
     chains.extend([
-        ChainBody::regular("firewall-check", vec![firewall_rule(settings)]),
         ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
         ChainBody::regular("node-port-endpoints-check", node_port_endpoints_rules(settings)),
         ChainBody::regular("cluster-ips-check", cluster_ips_rules(settings)),
@@ -50,6 +53,23 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
     chains.extend(check_chains());
     chains.extend(layout.base_chains());
     chains
+}
+
+/// Returns the chains that check the source ranges of Services. They exist only while a Service has some: otherwise every
+/// packet of the node would meet them for nothing.
+pub(crate) fn source_range_chains(settings: &Settings) -> Vec<ChainBody> {
+    let mut chains = Vec::new();
+    if settings.counters {
+        chains.push(ChainBody::regular(SOURCE_RANGE_DROPS, source_range_drop_rules(settings.family)));
+    }
+    chains.push(ChainBody::regular(FIREWALL_CHECK, vec![firewall_rule(settings)]));
+    chains.extend(SOURCE_RANGE_HOOKS.map(|(name, hook)| check(name, hook, -110, FIREWALL_CHECK)));
+    chains
+}
+
+/// Returns true for the name of a base chain that leads to the check of source ranges.
+pub(crate) fn is_for_source_ranges(base_chain: &str) -> bool {
+    SOURCE_RANGE_HOOKS.iter().any(|(name, _)| *name == base_chain)
 }
 
 /// Returns the chain of a class, which goes to an endpoint chain.
@@ -122,6 +142,7 @@ pub(crate) fn set(place: FamilyTable, set: Set) -> wire::Set {
             key.iter().map(|&field| field_length(field)).collect(),
             None,
         ),
+        Set::Classes => (SetFlags::default(), Vec::new(), Some(CLASSES_SIZE)),
         _ => (SetFlags::default(), Vec::new(), None),
     };
     let definition =
@@ -164,16 +185,16 @@ fn new_packet_chains(is_taken: &[Expr]) -> [ChainBody; 3] {
     ]
 }
 
-/// Returns the base chains that lead to the chains that drop and reject. Packets after the first of a connection meet one
-/// comparison in each.
-fn check_chains() -> [ChainBody; 5] {
-    let check = |name, hook, priority, chain: &str| {
-        let new = rule([state_new(), vec![jump(chain)]].concat());
-        base(name, ChainType::Filter, hook, priority, vec![new])
-    };
+/// Returns a base chain that leads to a chain that drops or rejects. Packets after the first of a connection meet one
+/// comparison.
+fn check(name: &str, hook: Hook, priority: i32, chain: &str) -> ChainBody {
+    let new = rule([state_new(), vec![jump(chain)]].concat());
+    base(name, ChainType::Filter, hook, priority, vec![new])
+}
+
+/// Returns the base chains that lead to the chains that drop and reject, but for those of source ranges.
+fn check_chains() -> [ChainBody; 3] {
     [
-        check("filter-prerouting-pre-dnat", Hook::PREROUTING, -110, "firewall-check"),
-        check("filter-output-pre-dnat", Hook::OUTPUT, -110, "firewall-check"),
         check("filter-input", Hook::INPUT, 0, "input-check"),
         check("filter-forward", Hook::FORWARD, 0, "forward-check"),
         check("filter-output", Hook::OUTPUT, 0, "output-check"),
@@ -206,15 +227,17 @@ fn services_rules(settings: &Settings) -> Vec<RuleBody> {
     vec![commented(by_address, ""), commented(by_node_port, "")]
 }
 
-/// `fib daddr type local ip daddr != 127.0.0.0/8`, or `ip daddr @node-port-ips`.
+/// `fib daddr type local ip daddr != 127.0.0.0/8`, `ip daddr ADDRESS`, or `ip daddr @node-port-ips`.
 fn accepts_node_ports(settings: &Settings) -> Vec<Expr> {
-    match settings.node_port_addresses {
+    match &settings.node_port_addresses {
         NodePortAddresses::MatchAll => {
             [address_is_local(Side::Destination), not_to_loopback(settings.family)].concat()
         }
-        NodePortAddresses::Addresses(_) => {
-            vec![address(settings.family, Side::Destination, 0), member(Set::NodePortIps, 0)]
-        }
+        NodePortAddresses::Addresses(addresses) => match &**addresses {
+            // A comparison is faster than a lookup, and most nodes have one address of a family.
+            [only] => in_cidr(settings.family, Side::Destination, (*only).into(), true),
+            _ => vec![address(settings.family, Side::Destination, 0), member(Set::NodePortIps, 0)],
+        },
     }
 }
 
@@ -227,6 +250,13 @@ fn firewall_rule(settings: &Settings) -> RuleBody {
         [key.clone(), vec![address(family, Side::Source, words), not_member(Set::SourceRanges, 0), verdict]];
     rule([key, vec![member(Set::FirewallIps, 0)], ranges.concat()].concat())
 }
+
+/// The chain that checks source ranges.
+const FIREWALL_CHECK: &str = "firewall-check";
+
+/// The base chains that lead to it.
+const SOURCE_RANGE_HOOKS: [(&str, Hook); 2] =
+    [("filter-prerouting-pre-dnat", Hook::PREROUTING), ("filter-output-pre-dnat", Hook::OUTPUT)];
 
 /// The chain that counts packets from sources that are not allowed, and drops them.
 const SOURCE_RANGE_DROPS: &str = "source-range-drops";

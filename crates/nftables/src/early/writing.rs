@@ -273,7 +273,9 @@ impl<'a> Writing<'a> {
         }
         self.plan.classes.sort_unstable_by_key(|&(number, _)| number);
         self.plan.classes.dedup_by_key(|&mut (number, _)| number);
-        !self.planner.needs(Set::Affinity) || self.view.sets.contains_key(Set::Affinity.name())
+        let has_bindings =
+            !self.planner.needs(Set::Affinity) || self.view.sets.contains_key(Set::Affinity.name());
+        has_bindings && resync::has_source_range_check(self.view, self.planner)
     }
 
     /// Returns the difference, and every element that is wanted or deleted.
@@ -343,7 +345,7 @@ impl<'a> Writing<'a> {
         view.generation = view.generation.wrapping_add(1);
         commit.kernel = started.elapsed();
         commit.bytes = batch.len();
-        commit.messages.extend(preview::first_of_plan(layout.place(), counters, plan));
+        commit.messages.extend(preview::first_of_plan(layout, plan));
         Ok(Some(commit))
     }
 

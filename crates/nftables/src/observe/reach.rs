@@ -1,15 +1,17 @@
 //! Which endpoints the chain of a class leads to.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use portolan_model::observed::{Fact, NodePortReach};
 use portolan_model::{Family, NodePortAddresses, Settings};
-use portolan_wire::nftables::expr::Immediate;
+use portolan_wire::nftables::expr::{CmpOperation, Immediate};
 use portolan_wire::nftables::{Data, Expr, Rule, Verdict};
 
 use super::super::chain::{FamilyTable, SERVICES};
 use super::super::class::{Balance, Class};
 use super::super::element::{Set, read_address};
+use super::super::expression::{Side, address};
 use super::super::layout::{Kind, Layout, Target};
 use super::super::readback::{View, same_rules};
 use super::super::skeleton;
@@ -93,8 +95,8 @@ pub(super) fn is_in_effect(view: &View, kind: &Kind) -> bool {
         && view.rules.get(SERVICES).is_some_and(|rules| !rules.is_empty())
 }
 
-/// Returns the addresses that accept node ports: those of the set that the rule of node ports looks up, or else all but
-/// loopback addresses. Not known if there is no such rule.
+/// Returns the addresses that accept node ports: the one that the rule of node ports compares with, those of the set that it
+/// looks up, or else all but loopback addresses. Not known if there is no such rule.
 pub(super) fn node_ports(view: &View, place: FamilyTable) -> Fact<NodePortReach> {
     let rules = view.rules.get(SERVICES).map(Vec::as_slice).unwrap_or_default();
     let looks_up = |rule: &&Rule, set: Set| {
@@ -106,10 +108,25 @@ pub(super) fn node_ports(view: &View, place: FamilyTable) -> Fact<NodePortReach>
     let addresses = if looks_up(&rule, Set::NodePortIps) {
         let rows = view.rows_of(Set::NodePortIps);
         NodePortAddresses::Addresses(rows.filter_map(|row| read_address(place.family, row.key)).collect())
+    } else if let Some(address) = compared_address(place.family, rule) {
+        NodePortAddresses::Addresses(vec![address])
     } else {
         NodePortAddresses::MatchAll
     };
     Fact::Known(NodePortReach { addresses, loopback: Vec::new() })
+}
+
+/// Returns the address with which a rule compares the destination.
+fn compared_address(family: Family, rule: &Rule) -> Option<IpAddr> {
+    let destination = address(family, Side::Destination, 0).normalized();
+    rule.expressions.windows(2).find_map(|pair| match pair {
+        [load, Expr::Cmp(compare)]
+            if load.clone().normalized() == destination && compare.operation == CmpOperation::EQ =>
+        {
+            read_address(family, &compare.data)
+        }
+        _ => None,
+    })
 }
 
 struct Chains<'a> {
@@ -157,7 +174,7 @@ impl Chains<'_> {
         let is_written = |counters| {
             // The rules that choose an endpoint depend on nothing else.
             let settings = Settings { counters, ..Settings::plain(self.family) };
-            let layout = Layout { settings: &settings, target: Target::Endpoints };
+            let layout = Layout { settings: &settings, target: Target::Endpoints, has_source_ranges: false };
             same_rules(self.view, &skeleton::balance_chain(layout, balance))
         };
         if is_written(false) {

@@ -8,7 +8,8 @@ use portolan_nftables::Nftables;
 use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{Data, Element, ElementList, NftablesEvent};
 
-use super::support::{cluster_ip, collect, in_namespace, programmed, put, settings};
+use super::support::{cluster_ip, collect, every_kind, gone, in_namespace, nft, programmed, put, settings};
+use super::table::Table;
 
 /// Multicast group of `nf_tables` changes (`NFNLGRP_NFTABLES`).
 const GROUP: u32 = 7;
@@ -134,4 +135,51 @@ fn the_first_service_with_four_endpoints_makes_their_chains() {
         ");
         collect(&mut nftables);
     });
+}
+
+/// Returns the chains that check source ranges.
+fn checks(family: Family) -> Vec<String> {
+    let table = Table::read(family);
+    let is_check = |name: &&str| *name == "firewall-check" || name.ends_with("-pre-dnat");
+    table.chains().into_iter().filter(is_check).map(str::to_owned).collect()
+}
+
+#[test]
+fn source_ranges_are_checked_while_a_service_has_some() {
+    const ALL: [&str; 3] = ["filter-output-pre-dnat", "filter-prerouting-pre-dnat", "firewall-check"];
+    for family in Family::BOTH {
+        in_namespace(|| {
+            let has_ranges =
+                |change: &Change| change.new.as_ref().is_some_and(|new| !new.source_ranges.is_empty());
+            let (with, without): (Vec<Change>, _) = every_kind(family).into_iter().partition(has_ranges);
+            let removed: Vec<Change> = with.iter().map(gone).collect();
+            let mut nftables = programmed(settings(family), &without);
+            let plain = Table::read(family).meaning();
+            assert_eq!(checks(family), [""; 0]);
+            let commit = nftables.apply(&with).unwrap();
+            assert_eq!(checks(family), ALL);
+            assert!(commit.objects >= ALL.len(), "{commit:?}");
+            let whole = Table::read(family).meaning();
+            nftables.apply(&removed).unwrap();
+            let commit = nftables.resync().unwrap();
+            assert_eq!((commit.bytes, checks(family).len()), (0, 3), "a collection removes them");
+            // What another program did to them meanwhile does not last.
+            nft(match family {
+                Family::Ipv4 => "flush chain ip portolan firewall-check",
+                Family::Ipv6 => "flush chain ip6 portolan firewall-check",
+            });
+            nftables.apply(&with).unwrap();
+            assert_eq!(Table::read(family).meaning(), whole);
+            nftables.apply(&removed).unwrap();
+            collect(&mut nftables);
+            assert_eq!(Table::read(family).meaning(), plain);
+            // A program that ends before it collects leaves them to the next one.
+            nftables.apply(&with).unwrap();
+            drop(nftables);
+            let mut nftables = programmed(settings(family), &without);
+            assert_eq!(checks(family), ALL);
+            collect(&mut nftables);
+            assert_eq!(Table::read(family).meaning(), plain);
+        });
+    }
 }

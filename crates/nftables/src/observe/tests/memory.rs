@@ -153,6 +153,11 @@ impl Written {
         let plan = self.planner.plan(&changes.forwardings);
         assert!(plan.refused.is_empty());
         let mut transaction = Transaction::begin(1, None);
+        if self.planner.has_source_ranges() {
+            for body in skeleton::source_range_chains(&self.planner.settings) {
+                encode::chain(&mut transaction, self.place(), &body);
+            }
+        }
         for &(number, class) in &plan.classes {
             for balance in class.balances() {
                 encode::balance(&mut transaction, self.planner.layout(), balance);
