@@ -170,9 +170,11 @@ fn through_nginx(program: &Path) -> anyhow::Result<Lane> {
     let address = node.address(Family::Ipv4);
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("nginx.conf");
+    // nginx looks for a module with a relative path in its own folder.
+    let program = fs::canonicalize(program).with_context(|| format!("{} is not there", program.display()))?;
     let module = program.with_file_name("ngx_stream_module.so");
     fs::write(&config, nginx_config(&module, folder.path(), address, stage.backend()?))?;
-    let [program, config] = [program, &config].map(Path::to_string_lossy);
+    let [program, config] = [&program, &config].map(|path| path.to_string_lossy());
     let mut command = node.namespace().command("taskset");
     command.args(["--cpu-list", roles::PROXY_CORE, &program, "-e", "stderr", "-c", &config]);
     let process = Process(command.spawn()?);

@@ -24,12 +24,13 @@ use common::load::{assert_lossless, busy_services, plan};
 use common::{Cluster, PATIENCE, at, backend, objects};
 
 const SHORT: u64 = 15;
-/// Services of a round.
-const SERVICES: usize = 16;
+/// Services of a round, in the short run and in a longer one. Each round waits some seconds for what is removed late.
+const SERVICES: [usize; 2] = [16, 120];
 /// Edits of the endpoints of each Service, after it was created.
 const EDITS: usize = 4;
-/// Writes of the API in a round: each Service and its slice are created and deleted, and the slice is edited, twice for flows.
-const CHANGES: usize = SERVICES * (EDITS + 6);
+/// Writes of the API for each Service of a round: it and its slice are created and deleted, and the slice is edited, twice for
+/// flows.
+const WRITES: usize = EDITS + 6;
 /// Memory is compared with that after one in this many parts of the run.
 const WARM: u32 = 5;
 /// Rounds that are made from then on, also on a slow machine.
@@ -59,6 +60,7 @@ fn nothing_grows_in_iptables_mode() {
 fn nothing_grows(mode: &str) {
     let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").map_or(SHORT, |text| text.parse().unwrap());
     let whole = Duration::from_secs(seconds);
+    let services = SERVICES[usize::from(seconds > SHORT)];
     let cluster = Cluster::new();
     busy_services(&cluster);
     let proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
@@ -75,7 +77,7 @@ fn nothing_grows(mode: &str) {
     let (started, mut warm, mut rounds, mut rounds_after) = (Instant::now(), None, 0, 0);
     while started.elapsed() < whole || rounds_after < ROUNDS_AFTER {
         rounds += 1;
-        round(&cluster, rounds);
+        round(&cluster, rounds, services);
         assert_eq!(settled(node, mode, &kernel), kernel, "{mode}, round {rounds}: {}", proxy.output());
         peak = peak.max(tracked(node));
         if rounds == 1 {
@@ -88,8 +90,8 @@ fn nothing_grows(mode: &str) {
             warm = proxy.resident();
         }
         if rounds % 20 == 0 {
-            let resident = proxy.resident().unwrap() >> 10;
-            eprintln!("{mode}: {} changes in {:.0?}: {resident} KiB", rounds * CHANGES, started.elapsed());
+            let (changes, resident) = (rounds * services * WRITES, proxy.resident().unwrap() >> 10);
+            eprintln!("{mode}: {changes} changes in {:.0?}: {resident} KiB", started.elapsed());
         }
     }
     let (took, warm, last) = (started.elapsed(), warm.unwrap(), proxy.resident().unwrap());
@@ -98,7 +100,7 @@ fn nothing_grows(mode: &str) {
         left = tracked(node);
         left <= most
     });
-    let changes = rounds * CHANGES;
+    let changes = rounds * services * WRITES;
     let a_second = f64::from(u32::try_from(changes).unwrap()) / took.as_secs_f64();
     eprintln!(
         "{mode}: {changes} changes in {took:.0?}, {a_second:.1} a second; resident {} KiB, then {} KiB; \
@@ -115,11 +117,11 @@ fn nothing_grows(mode: &str) {
 
 /// Creates Services with names and addresses of this round, edits their endpoints, and deletes them. The last edits take away
 /// the endpoint of a UDP flow of each.
-fn round(cluster: &Cluster, number: usize) {
+fn round(cluster: &Cluster, number: usize, services: usize) {
     let (pods, client) = (cluster.all_pods(), cluster.world.client().namespace());
     // The addresses are used again after 200 rounds.
     let network = format!("10.96.{}.", 20 + number % 200);
-    let services: Vec<(String, Value)> = (0..SERVICES)
+    let services: Vec<(String, Value)> = (0..services)
         .map(|index| format!("soak-{number}-{index}"))
         .enumerate()
         .map(|(index, name)| (name.clone(), objects::cluster_ip(&name, &format!("{network}{index}"))))
@@ -132,7 +134,7 @@ fn round(cluster: &Cluster, number: usize) {
         (0..=EDITS).for_each(|edit| endpoints(service, &pods[(index + edit) % pods.len()..]));
         endpoints(service, &pods[..1]);
     }
-    let to = (0..SERVICES).map(|index| Probe::new(Protocol::Udp, at(&format!("{network}{index}:80"))));
+    let to = (0..services.len()).map(|index| Probe::new(Protocol::Udp, at(&format!("{network}{index}:80"))));
     let probes: Vec<Probe> = to.collect();
     let former = Some(backend(pods[0], probes[0].destination.ip()));
     let outcome = eventually(PATIENCE, "answers of the only endpoint", || {
