@@ -7,6 +7,7 @@ use portolan_model::{Change, ServicePortName};
 
 use super::state::Reason;
 use super::{ObjectChanges, Report, Step};
+use crate::table::Table;
 
 /// How many Service ports an attempt names.
 const NAMES_KEPT: usize = 3;
@@ -62,6 +63,12 @@ impl Cause {
     pub(super) fn new(reason: Option<Reason>, changes: &[Change]) -> Self {
         let first = changes.iter().take(NAMES_KEPT).map(|change| change.name.clone()).collect();
         Self { reason, changed: changes.len(), first }
+    }
+
+    /// Returns the cause of the first comparison.
+    pub(super) fn of_all(reason: Option<Reason>, table: &Table) -> Self {
+        let first = table.iter().take(NAMES_KEPT).map(|(name, _)| name.clone()).collect();
+        Self { reason, changed: table.len(), first }
     }
 }
 

@@ -18,8 +18,8 @@
 //!   comparison succeeded, no commit or collection failed after it, and no drift is known. Otherwise the next call is
 //!   [`Dataplane::compare`].
 //! - `table` is the wanted state, with `changes` applied. `changes` is the difference between the table of the previous
-//!   call of `apply` or `compare`, whether it succeeded or not, and this one. For the first call, that is the whole table.
-//!   Each `old` is exact.
+//!   call of `apply` or `compare`, whether it succeeded or not, and this one. For the first call, that is the whole table,
+//!   or nothing if the data plane [starts from the table](About::starts_from_table). Each `old` is exact.
 //! - Changes that arrive during a comparison are offered to it ([`Meanwhile`]). Those that it takes are in the table of the
 //!   next call.
 //! - `apply` is called with the settings of the last comparison. After new settings the next call is `compare`.
@@ -158,13 +158,16 @@ pub struct About {
     pub is_notified: bool,
     /// The names that the data plane uses where other modes have names, too.
     pub claims: Option<Claims>,
+    /// True if the first comparison goes through the table and needs no changes, which are empty then. With them, every
+    /// Service port would be in memory twice.
+    pub starts_from_table: bool,
 }
 
 impl About {
     /// Returns the description of a data plane whose place is named after its mode, which shares no names, and of whose
     /// changes the kernel notifies.
     pub const fn of(mode: &'static str) -> Self {
-        Self { mode, place: mode, is_notified: true, claims: None }
+        Self { mode, place: mode, is_notified: true, claims: None, starts_from_table: false }
     }
 }
 

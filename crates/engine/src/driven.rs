@@ -38,6 +38,11 @@ impl<D: Dataplane> Plane<D> {
         }
     }
 
+    /// Returns true if the data plane has not been given anything.
+    pub(super) const fn is_new(&self) -> bool {
+        self.waiting.is_none()
+    }
+
     /// Returns true if the data plane has been given the whole table.
     pub(super) fn has_everything(&self) -> bool {
         self.waiting.as_ref().is_some_and(Merged::is_empty)
@@ -68,7 +73,7 @@ impl<D: Dataplane> Plane<D> {
             Some(waiting) => waiting.take(),
             waiting @ None => {
                 *waiting = Some(Merged::default());
-                table.all()
+                if self.dataplane.about().starts_from_table { Changes::default() } else { table.all() }
             }
         }
     }

@@ -66,6 +66,7 @@ mod driven;
 mod history;
 mod lane;
 mod messages;
+mod packed;
 mod pending;
 mod retry;
 mod snapshot;

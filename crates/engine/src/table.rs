@@ -3,6 +3,8 @@
 //! Owns the forwarding table by Service port with its numbers, the health-check node ports and the settings. Changes go in;
 //! what really changed comes out ([`Table::take`]). It must not know data planes, the kernel or time.
 //!
+//! Forwardings are kept as bytes, and unpacked at each access.
+//!
 //! A clone costs no more than the settings: clones share their content until one of them changes.
 
 use std::collections::BTreeMap;
@@ -13,6 +15,7 @@ use std::sync::Arc;
 use portolan_model::{Change, Coalesced, Family, Forwarding, Protocol, ServicePortName, Settings};
 
 use crate::counts::Counts;
+use crate::packed::Packed;
 
 /// The namespace and the name of a Service.
 type ServiceKey = (Arc<str>, Arc<str>);
@@ -21,7 +24,7 @@ type ServiceKey = (Arc<str>, Arc<str>);
 type View = Arc<dyn Fn(&Forwarding) -> Forwarding + Send + Sync>;
 
 /// Service ports in the order of their names.
-type Forwardings = BTreeMap<Arc<ServicePortName>, Arc<Forwarding>>;
+type Forwardings = BTreeMap<Arc<ServicePortName>, Packed>;
 
 /// The wanted state of one family.
 #[derive(Clone)]
@@ -210,9 +213,10 @@ impl Table {
             }
             let table = Arc::make_mut(&mut self.forwardings);
             let old = match &change.new {
-                Some(new) => table.insert(change.name.clone(), new.clone()),
+                Some(new) => table.insert(change.name.clone(), Packed::of(new)),
                 None => table.remove(&change.name),
             };
+            let old = old.map(|old| Arc::new(old.forwarding()));
             self.count(&change.name, old.as_deref(), change.new.as_deref());
             if old.is_some() || change.new.is_some() {
                 changes.forwardings.push(Change { old, ..change });
@@ -246,8 +250,12 @@ impl Table {
         }
     }
 
-    fn seen(&self, forwarding: &Arc<Forwarding>) -> Arc<Forwarding> {
-        self.view.as_ref().map_or_else(|| forwarding.clone(), |view| Arc::new(view(forwarding)))
+    fn seen(&self, packed: &Packed) -> Arc<Forwarding> {
+        let forwarding = packed.forwarding();
+        Arc::new(match &self.view {
+            Some(view) => view(&forwarding),
+            None => forwarding,
+        })
     }
 }
 

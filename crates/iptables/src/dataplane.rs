@@ -203,11 +203,11 @@ impl Dataplane for Iptables {
     fn about(&self) -> About {
         let variant = self.programs.variant();
         About {
-            mode: "iptables",
             place: variant.place(),
             // The kernel does not notify of changes to the tables of the older iptables.
             is_notified: variant == Variant::Nft,
             claims: Some(self.claims()),
+            ..About::of("iptables")
         }
     }
 

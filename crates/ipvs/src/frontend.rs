@@ -115,9 +115,9 @@ impl Server {
         }
     }
 
-    /// Returns true if the same Service port needs both for the same kind of frontend.
+    /// Returns true if Service ports with the same forwarding need both for the same kind of frontend.
     pub(super) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.forwarding, &other.forwarding) && self.is_node_port == other.is_node_port
+        self.forwarding == other.forwarding && self.is_node_port == other.is_node_port
     }
 
     /// Returns the addresses and ports of the endpoints, sorted.

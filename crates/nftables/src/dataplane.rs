@@ -330,7 +330,7 @@ impl Nftables {
 
 impl Dataplane for Nftables {
     fn about(&self) -> About {
-        About::of(self.mode())
+        About { starts_from_table: true, ..About::of(self.mode()) }
     }
 
     fn apply(&mut self, _table: &Table, changes: &Changes) -> Result<Commit, Error> {

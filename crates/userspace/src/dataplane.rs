@@ -163,7 +163,7 @@ impl Dataplane for Userspace {
         let rules = self.kernel.rules_ref().about();
         // What `tproxy` needs besides rules has no notifications.
         let is_notified = rules.is_notified && !matches!(self.kernel, Kernel::Tproxy { .. });
-        About { mode: MODE, place: self.kernel.place(), is_notified, claims: rules.claims }
+        About { place: self.kernel.place(), is_notified, claims: rules.claims, ..About::of(MODE) }
     }
 
     fn apply(&mut self, table: &Table, changes: &Changes) -> Result<Commit, Error> {
