@@ -137,6 +137,16 @@ impl<D: Dataplane> Driven<D> {
         }
     }
 
+    /// Takes over the Service ports of a table. If there are none yet, no copy is made.
+    pub(super) fn begin_with(&mut self, mut table: Table) {
+        if self.table.is_empty() && self.plane.is_new() {
+            table.configure(self.table.settings().clone());
+            self.table = table;
+        } else {
+            self.take(table.all().forwardings, []);
+        }
+    }
+
     /// Changes the table. Returns the difference, which the next commit writes.
     pub(super) fn take(
         &mut self,

@@ -17,6 +17,7 @@ use super::verification::Verification;
 use super::work::{After, ObjectChanges, Work};
 use super::{Boxed, Report, Step, Timing};
 use crate::dataplane::{Collection, Commit, Dataplane, Error};
+use crate::table::Table;
 
 /// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
@@ -73,6 +74,12 @@ impl Lane {
 
     pub(super) fn family(&self) -> Family {
         self.active.table.family()
+    }
+
+    /// Takes over the Service ports of a table.
+    pub(super) fn begin_with(&mut self, table: Table) {
+        self.after.has_changes |= !table.is_empty();
+        self.active.begin_with(table);
     }
 
     /// Changes the table. The next commit writes the changes.

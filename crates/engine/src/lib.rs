@@ -204,6 +204,12 @@ impl Handle {
         self.sender.put(|pending| pending.families.get_mut(family).work(work));
     }
 
+    /// Gives a family its Service ports before the start, in a table that the caller has filled. The settings of the table do
+    /// not matter.
+    pub fn begin_with(&self, table: Table) {
+        self.sender.put(|pending| pending.families.get_mut(table.family()).begin_with(table));
+    }
+
     /// Marks the work queued so far as the complete state. From then on the engine writes to the kernel.
     pub fn start(&self) {
         self.sender.put(|pending| pending.start = true);

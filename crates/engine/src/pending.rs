@@ -12,7 +12,7 @@ use super::lane::Lane;
 use super::snapshot::FamilySnapshot;
 use super::work::{After, Work};
 use super::{Boxed, Timing};
-use crate::table::HealthCheckPort;
+use crate::table::{HealthCheckPort, Table};
 use portolan_mailbox::Latest;
 
 /// Receives a snapshot of every family.
@@ -39,6 +39,8 @@ impl Pending {
 /// What was requested for one family.
 #[derive(Default)]
 pub(super) struct Requests {
+    /// What the family begins with.
+    table: Option<Table>,
     changes: Coalesced,
     health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
     after: After,
@@ -67,6 +69,10 @@ impl Requests {
             self.health_checks.insert((check.namespace.clone(), check.service.clone()), check);
         }
         self.after.add(work.triggers, work.udp, work.objects);
+    }
+
+    pub(super) fn begin_with(&mut self, table: Table) {
+        self.table = Some(table);
     }
 
     /// The last replacement counts. Returns the one before it, whose rules have not been written.
@@ -117,6 +123,9 @@ impl Requests {
     pub(super) fn pass_to(mut self, lane: &mut Lane, start: bool) {
         if let Some(settings) = self.settings {
             lane.configure(settings);
+        }
+        if let Some(table) = self.table {
+            lane.begin_with(table);
         }
         lane.queue(Work {
             changes: self.changes.take(),

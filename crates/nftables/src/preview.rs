@@ -54,7 +54,9 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
 pub(super) fn first_of_plan(layout: Layout<'_>, plan: &Plan) -> Vec<String> {
     let mut lines = Lines::new(layout.place(), layout.settings.counters, Messages::LINES.saturating_add(1));
     if plan.creates_source_range_check {
-        skeleton::source_range_chains(layout.settings).iter().for_each(|body| lines.chain("add", body));
+        for body in skeleton::source_range_chains(layout.settings) {
+            lines.chain("add", &body);
+        }
     }
     for (number, class) in &plan.classes {
         lines.class("add", *number, &format!(" : goto {class}"));

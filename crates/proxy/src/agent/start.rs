@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use portolan_conntrack::CleanerThread;
 use portolan_engine::Dataplane as _;
-use portolan_engine::{Handle, Work};
+use portolan_engine::{Handle, Table, Work};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Change, NodePortAddresses, Settings};
 use portolan_node::config::{Configuration, DetectLocalMode};
@@ -21,9 +21,6 @@ use crate::finding::{self, Finding};
 use crate::modes::{self, Blueprint};
 use crate::reports::{self, Reporter};
 use crate::settings;
-
-/// Number of changes in one message to the engine at the start.
-const START_CHUNK: usize = 1_024;
 /// How often the log repeats what the start waits for.
 const WAIT_REPEAT: Duration = Duration::from_secs(60);
 
@@ -210,7 +207,7 @@ impl Agent {
         CleanerThread::spawn(port_cidrs, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
     }
 
-    /// Sends every Service port to the engine, in messages of [`START_CHUNK`] changes.
+    /// Sends every Service port to the engine, in a table, which takes less memory than changes.
     fn send_everything(&mut self, engine: &Handle) {
         self.review_api_server();
         self.catalog.drain_changes(|_| {});
@@ -221,22 +218,19 @@ impl Agent {
             self.metrics.sync_queued(family, now.wall);
             self.health.updated(family, now);
             self.health.queued(family, now);
-            let mut changes = Vec::with_capacity(START_CHUNK);
+            let mut table = Table::new(Settings::plain(family));
             for (name, forwarding) in self.catalog.forwardings(family) {
                 let change = Change { name, family, old: None, new: Some(forwarding) };
                 self.need.take(&change);
-                changes.push(change);
-                if changes.len() == START_CHUNK {
-                    let full = std::mem::replace(&mut changes, Vec::with_capacity(START_CHUNK));
-                    engine.work(family, Work { changes: full, ..Work::default() });
-                }
+                table.take([change], []);
             }
+            engine.begin_with(table);
             let mut udp: Vec<_> = self.catalog.udp_services(family).collect();
             modes::leave_unused(&self.configuration, &self.catalog, family, &mut udp);
             modes::serve_by_relay(&self.configuration, self.node_ips().known(family), &mut udp);
             let objects = self.backlog.hand_over(family);
             let health_checks = health_checks::all_of_family(&checks, family);
-            let work = Work { changes, udp, objects, health_checks, ..Work::default() };
+            let work = Work { udp, objects, health_checks, ..Work::default() };
             engine.work(family, work);
         }
         self.backlog.handed_over();
