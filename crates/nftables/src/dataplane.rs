@@ -22,7 +22,7 @@ use super::load::Pieces;
 use super::planner::{Plan, Planner};
 use super::preview;
 use super::readback;
-use super::resync::{Difference, foreign_chains, has_hook};
+use super::resync::{Difference, foreign_chains};
 use super::skeleton;
 use portolan_engine::dataplane::{
     About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, TRANSIT_TIME, Takeover, Undisturbed,
@@ -133,13 +133,12 @@ impl Nftables {
         Transaction::begin(self.socket.next_sequence(SEQUENCE_ROOM), generation)
     }
 
-    fn commit_plan(&mut self, mut plan: Plan) -> Result<Commit, Error> {
+    fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
         let settings = self.planner.settings.clone();
         let Layout { target, has_source_ranges, .. } = self.planner.layout();
         let layout = Layout { settings: &settings, target, has_source_ranges };
         let mut objects = plan.classes.len();
         let mut transaction = self.begin(None);
-        plan.creates_source_range_check = has_source_ranges && !self.checks_source_ranges;
         if plan.creates_source_range_check {
             for body in skeleton::source_range_chains(&settings) {
                 objects += 1;
@@ -216,8 +215,7 @@ impl Nftables {
         let difference = early.outcome(difference)?;
         let generation = view.generation;
         let mut garbage = foreign_chains(&self.planner, &view);
-        let is_left = |name: &String| !has_hook(&view, name) || skeleton::is_for_source_ranges(name);
-        garbage.retain(|name| !difference.rebuild && is_left(name));
+        garbage.retain(|name| !difference.rebuild && !difference.foreign_base_chains.contains(name));
         let mut optional_sets: BTreeSet<Set> = Set::ALL.into_iter().filter(|set| set.is_optional()).collect();
         optional_sets.retain(|set| {
             let is_there = view.sets.contains_key(set.name()) && !difference.rebuild;

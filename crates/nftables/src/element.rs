@@ -25,7 +25,7 @@ pub(crate) enum Set {
     Affinity,
     /// Every cluster IP.
     ClusterIps,
-    /// The addresses that accept node ports. Not used if all addresses do.
+    /// The addresses that accept node ports. Rules do not look them up if all addresses do, or only one.
     NodePortIps,
     /// Frontends of Service ports without any endpoint.
     NoEndpointServices,

@@ -34,7 +34,7 @@
 //!
 //! The check of `loadBalancerSourceRanges` has base chains of its own, which every packet of the node meets. They exist
 //! while a Service port has source ranges: the transaction that writes the first ranges creates them, and a collection
-//! removes them after the last. The map of session affinity is created and removed in the same way.
+//! removes them after the last ranges are gone. The map of session affinity is created and removed in the same way.
 //!
 //! # Rejecting
 //!

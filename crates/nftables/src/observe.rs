@@ -174,7 +174,11 @@ impl Reader {
         })
     }
 
+    /// Reads which sources are checked: none, if packets do not come to the check.
     fn read_guards(&mut self) {
+        if !reach::checks_sources(&self.view) {
+            return;
+        }
         let guarded: Vec<_> = self.keys(Set::FirewallIps).map(|(at, name, ..)| (at, name)).collect();
         for (at, name) in guarded {
             match at {

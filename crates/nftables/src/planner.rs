@@ -23,7 +23,8 @@ pub(crate) struct Plan {
     pub(crate) elements: Changeset,
     /// Classes whose chains have yet to be created, with their numbers.
     pub(crate) classes: Vec<(u16, Class)>,
-    /// True if the chains that check source ranges have yet to be created.
+    /// True if the first source ranges come, and with them the chains that check them. What is left of earlier ones is written
+    /// again, because others may have changed it.
     pub(crate) creates_source_range_check: bool,
     pub(crate) refused: Vec<Refusal>,
 }
@@ -80,7 +81,7 @@ pub(crate) struct Planner {
     pub(crate) cluster_ips: CountedAddresses,
     pub(crate) hairpins: Counted<(Protocol, SocketAddr)>,
     /// The number of placed Service ports with source ranges.
-    with_source_ranges: usize,
+    pub(crate) with_source_ranges: usize,
 }
 
 impl Planner {
@@ -130,10 +131,11 @@ impl Planner {
 
     /// Plans the transaction that applies the changes.
     pub(crate) fn plan(&mut self, changes: &[Change]) -> Plan {
-        let mut plan = Plan::default();
+        let (mut plan, had_source_ranges) = (Plan::default(), self.has_source_ranges());
         for change in changes {
             self.plan_one(change, &mut plan);
         }
+        plan.creates_source_range_check = self.has_source_ranges() && !had_source_ranges;
         plan
     }
 

@@ -98,7 +98,7 @@ impl Difference {
             Some(arrived) => arrived.is_some() && !planner.placed.contains_key(name),
             None => true,
         });
-        plan.refused.extend(all_left_out(planner, table, view));
+        plan.refused.extend(review(planner, table, view));
         let mut difference = Self {
             elements,
             plan,
@@ -111,9 +111,11 @@ impl Difference {
         let actual = if rebuild { &empty } else { &*view };
         difference.compare_chains(planner, actual);
         difference.foreign_base_chains = foreign_chains(planner, actual);
-        // A collection removes those of source ranges.
-        let is_foreign = |name: &String| has_hook(actual, name) && !skeleton::is_for_source_ranges(name);
-        difference.foreign_base_chains.retain(is_foreign);
+        // A collection removes those of source ranges, unless they have rules of others.
+        let is_ours = has_source_range_chains(actual, planner);
+        difference
+            .foreign_base_chains
+            .retain(|name| has_hook(actual, name) && !(is_ours && skeleton::is_for_source_ranges(name)));
         Ok(difference)
     }
 
@@ -250,10 +252,9 @@ pub(super) fn has_current_rules(view: &View, planner: &Planner) -> bool {
         && skeleton::chains(planner.layout()).iter().all(|body| same_rules(view, body))
 }
 
-/// Returns true if the check of source ranges is there, or not needed.
-pub(super) fn has_source_range_check(view: &View, planner: &Planner) -> bool {
-    let chains = skeleton::source_range_chains(&planner.settings);
-    !planner.has_source_ranges() || chains.iter().all(|body| same_rules(view, body))
+/// Returns true if the check of source ranges is there.
+pub(super) fn has_source_range_chains(view: &View, planner: &Planner) -> bool {
+    skeleton::source_range_chains(&planner.settings).iter().all(|body| same_rules(view, body))
 }
 
 /// Returns true if the chains of a class have the rules that they should have.
@@ -321,12 +322,18 @@ fn place_missing<E>(
     Ok(())
 }
 
-/// Returns refusals for all Service ports that have more endpoints than they can use.
-fn all_left_out(planner: &Planner, table: &Table, view: &View) -> Vec<Refusal> {
+/// Counts the Service ports with source ranges, and returns refusals for all that have more endpoints than they can use.
+fn review(planner: &mut Planner, table: &Table, view: &View) -> Vec<Refusal> {
     let of_table = table.iter().filter(|(name, _)| !view.arrived.contains_key(*name));
     let arrived = view.arrived.iter().filter_map(|(name, forwarding)| Some((name, forwarding.clone()?)));
-    let all = of_table.chain(arrived);
-    all.filter_map(|(name, forwarding)| planner.placed_left_out(name, &forwarding)).collect()
+    let (mut refusals, mut with_source_ranges) = (Vec::new(), 0);
+    for (name, forwarding) in of_table.chain(arrived) {
+        let is_counted = planner.placed.contains_key(name) && content::has_source_ranges(&forwarding);
+        with_source_ranges += usize::from(is_counted);
+        refusals.extend(planner.placed_left_out(name, &forwarding));
+    }
+    planner.with_source_ranges = with_source_ranges;
+    refusals
 }
 
 /// Returns some Service ports after `last`, or `None` if there are none.

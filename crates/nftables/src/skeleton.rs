@@ -25,8 +25,8 @@ use super::value::CLASS_MASK;
 const AFFINITY_SIZE: u32 = 262_144;
 
 /// Number of classes that fit: as many as have a number. With a size and a key of four bytes, the kernel uses a table that
-/// never grows, and its fastest lookup (`nft_hash_lookup_fast`).
-const CLASSES_SIZE: u32 = CLASS_MASK + 1;
+/// never grows (256 KiB), and its fastest lookup (`nft_hash_lookup_fast`).
+const CLASSES_SIZE: u32 = CLASS_MASK;
 
 pub(crate) fn table(place: FamilyTable) -> NftTable {
     let userdata = UserData::comment("Service virtual IPs; made and kept by Portolan");
@@ -192,7 +192,7 @@ fn check(name: &str, hook: Hook, priority: i32, chain: &str) -> ChainBody {
     base(name, ChainType::Filter, hook, priority, vec![new])
 }
 
-/// Returns the base chains that lead to the chains that drop and reject, but for those of source ranges.
+/// Returns the base chains that lead to the chains that drop and reject, except for those of source ranges.
 fn check_chains() -> [ChainBody; 3] {
     [
         check("filter-input", Hook::INPUT, 0, "input-check"),

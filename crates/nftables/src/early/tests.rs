@@ -27,6 +27,9 @@ struct Arriving {
     current: Vec<Change>,
     /// Number of arrivals that were written before the comparison was complete.
     written: usize,
+    /// The same, and the number of arrivals, in the comparison that is under way.
+    arrivals_written: usize,
+    arrivals: usize,
 }
 
 impl Arriving {
@@ -41,6 +44,8 @@ impl Arriving {
             given: Vec::new(),
             current: Vec::new(),
             written: 0,
+            arrivals_written: 0,
+            arrivals: 0,
         }
     }
 
@@ -66,6 +71,7 @@ impl Meanwhile for Arriving {
             return None;
         }
         self.left -= 1;
+        self.arrivals += 1;
         self.current = self.edit(2);
         self.given.extend(self.current.iter().cloned());
         Some(Changes { forwardings: self.current.clone(), health_checks: Vec::new() })
@@ -74,8 +80,9 @@ impl Meanwhile for Arriving {
     fn written(&mut self, commit: Commit) {
         self.written += 1;
         assert!(!commit.full && commit.refused.is_empty());
-        if self.is_behind {
-            // What an older state has under other addresses is deleted by the comparison.
+        self.arrivals_written += 1;
+        if self.is_behind || self.arrivals_written < self.arrivals {
+            // What an older state has under other addresses is deleted by the comparison, also that of a change that was left.
             return;
         }
         let observed = observe::read(self.table.family()).unwrap().unwrap();
@@ -132,7 +139,7 @@ fn restart(settings: &Settings, seed: u64, is_behind: bool) -> usize {
     }
     assert_in_sync(settings, &arriving.table);
     // A comparison of a running process.
-    arriving.left = 6;
+    (arriving.left, arriving.arrivals, arriving.arrivals_written) = (6, 0, 0);
     nftables.mark_unknown();
     nftables.resync_and_follow(&mut arriving).unwrap();
     let given = std::mem::take(&mut arriving.given);

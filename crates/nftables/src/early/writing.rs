@@ -275,7 +275,10 @@ impl<'a> Writing<'a> {
         self.plan.classes.dedup_by_key(|&mut (number, _)| number);
         let has_bindings =
             !self.planner.needs(Set::Affinity) || self.view.sets.contains_key(Set::Affinity.name());
-        has_bindings && resync::has_source_range_check(self.view, self.planner)
+        let has_ranges = |change: &Change| change.new.as_deref().is_some_and(content::has_source_ranges);
+        let is_checked =
+            !changes.iter().any(has_ranges) || resync::has_source_range_chains(self.view, self.planner);
+        has_bindings && is_checked
     }
 
     /// Returns the difference, and every element that is wanted or deleted.

@@ -96,7 +96,7 @@ pub(super) fn is_in_effect(view: &View, kind: &Kind) -> bool {
 }
 
 /// Returns the addresses that accept node ports: the one that the rule of node ports compares with, those of the set that it
-/// looks up, or else all but loopback addresses. Not known if there is no such rule.
+/// looks up, or all but loopback addresses. Not known if there is no such rule.
 pub(super) fn node_ports(view: &View, place: FamilyTable) -> Fact<NodePortReach> {
     let rules = view.rules.get(SERVICES).map(Vec::as_slice).unwrap_or_default();
     let looks_up = |rule: &&Rule, set: Set| {
@@ -110,10 +110,19 @@ pub(super) fn node_ports(view: &View, place: FamilyTable) -> Fact<NodePortReach>
         NodePortAddresses::Addresses(rows.filter_map(|row| read_address(place.family, row.key)).collect())
     } else if let Some(address) = compared_address(place.family, rule) {
         NodePortAddresses::Addresses(vec![address])
-    } else {
+    } else if rule.expressions.iter().any(|expression| matches!(expression, Expr::Fib(_))) {
         NodePortAddresses::MatchAll
+    } else {
+        return Fact::Unknown;
     };
     Fact::Known(NodePortReach { addresses, loopback: Vec::new() })
+}
+
+/// Returns true if packets that this node receives come to the check of source ranges.
+pub(super) fn checks_sources(view: &View) -> bool {
+    let is_lead = |chain: &&String| skeleton::is_for_source_ranges(chain);
+    let mut leads = view.chains.iter().filter(|(name, chain)| is_lead(name) && chain.base.is_some());
+    leads.any(|(name, _)| verdicts(view, name).next().is_some())
 }
 
 /// Returns the address with which a rule compares the destination.

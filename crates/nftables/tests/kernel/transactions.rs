@@ -173,6 +173,21 @@ fn source_ranges_are_checked_while_a_service_has_some() {
             nftables.apply(&removed).unwrap();
             collect(&mut nftables);
             assert_eq!(Table::read(family).meaning(), plain);
+            // Chains of others with these names do not stay.
+            let table = if family == Family::Ipv4 { "ip portolan" } else { "ip6 portolan" };
+            let hook = "{ type filter hook prerouting priority -110 ; }";
+            nft(&format!("add chain {table} filter-prerouting-pre-dnat {hook}"));
+            nft(&format!("add rule {table} filter-prerouting-pre-dnat drop"));
+            let commit = nftables.resync().unwrap();
+            assert_eq!((commit.objects, checks(family)), (1, Vec::new()));
+            // What another program did before the first ranges come again does not last either.
+            nftables.apply(&with).unwrap();
+            nftables.apply(&removed).unwrap();
+            nft(&format!("flush chain {table} firewall-check"));
+            nftables.apply(&with).unwrap();
+            assert_eq!(Table::read(family).meaning(), whole);
+            nftables.apply(&removed).unwrap();
+            collect(&mut nftables);
             // A program that ends before it collects leaves them to the next one.
             nftables.apply(&with).unwrap();
             drop(nftables);

@@ -153,7 +153,7 @@ impl Written {
         let plan = self.planner.plan(&changes.forwardings);
         assert!(plan.refused.is_empty());
         let mut transaction = Transaction::begin(1, None);
-        if self.planner.has_source_ranges() {
+        if plan.creates_source_range_check {
             for body in skeleton::source_range_chains(&self.planner.settings) {
                 encode::chain(&mut transaction, self.place(), &body);
             }
