@@ -142,6 +142,10 @@ mod tests {
                 table.take(batch, []);
                 prop_assert_eq!(table.counts(), recount(&table));
                 prop_assert_eq!(before.0.counts(), before.1, "a clone keeps its numbers");
+                let entries = table.iter().map(|(name, forwarding)| (name.clone(), forwarding));
+                let again = Table::with(Settings::plain(Family::Ipv4), entries);
+                prop_assert_eq!(again.counts(), table.counts());
+                prop_assert!(again.iter().eq(table.iter()));
             }
         }
     }

@@ -22,17 +22,21 @@ const EXTERNAL_LOCAL: u8 = 1 << 3;
 const HAS_AFFINITY: u8 = 1 << 4;
 const KEEPS_CLIENT_ADDRESS: u8 = 1 << 5;
 
+/// Protocols by their number, which has the lower two bits of its byte. The scheduler has the others: 0 stands for none.
+const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+const PROTOCOL_BITS: u8 = 2;
+
+/// The kind of a frontend. With [`OF_IPV6`] its address has 16 bytes.
 const CLUSTER_IP: u8 = 0;
 const EXTERNAL_IP: u8 = 1;
 const LOAD_BALANCER_IP: u8 = 2;
 const NODE_PORT: u8 = 3;
 
-/// Protocols by their number in the bytes.
-const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-
-/// Endpoints follow with a port and flags for all of them, or each with its own.
-const ALIKE: u8 = 0;
-const EACH: u8 = 1;
+/// Flags of an endpoint, or of all in a list. Each endpoint has its flags, its port and its address, one after the other. If the
+/// flags have [`ARE_ALIKE`], the flags and the port are those of all, and only addresses follow.
+const OF_IPV6: u8 = 1 << 2;
+const MAY_HAIRPIN: u8 = 1 << 3;
+const ARE_ALIKE: u8 = 1 << 4;
 
 impl Packed {
     /// Packs a forwarding.
@@ -62,10 +66,8 @@ impl Packed {
         ];
         let mut writer = Writer::default();
         writer.byte(flags.iter().filter(|(_, is_set)| *is_set).fold(0, |all, (flag, _)| all | flag));
-        writer.byte(place_of(&PROTOCOLS, protocol));
-        // 0 stands for none.
         let scheduler = ipvs_scheduler.map(|scheduler| place_of(&IpvsScheduler::ALL, &scheduler) + 1);
-        writer.byte(scheduler.unwrap_or_default());
+        writer.byte(place_of(&PROTOCOLS, protocol) | scheduler.unwrap_or_default() << PROTOCOL_BITS);
         writer.bytes.extend(affinity.iter().flat_map(|seconds| seconds.to_le_bytes()));
         writer.number(frontends.len());
         frontends.iter().for_each(|frontend| writer.frontend(*frontend));
@@ -73,6 +75,7 @@ impl Packed {
         writer.backends(local);
         writer.number(source_ranges.len());
         for range in source_ranges {
+            writer.byte(of_ipv6(range.addr()));
             writer.address(range.addr());
             writer.byte(range.prefix_len());
         }
@@ -82,7 +85,8 @@ impl Packed {
     /// Returns the forwarding.
     pub(crate) fn forwarding(&self) -> Forwarding {
         let mut reader = Reader(&self.0);
-        let (flags, protocol, scheduler) = (reader.byte(), reader.byte(), reader.byte());
+        let (flags, protocol) = (reader.byte(), reader.byte());
+        let (protocol, scheduler) = (protocol & ((1 << PROTOCOL_BITS) - 1), protocol >> PROTOCOL_BITS);
         let has = |flag: u8| flags & flag != 0;
         Forwarding {
             family: if has(IS_IPV6) { Family::Ipv6 } else { Family::Ipv4 },
@@ -117,6 +121,10 @@ fn place_of<T: PartialEq>(list: &[T], value: &T) -> u8 {
     u8::try_from(place).unwrap_or_default()
 }
 
+fn of_ipv6(address: IpAddr) -> u8 {
+    if address.is_ipv6() { OF_IPV6 } else { 0 }
+}
+
 #[derive(Default)]
 struct Writer {
     bytes: Vec<u8>,
@@ -143,17 +151,10 @@ impl Writer {
         self.bytes.extend(port.to_le_bytes());
     }
 
-    /// Writes the length of an address before it.
     fn address(&mut self, address: IpAddr) {
         match address {
-            IpAddr::V4(address) => {
-                self.byte(4);
-                self.bytes.extend(address.octets());
-            }
-            IpAddr::V6(address) => {
-                self.byte(16);
-                self.bytes.extend(address.octets());
-            }
+            IpAddr::V4(address) => self.bytes.extend(address.octets()),
+            IpAddr::V6(address) => self.bytes.extend(address.octets()),
         }
     }
 
@@ -164,7 +165,7 @@ impl Writer {
             Frontend::LoadBalancerIp(address, port) => (LOAD_BALANCER_IP, Some(address), port),
             Frontend::NodePort(port) => (NODE_PORT, None, port),
         };
-        self.byte(kind);
+        self.byte(kind | address.map(of_ipv6).unwrap_or_default());
         if let Some(address) = address {
             self.address(address);
         }
@@ -174,25 +175,20 @@ impl Writer {
     fn backends(&mut self, backends: &[Backend]) {
         self.number(backends.len());
         let Some(first) = backends.first() else { return };
-        let rest = |backend: &Backend| (backend.port, backend.may_hairpin, backend.address.is_ipv6());
-        let are_alike = backends.iter().all(|backend| rest(backend) == rest(first));
-        self.byte(if are_alike { ALIKE } else { EACH });
+        let flags =
+            |backend: &Backend| of_ipv6(backend.address) | if backend.may_hairpin { MAY_HAIRPIN } else { 0 };
+        let are_alike =
+            backends.iter().all(|backend| backend.port == first.port && flags(backend) == flags(first));
         if are_alike {
+            self.byte(flags(first) | ARE_ALIKE);
             self.port(first.port);
-            self.byte(first.may_hairpin.into());
-            self.byte(first.address.is_ipv6().into());
         }
-        for Backend { address, port, may_hairpin } in backends {
-            if are_alike {
-                match address {
-                    IpAddr::V4(address) => self.bytes.extend(address.octets()),
-                    IpAddr::V6(address) => self.bytes.extend(address.octets()),
-                }
-            } else {
-                self.address(*address);
-                self.port(*port);
-                self.byte((*may_hairpin).into());
+        for backend in backends {
+            if !are_alike {
+                self.byte(flags(backend));
+                self.port(backend.port);
             }
+            self.address(backend.address);
         }
     }
 }
@@ -232,16 +228,11 @@ impl Reader<'_> {
         u16::from_le_bytes(self.array())
     }
 
-    fn address(&mut self) -> IpAddr {
-        let is_ipv6 = self.byte() == 16;
-        self.address_of(is_ipv6)
-    }
-
-    fn address_of(&mut self, is_ipv6: bool) -> IpAddr {
-        if is_ipv6 {
-            Ipv6Addr::from(self.array::<16>()).into()
-        } else {
+    fn address(&mut self, flags: u8) -> IpAddr {
+        if flags & OF_IPV6 == 0 {
             Ipv4Addr::from(self.array::<4>()).into()
+        } else {
+            Ipv6Addr::from(self.array::<16>()).into()
         }
     }
 
@@ -251,33 +242,30 @@ impl Reader<'_> {
     }
 
     fn frontend(&mut self) -> Frontend {
-        match self.byte() {
-            CLUSTER_IP => Frontend::ClusterIp(self.address(), self.port()),
-            EXTERNAL_IP => Frontend::ExternalIp(self.address(), self.port()),
-            LOAD_BALANCER_IP => Frontend::LoadBalancerIp(self.address(), self.port()),
+        let flags = self.byte();
+        match flags & !OF_IPV6 {
+            CLUSTER_IP => Frontend::ClusterIp(self.address(flags), self.port()),
+            EXTERNAL_IP => Frontend::ExternalIp(self.address(flags), self.port()),
+            LOAD_BALANCER_IP => Frontend::LoadBalancerIp(self.address(flags), self.port()),
             _ => Frontend::NodePort(self.port()),
         }
     }
 
     fn backends(&mut self) -> Box<[Backend]> {
-        let count = self.number();
-        if count == 0 {
-            return Box::default();
-        }
-        if self.byte() == ALIKE {
-            let (port, may_hairpin, is_ipv6) = (self.port(), self.byte() != 0, self.byte() != 0);
-            let one = |_| Backend { address: self.address_of(is_ipv6), port, may_hairpin };
-            return (0..count).map(one).collect();
-        }
-        let one = |_| {
-            let (address, port) = (self.address(), self.port());
-            Backend { address, port, may_hairpin: self.byte() != 0 }
-        };
-        (0..count).map(one).collect()
+        // The flags and the port of all.
+        let mut of_all = None;
+        self.list(|reader| {
+            let (flags, port) = of_all.unwrap_or_else(|| (reader.byte(), reader.port()));
+            if flags & ARE_ALIKE != 0 {
+                of_all = Some((flags, port));
+            }
+            Backend { address: reader.address(flags), port, may_hairpin: flags & MAY_HAIRPIN != 0 }
+        })
     }
 
     fn range(&mut self) -> IpNet {
-        let (address, prefix) = (self.address(), self.byte());
+        let flags = self.byte();
+        let (address, prefix) = (self.address(flags), self.byte());
         IpNet::new(address, prefix).unwrap_or_else(|_| address.into())
     }
 }
@@ -347,11 +335,11 @@ mod tests {
 
     /// What a table takes for each Service port of a large cluster.
     #[test]
-    fn a_service_with_ten_endpoints_takes_some_sixty_bytes() {
+    fn a_service_with_ten_endpoints_takes_56_bytes() {
         let backend =
             |host: u8| Backend { address: [10, 244, 0, host].into(), port: 8080, may_hairpin: false };
         let plain =
             Forwarding::plain(([10, 96, 0, 1], 80).into(), Protocol::Tcp, (0..10).map(backend).collect());
-        assert_eq!(Packed::of(&plain).0.len(), 60);
+        assert_eq!(Packed::of(&plain).0.len(), 56);
     }
 }

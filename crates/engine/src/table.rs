@@ -12,6 +12,7 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use portolan_model::table::Entry;
 use portolan_model::{Change, Coalesced, Family, Forwarding, Protocol, ServicePortName, Settings};
 
 use crate::counts::Counts;
@@ -87,6 +88,24 @@ impl Table {
             health_check_ports: Arc::default(),
             view: None,
         }
+    }
+
+    /// Creates a table with these Service ports, each named once.
+    pub fn with(settings: Settings, entries: impl IntoIterator<Item = Entry>) -> Self {
+        let mut counts = Counts::default();
+        let pack = |(name, forwarding): Entry| {
+            counts.add(&forwarding);
+            (name, Packed::of(&forwarding))
+        };
+        // Made of a list, the map has no room that is not used.
+        let forwardings: Forwardings = entries.into_iter().map(pack).collect();
+        let of_service = |name: &Arc<ServicePortName>| (name.namespace.clone(), name.service.clone());
+        let mut last = None;
+        for name in forwardings.keys().map(of_service) {
+            counts.services += usize::from(last.as_ref() != Some(&name));
+            last = Some(name);
+        }
+        Self { counts, forwardings: Arc::new(forwardings), ..Self::new(settings) }
     }
 
     /// Returns the settings.

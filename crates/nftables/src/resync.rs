@@ -281,41 +281,42 @@ fn place_missing<E>(
     pause: Pause<'_, E>,
 ) -> Result<(), E> {
     let family = planner.settings.family;
+    // Only their names: all Service ports are new at a first start.
     let mut fresh = Vec::new();
     if planner.placed.len() != table.len() || !view.arrived.is_empty() {
         planner.placed.reserve(table.len().saturating_sub(planner.placed.len()));
         let mut place_found =
-            |planner: &mut Planner, view: &View, name: &Arc<ServicePortName>, forwarding: Arc<Forwarding>| {
+            |planner: &mut Planner, view: &View, name: &Arc<ServicePortName>, forwarding: &Forwarding| {
                 if planner.placed.contains_key(name) {
                     return;
                 }
-                let found = if rebuild { None } else { found(view, family, &forwarding) };
+                let found = if rebuild { None } else { found(view, family, forwarding) };
                 match found {
                     Some((id, before)) if planner.ids.adopt(id) => {
-                        planner.place(name.clone(), &forwarding, &before, id, plan);
+                        planner.place(name.clone(), forwarding, &before, id, plan);
                     }
-                    _ => fresh.push((name.clone(), forwarding)),
+                    _ => fresh.push(name.clone()),
                 }
             };
         let mut last = None;
         while let Some(piece) = piece_after(table, last.as_ref()) {
             for (name, forwarding) in piece.iter().filter(|(name, _)| !view.arrived.contains_key(name)) {
-                place_found(planner, view, name, forwarding.clone());
+                place_found(planner, view, name, forwarding);
             }
             last = piece.last().map(|(name, _)| name.clone());
             pause(planner, view)?;
         }
         for (name, forwarding) in &view.arrived {
             if let Some(forwarding) = forwarding {
-                place_found(planner, view, name, forwarding.clone());
+                place_found(planner, view, name, forwarding);
             }
         }
     }
     view.is_placed = true;
-    for (name, forwarding) in fresh {
-        // What arrived after this Service port was found missing has placed or deleted it.
-        let is_current = view.arrived.get(&name).is_none_or(|arrived| arrived.as_ref() == Some(&forwarding));
-        if is_current && !planner.placed.contains_key(&name) {
+    for name in fresh {
+        // It may have been placed, changed or deleted since it was found missing.
+        let now = view.arrived.get(&name).cloned().unwrap_or_else(|| table.get(&name));
+        if let Some(forwarding) = now.filter(|_| !planner.placed.contains_key(&name)) {
             planner.place(name, &forwarding, &Before::default(), 0, plan);
         }
     }

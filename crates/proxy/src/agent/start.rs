@@ -218,13 +218,12 @@ impl Agent {
             self.metrics.sync_queued(family, now.wall);
             self.health.updated(family, now);
             self.health.queued(family, now);
-            let mut table = Table::new(Settings::plain(family));
-            for (name, forwarding) in self.catalog.forwardings(family) {
-                let change = Change { name, family, old: None, new: Some(forwarding) };
-                self.need.take(&change);
-                table.take([change], []);
-            }
-            engine.begin_with(table);
+            let need = &mut self.need;
+            let entries = self.catalog.forwardings(family).inspect(|(name, forwarding)| {
+                let (name, new) = (name.clone(), Some(forwarding.clone()));
+                need.take(&Change { name, family, old: None, new });
+            });
+            engine.begin_with(Table::with(Settings::plain(family), entries));
             let mut udp: Vec<_> = self.catalog.udp_services(family).collect();
             modes::leave_unused(&self.configuration, &self.catalog, family, &mut udp);
             modes::serve_by_relay(&self.configuration, self.node_ips().known(family), &mut udp);
