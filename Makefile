@@ -125,6 +125,7 @@ vm-steps:
 		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module VM_MUST_SELECT=cli $(GUEST) --test modes -- has_no_ipvs || exit 1; \
 	done
 	VM_MUST_SELECT=cli VM_WITHOUT=nft_numgen $(GUEST) --test modes -- --ignored has_no_numgen
+	VM_MUST_SELECT=cli VM_WITHOUT=xt_statistic $(GUEST) --test modes -- --ignored has_no_statistic
 	VM_PROGRAMS=$(CURDIR)/target/debug/portolan tests/vm/run tests/vm/proxy $(CURDIR)/target/debug/portolan
 
 ## Run all tests on Debian's kernel: half a day if the guest is emulated.

@@ -158,8 +158,8 @@ pub struct About {
     pub is_notified: bool,
     /// The names that the data plane uses where other modes have names, too.
     pub claims: Option<Claims>,
-    /// True if the first comparison goes through the table and needs no changes, which are empty then. With them, every
-    /// Service port would be in memory twice.
+    /// True if the first comparison goes through the table and needs no changes, which are empty then, also those of
+    /// health-check node ports. With them, every Service port would be in memory twice.
     pub starts_from_table: bool,
 }
 

@@ -137,14 +137,10 @@ impl<D: Dataplane> Driven<D> {
         }
     }
 
-    /// Takes over the Service ports of a table. If there are none yet, no copy is made.
-    pub(super) fn begin_with(&mut self, mut table: Table) {
-        if self.table.is_empty() && self.plane.is_new() {
-            table.configure(self.table.settings().clone());
-            self.table = table;
-        } else {
-            self.take(table.all().forwardings, []);
-        }
+    /// Takes over the Service ports of a table, if the data plane has been given nothing and has none. Otherwise returns the
+    /// table.
+    pub(super) fn begin_with(&mut self, table: Table) -> Option<Table> {
+        if self.plane.is_new() { self.table.begin_with(table) } else { Some(table) }
     }
 
     /// Changes the table. Returns the difference, which the next commit writes.

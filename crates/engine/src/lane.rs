@@ -79,7 +79,9 @@ impl Lane {
     /// Takes over the Service ports of a table.
     pub(super) fn begin_with(&mut self, table: Table) {
         self.after.has_changes |= !table.is_empty();
-        self.active.begin_with(table);
+        if let Some(table) = self.active.begin_with(table) {
+            self.queue(Work { changes: table.all().forwardings, ..Work::default() });
+        }
     }
 
     /// Changes the table. The next commit writes the changes.

@@ -204,8 +204,8 @@ impl Handle {
         self.sender.put(|pending| pending.families.get_mut(family).work(work));
     }
 
-    /// Gives a family its Service ports before the start, in a table that the caller has filled. The settings of the table do
-    /// not matter.
+    /// Gives a family its Service ports, in a table that the caller has filled. Its settings and health-check node ports do not
+    /// matter. It is the first request about Service ports, and takes less memory than [`Handle::work`] with all of them.
     pub fn begin_with(&self, table: Table) {
         self.sender.put(|pending| pending.families.get_mut(table.family()).begin_with(table));
     }

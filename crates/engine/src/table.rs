@@ -108,6 +108,16 @@ impl Table {
         Self { counts, forwardings: Arc::new(forwardings), ..Self::new(settings) }
     }
 
+    /// Takes over the Service ports of another table, without a copy. Returns the other one if there are some already.
+    pub(crate) fn begin_with(&mut self, other: Self) -> Option<Self> {
+        if !self.is_empty() {
+            return Some(other);
+        }
+        self.forwardings = other.forwardings;
+        self.counts = other.counts;
+        None
+    }
+
     /// Returns the settings.
     pub const fn settings(&self) -> &Settings {
         &self.settings

@@ -210,6 +210,37 @@ fn before_the_start_the_data_plane_is_not_called() {
 }
 
 #[test]
+fn a_family_begins_with_a_table() {
+    for starts_from_table in [false, true] {
+        let recorder = Recorder::at("here");
+        let recorder = if starts_from_table { recorder.starting_from_table() } else { recorder };
+        let mut bench = Bench::new(&recorder, timing());
+        let entries = ["a", "b"].map(|name| change(name, 80)).map(|it| (it.name, it.new.unwrap()));
+        bench.handle.begin_with(Table::with(Settings::plain(Family::Ipv4), entries));
+        bench.work(&["c"]);
+        recorder.fails(1);
+        bench.handle.start();
+        bench.settle();
+        // A failed comparison has been given the table, too.
+        bench.work(&["d"]);
+        bench.advance(SECOND);
+        let first: &[&str] = if starts_from_table { &[] } else { &["demo/a", "demo/b", "demo/c"] };
+        assert_eq!(recorder.take_calls()[..2], [compared(first), compared(&["demo/d"])]);
+        let snapshot = bench.snapshot();
+        assert_eq!((snapshot.table.len(), snapshot.table.counts().services), (4, 4));
+        assert_eq!(snapshot.failures[0].cause.changed, 3);
+        // What comes after the first call is added.
+        let entries = [change("e", 80)].map(|it| (it.name, it.new.unwrap()));
+        bench.handle.begin_with(Table::with(Settings::plain(Family::Ipv4), entries));
+        bench.advance(SECOND);
+        assert_eq!(
+            (recorder.take_calls()[0].clone(), bench.snapshot().table.len()),
+            (applied(&["demo/e"]), 5)
+        );
+    }
+}
+
+#[test]
 fn the_first_change_is_committed_at_once_and_later_ones_wait_and_are_merged() {
     let recorder = Recorder::at("here");
     let mut bench = Bench::in_sync(&recorder, timing());

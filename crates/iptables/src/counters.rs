@@ -3,7 +3,6 @@
 //!
 //! The counters belong to a network namespace. Both families share them.
 
-use std::fmt;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,12 +10,10 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::nfacct::{self, NfacctEvent};
 
 use super::options::{COUNTER_INVALID, COUNTER_LOCALHOST};
+use super::probe::try_rules;
 use super::program::Error;
-use super::rule::{self, IptablesTable};
+use super::rule::IptablesTable;
 use super::{Meter, Programs};
-
-/// The chain of the trial rule. No rule leads to it.
-const TRIAL: &str = "KUBE-PROXY-TRIAL";
 
 /// How long the removal of a counter in use is retried, and the pause between two attempts.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -141,10 +138,11 @@ fn create(socket: &mut Socket, name: &str) -> Result<bool, SocketError> {
     }
 }
 
-/// Writes a rule with this counter and removes it, in one transaction. Returns true if iptables accepts it.
+/// Writes a rule with this counter and removes it. Returns true if iptables and the kernel accept it.
 fn can_refer(name: &str, programs: &Programs, meter: &Meter) -> Result<bool, Error> {
     programs.await_lock(meter)?;
-    match programs.restore(|out| trial(name, out)) {
+    let rule = format!("-m nfacct --nfacct-name {name}");
+    match programs.restore(|out| try_rules(out, IptablesTable::Filter, [&rule])) {
         Ok(_) => Ok(true),
         // If a signal ended the program, the result says nothing about counters.
         Err(error @ Error::Failed { status, .. }) if status.code().is_some() => {
@@ -153,13 +151,4 @@ fn can_refer(name: &str, programs: &Programs, meter: &Meter) -> Result<bool, Err
         }
         Err(error) => Err(error),
     }
-}
-
-fn trial(name: &str, mut out: &mut dyn fmt::Write) -> fmt::Result {
-    rule::begin(&mut out, IptablesTable::Filter)?;
-    rule::declare(&mut out, TRIAL)?;
-    rule::append(&mut out, TRIAL, format_args!("-m nfacct --nfacct-name {name}"))?;
-    rule::flush(&mut out, TRIAL)?;
-    rule::remove_chain(&mut out, TRIAL)?;
-    rule::commit(&mut out)
 }

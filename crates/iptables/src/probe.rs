@@ -27,34 +27,77 @@ const RULES: [(IptablesTable, &[&str]); 3] = [
         &[
             "-m statistic --mode random --probability 0.5000000000 -j RETURN",
             "-m udp -p udp --dport 1 -j MARK --or-mark 0x1",
-            "-m recent --name KUBE-PROXY-TRIAL --rcheck --seconds 1 --reap -j RETURN",
         ],
     ),
 ];
 
+/// A rule that only Services with session affinity need.
+const OF_AFFINITY: &str = "-m recent --name KUBE-PROXY-TRIAL --rcheck --seconds 1 --reap -j RETURN";
+
 impl Programs {
-    /// Writes one rule of each kind, in one restore that removes them again. This checks that the programs run, have
-    /// permission to write, and find the kernel features that they need. Does nothing if rules of this mode exist,
-    /// and fails at once if another program holds the lock.
+    /// Writes one rule of each kind, and removes them again. This checks that the programs run, have permission to write,
+    /// and find the kernel features that they need. If only session affinity is missing, logs a warning. Does nothing if
+    /// rules of this mode exist, and fails at once if another program holds the lock.
     pub fn probe(&self) -> Result<(), Error> {
         self.lock_is_free()?;
         if self.has_chain(IptablesTable::Nat, CANARY)? {
             return Ok(());
         }
-        self.restore(|out| trial(out)).map(|_| ())
+        let all = |out: &mut dyn fmt::Write| {
+            RULES.into_iter().try_for_each(|(table, rules)| try_rules(out, table, rules))
+        };
+        self.restore(all)?;
+        match self.restore(|out| try_rules(out, IptablesTable::Nat, [OF_AFFINITY])) {
+            Err(error @ Error::Failed { .. }) => {
+                tracing::warn!(%error, "rules for session affinity are refused: is the kernel module xt_recent missing?");
+            }
+            other => drop(other?),
+        }
+        Ok(())
     }
 }
 
-fn trial(mut out: &mut dyn fmt::Write) -> fmt::Result {
-    for (table, rules) in RULES {
-        rule::begin(&mut out, table)?;
-        rule::declare(&mut out, TRIAL)?;
-        for text in rules {
-            rule::append(&mut out, TRIAL, text)?;
-        }
-        rule::flush(&mut out, TRIAL)?;
-        rule::remove_chain(&mut out, TRIAL)?;
-        rule::commit(&mut out)?;
+/// Writes rules into a chain that no rule leads to, and removes the chain in another transaction. In a single one,
+/// iptables-nft would send none of them to the kernel: it leaves out rules that the same transaction removes.
+pub(super) fn try_rules(
+    mut out: &mut dyn fmt::Write,
+    table: IptablesTable,
+    rules: impl IntoIterator<Item = impl fmt::Display>,
+) -> fmt::Result {
+    rule::begin(&mut out, table)?;
+    rule::declare(&mut out, TRIAL)?;
+    for text in rules {
+        rule::append(&mut out, TRIAL, text)?;
     }
-    Ok(())
+    rule::commit(&mut out)?;
+    rule::begin(&mut out, table)?;
+    rule::flush(&mut out, TRIAL)?;
+    rule::remove_chain(&mut out, TRIAL)?;
+    rule::commit(&mut out)
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::Family;
+    use portolan_sock::namespace::in_new_network_namespace;
+
+    use super::super::Variant;
+    use super::*;
+
+    /// The kernel refuses a match for one protocol in a rule for all, which the programs accept.
+    #[test]
+    fn the_kernel_sees_trial_rules() {
+        for family in Family::BOTH {
+            let outcomes = in_new_network_namespace(|| {
+                let programs = Programs::of(family, Variant::Nft).expect("iptables is installed");
+                let works =
+                    |rule| programs.restore(|out| try_rules(out, IptablesTable::Filter, [rule])).is_ok();
+                let outcomes = ["-m dccp --sport 1 -j RETURN", "-j RETURN"].map(works);
+                let is_left = programs.has_chain(IptablesTable::Filter, TRIAL).unwrap();
+                programs.probe().unwrap();
+                (outcomes, is_left)
+            });
+            assert_eq!(outcomes.expect("this test needs root"), ([false, true], false), "{family}");
+        }
+    }
 }

@@ -115,7 +115,7 @@ impl Server {
         }
     }
 
-    /// Returns true if Service ports with the same forwarding need both for the same kind of frontend.
+    /// Returns true if both have the same forwarding and the same kind of frontend.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.forwarding == other.forwarding && self.is_node_port == other.is_node_port
     }

@@ -313,6 +313,9 @@ fn place_missing<E>(
         }
     }
     view.is_placed = true;
+    // One that was changed meanwhile is there twice.
+    fresh.sort_unstable();
+    fresh.dedup();
     for name in fresh {
         // It may have been placed, changed or deleted since it was found missing.
         let now = view.arrived.get(&name).cloned().unwrap_or_else(|| table.get(&name));

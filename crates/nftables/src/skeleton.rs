@@ -252,7 +252,7 @@ fn firewall_rule(settings: &Settings) -> RuleBody {
 }
 
 /// The chain that checks source ranges.
-const FIREWALL_CHECK: &str = "firewall-check";
+pub(crate) const FIREWALL_CHECK: &str = "firewall-check";
 
 /// The base chains that lead to it.
 const SOURCE_RANGE_HOOKS: [(&str, Hook); 2] =

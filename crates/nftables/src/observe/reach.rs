@@ -122,7 +122,8 @@ pub(super) fn node_ports(view: &View, place: FamilyTable) -> Fact<NodePortReach>
 pub(super) fn checks_sources(view: &View) -> bool {
     let is_lead = |chain: &&String| skeleton::is_for_source_ranges(chain);
     let mut leads = view.chains.iter().filter(|(name, chain)| is_lead(name) && chain.base.is_some());
-    leads.any(|(name, _)| verdicts(view, name).next().is_some())
+    let is_jump = |verdict: &Verdict| matches!(verdict, Verdict::Jump(to) if to == skeleton::FIREWALL_CHECK);
+    leads.any(|(name, _)| verdicts(view, name).any(is_jump))
 }
 
 /// Returns the address with which a rule compares the destination.

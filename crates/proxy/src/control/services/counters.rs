@@ -159,14 +159,16 @@ async fn read_kernel(control: Arc<Control>) -> Counts {
         return Counts::failed("a commit takes long; ask again");
     };
     let lanes = snapshots.iter().map(Lane::of).collect();
-    let mut ports: Vec<Entry> = Vec::new();
-    for snapshot in snapshots {
-        // The engine's next change would copy a table that is kept.
-        ports.extend(snapshot.table.iter().map(|(name, forwarding)| (Arc::clone(name), forwarding)));
-    }
-    let reading = Reading { lanes, configuration: facts.configuration, relay: facts.relay, ports };
     let began = Instant::now();
-    let counts = crate::blocking::run(move || reading.counts()).await.unwrap_or_else(|error| {
+    let reading = move || {
+        let mut ports: Vec<Entry> = Vec::new();
+        for snapshot in snapshots {
+            // The engine's next change would copy a table that is kept.
+            ports.extend(snapshot.table.iter().map(|(name, forwarding)| (Arc::clone(name), forwarding)));
+        }
+        Reading { lanes, configuration: facts.configuration, relay: facts.relay, ports }
+    };
+    let counts = crate::blocking::run(move || reading().counts()).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "the counters of Services could not be read");
         Counts::failed("the rules could not be read; the log says why")
     });
