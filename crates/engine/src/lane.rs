@@ -298,13 +298,13 @@ impl Lane {
         let mut arrivals = Arrivals::new(outside, about, clock.clone(), self.timing.min_interval);
         // A verification ends only if nothing is written.
         let follows = reason != Some(Reason::Verification);
-        let of_all = self.active.plane.is_new().then(|| Cause::of_all(reason, &self.active.table));
+        let first_cause = self.active.plane.is_new().then(|| Cause::of_all(reason, &self.active.table));
         let (outcome, changes) = self.active.commit(follows.then_some(&mut arrivals), || clock.now());
         self.follow(arrivals.finish());
         let ended = self.clock.now();
         let full = reason.is_some() || outcome.as_ref().is_ok_and(|commit| commit.full);
         let mut report = self.report((mode, Step::Commit), (started, ended), full, outcome);
-        report.cause = of_all.unwrap_or_else(|| Cause::new(reason, &changes.forwardings));
+        report.cause = first_cause.unwrap_or_else(|| Cause::new(reason, &changes.forwardings));
         if let Ok(commit) = &report.outcome {
             report.repaired =
                 reason == Some(Reason::Drift) && commit.elements.saturating_add(commit.objects) > 0;

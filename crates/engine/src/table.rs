@@ -99,10 +99,9 @@ impl Table {
         };
         // Made of a list, the map has no room that is not used.
         let forwardings: Forwardings = entries.into_iter().map(pack).collect();
-        let of_service = |name: &Arc<ServicePortName>| (name.namespace.clone(), name.service.clone());
-        let mut last = None;
-        for name in forwardings.keys().map(of_service) {
-            counts.services += usize::from(last.as_ref() != Some(&name));
+        let mut last: Option<&ServicePortName> = None;
+        for name in forwardings.keys() {
+            counts.services += usize::from(last.is_none_or(|last| !are_siblings(last, name)));
             last = Some(name);
         }
         Self { counts, forwardings: Arc::new(forwardings), ..Self::new(settings) }
@@ -288,14 +287,17 @@ impl Table {
     }
 }
 
+/// Returns true if both are ports of one Service.
+fn are_siblings(one: &ServicePortName, other: &ServicePortName) -> bool {
+    one.namespace == other.namespace && one.service == other.service
+}
+
 /// Returns true if the Service of a Service port has another one. The ports of a Service are next to each other.
 fn has_sibling(forwardings: &Forwardings, name: &Arc<ServicePortName>) -> bool {
-    let is_sibling =
-        |other: &ServicePortName| other.namespace == name.namespace && other.service == name.service;
     let before = forwardings.range::<Arc<ServicePortName>, _>(..name).next_back();
     let after = (Bound::Excluded(name), Bound::Unbounded);
     let after = forwardings.range::<Arc<ServicePortName>, _>(after).next();
-    before.into_iter().chain(after).any(|(other, _)| is_sibling(other))
+    before.into_iter().chain(after).any(|(other, _)| are_siblings(other, name))
 }
 
 impl fmt::Debug for Table {
