@@ -166,10 +166,10 @@ impl Reader {
     /// Returns the keys of a set of frontends, with the name, the data and the count of each.
     fn keys(&self, set: Set) -> impl Iterator<Item = (Option<At>, Name, Option<Value>, Option<u64>)> {
         self.view.rows_of(set).map(move |row| {
-            let at = decode::frontend(self.family, set, row.key);
+            let at = decode::frontend(self.family, set, row.key.as_slice());
             let comment = row.comment.and_then(|hash| self.view.comment(hash));
             let name = comment.zip(at).and_then(|(comment, at)| decode::name(comment, at.protocol));
-            let count = Key::from_kernel(row.key).and_then(|key| self.view.counts.get(&(set, key)).copied());
+            let count = self.view.counts.get(&(set, row.key)).copied();
             (at, name, read_number(row.data).map(Value), count)
         })
     }
@@ -383,8 +383,7 @@ impl Reader {
     /// Returns the elements of a set that no list has: the id, whether the endpoint is a local one, and the endpoint.
     fn left(&self, set: Set) -> Vec<(u32, bool, SocketAddr)> {
         let Some(rows) = self.view.rows.get(&set) else { return Vec::new() };
-        let read = |key: &[u8]| {
-            let key = Key::from_kernel(key)?;
+        let read = |key: Key| {
             let data = rows.get(&key)?.data;
             let owner = Value(read_number(key.as_slice())?);
             let is_local = match set {

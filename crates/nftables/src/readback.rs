@@ -2,6 +2,7 @@
 
 mod by_key;
 mod rows;
+mod runs;
 mod touched;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -405,7 +406,7 @@ impl View {
                     self.counts.insert((set, key), counter.packets);
                 }
                 let comment = has_more(set).then(|| self.keep_comment(set, element));
-                if !rows.push(&Row { key: element.key, data, comment }) {
+                if !rows.push(element.key, data, comment) {
                     self.unexpected.push((set, range));
                 }
             }
@@ -421,7 +422,10 @@ fn rows_of(place: FamilyTable, set: Set) -> Rows {
         Some(SetData::Value { length, .. }) => length,
         Some(SetData::Verdict) | None => 0,
     };
-    Rows::new(shape.key_length as usize, data_length as usize, has_more(set))
+    match set {
+        Set::Endpoints | Set::AffinityChoices => Rows::of_indexes(data_length as usize, has_more(set)),
+        _ => Rows::new(shape.key_length as usize, data_length as usize, has_more(set)),
+    }
 }
 
 /// Returns true if a chain has exactly these rules.

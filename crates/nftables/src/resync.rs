@@ -14,7 +14,7 @@ use super::chain::ChainBody;
 use super::changeset::{Changeset, comment_for};
 use super::class::{Balance, Class};
 use super::content;
-use super::element::{Element, Key, Set, read_number};
+use super::element::{Element, Set, read_number};
 use super::encode;
 use super::layout::Layout;
 use super::load::shared_elements;
@@ -469,7 +469,6 @@ impl Comparison<'_> {
     fn finish(mut self) -> Changeset {
         for (set, rows) in &self.view.rows {
             for key in rows.left() {
-                let key = Key::from_kernel(key).unwrap_or_default();
                 if !self.view.is_touched(*set, &key) {
                     self.changes.delete(*set, &key, None);
                 }

@@ -95,11 +95,13 @@ pub(super) struct SliceContent {
 /// The zones of a hint, sorted and without duplicates. Each distinct list is stored once in a Catalog.
 pub(super) type ZoneSet = Arc<[Box<str>]>;
 
-/// The endpoints of one family.
+/// The endpoints of one family. In most slices they differ by their addresses only, so that these are the whole list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Endpoints {
     Ipv4(Box<[CompactEndpoint<Ipv4Addr>]>),
     Ipv6(Box<[CompactEndpoint<Ipv6Addr>]>),
+    Ipv4Alike(CompactEndpoint<()>, Box<[Ipv4Addr]>),
+    Ipv6Alike(CompactEndpoint<()>, Box<[Ipv6Addr]>),
 }
 
 /// An endpoint in 8 bytes, or 20 with an IPv6 address. Its node name and node hints are resolved once to flags,
@@ -180,37 +182,28 @@ impl SliceContent {
         };
         let all = slice.endpoints.iter();
         let endpoints = match family {
-            Family::Ipv4 => Endpoints::Ipv4(
-                all.filter_map(|endpoint| match endpoint.address {
-                    IpAddr::V4(address) => Some(compact(endpoint).at(address)),
-                    IpAddr::V6(_) => None,
-                })
-                .collect(),
-            ),
-            Family::Ipv6 => Endpoints::Ipv6(
-                all.filter_map(|endpoint| match endpoint.address {
-                    IpAddr::V6(address) => Some(compact(endpoint).at(address)),
-                    IpAddr::V4(_) => None,
-                })
-                .collect(),
-            ),
+            Family::Ipv4 => Endpoints::of_ipv4(all.filter_map(|endpoint| match endpoint.address {
+                IpAddr::V4(address) => Some(compact(endpoint).at(address)),
+                IpAddr::V6(_) => None,
+            })),
+            Family::Ipv6 => Endpoints::of_ipv6(all.filter_map(|endpoint| match endpoint.address {
+                IpAddr::V6(address) => Some(compact(endpoint).at(address)),
+                IpAddr::V4(_) => None,
+            })),
         };
         Self { ports, endpoints, zone_sets: zone_sets.into_boxed_slice() }
     }
 
     pub(super) const fn family(&self) -> Family {
         match self.endpoints {
-            Endpoints::Ipv4(_) => Family::Ipv4,
-            Endpoints::Ipv6(_) => Family::Ipv6,
+            Endpoints::Ipv4(_) | Endpoints::Ipv4Alike(..) => Family::Ipv4,
+            Endpoints::Ipv6(_) | Endpoints::Ipv6Alike(..) => Family::Ipv6,
         }
     }
 
     /// Returns the addresses of all endpoints.
     pub(super) fn addresses(&self) -> Vec<IpAddr> {
-        match &self.endpoints {
-            Endpoints::Ipv4(list) => list.iter().map(|endpoint| endpoint.address.into()).collect(),
-            Endpoints::Ipv6(list) => list.iter().map(|endpoint| endpoint.address.into()).collect(),
-        }
+        self.endpoints.iter().map(|endpoint| endpoint.address).collect()
     }
 
     /// Returns the addresses of all endpoints, or nothing if there is no TCP port.
@@ -230,29 +223,62 @@ impl SliceContent {
 
     /// Appends the endpoints behind one target port, as seen from a zone.
     pub(super) fn expand(&self, port: u16, zone: Option<&str>, into: &mut Vec<Endpoint>) {
-        let sets = &self.zone_sets;
-        match &self.endpoints {
-            Endpoints::Ipv4(list) => {
-                into.reserve_exact(list.len());
-                into.extend(list.iter().map(|endpoint| endpoint.expand(port, sets, zone)));
-            }
-            Endpoints::Ipv6(list) => {
-                into.reserve_exact(list.len());
-                into.extend(list.iter().map(|endpoint| endpoint.expand(port, sets, zone)));
-            }
-        }
+        into.reserve_exact(self.endpoints.len());
+        into.extend(self.endpoints.iter().map(|endpoint| endpoint.expand(port, &self.zone_sets, zone)));
     }
 
     /// Returns the endpoints behind one target port, as seen from a zone, each with the zones of its hints.
     pub(super) fn explained(&self, port: u16, zone: Option<&str>) -> Vec<(Endpoint, Option<ZoneSet>)> {
         let mut endpoints = Vec::new();
         self.expand(port, zone, &mut endpoints);
-        let zones: Vec<Option<ZoneSet>> = match &self.endpoints {
-            Endpoints::Ipv4(list) => list.iter().map(|endpoint| endpoint.zones(&self.zone_sets)).collect(),
-            Endpoints::Ipv6(list) => list.iter().map(|endpoint| endpoint.zones(&self.zone_sets)).collect(),
-        };
+        let zones = self.endpoints.iter().map(|endpoint| endpoint.zones(&self.zone_sets));
         endpoints.into_iter().zip(zones).collect()
     }
+}
+
+impl Endpoints {
+    fn of_ipv4(endpoints: impl Iterator<Item = CompactEndpoint<Ipv4Addr>>) -> Self {
+        let endpoints: Box<[_]> = endpoints.collect();
+        match alike(&endpoints) {
+            Some((all, addresses)) => Self::Ipv4Alike(all, addresses),
+            None => Self::Ipv4(endpoints),
+        }
+    }
+
+    fn of_ipv6(endpoints: impl Iterator<Item = CompactEndpoint<Ipv6Addr>>) -> Self {
+        let endpoints: Box<[_]> = endpoints.collect();
+        match alike(&endpoints) {
+            Some((all, addresses)) => Self::Ipv6Alike(all, addresses),
+            None => Self::Ipv6(endpoints),
+        }
+    }
+
+    const fn len(&self) -> usize {
+        match self {
+            Self::Ipv4(list) => list.len(),
+            Self::Ipv6(list) => list.len(),
+            Self::Ipv4Alike(_, addresses) => addresses.len(),
+            Self::Ipv6Alike(_, addresses) => addresses.len(),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = CompactEndpoint<IpAddr>> {
+        (0..self.len()).filter_map(|index| {
+            Some(match self {
+                Self::Ipv4(list) => list.get(index).map(|endpoint| endpoint.at(endpoint.address.into()))?,
+                Self::Ipv6(list) => list.get(index).map(|endpoint| endpoint.at(endpoint.address.into()))?,
+                Self::Ipv4Alike(all, addresses) => all.at((*addresses.get(index)?).into()),
+                Self::Ipv6Alike(all, addresses) => all.at((*addresses.get(index)?).into()),
+            })
+        })
+    }
+}
+
+/// Returns what all endpoints have besides their addresses, and the addresses. `None` if they differ, or if there are none.
+fn alike<A: Copy>(endpoints: &[CompactEndpoint<A>]) -> Option<(CompactEndpoint<()>, Box<[A]>)> {
+    let all = endpoints.first()?.at(());
+    let are_alike = endpoints.iter().all(|endpoint| endpoint.at(()) == all);
+    are_alike.then(|| (all, endpoints.iter().map(|endpoint| endpoint.address).collect()))
 }
 
 fn zone_set(
@@ -300,14 +326,16 @@ impl CompactEndpoint<()> {
         let flags = pairs.iter().filter(|(_, set)| *set).fold(0, |flags, (flag, _)| flags | flag);
         Self { address: (), flags, zone_set: zone_set.unwrap_or(0) }
     }
+}
 
-    fn at<A>(self, address: A) -> CompactEndpoint<A> {
-        let Self { flags, zone_set, .. } = self;
-        CompactEndpoint { address, flags, zone_set }
+impl<A> CompactEndpoint<A> {
+    /// Returns the same endpoint with another address.
+    const fn at<B: Copy>(&self, address: B) -> CompactEndpoint<B> {
+        CompactEndpoint { address, flags: self.flags, zone_set: self.zone_set }
     }
 }
 
-impl<A: Copy + Into<IpAddr>> CompactEndpoint<A> {
+impl CompactEndpoint<IpAddr> {
     const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
@@ -329,7 +357,7 @@ impl<A: Copy + Into<IpAddr>> CompactEndpoint<A> {
             || zone.is_some_and(|z| zones.is_some_and(|zones| zones.iter().any(|name| **name == *z)));
         let local = self.has(LOCAL);
         Endpoint {
-            backend: Backend { address: self.address.into(), port, may_hairpin: local || self.has(NO_NODE) },
+            backend: Backend { address: self.address, port, may_hairpin: local || self.has(NO_NODE) },
             ready: self.has(READY),
             serving: self.has(SERVING),
             terminating: self.has(TERMINATING),

@@ -107,7 +107,9 @@ pub(super) fn node_ports(view: &View, place: FamilyTable) -> Fact<NodePortReach>
     let Some(rule) = rules.iter().find(|rule| looks_up(rule, Set::NodePorts)) else { return Fact::Unknown };
     let addresses = if looks_up(&rule, Set::NodePortIps) {
         let rows = view.rows_of(Set::NodePortIps);
-        NodePortAddresses::Addresses(rows.filter_map(|row| read_address(place.family, row.key)).collect())
+        NodePortAddresses::Addresses(
+            rows.filter_map(|row| read_address(place.family, row.key.as_slice())).collect(),
+        )
     } else if let Some(address) = compared_address(place.family, rule) {
         NodePortAddresses::Addresses(vec![address])
     } else if rule.expressions.iter().any(|expression| matches!(expression, Expr::Fib(_))) {

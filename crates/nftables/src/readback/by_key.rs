@@ -317,7 +317,7 @@ fn write(batch: &mut Batch, place: FamilyTable, set: Set, keys: impl Iterator<It
 /// Returns the keys of the slots that choices lead to, of the local endpoints or of the cluster's.
 fn slots(choices: &Rows, local: bool) -> impl Iterator<Item = Key> {
     choices.iter().filter_map(move |row| {
-        let index = read_number(row.key.get(4..)?)?;
+        let index = read_number(row.key.as_slice().get(4..)?)?;
         let slot = read_number(row.data)?;
         ((index >= LOCAL_OFFSET) == local).then(|| Key::EMPTY.number(slot))
     })

@@ -1,9 +1,10 @@
 //! The elements of a set as rows of equal length in one block, sorted by key. They take little more room than their
-//! bytes.
+//! bytes, or less: keys of an id and an index are kept as [`Runs`].
 
 use std::cell::Cell;
 
 use super::super::element::Key;
+use super::runs::{KEY_LENGTH, Runs};
 
 /// Length in bytes of a comment's hash.
 const HASH: usize = size_of::<u64>();
@@ -12,20 +13,32 @@ const HASH: usize = size_of::<u64>();
 /// once with [`Rows::settle`], then looked up.
 #[derive(Debug)]
 pub(in super::super) struct Rows {
-    key_length: usize,
+    keys: Keys,
     data_length: usize,
     with_comment: bool,
+    /// For each row its key, unless the keys are runs, then the data and the hash of the comment.
     bytes: Vec<u8>,
-    /// True for each row that has been taken.
-    taken: Vec<bool>,
-    /// The place of the last row that was found. Rows are mostly looked up in their order.
-    last: Cell<usize>,
+    /// A bit for each row that has been taken.
+    taken: Vec<u64>,
 }
 
-/// One element, borrowed from the rows.
+/// Where the keys are.
+#[derive(Debug)]
+enum Keys {
+    /// At the start of each row.
+    InRows {
+        length: usize,
+        /// The place of the last row that was found. Rows are mostly looked up in their order.
+        last: Cell<usize>,
+    },
+    /// In order, beside the rows.
+    Runs(Runs),
+}
+
+/// One element, its data borrowed from the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Row<'a> {
-    pub(in super::super) key: &'a [u8],
+    pub(in super::super) key: Key,
     /// Empty if the set is not a map.
     pub(in super::super) data: &'a [u8],
     /// Hash of the comment and of whether the element counts. `None` in a set whose elements have neither.
@@ -34,15 +47,14 @@ pub(in super::super) struct Row<'a> {
 
 impl Rows {
     /// Creates empty rows with keys and data of these lengths.
-    pub(in super::super) fn new(key_length: usize, data_length: usize, with_comment: bool) -> Self {
-        Self {
-            key_length,
-            data_length,
-            with_comment,
-            bytes: Vec::new(),
-            taken: Vec::new(),
-            last: Cell::new(0),
-        }
+    pub(in super::super) const fn new(key_length: usize, data_length: usize, with_comment: bool) -> Self {
+        let keys = Keys::InRows { length: key_length, last: Cell::new(0) };
+        Self { keys, data_length, with_comment, bytes: Vec::new(), taken: Vec::new() }
+    }
+
+    /// Creates empty rows whose keys are an id and an index.
+    pub(in super::super) fn of_indexes(data_length: usize, with_comment: bool) -> Self {
+        Self { keys: Keys::Runs(Runs::default()), ..Self::new(KEY_LENGTH, data_length, with_comment) }
     }
 
     /// Allocates room for exactly this many rows.
@@ -51,24 +63,46 @@ impl Rows {
     }
 
     /// Adds an element. Returns false if its lengths do not match.
-    pub(super) fn push(&mut self, row: &Row<'_>) -> bool {
-        let fits = row.key.len() == self.key_length
-            && row.data.len() == self.data_length
-            && row.comment.is_some() == self.with_comment;
+    pub(super) fn push(&mut self, key: &[u8], data: &[u8], comment: Option<u64>) -> bool {
+        if data.len() != self.data_length || comment.is_some() != self.with_comment {
+            return false;
+        }
+        let fits = match &mut self.keys {
+            Keys::InRows { length, .. } => key.len() == *length,
+            Keys::Runs(runs) => runs.push(key),
+        };
         if fits {
-            self.bytes.extend_from_slice(row.key);
-            self.bytes.extend_from_slice(row.data);
-            self.bytes.extend(row.comment.into_iter().flat_map(u64::to_ne_bytes));
+            if let Keys::InRows { .. } = self.keys {
+                self.bytes.extend_from_slice(key);
+            }
+            self.bytes.extend_from_slice(data);
+            self.bytes.extend(comment.into_iter().flat_map(u64::to_ne_bytes));
         }
         fits
     }
 
     /// Sorts the rows and removes duplicate keys.
     pub(super) fn settle(&mut self) {
-        self.sort();
+        let length = self.row_length();
+        match &mut self.keys {
+            Keys::InRows { .. } => self.sort_and_deduplicate(),
+            Keys::Runs(runs) => {
+                if let Some(former) = runs.settle() {
+                    let rows = former
+                        .into_iter()
+                        .filter_map(|places| self.bytes.get(places.start * length..places.end * length));
+                    self.bytes = rows.collect::<Vec<_>>().concat();
+                }
+            }
+        }
+        self.taken = vec![0; self.len().div_ceil(WORD)];
+    }
+
+    fn sort_and_deduplicate(&mut self) {
         let (length, mut kept) = (self.row_length(), 0);
+        sort(&mut self.bytes, length);
         for place in 0..self.len() {
-            if kept == 0 || self.key(place) != self.key(kept - 1) {
+            if kept == 0 || self.key_bytes(place) != self.key_bytes(kept - 1) {
                 if kept < place {
                     self.bytes.copy_within(place * length..(place + 1) * length, kept * length);
                 }
@@ -76,12 +110,13 @@ impl Rows {
             }
         }
         self.bytes.truncate(kept * length);
-        self.taken = vec![false; kept];
     }
 
     /// Adds rows of the same lengths.
     pub(super) fn add(&mut self, others: &Self) {
-        self.bytes.extend_from_slice(&others.bytes);
+        for row in others.iter() {
+            self.push(row.key.as_slice(), row.data, row.comment);
+        }
         self.settle();
     }
 
@@ -92,41 +127,58 @@ impl Rows {
 
     /// Returns the rows in the order of their keys.
     pub(in super::super) fn iter(&self) -> impl Iterator<Item = Row<'_>> {
-        (0..self.len()).filter_map(|place| self.row(place))
+        self.keys().enumerate().filter_map(|(place, key)| self.row(place, key))
     }
 
     /// Returns the row with a key.
     pub(in super::super) fn get(&self, key: &Key) -> Option<Row<'_>> {
-        self.row(self.place(key)?)
+        self.row(self.place(key)?, *key)
     }
 
     /// Returns the row with a key and removes it from those [left](Self::left).
     pub(in super::super) fn take(&mut self, key: &Key) -> Option<Row<'_>> {
         let place = self.place(key)?;
-        if let Some(taken) = self.taken.get_mut(place) {
-            *taken = true;
+        if let Some(word) = self.taken.get_mut(place / WORD) {
+            *word |= 1 << (place % WORD);
         }
-        self.row(place)
+        self.row(place, *key)
     }
 
     /// Returns the keys of the rows that have not been taken.
-    pub(in super::super) fn left(&self) -> impl Iterator<Item = &[u8]> {
-        let rows = self.bytes.chunks_exact(self.row_length()).zip(&self.taken);
-        rows.filter(|(_, taken)| !**taken).filter_map(|(row, _)| row.get(..self.key_length))
+    pub(in super::super) fn left(&self) -> impl Iterator<Item = Key> {
+        let is_taken =
+            |place: usize| self.taken.get(place / WORD).is_some_and(|word| word >> (place % WORD) & 1 == 1);
+        self.keys().enumerate().filter(move |(place, _)| !is_taken(*place)).map(|(_, key)| key)
+    }
+
+    /// Returns the keys in order.
+    fn keys(&self) -> impl Iterator<Item = Key> {
+        let (in_rows, runs) = match &self.keys {
+            Keys::InRows { .. } => (0..self.len(), None),
+            Keys::Runs(runs) => (0..0, Some(runs)),
+        };
+        let in_rows = in_rows.map(|place| Key::from_kernel(self.key_bytes(place)).unwrap_or_default());
+        in_rows.chain(runs.into_iter().flat_map(Runs::keys))
     }
 
     fn place(&self, key: &Key) -> Option<usize> {
-        let next = self.last.get() + 1;
-        let place = if self.key(next) == key.as_slice() { Some(next) } else { self.search(key) };
-        self.last.set(place.unwrap_or_default());
-        place
+        match &self.keys {
+            Keys::InRows { last, .. } => {
+                let next = last.get() + 1;
+                let place =
+                    if self.key_bytes(next) == key.as_slice() { Some(next) } else { self.search(key) };
+                last.set(place.unwrap_or_default());
+                place
+            }
+            Keys::Runs(runs) => runs.place(key.as_slice()),
+        }
     }
 
     fn search(&self, key: &Key) -> Option<usize> {
         let (mut from, mut to) = (0, self.len());
         while from < to {
             let middle = from.midpoint(to);
-            match self.key(middle).cmp(key.as_slice()) {
+            match self.key_bytes(middle).cmp(key.as_slice()) {
                 std::cmp::Ordering::Less => from = middle + 1,
                 std::cmp::Ordering::Greater => to = middle,
                 std::cmp::Ordering::Equal => return Some(middle),
@@ -135,14 +187,15 @@ impl Rows {
         None
     }
 
-    fn row(&self, place: usize) -> Option<Row<'_>> {
-        let (key, rest) = self.bytes_at(place).split_at_checked(self.key_length)?;
+    fn row(&self, place: usize, key: Key) -> Option<Row<'_>> {
+        let (_, rest) = self.bytes_at(place).split_at_checked(self.key_length())?;
         let (data, hash) = rest.split_at_checked(self.data_length)?;
         Some(Row { key, data, comment: hash.first_chunk().copied().map(u64::from_ne_bytes) })
     }
 
-    fn key(&self, place: usize) -> &[u8] {
-        self.bytes_at(place).get(..self.key_length).unwrap_or_default()
+    /// Returns the key of a row that has its key.
+    fn key_bytes(&self, place: usize) -> &[u8] {
+        self.bytes_at(place).get(..self.key_length()).unwrap_or_default()
     }
 
     fn bytes_at(&self, place: usize) -> &[u8] {
@@ -150,29 +203,38 @@ impl Rows {
         self.bytes.get(start..start + length).unwrap_or_default()
     }
 
-    fn row_length(&self) -> usize {
-        // Never 0, also not for rows without bytes.
-        (self.key_length + self.data_length + if self.with_comment { HASH } else { 0 }).max(1)
+    /// Returns the length of a key in a row, in bytes.
+    const fn key_length(&self) -> usize {
+        match self.keys {
+            Keys::InRows { length, .. } => length,
+            Keys::Runs(_) => 0,
+        }
     }
 
-    /// Sorts the rows by their bytes. Row lengths of large sets are sorted in place.
-    fn sort(&mut self) {
-        let length = self.row_length();
-        let bytes = &mut self.bytes;
-        match length {
-            4 => bytes.as_chunks_mut::<4>().0.sort_unstable(),
-            12 => bytes.as_chunks_mut::<12>().0.sort_unstable(),
-            16 => bytes.as_chunks_mut::<16>().0.sort_unstable(),
-            20 => bytes.as_chunks_mut::<20>().0.sort_unstable(),
-            24 => bytes.as_chunks_mut::<24>().0.sort_unstable(),
-            28 => bytes.as_chunks_mut::<28>().0.sort_unstable(),
-            32 => bytes.as_chunks_mut::<32>().0.sort_unstable(),
-            36 => bytes.as_chunks_mut::<36>().0.sort_unstable(),
-            _ => {
-                let mut rows: Vec<&[u8]> = bytes.chunks_exact(length).collect();
-                rows.sort_unstable();
-                *bytes = rows.concat();
-            }
+    fn row_length(&self) -> usize {
+        // Never 0, also not for rows without bytes.
+        (self.key_length() + self.data_length + if self.with_comment { HASH } else { 0 }).max(1)
+    }
+}
+
+/// Number of bits in a word of [`Rows::taken`].
+const WORD: usize = u64::BITS as usize;
+
+/// Sorts rows of this length by their bytes. Row lengths of large sets are sorted in place.
+fn sort(bytes: &mut Vec<u8>, length: usize) {
+    match length {
+        4 => bytes.as_chunks_mut::<4>().0.sort_unstable(),
+        12 => bytes.as_chunks_mut::<12>().0.sort_unstable(),
+        16 => bytes.as_chunks_mut::<16>().0.sort_unstable(),
+        20 => bytes.as_chunks_mut::<20>().0.sort_unstable(),
+        24 => bytes.as_chunks_mut::<24>().0.sort_unstable(),
+        28 => bytes.as_chunks_mut::<28>().0.sort_unstable(),
+        32 => bytes.as_chunks_mut::<32>().0.sort_unstable(),
+        36 => bytes.as_chunks_mut::<36>().0.sort_unstable(),
+        _ => {
+            let mut rows: Vec<&[u8]> = bytes.chunks_exact(length).collect();
+            rows.sort_unstable();
+            *bytes = rows.concat();
         }
     }
 }
@@ -194,19 +256,24 @@ mod tests {
     proptest! {
         #[test]
         fn finds_what_was_pushed(
-            (key_length, data_length, with_comment) in (1..=40_usize, 0..=20_usize, any::<bool>()),
+            (key_length, data_length, with_comment) in (1..=40_usize, 1..=20_usize, any::<bool>()),
+            are_indexes in any::<bool>(),
             seeds in proptest::collection::vec(0..200_u8, 0..100),
         ) {
             let bytes = |seed: u8, length: usize| -> Vec<u8> {
                 (0_u32..8).cycle().take(length).map(|index| seed.wrapping_mul(31).rotate_left(index)).collect()
             };
-            let mut rows = Rows::new(key_length, data_length, with_comment);
+            let key_length = if are_indexes { KEY_LENGTH } else { key_length };
+            let mut rows = if are_indexes {
+                Rows::of_indexes(data_length, with_comment)
+            } else {
+                Rows::new(key_length, data_length, with_comment)
+            };
             let mut expected = BTreeMap::new();
             for &seed in &seeds {
                 let (key, data) = (bytes(seed, key_length), bytes(seed, data_length));
                 let comment = with_comment.then_some(u64::from(seed));
-                let row = Row { key: &key, data: &data, comment };
-                prop_assert!(rows.push(&row));
+                prop_assert!(rows.push(&key, &data, comment));
                 expected.insert(key, (data, comment));
             }
             rows.settle();
@@ -220,18 +287,18 @@ mod tests {
             for wanted in half {
                 prop_assert!(rows.take(&key(wanted)).is_some());
             }
-            prop_assert_eq!(rows.left().collect::<Vec<_>>(), others);
+            let left: std::collections::BTreeSet<Vec<u8>> = rows.left().map(|key| key.as_slice().to_vec()).collect();
+            prop_assert_eq!(left, others.into_iter().cloned().collect());
         }
     }
 
     #[test]
     fn other_shapes_do_not_fit() {
         let mut rows = Rows::new(4, 4, true);
-        let row = Row { key: &[0; 4], data: &[0; 4], comment: Some(0) };
-        assert!(!rows.push(&Row { key: &[0; 8], ..row }));
-        assert!(!rows.push(&Row { data: &[], ..row }));
-        assert!(!rows.push(&Row { comment: None, ..row }));
-        assert!(rows.push(&row));
+        assert!(!rows.push(&[0; 8], &[0; 4], Some(0)));
+        assert!(!rows.push(&[0; 4], &[], Some(0)));
+        assert!(!rows.push(&[0; 4], &[0; 4], None));
+        assert!(rows.push(&[0; 4], &[0; 4], Some(0)));
         rows.settle();
         assert!(rows.get(&key(&[0; 8])).is_none() && rows.get(&key(&[0; 4])).is_some());
     }
@@ -239,7 +306,15 @@ mod tests {
     #[test]
     fn rows_of_large_sets_are_sorted_in_place() {
         let large = Set::ALL.into_iter().filter(|set| {
-            !matches!(set, Set::Classes | Set::Affinity | Set::SourceRanges | Set::HairpinConnections)
+            !matches!(
+                set,
+                Set::Classes
+                    | Set::Affinity
+                    | Set::SourceRanges
+                    | Set::HairpinConnections
+                    | Set::Endpoints
+                    | Set::AffinityChoices
+            )
         });
         for (set, family) in large.flat_map(|set| Family::BOTH.map(|family| (set, family))) {
             let length = super::super::rows_of(

@@ -128,9 +128,7 @@ impl View {
     /// Returns the elements of the view as they are deleted.
     pub(in super::super) fn elements(&self) -> impl Iterator<Item = Element> {
         self.rows.iter().flat_map(|(&set, rows)| {
-            rows.iter().filter_map(move |row| {
-                Some(Element { set, key: Key::from_kernel(row.key)?, key_end: None, data: Data::EMPTY })
-            })
+            rows.iter().map(move |row| Element { set, key: row.key, key_end: None, data: Data::EMPTY })
         })
     }
 
