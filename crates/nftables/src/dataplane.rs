@@ -21,7 +21,8 @@ use super::layout::{Kind, Layout, Listeners, Target};
 use super::load::Pieces;
 use super::planner::{Plan, Planner};
 use super::preview;
-use super::readback;
+use super::readback::{self, View};
+use super::reading::Reading;
 use super::resync::{Difference, foreign_chains};
 use super::skeleton;
 use portolan_engine::dataplane::{
@@ -48,6 +49,8 @@ pub struct Nftables {
     /// Chains to be deleted: no rule or element leads to them.
     garbage: Vec<String>,
     departure: TableRemoval,
+    /// What the first comparison takes over, instead of reading the table itself.
+    reading: Option<Reading>,
     /// Number of elements from which a set is read by key.
     pub(super) large: u32,
 }
@@ -63,6 +66,7 @@ impl Nftables {
             checks_source_ranges: false,
             garbage: Vec::new(),
             departure: TableRemoval::default(),
+            reading: None,
             large: readback::LARGE,
         })
     }
@@ -72,6 +76,12 @@ impl Nftables {
         let mut this = Self::open(settings)?;
         this.planner.target = Target::Relay(capture);
         Ok(this)
+    }
+
+    /// Takes over a reading of this family's table, which began before. The first comparison uses it.
+    #[must_use]
+    pub fn with_reading(self, reading: Option<Reading>) -> Self {
+        Self { reading, ..self }
     }
 
     /// Checks that this kernel supports everything needed, with a transaction that creates all objects and deletes
@@ -202,10 +212,12 @@ impl Nftables {
 
     fn compare_and_write(&mut self, table: &Table, early: &mut Early<'_>) -> Result<Commit, Error> {
         let place = self.planner.layout().place();
-        let Self { socket, planner, large, .. } = self;
-        let view = readback::read_with_pauses(socket, place, *large, &mut |view, socket| {
-            early.pause(planner, view, socket)
-        });
+        let Self { socket, planner, large, reading, .. } = self;
+        let mut pause = |view: &mut View, socket: &mut Socket| early.pause(planner, view, socket);
+        let view = match reading.take() {
+            Some(reading) => reading.finish(socket, &mut pause),
+            None => readback::read_with_pauses(socket, place, *large, &mut pause),
+        };
         let mut view = early.outcome(view)?;
         let exists = view.table.is_some();
         let adopts = early.adopts();

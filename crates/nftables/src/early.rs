@@ -34,7 +34,7 @@ pub(super) struct Early<'a> {
     adopts: bool,
     /// The changes that arrived during this attempt.
     given: Vec<Change>,
-    /// Number of attempts that have ended.
+    /// Number of attempts that have ended, and during which changes arrived.
     attempts: u32,
     /// Changes that wait until all frontends have been read: a new Service port needs an id that no frontend leads to.
     deferred: Option<Vec<Change>>,
@@ -64,7 +64,7 @@ impl<'a> Early<'a> {
     /// Ends an attempt at the comparison. Returns the changes that arrived during it: the next attempt has them in its table.
     pub(super) fn end_attempt(&mut self, planner: &mut Planner) -> Vec<Change> {
         planner.follow(&self.deferred.take().unwrap_or_default());
-        self.attempts = self.attempts.saturating_add(1);
+        self.attempts = self.attempts.saturating_add((!self.given.is_empty()).into());
         self.is_off |= self.attempts >= MOST_ATTEMPTS;
         std::mem::take(&mut self.given)
     }

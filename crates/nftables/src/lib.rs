@@ -77,7 +77,7 @@
 //! [`Nftables::preview`] returns what the next comparison would write, as lines.
 //!
 //! A comparison of a large table takes a second. Between its requests it writes the changes that arrive
-//! (module `early`).
+//! (module `early`). At a start, the table is read while the API server lists the objects ([`Reading`]).
 
 mod chain;
 mod changeset;
@@ -103,6 +103,7 @@ mod placement;
 mod planner;
 mod preview;
 mod readback;
+mod reading;
 mod resync;
 mod skeleton;
 mod value;
@@ -113,3 +114,4 @@ pub use departure::{TableRemoval, remove as remove_table};
 pub use layout::{CAPTURE_MODE, CAPTURE_TABLE, Listeners, TABLE, capture_mark};
 pub use observe::{read, read_capture, read_kube_proxy};
 pub use preview::preview_of_all;
+pub use reading::Reading;

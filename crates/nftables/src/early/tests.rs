@@ -8,7 +8,9 @@ use portolan_model::{Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 
 use super::super::dataplane::Nftables;
+use super::super::layout::TRANSLATE;
 use super::super::observe;
+use super::super::reading::Reading;
 use super::*;
 
 /// Random edits, of which some arrive in every nth pause.
@@ -118,7 +120,12 @@ fn restart(settings: &Settings, seed: u64, is_behind: bool) -> usize {
         arriving.edit(10);
     }
     let large = if seed.is_multiple_of(3) { u32::MAX } else { 0 };
-    let mut nftables = open(settings, large);
+    let mut nftables = Nftables::open(settings.clone()).unwrap();
+    nftables.large = large;
+    // A reading that begins before the comparison has pauses, too.
+    let reads_before = seed % 4 >= 2;
+    let reading = reads_before.then(|| Reading::when_taken_over(TRANSLATE.place(settings.family), large));
+    let mut nftables = Driven::new(settings.clone(), nftables.with_reading(reading));
     nftables.apply(&arriving.table.all().forwardings).unwrap();
     let commit = nftables.resync_and_follow(&mut arriving).unwrap();
     assert!(commit.full);

@@ -8,6 +8,7 @@ use portolan_engine::drift::Own;
 use portolan_iptables::{Meter, Programs};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, Settings};
+use portolan_nftables::Reading;
 use portolan_node::config::{Configuration, Mode};
 
 use super::affinity::FullLists;
@@ -132,6 +133,8 @@ pub(crate) struct SharedParts {
     pub(crate) meters: Meters,
     pub(crate) relays: Relays,
     pub(crate) kernel_settings: Arc<KernelSettings>,
+    /// Readings of the tables that an earlier process has left, for the first data planes.
+    pub(crate) readings: PerFamily<Option<Reading>>,
 }
 
 /// A new data plane. It has not changed any rule yet.

@@ -1,10 +1,11 @@
 //! The nftables mode.
 
 use portolan_engine::{Error, Step, Table};
+use portolan_model::catalog::PerFamily;
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
-use portolan_nftables::{Nftables, TABLE, preview_of_all};
+use portolan_nftables::{Nftables, Reading, TABLE, preview_of_all};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
@@ -91,13 +92,33 @@ impl ModeDriver for Driver {
     }
 }
 
+/// Begins to read the tables of this mode, if it is configured. Without a reading, the first comparison reads.
+pub(crate) fn begin_readings(
+    configuration: &Configuration,
+    families: &[Family],
+) -> PerFamily<Option<Reading>> {
+    let mut readings = PerFamily::default();
+    if Driver.is_configured(configuration) {
+        for &family in families {
+            *readings.get_mut(family) = Reading::begin(family).ok();
+        }
+    }
+    readings
+}
+
 /// A data plane of this mode has no options besides its [`Settings`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NftablesPlaneOptions;
 
 impl PlaneOptions for NftablesPlaneOptions {
-    fn make(&self, settings: Settings, _: Option<FoundPrograms>, _: &mut SharedParts) -> Result<Made, Error> {
-        let dataplane = Nftables::open(settings)?;
+    fn make(
+        &self,
+        settings: Settings,
+        _: Option<FoundPrograms>,
+        shared: &mut SharedParts,
+    ) -> Result<Made, Error> {
+        let reading = shared.readings.get_mut(settings.family).take();
+        let dataplane = Nftables::open(settings)?.with_reading(reading);
         let own = Some(dataplane.own());
         Ok(Made { dataplane: Box::new(dataplane), own })
     }

@@ -1,0 +1,258 @@
+//! Reads the whole table on a thread of its own, while it is not known yet what the table should have.
+//!
+//! A start needs both, and each takes a second if the table is large. The data plane takes the reading over at its first
+//! comparison, also if it has not ended. From then on, its pauses are those of the comparison: in each of them the thread lends
+//! the [`View`].
+//!
+//! ```text
+//!  thread:      read ── read ── ... ── read ──view──┐    ┌── read ── ... ── end
+//!  data plane:           (start)   taken over       └ pause ┘                └─view──> comparison
+//! ```
+//!
+//! Another program may have committed since. So the view counts only if the ruleset has the same generation, and otherwise the
+//! table is read again.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use portolan_engine::drift::generation;
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket, SocketError};
+
+use super::chain::FamilyTable;
+use super::layout::TRANSLATE;
+use super::readback::{self, Pause, View};
+
+/// Number of attempts at reading while other programs change the ruleset.
+const ATTEMPTS: u32 = 8;
+
+/// A reading of a family's table that is under way or has ended. The thread ends when this is dropped.
+#[derive(Debug)]
+pub struct Reading {
+    progress: Receiver<Progress>,
+    /// Gives the view of a pause back, with the outcome of the pause.
+    returns: Sender<(View, Result<(), SocketError>)>,
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Paused(Box<View>),
+    Ended(Box<Result<View, SocketError>>),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// True if the data plane waits for the end.
+    is_taken_over: AtomicBool,
+    /// True if nothing needs the reading.
+    is_given_up: AtomicBool,
+}
+
+impl Reading {
+    /// Begins to read the table of the nftables mode, in the network namespace of this thread.
+    ///
+    /// # Errors
+    /// No thread can be created.
+    pub fn begin(family: Family) -> io::Result<Self> {
+        Self::spawn(TRANSLATE.place(family), readback::LARGE, |_| {})
+    }
+
+    fn spawn(
+        place: FamilyTable,
+        large: u32,
+        before: impl FnOnce(&State) + Send + 'static,
+    ) -> io::Result<Self> {
+        let state = Arc::new(State::default());
+        let (sender, progress) = channel();
+        let (returns, returned) = channel();
+        let reader = Reader { place, large, sender, returned, state: Arc::clone(&state) };
+        std::thread::Builder::new().name("table reader".to_owned()).spawn(move || {
+            before(&reader.state);
+            let outcome = reader.read();
+            // The send fails if nothing needs the reading.
+            let _ = reader.sender.send(Progress::Ended(Box::new(outcome)));
+        })?;
+        Ok(Self { progress, returns, state })
+    }
+
+    /// Begins a reading that reads nothing before it is taken over.
+    #[cfg(test)]
+    pub(super) fn when_taken_over(place: FamilyTable, large: u32) -> Self {
+        let wait = |state: &State| {
+            while !state.is_taken_over.load(Ordering::Acquire) && !state.is_given_up.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        };
+        Self::spawn(place, large, wait).unwrap()
+    }
+
+    /// Takes the reading over and returns what it has read, after the pauses that are left. `socket` is that of the data plane.
+    /// Returns [`SocketError::Interrupted`] if another program has committed meanwhile.
+    pub(super) fn finish(self, socket: &mut Socket, pause: Pause<'_>) -> Result<View, SocketError> {
+        self.state.is_taken_over.store(true, Ordering::Release);
+        let view = loop {
+            match self.progress.recv() {
+                Ok(Progress::Paused(mut view)) => {
+                    let outcome = pause(&mut view, socket);
+                    // The thread ends only if this fails.
+                    let _ = self.returns.send((*view, outcome));
+                }
+                Ok(Progress::Ended(outcome)) => break (*outcome)?,
+                // It has panicked.
+                Err(_) => return Err(SocketError::Interrupted),
+            }
+        };
+        if generation(socket)? == view.generation { Ok(view) } else { Err(SocketError::Interrupted) }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.state.is_given_up.store(true, Ordering::Release);
+    }
+}
+
+/// What the thread owns.
+struct Reader {
+    place: FamilyTable,
+    large: u32,
+    sender: Sender<Progress>,
+    returned: Receiver<(View, Result<(), SocketError>)>,
+    state: Arc<State>,
+}
+
+impl Reader {
+    fn read(&self) -> Result<View, SocketError> {
+        let mut socket = Socket::open(Protocol::Netfilter)?;
+        let mut attempt = 0;
+        loop {
+            let outcome = readback::read_with_pauses(&mut socket, self.place, self.large, &mut |view, _| {
+                self.pause(view)
+            });
+            let is_needed = !self.state.is_given_up.load(Ordering::Acquire)
+                && !self.state.is_taken_over.load(Ordering::Acquire);
+            match outcome {
+                // The data plane makes the further attempts itself when it has taken over.
+                Err(SocketError::Interrupted | SocketError::Overrun) if is_needed && attempt < ATTEMPTS => {
+                    std::thread::sleep(Duration::from_millis(2 << attempt));
+                    attempt += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Lends the view to the data plane, if it has taken over.
+    fn pause(&self, view: &mut View) -> Result<(), SocketError> {
+        if self.state.is_given_up.load(Ordering::Acquire) {
+            return Err(SocketError::Interrupted);
+        }
+        if !self.state.is_taken_over.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let lent = Progress::Paused(Box::new(std::mem::take(view)));
+        self.sender.send(lent).map_err(|_| SocketError::Interrupted)?;
+        let (returned, outcome) = self.returned.recv().map_err(|_| SocketError::Interrupted)?;
+        *view = returned;
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_engine::Driven;
+    use portolan_model::world::Edited;
+    use portolan_model::{Change, Settings};
+    use portolan_sock::namespace::in_new_network_namespace;
+    use portolan_wire::nftables::{Family as WireFamily, IfExists, NftTable, Transaction};
+
+    use super::super::dataplane::Nftables;
+    use super::super::element::Set;
+    use super::*;
+
+    /// Another program's commit, to a table of its own.
+    fn commit_elsewhere(socket: &mut Socket) {
+        let mut transaction = Transaction::begin(socket.next_sequence(16), None);
+        let family = WireFamily::IPV4;
+        transaction.new_table(&NftTable::new(family, "other"), IfExists::Fail);
+        transaction.delete_table(family, "other");
+        socket.commit(&transaction.finish().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_reading_has_what_a_listing_shows_and_counts_until_others_commit() {
+        in_new_network_namespace(|| {
+            let settings = Settings::plain(Family::Ipv4);
+            let mut nftables = Driven::new(settings.clone(), Nftables::open(settings).unwrap());
+            let of_family = |change: &Change| change.family == Family::Ipv4;
+            let changes: Vec<Change> =
+                Edited::new(7, 40).first().changes.into_iter().filter(of_family).collect();
+            nftables.apply(&changes).unwrap();
+            nftables.resync().unwrap();
+
+            let place = TRANSLATE.place(Family::Ipv4);
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let listed = readback::read(&mut socket, place).unwrap();
+            let mut pauses = 0;
+            for large in [0, u32::MAX] {
+                let reading = Reading::when_taken_over(place, large);
+                let read = reading.finish(&mut socket, &mut |view, _| {
+                    pauses += 1;
+                    assert!(view.table.is_some());
+                    Ok(())
+                });
+                let read = read.unwrap();
+                for set in Set::ALL {
+                    let rows = |view: &View| -> Vec<_> {
+                        view.rows_of(set).map(|row| (row.key, row.data.to_vec(), row.comment)).collect()
+                    };
+                    assert_eq!(rows(&read), rows(&listed), "{set:?}");
+                }
+                assert_eq!((read.classes, read.ranges), (listed.classes.clone(), listed.ranges.clone()));
+            }
+            assert!(pauses > 10, "{pauses}");
+
+            let reading = Reading::begin(Family::Ipv4).unwrap();
+            assert!(reading.finish(&mut socket, &mut |_, _| Ok(())).is_ok());
+            let reading = Reading::when_taken_over(place, 0);
+            let outcome = reading.finish(&mut socket, &mut |_, socket| {
+                commit_elsewhere(socket);
+                Ok(())
+            });
+            assert!(matches!(outcome, Err(SocketError::Interrupted)), "{outcome:?}");
+        })
+        .expect("this test needs root");
+    }
+
+    #[test]
+    fn a_pause_that_fails_ends_the_reading() {
+        in_new_network_namespace(|| {
+            let settings = Settings::plain(Family::Ipv4);
+            let mut nftables = Driven::new(settings.clone(), Nftables::open(settings).unwrap());
+            nftables.resync().unwrap();
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let reading = Reading::when_taken_over(TRANSLATE.place(Family::Ipv4), 0);
+            let outcome = reading.finish(&mut socket, &mut |_, _| Err(SocketError::Overrun));
+            assert!(matches!(outcome, Err(SocketError::Overrun)), "{outcome:?}");
+        })
+        .expect("this test needs root");
+    }
+
+    #[test]
+    fn the_thread_ends_when_nothing_needs_the_reading() {
+        in_new_network_namespace(|| {
+            let reading = Reading::when_taken_over(TRANSLATE.place(Family::Ipv4), 0);
+            let state = Arc::downgrade(&reading.state);
+            drop(reading);
+            // The test ends only if the thread does.
+            while state.strong_count() > 0 {
+                std::thread::yield_now();
+            }
+        })
+        .expect("this test needs root");
+    }
+}
