@@ -177,6 +177,11 @@ impl<const N: usize> Bytes<N> {
         self.then(&number.to_ne_bytes())
     }
 
+    /// Appends this many zeros.
+    pub(crate) fn padded(self, length: usize) -> Self {
+        self.then([0; N].get(..length).unwrap_or_default())
+    }
+
     /// Appends a field, cut at the capacity. The keys and data of this module never exceed it.
     #[expect(clippy::cast_possible_truncation, reason = "N is below 256")]
     fn then(mut self, field: &[u8]) -> Self {

@@ -170,7 +170,7 @@ impl Reader {
             let comment = row.comment.and_then(|hash| self.view.comment(hash));
             let name = comment.zip(at).and_then(|(comment, at)| decode::name(comment, at.protocol));
             let count = self.view.counts.get(&(set, row.key)).copied();
-            (at, name, read_number(row.data).map(Value), count)
+            (at, name, read_number(row.data.as_slice()).map(Value), count)
         })
     }
 
@@ -352,7 +352,7 @@ impl Reader {
     }
 
     fn take<T>(&mut self, set: Set, key: &Key, read: impl Fn(Family, &[u8]) -> Option<T>) -> Option<T> {
-        read(self.family, self.view.rows.get_mut(&set)?.take(key)?.data)
+        read(self.family, self.view.rows.get_mut(&set)?.take(key)?.data.as_slice())
     }
 
     /// Adds an entry for each Service port with endpoints that its frontends do not lead to.
@@ -385,6 +385,7 @@ impl Reader {
         let Some(rows) = self.view.rows.get(&set) else { return Vec::new() };
         let read = |key: Key| {
             let data = rows.get(&key)?.data;
+            let data = data.as_slice();
             let owner = Value(read_number(key.as_slice())?);
             let is_local = match set {
                 Set::AffinityEndpoints => false,

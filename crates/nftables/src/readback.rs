@@ -24,7 +24,7 @@ use portolan_wire::{DecodeError, Frame};
 
 use super::chain::{ChainBody, FamilyTable, RuleBody};
 use super::changeset::{has_comment, has_more};
-use super::element::{Key, Set, read_address, read_number};
+use super::element::{Data, Key, Set, read_address, read_number};
 use super::skeleton;
 pub(super) use by_key::LARGE;
 use rows::{Row, Rows};
@@ -249,12 +249,12 @@ impl View {
     }
 
     /// Returns the rows of a set.
-    pub(super) fn rows_of(&self, set: Set) -> impl Iterator<Item = Row<'_>> {
+    pub(super) fn rows_of(&self, set: Set) -> impl Iterator<Item = Row> {
         self.rows.get(&set).into_iter().flat_map(Rows::iter)
     }
 
     /// Returns the data of an element.
-    pub(super) fn data(&self, set: Set, key: &Key) -> Option<&[u8]> {
+    pub(super) fn data(&self, set: Set, key: &Key) -> Option<Data> {
         self.rows.get(&set)?.get(key).map(|row| row.data)
     }
 
@@ -266,13 +266,15 @@ impl View {
     /// Returns the slots of an id, in the order of their indexes from `first` on.
     pub(super) fn choices(&self, id: u32, first: u32) -> Vec<u32> {
         (first..)
-            .map_while(|index| read_number(self.data(Set::AffinityChoices, &choice_key(id, index))?))
+            .map_while(|index| {
+                read_number(self.data(Set::AffinityChoices, &choice_key(id, index))?.as_slice())
+            })
             .collect()
     }
 
     /// Returns the endpoint that a key maps to.
     pub(super) fn endpoint(&self, family: Family, set: Set, key: Key) -> Option<SocketAddr> {
-        read_socket(family, self.data(set, &key)?)
+        read_socket(family, self.data(set, &key)?.as_slice())
     }
 
     /// Reads the elements of a set. While the kernel resizes a set, a listing lacks some elements and has others
@@ -415,6 +417,9 @@ impl View {
     }
 }
 
+/// Number of zeros after a port in the data of an element.
+const PORT_PADDING: usize = 2;
+
 /// Returns empty rows with the lengths that elements of the set should have.
 fn rows_of(place: FamilyTable, set: Set) -> Rows {
     let shape = skeleton::set(place, set);
@@ -423,7 +428,8 @@ fn rows_of(place: FamilyTable, set: Set) -> Rows {
         Some(SetData::Verdict) | None => 0,
     };
     match set {
-        Set::Endpoints | Set::AffinityChoices => Rows::of_indexes(data_length as usize, has_more(set)),
+        Set::Endpoints => Rows::of_indexes(data_length as usize, PORT_PADDING, has_more(set)),
+        Set::AffinityChoices => Rows::of_indexes(data_length as usize, 0, has_more(set)),
         _ => Rows::new(shape.key_length as usize, data_length as usize, has_more(set)),
     }
 }

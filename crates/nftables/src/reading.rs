@@ -208,7 +208,9 @@ mod tests {
                 let read = read.unwrap();
                 for set in Set::ALL {
                     let rows = |view: &View| -> Vec<_> {
-                        view.rows_of(set).map(|row| (row.key, row.data.to_vec(), row.comment)).collect()
+                        view.rows_of(set)
+                            .map(|row| (row.key, row.data.as_slice().to_vec(), row.comment))
+                            .collect()
                     };
                     assert_eq!(rows(&read), rows(&listed), "{set:?}");
                 }

@@ -285,7 +285,7 @@ impl View {
         let all_are_slots = self.sets.contains_key(Set::ServiceCounters.name());
         let mut all = Vec::new();
         for row in self.rows_of(Set::Services).chain(self.rows_of(Set::NodePorts)) {
-            let Some(value) = read_number(row.data).map(Value) else { continue };
+            let Some(value) = read_number(row.data.as_slice()).map(Value) else { continue };
             let Some(chain) = self.classes.get(&value.low()) else { continue };
             let Ok(class) = chain.parse::<Class>() else { continue };
             let is_of_set = |balance: &Balance| {
@@ -318,7 +318,7 @@ fn write(batch: &mut Batch, place: FamilyTable, set: Set, keys: impl Iterator<It
 fn slots(choices: &Rows, local: bool) -> impl Iterator<Item = Key> {
     choices.iter().filter_map(move |row| {
         let index = read_number(row.key.as_slice().get(4..)?)?;
-        let slot = read_number(row.data)?;
+        let slot = read_number(row.data.as_slice())?;
         ((index >= LOCAL_OFFSET) == local).then(|| Key::EMPTY.number(slot))
     })
 }

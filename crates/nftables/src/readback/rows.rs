@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use super::super::element::Key;
+use super::super::element::{Data, Key};
 use super::runs::{KEY_LENGTH, Runs};
 
 /// Length in bytes of a comment's hash.
@@ -15,6 +15,8 @@ const HASH: usize = size_of::<u64>();
 pub(in super::super) struct Rows {
     keys: Keys,
     data_length: usize,
+    /// Number of bytes at the end of the data that are zero in each row. They are not stored.
+    padding: usize,
     with_comment: bool,
     /// For each row its key, unless the keys are runs, then the data and the hash of the comment.
     bytes: Vec<u8>,
@@ -35,12 +37,12 @@ enum Keys {
     Runs(Runs),
 }
 
-/// One element, its data borrowed from the rows.
+/// One element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Row<'a> {
+pub(in super::super) struct Row {
     pub(in super::super) key: Key,
     /// Empty if the set is not a map.
-    pub(in super::super) data: &'a [u8],
+    pub(in super::super) data: Data,
     /// Hash of the comment and of whether the element counts. `None` in a set whose elements have neither.
     pub(in super::super) comment: Option<u64>,
 }
@@ -49,12 +51,13 @@ impl Rows {
     /// Creates empty rows with keys and data of these lengths.
     pub(in super::super) const fn new(key_length: usize, data_length: usize, with_comment: bool) -> Self {
         let keys = Keys::InRows { length: key_length, last: Cell::new(0) };
-        Self { keys, data_length, with_comment, bytes: Vec::new(), taken: Vec::new() }
+        Self { keys, data_length, padding: 0, with_comment, bytes: Vec::new(), taken: Vec::new() }
     }
 
-    /// Creates empty rows whose keys are an id and an index.
-    pub(in super::super) fn of_indexes(data_length: usize, with_comment: bool) -> Self {
-        Self { keys: Keys::Runs(Runs::default()), ..Self::new(KEY_LENGTH, data_length, with_comment) }
+    /// Creates empty rows whose keys are an id and an index. The last `padding` bytes of their data are zero.
+    pub(in super::super) fn of_indexes(data_length: usize, padding: usize, with_comment: bool) -> Self {
+        let keys = Keys::Runs(Runs::default());
+        Self { keys, padding, ..Self::new(KEY_LENGTH, data_length, with_comment) }
     }
 
     /// Allocates room for exactly this many rows.
@@ -62,9 +65,13 @@ impl Rows {
         self.bytes.reserve_exact(rows.saturating_mul(self.row_length()));
     }
 
-    /// Adds an element. Returns false if its lengths do not match.
+    /// Adds an element. Returns false if its lengths or its padding do not match.
     pub(super) fn push(&mut self, key: &[u8], data: &[u8], comment: Option<u64>) -> bool {
         if data.len() != self.data_length || comment.is_some() != self.with_comment {
+            return false;
+        }
+        let Some((data, padding)) = data.split_at_checked(self.stored_length()) else { return false };
+        if padding.iter().any(|&byte| byte != 0) {
             return false;
         }
         let fits = match &mut self.keys {
@@ -115,7 +122,7 @@ impl Rows {
     /// Adds rows of the same lengths.
     pub(super) fn add(&mut self, others: &Self) {
         for row in others.iter() {
-            self.push(row.key.as_slice(), row.data, row.comment);
+            self.push(row.key.as_slice(), row.data.as_slice(), row.comment);
         }
         self.settle();
     }
@@ -126,17 +133,17 @@ impl Rows {
     }
 
     /// Returns the rows in the order of their keys.
-    pub(in super::super) fn iter(&self) -> impl Iterator<Item = Row<'_>> {
+    pub(in super::super) fn iter(&self) -> impl Iterator<Item = Row> {
         self.keys().enumerate().filter_map(|(place, key)| self.row(place, key))
     }
 
     /// Returns the row with a key.
-    pub(in super::super) fn get(&self, key: &Key) -> Option<Row<'_>> {
+    pub(in super::super) fn get(&self, key: &Key) -> Option<Row> {
         self.row(self.place(key)?, *key)
     }
 
     /// Returns the row with a key and removes it from those [left](Self::left).
-    pub(in super::super) fn take(&mut self, key: &Key) -> Option<Row<'_>> {
+    pub(in super::super) fn take(&mut self, key: &Key) -> Option<Row> {
         let place = self.place(key)?;
         if let Some(word) = self.taken.get_mut(place / WORD) {
             *word |= 1 << (place % WORD);
@@ -187,9 +194,10 @@ impl Rows {
         None
     }
 
-    fn row(&self, place: usize, key: Key) -> Option<Row<'_>> {
+    fn row(&self, place: usize, key: Key) -> Option<Row> {
         let (_, rest) = self.bytes_at(place).split_at_checked(self.key_length())?;
-        let (data, hash) = rest.split_at_checked(self.data_length)?;
+        let (data, hash) = rest.split_at_checked(self.stored_length())?;
+        let data = Data::from_kernel(data)?.padded(self.padding);
         Some(Row { key, data, comment: hash.first_chunk().copied().map(u64::from_ne_bytes) })
     }
 
@@ -211,9 +219,14 @@ impl Rows {
         }
     }
 
+    /// Returns the number of bytes of the data that are stored.
+    const fn stored_length(&self) -> usize {
+        self.data_length.saturating_sub(self.padding)
+    }
+
     fn row_length(&self) -> usize {
         // Never 0, also not for rows without bytes.
-        (self.key_length() + self.data_length + if self.with_comment { HASH } else { 0 }).max(1)
+        (self.key_length() + self.stored_length() + if self.with_comment { HASH } else { 0 }).max(1)
     }
 }
 
@@ -265,7 +278,7 @@ mod tests {
             };
             let key_length = if are_indexes { KEY_LENGTH } else { key_length };
             let mut rows = if are_indexes {
-                Rows::of_indexes(data_length, with_comment)
+                Rows::of_indexes(data_length, 0, with_comment)
             } else {
                 Rows::new(key_length, data_length, with_comment)
             };
@@ -280,7 +293,7 @@ mod tests {
             prop_assert_eq!(rows.len(), expected.len());
             for seed in 0..=255 {
                 let wanted = bytes(seed, key_length);
-                let found = rows.get(&key(&wanted)).map(|row| (row.data.to_vec(), row.comment));
+                let found = rows.get(&key(&wanted)).map(|row| (row.data.as_slice().to_vec(), row.comment));
                 prop_assert_eq!(found, expected.get(&wanted).cloned());
             }
             let (half, others): (Vec<_>, Vec<_>) = expected.keys().partition(|key| key[0] % 2 == 0);
@@ -290,6 +303,16 @@ mod tests {
             let left: std::collections::BTreeSet<Vec<u8>> = rows.left().map(|key| key.as_slice().to_vec()).collect();
             prop_assert_eq!(left, others.into_iter().cloned().collect());
         }
+    }
+
+    #[test]
+    fn padding_is_not_stored() {
+        let mut rows = Rows::of_indexes(8, 2, false);
+        assert!(rows.push(&[1; 8], &[7, 7, 7, 7, 0, 80, 0, 0], None));
+        assert!(!rows.push(&[2; 8], &[7, 7, 7, 7, 0, 80, 0, 1], None));
+        rows.settle();
+        assert_eq!(rows.bytes.len(), 6);
+        assert_eq!(rows.get(&key(&[1; 8])).unwrap().data.as_slice(), [7, 7, 7, 7, 0, 80, 0, 0]);
     }
 
     #[test]

@@ -112,7 +112,7 @@ impl View {
             return self.touched.0.get(&(set, *key))?.now;
         }
         let row = self.rows.get(&set)?.get(key)?;
-        Some(Actual { data: Data::from_kernel(row.data)?, more: row.comment })
+        Some(Actual { data: row.data, more: row.comment })
     }
 
     /// Does the same as [`View::actual`], and notes that the element is wanted.
@@ -122,7 +122,7 @@ impl View {
             return entry.now;
         }
         let row = self.rows.get_mut(&set)?.take(key)?;
-        Some(Actual { data: Data::from_kernel(row.data)?, more: row.comment })
+        Some(Actual { data: row.data, more: row.comment })
     }
 
     /// Returns the elements of the view as they are deleted.
@@ -134,7 +134,8 @@ impl View {
 
     /// Returns the highest id that a frontend led to when all of them had been read.
     pub(in super::super) fn highest_id(&mut self) -> u32 {
-        let ids = |set| self.rows_of(set).filter_map(|row| Some(Value(read_number(row.data)?).id()));
+        let ids =
+            |set| self.rows_of(set).filter_map(|row| Some(Value(read_number(row.data.as_slice())?).id()));
         let highest = || ids(Set::Services).chain(ids(Set::NodePorts)).max().unwrap_or_default();
         let highest = self.highest_id.unwrap_or_else(highest);
         self.highest_id = Some(highest);

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::duration::{DurationError, parse_duration};
 use super::error::{FieldError, Problem};
+use super::source::shown;
 use crate::address;
 use crate::nearest::nearest;
 
@@ -155,6 +156,7 @@ impl<'e> Section<'e> {
     }
 
     fn path_of(&self, name: &str) -> String {
+        let name = shown(name);
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 

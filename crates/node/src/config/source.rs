@@ -64,6 +64,11 @@ fn until_second(text: &str) -> &str {
     text
 }
 
+/// Returns the name of a field as paths have it. An empty name could not be seen.
+pub(super) fn shown(name: &str) -> &str {
+    if name.is_empty() { r#""""# } else { name }
+}
+
 fn place(location: Location) -> Option<TextPosition> {
     let place = TextPosition { line: location.line(), column: location.column() };
     (location != Location::UNKNOWN).then_some(place)
@@ -96,7 +101,7 @@ impl Tree {
                 let mut values = Map::new();
                 for (name, value) in fields {
                     path.push_str(if length == 0 { "" } else { "." });
-                    path.push_str(&name.value);
+                    path.push_str(shown(&name.value));
                     source.note(path, name.referenced);
                     if values.contains_key(&name.value) {
                         source.note_duplicate(path, name.referenced);

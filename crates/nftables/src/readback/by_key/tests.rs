@@ -68,7 +68,9 @@ fn for_random_tables(test: impl Fn(Programmed) + Sync) {
 }
 
 fn rows(view: &View, set: Set) -> Vec<(Vec<u8>, Vec<u8>, Option<u64>)> {
-    view.rows_of(set).map(|row| (row.key.as_slice().to_vec(), row.data.to_vec(), row.comment)).collect()
+    view.rows_of(set)
+        .map(|row| (row.key.as_slice().to_vec(), row.data.as_slice().to_vec(), row.comment))
+        .collect()
 }
 
 #[test]

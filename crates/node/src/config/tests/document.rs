@@ -44,6 +44,16 @@ pub(super) fn the_head_is_required() {
 }
 
 #[test]
+fn a_field_without_a_name_is_reported() {
+    let text = format!("{HEAD}\"\": 2\nnftables: {{\"\": 3}}");
+    let Err(ConfigError::Invalid(errors)) = parse(&text) else { panic!("it is invalid") };
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let places = [r#"nftables."" (line 4, column 12): unknown"#, r#""" (line 3, column 1): unknown"#];
+    assert!(texts.iter().zip(places).all(|(text, place)| text.starts_with(place)), "{texts:?}");
+    assert_eq!(texts.len(), places.len());
+}
+
+#[test]
 fn bad_yaml_is_reported_with_its_place() {
     for text in ["a: [", "a: \"x", "a: 1\n b: 2", "a: !!binary x\n"] {
         let error = parse(text).expect_err(text);
