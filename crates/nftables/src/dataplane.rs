@@ -28,7 +28,7 @@ use super::skeleton;
 use portolan_engine::dataplane::{
     About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, TRANSIT_TIME, Takeover, Undisturbed,
 };
-use portolan_engine::drift::Own;
+use portolan_engine::drift::{Own, generation as generation_of};
 use portolan_engine::table::{Changes, Table};
 
 /// Sequence numbers reserved for one transaction: the most messages that it may have.
@@ -235,6 +235,10 @@ impl Nftables {
         });
         drop(view);
         let mut commit = Commit::default();
+        // The kernel checks the generation only if there is something to write.
+        if difference.is_empty() && generation_of(&mut self.socket)? != generation {
+            return Err(SocketError::Interrupted.into());
+        }
         if !difference.is_empty() {
             let mut transaction = self.begin(Some(generation));
             difference.encode(&mut transaction, &self.planner, exists);

@@ -34,7 +34,7 @@ pub(super) struct Early<'a> {
     adopts: bool,
     /// The changes that arrived during this attempt.
     given: Vec<Change>,
-    /// Number of attempts that have ended, and during which changes arrived.
+    /// Number of attempts that have ended. One without changes has written nothing, so it does not count.
     attempts: u32,
     /// Changes that wait until all frontends have been read: a new Service port needs an id that no frontend leads to.
     deferred: Option<Vec<Change>>,

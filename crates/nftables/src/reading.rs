@@ -94,19 +94,48 @@ impl Reading {
     /// Returns [`SocketError::Interrupted`] if another program has committed meanwhile.
     pub(super) fn finish(self, socket: &mut Socket, pause: Pause<'_>) -> Result<View, SocketError> {
         self.state.is_taken_over.store(true, Ordering::Release);
+        let mut is_lent = false;
         let view = loop {
             match self.progress.recv() {
                 Ok(Progress::Paused(mut view)) => {
+                    is_lent = true;
                     let outcome = pause(&mut view, socket);
-                    // The thread ends only if this fails.
+                    // If the send fails, the thread has ended, and the next turn ends this loop.
                     let _ = self.returns.send((*view, outcome));
                 }
-                Ok(Progress::Ended(outcome)) => break (*outcome)?,
-                // It has panicked.
+                Ok(Progress::Ended(outcome)) => match *outcome {
+                    Ok(view) => break view,
+                    Err(error) if is_lent => return Err(error),
+                    // What was wrong may be long ago.
+                    Err(error) => {
+                        tracing::debug!(%error, "the reading of the table has failed; it is read again");
+                        return Err(SocketError::Interrupted);
+                    }
+                },
+                // The thread has panicked.
                 Err(_) => return Err(SocketError::Interrupted),
             }
         };
-        if generation(socket)? == view.generation { Ok(view) } else { Err(SocketError::Interrupted) }
+        if generation(socket)? == view.generation {
+            return Ok(view);
+        }
+        tracing::debug!("another program has committed since the table was read; it is read again");
+        Err(SocketError::Interrupted)
+    }
+
+    /// Waits until the thread has ended.
+    #[cfg(test)]
+    fn wait_for_end(&self) {
+        while Arc::strong_count(&self.state) > 1 {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Returns a function that tells whether this was taken over.
+    #[cfg(test)]
+    pub(super) fn is_taken_over(&self) -> impl Fn() -> bool + use<> {
+        let state = Arc::clone(&self.state);
+        move || state.is_taken_over.load(Ordering::Acquire)
     }
 }
 
@@ -133,17 +162,22 @@ impl Reader {
             let outcome = readback::read_with_pauses(&mut socket, self.place, self.large, &mut |view, _| {
                 self.pause(view)
             });
-            let is_needed = !self.state.is_given_up.load(Ordering::Acquire)
-                && !self.state.is_taken_over.load(Ordering::Acquire);
-            match outcome {
-                // The data plane makes the further attempts itself when it has taken over.
-                Err(SocketError::Interrupted | SocketError::Overrun) if is_needed && attempt < ATTEMPTS => {
-                    std::thread::sleep(Duration::from_millis(2 << attempt));
-                    attempt += 1;
-                }
-                outcome => return outcome,
+            let is_disturbed = matches!(outcome, Err(SocketError::Interrupted | SocketError::Overrun));
+            if !is_disturbed || attempt == ATTEMPTS || !self.waits(1 << attempt) {
+                return outcome;
             }
+            attempt += 1;
         }
+    }
+
+    /// Waits for some times 2 ms. Returns false if the data plane has taken over, which makes further attempts itself, or if
+    /// nothing needs the reading.
+    fn waits(&self, times: u32) -> bool {
+        (0..times).all(|_| {
+            std::thread::sleep(Duration::from_millis(2));
+            !self.state.is_given_up.load(Ordering::Acquire)
+                && !self.state.is_taken_over.load(Ordering::Acquire)
+        })
     }
 
     /// Lends the view to the data plane, if it has taken over.
@@ -218,14 +252,56 @@ mod tests {
             }
             assert!(pauses > 10, "{pauses}");
 
-            let reading = Reading::begin(Family::Ipv4).unwrap();
-            assert!(reading.finish(&mut socket, &mut |_, _| Ok(())).is_ok());
             let reading = Reading::when_taken_over(place, 0);
             let outcome = reading.finish(&mut socket, &mut |_, socket| {
                 commit_elsewhere(socket);
                 Ok(())
             });
             assert!(matches!(outcome, Err(SocketError::Interrupted)), "{outcome:?}");
+        })
+        .expect("this test needs root");
+    }
+
+    #[test]
+    fn a_reading_that_ended_long_ago_counts_until_others_commit() {
+        in_new_network_namespace(|| {
+            let settings = Settings::plain(Family::Ipv4);
+            let mut nftables = Driven::new(settings.clone(), Nftables::open(settings).unwrap());
+            nftables.resync().unwrap();
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            for others_commit in [false, true] {
+                let reading = Reading::begin(Family::Ipv4).unwrap();
+                reading.wait_for_end();
+                if others_commit {
+                    commit_elsewhere(&mut socket);
+                }
+                let outcome = reading.finish(&mut socket, &mut |_, _| panic!("the thread has ended"));
+                match outcome {
+                    Ok(view) => assert!(!others_commit && view.table.is_some() && !view.rules.is_empty()),
+                    Err(error) => assert!(others_commit && matches!(error, SocketError::Interrupted)),
+                }
+            }
+        })
+        .expect("this test needs root");
+    }
+
+    #[test]
+    fn what_others_delete_after_a_reading_is_written_again() {
+        in_new_network_namespace(|| {
+            let settings = Settings::plain(Family::Ipv4);
+            let mut former = Driven::new(settings.clone(), Nftables::open(settings.clone()).unwrap());
+            former.resync().unwrap();
+            let reading = Reading::begin(Family::Ipv4).unwrap();
+            reading.wait_for_end();
+            let is_taken_over = reading.is_taken_over();
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let mut transaction = Transaction::begin(socket.next_sequence(16), None);
+            transaction.delete_table(WireFamily::IPV4, super::super::layout::TABLE);
+            socket.commit(&transaction.finish().unwrap()).unwrap();
+            let nftables = Nftables::open(settings.clone()).unwrap().with_reading(Some(reading));
+            let commit = Driven::new(settings, nftables).resync().unwrap();
+            assert!(is_taken_over() && commit.objects > 0);
+            assert!(readback::table(&mut socket, TRANSLATE.place(Family::Ipv4)).unwrap().is_some());
         })
         .expect("this test needs root");
     }
@@ -245,16 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_ends_when_nothing_needs_the_reading() {
-        in_new_network_namespace(|| {
-            let reading = Reading::when_taken_over(TRANSLATE.place(Family::Ipv4), 0);
-            let state = Arc::downgrade(&reading.state);
-            drop(reading);
-            // The test ends only if the thread does.
-            while state.strong_count() > 0 {
-                std::thread::yield_now();
-            }
-        })
-        .expect("this test needs root");
+    fn a_reading_that_nothing_needs_ends_at_its_next_pause() {
+        let (sender, progress) = channel();
+        let (returns, returned) = channel();
+        let state = Arc::new(State::default());
+        let place = TRANSLATE.place(Family::Ipv4);
+        let reader = Reader { place, large: 0, sender, returned, state: Arc::clone(&state) };
+        assert!(reader.pause(&mut View::default()).is_ok(), "nothing waits for it yet");
+        drop(Reading { progress, returns, state });
+        assert!(matches!(reader.pause(&mut View::default()), Err(SocketError::Interrupted)));
+        assert!(!reader.waits(1));
     }
 }

@@ -156,7 +156,7 @@ impl Agent {
         } = surroundings;
         health.set_timeout(health_timeout(&configuration));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let readings = modes::begin_readings(&configuration, &families);
+        let reading = modes::begin_reading(&configuration, &families);
         let mut agent = Self {
             catalog: Catalog::new(node_name).with_triggers_since(i64::try_from(now).unwrap_or(i64::MAX)),
             backlog: Backlog::default(),
@@ -183,7 +183,7 @@ impl Agent {
             error: None,
             addresses_unknown: false,
             lacks_dataplane: false,
-            shared: SharedParts { meters, relays, kernel_settings, readings },
+            shared: SharedParts { meters, relays, kernel_settings, reading },
             search: Search::default(),
             on_relays_drained: None,
             refused: PerFamily::default(),

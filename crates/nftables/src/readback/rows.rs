@@ -1,10 +1,10 @@
 //! The elements of a set as rows of equal length in one block, sorted by key. They take little more room than their
-//! bytes, or less: keys of an id and an index are kept as [`Runs`].
+//! bytes. Keys of an id and an index are not stored in the rows, but as [`Runs`].
 
 use std::cell::Cell;
 
 use super::super::element::{Data, Key};
-use super::runs::{KEY_LENGTH, Runs};
+use super::runs::{self, KEY_LENGTH, Parts, Runs};
 
 /// Length in bytes of a comment's hash.
 const HASH: usize = size_of::<u64>();
@@ -33,8 +33,15 @@ enum Keys {
         /// The place of the last row that was found. Rows are mostly looked up in their order.
         last: Cell<usize>,
     },
-    /// In order, beside the rows.
-    Runs(Runs),
+    /// Beside the rows.
+    Runs {
+        runs: Runs,
+        /// Rows that did not come in the order of their keys, until they are settled: each with the id, the index in network
+        /// order, and what a row has besides.
+        unsorted: Vec<u8>,
+        /// The number of rows for which there was to be room.
+        expected: usize,
+    },
 }
 
 /// One element.
@@ -56,13 +63,16 @@ impl Rows {
 
     /// Creates empty rows whose keys are an id and an index. The last `padding` bytes of their data are zero.
     pub(in super::super) fn of_indexes(data_length: usize, padding: usize, with_comment: bool) -> Self {
-        let keys = Keys::Runs(Runs::default());
+        let keys = Keys::Runs { runs: Runs::default(), unsorted: Vec::new(), expected: 0 };
         Self { keys, padding, ..Self::new(KEY_LENGTH, data_length, with_comment) }
     }
 
     /// Allocates room for exactly this many rows.
     pub(super) fn reserve(&mut self, rows: usize) {
         self.bytes.reserve_exact(rows.saturating_mul(self.row_length()));
+        if let Keys::Runs { expected, .. } = &mut self.keys {
+            *expected = rows;
+        }
     }
 
     /// Adds an element. Returns false if its lengths or its padding do not match.
@@ -74,35 +84,74 @@ impl Rows {
         if padding.iter().any(|&byte| byte != 0) {
             return false;
         }
-        let fits = match &mut self.keys {
-            Keys::InRows { length, .. } => key.len() == *length,
-            Keys::Runs(runs) => runs.push(key),
-        };
-        if fits {
-            if let Keys::InRows { .. } = self.keys {
+        let hash = comment.into_iter().flat_map(u64::to_ne_bytes);
+        let row_length = self.row_length();
+        match &mut self.keys {
+            Keys::InRows { length, .. } => {
+                if key.len() != *length {
+                    return false;
+                }
                 self.bytes.extend_from_slice(key);
             }
-            self.bytes.extend_from_slice(data);
-            self.bytes.extend(comment.into_iter().flat_map(u64::to_ne_bytes));
+            Keys::Runs { runs, unsorted, expected } => {
+                let Some((id, index)) = runs::parts(key) else { return false };
+                if !unsorted.is_empty() || !runs.push((id, index)) {
+                    if unsorted.is_empty() {
+                        unsorted.reserve_exact(expected.saturating_mul(KEY_LENGTH + row_length));
+                    }
+                    unsorted.extend(id.into_iter().chain(index.to_be_bytes()));
+                    unsorted.extend_from_slice(data);
+                    unsorted.extend(hash);
+                    return true;
+                }
+            }
         }
-        fits
+        self.bytes.extend_from_slice(data);
+        self.bytes.extend(hash);
+        true
     }
 
     /// Sorts the rows and removes duplicate keys.
     pub(super) fn settle(&mut self) {
-        let length = self.row_length();
         match &mut self.keys {
             Keys::InRows { .. } => self.sort_and_deduplicate(),
-            Keys::Runs(runs) => {
-                if let Some(former) = runs.settle() {
-                    let rows = former
-                        .into_iter()
-                        .filter_map(|places| self.bytes.get(places.start * length..places.end * length));
-                    self.bytes = rows.collect::<Vec<_>>().concat();
+            Keys::Runs { unsorted, .. } => {
+                let unsorted = std::mem::take(unsorted);
+                if !unsorted.is_empty() {
+                    self.sort_in(unsorted);
                 }
             }
         }
         self.taken = vec![0; self.len().div_ceil(WORD)];
+    }
+
+    /// Sorts rows in, in their own memory.
+    fn sort_in(&mut self, mut all: Vec<u8>) {
+        let Keys::Runs { runs, .. } = &mut self.keys else { return };
+        let (sorted, bytes) = (std::mem::take(runs), std::mem::take(&mut self.bytes));
+        let length = self.row_length();
+        for ((id, index), row) in sorted.keys().zip(bytes.chunks_exact(length)) {
+            all.extend(id.into_iter().chain(index.to_be_bytes()));
+            all.extend_from_slice(row);
+        }
+        drop((sorted, bytes));
+        sort(&mut all, KEY_LENGTH + length);
+        let (mut runs, mut kept) = (Runs::default(), 0);
+        for place in 0..all.len() / (KEY_LENGTH + length) {
+            let start = place * (KEY_LENGTH + length);
+            let Some(parts) = all.get(start..).and_then(sortable_parts) else { break };
+            // Keys come in their order now, so one that does not come after the others is there already.
+            if runs.push(parts) {
+                all.copy_within(start + KEY_LENGTH..start + KEY_LENGTH + length, kept);
+                kept += length;
+            }
+        }
+        all.truncate(kept);
+        all.shrink_to_fit();
+        self.bytes = all;
+        if let Keys::Runs { runs: settled, .. } = &mut self.keys {
+            *settled = runs;
+        }
     }
 
     fn sort_and_deduplicate(&mut self) {
@@ -162,10 +211,10 @@ impl Rows {
     fn keys(&self) -> impl Iterator<Item = Key> {
         let (in_rows, runs) = match &self.keys {
             Keys::InRows { .. } => (0..self.len(), None),
-            Keys::Runs(runs) => (0..0, Some(runs)),
+            Keys::Runs { runs, .. } => (0..0, Some(runs)),
         };
         let in_rows = in_rows.map(|place| Key::from_kernel(self.key_bytes(place)).unwrap_or_default());
-        in_rows.chain(runs.into_iter().flat_map(Runs::keys))
+        in_rows.chain(runs.into_iter().flat_map(Runs::keys).map(runs::key))
     }
 
     fn place(&self, key: &Key) -> Option<usize> {
@@ -177,7 +226,7 @@ impl Rows {
                 last.set(place.unwrap_or_default());
                 place
             }
-            Keys::Runs(runs) => runs.place(key.as_slice()),
+            Keys::Runs { runs, .. } => runs.place(runs::parts(key.as_slice())?),
         }
     }
 
@@ -201,7 +250,7 @@ impl Rows {
         Some(Row { key, data, comment: hash.first_chunk().copied().map(u64::from_ne_bytes) })
     }
 
-    /// Returns the key of a row that has its key.
+    /// Returns the key that is stored in a row. Empty if the keys are runs.
     fn key_bytes(&self, place: usize) -> &[u8] {
         self.bytes_at(place).get(..self.key_length()).unwrap_or_default()
     }
@@ -215,7 +264,7 @@ impl Rows {
     const fn key_length(&self) -> usize {
         match self.keys {
             Keys::InRows { length, .. } => length,
-            Keys::Runs(_) => 0,
+            Keys::Runs { .. } => 0,
         }
     }
 
@@ -233,14 +282,22 @@ impl Rows {
 /// Number of bits in a word of [`Rows::taken`].
 const WORD: usize = u64::BITS as usize;
 
+/// Reads the id and the index of a row that is to be sorted in.
+fn sortable_parts(row: &[u8]) -> Option<Parts> {
+    let (id, rest) = row.split_first_chunk::<4>()?;
+    Some((*id, u32::from_be_bytes(*rest.first_chunk::<4>()?)))
+}
+
 /// Sorts rows of this length by their bytes. Row lengths of large sets are sorted in place.
 fn sort(bytes: &mut Vec<u8>, length: usize) {
     match length {
         4 => bytes.as_chunks_mut::<4>().0.sort_unstable(),
         12 => bytes.as_chunks_mut::<12>().0.sort_unstable(),
+        14 => bytes.as_chunks_mut::<14>().0.sort_unstable(),
         16 => bytes.as_chunks_mut::<16>().0.sort_unstable(),
         20 => bytes.as_chunks_mut::<20>().0.sort_unstable(),
         24 => bytes.as_chunks_mut::<24>().0.sort_unstable(),
+        26 => bytes.as_chunks_mut::<26>().0.sort_unstable(),
         28 => bytes.as_chunks_mut::<28>().0.sort_unstable(),
         32 => bytes.as_chunks_mut::<32>().0.sort_unstable(),
         36 => bytes.as_chunks_mut::<36>().0.sort_unstable(),
@@ -269,7 +326,7 @@ mod tests {
     proptest! {
         #[test]
         fn finds_what_was_pushed(
-            (key_length, data_length, with_comment) in (1..=40_usize, 1..=20_usize, any::<bool>()),
+            (key_length, data_length, with_comment) in (1..=40_usize, 0..=20_usize, any::<bool>()),
             are_indexes in any::<bool>(),
             seeds in proptest::collection::vec(0..200_u8, 0..100),
         ) {
@@ -277,6 +334,7 @@ mod tests {
                 (0_u32..8).cycle().take(length).map(|index| seed.wrapping_mul(31).rotate_left(index)).collect()
             };
             let key_length = if are_indexes { KEY_LENGTH } else { key_length };
+            let data_length = if are_indexes { data_length.max(1) } else { data_length };
             let mut rows = if are_indexes {
                 Rows::of_indexes(data_length, 0, with_comment)
             } else {
@@ -300,8 +358,43 @@ mod tests {
             for wanted in half {
                 prop_assert!(rows.take(&key(wanted)).is_some());
             }
-            let left: std::collections::BTreeSet<Vec<u8>> = rows.left().map(|key| key.as_slice().to_vec()).collect();
-            prop_assert_eq!(left, others.into_iter().cloned().collect());
+            let mut left: Vec<Vec<u8>> = rows.left().map(|key| key.as_slice().to_vec()).collect();
+            left.sort_unstable();
+            prop_assert_eq!(left, others.into_iter().cloned().collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn indexes_are_found_in_whatever_order_they_came(
+            pushed in proptest::collection::vec((0..3_u8, 0..600_u32), 0..60),
+            more in proptest::collection::vec((0..4_u8, 0..600_u32), 0..20),
+        ) {
+            let (mut rows, mut added) = (Rows::of_indexes(8, 2, false), Rows::of_indexes(8, 2, false));
+            let mut expected = BTreeMap::new();
+            let data = |id: u8, index: u32| {
+                let [low, high, ..] = index.to_le_bytes();
+                [id, low, high, 1, 0, 80, 0, 0]
+            };
+            for (rows, of) in [(&mut rows, pushed), (&mut added, more)] {
+                for (id, index) in of {
+                    let key = runs::key(([id; 4], index));
+                    prop_assert!(rows.push(key.as_slice(), &data(id, index), None));
+                    expected.insert((id, index), key);
+                }
+                rows.settle();
+            }
+            rows.add(&added);
+            let all: Vec<Key> = rows.iter().map(|row| row.key).collect();
+            prop_assert_eq!(all, expected.values().copied().collect::<Vec<_>>());
+            prop_assert_eq!(rows.bytes.len(), 6 * expected.len());
+            for (&(id, index), key) in expected.iter().rev() {
+                let row = rows.get(key).unwrap();
+                prop_assert_eq!(row.data.as_slice(), data(id, index));
+            }
+            let (taken, left): (Vec<Key>, Vec<Key>) = expected.values().partition(|key| key.as_slice()[4] % 2 == 0);
+            for key in &taken {
+                prop_assert!(rows.take(key).is_some());
+            }
+            prop_assert_eq!(rows.left().collect::<Vec<_>>(), left);
         }
     }
 
@@ -329,23 +422,14 @@ mod tests {
     #[test]
     fn rows_of_large_sets_are_sorted_in_place() {
         let large = Set::ALL.into_iter().filter(|set| {
-            !matches!(
-                set,
-                Set::Classes
-                    | Set::Affinity
-                    | Set::SourceRanges
-                    | Set::HairpinConnections
-                    | Set::Endpoints
-                    | Set::AffinityChoices
-            )
+            !matches!(set, Set::Classes | Set::Affinity | Set::SourceRanges | Set::HairpinConnections)
         });
         for (set, family) in large.flat_map(|set| Family::BOTH.map(|family| (set, family))) {
-            let length = super::super::rows_of(
-                super::super::FamilyTable { family, table: super::super::super::layout::TABLE },
-                set,
-            )
-            .row_length();
-            assert!([4, 12, 16, 20, 24, 28, 32, 36].contains(&length), "{set:?}: {length}");
+            let place = super::super::FamilyTable { family, table: super::super::super::layout::TABLE };
+            let rows = super::super::rows_of(place, set);
+            let sorted_in = if matches!(rows.keys, Keys::Runs { .. }) { KEY_LENGTH } else { 0 };
+            let length = rows.row_length() + sorted_in;
+            assert!([4, 12, 14, 16, 20, 24, 26, 28, 32, 36].contains(&length), "{set:?}: {length}");
         }
     }
 }

@@ -1,16 +1,18 @@
 //! Keys of an id and an index, as runs: an id mostly has all indexes from the first one on.
 //!
-//! A run takes 16 bytes, however many keys it has. Each key has 8.
+//! A run takes 16 bytes, however many keys it has. A key alone takes 8.
 
 use std::cell::Cell;
-use std::ops::Range;
 
 use super::super::element::{Key, read_number};
 
 /// Length in bytes of a key: an id with 4 and an index with 4.
 pub(super) const KEY_LENGTH: usize = 8;
 
-/// Keys, each with its place: the first key that was added has place 0, and so on.
+/// The id of a key, as its bytes, and the index. Keys are in this order.
+pub(super) type Parts = ([u8; 4], u32);
+
+/// Keys in their order. The first key has place 0, the next one place 1, and so on.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     runs: Vec<Run>,
@@ -18,10 +20,9 @@ pub(super) struct Runs {
     last: Cell<usize>,
 }
 
-/// Keys of one id whose indexes follow each other, and whose places do, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Keys of one id whose indexes follow each other.
+#[derive(Debug, Clone, Copy)]
 struct Run {
-    /// The id as bytes of the key.
     id: [u8; 4],
     first: u32,
     /// The place of the first key.
@@ -35,35 +36,38 @@ impl Run {
         u64::from(self.first) + u64::from(self.length)
     }
 
-    fn place_of(&self, (id, index): ([u8; 4], u32)) -> Option<usize> {
+    fn place_of(&self, (id, index): Parts) -> Option<usize> {
         let offset = index.checked_sub(self.first).filter(|&offset| self.id == id && offset < self.length)?;
         Some(self.place as usize + offset as usize)
     }
 
-    fn keys(self) -> impl Iterator<Item = Key> {
-        (0..self.length).map(move |offset| key(self.id, self.first.saturating_add(offset)))
+    fn keys(self) -> impl Iterator<Item = Parts> {
+        (0..self.length).map(move |offset| (self.id, self.first.saturating_add(offset)))
     }
 }
 
 impl Runs {
-    /// Adds a key. Returns false if it has another length.
-    pub(super) fn push(&mut self, key: &[u8]) -> bool {
-        let Some((id, first)) = parts(key) else { return false };
-        self.extend(id, first, 1);
+    /// Adds a key after the others. Returns false if it does not come after them.
+    pub(super) fn push(&mut self, (id, index): Parts) -> bool {
+        let Some(last) = self.runs.last_mut() else {
+            self.runs.push(Run { id, first: index, place: 0, length: 1 });
+            return true;
+        };
+        let (is_same_id, index_after) = (last.id == id, last.end());
+        if last.id > id || (is_same_id && index_after > u64::from(index)) {
+            return false;
+        }
+        if is_same_id && index_after == u64::from(index) {
+            last.length = last.length.saturating_add(1);
+        } else {
+            let place = last.place.saturating_add(last.length);
+            self.runs.push(Run { id, first: index, place, length: 1 });
+        }
         true
     }
 
-    fn extend(&mut self, id: [u8; 4], first: u32, length: u32) {
-        let place = self.runs.last().map_or(0, |run| run.place.saturating_add(run.length));
-        match self.runs.last_mut().filter(|run| run.id == id && run.end() == u64::from(first)) {
-            Some(run) => run.length = run.length.saturating_add(length),
-            None => self.runs.push(Run { id, first, place, length }),
-        }
-    }
-
-    /// Returns the place of a key. The keys need to be [settled](Self::settle).
-    pub(super) fn place(&self, key: &[u8]) -> Option<usize> {
-        let key = parts(key)?;
+    /// Returns the place of a key.
+    pub(super) fn place(&self, key: Parts) -> Option<usize> {
         let in_run = |number: usize| Some((number, self.runs.get(number)?.place_of(key)?));
         let last = self.last.get();
         let (number, place) = in_run(last).or_else(|| in_run(last + 1)).or_else(|| {
@@ -74,94 +78,67 @@ impl Runs {
         Some(place)
     }
 
-    /// Returns the keys in the order of their places.
-    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+    /// Returns the keys in their order.
+    pub(super) fn keys(&self) -> impl Iterator<Item = Parts> {
         self.runs.iter().flat_map(|run| run.keys())
-    }
-
-    /// Gives the keys their places by order, each once. Returns the former places in this order, or `None` if no place changes.
-    pub(super) fn settle(&mut self) -> Option<Vec<Range<usize>>> {
-        self.last.set(0);
-        let are_in_order = |pair: &[Run]| matches!(pair, [run, next] if run.id < next.id || (run.id == next.id && run.end() <= next.first.into()));
-        if self.runs.windows(2).all(are_in_order) {
-            return None;
-        }
-        let mut runs = std::mem::take(&mut self.runs);
-        runs.sort_unstable();
-        let mut former = Vec::new();
-        for run in runs {
-            // Keys that the runs before have, too.
-            let known = self.runs.last().filter(|last| last.id == run.id).map_or(0, Run::end);
-            let known = known.saturating_sub(run.first.into()).min(run.length.into());
-            let known = u32::try_from(known).unwrap_or(run.length);
-            if known < run.length {
-                let place = run.place as usize;
-                former.push(place + known as usize..place + run.length as usize);
-                self.extend(run.id, run.first.saturating_add(known), run.length - known);
-            }
-        }
-        Some(former)
     }
 }
 
-/// Returns the id and the index of a key.
-fn parts(key: &[u8]) -> Option<([u8; 4], u32)> {
+/// Returns the id and the index of a key. `None` if it has another length.
+pub(super) fn parts(key: &[u8]) -> Option<Parts> {
     let (id, index) = key.split_first_chunk::<4>()?;
     (key.len() == KEY_LENGTH).then_some((*id, read_number(index)?))
 }
 
-/// Returns the key of an index of an id.
-fn key(id: [u8; 4], index: u32) -> Key {
+/// Returns the key of an id and an index.
+pub(super) fn key((id, index): Parts) -> Key {
     Key::EMPTY.number(u32::from_ne_bytes(id)).number(index)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
 
     proptest! {
         #[test]
-        fn keys_keep_their_places_until_they_are_settled(
-            pushed in proptest::collection::vec((0..4_u32, 0..12_u32, 1..6_u32), 0..12),
-        ) {
-            let (mut runs, mut all) = (Runs::default(), Vec::new());
-            for (id, first, length) in pushed {
-                for index in first..first + length {
-                    let key = Key::EMPTY.number(id).number(index);
-                    prop_assert!(runs.push(key.as_slice()));
-                    all.push(key);
-                }
+        fn keys_have_their_places(keys in any::<BTreeSet<(u8, u8)>>()) {
+            let keys: Vec<Parts> = keys.into_iter().map(|(id, index)| ([id; 4], index.into())).collect();
+            let mut runs = Runs::default();
+            for key in &keys {
+                prop_assert!(runs.push(*key));
+                prop_assert!(!runs.push(*key), "it does not come after itself");
             }
-            prop_assert_eq!(runs.keys().collect::<Vec<_>>(), all.clone());
-            let former: Vec<usize> = match runs.settle() {
-                Some(former) => former.into_iter().flatten().collect(),
-                None => (0..all.len()).collect(),
-            };
-            let mut sorted: Vec<Key> = former.iter().map(|&place| all[place]).collect();
-            prop_assert_eq!(runs.keys().collect::<Vec<_>>(), sorted.clone());
-            prop_assert!(runs.settle().is_none());
-            for (place, key) in sorted.iter().enumerate().rev() {
-                prop_assert_eq!(runs.place(key.as_slice()), Some(place));
+            prop_assert_eq!(runs.keys().collect::<Vec<_>>(), keys.clone());
+            for (place, key) in keys.iter().enumerate().rev() {
+                prop_assert_eq!(runs.place(*key), Some(place));
             }
-            prop_assert_eq!(runs.place(Key::EMPTY.number(9).number(0).as_slice()), None);
-            // Each key once, and none is lost.
-            sorted.sort_unstable();
-            all.sort_unstable();
-            all.dedup();
-            prop_assert_eq!(sorted, all);
+            for index in 0..256 {
+                let (one, place) = (([7; 4], index), keys.iter().position(|key| *key == ([7; 4], index)));
+                prop_assert_eq!(runs.place(one), place);
+            }
         }
     }
 
     #[test]
-    fn an_id_has_one_run() {
+    fn indexes_that_follow_each_other_are_one_run() {
         let mut runs = Runs::default();
-        for (id, index) in [(1_u32, 5_u32), (2, 0), (2, 1), (1, 4), (2, 300), (1, 3)] {
-            runs.push(Key::EMPTY.number(id).number(index).as_slice());
+        for (id, index) in
+            [(1, 3), (1, 4), (1, 5), (2, 0), (2, 1), (2, 300), (2, u32::MAX - 1), (2, u32::MAX)]
+        {
+            assert!(runs.push(([id; 4], index)));
         }
-        runs.settle();
-        assert_eq!(runs.runs.len(), 3);
-        assert!(!runs.push(&[0; 12]) && !runs.push(&[0; 4]));
+        assert_eq!(runs.runs.len(), 4);
+        assert!(!runs.push(([1; 4], 6)) && !runs.push(([2; 4], 299)));
+        assert_eq!(runs.place(([2; 4], u32::MAX)), Some(7));
+    }
+
+    #[test]
+    fn keys_of_another_length_have_no_parts() {
+        assert!(parts(&[0; 4]).is_none() && parts(&[0; 12]).is_none());
+        assert_eq!(parts(key(([1; 4], 7)).as_slice()), Some(([1; 4], 7)));
     }
 }

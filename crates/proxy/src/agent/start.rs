@@ -118,8 +118,8 @@ impl Agent {
             planes.push(Plane { family, blueprint, claims: dataplane.about().claims, own, next: None });
             dataplanes.push((settings.clone(), dataplane));
         }
-        // None is left, unless the mode has changed since.
-        self.shared.readings = PerFamily::default();
+        // None is left, unless the configuration has changed since.
+        self.shared.reading = None;
         let flows = self.flow_cleaner(&settings)?;
         let reporter = Reporter {
             health: self.health(),

@@ -133,8 +133,8 @@ pub(crate) struct SharedParts {
     pub(crate) meters: Meters,
     pub(crate) relays: Relays,
     pub(crate) kernel_settings: Arc<KernelSettings>,
-    /// Readings of the tables that an earlier process has left, for the first data planes.
-    pub(crate) readings: PerFamily<Option<Reading>>,
+    /// The reading of a family's table that an earlier process has left, for the first data plane.
+    pub(crate) reading: Option<(Family, Reading)>,
 }
 
 /// A new data plane. It has not changed any rule yet.

@@ -1,7 +1,6 @@
 //! The nftables mode.
 
 use portolan_engine::{Error, Step, Table};
-use portolan_model::catalog::PerFamily;
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
@@ -92,18 +91,18 @@ impl ModeDriver for Driver {
     }
 }
 
-/// Begins to read the tables of this mode, if it is configured. Without a reading, the first comparison reads.
-pub(crate) fn begin_readings(
-    configuration: &Configuration,
-    families: &[Family],
-) -> PerFamily<Option<Reading>> {
-    let mut readings = PerFamily::default();
-    if Driver.is_configured(configuration) {
-        for &family in families {
-            *readings.get_mut(family) = Reading::begin(family).ok();
+/// Begins to read the table of the family whose rules are compared first, if this mode is configured. A reading of another
+/// family's table would mostly be in vain: what the first family commits makes it out of date. Without a reading, the first
+/// comparison reads.
+pub(crate) fn begin_reading(configuration: &Configuration, families: &[Family]) -> Option<(Family, Reading)> {
+    let family = families.first().copied().filter(|_| Driver.is_configured(configuration))?;
+    match Reading::begin(family) {
+        Ok(reading) => Some((family, reading)),
+        Err(error) => {
+            tracing::debug!(%family, %error, "the kernel's table is read later");
+            None
         }
     }
-    readings
 }
 
 /// A data plane of this mode has no options besides its [`Settings`].
@@ -117,8 +116,8 @@ impl PlaneOptions for NftablesPlaneOptions {
         _: Option<FoundPrograms>,
         shared: &mut SharedParts,
     ) -> Result<Made, Error> {
-        let reading = shared.readings.get_mut(settings.family).take();
-        let dataplane = Nftables::open(settings)?.with_reading(reading);
+        let reading = shared.reading.take_if(|(family, _)| *family == settings.family);
+        let dataplane = Nftables::open(settings)?.with_reading(reading.map(|(_, reading)| reading));
         let own = Some(dataplane.own());
         Ok(Made { dataplane: Box::new(dataplane), own })
     }
