@@ -25,8 +25,8 @@ use super::skeleton;
 use super::value::{LOCAL_OFFSET, Value};
 use portolan_engine::table::Table;
 
-/// Number of Service ports between two pauses.
-const PIECE: usize = 1_024;
+/// Number of Service ports between two pauses. A piece of them is unpacked at once.
+const PIECE: usize = 256;
 
 /// What is called in a pause of a comparison. An error ends the comparison.
 pub(super) type Pause<'a, E> = &'a mut dyn FnMut(&mut Planner, &mut View) -> Result<(), E>;

@@ -283,7 +283,9 @@ impl View {
     fn indexes(&self, set: Set) -> Vec<Indexes> {
         // With counters all choices are slots.
         let all_are_slots = self.sets.contains_key(Set::ServiceCounters.name());
-        let mut all = Vec::new();
+        let frontends = [Set::Services, Set::NodePorts].map(|set| self.rows.get(&set).map_or(0, Rows::len));
+        // Mostly the known indexes of each, and the other ones.
+        let mut all = Vec::with_capacity(2 * frontends.iter().sum::<usize>());
         for row in self.rows_of(Set::Services).chain(self.rows_of(Set::NodePorts)) {
             let Some(value) = read_number(row.data.as_slice()).map(Value) else { continue };
             let Some(chain) = self.classes.get(&value.low()) else { continue };
