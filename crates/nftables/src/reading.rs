@@ -13,9 +13,9 @@
 //! table is read again.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use portolan_engine::drift::generation;
@@ -32,7 +32,8 @@ const ATTEMPTS: u32 = 8;
 /// A reading of a family's table that is under way or has ended. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct Reading {
-    progress: Receiver<Progress>,
+    /// Never waited for: the lock only lets threads share the data plane that has the reading.
+    progress: Mutex<Receiver<Progress>>,
     /// Gives the view of a pause back, with the outcome of the pause.
     returns: Sender<(View, Result<(), SocketError>)>,
     state: Arc<State>,
@@ -76,7 +77,7 @@ impl Reading {
             // The send fails if nothing needs the reading.
             let _ = reader.sender.send(Progress::Ended(Box::new(outcome)));
         })?;
-        Ok(Self { progress, returns, state })
+        Ok(Self { progress: Mutex::new(progress), returns, state })
     }
 
     /// Begins a reading that reads nothing before it is taken over.
@@ -92,11 +93,12 @@ impl Reading {
 
     /// Takes the reading over and returns what it has read, after the pauses that are left. `socket` is that of the data plane.
     /// Returns [`SocketError::Interrupted`] if another program has committed meanwhile.
-    pub(super) fn finish(self, socket: &mut Socket, pause: Pause<'_>) -> Result<View, SocketError> {
+    pub(super) fn finish(mut self, socket: &mut Socket, pause: Pause<'_>) -> Result<View, SocketError> {
         self.state.is_taken_over.store(true, Ordering::Release);
+        let progress = self.progress.get_mut().unwrap_or_else(PoisonError::into_inner);
         let mut is_lent = false;
         let view = loop {
-            match self.progress.recv() {
+            match progress.recv() {
                 Ok(Progress::Paused(mut view)) => {
                     is_lent = true;
                     let outcome = pause(&mut view, socket);
@@ -328,7 +330,7 @@ mod tests {
         let place = TRANSLATE.place(Family::Ipv4);
         let reader = Reader { place, large: 0, sender, returned, state: Arc::clone(&state) };
         assert!(reader.pause(&mut View::default()).is_ok(), "nothing waits for it yet");
-        drop(Reading { progress, returns, state });
+        drop(Reading { progress: Mutex::new(progress), returns, state });
         assert!(matches!(reader.pause(&mut View::default()), Err(SocketError::Interrupted)));
         assert!(!reader.waits(1));
     }
