@@ -234,20 +234,21 @@ impl Nftables {
             is_there || self.planner.needs(*set)
         });
         drop(view);
-        let mut commit = Commit::default();
-        // The kernel checks the generation only if there is something to write.
-        if difference.is_empty() && generation_of(&mut self.socket)? != generation {
-            return Err(SocketError::Interrupted.into());
-        }
-        if !difference.is_empty() {
+        let mut commit = if difference.is_empty() {
+            // The kernel checks the generation only if there is something to write.
+            if generation_of(&mut self.socket)? != generation {
+                return Err(SocketError::Interrupted.into());
+            }
+            Commit::default()
+        } else {
             let mut transaction = self.begin(Some(generation));
             difference.encode(&mut transaction, &self.planner, exists);
-            commit = if exists {
+            if exists {
                 self.write(transaction, &difference.elements)?
             } else {
                 self.load(table, transaction)?
-            };
-        }
+            }
+        };
         commit.messages.extend(preview::first_of_difference(self.planner.layout(), &difference, exists));
         commit.objects = difference.objects();
         commit.refused = difference.plan.refused;

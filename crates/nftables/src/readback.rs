@@ -170,7 +170,7 @@ pub(super) fn read_with_comments(socket: &mut Socket, place: FamilyTable) -> Res
 }
 
 /// Number of attempts at reading while other programs change the ruleset.
-const ATTEMPTS: u32 = 8;
+pub(super) const ATTEMPTS: u32 = 8;
 
 /// Runs `work` again, after a pause, if other programs changed the ruleset meanwhile.
 pub(super) fn undisturbed<T>(

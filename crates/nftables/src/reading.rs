@@ -26,9 +26,6 @@ use super::chain::FamilyTable;
 use super::layout::TRANSLATE;
 use super::readback::{self, Pause, View};
 
-/// Number of attempts at reading while other programs change the ruleset.
-const ATTEMPTS: u32 = 8;
-
 /// A reading of a family's table that is under way or has ended. The thread ends when this is dropped.
 #[derive(Debug)]
 pub struct Reading {
@@ -51,6 +48,13 @@ struct State {
     is_taken_over: AtomicBool,
     /// True if nothing needs the reading.
     is_given_up: AtomicBool,
+}
+
+impl State {
+    /// Returns true if the data plane has not taken over yet, but will.
+    fn is_ahead(&self) -> bool {
+        !self.is_given_up.load(Ordering::Acquire) && !self.is_taken_over.load(Ordering::Acquire)
+    }
 }
 
 impl Reading {
@@ -84,7 +88,7 @@ impl Reading {
     #[cfg(test)]
     pub(super) fn when_taken_over(place: FamilyTable, large: u32) -> Self {
         let wait = |state: &State| {
-            while !state.is_taken_over.load(Ordering::Acquire) && !state.is_given_up.load(Ordering::Acquire) {
+            while state.is_ahead() {
                 std::thread::yield_now();
             }
         };
@@ -165,7 +169,7 @@ impl Reader {
                 self.pause(view)
             });
             let is_disturbed = matches!(outcome, Err(SocketError::Interrupted | SocketError::Overrun));
-            if !is_disturbed || attempt == ATTEMPTS || !self.waits(1 << attempt) {
+            if !is_disturbed || attempt == readback::ATTEMPTS || !self.waits(1 << attempt) {
                 return outcome;
             }
             attempt += 1;
@@ -177,8 +181,7 @@ impl Reader {
     fn waits(&self, times: u32) -> bool {
         (0..times).all(|_| {
             std::thread::sleep(Duration::from_millis(2));
-            !self.state.is_given_up.load(Ordering::Acquire)
-                && !self.state.is_taken_over.load(Ordering::Acquire)
+            self.state.is_ahead()
         })
     }
 
@@ -209,6 +212,14 @@ mod tests {
     use super::super::dataplane::Nftables;
     use super::super::element::Set;
     use super::*;
+
+    /// Returns a socket in a namespace where the table has no Service.
+    fn with_empty_table() -> Socket {
+        let settings = Settings::plain(Family::Ipv4);
+        let mut nftables = Driven::new(settings.clone(), Nftables::open(settings).unwrap());
+        nftables.resync().unwrap();
+        Socket::open(Protocol::Netfilter).unwrap()
+    }
 
     /// Another program's commit, to a table of its own.
     fn commit_elsewhere(socket: &mut Socket) {
@@ -267,10 +278,7 @@ mod tests {
     #[test]
     fn a_reading_that_ended_long_ago_counts_until_others_commit() {
         in_new_network_namespace(|| {
-            let settings = Settings::plain(Family::Ipv4);
-            let mut nftables = Driven::new(settings.clone(), Nftables::open(settings).unwrap());
-            nftables.resync().unwrap();
-            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let mut socket = with_empty_table();
             for others_commit in [false, true] {
                 let reading = Reading::begin(Family::Ipv4).unwrap();
                 reading.wait_for_end();
@@ -290,16 +298,14 @@ mod tests {
     #[test]
     fn what_others_delete_after_a_reading_is_written_again() {
         in_new_network_namespace(|| {
-            let settings = Settings::plain(Family::Ipv4);
-            let mut former = Driven::new(settings.clone(), Nftables::open(settings.clone()).unwrap());
-            former.resync().unwrap();
+            let mut socket = with_empty_table();
             let reading = Reading::begin(Family::Ipv4).unwrap();
             reading.wait_for_end();
             let is_taken_over = reading.is_taken_over();
-            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
             let mut transaction = Transaction::begin(socket.next_sequence(16), None);
             transaction.delete_table(WireFamily::IPV4, super::super::layout::TABLE);
             socket.commit(&transaction.finish().unwrap()).unwrap();
+            let settings = Settings::plain(Family::Ipv4);
             let nftables = Nftables::open(settings.clone()).unwrap().with_reading(Some(reading));
             let commit = Driven::new(settings, nftables).resync().unwrap();
             assert!(is_taken_over() && commit.objects > 0);
@@ -311,10 +317,7 @@ mod tests {
     #[test]
     fn a_pause_that_fails_ends_the_reading() {
         in_new_network_namespace(|| {
-            let settings = Settings::plain(Family::Ipv4);
-            let mut nftables = Driven::new(settings.clone(), Nftables::open(settings).unwrap());
-            nftables.resync().unwrap();
-            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let mut socket = with_empty_table();
             let reading = Reading::when_taken_over(TRANSLATE.place(Family::Ipv4), 0);
             let outcome = reading.finish(&mut socket, &mut |_, _| Err(SocketError::Overrun));
             assert!(matches!(outcome, Err(SocketError::Overrun)), "{outcome:?}");

@@ -39,7 +39,7 @@ enum Keys {
         /// Rows that did not come in the order of their keys, until they are settled: each with the id, the index in network
         /// order, and what a row has besides.
         unsorted: Vec<u8>,
-        /// The number of rows for which there was to be room.
+        /// The number of rows that [`Rows::reserve`] was called with.
         expected: usize,
     },
 }
