@@ -23,7 +23,7 @@
 //! - Changes that arrive during a comparison are offered to it ([`Meanwhile`]). Those that it takes are in the table of the
 //!   next call.
 //! - `apply` is called with the settings of the last comparison. After new settings the next call is `compare`.
-//! - After the first [`Dataplane::remove_part`] there is no other call.
+//! - After the first [`Dataplane::remove_part`] there is no other call, and none after [`Dataplane::leave`].
 //!
 //! It must not know a mode, the API server or time.
 
@@ -294,6 +294,11 @@ pub trait Dataplane {
         Ok(Collection::Done)
     }
 
+    /// Keeps what the next start can use, outside of the kernel. Called last, when the process ends in sync and the rules stay.
+    /// `generation` is that of the ruleset at which no drift was known. If the ruleset has another one, a program may have changed
+    /// the rules.
+    fn leave(&mut self, _table: &Table, _generation: u32) {}
+
     /// Removes a part of everything that carries this data plane's name, short enough to run between two commits of
     /// another data plane. Called after another data plane has taken over, or at a clean-up, also for what an earlier
     /// process left.
@@ -334,6 +339,10 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
 
     fn collect(&mut self) -> Result<Collection, Error> {
         (**self).collect()
+    }
+
+    fn leave(&mut self, table: &Table, generation: u32) {
+        (**self).leave(table, generation);
     }
 
     fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error> {

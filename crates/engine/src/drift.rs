@@ -70,14 +70,22 @@ impl fmt::Debug for Own {
 pub struct DriftWatch {
     socket: Socket,
     own: Vec<Own>,
+    /// The generation of the last commit whose notifications have been read.
+    generation: u32,
 }
 
 impl DriftWatch {
     /// Subscribes in the network namespace of this thread.
     pub fn open(own: Vec<Own>) -> Result<Self, SocketError> {
-        let socket = Socket::open(Protocol::Netfilter)?;
+        let mut socket = Socket::open(Protocol::Netfilter)?;
+        let generation = generation(&mut socket)?;
         socket.subscribe(&[GROUP_NFTABLES])?;
-        Ok(Self { socket, own })
+        Ok(Self { socket, own, generation })
+    }
+
+    /// Returns the generation of the ruleset up to which [`Self::drifted`] has returned the changes of other programs.
+    pub const fn generation(&self) -> u32 {
+        self.generation
     }
 
     /// Reads the pending notifications and returns the families whose rules another program changed. Returns both
@@ -87,8 +95,12 @@ impl DriftWatch {
     /// The socket failed.
     pub fn drifted(&mut self) -> Result<Vec<Family>, SocketError> {
         let mut drifted = Vec::new();
-        let own = &self.own;
+        let (own, generation) = (&self.own, &mut self.generation);
         let outcome = self.socket.receive(|frame| {
+            if let Some(id) = NftablesEvent::generation_of(frame)? {
+                *generation = id;
+                return Ok(());
+            }
             if own.iter().any(|own| own.watched.is_writer(frame.header.port)) {
                 return Ok(());
             }

@@ -207,6 +207,13 @@ impl<D: Dataplane> Driven<D> {
         self.compare(&[])
     }
 
+    /// Lets the data plane keep what its next start can use ([`Dataplane::leave`]), if it is in sync and nothing waits.
+    pub fn leave(&mut self, generation: u32) {
+        if self.state.is_in_sync() && self.plane.has_everything() {
+            self.plane.dataplane.leave(&self.table, generation);
+        }
+    }
+
     /// Sets new settings. The next commit compares everything.
     pub fn configure(&mut self, settings: Settings) {
         if self.table.configure(settings) {

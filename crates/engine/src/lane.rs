@@ -170,6 +170,13 @@ impl Lane {
         }
     }
 
+    /// Lets the data plane keep what its next start can use, if it is in sync.
+    pub(super) fn leave(&mut self, generation: u32) {
+        if self.successor.is_none() && self.retired.is_empty() {
+            self.active.leave(generation);
+        }
+    }
+
     /// Returns when something is to be done next, or `None` if nothing is pending.
     pub(super) fn due(&self) -> Option<Instant> {
         [self.run_due(), self.verification_due()].into_iter().flatten().min()

@@ -94,7 +94,7 @@ use drift::Unwatched;
 pub use driven::Driven;
 pub use history::{COMMITS_KEPT, EVENTS_KEPT, FAILURES_KEPT, Happening, HistoryEvent, Totals};
 use lane::Lane;
-use pending::Pending;
+use pending::{Pending, Stop};
 use portolan_mailbox::{Received, Receiver, Sender, mailbox};
 pub use snapshot::{Drift, FamilySnapshot};
 pub use state::{Reason, State};
@@ -289,7 +289,13 @@ impl Handle {
 
     /// Ends the thread after its current commit.
     pub fn stop(&self) {
-        self.sender.put(|pending| pending.stop = true);
+        self.sender.put(|pending| pending.stop = Some(Stop::Now));
+    }
+
+    /// Does the same as [`Handle::stop`]. Before the end, each data plane that is in sync keeps what its next start can use
+    /// ([`Dataplane::leave`]). `generation` is that of the ruleset up to which changes by other programs have been reported.
+    pub fn stop_in_sync(&self, generation: u32) {
+        self.sender.put(|pending| pending.stop = Some(Stop::InSync { generation }));
     }
 }
 
@@ -339,12 +345,30 @@ impl<R: FnMut(Report)> Engine<R> {
     /// that a burst of changes becomes one commit.
     fn receive(&mut self) -> bool {
         match self.receiver.take_before(self.due()) {
-            Received::Value(pending) if pending.stop => return false,
+            Received::Value(pending) if pending.stop.is_some() => {
+                self.leave(&pending);
+                return false;
+            }
             Received::Value(pending) => self.take(pending),
             Received::Late => {}
             Received::Closed => return false,
         }
         true
+    }
+
+    /// Lets the data planes keep what their next start can use. What was requested together with the end stays undone, so the
+    /// kernel does not have what is wanted of that family.
+    fn leave(&mut self, pending: &Pending) {
+        let Some(Stop::InSync { generation }) = pending.stop else { return };
+        if self.unwatched.is_some() || pending.watched {
+            // Changes of other programs may not have been reported.
+            return;
+        }
+        for lane in &mut self.lanes {
+            if pending.families.get(lane.family()).is_empty() {
+                lane.leave(generation);
+            }
+        }
     }
 
     /// Returns when to run next, or `None` if nothing is pending.

@@ -26,7 +26,16 @@ pub(super) struct Pending {
     pub(super) timing: Option<Timing>,
     pub(super) watched: bool,
     pub(super) snapshots: Vec<Reply>,
-    pub(super) stop: bool,
+    pub(super) stop: Option<Stop>,
+}
+
+/// How the engine ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Nothing but that.
+    Now,
+    /// Data planes in sync keep what their next start can use. No drift was known at this generation of the ruleset.
+    InSync { generation: u32 },
 }
 
 impl Pending {
@@ -63,6 +72,28 @@ struct Replacement {
 }
 
 impl Requests {
+    /// Returns true if the rules stay as they are.
+    pub(super) fn is_empty(&self) -> bool {
+        let Self {
+            table,
+            changes,
+            health_checks,
+            after: _,
+            settings,
+            replacement,
+            retired,
+            has_drifted,
+            verifies: _,
+        } = self;
+        table.is_none()
+            && changes.is_empty()
+            && health_checks.is_empty()
+            && settings.is_none()
+            && replacement.is_none()
+            && retired.is_empty()
+            && !has_drifted
+    }
+
     pub(super) fn work(&mut self, work: Work) {
         self.changes.extend(work.changes);
         for check in work.health_checks {

@@ -2,6 +2,7 @@
 //! what is due at each moment, on the test's thread.
 
 mod arrivals;
+mod leave;
 mod random;
 mod recorder;
 mod replace;

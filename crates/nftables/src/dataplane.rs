@@ -21,9 +21,10 @@ use super::layout::{Kind, Layout, Listeners, Target};
 use super::load::Pieces;
 use super::planner::{Plan, Planner};
 use super::preview;
-use super::readback::{self, View};
+use super::readback::{self, Large, View};
 use super::reading::Reading;
 use super::resync::{Difference, foreign_chains};
+use super::saved::SavedElements;
 use super::skeleton;
 use portolan_engine::dataplane::{
     About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, TRANSIT_TIME, Takeover, Undisturbed,
@@ -51,6 +52,8 @@ pub struct Nftables {
     departure: TableRemoval,
     /// What the first comparison takes over, instead of reading the table itself.
     reading: Option<Reading>,
+    /// Where the elements are from the end of a run until the next start.
+    saved: Option<SavedElements>,
     /// Number of elements from which a set is read by key.
     pub(super) large: u32,
 }
@@ -67,6 +70,7 @@ impl Nftables {
             garbage: Vec::new(),
             departure: TableRemoval::default(),
             reading: None,
+            saved: None,
             large: readback::LARGE,
         })
     }
@@ -82,6 +86,12 @@ impl Nftables {
     #[must_use]
     pub fn with_reading(self, reading: Option<Reading>) -> Self {
         Self { reading, ..self }
+    }
+
+    /// Uses the elements of the last run, and writes those of this run when it ends.
+    #[must_use]
+    pub fn with_saved(self, saved: Option<SavedElements>) -> Self {
+        Self { saved, ..self }
     }
 
     /// Checks that this kernel supports everything needed, with a transaction that creates all objects and deletes
@@ -212,11 +222,12 @@ impl Nftables {
 
     fn compare_and_write(&mut self, table: &Table, early: &mut Early<'_>) -> Result<Commit, Error> {
         let place = self.planner.layout().place();
-        let Self { socket, planner, large, reading, .. } = self;
+        let Self { socket, planner, large, reading, saved, .. } = self;
+        let large = Large { from: *large, saved: saved.as_ref() };
         let mut pause = |view: &mut View, socket: &mut Socket| early.pause(planner, view, socket);
         let view = match reading.take() {
             Some(reading) => reading.finish(socket, &mut pause),
-            None => readback::read_with_pauses(socket, place, *large, &mut pause),
+            None => readback::read_with_pauses(socket, place, large, &mut pause),
         };
         let mut view = early.outcome(view)?;
         let exists = view.table.is_some();
@@ -389,6 +400,25 @@ impl Dataplane for Nftables {
             false
         };
         Ok(if is_more { Collection::Continues } else { Collection::Done })
+    }
+
+    fn leave(&mut self, table: &Table, generation: u32) {
+        let Some(saved) = &self.saved else { return };
+        let (place, planner) = (self.planner.layout().place(), &self.planner);
+        let is_current = generation_of(&mut self.socket).is_ok_and(|now| now == generation);
+        if !is_current {
+            tracing::debug!(family = %place.family, "other programs have committed; the elements are not saved");
+            return;
+        }
+        let written = saved.write(place, generation, planner.settings.counters, |write| {
+            let mut elements =
+                table.iter().flat_map(|(name, forwarding)| planner.elements_of(name, &forwarding));
+            elements.try_for_each(|element| write(&element))
+        });
+        if let Err(error) = written {
+            let family = place.family;
+            tracing::debug!(%family, %error, "the elements are not saved; the next start reads them from the kernel");
+        }
     }
 
     fn remove_part(&mut self, _takeover: &Takeover<'_>) -> Result<Removal, Error> {

@@ -77,7 +77,8 @@
 //! [`Nftables::preview`] returns what the next comparison would write, as lines.
 //!
 //! A comparison of a large table takes a second. Between its requests it writes the changes that arrive
-//! (module `early`). At a start, the table is read while the API server lists the objects ([`Reading`]).
+//! (module `early`). At a start, the table is read while the API server lists the objects ([`Reading`]). If nothing was committed
+//! since the last run ended, the elements of large sets come from a file ([`SavedElements`]).
 
 mod chain;
 mod changeset;
@@ -105,6 +106,7 @@ mod preview;
 mod readback;
 mod reading;
 mod resync;
+mod saved;
 mod skeleton;
 mod value;
 
@@ -115,3 +117,4 @@ pub use layout::{CAPTURE_MODE, CAPTURE_TABLE, Listeners, TABLE, capture_mark};
 pub use observe::{read, read_capture, read_kube_proxy};
 pub use preview::preview_of_all;
 pub use reading::Reading;
+pub use saved::SavedElements;

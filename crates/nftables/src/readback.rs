@@ -25,9 +25,11 @@ use portolan_wire::{DecodeError, Frame};
 use super::chain::{ChainBody, FamilyTable, RuleBody};
 use super::changeset::{has_comment, has_more};
 use super::element::{Data, Key, Set, read_address, read_number};
+use super::saved::SavedElements;
 use super::skeleton;
-pub(super) use by_key::LARGE;
-use rows::{Row, Rows};
+pub(super) use by_key::{LARGE, ORDER as READ_BY_KEY};
+use rows::Row;
+pub(super) use rows::Rows;
 pub(super) use touched::Actual;
 use touched::Touched;
 
@@ -147,14 +149,29 @@ pub(super) fn table(socket: &mut Socket, place: FamilyTable) -> Result<Option<wi
 /// Reads the whole table. Returns an empty view if it does not exist, and [`SocketError::Interrupted`] if it changed
 /// meanwhile.
 pub(super) fn read(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
-    View::default().filled((socket, None), place, LARGE, &mut |_, _| Ok(()))
+    View::default().filled((socket, None), place, Large::of(LARGE), &mut |_, _| Ok(()))
 }
 
-/// Does the same as [`read`], with pauses in which changes may be written. Sets of at least `large` elements are read by key.
+/// How elements of large sets are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Large<'a> {
+    /// Number of elements from which a set is read by key.
+    pub(super) from: u32,
+    /// The elements that the last run knew.
+    pub(super) saved: Option<&'a SavedElements>,
+}
+
+impl Large<'_> {
+    const fn of(from: u32) -> Self {
+        Self { from, saved: None }
+    }
+}
+
+/// Does the same as [`read`], with pauses in which changes may be written.
 pub(super) fn read_with_pauses(
     socket: &mut Socket,
     place: FamilyTable,
-    large: u32,
+    large: Large<'_>,
     pause: Pause<'_>,
 ) -> Result<View, SocketError> {
     // A socket has one listing at a time, and a commit comes between two parts of it.
@@ -165,7 +182,7 @@ pub(super) fn read_with_pauses(
 /// Does the same as [`read`], and keeps the comments and the counts of elements. The view is that of one generation of the ruleset.
 pub(super) fn read_with_comments(socket: &mut Socket, place: FamilyTable) -> Result<View, SocketError> {
     let before = generation(socket)?;
-    let view = View::with_comments().filled((socket, None), place, LARGE, &mut |_, _| Ok(()))?;
+    let view = View::with_comments().filled((socket, None), place, Large::of(LARGE), &mut |_, _| Ok(()))?;
     if generation(socket)? == before { Ok(view) } else { Err(SocketError::Interrupted) }
 }
 
@@ -200,16 +217,17 @@ impl View {
         self.comments.as_ref()?.get(&hash).map(|comment| &**comment)
     }
 
-    /// Reads everything. Sets of at least `large` elements are read by key, where other sets lead to the keys.
+    /// Reads everything. Large sets are read by key, where other sets lead to the keys.
     fn filled(
         mut self,
         (socket, mut second): Sockets<'_>,
         place: FamilyTable,
-        large: u32,
+        large: Large<'_>,
         pause: Pause<'_>,
     ) -> Result<Self, SocketError> {
         let begun_at = generation(socket)?;
         self.generation = begun_at;
+        let mut saved = large.saved.and_then(|saved| saved.take(place, begun_at)).unwrap_or_default();
         self.table = table(socket, place)?;
         if self.table.is_none() {
             return Ok(self);
@@ -235,7 +253,11 @@ impl View {
         for set in by_key {
             pause(&mut self, socket)?;
             let count = self.sets.get(set.name()).and_then(|set| set.element_count);
-            match count.filter(|&count| count >= large) {
+            if saved.remove(&set).is_some_and(|rows| self.adopt(set, rows, count)) {
+                any_by_key = true;
+                continue;
+            }
+            match count.filter(|&count| count >= large.from) {
                 Some(count) if self.read_by_key(socket, place, set, count, pause)? => any_by_key = true,
                 _ => self.read_elements((socket, second.as_deref_mut()), place, set, pause)?,
             }
@@ -246,6 +268,18 @@ impl View {
             return Err(SocketError::Interrupted);
         }
         Ok(self)
+    }
+
+    /// Takes over the elements of a set from the last run. Returns false if the set has another number of elements.
+    fn adopt(&mut self, set: Set, rows: Rows, count: Option<u32>) -> bool {
+        let untouched = self.untouched(set, &rows);
+        let are_all = count.is_none_or(|count| self.untouched_of(set, count) == untouched);
+        if are_all {
+            self.rows.insert(set, rows);
+        } else {
+            tracing::debug!(set = set.name(), count, "the last run knew another number of elements");
+        }
+        are_all
     }
 
     /// Returns the rows of a set.
@@ -421,7 +455,7 @@ impl View {
 const PORT_PADDING: usize = 2;
 
 /// Returns empty rows with the lengths that elements of the set should have.
-fn rows_of(place: FamilyTable, set: Set) -> Rows {
+pub(super) fn rows_of(place: FamilyTable, set: Set) -> Rows {
     let shape = skeleton::set(place, set);
     let data_length = match shape.data {
         Some(SetData::Value { length, .. }) => length,

@@ -24,7 +24,8 @@ use portolan_sock::{Protocol, Socket, SocketError};
 
 use super::chain::FamilyTable;
 use super::layout::TRANSLATE;
-use super::readback::{self, Pause, View};
+use super::readback::{self, Large, Pause, View};
+use super::saved::SavedElements;
 
 /// A reading of a family's table that is under way or has ended. The thread ends when this is dropped.
 #[derive(Debug)]
@@ -58,23 +59,25 @@ impl State {
 }
 
 impl Reading {
-    /// Begins to read the table of the nftables mode, in the network namespace of this thread.
+    /// Begins to read the table of the nftables mode, in the network namespace of this thread. `saved` are the elements of the
+    /// last run.
     ///
     /// # Errors
     /// No thread can be created.
-    pub fn begin(family: Family) -> io::Result<Self> {
-        Self::spawn(TRANSLATE.place(family), readback::LARGE, |_| {})
+    pub fn begin(family: Family, saved: Option<SavedElements>) -> io::Result<Self> {
+        Self::spawn(TRANSLATE.place(family), readback::LARGE, saved, |_| {})
     }
 
     fn spawn(
         place: FamilyTable,
         large: u32,
+        saved: Option<SavedElements>,
         before: impl FnOnce(&State) + Send + 'static,
     ) -> io::Result<Self> {
         let state = Arc::new(State::default());
         let (sender, progress) = channel();
         let (returns, returned) = channel();
-        let reader = Reader { place, large, sender, returned, state: Arc::clone(&state) };
+        let reader = Reader { place, large, saved, sender, returned, state: Arc::clone(&state) };
         std::thread::Builder::new().name("table reader".to_owned()).spawn(move || {
             before(&reader.state);
             let outcome = reader.read();
@@ -86,13 +89,13 @@ impl Reading {
 
     /// Begins a reading that reads nothing before it is taken over.
     #[cfg(test)]
-    pub(super) fn when_taken_over(place: FamilyTable, large: u32) -> Self {
+    pub(super) fn when_taken_over(place: FamilyTable, large: u32, saved: Option<SavedElements>) -> Self {
         let wait = |state: &State| {
             while state.is_ahead() {
                 std::thread::yield_now();
             }
         };
-        Self::spawn(place, large, wait).unwrap()
+        Self::spawn(place, large, saved, wait).unwrap()
     }
 
     /// Takes the reading over and returns what it has read, after the pauses that are left. `socket` is that of the data plane.
@@ -155,6 +158,7 @@ impl Drop for Reading {
 struct Reader {
     place: FamilyTable,
     large: u32,
+    saved: Option<SavedElements>,
     sender: Sender<Progress>,
     returned: Receiver<(View, Result<(), SocketError>)>,
     state: Arc<State>,
@@ -164,10 +168,10 @@ impl Reader {
     fn read(&self) -> Result<View, SocketError> {
         let mut socket = Socket::open(Protocol::Netfilter)?;
         let mut attempt = 0;
+        let large = Large { from: self.large, saved: self.saved.as_ref() };
         loop {
-            let outcome = readback::read_with_pauses(&mut socket, self.place, self.large, &mut |view, _| {
-                self.pause(view)
-            });
+            let outcome =
+                readback::read_with_pauses(&mut socket, self.place, large, &mut |view, _| self.pause(view));
             let is_disturbed = matches!(outcome, Err(SocketError::Interrupted | SocketError::Overrun));
             if !is_disturbed || attempt == readback::ATTEMPTS || !self.waits(1 << attempt) {
                 return outcome;
@@ -246,7 +250,7 @@ mod tests {
             let listed = readback::read(&mut socket, place).unwrap();
             let mut pauses = 0;
             for large in [0, u32::MAX] {
-                let reading = Reading::when_taken_over(place, large);
+                let reading = Reading::when_taken_over(place, large, None);
                 let read = reading.finish(&mut socket, &mut |view, _| {
                     pauses += 1;
                     assert!(view.table.is_some());
@@ -265,7 +269,7 @@ mod tests {
             }
             assert!(pauses > 10, "{pauses}");
 
-            let reading = Reading::when_taken_over(place, 0);
+            let reading = Reading::when_taken_over(place, 0, None);
             let outcome = reading.finish(&mut socket, &mut |_, socket| {
                 commit_elsewhere(socket);
                 Ok(())
@@ -280,7 +284,7 @@ mod tests {
         in_new_network_namespace(|| {
             let mut socket = with_empty_table();
             for others_commit in [false, true] {
-                let reading = Reading::begin(Family::Ipv4).unwrap();
+                let reading = Reading::begin(Family::Ipv4, None).unwrap();
                 reading.wait_for_end();
                 if others_commit {
                     commit_elsewhere(&mut socket);
@@ -299,7 +303,7 @@ mod tests {
     fn what_others_delete_after_a_reading_is_written_again() {
         in_new_network_namespace(|| {
             let mut socket = with_empty_table();
-            let reading = Reading::begin(Family::Ipv4).unwrap();
+            let reading = Reading::begin(Family::Ipv4, None).unwrap();
             reading.wait_for_end();
             let is_taken_over = reading.is_taken_over();
             let mut transaction = Transaction::begin(socket.next_sequence(16), None);
@@ -318,7 +322,7 @@ mod tests {
     fn a_pause_that_fails_ends_the_reading() {
         in_new_network_namespace(|| {
             let mut socket = with_empty_table();
-            let reading = Reading::when_taken_over(TRANSLATE.place(Family::Ipv4), 0);
+            let reading = Reading::when_taken_over(TRANSLATE.place(Family::Ipv4), 0, None);
             let outcome = reading.finish(&mut socket, &mut |_, _| Err(SocketError::Overrun));
             assert!(matches!(outcome, Err(SocketError::Overrun)), "{outcome:?}");
         })
@@ -331,7 +335,7 @@ mod tests {
         let (returns, returned) = channel();
         let state = Arc::new(State::default());
         let place = TRANSLATE.place(Family::Ipv4);
-        let reader = Reader { place, large: 0, sender, returned, state: Arc::clone(&state) };
+        let reader = Reader { place, large: 0, saved: None, sender, returned, state: Arc::clone(&state) };
         assert!(reader.pause(&mut View::default()).is_ok(), "nothing waits for it yet");
         drop(Reading { progress: Mutex::new(progress), returns, state });
         assert!(matches!(reader.pause(&mut View::default()), Err(SocketError::Interrupted)));

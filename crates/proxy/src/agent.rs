@@ -5,6 +5,7 @@
 
 pub(crate) mod api_server;
 mod backlog;
+mod ending;
 pub(crate) mod facts;
 pub(crate) mod health_checks;
 mod history;

@@ -119,6 +119,7 @@ fn clean(scope: Scope<'_>) -> anyhow::Result<Report> {
     let before = Survey::before(scope, &memory);
     let mut settings = Settings::default();
     let mut errors = remove_tables();
+    super::modes::forget_saved_elements();
     if scope.only_ours {
         errors.extend(remove_own(scope.configuration));
     } else {

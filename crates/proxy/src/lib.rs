@@ -18,7 +18,8 @@
 //!    port. The subcommands `status` and `explain` ask them (`asking`, `packets`). `doctor` is for `portolan doctor`, which
 //!    needs no agent.
 //! 7. SIGTERM or SIGINT ends the process. The rules stay in the kernel. In the userspace mode, a kernel mode takes
-//!    over first, and the relay's connections have some time to end (`agent::relays`).
+//!    over first, and the relay's connections have some time to end (`agent::relays`). In the nftables mode, the engine
+//!    writes the elements of large sets to a file, so that the next start need not ask the kernel for each (`ending`).
 
 mod agent;
 mod asking;
@@ -28,6 +29,7 @@ mod cleanup;
 mod command_line;
 mod control;
 pub mod doctor;
+mod ending;
 mod events;
 mod explain;
 mod file;
@@ -185,11 +187,18 @@ async fn run_until_signal(
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    let left = agent.borrow().as_ref().and_then(|agent| agent.borrow_mut().start_shutdown());
-    let Some(left) = left else { return Ok(()) };
+    let Some(agent) = agent.borrow().clone() else { return Ok(()) };
+    let left = agent.borrow_mut().start_shutdown();
+    let left = async {
+        match left {
+            // The receiver fails if nothing is left to wait for.
+            Some(left) => drop(left.await),
+            None => ending::leave(&agent).await,
+        }
+    };
     tokio::select! {
         outcome = work => outcome,
-        _ = left => Ok(()),
+        () = left => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         () = tokio::time::sleep(SHUTDOWN_LIMIT) => Ok(()),
@@ -445,11 +454,13 @@ async fn listen_for_drift(agent: &Rc<RefCell<Agent>>, own: Vec<Own>) -> anyhow::
         Err(error) => return anyhow::Error::new(error).context("cannot subscribe to nftables changes"),
     };
     agent.borrow().watched();
+    agent.borrow_mut().reported_until(watch.generation());
     let Err(error) = on_readable(watch, |watch| {
         let families = watch.drifted()?;
         for family in families {
             agent.borrow_mut().drifted(family);
         }
+        agent.borrow_mut().reported_until(watch.generation());
         Ok(())
     })
     .await;

@@ -42,7 +42,7 @@ pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, SharedParts, 
 pub(super) use choice::{Choice, log, settle};
 pub(super) use iptables::route_localnet;
 pub(super) use ipvs::start_values as ipvs_start_values;
-pub(super) use nftables::begin_reading;
+pub(super) use nftables::{begin_reading, forget_saved_elements};
 pub(super) use userspace::{RelayCounters, Relays};
 
 /// A data plane of any mode.

@@ -142,8 +142,17 @@ impl KernelSettings {
 /// Returns the files with former values for the network namespace of this thread.
 pub(super) fn former() -> Former {
     let namespace = portolan_sock::namespace::number().map_err(|error| error.to_string());
-    let folders = std::env::var_os(FOLDERS_VARIABLE);
-    Former::new(folders_of(folders.as_deref()), &Host::default(), namespace)
+    Former::new(folders(), &Host::default(), namespace)
+}
+
+/// Returns the folder for what counts until the next boot; `None` if there is none.
+pub(super) fn folder_of_this_boot() -> Option<PathBuf> {
+    folders().into_iter().next()
+}
+
+fn folders() -> Vec<PathBuf> {
+    let variable = std::env::var_os(FOLDERS_VARIABLE);
+    folders_of(variable.as_deref())
 }
 
 fn folders_of(variable: Option<&OsStr>) -> Vec<PathBuf> {

@@ -22,6 +22,8 @@ pub(super) enum Call {
     Follow(Vec<String>),
     Check,
     Collect,
+    /// With the generation of the ruleset.
+    Leave(u32),
     Remove(Duration),
 }
 
@@ -278,6 +280,13 @@ impl Dataplane for Recorder {
         let mut shared = self.lock();
         shared.garbage = shared.garbage.saturating_sub(1);
         Ok(if shared.garbage > 0 { Collection::Continues } else { Collection::Done })
+    }
+
+    fn leave(&mut self, table: &Table, generation: u32) {
+        let mut shared = self.lock();
+        assert!(shared.is_in_sync, "only in sync");
+        assert_eq!(table.len(), shared.known.len(), "with what it was last given");
+        shared.calls.push(Call::Leave(generation));
     }
 
     fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error> {

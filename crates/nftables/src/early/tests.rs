@@ -2,15 +2,18 @@
 
 use portolan_engine::Driven;
 use portolan_engine::dataplane::{Commit, Undisturbed};
+use portolan_engine::drift::generation;
 use portolan_engine::table::{Changes, Table};
 use portolan_model::world::Edited;
 use portolan_model::{Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
+use portolan_sock::{Protocol, Socket};
 
 use super::super::dataplane::Nftables;
 use super::super::layout::TRANSLATE;
 use super::super::observe;
 use super::super::reading::Reading;
+use super::super::saved::SavedElements;
 use super::*;
 
 /// Random edits, of which some arrive in every nth pause.
@@ -109,27 +112,36 @@ fn open(settings: &Settings, large: u32) -> Driven<Nftables> {
 /// many arrivals were written before the comparison was complete.
 fn restart(settings: &Settings, seed: u64, is_behind: bool) -> usize {
     let mut arriving = Arriving::new(settings, seed, is_behind);
-    let mut former = open(settings, u32::MAX);
+    let folder = tempfile::tempdir().unwrap();
+    let is_saved = seed / 4 % 2 == 1;
+    let saved = is_saved.then(|| SavedElements::in_folder(folder.path(), settings.family));
+    let former = Nftables::open(settings.clone()).unwrap().with_saved(saved.clone());
+    let mut former = Driven::new(settings.clone(), former);
     former.apply(&arriving.first()).unwrap();
     former.resync().unwrap();
     for _ in 0..5 {
         former.apply(&arriving.edit(5)).unwrap();
     }
+    let generation = generation(&mut Socket::open(Protocol::Netfilter).unwrap()).unwrap();
+    former.leave(generation);
     drop(former);
+    assert_eq!(folder.path().read_dir().unwrap().count(), usize::from(saved.is_some()));
     if is_behind {
         arriving.edit(10);
     }
     let large = if seed.is_multiple_of(3) { u32::MAX } else { 0 };
-    let mut nftables = Nftables::open(settings.clone()).unwrap();
+    let mut nftables = Nftables::open(settings.clone()).unwrap().with_saved(saved.clone());
     nftables.large = large;
     // A reading that begins before the comparison has pauses, too.
     let reads_before = seed % 4 >= 2;
-    let reading = reads_before.then(|| Reading::when_taken_over(TRANSLATE.place(settings.family), large));
+    let reading =
+        reads_before.then(|| Reading::when_taken_over(TRANSLATE.place(settings.family), large, saved));
     let is_taken_over = reading.as_ref().map(Reading::is_taken_over);
     let mut nftables = Driven::new(settings.clone(), nftables.with_reading(reading));
     nftables.apply(&arriving.table.all().forwardings).unwrap();
     let commit = nftables.resync_and_follow(&mut arriving).unwrap();
     assert!(commit.full && is_taken_over.is_none_or(|is_taken_over| is_taken_over()));
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0, "what was saved counts once");
     if !is_behind && arriving.written == 6 - arriving.left {
         // Other Service ports may need what several can share, so its deletion waits for the comparison.
         let waits = |line: &String| {

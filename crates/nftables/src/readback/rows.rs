@@ -75,8 +75,17 @@ impl Rows {
         }
     }
 
+    /// Returns the lengths of a key and of the data, in bytes.
+    pub(in super::super) const fn lengths(&self) -> (usize, usize) {
+        let key = match self.keys {
+            Keys::InRows { length, .. } => length,
+            Keys::Runs { .. } => KEY_LENGTH,
+        };
+        (key, self.data_length)
+    }
+
     /// Adds an element. Returns false if its lengths or its padding do not match.
-    pub(super) fn push(&mut self, key: &[u8], data: &[u8], comment: Option<u64>) -> bool {
+    pub(in super::super) fn push(&mut self, key: &[u8], data: &[u8], comment: Option<u64>) -> bool {
         if data.len() != self.data_length || comment.is_some() != self.with_comment {
             return false;
         }
@@ -112,7 +121,7 @@ impl Rows {
     }
 
     /// Sorts the rows and removes duplicate keys.
-    pub(super) fn settle(&mut self) {
+    pub(in super::super) fn settle(&mut self) {
         match &mut self.keys {
             Keys::InRows { .. } => self.sort_and_deduplicate(),
             Keys::Runs { unsorted, .. } => {

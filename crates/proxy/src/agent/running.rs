@@ -24,6 +24,10 @@ pub(super) struct Running {
     pub(super) planes: Vec<Plane>,
     /// Whether what kube-proxy left is being removed.
     pub(super) removes_leftovers: bool,
+    /// The generation of the ruleset up to which changes by other programs have been reported.
+    pub(super) reported_until: Option<u32>,
+    /// True if the engine's thread has been asked to end.
+    pub(super) is_ending: bool,
 }
 
 /// The data plane of one family.
@@ -47,7 +51,8 @@ pub(super) struct Next {
 impl Running {
     /// Returns the name of a thread that has ended, although it should run for as long as the process.
     pub(super) fn ended_thread(&self) -> Option<&'static str> {
-        let threads = [("engine", !self.engine_thread.is_finished()), ("conntrack", self.flows.is_running())];
+        let has_engine = self.is_ending || !self.engine_thread.is_finished();
+        let threads = [("engine", has_engine), ("conntrack", self.flows.is_running())];
         threads.into_iter().find(|(_, is_running)| !is_running).map(|(name, _)| name)
     }
 
@@ -84,6 +89,8 @@ mod tests {
             unverified: Vec::new(),
             planes: Vec::new(),
             removes_leftovers: false,
+            reported_until: None,
+            is_ending: false,
         };
         assert_eq!(running.ended_thread(), None);
         running.engine.stop();

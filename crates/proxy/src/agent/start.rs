@@ -153,6 +153,8 @@ impl Agent {
             unverified,
             planes,
             removes_leftovers,
+            reported_until: None,
+            is_ending: false,
         });
         self.record_start();
         self.verify();

@@ -4,13 +4,14 @@ use portolan_engine::{Error, Step, Table};
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
 use portolan_model::{Family, Settings};
-use portolan_nftables::{Nftables, Reading, TABLE, preview_of_all};
+use portolan_nftables::{Nftables, Reading, SavedElements, TABLE, preview_of_all};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 
 use super::blueprint::PlaneOptions;
 use super::{Blueprint, FoundPrograms, Known, Made, ModeDriver, NotCounted, Over, Plane, SharedParts};
 use crate::finding::Finding;
+use crate::node_settings::folder_of_this_boot;
 use crate::settings;
 
 /// The driver of this mode.
@@ -95,12 +96,30 @@ impl ModeDriver for Driver {
 /// family's table would mostly be in vain: what the first family commits makes it out of date. Without a reading, the first
 /// comparison reads.
 pub(crate) fn begin_reading(configuration: &Configuration, families: &[Family]) -> Option<(Family, Reading)> {
-    let family = families.first().copied().filter(|_| Driver.is_configured(configuration))?;
-    match Reading::begin(family) {
+    if !Driver.is_configured(configuration) {
+        forget_saved_elements();
+        return None;
+    }
+    let family = families.first().copied()?;
+    match Reading::begin(family, saved_elements(family)) {
         Ok(reading) => Some((family, reading)),
         Err(error) => {
             tracing::debug!(%family, %error, "the kernel's table is read later");
             None
+        }
+    }
+}
+
+/// Returns the file in which the elements of a family are between two runs.
+fn saved_elements(family: Family) -> Option<SavedElements> {
+    folder_of_this_boot().map(|folder| SavedElements::in_folder(&folder, family))
+}
+
+/// Removes the files that [`saved_elements`] returns.
+pub(crate) fn forget_saved_elements() {
+    for saved in Family::BOTH.into_iter().filter_map(saved_elements) {
+        if let Err(error) = saved.remove() {
+            tracing::warn!(%error, "a file with the elements of an earlier run stays");
         }
     }
 }
@@ -117,7 +136,9 @@ impl PlaneOptions for NftablesPlaneOptions {
         shared: &mut SharedParts,
     ) -> Result<Made, Error> {
         let reading = shared.reading.take_if(|(family, _)| *family == settings.family);
-        let dataplane = Nftables::open(settings)?.with_reading(reading.map(|(_, reading)| reading));
+        let saved = saved_elements(settings.family);
+        let dataplane = Nftables::open(settings)?;
+        let dataplane = dataplane.with_reading(reading.map(|(_, reading)| reading)).with_saved(saved);
         let own = Some(dataplane.own());
         Ok(Made { dataplane: Box::new(dataplane), own })
     }

@@ -39,6 +39,13 @@ pub enum NftablesEvent<'a> {
 }
 
 impl<'a> NftablesEvent<'a> {
+    /// Returns the generation that a message is about, or `None` if it is about something else, which is not read.
+    pub fn generation_of(frame: &Frame<'a>) -> Result<Option<u32>, DecodeError> {
+        let is_generation =
+            subsystem_and_operation(frame.header.kind) == (SUBSYSTEM_NFTABLES, operation::NEW_GENERATION);
+        is_generation.then(|| Generation::decode(frame).map(|generation| generation.id)).transpose()
+    }
+
     /// Reads a message.
     pub fn decode(frame: &Frame<'a>) -> Result<Self, DecodeError> {
         let (subsystem, operation) = subsystem_and_operation(frame.header.kind);

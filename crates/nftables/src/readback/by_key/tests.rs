@@ -11,7 +11,7 @@ use super::super::super::dataplane::Nftables;
 use super::super::super::element::Set;
 use super::super::super::layout::TRANSLATE;
 use super::super::super::skeleton;
-use super::super::KeyRange;
+use super::super::{KeyRange, Large};
 use super::*;
 
 /// A table in a namespace of its own, with a socket to read it.
@@ -42,7 +42,9 @@ impl Programmed {
     }
 
     fn filled(&mut self, large: u32) -> View {
-        View::with_comments().filled((&mut self.socket, None), self.place, large, &mut |_, _| Ok(())).unwrap()
+        View::with_comments()
+            .filled((&mut self.socket, None), self.place, Large::of(large), &mut |_, _| Ok(()))
+            .unwrap()
     }
 
     /// Reads a set by key into a view in which everything was listed.

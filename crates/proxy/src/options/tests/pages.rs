@@ -75,5 +75,5 @@ programs are only the proxy. This page is made from the code: `UPDATE=1 cargo te
 - `portolan-proxy` ends with 0 after `--help`, `--version`, `--cleanup`, `--init-only` and `--write-config-to`, and with
   1 after any mistake.
 - The variable `PORTOLAN_STATE_DIRS` names the folders for [former values of kernel settings](../cleanup.md#kernel-settings),
-  separated by colons: `/run/portolan:/var/lib/portolan`.
+  separated by colons: `/run/portolan:/var/lib/portolan`. The first one is also for [elements](../modes.md#restarts) in nftables mode.
 ";

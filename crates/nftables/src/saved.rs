@@ -1,0 +1,239 @@
+//! The elements of large sets, in a file from the end of a run until the next start.
+//!
+//! A comparison needs every element that the kernel has, and the kernel answers for one element at a time
+//! ([`readback`](super::readback)). If the process ends in sync, it knows them all, and writes them to a file. The next start
+//! reads the file instead, if nothing was committed meanwhile: the ruleset still has the generation that the file names.
+//! Everything else of the table is read from the kernel as always, and so is all of it without a usable file.
+//!
+//! A file counts for one boot, one network namespace and one start, which removes it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use portolan_model::Family;
+use portolan_sock::namespace;
+
+use super::chain::FamilyTable;
+use super::changeset::has_more;
+use super::element::{Element, Set};
+use super::readback::{READ_BY_KEY, Rows, hash_of, rows_of};
+
+/// The beginning of each file. Another form of the file begins with another number.
+const FORM: [u8; 8] = *b"elements";
+const VERSION: u32 = 1;
+/// Comes after the last element, in the place of a set's number.
+const END: u8 = u8::MAX;
+/// Changes with every boot.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// Length in bytes of a boot's id.
+const BOOT_LENGTH: usize = 36;
+
+/// The file for the elements of one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SavedElements {
+    path: PathBuf,
+}
+
+/// Elements by their sets.
+pub(super) type ElementRows = BTreeMap<Set, Rows>;
+
+/// What a file counts for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Identity {
+    boot: [u8; BOOT_LENGTH],
+    namespace: u64,
+    generation: u32,
+}
+
+impl Identity {
+    /// Returns the identity of a generation in the network namespace of this thread, or an error if the kernel does not say
+    /// which namespace this is (Linux before 5.14).
+    fn of(generation: u32) -> io::Result<Self> {
+        let mut boot = [0; BOOT_LENGTH];
+        File::open(BOOT)?.read_exact(&mut boot)?;
+        let namespace = namespace::number().map_err(io::Error::other)?;
+        Ok(Self { boot, namespace, generation })
+    }
+
+    fn bytes(&self, place: FamilyTable) -> Vec<u8> {
+        let mut bytes = FORM.to_vec();
+        bytes.extend(VERSION.to_ne_bytes());
+        bytes.extend(self.boot);
+        bytes.extend(self.namespace.to_ne_bytes());
+        bytes.extend(self.generation.to_ne_bytes());
+        bytes.push(match place.family {
+            Family::Ipv4 => 4,
+            Family::Ipv6 => 6,
+        });
+        bytes
+    }
+}
+
+impl SavedElements {
+    /// Returns the file for a family in this folder.
+    pub fn in_folder(folder: &Path, family: Family) -> Self {
+        let name = match family {
+            Family::Ipv4 => "nftables-ipv4.elements",
+            Family::Ipv6 => "nftables-ipv6.elements",
+        };
+        Self { path: folder.join(name) }
+    }
+
+    /// Removes the file, if it is there.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self) -> io::Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the elements that the kernel has in this generation. `each` calls its argument for every element of the table.
+    /// Elements of other sets than those that are read by key are left out. `counters` says whether elements count.
+    pub(super) fn write(
+        &self,
+        place: FamilyTable,
+        generation: u32,
+        counters: bool,
+        each: impl FnOnce(&mut dyn FnMut(&Element) -> io::Result<()>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let mut head = Identity::of(generation)?.bytes(place);
+        head.push(counters.into());
+        let new = self.path.with_extension("new");
+        let written = create(&new).and_then(|file| {
+            write_elements(BufWriter::new(file), &head, each)?;
+            fs::rename(&new, &self.path)
+        });
+        written.inspect_err(|_| drop(fs::remove_file(&new)))
+    }
+
+    /// Returns the elements that the kernel has in this generation, and removes the file. `None` if there is none for it.
+    pub(super) fn take(&self, place: FamilyTable, generation: u32) -> Option<ElementRows> {
+        let file = match open(&self.path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            Err(error) => return self.unusable(&error),
+        };
+        // What is open can be read. The file must not count a second time.
+        if let Err(error) = self.remove() {
+            return self.unusable(&error);
+        }
+        let read = Identity::of(generation)
+            .and_then(|identity| read_elements(BufReader::new(file), &identity.bytes(place), place));
+        match read {
+            Ok(rows) => {
+                let elements = rows.iter().flat_map(BTreeMap::values).map(Rows::len).sum::<usize>();
+                let (family, is_current) = (place.family, rows.is_some());
+                tracing::info!(%family, is_current, elements, "the last run has saved the elements of large sets");
+                rows
+            }
+            Err(error) => self.unusable(&error),
+        }
+    }
+
+    fn unusable<T>(&self, error: &io::Error) -> Option<T> {
+        let path = self.path.display();
+        tracing::warn!(%path, %error, "the elements of the last run cannot be used; they are read from the kernel");
+        None
+    }
+}
+
+/// Creates a file that only this user can read.
+fn create(path: &Path) -> io::Result<File> {
+    let options = || OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    match options() {
+        // One that was not completed.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            fs::remove_file(path)?;
+            options()
+        }
+        outcome => outcome,
+    }
+}
+
+/// Opens a file of this user. What another user has written does not count.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let flags = i32::try_from(flags.bits()).unwrap_or_default();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file()
+        || metadata.uid() != rustix::process::geteuid().as_raw()
+        || metadata.mode() & 0o22 != 0
+    {
+        return Err(io::Error::other("it is not a file that only this user can write"));
+    }
+    Ok(file)
+}
+
+fn write_elements(
+    mut out: impl Write,
+    head: &[u8],
+    each: impl FnOnce(&mut dyn FnMut(&Element) -> io::Result<()>) -> io::Result<()>,
+) -> io::Result<()> {
+    out.write_all(head)?;
+    let mut count = 0_u64;
+    each(&mut |element| {
+        let Some(number) = READ_BY_KEY.iter().position(|set| *set == element.set) else { return Ok(()) };
+        count += 1;
+        out.write_all(&[u8::try_from(number).unwrap_or(END)])?;
+        out.write_all(element.key.as_slice())?;
+        out.write_all(element.data.as_slice())
+    })?;
+    out.write_all(&[END])?;
+    out.write_all(&count.to_ne_bytes())?;
+    out.flush()
+}
+
+/// Returns the elements of a file that begins with `head`, or `None` if it begins with something else: nothing is wrong with it
+/// then, but it counts for something else.
+fn read_elements(mut from: impl Read, head: &[u8], place: FamilyTable) -> io::Result<Option<ElementRows>> {
+    let (mut found, mut counters) = (vec![0; head.len()], [0]);
+    from.read_exact(&mut found)?;
+    if found != head {
+        return Ok(None);
+    }
+    from.read_exact(&mut counters)?;
+    let more_of = |set: Set| has_more(set).then(|| hash_of("", counters != [0] && set.has_counters()));
+    let mut all = READ_BY_KEY.map(|set| rows_of(place, set));
+    let (mut count, mut row) = (0_u64, Vec::new());
+    loop {
+        let mut number = [0];
+        from.read_exact(&mut number)?;
+        if number == [END] {
+            break;
+        }
+        let number = usize::from(number[0]);
+        let set_and_rows = READ_BY_KEY.get(number).copied().zip(all.get_mut(number));
+        let (set, rows) = set_and_rows.ok_or_else(|| invalid("an unknown set"))?;
+        let (key, data) = rows.lengths();
+        row.resize(key + data, 0);
+        from.read_exact(&mut row)?;
+        let (key, data) = row.split_at_checked(key).unwrap_or_default();
+        if !rows.push(key, data, more_of(set)) {
+            return Err(invalid("an element of another form"));
+        }
+        count += 1;
+    }
+    let mut written = [0; 8];
+    from.read_exact(&mut written)?;
+    if u64::from_ne_bytes(written) != count {
+        return Err(invalid("another number of elements"));
+    }
+    for rows in &mut all {
+        rows.settle();
+    }
+    Ok(Some(READ_BY_KEY.into_iter().zip(all).collect()))
+}
+
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("it has {what}"))
+}
+
+#[cfg(test)]
+mod tests;
