@@ -21,10 +21,9 @@ use super::layout::{Kind, Layout, Listeners, Target};
 use super::load::Pieces;
 use super::planner::{Plan, Planner};
 use super::preview;
-use super::readback::{self, Large, View};
+use super::readback::{self, Large, SavedElements, View};
 use super::reading::Reading;
 use super::resync::{Difference, foreign_chains};
-use super::saved::SavedElements;
 use super::skeleton;
 use portolan_engine::dataplane::{
     About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, TRANSIT_TIME, Takeover, Undisturbed,

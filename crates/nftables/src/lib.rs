@@ -106,7 +106,6 @@ mod preview;
 mod readback;
 mod reading;
 mod resync;
-mod saved;
 mod skeleton;
 mod value;
 
@@ -116,5 +115,5 @@ pub use departure::{TableRemoval, remove as remove_table};
 pub use layout::{CAPTURE_MODE, CAPTURE_TABLE, Listeners, TABLE, capture_mark};
 pub use observe::{read, read_capture, read_kube_proxy};
 pub use preview::preview_of_all;
+pub use readback::SavedElements;
 pub use reading::Reading;
-pub use saved::SavedElements;

@@ -3,6 +3,7 @@
 mod by_key;
 mod rows;
 mod runs;
+mod saved;
 mod touched;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,11 +26,10 @@ use portolan_wire::{DecodeError, Frame};
 use super::chain::{ChainBody, FamilyTable, RuleBody};
 use super::changeset::{has_comment, has_more};
 use super::element::{Data, Key, Set, read_address, read_number};
-use super::saved::SavedElements;
 use super::skeleton;
-pub(super) use by_key::{LARGE, ORDER as READ_BY_KEY};
-use rows::Row;
-pub(super) use rows::Rows;
+pub(super) use by_key::LARGE;
+use rows::{Row, Rows};
+pub use saved::SavedElements;
 pub(super) use touched::Actual;
 use touched::Touched;
 

@@ -24,8 +24,7 @@ use portolan_sock::{Protocol, Socket, SocketError};
 
 use super::chain::FamilyTable;
 use super::layout::TRANSLATE;
-use super::readback::{self, Large, Pause, View};
-use super::saved::SavedElements;
+use super::readback::{self, Large, Pause, SavedElements, View};
 
 /// A reading of a family's table that is under way or has ended. The thread ends when this is dropped.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use portolan_sock::{Protocol, Socket};
 use super::super::dataplane::Nftables;
 use super::super::layout::TRANSLATE;
 use super::super::observe;
+use super::super::readback::SavedElements;
 use super::super::reading::Reading;
-use super::super::saved::SavedElements;
 use super::*;
 
 /// Random edits, of which some arrive in every nth pause.

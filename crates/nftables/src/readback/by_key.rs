@@ -22,7 +22,7 @@ use super::rows::Rows;
 use super::{Pause, View, choice_key, rows_of};
 
 /// The sets that can be read by key, each after those that lead to its keys.
-pub(in super::super) const ORDER: [Set; 4] =
+pub(super) const ORDER: [Set; 4] =
     [Set::Endpoints, Set::AffinityChoices, Set::AffinityEndpoints, Set::AffinityLocalEndpoints];
 
 /// Number of elements from which a set is read by key. A listing of fewer elements takes no more than about 0.1 s.

@@ -12,10 +12,10 @@ use portolan_sock::{Protocol, Socket};
 use portolan_wire::nftables::{Family as WireFamily, IfExists, NftTable, Transaction};
 use tempfile::TempDir;
 
-use super::super::dataplane::Nftables;
-use super::super::element::{Data, Key};
-use super::super::layout::TRANSLATE;
-use super::super::readback::{self, View};
+use super::super::super::dataplane::Nftables;
+use super::super::super::element::{Data, Key};
+use super::super::super::layout::TRANSLATE;
+use super::super::{self as readback, View};
 use super::*;
 
 /// A table with random Services, in a network namespace of its own, and the folder for its file.

@@ -1,7 +1,7 @@
 //! The elements of large sets, in a file from the end of a run until the next start.
 //!
 //! A comparison needs every element that the kernel has, and the kernel answers for one element at a time
-//! ([`readback`](super::readback)). If the process ends in sync, it knows them all, and writes them to a file. The next start
+//! ([`by_key`](super::by_key)). If the process ends in sync, it knows them all, and writes them to a file. The next start
 //! reads the file instead, if nothing was committed meanwhile: the ruleset still has the generation that the file names.
 //! Everything else of the table is read from the kernel as always, and so is all of it without a usable file.
 //!
@@ -16,10 +16,12 @@ use std::path::{Path, PathBuf};
 use portolan_model::Family;
 use portolan_sock::namespace;
 
-use super::chain::FamilyTable;
-use super::changeset::has_more;
-use super::element::{Element, Set};
-use super::readback::{READ_BY_KEY, Rows, hash_of, rows_of};
+use super::super::chain::FamilyTable;
+use super::super::changeset::has_more;
+use super::super::element::{Element, Set};
+use super::by_key::ORDER as READ_BY_KEY;
+use super::rows::Rows;
+use super::{hash_of, rows_of};
 
 /// The beginning of each file. Another form of the file begins with another number.
 const FORM: [u8; 8] = *b"elements";
@@ -38,7 +40,7 @@ pub struct SavedElements {
 }
 
 /// Elements by their sets.
-pub(super) type ElementRows = BTreeMap<Set, Rows>;
+pub(in super::super) type ElementRows = BTreeMap<Set, Rows>;
 
 /// What a file counts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +97,7 @@ impl SavedElements {
 
     /// Writes the elements that the kernel has in this generation. `each` calls its argument for every element of the table.
     /// Elements of other sets than those that are read by key are left out. `counters` says whether elements count.
-    pub(super) fn write(
+    pub(in super::super) fn write(
         &self,
         place: FamilyTable,
         generation: u32,
@@ -113,7 +115,7 @@ impl SavedElements {
     }
 
     /// Returns the elements that the kernel has in this generation, and removes the file. `None` if there is none for it.
-    pub(super) fn take(&self, place: FamilyTable, generation: u32) -> Option<ElementRows> {
+    pub(in super::super) fn take(&self, place: FamilyTable, generation: u32) -> Option<ElementRows> {
         let file = match open(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
