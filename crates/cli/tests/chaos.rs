@@ -49,7 +49,7 @@ use log::Log;
 /// Services that come and go, besides those that carry the load.
 const SERVICES: u8 = 6;
 /// Time for which faults go on in `make test`.
-const USUAL: Duration = Duration::from_secs(40);
+const USUAL: Duration = Duration::from_secs(60);
 /// Time for which an API server hangs.
 const HANG: Duration = Duration::from_secs(2);
 /// Time in which an agent without memory may end.

@@ -4,6 +4,7 @@
 //! a [`Fault`], so a bad value affects only its own object.
 
 mod lenient;
+pub mod message;
 mod node;
 mod parse;
 mod service;
@@ -20,7 +21,8 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 
-use lenient::{Faults, Loose, Shape, Text, record};
+use lenient::{Faults, Loose, Shape, Text, entries, record};
+use message::{Malformed, Value};
 
 /// Namespace and name of an object. The namespace is empty for cluster-scoped kinds.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -144,6 +146,14 @@ pub enum DecodeError {
         /// The position of the syntax error.
         source: serde_json::Error,
     },
+    /// The input is not a protobuf message.
+    #[error("{kind} is not a protobuf message: {source}; the API server must send one complete object")]
+    Message {
+        /// The expected kind.
+        kind: Kind,
+        /// What is wrong with it.
+        source: Malformed,
+    },
     /// The input is JSON, but not an object.
     #[error("{kind} is {found}; write a JSON object")]
     NotAnObject {
@@ -167,6 +177,20 @@ pub enum DecodeError {
         kind: Kind,
         /// Path of the field.
         field: &'static str,
+    },
+}
+
+/// An object as the API server sends it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoded<'a> {
+    /// As JSON.
+    Json(&'a [u8]),
+    /// As a protobuf message. Its kind is not in it, but beside it.
+    Protobuf {
+        /// The kind, such as `Service`; empty if it is not named.
+        kind: &'a str,
+        /// The message.
+        message: &'a [u8],
     },
 }
 
@@ -202,38 +226,79 @@ macro_rules! deserialize {
 }
 deserialize!(Service, EndpointSlice, Node, ServiceCidr);
 
+macro_rules! decode_encoded {
+    ($($payload:ty),*) => {$(
+        impl Object<$payload> {
+            /// Decodes an object from JSON or protobuf.
+            ///
+            /// # Errors
+            /// It cannot be read, is of another kind, or has no identity.
+            pub fn decode(encoded: Encoded<'_>) -> Result<Self, DecodeError> {
+                decode_any(encoded)
+            }
+        }
+    )*};
+}
+decode_encoded!(Service, EndpointSlice, Node, ServiceCidr);
+
 record!(
     RawMetadata {
-        name: "name" => Text<'de>,
-        namespace: "namespace" => Text<'de>,
-        resource_version: "resourceVersion" => Text<'de>,
-        creation_timestamp: "creationTimestamp" => Text<'de>,
-        deletion_timestamp: "deletionTimestamp" => Text<'de>,
-        labels: "labels" => Labels<'de>,
-        annotations: "annotations" => Annotations<'de>,
+        name: "name" = 1 => Text<'de>,
+        namespace: "namespace" = 3 => Text<'de>,
+        resource_version: "resourceVersion" = 6 => Text<'de>,
+        creation_timestamp: "creationTimestamp" = 8 => Moment<'de>,
+        deletion_timestamp: "deletionTimestamp" = 9 => Moment<'de>,
+        labels: "labels" = 11 => Labels<'de>,
+        annotations: "annotations" = 12 => Annotations<'de>,
     }
 );
-record!(
+entries!(
     /// The labels that a proxy reads.
     Labels {
-        service_name: "kubernetes.io/service-name" => Text<'de>,
-        headless: "service.kubernetes.io/headless" => Text<'de>,
-        service_proxy_name: "service.kubernetes.io/service-proxy-name" => Text<'de>,
-        zone: "topology.kubernetes.io/zone" => Text<'de>,
+        service_name: "kubernetes.io/service-name",
+        headless: "service.kubernetes.io/headless",
+        service_proxy_name: "service.kubernetes.io/service-proxy-name",
+        zone: "topology.kubernetes.io/zone",
     }
 );
-record!(
-    Annotations {
-        trigger_time: "endpoints.kubernetes.io/last-change-trigger-time" => Text<'de>,
-        ipvs_scheduler: "portolan.dev/ipvs-scheduler" => Text<'de>,
-        keep_client_address: "portolan.dev/userspace-keep-client-address" => Text<'de>,
+entries!(Annotations {
+    trigger_time: "endpoints.kubernetes.io/last-change-trigger-time",
+    ipvs_scheduler: "portolan.dev/ipvs-scheduler",
+    keep_client_address: "portolan.dev/userspace-keep-client-address",
+});
+
+/// A time: a text in JSON, and a message with seconds since the Unix epoch in protobuf. Go writes an empty message for no time.
+#[derive(Debug)]
+pub(crate) enum Moment<'de> {
+    Text(Text<'de>),
+    Seconds(i64),
+}
+
+impl<'de> Shape<'de> for Moment<'de> {
+    fn field(field: Value<'de>, _: Loose<Self>) -> Loose<Self> {
+        let seconds =
+            lenient::merge(field, Loose::Absent, |seconds: &mut Option<Value<'de>>, number, field| {
+                if number == 1 {
+                    *seconds = Some(field);
+                }
+            });
+        match seconds {
+            Loose::Value(Some(Value::Number(seconds))) => Loose::Value(Self::Seconds(seconds.cast_signed())),
+            Loose::Value(None) => Loose::Absent,
+            Loose::Mismatch(found) => Loose::Mismatch(found),
+            _ => Loose::Mismatch("no time"),
+        }
     }
-);
+
+    fn text(text: Text<'de>) -> Option<Self> {
+        Some(Self::Text(text))
+    }
+}
 
 /// The metadata that object bodies read.
 struct Metadata<'de> {
     deleting: bool,
-    creation_timestamp: Loose<Text<'de>>,
+    creation_timestamp: Loose<Moment<'de>>,
     labels: Labels<'de>,
     annotations: Annotations<'de>,
 }
@@ -256,6 +321,18 @@ fn decode<T: ObjectBody>(bytes: &[u8]) -> Result<Object<T>, DecodeError> {
     let raw =
         serde_json::from_slice(bytes).map_err(|source| DecodeError::Syntax { kind: T::KIND, source })?;
     finish(raw)
+}
+
+fn decode_any<T: ObjectBody>(encoded: Encoded<'_>) -> Result<Object<T>, DecodeError> {
+    let (said, message) = match encoded {
+        Encoded::Json(bytes) => return decode(bytes),
+        Encoded::Protobuf { kind, message } => (kind, message),
+    };
+    check_kind(T::KIND, &Loose::Value(said.into()))?;
+    match T::Raw::field(Value::Bytes(message), Loose::Absent) {
+        Loose::Mismatch(_) => Err(DecodeError::Message { kind: T::KIND, source: Malformed }),
+        raw => finish(raw),
+    }
 }
 
 fn finish<T: ObjectBody>(raw: Loose<T::Raw<'_>>) -> Result<Object<T>, DecodeError> {

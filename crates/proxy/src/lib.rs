@@ -251,8 +251,8 @@ async fn follow(options: &ProxyOptions, start: Start, slot: &AgentSlot) -> anyho
     let (watchers, new_watchers) = mpsc::unbounded_channel();
     let of_pages = Arc::clone(&control);
     let agent_pages = move |request: &_| control::routes::reply(&of_pages, request, Entrance::Metrics);
-    let settings = pages_settings(&loaded, Box::new(agent_pages));
-    let pages = Arc::new(Pages::new(Arc::clone(&metrics), settings));
+    let pages_settings = pages_settings(&loaded, Box::new(agent_pages));
+    let pages = Arc::new(Pages::new(Arc::clone(&metrics), pages_settings));
     let (mut servers, failures) =
         Servers::new(Shown { health, metrics: Arc::clone(&metrics), pages: Arc::clone(&pages) });
     servers.listen(configuration);
@@ -273,7 +273,7 @@ async fn follow(options: &ProxyOptions, start: Start, slot: &AgentSlot) -> anyho
     notes.starting();
     notes.mode_chosen(&choice);
     tokio::select! {
-        never = watching(&agent, watcher(client, &node_name, options), new_watchers) => match never {},
+        never = watching(&agent, watcher(client, &node_name, options, &settings), new_watchers) => match never {},
         error = reload.run(file.as_deref()) => Err(error),
         error = cannot_listen(failures, &notes) => Err(error.into()),
         error = waiting(&agent) => Err(error),
@@ -300,10 +300,10 @@ async fn reporting(agent: &Rc<RefCell<Agent>>, done: &reports::Waiting) -> Infal
     }
 }
 
-/// Creates the watcher of the API server.
-fn watcher(client: Client, node_name: &str, options: &ProxyOptions) -> Watcher {
+/// Creates the watcher of the API server that the settings are of.
+fn watcher(client: Client, node_name: &str, options: &ProxyOptions, settings: &ClientSettings) -> Watcher {
     let timing = Timing { empty_list_hold: options.empty_list_hold, ..Timing::default() };
-    Watcher::new(client, node_name).with_timing(timing)
+    Watcher::new(client, node_name).with_timing(timing).in_protobuf(settings.prefers_protobuf())
 }
 
 /// Returns where the API server is and which credentials and limits the client uses.

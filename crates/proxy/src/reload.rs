@@ -162,7 +162,7 @@ impl Reload<'_> {
         let client = portolan_watch::connect(&settings).await.context("clientConnection")?;
         self.notes.use_client(client.clone());
         self.progress.use_client(client.clone());
-        Ok(Some(watcher(client, self.node_name, self.options)))
+        Ok(Some(watcher(client, self.node_name, self.options, &settings)))
     }
 
     async fn apply(&mut self, old: &Configuration, new: Configuration, prepared: Prepared) {

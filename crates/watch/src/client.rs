@@ -48,11 +48,14 @@ pub use self::local::LocalServer;
 pub use self::observed::{RequestDone, RequestHook};
 pub use self::peers::{PeerChanges, Peers};
 
-/// The only content type that is sent and read.
+/// The content type of everything that is sent, and of lists in pages.
 pub(crate) const JSON: &str = "application/json";
 
-/// kube-proxy's default, accepted without a warning.
-const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// The content type of watches, if it is configured: kube-proxy's default.
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// The content types of a watch, the preferred one first, as client-go writes them.
+pub(crate) const PROTOBUF_OR_JSON: &str = "application/vnd.kubernetes.protobuf,application/json";
 
 /// The API server, the credentials and the behaviour of the client (`clientConnection` and `--master`).
 #[derive(Clone)]
@@ -72,11 +75,10 @@ pub struct ClientSettings {
     pub qps: f32,
     /// Requests that may exceed `qps` for a moment. At least 1 if there is a limit.
     pub burst: i32,
-    /// The configured content type of requests. JSON is sent in any case. A value other than JSON and protobuf,
-    /// kube-proxy's default, is logged as a warning.
+    /// The configured content type: that of answers if `accept_content_types` is empty. Requests are JSON. A value other than JSON
+    /// and protobuf, kube-proxy's default, is logged as a warning, and means JSON.
     pub content_type: String,
-    /// The configured content types of answers. Only JSON is read; a list without it is logged as a warning. Empty
-    /// means any.
+    /// The configured content types of answers. Only JSON and protobuf are read; a list without them is logged as a warning.
     pub accept_content_types: String,
     /// Called after each request.
     pub on_request: Option<RequestHook>,
@@ -99,6 +101,14 @@ impl Default for ClientSettings {
             on_request: None,
             peers: Peers::default(),
         }
+    }
+}
+
+impl ClientSettings {
+    /// Returns true if watches should be in protobuf, for [`Watcher::in_protobuf`](crate::Watcher::in_protobuf).
+    pub fn prefers_protobuf(&self) -> bool {
+        let accepted = Some(&self.accept_content_types).filter(|types| !types.is_empty());
+        accepted.unwrap_or(&self.content_type).contains(PROTOBUF)
     }
 }
 
@@ -256,12 +266,12 @@ fn connect_in(settings: &ClientSettings, around: &Surroundings<'_>) -> Result<ku
 }
 
 fn warn_of_content_types(settings: &ClientSettings) {
-    let has_json = |types: &str| types.contains(JSON) || types.contains("*/*");
+    let is_known = |types: &str| [JSON, PROTOBUF, "*/*"].iter().any(|known| types.contains(known));
     let ClientSettings { content_type, accept_content_types, .. } = settings;
-    if !content_type.is_empty() && content_type != PROTOBUF && !has_json(content_type) {
+    if !content_type.is_empty() && !is_known(content_type) {
         tracing::warn!(content_type, "clientConnection.contentType is not followed: JSON is used");
     }
-    if !accept_content_types.is_empty() && !has_json(accept_content_types) {
+    if !accept_content_types.is_empty() && !is_known(accept_content_types) {
         tracing::warn!(
             accept_content_types,
             "clientConnection.acceptContentTypes is not followed: JSON is used"

@@ -2,10 +2,10 @@
 
 #[cfg(test)]
 mod fake;
+mod identity;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
@@ -19,9 +19,8 @@ use http_body_util::{BodyExt as _, Collected, Limited};
 use kube::client::Body;
 use portolan_model::Event;
 use portolan_model::object::{
-    DecodeError, Kind, ObjectKey, decode_endpoint_slice, decode_node, decode_service, decode_service_cidr,
+    DecodeError, Encoded, EndpointSlice, Kind, Node, Object, ObjectKey, Service, ServiceCidr,
 };
-use serde::Deserialize;
 use tokio::time;
 
 use crate::client::CredentialError;
@@ -30,11 +29,13 @@ use crate::client::limiter::Continued;
 use crate::counts::{KindCounts, count};
 use crate::frame::{Frame, InvalidBody, LineSplitter, check_kind, json};
 use crate::list::ListSplitter;
+use crate::message::{self, MessageSplitter};
 use crate::reflector::{Next, Query, Reflector, RestartReason, is_refused};
 use crate::request::Collection;
 use crate::status::ApiStatus;
 use crate::timing::Timing;
 use crate::watch_event::{ObjectError, WatchEvent};
+use identity::Identity;
 
 /// From this many events on a batch is passed to the consumer without waiting for the rest of the burst.
 const BATCH: usize = 256;
@@ -166,10 +167,20 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             self.counts.unreadable.store(0, Ordering::Relaxed);
             self.batch.push(Event::ListStart(self.collection.kind));
         }
+        let length = Duration::from_secs(watch_seconds);
         if is_page {
             self.page(answer.into_body()).await
+        } else if message::is_protobuf(answer.headers()) {
+            let mut messages = MessageSplitter::default();
+            let each =
+                |driver: &mut Self, chunk: &[u8]| messages.push(chunk, |message| driver.message(message));
+            self.follow(answer.into_body(), length, each).await?;
+            Err(if messages.is_complete() { RestartReason::Closed } else { RestartReason::Truncated })
         } else {
-            self.frames(answer.into_body(), Duration::from_secs(watch_seconds)).await
+            let mut lines = LineSplitter::default();
+            let each = |driver: &mut Self, chunk: &[u8]| lines.push(chunk, |line| driver.line(line));
+            self.follow(answer.into_body(), length, each).await?;
+            self.last_line(&lines)
         }
     }
 
@@ -185,8 +196,13 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         Ok(())
     }
 
-    async fn frames(&mut self, mut body: Body, length: Duration) -> Result<(), RestartReason> {
-        let mut lines = LineSplitter::default();
+    /// Passes the chunks of a watch to `take` until the body ends.
+    async fn follow(
+        &mut self,
+        mut body: Body,
+        length: Duration,
+        mut take: impl FnMut(&mut Self, &[u8]) -> Result<(), RestartReason>,
+    ) -> Result<(), RestartReason> {
         loop {
             let (silence, meaning) = self.reflector.silence(length, now());
             // Data that has arrived would be read even after this time.
@@ -197,10 +213,14 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
                 RestartReason::Silent(_) => meaning,
                 reason => reason,
             })?;
-            let Some(chunk) = chunk else { break };
-            lines.push(&chunk, |line| self.line(line))?;
+            let Some(chunk) = chunk else { return Ok(()) };
+            take(self, &chunk)?;
         }
-        // The last line may lack its line break. Half an object means that the answer was cut off.
+    }
+
+    /// Reads what is left at the end of a watch. The last line may lack its line break. Half an object means that the answer was cut
+    /// off.
+    fn last_line(&mut self, lines: &LineSplitter) -> Result<(), RestartReason> {
         match json(lines.rest()) {
             Ok(()) => self.line(lines.rest())?,
             Err(_) if lines.rest().is_empty() => {}
@@ -244,7 +264,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
 
     fn item(&mut self, item: &[u8]) -> Result<(), InvalidBody> {
         self.reflector.counted();
-        match self.decode(item) {
+        match self.decode(Encoded::Json(item)) {
             Ok(event) => self.batch.push(event),
             Err(DecodeError::Kind { kind, found }) => {
                 return Err(InvalidBody::Kind { wanted: kind.name(), found });
@@ -271,7 +291,16 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             self.fault(ObjectError::NotAnEvent);
             return Ok(());
         };
-        match self.frame(&frame) {
+        self.whole(&frame)
+    }
+
+    fn message(&mut self, message: &[u8]) -> Result<(), RestartReason> {
+        self.whole(&message::event(message)?)
+    }
+
+    /// Takes an event. An object that cannot be used is reported.
+    fn whole(&mut self, frame: &Frame<'_>) -> Result<(), RestartReason> {
+        match self.frame(frame) {
             Ok(()) => {}
             Err(LineError::Restart(reason)) => return Err(reason),
             Err(LineError::Object(error)) => {
@@ -308,19 +337,18 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         Ok(())
     }
 
-    fn decode(&self, bytes: &[u8]) -> Result<Event, DecodeError> {
+    fn decode(&self, object: Encoded<'_>) -> Result<Event, DecodeError> {
         Ok(match self.collection.kind {
-            Kind::Service => Event::Service(decode_service(bytes)?),
-            Kind::EndpointSlice => Event::EndpointSlice(decode_endpoint_slice(bytes)?),
-            Kind::Node => Event::Node(decode_node(bytes)?),
-            Kind::ServiceCidr => Event::ServiceCidr(decode_service_cidr(bytes)?),
+            Kind::Service => Event::Service(Object::<Service>::decode(object)?),
+            Kind::EndpointSlice => Event::EndpointSlice(Object::<EndpointSlice>::decode(object)?),
+            Kind::Node => Event::Node(Object::<Node>::decode(object)?),
+            Kind::ServiceCidr => Event::ServiceCidr(Object::<ServiceCidr>::decode(object)?),
         })
     }
 
-    fn deleted(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+    fn deleted(&mut self, object: Encoded<'_>) -> Result<(), DecodeError> {
         let kind = self.collection.kind;
-        let Identity { kind: said, metadata } =
-            serde_json::from_slice(bytes).map_err(|source| DecodeError::Syntax { kind, source })?;
+        let Identity { kind: said, metadata } = Identity::read(kind, object)?;
         if !said.is_empty() && said != kind.name() {
             return Err(DecodeError::Kind { kind, found: said.chars().take(64).collect() });
         }
@@ -340,9 +368,10 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         Ok(())
     }
 
-    fn bookmark(&mut self, bytes: &[u8]) -> Result<(), LineError> {
-        let Identity { kind, metadata } = serde_json::from_slice(bytes).map_err(ObjectError::Bookmark)?;
-        let end = metadata.annotations.is_some_and(|marks| marks.end.as_deref() == Some("true"));
+    fn bookmark(&mut self, object: Encoded<'_>) -> Result<(), LineError> {
+        let identity = Identity::read(self.collection.kind, object).map_err(ObjectError::Bookmark)?;
+        let end = identity.is_end();
+        let Identity { kind, metadata } = identity;
         // A bookmark of another kind must not change the version to watch from.
         if end || !kind.is_empty() {
             check_kind(self.collection.object_kind(), &kind).map_err(RestartReason::from)?;
@@ -388,35 +417,6 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             tracing::debug!(%kind, relist, %reason, "watch ended");
         }
     }
-}
-
-/// Kind and metadata of an object: all that is needed of a deleted object or a bookmark.
-#[derive(Deserialize)]
-struct Identity<'a> {
-    #[serde(borrow, default)]
-    kind: Cow<'a, str>,
-    #[serde(borrow)]
-    metadata: Metadata<'a>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata<'a> {
-    #[serde(borrow)]
-    name: Cow<'a, str>,
-    #[serde(borrow)]
-    namespace: Cow<'a, str>,
-    #[serde(borrow)]
-    resource_version: Cow<'a, str>,
-    #[serde(borrow)]
-    annotations: Option<Annotations<'a>>,
-}
-
-#[derive(Deserialize)]
-struct Annotations<'a> {
-    /// Marks the bookmark that ends a streamed list (KEP-3157).
-    #[serde(borrow, default, rename = "k8s.io/initial-events-end")]
-    end: Option<Cow<'a, str>>,
 }
 
 /// Returns the resource version of an event's object, or an empty string if the event has none.

@@ -8,6 +8,8 @@ mod tests;
 
 use std::borrow::Cow;
 
+use portolan_model::object::Encoded;
+use portolan_model::object::message::Malformed;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
@@ -30,6 +32,9 @@ pub enum InvalidBody {
     /// The bytes are not JSON.
     #[error("not JSON: {0}; the API server or a proxy before it sends something else than objects")]
     NotJson(#[source] serde_json::Error),
+    /// The bytes are not protobuf, although the answer says so.
+    #[error("not protobuf: {0}; the API server or a proxy before it sends something else than objects")]
+    NotProtobuf(#[from] Malformed),
     /// A list body has a byte where JSON does not allow it.
     #[error("not a JSON list: unexpected byte {0:#04x}")]
     Unexpected(u8),
@@ -103,11 +108,11 @@ pub(crate) fn carry(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), InvalidBod
     Ok(())
 }
 
-/// The type of a watch event and the bytes of its object.
+/// The type of a watch event and its object.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame<'a> {
     pub(crate) event: Cow<'a, str>,
-    pub(crate) object: &'a [u8],
+    pub(crate) object: Encoded<'a>,
 }
 
 impl<'a> Frame<'a> {
@@ -118,7 +123,7 @@ impl<'a> Frame<'a> {
         let (event, rest) = rest.split_at_checked(memchr::memchr(b'"', rest)?)?;
         let object = rest.strip_prefix(br#"","object":"#)?.trim_ascii_end().strip_suffix(b"}")?;
         let event = std::str::from_utf8(event).ok().filter(|event| !event.contains('\\'))?;
-        Some(Self { event: Cow::Borrowed(event), object })
+        Some(Self { event: Cow::Borrowed(event), object: Encoded::Json(object) })
     }
 
     /// Parses a line as JSON. Returns `Ok(None)` if it is JSON but not a watch event.
@@ -132,7 +137,8 @@ impl<'a> Frame<'a> {
         }
         match serde_json::from_slice::<Envelope<'_>>(line) {
             Ok(envelope) => {
-                Ok(Some(Self { event: envelope.r#type, object: envelope.object.get().as_bytes() }))
+                let object = Encoded::Json(envelope.object.get().as_bytes());
+                Ok(Some(Self { event: envelope.r#type, object }))
             }
             Err(_) => json(line).map(|()| None),
         }

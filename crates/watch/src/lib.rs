@@ -13,7 +13,7 @@
 //! ```
 //!
 //! The reflector's decisions are a pure state machine (`reflector`); its time and random numbers are arguments. The
-//! `driver` does its I/O. `frame` and `list` cut bodies into objects without holding whole bodies.
+//! `driver` does its I/O. `frame`, `message` and `list` cut bodies into objects without holding whole bodies.
 //!
 //! # How long a request waits
 //!
@@ -44,6 +44,7 @@ mod driver;
 pub mod events;
 mod frame;
 mod list;
+mod message;
 pub mod node;
 pub mod objects;
 mod reflector;

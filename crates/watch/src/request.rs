@@ -4,7 +4,7 @@ use http::header::ACCEPT;
 use kube::client::Body;
 use portolan_model::object::Kind;
 
-use crate::client::JSON;
+use crate::client::{JSON, PROTOBUF_OR_JSON};
 use crate::reflector::Query;
 
 /// A collection, and the selectors for the part of it that a node needs.
@@ -14,6 +14,8 @@ pub(crate) struct Collection {
     path: &'static str,
     fields: Option<String>,
     labels: Option<&'static str>,
+    /// The content types of watches, also of those that begin with a list, the preferred one first.
+    accept: &'static str,
 }
 
 impl Collection {
@@ -33,7 +35,13 @@ impl Collection {
             Kind::Node => ("/api/v1/nodes", Some(format!("metadata.name={node_name}")), None),
             Kind::ServiceCidr => ("/apis/networking.k8s.io/v1/servicecidrs", None, None),
         };
-        Self { kind, path, fields, labels }
+        Self { kind, path, fields, labels, accept: JSON }
+    }
+
+    /// Asks for protobuf if the server has it.
+    #[must_use]
+    pub(crate) fn in_protobuf(self) -> Self {
+        Self { accept: PROTOBUF_OR_JSON, ..self }
     }
 
     /// Returns path and selectors.
@@ -74,7 +82,8 @@ impl Collection {
         query: &Query<'_>,
         timeout: u64,
     ) -> Result<http::Request<Body>, http::Error> {
-        http::Request::get(self.uri(query, timeout)).header(ACCEPT, JSON).body(Body::empty())
+        let accept = if matches!(query, Query::Page { .. }) { JSON } else { self.accept };
+        http::Request::get(self.uri(query, timeout)).header(ACCEPT, accept).body(Body::empty())
     }
 
     /// Returns path and query. Parameters are sorted by name as in Go's clients, so that policies and audit logs

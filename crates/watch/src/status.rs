@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
+use portolan_model::object::Encoded;
+use portolan_model::object::message::{Fields, Malformed, Value};
 use serde::Deserialize;
+
+use crate::message::{is_protobuf, opened};
 
 /// A refusal of the API server: the fields of `metav1.Status` that decide what to do next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,25 +48,70 @@ struct Cause {
     reason: String,
 }
 
+impl Wire {
+    /// Reads a message `Status` (apimachinery `meta/v1/generated.proto`).
+    fn read(message: &[u8]) -> Result<Self, Malformed> {
+        let text = |value: Value<'_>| value.text().unwrap_or_default().to_owned();
+        let mut status = Self::default();
+        for field in Fields::new(message) {
+            match field? {
+                (3, value) => status.message = text(value),
+                (4, value) => status.reason = text(value),
+                (5, Value::Bytes(message)) => status.details = Some(Details::read(message)?),
+                (6, Value::Number(code)) => status.code = u16::try_from(code).unwrap_or_default(),
+                _ => {}
+            }
+        }
+        Ok(status)
+    }
+}
+
+impl Details {
+    fn read(message: &[u8]) -> Result<Self, Malformed> {
+        let mut details = Self::default();
+        for field in Fields::new(message) {
+            match field? {
+                (4, Value::Bytes(cause)) => {
+                    for field in Fields::new(cause) {
+                        if let (1, value) = field? {
+                            let reason = value.text().unwrap_or_default().to_owned();
+                            details.causes.push(Cause { reason });
+                        }
+                    }
+                }
+                (5, Value::Number(seconds)) => {
+                    details.retry_after_seconds = u32::try_from(seconds).unwrap_or_default();
+                }
+                _ => {}
+            }
+        }
+        Ok(details)
+    }
+}
+
 /// Maximum wait that is obeyed. A longer one is reduced to this.
 pub(crate) const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 impl ApiStatus {
     /// Reads the object of an `ERROR` event. A status without a code counts as 500.
-    pub(crate) fn from_event(object: &[u8]) -> Self {
-        let status = Self::from_body(object);
+    pub(crate) fn from_event(object: Encoded<'_>) -> Self {
+        let status = Self::from_object(object);
         if status.code == 0 { Self { code: 500, ..status } } else { status }
     }
 
     /// Reads an answer other than 200. The code is that of the status line; the body adds the reason.
     pub(crate) fn from_answer(code: u16, headers: &HeaderMap, body: &[u8]) -> Self {
-        let status = Self::from_body(body);
+        let body = if is_protobuf(headers) { opened(body).ok() } else { Some(Encoded::Json(body)) };
+        let status = body.map(Self::from_object).unwrap_or_default();
         let header = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.trim().parse().ok());
         Self { code, retry_after: header.map(seconds).or(status.retry_after), ..status }
     }
 
-    fn from_body(body: &[u8]) -> Self {
-        let wire: Wire = serde_json::from_slice(body).unwrap_or_default();
+    fn from_object(object: Encoded<'_>) -> Self {
+        let wire = match object {
+            Encoded::Json(body) => serde_json::from_slice(body).unwrap_or_default(),
+            Encoded::Protobuf { message, .. } => Wire::read(message).unwrap_or_default(),
+        };
         let details = wire.details.unwrap_or_default();
         let retry_after = details.retry_after_seconds;
         Self {
@@ -124,10 +173,10 @@ mod tests {
 
     #[test]
     fn a_full_status() {
-        let status = ApiStatus::from_event(
+        let status = ApiStatus::from_event(Encoded::Json(
             br#"{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version",
                 "details":{"retryAfterSeconds":1,"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#,
-        );
+        ));
         assert_eq!(status.to_string(), "504 Timeout (Too large resource version)");
         assert_eq!(status.retry_after, Some(Duration::from_secs(1)));
         assert!(status.too_large && !status.expired());
@@ -146,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_day_of_retry_after_is_half_a_minute() {
-        let status = ApiStatus::from_event(br#"{"details":{"retryAfterSeconds":86400}}"#);
+        let status = ApiStatus::from_event(Encoded::Json(br#"{"details":{"retryAfterSeconds":86400}}"#));
         assert_eq!((status.code, status.retry_after), (500, Some(LONGEST_RETRY_AFTER)));
     }
 
@@ -170,8 +219,8 @@ mod tests {
 
     #[test]
     fn gone_by_code_or_by_reason() {
-        assert!(ApiStatus::from_event(br#"{"code":410}"#).expired());
-        assert!(ApiStatus::from_event(br#"{"code":400,"reason":"Expired"}"#).expired());
-        assert!(!ApiStatus::from_event(b"[]").expired());
+        assert!(ApiStatus::from_event(Encoded::Json(br#"{"code":410}"#)).expired());
+        assert!(ApiStatus::from_event(Encoded::Json(br#"{"code":400,"reason":"Expired"}"#)).expired());
+        assert!(!ApiStatus::from_event(Encoded::Json(b"[]")).expired());
     }
 }

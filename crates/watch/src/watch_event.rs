@@ -60,5 +60,5 @@ pub enum ObjectError {
     UnknownType(Box<str>),
     /// A bookmark has no readable metadata.
     #[error("a bookmark without usable metadata: {0}")]
-    Bookmark(#[source] serde_json::Error),
+    Bookmark(#[source] DecodeError),
 }

@@ -20,6 +20,7 @@ pub struct Watcher {
     timing: Timing,
     counts: Arc<Counts>,
     versions: Vec<(Kind, Box<str>)>,
+    is_in_protobuf: bool,
 }
 
 impl Watcher {
@@ -32,7 +33,15 @@ impl Watcher {
             timing: Timing::default(),
             counts: Arc::default(),
             versions: Vec::new(),
+            is_in_protobuf: false,
         }
+    }
+
+    /// Sets whether watches, and lists in watches, are asked for in protobuf, which takes less of both sides. A server that has
+    /// none sends JSON. Lists in pages are always JSON.
+    #[must_use]
+    pub fn in_protobuf(self, is_in_protobuf: bool) -> Self {
+        Self { is_in_protobuf, ..self }
     }
 
     /// Replaces the default timeouts and delays.
@@ -71,6 +80,7 @@ impl Watcher {
         let timing = self.timing.of_one_node(fastrand::f64());
         let drive = |kind| {
             let collection = Collection::new(kind, &self.node_name);
+            let collection = if self.is_in_protobuf { collection.in_protobuf() } else { collection };
             let driver = Driver::new(&self.client, collection, timing, &sink, self.counts.of(kind));
             let version = self.versions.iter().find(|(of, _)| *of == kind);
             driver.resuming(version.map(|(_, version)| &**version)).run()

@@ -200,7 +200,7 @@ async fn start_all(
     let mut counts = Vec::with_capacity(nodes);
     for (number, settings) in settings.iter().cycle().take(nodes).enumerate() {
         let client = portolan_watch::connect(settings).await?;
-        let watcher = Watcher::new(client, &name(number)).resuming(versions.to_vec());
+        let watcher = Watcher::new(client, &name(number)).in_protobuf(true).resuming(versions.to_vec());
         counts.push(watcher.counts());
         let (reports, node) = (Arc::clone(reports), Node::default());
         local.spawn_local(watcher.run(move |event| node.hear(&reports, event)));

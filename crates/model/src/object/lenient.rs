@@ -3,6 +3,9 @@
 //! [`Loose`] reads a value of any shape. The wanted shape becomes `Value`. Any other is skipped as a whole and
 //! becomes `Mismatch`, so a wrong type in one field never aborts the decoding of the surrounding object. If a key is
 //! repeated, its last value is used, as in the API server's decoder.
+//!
+//! The same types read protobuf ([`Shape::field`]). There, lists are repeated fields, and repeated messages are merged. Go's
+//! encoder writes the zero value of a field that is no pointer in Go, where JSON mostly has no key; it counts as absent then.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,6 +14,7 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::Fault;
+use super::message::{Fields, Malformed, Value};
 
 /// The value found where a `T` is wanted.
 #[derive(Debug, Clone, Default)]
@@ -85,8 +89,14 @@ impl Loose<Text<'_>> {
     }
 }
 
-/// A shape of a JSON value. Each method returns `None` unless its shape is the wanted one.
+/// A shape of a value. Each method for JSON returns `None` unless its shape is the wanted one.
 pub(crate) trait Shape<'de>: Sized {
+    /// Reads a field of a protobuf message. `so_far` is what earlier fields with the same number had.
+    fn field(field: Value<'de>, so_far: Loose<Self>) -> Loose<Self>;
+    /// Returns true for the zero value in Go.
+    fn is_zero(&self) -> bool {
+        false
+    }
     fn text(_: Text<'de>) -> Option<Self> {
         None
     }
@@ -106,25 +116,98 @@ pub(crate) trait Shape<'de>: Sized {
     }
 }
 
+/// What is found where a message, a list or a text is wanted in protobuf.
+const NUMBER: &str = "a number";
+
+/// Reads one more field of a message into its place. Zero values count as absent, unless they are kept.
+pub(super) fn add<'de, T: Shape<'de>>(place: &mut Loose<T>, field: Value<'de>, is_kept: bool) {
+    *place = match T::field(field, std::mem::take(place)) {
+        Loose::Value(value) if !is_kept && value.is_zero() => Loose::Absent,
+        value => value,
+    };
+}
+
+/// Reads a message into what earlier ones had, with the function that reads one field by its number.
+pub(super) fn merge<'de, T: Default>(
+    field: Value<'de>,
+    so_far: Loose<T>,
+    take: impl Fn(&mut T, u32, Value<'de>),
+) -> Loose<T> {
+    let Value::Bytes(message) = field else { return Loose::Mismatch(NUMBER) };
+    let mut value = if let Loose::Value(value) = so_far { value } else { T::default() };
+    for field in Fields::new(message) {
+        match field {
+            Ok((number, field)) => take(&mut value, number, field),
+            Err(Malformed) => return Loose::Mismatch("no protobuf message"),
+        }
+    }
+    Loose::Value(value)
+}
+
+/// Reads an entry of a map: its key and its value.
+pub(super) fn entry(field: Value<'_>) -> Option<(&str, Value<'_>)> {
+    let (mut key, mut value) = ("", Value::Bytes(&[]));
+    for field in Fields::new(field.bytes()?) {
+        match field.ok()? {
+            (1, found) => key = found.text()?,
+            (2, found) => value = found,
+            _ => {}
+        }
+    }
+    Some((key, value))
+}
+
 impl<'de> Shape<'de> for Text<'de> {
+    fn field(field: Value<'de>, _: Loose<Self>) -> Loose<Self> {
+        match (field, field.text()) {
+            (_, Some(text)) => Loose::Value(Cow::Borrowed(text)),
+            (Value::Bytes(_), None) => Loose::Mismatch("no UTF-8"),
+            (Value::Number(_) | Value::Fixed, None) => Loose::Mismatch(NUMBER),
+        }
+    }
+    fn is_zero(&self) -> bool {
+        self.is_empty()
+    }
     fn text(text: Text<'de>) -> Option<Self> {
         Some(text)
     }
 }
 
 impl Shape<'_> for i64 {
+    fn field(field: Value<'_>, _: Loose<Self>) -> Loose<Self> {
+        match field {
+            Value::Number(number) => Loose::Value(number.cast_signed()),
+            Value::Bytes(_) => Loose::Mismatch("text"),
+            Value::Fixed => Loose::Mismatch("another kind of number"),
+        }
+    }
+    fn is_zero(&self) -> bool {
+        *self == 0
+    }
     fn integer(value: i64) -> Option<Self> {
         Some(value)
     }
 }
 
 impl Shape<'_> for bool {
+    fn field(field: Value<'_>, _: Loose<Self>) -> Loose<Self> {
+        if let Value::Number(number) = field {
+            Loose::Value(number != 0)
+        } else {
+            Loose::Mismatch("no truth value")
+        }
+    }
     fn boolean(value: bool) -> Option<Self> {
         Some(value)
     }
 }
 
 impl<'de, T: Shape<'de>> Shape<'de> for Vec<Loose<T>> {
+    fn field(field: Value<'de>, so_far: Loose<Self>) -> Loose<Self> {
+        let mut items = if let Loose::Value(items) = so_far { items } else { Self::new() };
+        items.push(T::field(field, Loose::Absent));
+        Loose::Value(items)
+    }
     fn list<A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {
         let mut items = Self::new();
         while let Some(item) = list.next_element()? {
@@ -134,9 +217,58 @@ impl<'de, T: Shape<'de>> Shape<'de> for Vec<Loose<T>> {
     }
 }
 
-/// Declares a record of loose fields with its [`Shape`]. Other keys are skipped.
+/// Declares a record of loose fields with its [`Shape`]. Other keys are skipped. Each field has its key in JSON and, if it is in the
+/// message, its number in protobuf. After the number comes `kept` if the zero value is not absence: the field is a pointer in Go, or
+/// JSON always has its key.
 macro_rules! record {
-    ($(#[$meta:meta])* $name:ident { $($field:ident: $key:literal => $type:ty,)* }) => {
+    ($(#[$meta:meta])* $name:ident {
+        $($field:ident: $key:literal $(= $number:literal $($kept:ident)?)? => $type:ty,)*
+    }) => {
+        crate::object::lenient::fields!($(#[$meta])* $name { $($field: $key => $type,)* } {
+            fn field(
+                field: crate::object::message::Value<'de>,
+                so_far: crate::object::lenient::Loose<Self>,
+            ) -> crate::object::lenient::Loose<Self> {
+                crate::object::lenient::merge(field, so_far, |value: &mut Self, number, field| match number {
+                    $($($number => {
+                        let is_kept = !stringify!($($kept)?).is_empty();
+                        crate::object::lenient::add(&mut value.$field, field, is_kept);
+                    })?)*
+                    _ => {}
+                })
+            }
+        });
+    };
+}
+pub(super) use record;
+
+/// Declares a record of some entries of a map of texts, with its [`Shape`].
+macro_rules! entries {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $key:literal,)* }) => {
+        crate::object::lenient::fields!($(#[$meta])* $name {
+            $($field: $key => crate::object::lenient::Text<'de>,)*
+        } {
+            fn field(
+                field: crate::object::message::Value<'de>,
+                so_far: crate::object::lenient::Loose<Self>,
+            ) -> crate::object::lenient::Loose<Self> {
+                use crate::object::lenient::{Loose, add, entry};
+                let mut value = if let Loose::Value(value) = so_far { value } else { Self::default() };
+                match entry(field) {
+                    $(Some(($key, field)) => add(&mut value.$field, field, true),)*
+                    Some(_) => {}
+                    None => return Loose::Mismatch("no map"),
+                }
+                Loose::Value(value)
+            }
+        });
+    };
+}
+pub(super) use entries;
+
+/// Declares the struct of a record, and its [`Shape`] with what reads protobuf.
+macro_rules! fields {
+    ($(#[$meta:meta])* $name:ident { $($field:ident: $key:literal => $type:ty,)* } { $($wire:item)* }) => {
         $(#[$meta])*
         #[derive(Debug, Default)]
         pub(crate) struct $name<'de> {
@@ -145,6 +277,8 @@ macro_rules! record {
         }
 
         impl<'de> crate::object::lenient::Shape<'de> for $name<'de> {
+            $($wire)*
+
             fn record<A: serde::de::MapAccess<'de>>(mut record: A) -> Result<Option<Self>, A::Error> {
                 let mut value = Self::default();
                 while let Some(key) = record.next_key::<crate::object::lenient::Key<'de>>()? {
@@ -158,7 +292,7 @@ macro_rules! record {
         }
     };
 }
-pub(super) use record;
+pub(super) use fields;
 
 /// A key of a record, borrowed from the input if it has no escapes.
 pub(super) struct Key<'de>(pub(super) Text<'de>);

@@ -55,44 +55,44 @@ pub struct ServiceCidr {
 record!(
     RawNode {
         kind: "kind" => Text<'de>,
-        metadata: "metadata" => RawMetadata<'de>,
-        spec: "spec" => RawNodeSpec<'de>,
-        status: "status" => RawNodeStatus<'de>,
+        metadata: "metadata" = 1 => RawMetadata<'de>,
+        spec: "spec" = 2 => RawNodeSpec<'de>,
+        status: "status" = 3 => RawNodeStatus<'de>,
     }
 );
 record!(
     RawNodeSpec {
-        pod_cidrs: "podCIDRs" => Vec<Loose<Text<'de>>>,
-        taints: "taints" => Vec<Loose<RawTaint<'de>>>,
+        pod_cidrs: "podCIDRs" = 7 => Vec<Loose<Text<'de>>>,
+        taints: "taints" = 5 => Vec<Loose<RawTaint<'de>>>,
     }
 );
 record!(
     RawTaint {
-        key: "key" => Text<'de>,
-        effect: "effect" => Text<'de>,
+        key: "key" = 1 kept => Text<'de>,
+        effect: "effect" = 3 kept => Text<'de>,
     }
 );
 record!(
     RawNodeStatus {
-        addresses: "addresses" => Vec<Loose<RawAddress<'de>>>,
+        addresses: "addresses" = 5 => Vec<Loose<RawAddress<'de>>>,
     }
 );
 record!(
     RawAddress {
-        kind: "type" => Text<'de>,
-        address: "address" => Text<'de>,
+        kind: "type" = 1 kept => Text<'de>,
+        address: "address" = 2 kept => Text<'de>,
     }
 );
 record!(
     RawServiceCidr {
         kind: "kind" => Text<'de>,
-        metadata: "metadata" => RawMetadata<'de>,
-        spec: "spec" => RawServiceCidrSpec<'de>,
+        metadata: "metadata" = 1 => RawMetadata<'de>,
+        spec: "spec" = 2 => RawServiceCidrSpec<'de>,
     }
 );
 record!(
     RawServiceCidrSpec {
-        cidrs: "cidrs" => Vec<Loose<Text<'de>>>,
+        cidrs: "cidrs" = 1 => Vec<Loose<Text<'de>>>,
     }
 );
 

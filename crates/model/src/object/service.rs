@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::lenient::{Faults, Loose, Text, fault, record};
-use super::{Fault, Kind, Metadata, Notice, ObjectBody, RawMetadata, WithMetadata, parse};
+use super::{Fault, Kind, Metadata, Moment, Notice, ObjectBody, RawMetadata, WithMetadata, parse};
 use crate::{ExternalPolicy, Family, InternalPolicy, IpvsScheduler, Protocol};
 
 /// Default session affinity timeout of the API server in seconds: 3 hours.
@@ -136,59 +136,59 @@ impl Service {
 record!(
     RawService {
         kind: "kind" => Text<'de>,
-        metadata: "metadata" => RawMetadata<'de>,
-        spec: "spec" => RawSpec<'de>,
-        status: "status" => RawStatus<'de>,
+        metadata: "metadata" = 1 => RawMetadata<'de>,
+        spec: "spec" = 2 => RawSpec<'de>,
+        status: "status" = 3 => RawStatus<'de>,
     }
 );
 record!(
     RawSpec {
-        kind: "type" => Text<'de>,
-        cluster_ip: "clusterIP" => Text<'de>,
-        cluster_ips: "clusterIPs" => Vec<Loose<Text<'de>>>,
-        ip_families: "ipFamilies" => Vec<Loose<Text<'de>>>,
-        ports: "ports" => Vec<Loose<RawPort<'de>>>,
-        external_ips: "externalIPs" => Vec<Loose<Text<'de>>>,
-        source_ranges: "loadBalancerSourceRanges" => Vec<Loose<Text<'de>>>,
-        affinity: "sessionAffinity" => Text<'de>,
-        affinity_config: "sessionAffinityConfig" => RawAffinityConfig<'de>,
-        internal_policy: "internalTrafficPolicy" => Text<'de>,
-        external_policy: "externalTrafficPolicy" => Text<'de>,
-        health_check_port: "healthCheckNodePort" => i64,
+        kind: "type" = 4 => Text<'de>,
+        cluster_ip: "clusterIP" = 3 => Text<'de>,
+        cluster_ips: "clusterIPs" = 18 => Vec<Loose<Text<'de>>>,
+        ip_families: "ipFamilies" = 19 => Vec<Loose<Text<'de>>>,
+        ports: "ports" = 1 => Vec<Loose<RawPort<'de>>>,
+        external_ips: "externalIPs" = 5 => Vec<Loose<Text<'de>>>,
+        source_ranges: "loadBalancerSourceRanges" = 9 => Vec<Loose<Text<'de>>>,
+        affinity: "sessionAffinity" = 7 => Text<'de>,
+        affinity_config: "sessionAffinityConfig" = 14 => RawAffinityConfig<'de>,
+        internal_policy: "internalTrafficPolicy" = 22 kept => Text<'de>,
+        external_policy: "externalTrafficPolicy" = 11 => Text<'de>,
+        health_check_port: "healthCheckNodePort" = 12 => i64,
     }
 );
 record!(
     RawPort {
-        name: "name" => Text<'de>,
-        protocol: "protocol" => Text<'de>,
-        port: "port" => i64,
-        node_port: "nodePort" => i64,
+        name: "name" = 1 => Text<'de>,
+        protocol: "protocol" = 2 => Text<'de>,
+        port: "port" = 3 kept => i64,
+        node_port: "nodePort" = 5 => i64,
     }
 );
 record!(
     RawAffinityConfig {
-        client_ip: "clientIP" => RawClientIp<'de>,
+        client_ip: "clientIP" = 1 => RawClientIp<'de>,
     }
 );
 record!(
     RawClientIp {
-        timeout: "timeoutSeconds" => i64,
+        timeout: "timeoutSeconds" = 1 kept => i64,
     }
 );
 record!(
     RawStatus {
-        load_balancer: "loadBalancer" => RawLoadBalancer<'de>,
+        load_balancer: "loadBalancer" = 1 => RawLoadBalancer<'de>,
     }
 );
 record!(
     RawLoadBalancer {
-        ingress: "ingress" => Vec<Loose<RawIngress<'de>>>,
+        ingress: "ingress" = 1 => Vec<Loose<RawIngress<'de>>>,
     }
 );
 record!(
     RawIngress {
-        ip: "ip" => Text<'de>,
-        ip_mode: "ipMode" => Text<'de>,
+        ip: "ip" = 1 => Text<'de>,
+        ip_mode: "ipMode" = 3 kept => Text<'de>,
     }
 );
 
@@ -279,14 +279,18 @@ impl Service {
 
 /// Returns the creation time in seconds since the Unix epoch. A time out of range (before 1970, after 2106) counts as
 /// unknown.
-fn created(timestamp: &Loose<Text<'_>>, faults: &mut Faults) -> u32 {
-    let (found, nanoseconds) = match timestamp {
+fn created(timestamp: &Loose<Moment<'_>>, faults: &mut Faults) -> u32 {
+    let (found, seconds) = match timestamp {
         Loose::Absent | Loose::Null => return UNKNOWN_AGE,
         Loose::Mismatch(found) => ((*found).to_owned(), None),
-        Loose::Value(text) => (format!("{:?}", parse::clip(text)), parse::parse_time(text)),
+        Loose::Value(Moment::Seconds(seconds)) => (format!("{seconds} s after 1970"), Some(*seconds)),
+        Loose::Value(Moment::Text(text)) => {
+            let nanoseconds = parse::parse_time(text);
+            let seconds = nanoseconds.map(|nanoseconds| nanoseconds.div_euclid(1_000_000_000));
+            (format!("{:?}", parse::clip(text)), seconds)
+        }
     };
-    let seconds =
-        nanoseconds.and_then(|nanoseconds| u32::try_from(nanoseconds.div_euclid(1_000_000_000)).ok());
+    let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
     if seconds.is_none() {
         let reason =
             format!("{found} is not a time from 1970 to 2106; write one such as 2026-01-31T12:00:00Z");

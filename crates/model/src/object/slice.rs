@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::de::{IgnoredAny, SeqAccess};
 
 use super::lenient::{Faults, Loose, Shape, Text, fault, record};
+use super::message::Value;
 use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
 use crate::{Family, Protocol};
 
@@ -94,43 +95,43 @@ impl EndpointSlice {
 record!(
     RawSlice {
         kind: "kind" => Text<'de>,
-        metadata: "metadata" => RawMetadata<'de>,
-        address_type: "addressType" => Text<'de>,
-        endpoints: "endpoints" => Vec<Loose<RawEndpoint<'de>>>,
-        ports: "ports" => Vec<Loose<RawPort<'de>>>,
+        metadata: "metadata" = 1 => RawMetadata<'de>,
+        address_type: "addressType" = 4 kept => Text<'de>,
+        endpoints: "endpoints" = 2 => Vec<Loose<RawEndpoint<'de>>>,
+        ports: "ports" = 3 => Vec<Loose<RawPort<'de>>>,
     }
 );
 record!(
     RawPort {
-        name: "name" => Text<'de>,
-        protocol: "protocol" => Text<'de>,
-        port: "port" => i64,
+        name: "name" = 1 kept => Text<'de>,
+        protocol: "protocol" = 2 kept => Text<'de>,
+        port: "port" = 3 kept => i64,
     }
 );
 record!(
     RawEndpoint {
-        addresses: "addresses" => First<'de>,
-        conditions: "conditions" => RawConditions<'de>,
-        node: "nodeName" => Text<'de>,
-        hints: "hints" => RawHints<'de>,
+        addresses: "addresses" = 1 => First<'de>,
+        conditions: "conditions" = 2 => RawConditions<'de>,
+        node: "nodeName" = 6 kept => Text<'de>,
+        hints: "hints" = 8 => RawHints<'de>,
     }
 );
 record!(
     RawConditions {
-        ready: "ready" => bool,
-        serving: "serving" => bool,
-        terminating: "terminating" => bool,
+        ready: "ready" = 1 kept => bool,
+        serving: "serving" = 2 kept => bool,
+        terminating: "terminating" = 3 kept => bool,
     }
 );
 record!(
     RawHints {
-        zones: "forZones" => Vec<Loose<RawHint<'de>>>,
-        nodes: "forNodes" => Vec<Loose<RawHint<'de>>>,
+        zones: "forZones" = 1 => Vec<Loose<RawHint<'de>>>,
+        nodes: "forNodes" = 2 => Vec<Loose<RawHint<'de>>>,
     }
 );
 record!(
     RawHint {
-        name: "name" => Text<'de>,
+        name: "name" = 1 kept => Text<'de>,
     }
 );
 
@@ -139,6 +140,10 @@ record!(
 pub(crate) struct First<'de>(Loose<Text<'de>>);
 
 impl<'de> Shape<'de> for First<'de> {
+    fn field(field: Value<'de>, so_far: Loose<Self>) -> Loose<Self> {
+        if so_far.is_present() { so_far } else { Loose::Value(Self(Text::field(field, Loose::Absent))) }
+    }
+
     fn list<A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {
         let first = list.next_element()?.unwrap_or_default();
         while list.next_element::<IgnoredAny>()?.is_some() {}

@@ -1,3 +1,5 @@
+mod protobuf;
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

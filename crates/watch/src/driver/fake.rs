@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream;
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
 use http_body_util::StreamBody;
 use portolan_model::Event;
 use portolan_model::object::Kind;
@@ -30,6 +32,8 @@ pub(super) enum Answer {
     Never,
     /// Status code, optional `Retry-After`, and the steps of the body.
     Say(u16, Option<&'static str>, Vec<Step>),
+    /// Status code and the steps of a body in protobuf.
+    Protobuf(u16, Vec<Step>),
     /// Different answers to a list and to a watch.
     ByQuery { list: Box<Answer>, watch: Box<Answer> },
 }
@@ -146,6 +150,13 @@ fn client(script: Arc<Mutex<Script>>, done: Arc<Notify>) -> kube::Client {
                     Err(BoxError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused)))
                 }
                 Some(Answer::Say(code, retry_after, steps)) => Ok(say(code, retry_after, steps)),
+                Some(Answer::Protobuf(code, steps)) => {
+                    let mut answer = say(code, None, steps);
+                    let content_type =
+                        HeaderValue::from_static("application/vnd.kubernetes.protobuf;stream=watch");
+                    answer.headers_mut().insert(CONTENT_TYPE, content_type);
+                    Ok(answer)
+                }
                 Some(Answer::ByQuery { .. }) => unreachable!("one of the two was taken"),
                 Some(Answer::Never) => Ok(std::future::pending::<Response>().await),
                 None => {

@@ -1,4 +1,5 @@
 mod lists;
+mod messages;
 mod reopened;
 
 use std::time::Duration;
