@@ -23,6 +23,8 @@ type Body = StreamBody<stream::Iter<std::vec::IntoIter<Result<http_body::Frame<B
 const STATUSES: [u16; 16] = [200, 200, 200, 200, 200, 200, 200, 200, 200, 400, 401, 403, 404, 410, 429, 503];
 /// In the first byte of an answer: the connection breaks after the body.
 const BREAKS: u8 = 1 << 4;
+/// In the first byte of an answer: the body is in protobuf. Each of its bytes 1 and 2 stands for a byte 0 and 1.
+const PROTOBUF: u8 = 1 << 5;
 /// An answer in more chunks than this is cut.
 const MOST_CHUNKS: usize = 64;
 
@@ -65,6 +67,9 @@ fn answered(answer: &[u8]) -> Result<http::Response<Body>, BoxError> {
         [how, length, body @ ..] => (*how, *length, body),
         _ => return Err(BoxError::from("connection refused")),
     };
+    let is_protobuf = how & PROTOBUF != 0;
+    let shifted = |byte: &u8| if is_protobuf && matches!(byte, 1 | 2) { byte - 1 } else { *byte };
+    let body: Vec<u8> = body.iter().map(shifted).collect();
     let chunks = body.chunks(usize::from(length).max(1)).take(MOST_CHUNKS);
     let mut frames: Vec<Result<_, BoxError>> =
         chunks.map(|chunk| Ok(http_body::Frame::data(Bytes::copy_from_slice(chunk)))).collect();
@@ -72,7 +77,9 @@ fn answered(answer: &[u8]) -> Result<http::Response<Body>, BoxError> {
         frames.push(Err("reset by peer".into()));
     }
     let status = STATUSES.get(usize::from(how % BREAKS)).copied().unwrap_or(200);
-    Ok(http::Response::builder().status(status).body(StreamBody::new(stream::iter(frames)))?)
+    let content_type = if is_protobuf { "application/vnd.kubernetes.protobuf" } else { "application/json" };
+    let answer = http::Response::builder().status(status).header("Content-Type", content_type);
+    Ok(answer.body(StreamBody::new(stream::iter(frames)))?)
 }
 
 /// What the agent does with the events.

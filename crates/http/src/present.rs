@@ -74,9 +74,7 @@ impl Presenter {
         metadata: &Value,
         objects: &[Arc<StoredObject>],
     ) -> Result<Answer, ApiError> {
-        let is_kept = self.format == Format { encoding: Encoding::Protobuf, view: View::Whole }
-            && self.resource.stored() == self.resource;
-        if is_kept {
+        if self.keeps_encoding() {
             let objects = objects.iter().map(|object| Item::Stored(Arc::clone(object)));
             return self.protobuf_list(metadata, objects).await;
         }
@@ -113,6 +111,21 @@ impl Presenter {
         }
         let presenter = Self { now: now(), ..self.clone() };
         presenter.view(&self.decoded(stored), first).to_string().into()
+    }
+
+    /// Returns true if stored objects may keep their encoding for this form.
+    fn keeps_encoding(&self) -> bool {
+        self.format == Format { encoding: Encoding::Protobuf, view: View::Whole }
+            && self.resource.stored() == self.resource
+    }
+
+    /// Returns a watch event in protobuf with an object of the store.
+    pub(super) fn stored_event_protobuf(&self, kind: &str, stored: &StoredObject) -> Result<Bytes, ApiError> {
+        if self.keeps_encoding() {
+            protobuf::kept_event(self.form(), kind, stored)
+        } else {
+            self.event_protobuf(kind, stored.body())
+        }
     }
 
     /// Returns a watch event in protobuf.

@@ -87,6 +87,13 @@ pub(super) fn stored_event(form: Form, kind: &str, stored: &[u8]) -> Result<Byte
     form.encode_watch_event(kind, stored).map(Bytes::from).map_err(refused)
 }
 
+/// Does the same for an object that may keep its encoding.
+pub(super) fn kept_event(form: Form, kind: &str, stored: &StoredObject) -> Result<Bytes, ApiError> {
+    let mut item = Vec::new();
+    stored.put_encoded(&mut item, |out, json| form.put_item(out, json)).map_err(refused)?;
+    form.watch_event_of_item(kind, &item).map(Bytes::from).map_err(refused)
+}
+
 /// Encodes a watch event, preceded by its length.
 pub(super) fn event(kind: &str, object: &Object) -> Result<Bytes, ApiError> {
     protobuf::encode_watch_event(kind, object).map(Bytes::from).map_err(refused)

@@ -222,7 +222,7 @@ impl Watch {
             && let Some(object) = self.initial.next()
         {
             if self.selector.matches(&object) {
-                self.framing.push(&mut frames, EventKind::Added, object.body())?;
+                self.framing.push_stored(&mut frames, EventKind::Added, &object)?;
             }
         }
         let all_sent = self.initial.as_slice().is_empty();

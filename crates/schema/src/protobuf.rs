@@ -193,6 +193,11 @@ impl Form {
         encode::watch_event(event, |out| self.put_envelope(out, json))
     }
 
+    /// Returns a frame of a watch with the object that [`Form::put_item`] has written.
+    pub fn watch_event_of_item(self, event: &str, item: &[u8]) -> Result<Vec<u8>, EncodeError> {
+        encode::watch_event(event, |out| encode::enveloped_item(out, self.kind(), item))
+    }
+
     /// Appends this object as an item of a list.
     pub fn put_item(self, out: &mut Vec<u8>, json: &[u8]) -> Result<(), EncodeError> {
         let list = match self {

@@ -183,6 +183,21 @@ mod tests {
     }
 
     #[test]
+    fn a_status_in_protobuf() {
+        let details =
+            [0x22, 27, 0x0a, 23].into_iter().chain(*b"ResourceVersionTooLarge").chain([0x12, 0, 0x28, 9]);
+        let details: Vec<u8> = details.collect();
+        let mut message = vec![0x1a, 1, b'm', 0x22, 1, b'r', 0x2a, u8::try_from(details.len()).unwrap()];
+        message.extend(details);
+        message.extend([0x30, 0xf8, 0x03]);
+        let status = ApiStatus::from_event(Encoded::Protobuf { kind: "Status", message: &message });
+        assert_eq!(status.to_string(), "504 r (m)");
+        assert_eq!((status.retry_after, status.too_large), (Some(Duration::from_secs(9)), true));
+        let unreadable = ApiStatus::from_event(Encoded::Protobuf { kind: "Status", message: b"{}" });
+        assert_eq!(unreadable, ApiStatus { code: 500, ..ApiStatus::default() });
+    }
+
+    #[test]
     fn an_answer_that_is_no_status() {
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, HeaderValue::from_static(" 7 "));

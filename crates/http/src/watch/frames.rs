@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use portolan_api::ApiError;
 use portolan_schema::json::json;
+use portolan_store::StoredObject;
 
 use super::shared::{Key, SharedFrames};
 use crate::{
@@ -105,6 +106,21 @@ impl Framing {
             Ok(frames.0.freeze())
         })?;
         frames.push(&frame);
+        Ok(())
+    }
+
+    /// Adds an event with an object of the store, which many watches begin with.
+    pub(super) fn push_stored(
+        &mut self,
+        frames: &mut Frames,
+        kind: EventKind,
+        stored: &StoredObject,
+    ) -> Result<(), ApiError> {
+        if self.encoding() != Encoding::Protobuf {
+            return self.push(frames, kind, stored.body());
+        }
+        self.first = false;
+        frames.push(&self.presenter.stored_event_protobuf(kind.name(), stored)?);
         Ok(())
     }
 

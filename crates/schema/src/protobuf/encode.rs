@@ -7,7 +7,7 @@ use crate::json::Value;
 use super::{
     EncodeError, MAGIC, UNKNOWN_CONTENT_ENCODING, UNKNOWN_CONTENT_TYPE, UNKNOWN_RAW, UNKNOWN_TYPE, table,
     transcode,
-    wire::{put_bytes, put_length, put_message, put_number},
+    wire::{Reader, put_bytes, put_length, put_message, put_number},
 };
 use crate::{
     json::{self, Object},
@@ -89,6 +89,16 @@ pub(super) fn enveloped(
     put_message(out, UNKNOWN_RAW, content)?;
     put_tail(out);
     Ok(())
+}
+
+/// Writes the envelope of an object that is encoded as an item of a list: a key and a length, then the message.
+pub(super) fn enveloped_item(out: &mut Vec<u8>, kind: (&str, &str), item: &[u8]) -> Result<()> {
+    let mut item = Reader::new(item);
+    let message = item.key().and_then(|_| item.bytes()).unwrap_or_default();
+    enveloped(out, kind, |out| {
+        out.extend_from_slice(message);
+        Ok(())
+    })
 }
 
 /// Returns the table of a kind, or an error if it has no protobuf form.

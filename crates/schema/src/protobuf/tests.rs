@@ -236,6 +236,9 @@ fn json_text_is_encoded_like_the_decoded_object() {
         assert_eq!(decode(&sent, ("", ""), Limits::default()), object(value.clone()), "{text}");
         let frame = form.encode_watch_event("ADDED", text.as_bytes()).unwrap();
         assert!(frame.windows(sent.len()).any(|window| window == sent), "{text}");
+        let mut item = Vec::new();
+        form.put_item(&mut item, text.as_bytes()).unwrap();
+        assert_eq!(form.watch_event_of_item("ADDED", &item).unwrap(), frame, "{text}");
     }
 }
 

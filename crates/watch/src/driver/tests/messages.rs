@@ -84,8 +84,7 @@ async fn errors_in_events_and_in_answers() {
     let log = services([answer([listed_messages(), error].concat())]).await;
     assert!(log.events[3].contains("relist") && log.events[3].contains("410 Expired (too old)"), "{log:?}");
 
-    let refused = protobuf::encode(&status_object(429, "TooManyRequests")).unwrap();
-    let log = services([Answer::Protobuf(429, vec![Step::Send(refused)])]).await;
-    assert!(log.events[0].contains("429 TooManyRequests (too old)"), "{log:?}");
-    assert!(log.times[1] >= Duration::from_secs(7), "it names a time: {log:?}");
+    let refused = protobuf::encode(&status_object(503, "Timeout")).unwrap();
+    let log = services([Answer::Protobuf(503, vec![Step::Send(refused)])]).await;
+    assert!(log.events[0].contains("503 Timeout (too old)"), "a load balancer would say nothing: {log:?}");
 }
