@@ -56,13 +56,19 @@ const FIELDS: &[Field] = &[
         "",
         "Path of a kubeconfig; without one and without `--master`, in-cluster credentials are used.",
     ),
-    field("clientConnection.acceptContentTypes", "text", "", "", "Accepted; JSON is always asked for."),
+    field(
+        "clientConnection.acceptContentTypes",
+        "text",
+        "",
+        "",
+        "Content types of watches; only protobuf and JSON are asked for. Empty means `contentType`.",
+    ),
     field(
         "clientConnection.contentType",
         "text",
         "application/vnd.kubernetes.protobuf",
         "",
-        "Accepted; JSON is always sent.",
+        "Content type of watches: protobuf or JSON. A server without protobuf sends JSON. Lists in pages and requests are JSON.",
     ),
     field(
         "clientConnection.qps",

@@ -89,7 +89,7 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
         "kube-api-content-type",
         Text,
         "application/vnd.kubernetes.protobuf",
-        "Accepted; JSON is always used",
+        "Content type of watches: protobuf or JSON",
     )
     .field("clientConnection.contentType"),
     flag(API, "kube-api-qps", Number, "5", "Requests a second, on average; negative means no limit")
