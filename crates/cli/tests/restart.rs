@@ -66,6 +66,30 @@ fn restarts_under_load_lose_nothing_and_write_nothing() {
     assert_eq!(generation(node), before, "{}", proxy.output());
 }
 
+#[test]
+fn a_change_by_others_around_the_end_is_repaired_by_the_next_start() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy();
+    let node = cluster.world.node().namespace();
+    let read = || Family::BOTH.map(|family| frontends(node, family));
+    let whole = read();
+    for round in 0..20 {
+        // Right before the end, or between two runs.
+        let damage = || nft(node, "flush map ip portolan endpoints; flush map ip6 portolan endpoints");
+        if round % 2 == 0 {
+            damage();
+        }
+        assert!(proxy.terminate(PATIENCE).unwrap().success(), "{}", proxy.output());
+        if round % 2 == 1 {
+            damage();
+        }
+        proxy = cluster.proxy();
+        let outcome = eventually(PATIENCE, "the whole table", || read() == whole);
+        assert!(outcome.is_ok(), "round {round}: {:#?}\n{}", read(), proxy.output());
+    }
+}
+
 /// Number of Services `churn-0`, `churn-1` and so on, every second one IPv6. Their endpoints do not exist.
 const CHURNING: u16 = 40;
 

@@ -360,7 +360,9 @@ impl<R: FnMut(Report)> Engine<R> {
     /// kernel does not have what is wanted of that family.
     fn leave(&mut self, pending: &Pending) {
         let Some(Stop::InSync { generation }) = pending.stop else { return };
-        if self.unwatched.is_some() || pending.watched {
+        let unwatched = self.unwatched.take();
+        let has_changed = unwatched.is_some_and(|unwatched| !pending.watched || unwatched.has_changed());
+        if has_changed {
             // Changes of other programs may not have been reported.
             return;
         }

@@ -32,7 +32,7 @@ pub(super) struct Pending {
 /// How the engine ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Nothing but that.
+    /// Data planes do nothing before the end.
     Now,
     /// Data planes in sync keep what their next start can use. No drift was known at this generation of the ruleset.
     InSync { generation: u32 },

@@ -275,19 +275,19 @@ pub(crate) enum Moment<'de> {
 }
 
 impl<'de> Shape<'de> for Moment<'de> {
-    fn field(field: Value<'de>, _: Loose<Self>) -> Loose<Self> {
-        let seconds =
-            lenient::merge(field, Loose::Absent, |seconds: &mut Option<Value<'de>>, number, field| {
-                if number == 1 {
-                    *seconds = Some(field);
-                }
-            });
-        match seconds {
+    fn field(field: Value<'de>, _: Loose<Self>) -> Result<Loose<Self>, Malformed> {
+        let take = |seconds: &mut Option<Value<'de>>, number, field| {
+            if number == 1 {
+                *seconds = Some(field);
+            }
+            Ok(())
+        };
+        Ok(match lenient::merge(field, Loose::Absent, take)? {
             Loose::Value(Some(Value::Number(seconds))) => Loose::Value(Self::Seconds(seconds.cast_signed())),
             Loose::Value(None) => Loose::Absent,
             Loose::Mismatch(found) => Loose::Mismatch(found),
             _ => Loose::Mismatch("no time"),
-        }
+        })
     }
 
     fn text(text: Text<'de>) -> Option<Self> {
@@ -329,10 +329,8 @@ fn decode_any<T: ObjectBody>(encoded: Encoded<'_>) -> Result<Object<T>, DecodeEr
         Encoded::Protobuf { kind, message } => (kind, message),
     };
     check_kind(T::KIND, &Loose::Value(said.into()))?;
-    match T::Raw::field(Value::Bytes(message), Loose::Absent) {
-        Loose::Mismatch(_) => Err(DecodeError::Message { kind: T::KIND, source: Malformed }),
-        raw => finish(raw),
-    }
+    let raw = T::Raw::field(Value::Bytes(message), Loose::Absent);
+    finish(raw.map_err(|source| DecodeError::Message { kind: T::KIND, source })?)
 }
 
 fn finish<T: ObjectBody>(raw: Loose<T::Raw<'_>>) -> Result<Object<T>, DecodeError> {

@@ -53,6 +53,10 @@ pub struct Nftables {
     reading: Option<Reading>,
     /// Where the elements are from the end of a run until the next start.
     saved: Option<SavedElements>,
+    /// True if no other program has committed while a new table was filled, so that nothing of it can be missing.
+    is_certain: bool,
+    /// Number of transactions of this process in the kernel.
+    transactions: u32,
     /// Number of elements from which a set is read by key.
     pub(super) large: u32,
 }
@@ -70,6 +74,8 @@ impl Nftables {
             departure: TableRemoval::default(),
             reading: None,
             saved: None,
+            is_certain: false,
+            transactions: 0,
             large: readback::LARGE,
         })
     }
@@ -214,6 +220,7 @@ impl Nftables {
             let started = Instant::now();
             self.socket.commit(&batch).inspect_err(|error| log_refusals(&batch, error))?;
             commit.kernel += started.elapsed();
+            self.transactions = self.transactions.wrapping_add(1);
             commit.bytes += batch.len();
         }
         Ok(commit)
@@ -244,6 +251,7 @@ impl Nftables {
             is_there || self.planner.needs(*set)
         });
         drop(view);
+        let before = self.transactions;
         let mut commit = if difference.is_empty() {
             // The kernel checks the generation only if there is something to write.
             if generation_of(&mut self.socket)? != generation {
@@ -259,6 +267,8 @@ impl Nftables {
                 self.load(table, transaction)?
             }
         };
+        let own = self.transactions.wrapping_sub(before);
+        self.is_certain = exists || generation_of(&mut self.socket)? == generation.wrapping_add(own);
         commit.messages.extend(preview::first_of_difference(self.planner.layout(), &difference, exists));
         commit.objects = difference.objects();
         commit.refused = difference.plan.refused;
@@ -402,7 +412,7 @@ impl Dataplane for Nftables {
     }
 
     fn leave(&mut self, table: &Table, generation: u32) {
-        let Some(saved) = &self.saved else { return };
+        let Some(saved) = self.saved.as_ref().filter(|_| self.is_certain) else { return };
         let (place, planner) = (self.planner.layout().place(), &self.planner);
         let is_current = generation_of(&mut self.socket).is_ok_and(|now| now == generation);
         if !is_current {

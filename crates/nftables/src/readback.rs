@@ -253,7 +253,8 @@ impl View {
         for set in by_key {
             pause(&mut self, socket)?;
             let count = self.sets.get(set.name()).and_then(|set| set.element_count);
-            if saved.remove(&set).is_some_and(|rows| self.adopt(set, rows, count)) {
+            if let Some(rows) = saved.remove(&set) {
+                self.adopt(set, rows, count)?;
                 any_by_key = true;
                 continue;
             }
@@ -270,16 +271,21 @@ impl View {
         Ok(self)
     }
 
-    /// Takes over the elements of a set from the last run. Returns false if the set has another number of elements.
-    fn adopt(&mut self, set: Set, rows: Rows, count: Option<u32>) -> bool {
-        let untouched = self.untouched(set, &rows);
-        let are_all = count.is_none_or(|count| self.untouched_of(set, count) == untouched);
-        if are_all {
-            self.rows.insert(set, rows);
-        } else {
-            tracing::debug!(set = set.name(), count, "the last run knew another number of elements");
+    /// Takes over the elements of a set from the last run. Everything is read again if the set has another number of elements: then the
+    /// file is wrong, whatever the reason. It is gone by now.
+    fn adopt(&mut self, set: Set, rows: Rows, count: Option<u32>) -> Result<(), SocketError> {
+        let found = self.untouched(set, &rows);
+        if count.is_some_and(|count| self.untouched_of(set, count) != found) {
+            tracing::warn!(
+                set = set.name(),
+                count,
+                found,
+                "what the last run has saved is wrong; the table is read again"
+            );
+            return Err(SocketError::Interrupted);
         }
-        are_all
+        self.rows.insert(set, rows);
+        Ok(())
     }
 
     /// Returns the rows of a set.

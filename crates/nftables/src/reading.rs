@@ -207,6 +207,7 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use portolan_engine::Driven;
+    use portolan_engine::drift::DriftWatch;
     use portolan_model::world::Edited;
     use portolan_model::{Change, Settings};
     use portolan_sock::namespace::in_new_network_namespace;
@@ -294,6 +295,28 @@ mod tests {
                     Err(error) => assert!(others_commit && matches!(error, SocketError::Interrupted)),
                 }
             }
+        })
+        .expect("this test needs root");
+    }
+
+    #[test]
+    fn changes_are_reported_up_to_the_last_commit_that_was_read() {
+        in_new_network_namespace(|| {
+            let settings = Settings::plain(Family::Ipv4);
+            let mut nftables = Driven::new(settings.clone(), Nftables::open(settings.clone()).unwrap());
+            nftables.resync().unwrap();
+            let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+            let own = Nftables::open(settings).unwrap().own();
+            let mut watch = DriftWatch::open(vec![own]).unwrap();
+            let first = generation(&mut socket).unwrap();
+            assert_eq!(watch.generation(), first);
+            commit_elsewhere(&mut socket);
+            assert_eq!((watch.generation(), generation(&mut socket).unwrap()), (first, first + 1));
+            assert_eq!((watch.drifted().unwrap(), watch.generation()), (Vec::new(), first + 1));
+            // A commit of the table's own process counts, too, and so does one that is drift.
+            nftables.remove().unwrap();
+            assert_eq!(watch.drifted().unwrap(), [Family::Ipv4]);
+            assert_eq!(watch.generation(), generation(&mut socket).unwrap());
         })
         .expect("this test needs root");
     }

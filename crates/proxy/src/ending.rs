@@ -35,7 +35,9 @@ pub(super) async fn leave(agent: &RefCell<Agent>) {
         }
     };
     let Ok(generation) = timeout(REPORTED_WITHIN, reported).await else {
-        tracing::debug!("other programs keep changing rules: the next start reads the kernel's table");
+        tracing::debug!(
+            "the notifications of the last commit have not come: the next start reads the kernel's table"
+        );
         return;
     };
     agent.borrow_mut().stop_engine(generation);
@@ -45,6 +47,6 @@ pub(super) async fn leave(agent: &RefCell<Agent>) {
         }
     };
     if timeout(ENDED_WITHIN, ended).await.is_err() {
-        tracing::debug!("the engine is in a commit: the next start reads the kernel's table");
+        tracing::debug!("the engine has not ended in time: the next start may read the kernel's table");
     }
 }

@@ -54,7 +54,7 @@ pub(crate) const JSON: &str = "application/json";
 /// The content type of watches, if it is configured: kube-proxy's default.
 pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// The content types of a watch, the preferred one first, as client-go writes them.
+/// The content types of a watch, the preferred one first.
 pub(crate) const PROTOBUF_OR_JSON: &str = "application/vnd.kubernetes.protobuf,application/json";
 
 /// The API server, the credentials and the behaviour of the client (`clientConnection` and `--master`).
@@ -108,7 +108,10 @@ impl ClientSettings {
     /// Returns true if watches should be in protobuf, for [`Watcher::in_protobuf`](crate::Watcher::in_protobuf).
     pub fn prefers_protobuf(&self) -> bool {
         let accepted = Some(&self.accept_content_types).filter(|types| !types.is_empty());
-        accepted.unwrap_or(&self.content_type).contains(PROTOBUF)
+        let types = accepted.unwrap_or(&self.content_type);
+        // The first one that is known counts.
+        let known = types.split(',').find(|name| [JSON, PROTOBUF].iter().any(|known| name.contains(known)));
+        known.is_some_and(|name| name.contains(PROTOBUF))
     }
 }
 

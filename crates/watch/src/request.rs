@@ -161,6 +161,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn watches_are_asked_for_in_protobuf_and_pages_in_json() {
+        let accept = |collection: Collection, query: Query<'_>| {
+            let request = collection.request(&query, 300).unwrap();
+            request.headers()[ACCEPT].to_str().unwrap().to_owned()
+        };
+        let plain = || Collection::new(Kind::Service, "node-1");
+        let page = || Query::Page { limit: None, token: "" };
+        assert_eq!(accept(plain(), Query::Stream), JSON);
+        for query in [Query::Stream, Query::Watch { from: "7" }] {
+            let asked = accept(plain().in_protobuf(), query);
+            assert_eq!(asked, "application/vnd.kubernetes.protobuf,application/json");
+        }
+        assert_eq!(accept(plain().in_protobuf(), page()), JSON);
+    }
+
+    #[test]
     fn streamed_lists() {
         let uri = |kind| Collection::new(kind, "node-1").uri(&Query::Stream, 301);
         assert_eq!(

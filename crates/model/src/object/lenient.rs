@@ -92,7 +92,10 @@ impl Loose<Text<'_>> {
 /// A shape of a value. Each method for JSON returns `None` unless its shape is the wanted one.
 pub(crate) trait Shape<'de>: Sized {
     /// Reads a field of a protobuf message. `so_far` is what earlier fields with the same number had.
-    fn field(field: Value<'de>, so_far: Loose<Self>) -> Loose<Self>;
+    ///
+    /// # Errors
+    /// The field has a message, and it or one in it is malformed. As in JSON, the object cannot be read then.
+    fn field(field: Value<'de>, so_far: Loose<Self>) -> Result<Loose<Self>, Malformed>;
     /// Returns true for the zero value in Go.
     fn is_zero(&self) -> bool {
         false
@@ -120,50 +123,53 @@ pub(crate) trait Shape<'de>: Sized {
 const NUMBER: &str = "a number";
 
 /// Reads one more field of a message into its place. Zero values count as absent, unless they are kept.
-pub(super) fn add<'de, T: Shape<'de>>(place: &mut Loose<T>, field: Value<'de>, is_kept: bool) {
-    *place = match T::field(field, std::mem::take(place)) {
+pub(super) fn add<'de, T: Shape<'de>>(
+    place: &mut Loose<T>,
+    field: Value<'de>,
+    is_kept: bool,
+) -> Result<(), Malformed> {
+    *place = match T::field(field, std::mem::take(place))? {
         Loose::Value(value) if !is_kept && value.is_zero() => Loose::Absent,
         value => value,
     };
+    Ok(())
 }
 
 /// Reads a message into what earlier ones had, with the function that reads one field by its number.
 pub(super) fn merge<'de, T: Default>(
     field: Value<'de>,
     so_far: Loose<T>,
-    take: impl Fn(&mut T, u32, Value<'de>),
-) -> Loose<T> {
-    let Value::Bytes(message) = field else { return Loose::Mismatch(NUMBER) };
+    take: impl Fn(&mut T, u32, Value<'de>) -> Result<(), Malformed>,
+) -> Result<Loose<T>, Malformed> {
+    let Value::Bytes(message) = field else { return Ok(Loose::Mismatch(NUMBER)) };
     let mut value = if let Loose::Value(value) = so_far { value } else { T::default() };
     for field in Fields::new(message) {
-        match field {
-            Ok((number, field)) => take(&mut value, number, field),
-            Err(Malformed) => return Loose::Mismatch("no protobuf message"),
-        }
+        let (number, field) = field?;
+        take(&mut value, number, field)?;
     }
-    Loose::Value(value)
+    Ok(Loose::Value(value))
 }
 
 /// Reads an entry of a map: its key and its value.
-pub(super) fn entry(field: Value<'_>) -> Option<(&str, Value<'_>)> {
+pub(super) fn entry(field: Value<'_>) -> Result<(&str, Value<'_>), Malformed> {
     let (mut key, mut value) = ("", Value::Bytes(&[]));
-    for field in Fields::new(field.bytes()?) {
-        match field.ok()? {
-            (1, found) => key = found.text()?,
+    for field in Fields::new(field.bytes().ok_or(Malformed)?) {
+        match field? {
+            (1, found) => key = found.text().unwrap_or_default(),
             (2, found) => value = found,
             _ => {}
         }
     }
-    Some((key, value))
+    Ok((key, value))
 }
 
 impl<'de> Shape<'de> for Text<'de> {
-    fn field(field: Value<'de>, _: Loose<Self>) -> Loose<Self> {
-        match (field, field.text()) {
+    fn field(field: Value<'de>, _: Loose<Self>) -> Result<Loose<Self>, Malformed> {
+        Ok(match (field, field.text()) {
             (_, Some(text)) => Loose::Value(Cow::Borrowed(text)),
             (Value::Bytes(_), None) => Loose::Mismatch("no UTF-8"),
             (Value::Number(_) | Value::Fixed, None) => Loose::Mismatch(NUMBER),
-        }
+        })
     }
     fn is_zero(&self) -> bool {
         self.is_empty()
@@ -174,12 +180,12 @@ impl<'de> Shape<'de> for Text<'de> {
 }
 
 impl Shape<'_> for i64 {
-    fn field(field: Value<'_>, _: Loose<Self>) -> Loose<Self> {
-        match field {
+    fn field(field: Value<'_>, _: Loose<Self>) -> Result<Loose<Self>, Malformed> {
+        Ok(match field {
             Value::Number(number) => Loose::Value(number.cast_signed()),
             Value::Bytes(_) => Loose::Mismatch("text"),
             Value::Fixed => Loose::Mismatch("another kind of number"),
-        }
+        })
     }
     fn is_zero(&self) -> bool {
         *self == 0
@@ -190,12 +196,9 @@ impl Shape<'_> for i64 {
 }
 
 impl Shape<'_> for bool {
-    fn field(field: Value<'_>, _: Loose<Self>) -> Loose<Self> {
-        if let Value::Number(number) = field {
-            Loose::Value(number != 0)
-        } else {
-            Loose::Mismatch("no truth value")
-        }
+    fn field(field: Value<'_>, _: Loose<Self>) -> Result<Loose<Self>, Malformed> {
+        let number = if let Value::Number(number) = field { Some(number) } else { None };
+        Ok(number.map_or(Loose::Mismatch("no truth value"), |number| Loose::Value(number != 0)))
     }
     fn boolean(value: bool) -> Option<Self> {
         Some(value)
@@ -203,10 +206,10 @@ impl Shape<'_> for bool {
 }
 
 impl<'de, T: Shape<'de>> Shape<'de> for Vec<Loose<T>> {
-    fn field(field: Value<'de>, so_far: Loose<Self>) -> Loose<Self> {
+    fn field(field: Value<'de>, so_far: Loose<Self>) -> Result<Loose<Self>, Malformed> {
         let mut items = if let Loose::Value(items) = so_far { items } else { Self::new() };
-        items.push(T::field(field, Loose::Absent));
-        Loose::Value(items)
+        items.push(T::field(field, Loose::Absent)?);
+        Ok(Loose::Value(items))
     }
     fn list<A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {
         let mut items = Self::new();
@@ -228,13 +231,13 @@ macro_rules! record {
             fn field(
                 field: crate::object::message::Value<'de>,
                 so_far: crate::object::lenient::Loose<Self>,
-            ) -> crate::object::lenient::Loose<Self> {
+            ) -> Result<crate::object::lenient::Loose<Self>, crate::object::message::Malformed> {
                 crate::object::lenient::merge(field, so_far, |value: &mut Self, number, field| match number {
                     $($($number => {
                         let is_kept = !stringify!($($kept)?).is_empty();
-                        crate::object::lenient::add(&mut value.$field, field, is_kept);
+                        crate::object::lenient::add(&mut value.$field, field, is_kept)
                     })?)*
-                    _ => {}
+                    _ => Ok(()),
                 })
             }
         });
@@ -251,15 +254,14 @@ macro_rules! entries {
             fn field(
                 field: crate::object::message::Value<'de>,
                 so_far: crate::object::lenient::Loose<Self>,
-            ) -> crate::object::lenient::Loose<Self> {
+            ) -> Result<crate::object::lenient::Loose<Self>, crate::object::message::Malformed> {
                 use crate::object::lenient::{Loose, add, entry};
                 let mut value = if let Loose::Value(value) = so_far { value } else { Self::default() };
-                match entry(field) {
-                    $(Some(($key, field)) => add(&mut value.$field, field, true),)*
-                    Some(_) => {}
-                    None => return Loose::Mismatch("no map"),
+                match entry(field)? {
+                    $(($key, field) => add(&mut value.$field, field, true)?,)*
+                    _ => {}
                 }
-                Loose::Value(value)
+                Ok(Loose::Value(value))
             }
         });
     };

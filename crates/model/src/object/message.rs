@@ -10,7 +10,7 @@ pub enum Value<'de> {
     Number(u64),
     /// A text, bytes or a message.
     Bytes(&'de [u8]),
-    /// A number of a fixed length. No field that a node reads is one.
+    /// A number of a fixed length. A node reads no such field.
     Fixed,
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::de::{IgnoredAny, SeqAccess};
 
 use super::lenient::{Faults, Loose, Shape, Text, fault, record};
-use super::message::Value;
+use super::message::{Malformed, Value};
 use super::{Kind, Metadata, ObjectBody, RawMetadata, WithMetadata, parse};
 use crate::{Family, Protocol};
 
@@ -140,8 +140,9 @@ record!(
 pub(crate) struct First<'de>(Loose<Text<'de>>);
 
 impl<'de> Shape<'de> for First<'de> {
-    fn field(field: Value<'de>, so_far: Loose<Self>) -> Loose<Self> {
-        if so_far.is_present() { so_far } else { Loose::Value(Self(Text::field(field, Loose::Absent))) }
+    fn field(field: Value<'de>, so_far: Loose<Self>) -> Result<Loose<Self>, Malformed> {
+        let first = || Ok(Loose::Value(Self(Text::field(field, Loose::Absent)?)));
+        if so_far.is_present() { Ok(so_far) } else { first() }
     }
 
     fn list<A: SeqAccess<'de>>(mut list: A) -> Result<Option<Self>, A::Error> {

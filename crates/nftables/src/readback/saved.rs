@@ -3,7 +3,7 @@
 //! A comparison needs every element that the kernel has, and the kernel answers for one element at a time
 //! ([`by_key`](super::by_key)). If the process ends in sync, it knows them all, and writes them to a file. The next start
 //! reads the file instead, if nothing was committed meanwhile: the ruleset still has the generation that the file names.
-//! Everything else of the table is read from the kernel as always, and so is all of it without a usable file.
+//! Everything else of the table is read from the kernel as always. Without a usable file, the elements are, too.
 //!
 //! A file counts for one boot, one network namespace and one start, which removes it.
 
@@ -30,6 +30,8 @@ const VERSION: u32 = 1;
 const END: u8 = u8::MAX;
 /// Changes with every boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// Most elements for which memory is allocated before they are read.
+const MOST_RESERVED: usize = 1 << 20;
 /// Length in bytes of a boot's id.
 const BOOT_LENGTH: usize = 36;
 
@@ -52,7 +54,7 @@ struct Identity {
 
 impl Identity {
     /// Returns the identity of a generation in the network namespace of this thread, or an error if the kernel does not say
-    /// which namespace this is (Linux before 5.14).
+    /// which namespace or which boot this is.
     fn of(generation: u32) -> io::Result<Self> {
         let mut boot = [0; BOOT_LENGTH];
         File::open(BOOT)?.read_exact(&mut boot)?;
@@ -70,6 +72,8 @@ impl Identity {
             Family::Ipv4 => 4,
             Family::Ipv6 => 6,
         });
+        // The number of a set in the file is its place here.
+        bytes.extend(READ_BY_KEY.iter().flat_map(|set| set.name().bytes()));
         bytes
     }
 }
@@ -89,13 +93,21 @@ impl SavedElements {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(&self) -> io::Result<()> {
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        for path in [&self.path, &self.unfinished()] {
+            match fs::remove_file(path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        Ok(())
     }
 
-    /// Writes the elements that the kernel has in this generation. `each` calls its argument for every element of the table.
+    /// Returns the path of a file that is being written.
+    fn unfinished(&self) -> PathBuf {
+        self.path.with_extension("new")
+    }
+
+    /// Writes the elements that the kernel has in this generation. Creates the folder, but not its parents. `each` calls its argument for every element of the table.
     /// Elements of other sets than those that are read by key are left out. `counters` says whether elements count.
     pub(in super::super) fn write(
         &self,
@@ -106,7 +118,11 @@ impl SavedElements {
     ) -> io::Result<()> {
         let mut head = Identity::of(generation)?.bytes(place);
         head.push(counters.into());
-        let new = self.path.with_extension("new");
+        let new = self.unfinished();
+        match self.path.parent().map_or(Ok(()), fs::create_dir) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
         let written = create(&new).and_then(|file| {
             write_elements(BufWriter::new(file), &head, each)?;
             fs::rename(&new, &self.path)
@@ -125,8 +141,10 @@ impl SavedElements {
         if let Err(error) = self.remove() {
             return self.unusable(&error);
         }
-        let read = Identity::of(generation)
-            .and_then(|identity| read_elements(BufReader::new(file), &identity.bytes(place), place));
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        let read = Identity::of(generation).and_then(|identity| {
+            read_elements((BufReader::new(file), length), &identity.bytes(place), place)
+        });
         match read {
             Ok(rows) => {
                 let elements = rows.iter().flat_map(BTreeMap::values).map(Rows::len).sum::<usize>();
@@ -194,7 +212,11 @@ fn write_elements(
 
 /// Returns the elements of a file that begins with `head`, or `None` if it begins with something else: nothing is wrong with it
 /// then, but it counts for something else.
-fn read_elements(mut from: impl Read, head: &[u8], place: FamilyTable) -> io::Result<Option<ElementRows>> {
+fn read_elements(
+    (mut from, length): (impl Read, u64),
+    head: &[u8],
+    place: FamilyTable,
+) -> io::Result<Option<ElementRows>> {
     let (mut found, mut counters) = (vec![0; head.len()], [0]);
     from.read_exact(&mut found)?;
     if found != head {
@@ -203,6 +225,12 @@ fn read_elements(mut from: impl Read, head: &[u8], place: FamilyTable) -> io::Re
     from.read_exact(&mut counters)?;
     let more_of = |set: Set| has_more(set).then(|| hash_of("", counters != [0] && set.has_counters()));
     let mut all = READ_BY_KEY.map(|set| rows_of(place, set));
+    // Nearly all elements are endpoints in the first set.
+    if let Some(endpoints) = all.first_mut() {
+        let (key, data) = endpoints.lengths();
+        let most = usize::try_from(length).unwrap_or_default() / (1 + key + data);
+        endpoints.reserve(most.min(MOST_RESERVED));
+    }
     let (mut count, mut row) = (0_u64, Vec::new());
     loop {
         let mut number = [0];

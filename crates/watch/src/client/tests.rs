@@ -35,6 +35,25 @@ async fn error(cluster: &str, user: &str) -> String {
 }
 
 #[test]
+fn the_first_known_content_type_counts() {
+    let prefers = |content_type: &str, accept: &str| {
+        let (content_type, accept_content_types) = (content_type.to_owned(), accept.to_owned());
+        ClientSettings { content_type, accept_content_types, ..ClientSettings::default() }.prefers_protobuf()
+    };
+    assert!(ClientSettings::default().prefers_protobuf());
+    assert!(
+        prefers(PROTOBUF, "")
+            && prefers("", PROTOBUF_OR_JSON)
+            && prefers(JSON, "text/html, application/vnd.kubernetes.protobuf")
+    );
+    assert!(!prefers("", "") && !prefers(JSON, "") && !prefers(PROTOBUF, JSON));
+    assert!(
+        !prefers(PROTOBUF, "application/json,application/vnd.kubernetes.protobuf")
+            && !prefers(PROTOBUF, "*/*")
+    );
+}
+
+#[test]
 fn no_authority_is_needed_if_no_certificate_is_checked() {
     for cluster in ["server: 'http://h'", "server: 'https://h', insecure-skip-tls-verify: true"] {
         assert_eq!(config(cluster).root_cert, Some(Vec::new()), "{cluster}");

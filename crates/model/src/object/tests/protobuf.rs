@@ -148,17 +148,29 @@ fn other_kinds_and_what_is_no_message_are_refused() {
 }
 
 #[test]
-fn a_bad_field_is_a_fault_and_the_others_count() {
-    // The metadata, then a spec whose cluster IP is a number and whose second port is cut off.
+fn a_field_of_a_wrong_type_is_a_fault_and_the_others_count() {
+    // The metadata, then a spec with two ports, of which one has a text as its number, a cluster IP, and a type that is no text.
     let metadata = [0x0a, 6, 0x0a, 1, b'a', 0x1a, 1, b'b'];
-    let spec = [0x12, 14, 0x18, 1, 0x0a, 2, 0x18, 80, 0x0a, 2, 0x18, 0x80, 0x22, 2, 0xff, 0xff];
-    let message = [&metadata[..], &spec].concat();
-    let object = Object::<Service>::decode(Encoded::Protobuf { kind: "Service", message: &message }).unwrap();
+    let ports = [0x0a, 2, 0x18, 80, 0x0a, 3, 0x1a, 1, b'x'];
+    let others = [&[0x1a, 8][..], b"10.0.0.1", &[0x22, 2, 0xff, 0xff]].concat();
+    let spec = [&ports[..], &others].concat();
+    let head = [0x12, u8::try_from(spec.len()).unwrap()];
+    let message = [&metadata[..], &head, &spec].concat();
+    let decode = |message| Object::<Service>::decode(Encoded::Protobuf { kind: "Service", message });
+    let object = decode(&message).unwrap();
     let faults: Vec<String> = object.faults.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        faults,
-        ["spec.type: is no UTF-8; write a Service type", "spec.clusterIP: is a number; write an IP address"]
-    );
+    assert!(faults[0].starts_with("spec.type: is no UTF-8"), "{faults:?}");
+    assert!(faults[1].starts_with("spec.ports[1].port: is text"), "{faults:?}");
+    assert_eq!(object.payload.ports.len(), 1);
+    assert_eq!(object.payload.cluster_ipv4, Some([10, 0, 0, 1].into()));
+
+    // As in JSON, a part that is cut off makes the whole object unreadable.
+    let mut cut_off = message.clone();
+    let at = message.len() - spec.len() + 2;
+    cut_off[at..at + 2].copy_from_slice(&[0x18, 0x80]);
+    assert!(matches!(decode(&cut_off), Err(DecodeError::Message { .. })));
+    let labels = [0x0a, 11, 0x0a, 1, b'a', 0x1a, 1, b'b', 0x5a, 3, 0x0a, 9, b'x'];
+    assert!(matches!(decode(&labels), Err(DecodeError::Message { .. })));
 }
 
 proptest! {

@@ -181,8 +181,9 @@ fn a_file_counts_for_one_family_namespace_and_boot() {
         let place = saving.place();
         let bytes = fs::read(&saving.saved().path).unwrap();
         let identity = Identity::of(generation).unwrap();
-        let read =
-            |identity: &Identity, place| read_elements(&bytes[..], &identity.bytes(place), place).unwrap();
+        let read = |identity: &Identity, place| {
+            read_elements((&bytes[..], 0), &identity.bytes(place), place).unwrap()
+        };
         assert!(read(&identity, place).is_some());
         assert!(read(&identity, FamilyTable { family: Family::Ipv6, ..place }).is_none());
         let others = [
@@ -204,12 +205,12 @@ fn damaged_files_and_those_of_others_are_refused() {
         let (place, path) = (saving.place(), saving.saved().path);
         let (bytes, head) = (fs::read(&path).unwrap(), identity_of(&saving, generation));
         for length in (0..bytes.len()).step_by(7) {
-            assert!(read_elements(&bytes[..length], &head, place).is_err(), "{length} bytes");
+            assert!(read_elements((&bytes[..length], 1 << 40), &head, place).is_err(), "{length} bytes");
         }
         let damaged = |at: usize, value: u8| {
             let mut bytes = bytes.clone();
             bytes[at] = value;
-            read_elements(&bytes[..], &head, place).map(|_| ()).map_err(|error| error.to_string())
+            read_elements((&bytes[..], 0), &head, place).map(|_| ()).map_err(|error| error.to_string())
         };
         assert_eq!(damaged(head.len() + 1, 4).unwrap_err(), "it has an unknown set");
         assert_eq!(damaged(bytes.len() - 1, 1).unwrap_err(), "it has another number of elements");
@@ -231,14 +232,19 @@ fn damaged_files_and_those_of_others_are_refused() {
 fn a_file_that_was_not_completed_is_replaced() {
     in_namespace(|| {
         let mut saving = Saving::new(Family::Ipv4, 5);
-        let new = saving.saved().path.with_extension("new");
+        let new = saving.saved().unfinished();
         fs::write(&new, "half").unwrap();
         saving.leave();
         assert!(!new.exists() && saving.take().is_some());
 
-        let missing = SavedElements::in_folder(&saving.folder.path().join("missing"), Family::Ipv4);
-        let written = missing.write(saving.place(), 1, false, |_| Ok(()));
-        assert_eq!(written.unwrap_err().kind(), ErrorKind::NotFound);
+        let folder = saving.folder.path().join("its own");
+        let saved = SavedElements::in_folder(&folder, Family::Ipv4);
+        saved.write(saving.place(), 1, false, |_| Ok(())).unwrap();
+        assert!(saved.path.exists(), "the folder is created");
+        fs::write(saved.unfinished(), "half").unwrap();
+        saved.remove().unwrap();
+        assert_eq!(folder.read_dir().unwrap().count(), 0);
+        fs::remove_dir(folder).unwrap();
         let fails = |write: &mut dyn FnMut(&Element) -> io::Result<()>| {
             let _ = write;
             Err(io::Error::from(ErrorKind::StorageFull))
