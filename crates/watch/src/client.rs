@@ -39,6 +39,7 @@ use self::observed::Underway;
 use self::proxy::Proxy;
 use self::target::Surroundings;
 use self::transport::{Answer, Transport};
+use crate::content_type::{JSON, PROTOBUF};
 use crate::reflector::is_refused;
 
 pub use self::credentials::CredentialError;
@@ -47,15 +48,6 @@ pub use self::limiter::LimitError;
 pub use self::local::LocalServer;
 pub use self::observed::{RequestDone, RequestHook};
 pub use self::peers::{PeerChanges, Peers};
-
-/// The content type of everything that is sent, and of lists in pages.
-pub(crate) const JSON: &str = "application/json";
-
-/// The content type of watches, if it is configured: kube-proxy's default.
-pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
-
-/// The content types of a watch, the preferred one first.
-pub(crate) const PROTOBUF_OR_JSON: &str = "application/vnd.kubernetes.protobuf,application/json";
 
 /// The API server, the credentials and the behaviour of the client (`clientConnection` and `--master`).
 #[derive(Clone)]

@@ -26,6 +26,7 @@ use tokio::time;
 use crate::client::CredentialError;
 use crate::client::deadline::{AnswerWithin, Silent};
 use crate::client::limiter::Continued;
+use crate::content_type::is_protobuf;
 use crate::counts::{KindCounts, count};
 use crate::frame::{Frame, InvalidBody, LineSplitter, check_kind, json};
 use crate::list::ListSplitter;
@@ -170,7 +171,7 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
         let length = Duration::from_secs(watch_seconds);
         if is_page {
             self.page(answer.into_body()).await
-        } else if message::is_protobuf(answer.headers()) {
+        } else if is_protobuf(answer.headers()) {
             let mut messages = MessageSplitter::default();
             let each =
                 |driver: &mut Self, chunk: &[u8]| messages.push(chunk, |message| driver.message(message));

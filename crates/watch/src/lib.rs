@@ -39,6 +39,7 @@
 
 mod backoff;
 mod client;
+mod content_type;
 mod counts;
 mod driver;
 pub mod events;

@@ -7,23 +7,15 @@
 #[cfg(test)]
 mod tests;
 
-use http::HeaderMap;
-use http::header::CONTENT_TYPE;
 use portolan_model::object::Encoded;
 use portolan_model::object::message::{Fields, Value};
 
-use crate::client::PROTOBUF;
 use crate::frame::{Frame, InvalidBody, MAX_VALUE, carry};
 
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
 /// The beginning of an envelope.
 const MAGIC: &[u8] = b"k8s\0";
-
-/// Returns true if an answer is in protobuf.
-pub(crate) fn is_protobuf(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(PROTOBUF.as_bytes()))
-}
 
 /// Splits chunks into the messages of their frames.
 #[derive(Debug, Default)]

@@ -15,8 +15,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time;
 
-use crate::client::JSON;
 use crate::client::deadline::AnswerWithin;
+use crate::content_type::JSON;
 use crate::reflector::Query;
 use crate::request::{Collection, path_segment};
 use crate::status::ApiStatus;

@@ -12,8 +12,8 @@ use kube::client::Body;
 use portolan_model::object::Kind;
 use serde_json::{Value, json};
 
-use crate::client::JSON;
 use crate::client::deadline::AnswerWithin;
+use crate::content_type::JSON;
 use crate::request::{Collection, page_uri};
 
 /// Objects per page, as in kubectl.

@@ -4,7 +4,7 @@ use http::header::ACCEPT;
 use kube::client::Body;
 use portolan_model::object::Kind;
 
-use crate::client::{JSON, PROTOBUF_OR_JSON};
+use crate::content_type::{JSON, PROTOBUF_OR_JSON};
 use crate::reflector::Query;
 
 /// A collection, and the selectors for the part of it that a node needs.

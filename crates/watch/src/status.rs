@@ -8,7 +8,8 @@ use portolan_model::object::Encoded;
 use portolan_model::object::message::{Fields, Malformed, Value};
 use serde::Deserialize;
 
-use crate::message::{is_protobuf, opened};
+use crate::content_type::is_protobuf;
+use crate::message::opened;
 
 /// A refusal of the API server: the fields of `metav1.Status` that decide what to do next.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use kube::config::AuthInfo;
 
 use super::*;
+use crate::content_type::PROTOBUF_OR_JSON;
 
 fn kubeconfig(cluster: &str, user: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();

@@ -9,7 +9,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::series::{Count, Recorded};
-use crate::client::JSON;
+use crate::content_type::JSON;
 
 /// The API server's limits in bytes (`pkg/apis/core/validation/events.go`; names: RFC 1123 subdomains).
 const NOTE: usize = 1024;

@@ -1,7 +1,6 @@
-use http::HeaderValue;
 use portolan_schema::Resource;
 use portolan_schema::json::json;
-use portolan_schema::protobuf::{self, Form};
+use portolan_schema::protobuf::Form;
 use proptest::prelude::*;
 
 use super::*;
@@ -77,15 +76,4 @@ fn an_object_without_a_form_in_protobuf_is_json() {
     let unknown = [MAGIC, &[0x12, 2, b'{', b'}', 0x22, 16], b"application/json"].concat();
     assert_eq!(opened(&unknown).unwrap(), Encoded::Json(b"{}"));
     assert!(matches!(opened(&unknown[..10]), Err(InvalidBody::NotProtobuf(_))));
-}
-
-#[test]
-fn the_content_type_decides() {
-    let of = |value: &'static str| {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(value));
-        is_protobuf(&headers)
-    };
-    assert!(of("application/vnd.kubernetes.protobuf;stream=watch") && of(protobuf::MEDIA_TYPE));
-    assert!(!of("application/json") && !is_protobuf(&HeaderMap::new()));
 }
