@@ -200,7 +200,7 @@ mod tests {
         let node = json::json!({"metadata": {"name": "a", "annotations": {"x": "y".repeat(size)}}});
         let object = Arc::new(Draft::new(Resource::Node, node.as_object().unwrap()).at(7));
         let mut bytes = Vec::new();
-        for _ in 0..2 {
+        for _ in 0..3 {
             bytes.clear();
             let encoded = object.put_encoded(&mut bytes, |out, json| {
                 out.extend(b"encoded ");

@@ -33,6 +33,9 @@ pub struct Draft {
     is_ending: bool,
 }
 
+/// Number of times that another encoding is made before the result is kept.
+const ENCODED_ONLY: u32 = 2;
+
 /// An object in the store.
 #[derive(Debug)]
 pub struct StoredObject {
@@ -42,7 +45,7 @@ pub struct StoredObject {
     metadata_start: u32,
     labels: Pairs,
     fields: Pairs,
-    /// Length in bytes of the other encoding; 0 until it was asked for.
+    /// Length in bytes of the other encoding if it is kept. Before, the number of times that it was made, up to [`ENCODED_ONLY`].
     encoded_length: AtomicU32,
     /// The other encoding, if keeping it takes little memory.
     encoding: OnceLock<Option<Delta>>,
@@ -179,7 +182,7 @@ impl StoredObject {
     }
 
     /// Appends the object in another encoding, which `encode` makes from the JSON. Every call must use the same encoding:
-    /// from the second call on, the result may be kept.
+    /// from the third call on, the result may be kept.
     pub fn put_encoded<E>(
         &self,
         out: &mut Vec<u8>,
@@ -191,9 +194,13 @@ impl StoredObject {
         let start = out.len();
         encode(out, &self.body)?;
         let encoded = out.get(start..).unwrap_or_default();
-        let length = u32::try_from(encoded.len()).unwrap_or_default();
-        // An object that is encoded once is not worth the time to keep the result.
-        if self.encoded_length.swap(length, Relaxed) != 0 && self.encoding.get().is_none() {
+        // To keep the result takes longer than to make it, which is not worth it for a few times.
+        let calls = self.encoded_length.load(Relaxed);
+        if calls < ENCODED_ONLY {
+            // If another thread was faster, this call does not count.
+            let _ = self.encoded_length.compare_exchange(calls, calls + 1, Relaxed, Relaxed);
+        } else if self.encoding.get().is_none() {
+            self.encoded_length.store(u32::try_from(encoded.len()).unwrap_or_default(), Relaxed);
             // Another thread may have kept the same.
             let _ = self.encoding.set(Delta::of(encoded, &self.body));
         }
@@ -358,13 +365,13 @@ mod tests {
     }
 
     #[test]
-    fn another_encoding_is_kept_from_the_second_time_on() {
+    fn another_encoding_is_kept_from_the_third_time_on() {
         let long =
             portolan_schema::json::json!({"metadata": {"name": "a", "annotations": {"x": "y".repeat(1000)}}});
         let stored = Draft::new(Resource::Node, long.as_object().unwrap()).at(7);
         let mut calls = 0;
-        for round in 0..4 {
-            let length = (round >= 2).then_some("encoded ".len() + stored.body.len());
+        for round in 0..5 {
+            let length = (round >= 3).then_some("encoded ".len() + stored.body.len());
             assert_eq!(stored.kept_length(), length);
             assert_eq!(stored.put_kept(&mut Vec::new()), length.is_some());
             let mut out = b"before".to_vec();
@@ -377,7 +384,7 @@ mod tests {
             assert_eq!(encoded, Ok(()));
             assert_eq!(out, [b"beforeencoded ", &stored.body()[..]].concat());
         }
-        assert_eq!(calls, 2);
+        assert_eq!(calls, 3);
         let refused = draft(80).at(1);
         for _ in 0..3 {
             assert_eq!(refused.put_encoded(&mut Vec::new(), |_, _| Err("refused")), Err("refused"));
