@@ -53,7 +53,8 @@ pub struct Nftables {
     reading: Option<Reading>,
     /// Where the elements are from the end of a run until the next start.
     saved: Option<SavedElements>,
-    /// True if no other program has committed while a new table was filled, so that nothing of it can be missing.
+    /// True if no other program has committed while this process filled a new table. Otherwise the table may differ from what the
+    /// process knows, and is not saved.
     is_certain: bool,
     /// Number of transactions of this process in the kernel.
     transactions: u32,
@@ -268,7 +269,8 @@ impl Nftables {
             }
         };
         let own = self.transactions.wrapping_sub(before);
-        self.is_certain = exists || generation_of(&mut self.socket)? == generation.wrapping_add(own);
+        let is_own = |now| now == generation.wrapping_add(own);
+        self.is_certain = exists || generation_of(&mut self.socket).is_ok_and(is_own);
         commit.messages.extend(preview::first_of_difference(self.planner.layout(), &difference, exists));
         commit.objects = difference.objects();
         commit.refused = difference.plan.refused;

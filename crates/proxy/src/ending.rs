@@ -19,7 +19,8 @@ const ENDED_WITHIN: Duration = Duration::from_secs(2);
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Ends the engine, in sync if the notifications of the last commit arrive in time. Notifications must be read meanwhile.
+/// Waits until the notifications of the last commit have been read, and ends the engine. If they do not come in time, the engine does
+/// not end, and nothing is saved. The caller must go on reading notifications meanwhile.
 pub(super) async fn leave(agent: &RefCell<Agent>) {
     if !agent.borrow().saves_elements() {
         return;

@@ -68,7 +68,7 @@ fn length(frame: &[u8]) -> Option<usize> {
 /// Returns how many bytes the first frame lacks, as far as its beginning tells.
 fn missing(frame: &[u8]) -> Result<usize, InvalidBody> {
     let length = length(frame).unwrap_or(LENGTH);
-    if length.saturating_sub(LENGTH) > MAX_VALUE {
+    if length > MAX_VALUE {
         return Err(InvalidBody::TooLong);
     }
     // An incomplete length is not a frame without content.

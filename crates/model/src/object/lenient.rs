@@ -150,19 +150,6 @@ pub(super) fn merge<'de, T: Default>(
     Ok(Loose::Value(value))
 }
 
-/// Reads an entry of a map: its key and its value.
-pub(super) fn entry(field: Value<'_>) -> Result<(&str, Value<'_>), Malformed> {
-    let (mut key, mut value) = ("", Value::Bytes(&[]));
-    for field in Fields::new(field.bytes().ok_or(Malformed)?) {
-        match field? {
-            (1, found) => key = found.text().unwrap_or_default(),
-            (2, found) => value = found,
-            _ => {}
-        }
-    }
-    Ok((key, value))
-}
-
 impl<'de> Shape<'de> for Text<'de> {
     fn field(field: Value<'de>, _: Loose<Self>) -> Result<Loose<Self>, Malformed> {
         Ok(match (field, field.text()) {
@@ -255,7 +242,8 @@ macro_rules! entries {
                 field: crate::object::message::Value<'de>,
                 so_far: crate::object::lenient::Loose<Self>,
             ) -> Result<crate::object::lenient::Loose<Self>, crate::object::message::Malformed> {
-                use crate::object::lenient::{Loose, add, entry};
+                use crate::object::lenient::{Loose, add};
+                use crate::object::message::entry;
                 let mut value = if let Loose::Value(value) = so_far { value } else { Self::default() };
                 match entry(field)? {
                     $(($key, field) => add(&mut value.$field, field, true)?,)*

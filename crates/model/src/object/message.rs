@@ -98,6 +98,22 @@ impl<'de> Iterator for Fields<'de> {
     }
 }
 
+/// Reads an entry of a map, which is a message: its key, and its value, which is an empty text if it is missing.
+///
+/// # Errors
+/// The field is no message.
+pub fn entry(field: Value<'_>) -> Result<(&str, Value<'_>), Malformed> {
+    let (mut key, mut value) = ("", Value::Bytes(&[]));
+    for field in Fields::new(field.bytes().ok_or(Malformed)?) {
+        match field? {
+            (1, found) => key = found.text().unwrap_or_default(),
+            (2, found) => value = found,
+            _ => {}
+        }
+    }
+    Ok((key, value))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

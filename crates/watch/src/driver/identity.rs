@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use portolan_model::object::message::{Fields, Malformed, Value};
+use portolan_model::object::message::{self, Fields, Malformed, Value};
 use portolan_model::object::{DecodeError, Encoded, Kind};
 use serde::Deserialize;
 
@@ -80,16 +80,9 @@ impl<'a> Metadata<'a> {
             3 => self.namespace = text()?,
             6 => self.resource_version = text()?,
             12 => {
-                let (mut key, mut content) = ("", "");
-                for field in Fields::new(value.bytes().ok_or(Malformed)?) {
-                    match field? {
-                        (1, value) => key = value.text().unwrap_or_default(),
-                        (2, value) => content = value.text().unwrap_or_default(),
-                        _ => {}
-                    }
-                }
+                let (key, content) = message::entry(value)?;
                 if key == END {
-                    self.annotations = Some(Annotations { end: Some(content.into()) });
+                    self.annotations = Some(Annotations { end: content.text().map(Cow::Borrowed) });
                 }
             }
             _ => {}

@@ -62,7 +62,7 @@ fn node(rng: &mut Rng) -> Value {
     node
 }
 
-/// Returns a text as somebody may have written it.
+/// Returns a text that is valid in some fields.
 fn any_text(rng: &mut Rng) -> Value {
     let texts = [
         "",
