@@ -264,6 +264,11 @@ pub(super) fn address_is_local(side: Side) -> [Expr; 2] {
     ]
 }
 
+/// `meta iif 0`: the packet was not received from an interface.
+pub(super) fn received_from_none() -> [Expr; 2] {
+    [meta(MetaKey::IIF, 0), compare(0, CmpOperation::EQ, 0_u32.to_ne_bytes())]
+}
+
 /// `ip daddr != 127.0.0.0/8`, `ip6 daddr != ::1`
 pub(super) fn not_to_loopback(family: Family) -> [Expr; 2] {
     match family {

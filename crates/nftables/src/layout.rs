@@ -13,7 +13,7 @@ use portolan_wire::nftables::Expr;
 use super::chain::{ChainBody, FamilyTable, RuleBody, commented, rule};
 use super::class::{Balance, Class};
 use super::element::Set;
-use super::expression::{Side, address_is_local, goto, is_marked, local_pod, reset_priority, status_dnat};
+use super::expression::{goto, is_marked, local_pod, reset_priority, status_dnat};
 pub(super) use capture::CONNECTIONS_PRIORITY;
 pub use capture::{Listeners, MODE as CAPTURE_MODE, TABLE as CAPTURE_TABLE, capture_mark};
 pub use translate::TABLE;
@@ -136,14 +136,18 @@ impl Layout<'_> {
 }
 
 /// Returns the rules for external traffic with policy Local: pods and this node use the cluster's endpoints, all other
-/// clients those of this node. `mark` is what is done to packets of this node.
-fn external_local_rules(settings: &Settings, mark: &[Expr], cluster: Balance, local: u16) -> Vec<RuleBody> {
+/// clients those of this node. `from_node` matches packets of this node, and does what has to be done to them.
+fn external_local_rules(
+    settings: &Settings,
+    from_node: Vec<Expr>,
+    cluster: Balance,
+    local: u16,
+) -> Vec<RuleBody> {
     let short_cut = |expressions: Vec<Expr>| [expressions, vec![goto(cluster.to_string())]].concat();
     let mut rules = Vec::new();
     if let Some(is_local) = local_pod(settings, true) {
         rules.push(commented(short_cut(is_local), "short-circuit pod traffic"));
     }
-    let from_node = [&address_is_local(Side::Source)[..], mark].concat();
     rules.push(commented(short_cut(from_node), "short-circuit and masquerade local traffic"));
     rules.push(match local {
         0 => commented(reset_priority(0).to_vec(), "no local endpoint: dropped later"),

@@ -156,6 +156,8 @@ impl Machine<'_> {
         match meta {
             Meta::Load { key, destination } => {
                 let bytes = match key {
+                    // Any but 0: the packet is forwarded.
+                    MetaKey::IIF => 2_u32.to_ne_bytes().to_vec(),
                     MetaKey::L4PROTO => vec![Protocol::Tcp.number()],
                     MetaKey::MARK => self.packet.mark.to_ne_bytes().to_vec(),
                     MetaKey::PRIORITY => self.packet.priority.to_ne_bytes().to_vec(),

@@ -14,8 +14,8 @@ use super::super::chain::{ChainBody, RuleBody, SERVICES, base, commented, refuse
 use super::super::class::Class;
 use super::super::element::Set;
 use super::super::expression::{
-    accept, direction_is_reply, goto, has_priority, jump, map, protocol_is, reset_priority, service_key,
-    set_connection_mark, set_mark, set_meta, status_dnat, tproxy,
+    Side, accept, address_is_local, direction_is_reply, goto, has_priority, jump, map, protocol_is,
+    reset_priority, service_key, set_connection_mark, set_mark, set_meta, status_dnat, tproxy,
 };
 use super::{Kind, NAT_PRIORITY, external_local_rules};
 
@@ -124,6 +124,9 @@ pub(super) fn class_rules(settings: &Settings, class: Class) -> Vec<RuleBody> {
         Class::Internal(balance) | Class::External(balance) => {
             vec![rule(vec![goto(balance.to_string())])]
         }
-        Class::ExternalLocal(cluster, local) => external_local_rules(settings, &[], cluster, local),
+        Class::ExternalLocal(cluster, local) => {
+            // Packets of this node come back by loopback, so their interface does not tell them from others.
+            external_local_rules(settings, address_is_local(Side::Source).to_vec(), cluster, local)
+        }
     }
 }

@@ -2,15 +2,15 @@
 
 use portolan_model::{Family, Settings};
 use portolan_wire::nftables::expr::MetaKey;
-use portolan_wire::nftables::{ChainType, Hook};
+use portolan_wire::nftables::{ChainType, Expr, Hook};
 
 use super::super::chain::{ChainBody, RuleBody, SERVICES, base, commented, rule};
 use super::super::class::{Balance, Class};
 use super::super::element::Set;
 use super::super::expression::{
-    Side, address, address_words, delete, dnat, goto, jump, local_pod, map, mark_for_masquerade, masquerade,
-    member, meta, priority, protocol_and_port, random, reset_priority, set_meta, status_dnat, take_mark,
-    update,
+    Side, address, address_is_local, address_words, delete, dnat, goto, jump, local_pod, map,
+    mark_for_masquerade, masquerade, member, meta, priority, protocol_and_port, random, received_from_none,
+    reset_priority, set_meta, status_dnat, take_mark, update,
 };
 use super::super::value::{ID_MASK, LOCAL_OFFSET};
 use super::{Kind, NAT_PRIORITY, external_local_rules};
@@ -81,8 +81,16 @@ pub(super) fn class_rules(settings: &Settings, class: Class) -> Vec<RuleBody> {
     match class {
         Class::Internal(balance) => internal_masquerade(settings).into_iter().chain([to(balance)]).collect(),
         Class::External(balance) => vec![commented(mark.to_vec(), "masquerade"), to(balance)],
-        Class::ExternalLocal(cluster, local) => external_local_rules(settings, &mark, cluster, local),
+        Class::ExternalLocal(cluster, local) => {
+            external_local_rules(settings, [&from_node()[..], &mark].concat(), cluster, local)
+        }
     }
+}
+
+/// `meta iif 0 fib saddr type local`: packets of this node in the hook output, where they have no input interface.
+/// Those are translated there, so none is left for prerouting. A packet from an interface is spared the lookup of its source address.
+fn from_node() -> Vec<Expr> {
+    [received_from_none(), address_is_local(Side::Source)].concat()
 }
 
 /// Returns the rules that choose one of N endpoints and translate the destination.
