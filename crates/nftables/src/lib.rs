@@ -105,6 +105,7 @@ mod planner;
 mod preview;
 mod readback;
 mod reading;
+mod refusal;
 mod resync;
 mod skeleton;
 mod value;
