@@ -42,6 +42,13 @@ fn in_namespace(test: impl FnOnce(&mut Socket) + Send) {
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace");
 }
 
+/// Returns true on this version of Linux and on newer ones.
+fn is_linux(major: u32, minor: u32) -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map(|number| number.trim().parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap()) >= (major, minor)
+}
+
 /// Commits the changes that `write` adds to a transaction.
 fn commit<R>(socket: &mut Socket, write: impl FnOnce(&mut Transaction) -> R) {
     let mut transaction = Transaction::begin(socket.next_sequence(1), None);

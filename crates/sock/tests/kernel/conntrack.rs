@@ -9,7 +9,7 @@ use portolan_wire::nftables::expr::{Ct, CtKey};
 use portolan_wire::nftables::{ChainType, Expr, Family, Hook, IfExists, Register, Rule};
 use portolan_wire::route;
 
-use super::{TABLE, base_chain, commit, in_namespace, list, new_table};
+use super::{TABLE, base_chain, commit, in_namespace, is_linux, list, new_table};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -86,10 +86,10 @@ fn listed_filtered_deleted(socket: &mut Socket, family: Family, host: &str) {
     };
     assert_eq!(flows(socket, &at(udp.destination_port())).len(), 1);
     assert_eq!(flows(socket, &at(udp.source_port())).len(), 0);
-    let translated = Filter { status: conntrack::status::DST_NAT, ..Filter::family(family) };
-    assert_eq!(flows(socket, &translated), []);
-    let answered = Filter { status: conntrack::status::SEEN_REPLY, ..Filter::family(family) };
-    assert_eq!(flows(socket, &answered).iter().map(|flow| flow.original).collect::<Vec<_>>(), [tcp]);
+    // Older kernels ignore this part of a filter.
+    if is_linux(5, 15) {
+        listed_by_status(socket, family, tcp);
+    }
 
     let mut batch = Batch::new(socket.next_sequence(3));
     let wrong = conntrack::delete(&mut batch, &Flow { id: flow.id.map(|id| id ^ 1), ..*flow });
@@ -99,6 +99,13 @@ fn listed_filtered_deleted(socket: &mut Socket, family: Family, host: &str) {
     let refusals: Vec<_> = replies.refusals.iter().map(|refusal| (refusal.sequence, refusal.errno)).collect();
     assert_eq!(refusals, [(wrong, Errno::ENOENT), (again, Errno::ENOENT)]);
     assert_eq!(flows(socket, &Filter::family(family)).len(), 1);
+}
+
+fn listed_by_status(socket: &mut Socket, family: Family, answered_one: Tuple) {
+    let translated = Filter { status: conntrack::status::DST_NAT, ..Filter::family(family) };
+    assert_eq!(flows(socket, &translated), []);
+    let answered = Filter { status: conntrack::status::SEEN_REPLY, ..Filter::family(family) };
+    assert_eq!(flows(socket, &answered).iter().map(|flow| flow.original).collect::<Vec<_>>(), [answered_one]);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use portolan_wire::nfnetlink::GROUP_NFTABLES;
 use portolan_wire::nftables::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{TABLE, commit, event, in_namespace, list, new_table};
+use super::{TABLE, commit, event, in_namespace, is_linux, list, new_table};
 
 const FAMILY: Family = Family::IPV4;
 
@@ -198,7 +198,10 @@ fn a_refused_element_is_named_by_number_and_offset() {
             .filter_map(|refusal| element_at(&batch.frame(refusal.sequence)?, refusal.offset?))
             .map(|element| element.key.to_vec())
             .collect();
-        assert_eq!(culprits, [[9, 9, 9, 9], [1, 1, 1, 6]]);
+        // Linux 5.15 and older ones do not name elements.
+        if is_linux(6, 1) || !culprits.is_empty() {
+            assert_eq!(culprits, [[9, 9, 9, 9], [1, 1, 1, 6]]);
+        }
         assert_eq!(elements(socket, "map"), [], "the whole transaction is rolled back");
     });
 }

@@ -28,7 +28,7 @@ pub struct Filter {
     pub destination: Option<IpAddr>,
     /// Destination port of the original direction. Used only with `protocol`.
     pub destination_port: Option<u16>,
-    /// Bits that have to be set in the status.
+    /// Bits that have to be set in the status. Linux before 5.15 ignores them.
     pub status: u32,
     /// The mark, and the mask of the bits to compare.
     pub mark: Option<(u32, u32)>,
