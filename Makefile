@@ -31,7 +31,7 @@ STATIC_TARGET ?= $(shell uname -m)-unknown-linux-musl
 STATIC_FOLDER ?= target/static
 STATIC_BINARIES ?= portolan-proxy portolan
 
-.PHONY: demo test check chaos root page-test takeover-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers bench-scale lint doc unit vm-test vm-steps vm-test-all nft-versions kernels kernel-tables kernel-world kernel-proxy deny fuzz fuzz-corpora static image image-small image-up release aarch64-test docs packages $(PACKAGES) clean
+.PHONY: demo test check chaos root page-test takeover-test apiserver-test test-nftables test-iptables test-ipvs test-userspace bench bench-host bench-peers bench-scale lint doc unit vm-test vm-steps vm-test-all nft-versions kernels kernel-tables kernel-world kernel-proxy deny fuzz fuzz-corpora static image image-small image-up release aarch64-test docs packages $(PACKAGES) clean
 # Cargo runs in parallel by itself, and packages must be installed before anything is built.
 .NOTPARALLEL:
 
@@ -79,6 +79,16 @@ takeover-test: root packages-base
 		KUBE_PROXY=$(abspath $(KUBE_PROXY)) tests/unchanged $(TESTS) --test takeover -- --ignored --nocapture; \
 	fi
 
+## Follow the kube-apiserver at KUBE_APISERVER=FILE, on Debian's etcd: what its objects mean in protobuf and in JSON, and a node
+## agent while it is away.
+apiserver-test: export PATH := $(abspath target/tools):$(PATH)
+apiserver-test: root packages-base $(if $(KUBE_APISERVER),target/tools/etcd)
+	@if [ -z "$(KUBE_APISERVER)" ]; then \
+		echo "left out: these tests need a kube-apiserver, make apiserver-test KUBE_APISERVER=FILE"; \
+	else \
+		KUBE_APISERVER=$(abspath $(KUBE_APISERVER)) tests/unchanged $(TESTS) --test kube_apiserver -- --ignored --nocapture; \
+	fi
+
 root:
 	@test "$$(id -u)" = 0 || { echo "this needs root: packet tests make network namespaces" >&2; exit 1; }
 
@@ -101,8 +111,8 @@ AGAIN := echo "tests that failed in a guest and were run once more: $$(cat targe
 	cat target/vm/again 2>/dev/null || true
 
 # Tests that need a program which `make test` does not install.
-LEFT_OUT := echo "left out: the take-over from a real kube-proxy (make takeover-test KUBE_PROXY=FILE) and the web page in a" \
-	"browser (make page-test)"
+LEFT_OUT := echo "left out: the take-over from a real kube-proxy (make takeover-test KUBE_PROXY=FILE), a real kube-apiserver" \
+	"(make apiserver-test KUBE_APISERVER=FILE) and the web page in a browser (make page-test)"
 
 # They are printed after a failure, too.
 vm-test: packages-base packages-vm

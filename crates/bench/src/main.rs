@@ -12,7 +12,6 @@
 //! - [`restart`]: changes that arrive during the comparison of a restart
 //! - [`iptables`]: the iptables mode
 //! - [`api`]: the API server under load
-//! - [`etcd`]: etcd as a process
 //! - [`peers`]: kube-proxy and Portolan in turns
 //! - [`scale`]: what thousands of nodes cost an API server
 //! - [`relay`]: the relay of the userspace mode compared with `HAProxy`
@@ -22,7 +21,6 @@ mod api;
 mod bars;
 mod changes;
 mod connect;
-mod etcd;
 mod idle;
 mod iptables;
 mod kernel;
@@ -51,7 +49,8 @@ use clap::Parser;
 
 use options::BenchOptions;
 use peers::{Effort, Peer, Programs};
-use stage::{ControlPlane, Stage};
+use portolan_testkit::ControlPlane;
+use stage::Stage;
 
 fn main() -> ExitCode {
     let options = BenchOptions::parse();

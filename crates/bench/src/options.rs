@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use clap::Parser;
+use portolan_testkit::ControlPlane;
 
 use crate::relay::Role;
 use crate::run::Rounds;
-use crate::stage::ControlPlane;
 use crate::workload::Size;
 
 /// Measures the shipped builds of `portolan-proxy` and `portolan serve` and prints one table.

@@ -19,9 +19,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use portolan_testkit::KubeProxy;
+use portolan_testkit::{ControlPlane, KubeProxy};
 
-use crate::stage::{ControlPlane, Stage};
+use crate::stage::Stage;
 use crate::workload::Size;
 
 use self::turn::Turn;

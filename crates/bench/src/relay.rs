@@ -317,9 +317,8 @@ struct Process(Child);
 impl Process {
     /// Returns the resident memory in KiB.
     fn resident(&self) -> anyhow::Result<u32> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("VmRSS")?;
-        Ok(line.trim().trim_end_matches(" kB").parse()?)
+        let bytes = portolan_testkit::resident(self.0.id()).context("the memory of the process")?;
+        Ok(u32::try_from(bytes / 1024)?)
     }
 }
 

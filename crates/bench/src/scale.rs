@@ -17,12 +17,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use portolan_testkit::ControlPlane;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use self::fleet::{Fleet, KINDS};
 use self::server::Server;
 use crate::bars::Bar;
-use crate::stage::ControlPlane;
 use crate::statistics::{Sample, mebibytes, millis};
 use crate::table::render_rows;
 use crate::workload::{self, Size};
@@ -207,12 +207,9 @@ fn allow_connections(nodes: usize) -> anyhow::Result<()> {
         .with_context(|| format!("raise the limit of open files to {needed}, or measure fewer nodes"))
 }
 
-/// Returns the resident memory of this process in bytes (`VmRSS`).
+/// Returns the resident memory of this process in bytes.
 fn own_resident() -> anyhow::Result<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").context("/proc/self/status")?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes: Option<u64> = line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    Ok(kibibytes.context("VmRSS")?.saturating_mul(1024))
+    portolan_testkit::resident(std::process::id()).context("the memory of this process")
 }
 
 /// Returns the table.

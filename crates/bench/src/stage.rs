@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use portolan_serve::{Resource, Scope};
-use portolan_testkit::{Family, Namespace, Pod, World};
+use portolan_testkit::{ControlPlane, Family, Namespace, Pod, World};
 use rustix::net::sockopt::set_socket_linger;
 use serde_json::Value;
 
@@ -19,7 +19,7 @@ use self::server::ApiServer;
 use crate::steady::{SERVICE_PORT, Steady};
 use crate::workload::{self, Size};
 
-pub(crate) use self::kubernetes::{ControlPlane, Kubernetes, PORT as KUBERNETES_PORT};
+pub(crate) use self::kubernetes::Kubernetes;
 pub(crate) use self::writer::Writer;
 
 /// Cluster IP of the Service whose only endpoint moves.

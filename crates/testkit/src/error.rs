@@ -124,6 +124,14 @@ pub enum TestkitError {
         /// What is wrong with it.
         why: String,
     },
+    /// There is no usable kube-apiserver.
+    #[error("kube-apiserver {path:?} {why}; name a binary with KUBE_APISERVER=/path/to/kube-apiserver")]
+    KubeApiserver {
+        /// The path that was given; empty if none was.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// More pods or addresses were requested than the address plan holds.
     #[error("{asked} {what} asked for, the address plan holds {limit}")]
     TooMany {

@@ -3,8 +3,8 @@
 //! Owns the [`World`] (a node with pods, a second node with remote pods and an outside client, each in
 //! its own network namespace), the responders ([`EchoServer`]), the [`Probe`]s that find out which
 //! responder a packet reaches, the background [`Traffic`] for tests of restarts, the Portolan process
-//! under test ([`PortolanProcess`]), and the kube-proxy that it is compared with ([`KubeProxy`]). Topology and probes go in; namespaces, results of probes and reports
-//! come out. It must not know of Services, rules or netlink: the caller decides which result is expected.
+//! under test ([`PortolanProcess`]), the kube-proxy that it is compared with ([`KubeProxy`]), and the kube-apiserver that it
+//! follows ([`KubeApiserver`]). Topology and probes go in; namespaces, results of probes and reports come out. It must not know of Services, rules or netlink: the caller decides which result is expected.
 //!
 //! Nothing outlives the process that created it. Namespaces have no names in the file system: threads and
 //! file descriptors hold them. The kernel kills a child process when the thread that started it ends, so
@@ -19,8 +19,10 @@ mod batch;
 mod echo;
 mod engine;
 mod error;
+pub mod etcd;
 mod http;
 mod icmp;
+mod kube_apiserver;
 mod kube_proxy;
 mod legacy;
 mod namespace;
@@ -39,13 +41,14 @@ pub use batch::probe_many;
 pub use echo::EchoServer;
 pub use error::TestkitError;
 pub use http::{HttpAnswer, HttpClient, HttpLines};
+pub use kube_apiserver::{ControlPlane, KubeApiserver, SigningKey};
 pub use kube_proxy::{KubeProxy, kubeconfig};
 pub use legacy::assert_legacy_may_be_missing;
 pub use namespace::{Namespace, NamespaceCommand, can_create_namespaces, user_namespace_command};
 pub use plan::{Addresses, Site};
 pub use portolan_model::{Family, Protocol};
 pub use probe::{Probe, ProbeResult, Reached, is_emulated};
-pub use process::PortolanProcess;
+pub use process::{PortolanProcess, resident};
 pub use socket::close;
 pub use traffic::{Traffic, TrafficPlan, TrafficReport};
 pub use wait::{eventually, eventually_some};

@@ -127,12 +127,12 @@ impl PortolanProcess {
 
     /// Returns its maximum resident memory in bytes (`VmHWM`, see `proc_pid_status(5)`).
     pub fn resident_high_water(&self) -> Option<u64> {
-        self.status_kibibytes("VmHWM:")
+        memory(self.id(), "VmHWM:")
     }
 
     /// Returns its current resident memory in bytes (`VmRSS`).
     pub fn resident(&self) -> Option<u64> {
-        self.status_kibibytes("VmRSS:")
+        resident(self.id())
     }
 
     /// Returns the processor time that it has used, user and system (fields 14 and 15 of `proc_pid_stat(5)`, which
@@ -155,12 +155,6 @@ impl PortolanProcess {
         Some(Duration::from_millis(sum.saturating_mul(10)))
     }
 
-    fn status_kibibytes(&self, key: &str) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
-        let line = status.lines().find_map(|line| line.strip_prefix(key))?;
-        line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes * 1024)
-    }
-
     /// Waits for the readers after the end of the process, so that the output is complete, at most twenty seconds. A
     /// grandchild may hold the pipes open for longer.
     fn drain(&mut self) {
@@ -169,6 +163,17 @@ impl PortolanProcess {
             thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+/// Returns the current resident memory of a process in bytes (`VmRSS`, see `proc_pid_status(5)`).
+pub fn resident(process: u32) -> Option<u64> {
+    memory(process, "VmRSS:")
+}
+
+fn memory(process: u32, key: &str) -> Option<u64> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 impl Drop for PortolanProcess {

@@ -5,10 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
+use portolan_testkit::{HttpClient, Namespace, PortolanProcess, etcd, eventually};
 use tempfile::TempDir;
-
-use crate::etcd;
 
 /// Maximum time to wait for any response.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use portolan_model::object::Kind;
-use portolan_testkit::{Namespace, PortolanProcess};
+use portolan_testkit::{ControlPlane, KubeApiserver, Namespace, PortolanProcess};
 use portolan_watch::ClientSettings;
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::fleet::KINDS;
-use crate::stage::{ControlPlane, KUBERNETES_PORT, Kubernetes, Writer};
+use crate::stage::{Kubernetes, Writer};
 
 /// Maximum time until a server is ready, and until it has ended.
 const WITHIN: Duration = Duration::from_secs(180);
@@ -161,7 +161,7 @@ impl Server {
     pub(super) fn cut_connections(&self) -> anyhow::Result<()> {
         let port = match &self.kind {
             ServerKind::Portolan(_) => PORT,
-            ServerKind::Kubernetes(_) => KUBERNETES_PORT,
+            ServerKind::Kubernetes(_) => KubeApiserver::port(),
         };
         let filter = ["-K", "-H", "-n", "-t", "state", "established", "dport", "=", &format!(":{port}")];
         let cut = self.namespace.output("ss", &filter)?;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
 use portolan_serve::{Api, Config, ControllersConfig, RunningServer, Server};
-use portolan_testkit::{Namespace, kubeconfig};
+use portolan_testkit::{ControlPlane, KubeApiserver, Namespace, kubeconfig};
 use serde_json::Value;
 
-use super::kubernetes::{ControlPlane, Kubernetes};
+use super::kubernetes::Kubernetes;
 use crate::workload::{self, Size};
 
 /// Bytes of former versions that Portolan's API server keeps: all of a run, so that no watch of a stopped proxy expires.
@@ -48,14 +48,14 @@ impl ApiServer {
     pub(super) fn url(&self) -> String {
         match self {
             Self::Portolan(server) => server.url(),
-            Self::Kubernetes(server) => server.url().to_owned(),
+            Self::Kubernetes(_) => KubeApiserver::url(),
         }
     }
 
     pub(super) fn kubeconfig(&self) -> String {
         match self {
             Self::Portolan(server) => kubeconfig(&server.url()),
-            Self::Kubernetes(server) => server.kubeconfig().to_owned(),
+            Self::Kubernetes(_) => KubeApiserver::agent(),
         }
     }
 

@@ -2,16 +2,15 @@
 
 use std::path::Path;
 
-use anyhow::Context as _;
-use portolan_testkit::{Namespace, PortolanProcess};
+use crate::{Namespace, PortolanProcess, TestkitError};
 
 /// Where it listens.
-pub(crate) const URL: &str = "http://127.0.0.1:2379";
+pub const URL: &str = "http://127.0.0.1:2379";
 
 /// Starts etcd with its data in a folder. It may not answer yet.
-pub(crate) fn start(namespace: &Namespace, etcd: &Path, data: &Path) -> anyhow::Result<PortolanProcess> {
+pub fn start(namespace: &Namespace, etcd: &Path, data: &Path) -> Result<PortolanProcess, TestkitError> {
     let data = data.to_string_lossy();
     let urls = ["--listen-client-urls", URL, "--advertise-client-urls", URL];
     let flags = [&["--data-dir", &*data, "--log-level", "error"][..], &urls].concat();
-    PortolanProcess::start(namespace, etcd, &flags).context("start etcd")
+    PortolanProcess::start(namespace, etcd, &flags)
 }

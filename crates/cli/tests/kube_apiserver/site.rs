@@ -1,0 +1,189 @@
+//! A kube-apiserver on a node, and a client that writes its objects.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use portolan_model::object::Kind;
+use portolan_testkit::{ControlPlane, Family, KubeApiserver, Namespace, SigningKey, World};
+use portolan_watch::ClientSettings;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::common::{NODE, PATIENCE, world};
+
+pub(crate) struct Site {
+    world: World,
+    server: Server,
+    folder: TempDir,
+}
+
+/// The server's process.
+pub(crate) struct Server {
+    apiserver: KubeApiserver,
+    node: Namespace,
+}
+
+impl Server {
+    pub(crate) fn kill(&mut self) {
+        self.apiserver.process().kill().unwrap();
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.apiserver.start_again(&self.node).unwrap();
+    }
+}
+
+impl Site {
+    /// Starts the server and waits until it has its own objects.
+    pub(crate) fn new() -> Self {
+        let binaries = ControlPlane::from_environment().unwrap();
+        eprintln!("kube-apiserver {}", binaries.version().unwrap());
+        let (world, folder) = (world(), TempDir::new().unwrap());
+        let (node, address) = (world.node().namespace().clone(), world.node().address(Family::Ipv4));
+        let key = rcgen::KeyPair::generate().unwrap();
+        let key = SigningKey { private: key.serialize_pem(), public: key.public_key_pem() };
+        let apiserver = KubeApiserver::start(&binaries, &key, &node, address, folder.path()).unwrap();
+        std::fs::write(folder.path().join("agent.conf"), KubeApiserver::agent()).unwrap();
+        std::fs::write(folder.path().join("administrator.conf"), KubeApiserver::administrator()).unwrap();
+        let mut site = Self { world, server: Server { apiserver, node }, folder };
+        site.run(async |_, objects| objects.ready().await);
+        site
+    }
+
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
+    pub(crate) fn node(&self) -> &Namespace {
+        self.world.node().namespace()
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Returns the path of a node agent's kubeconfig.
+    pub(crate) fn agent(&self) -> PathBuf {
+        self.folder().join("agent.conf")
+    }
+
+    /// Runs on the node, with the process of the server and a client that may write everything.
+    pub(crate) fn run<T: Send>(&mut self, work: impl AsyncFnOnce(&mut Server, Objects) -> T + Send) -> T {
+        let settings = ClientSettings {
+            kubeconfig: Some(self.folder().join("administrator.conf")),
+            qps: -1.0,
+            ..ClientSettings::default()
+        };
+        let (node, server) = (self.node().clone(), &mut self.server);
+        let work = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let client = portolan_watch::connect(&settings).await.unwrap();
+                work(server, Objects(client)).await
+            })
+        };
+        node.run(work).unwrap()
+    }
+}
+
+/// A client of the server, for its objects.
+pub(crate) struct Objects(Client);
+
+impl Objects {
+    /// Waits until the server is ready.
+    pub(crate) async fn ready(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        let namespace = "/api/v1/namespaces/default";
+        for path in ["/readyz", namespace] {
+            while self.0.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await.is_err() {
+                assert!(Instant::now() < deadline, "{path} does not answer");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// Creates an object, or replaces it if it is there. Its status, too.
+    pub(crate) async fn put(&self, object: &Value) -> kube::Result<()> {
+        let (api, name) =
+            (self.api(object["kind"].as_str().unwrap()), object["metadata"]["name"].as_str().unwrap());
+        let mut wanted: DynamicObject = serde_json::from_value(object.clone()).unwrap();
+        match api.get_opt(name).await? {
+            None => api.create(&PostParams::default(), &wanted).await?,
+            Some(there) => {
+                wanted.metadata.resource_version = there.metadata.resource_version;
+                api.replace(name, &PostParams::default(), &wanted).await?
+            }
+        };
+        if let Some(status) = object.get("status") {
+            let status = Patch::Merge(json!({"status": status}));
+            api.patch_status(name, &PatchParams::default(), &status).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an object, if it is there.
+    pub(crate) async fn delete(&self, kind: Kind, name: &str) {
+        match self.api(&kind.to_string()).delete(name, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => panic!("delete {kind} {name}: {error}"),
+        }
+    }
+
+    /// Deletes an object that a finalizer holds, and then lets it go.
+    pub(crate) async fn hold_and_delete(&self, object: &Value) {
+        let (api, name) =
+            (self.api(object["kind"].as_str().unwrap()), object["metadata"]["name"].as_str().unwrap());
+        let finalizers = |names: Value| Patch::Merge(json!({"metadata": {"finalizers": names}}));
+        for (names, is_last) in [(json!(["example.net/hold"]), false), (json!([]), true)] {
+            api.patch(name, &PatchParams::default(), &finalizers(names)).await.unwrap();
+            if !is_last {
+                api.delete(name, &DeleteParams::default()).await.unwrap();
+            }
+        }
+    }
+
+    /// Writes a name into one object of each collection.
+    pub(crate) async fn mark(&self, name: &str, number: u8) {
+        let metadata = json!({"name": name, "namespace": "default"});
+        let objects = [
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {"type": "ExternalName", "externalName": "x"}}),
+            json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": metadata, "addressType": "IPv4",
+                "endpoints": [],
+            }),
+            json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": name},
+                "spec": {"cidrs": [format!("10.200.{number}.0/24")]},
+            }),
+        ];
+        for object in &objects {
+            self.put(object).await.unwrap();
+        }
+        let labels = Patch::Merge(json!({"metadata": {"labels": {"topology.kubernetes.io/zone": name}}}));
+        self.api("Node").patch(NODE, &PatchParams::default(), &labels).await.unwrap();
+    }
+
+    fn api(&self, kind: &str) -> Api<DynamicObject> {
+        let (group, plural) = match kind {
+            "Service" => ("", "services"),
+            "EndpointSlice" => ("discovery.k8s.io", "endpointslices"),
+            "Node" => ("", "nodes"),
+            "ServiceCIDR" => ("networking.k8s.io", "servicecidrs"),
+            other => panic!("{other}"),
+        };
+        let resource = ApiResource {
+            group: group.to_owned(),
+            version: "v1".to_owned(),
+            api_version: if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") },
+            kind: kind.to_owned(),
+            plural: plural.to_owned(),
+        };
+        match kind {
+            "Service" | "EndpointSlice" => Api::namespaced_with(self.0.clone(), "default", &resource),
+            _ => Api::all_with(self.0.clone(), &resource),
+        }
+    }
+}
