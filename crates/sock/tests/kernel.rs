@@ -45,8 +45,9 @@ fn in_namespace(test: impl FnOnce(&mut Socket) + Send) {
 /// Returns true on this version of Linux and on newer ones.
 fn is_linux(major: u32, minor: u32) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(['.', '-']).map(|number| number.trim().parse::<u32>().unwrap_or(0));
-    (numbers.next().unwrap(), numbers.next().unwrap()) >= (major, minor)
+    let mut numbers = release.split(['.', '-']).map(|number| number.trim().parse::<u32>());
+    let mut next = || numbers.next().unwrap().unwrap();
+    (next(), next()) >= (major, minor)
 }
 
 /// Commits the changes that `write` adds to a transaction.

@@ -15,18 +15,19 @@ use crate::{Namespace, PortolanProcess, TestkitError, etcd};
 const VARIABLE: &str = "KUBE_APISERVER";
 /// The name of etcd among the programs of the environment variable `PATH`.
 const ETCD: &str = "etcd";
-/// Its port on the loopback of the node.
+/// The port of kube-apiserver on the loopback of the node.
 const PORT: u16 = 6443;
-/// A user to whom the API server gives each request its turn at once (`system:masters`).
-const ADMINISTRATOR: Token = Token { token: "administrator", user: "administrator", group: "system:masters" };
+/// A user whose requests are never queued (`system:masters`).
+const ADMINISTRATOR: Credentials =
+    Credentials { token: "administrator", user: "administrator", group: "system:masters" };
 /// The user of a node agent. Its requests are queued and refused as those of a cluster's agents (API priority and fairness).
-const AGENT: Token = Token {
+const AGENT: Credentials = Credentials {
     token: "agent",
     user: "system:serviceaccount:kube-system:kube-proxy",
     group: "system:serviceaccounts",
 };
 
-struct Token {
+struct Credentials {
     token: &'static str,
     user: &'static str,
     group: &'static str,
@@ -96,14 +97,16 @@ impl KubeApiserver {
     ) -> Result<Self, TestkitError> {
         let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
         let write = |name: &str, text: &str| {
-            let failed = |error| fail(&binaries.kube_apiserver, format!("has no file {name}: {error}"));
+            let failed = |error| {
+                fail(&binaries.kube_apiserver, format!("cannot be started, {name} was not written: {error}"))
+            };
             fs::write(folder.join(name), text).map_err(failed)
         };
         let etcd = etcd::start(node, &binaries.etcd, &folder.join("etcd"))?;
         write("key.pem", &key.private)?;
         write("public.pem", &key.public)?;
         let tokens = [ADMINISTRATOR, AGENT]
-            .map(|Token { token, user, group }| format!("{token},{user},{user},{group}\n"));
+            .map(|Credentials { token, user, group }| format!("{token},{user},{user},{group}\n"));
         write("tokens.csv", &tokens.concat())?;
         let flags = [
             format!("--etcd-servers={}", etcd::URL),

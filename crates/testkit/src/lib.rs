@@ -3,8 +3,10 @@
 //! Owns the [`World`] (a node with pods, a second node with remote pods and an outside client, each in
 //! its own network namespace), the responders ([`EchoServer`]), the [`Probe`]s that find out which
 //! responder a packet reaches, the background [`Traffic`] for tests of restarts, the Portolan process
-//! under test ([`PortolanProcess`]), the kube-proxy that it is compared with ([`KubeProxy`]), and the kube-apiserver that it
-//! follows ([`KubeApiserver`]). Topology and probes go in; namespaces, results of probes and reports come out. It must not know of Services, rules or netlink: the caller decides which result is expected.
+//! under test ([`PortolanProcess`]), the kube-proxy that it is compared with ([`KubeProxy`]), and the
+//! kube-apiserver that it follows ([`KubeApiserver`]). Topology and probes go in; namespaces, results of
+//! probes and reports come out. It must not know of Services, rules or netlink: the caller decides which
+//! result is expected.
 //!
 //! Nothing outlives the process that created it. Namespaces have no names in the file system: threads and
 //! file descriptors hold them. The kernel kills a child process when the thread that started it ends, so

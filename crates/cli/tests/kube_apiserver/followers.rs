@@ -25,42 +25,56 @@ struct Log {
     objects: BTreeMap<(Kind, String), Event>,
     /// The objects of a list that is not complete.
     listed: HashMap<Kind, BTreeSet<String>>,
-    changes: usize,
+    /// What each object has been, one after the other. `None` is its deletion.
+    history: BTreeMap<(Kind, String), Vec<Option<Event>>>,
 }
 
 impl Log {
-    fn take(&mut self, event: Event) {
-        match &event {
-            Event::Service(object) => self.set(Kind::Service, object.key.to_string(), event.clone()),
-            Event::EndpointSlice(object) => {
-                self.set(Kind::EndpointSlice, object.key.to_string(), event.clone())
-            }
-            Event::Node(object) => self.set(Kind::Node, object.key.to_string(), event.clone()),
-            Event::ServiceCidr(object) => self.set(Kind::ServiceCidr, object.key.to_string(), event.clone()),
-            Event::ServiceDeleted(key) => self.remove(Kind::Service, &key.to_string()),
-            Event::EndpointSliceDeleted(key) => self.remove(Kind::EndpointSlice, &key.to_string()),
-            Event::NodeDeleted(key) => self.remove(Kind::Node, &key.to_string()),
-            Event::ServiceCidrDeleted(key) => self.remove(Kind::ServiceCidr, &key.to_string()),
-            Event::ListStart(kind) => drop(self.listed.insert(*kind, BTreeSet::new())),
+    fn take(&mut self, event: &Event) {
+        let (kind, key, is_there) = match event {
+            Event::Service(object) => (Kind::Service, &object.key, true),
+            Event::EndpointSlice(object) => (Kind::EndpointSlice, &object.key, true),
+            Event::Node(object) => (Kind::Node, &object.key, true),
+            Event::ServiceCidr(object) => (Kind::ServiceCidr, &object.key, true),
+            Event::ServiceDeleted(key) => (Kind::Service, key, false),
+            Event::EndpointSliceDeleted(key) => (Kind::EndpointSlice, key, false),
+            Event::NodeDeleted(key) => (Kind::Node, key, false),
+            Event::ServiceCidrDeleted(key) => (Kind::ServiceCidr, key, false),
+            Event::ListStart(kind) => return drop(self.listed.insert(*kind, BTreeSet::new())),
             Event::ListEnd(kind) => {
                 let listed = self.listed.remove(kind).unwrap();
-                self.objects.retain(|(of, name), _| of != kind || listed.contains(name));
+                let gone = self.objects.keys().filter(|(of, name)| of == kind && !listed.contains(name));
+                let gone: Vec<_> = gone.cloned().collect();
+                return gone.into_iter().for_each(|place| self.set(place, None));
             }
             Event::ServiceCidrsUnavailable => panic!("the server has no ServiceCIDRs"),
-        }
-    }
-
-    fn set(&mut self, kind: Kind, name: String, event: Event) {
+        };
+        let name = key.to_string();
         if let Some(listed) = self.listed.get_mut(&kind) {
             listed.insert(name.clone());
         }
-        self.changes += 1;
-        self.objects.insert((kind, name), event);
+        self.set((kind, name), is_there.then(|| event.clone()));
     }
 
-    fn remove(&mut self, kind: Kind, name: &str) {
-        self.changes += 1;
-        self.objects.remove(&(kind, name.to_owned()));
+    fn set(&mut self, place: (Kind, String), object: Option<Event>) {
+        let history = self.history.entry(place.clone()).or_default();
+        // A second list has what is known already.
+        if history.last() != Some(&object) {
+            history.push(object.clone());
+        }
+        match object {
+            Some(object) => drop(self.objects.insert(place, object)),
+            None => drop(self.objects.remove(&place)),
+        }
+    }
+
+    fn names(&self, kind: Kind) -> BTreeSet<String> {
+        let of_kind = self.objects.keys().filter(|(of, _)| *of == kind);
+        of_kind.map(|(_, name)| name.clone()).collect()
+    }
+
+    fn changes(&self) -> usize {
+        self.history.values().map(Vec::len).sum()
     }
 
     /// Returns true if an object of each kind has the mark.
@@ -95,18 +109,21 @@ pub(crate) async fn followed(kubeconfig: &Path, work: impl AsyncFnOnce(&Follower
         let log = &followers.logs[index];
         move |event: WatchEvent| {
             if let WatchEvent::Objects(events) = event {
-                events.into_iter().for_each(|event| log.borrow_mut().take(event));
+                for event in &events {
+                    log.borrow_mut().take(event);
+                }
             }
         }
     };
     let both = join(protobuf.run(sink(0)), json.run(sink(1)));
-    if let Either::Left((never, _)) = select(pin!(both), pin!(work(&followers))).await {
+    if let Either::Left((never, _)) = select(pin!(both), Box::pin(work(&followers))).await {
         match never.0 {}
     }
 }
 
 impl Followers {
-    /// Waits until both have seen what was written until now. Asserts that it means the same to both.
+    /// Waits until both have seen what was written until now. Asserts that each change meant the same to both, and that they know
+    /// the objects that the server has.
     pub(crate) async fn agree_after_a_mark(&self, objects: &Objects) {
         let number = self.marks.get() + 1;
         self.marks.set(number);
@@ -117,17 +134,16 @@ impl Followers {
             assert!(Instant::now() < deadline, "a watcher has not seen {mark}");
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        let there = [objects.names(KINDS[0]).await, objects.names(KINDS[1]).await];
         let [protobuf, json] = self.logs.each_ref().map(RefCell::borrow);
-        for (name, event) in &protobuf.objects {
-            assert_eq!(Some(event), json.objects.get(name), "{name:?}");
+        for (kind, there) in KINDS.into_iter().zip(there) {
+            assert_eq!(json.names(kind), there);
         }
-        assert_eq!(protobuf.objects.len(), json.objects.len());
-        eprintln!(
-            "{} objects mean the same, after {} and {} changes",
-            json.objects.len(),
-            protobuf.changes,
-            json.changes
-        );
+        for (place, history) in &protobuf.history {
+            assert_eq!(Some(history), json.history.get(place), "{place:?}");
+        }
+        assert_eq!(protobuf.history.len(), json.history.len());
+        eprintln!("{} changes of {} objects", json.changes(), json.history.len());
     }
 
     /// Returns how many objects could not be read.

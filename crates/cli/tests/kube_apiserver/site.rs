@@ -1,9 +1,11 @@
 //! A kube-apiserver on a node, and a client that writes its objects.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::client::Body;
 use kube::{Api, Client};
 use portolan_model::object::Kind;
 use portolan_testkit::{ControlPlane, Family, KubeApiserver, Namespace, SigningKey, World};
@@ -48,7 +50,7 @@ impl Site {
         std::fs::write(folder.path().join("agent.conf"), KubeApiserver::agent()).unwrap();
         std::fs::write(folder.path().join("administrator.conf"), KubeApiserver::administrator()).unwrap();
         let mut site = Self { world, server: Server { apiserver, node }, folder };
-        site.run(async |_, objects| objects.ready().await);
+        site.run(async |server, objects| objects.ready(server).await);
         site
     }
 
@@ -92,16 +94,41 @@ impl Site {
 pub(crate) struct Objects(Client);
 
 impl Objects {
-    /// Waits until the server is ready.
-    pub(crate) async fn ready(&self) {
+    /// Waits until the server is ready and has its first namespace.
+    pub(crate) async fn ready(&self, server: &mut Server) {
         let deadline = Instant::now() + PATIENCE;
-        let namespace = "/api/v1/namespaces/default";
-        for path in ["/readyz", namespace] {
+        for path in ["/readyz", "/api/v1/namespaces/default"] {
             while self.0.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await.is_err() {
-                assert!(Instant::now() < deadline, "{path} does not answer");
+                let process = server.apiserver.process();
+                let waits = process.ended().is_none() && Instant::now() < deadline;
+                assert!(waits, "{path} does not answer: {}", process.output());
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+
+    /// Asserts that the server sends watches in protobuf to a client that prefers it.
+    pub(crate) async fn has_protobuf(&self) {
+        let accepted = "application/vnd.kubernetes.protobuf,application/json";
+        let path = "/api/v1/services?watch=true&timeoutSeconds=1";
+        let request = http::Request::get(path).header("Accept", accepted).body(Body::empty()).unwrap();
+        let answer = self.0.send(request).await.unwrap();
+        let kind = answer.headers()["Content-Type"].to_str().unwrap();
+        assert!(kind.starts_with("application/vnd.kubernetes.protobuf"), "{kind}");
+    }
+
+    /// Returns the names of the objects of a kind that a node agent follows, with their namespaces.
+    pub(crate) async fn names(&self, kind: Kind) -> BTreeSet<String> {
+        let ours = "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name";
+        let mut ours = ListParams::default().labels(ours);
+        if kind == Kind::Service {
+            ours = ours.fields("spec.clusterIP!=None");
+        }
+        let list = self.api(&kind.to_string()).list(&ours).await.unwrap();
+        let name = |object: DynamicObject| {
+            format!("{}/{}", object.metadata.namespace.unwrap(), object.metadata.name.unwrap())
+        };
+        list.items.into_iter().map(name).collect()
     }
 
     /// Creates an object, or replaces it if it is there. Its status, too.
@@ -132,7 +159,7 @@ impl Objects {
         }
     }
 
-    /// Deletes an object that a finalizer holds, and then lets it go.
+    /// Deletes an object that a finalizer holds, and then removes the finalizer.
     pub(crate) async fn hold_and_delete(&self, object: &Value) {
         let (api, name) =
             (self.api(object["kind"].as_str().unwrap()), object["metadata"]["name"].as_str().unwrap());

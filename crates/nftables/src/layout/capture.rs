@@ -125,7 +125,7 @@ pub(super) fn class_rules(settings: &Settings, class: Class) -> Vec<RuleBody> {
             vec![rule(vec![goto(balance.to_string())])]
         }
         Class::ExternalLocal(cluster, local) => {
-            // Packets of this node come back by loopback, so their interface does not tell them from others.
+            // Packets of this node come back by loopback, so they have an input interface, too.
             external_local_rules(settings, address_is_local(Side::Source).to_vec(), cluster, local)
         }
     }

@@ -87,8 +87,11 @@ pub(super) fn class_rules(settings: &Settings, class: Class) -> Vec<RuleBody> {
     }
 }
 
-/// `meta iif 0 fib saddr type local`: packets of this node in the hook output, where they have no input interface.
-/// Those are translated there, so none is left for prerouting. A packet from an interface is spared the lookup of its source address.
+/// `meta iif 0 fib saddr type local`: packets of this node in the hook output, where packets have no input interface.
+///
+/// Packets of this node are translated there, so none is left for prerouting. A packet from an interface is not of this node, even
+/// with such a source, and its source is not looked up. In output, the source tells this node's packets from those that another
+/// program sends for other hosts.
 fn from_node() -> Vec<Expr> {
     [received_from_none(), address_is_local(Side::Source)].concat()
 }

@@ -86,7 +86,7 @@ fn listed_filtered_deleted(socket: &mut Socket, family: Family, host: &str) {
     };
     assert_eq!(flows(socket, &at(udp.destination_port())).len(), 1);
     assert_eq!(flows(socket, &at(udp.source_port())).len(), 0);
-    // Older kernels ignore this part of a filter.
+    // Linux before 5.15 ignores this part of a filter.
     if is_linux(5, 15) {
         listed_by_status(socket, family, tcp);
     }
