@@ -1,8 +1,8 @@
 //! Upstream's kube-apiserver with its etcd, which tests and the benchmark run in the namespace of a node.
 //!
 //! The two binaries go in. A URL, tokens and kubeconfigs come out. It is the API server of a cluster in which no other component
-//! runs. It must not know which objects are written, nor how. Requests need a token, because kube-apiserver refuses anonymous
-//! ones where all are allowed.
+//! runs. It must not know which objects are written, nor how. Requests need a token. Service accounts have the permissions of the
+//! RBAC objects that are written.
 
 use std::fs;
 use std::net::IpAddr;
@@ -108,6 +108,8 @@ impl KubeApiserver {
         let tokens = [ADMINISTRATOR, AGENT]
             .map(|Credentials { token, user, group }| format!("{token},{user},{user},{group}\n"));
         write("tokens.csv", &tokens.concat())?;
+        // RBAC allows members of system:masters everything, and this file the agent.
+        write("policy.jsonl", &policy(AGENT.user))?;
         let flags = [
             format!("--etcd-servers={}", etcd::URL),
             format!("--secure-port={PORT}"),
@@ -120,7 +122,8 @@ impl KubeApiserver {
             format!("--service-account-signing-key-file={}", path("key.pem")),
             format!("--service-account-key-file={}", path("public.pem")),
             format!("--token-auth-file={}", path("tokens.csv")),
-            "--authorization-mode=AlwaysAllow".to_owned(),
+            "--authorization-mode=RBAC,ABAC".to_owned(),
+            format!("--authorization-policy-file={}", path("policy.jsonl")),
         ];
         let (binary, flags) = (binaries.kube_apiserver.clone(), flags.to_vec());
         Ok(Self { server: spawn(node, &binary, &flags)?, binary, flags, _etcd: etcd })
@@ -149,12 +152,24 @@ impl KubeApiserver {
 
     /// Returns the kubeconfig of a user who may write everything.
     pub fn administrator() -> String {
-        kubeconfig_of(ADMINISTRATOR.token)
+        Self::kubeconfig(ADMINISTRATOR.token)
     }
 
-    /// Returns the kubeconfig of a node agent.
+    /// Returns the kubeconfig of a node agent that may do everything.
     pub fn agent() -> String {
-        kubeconfig_of(AGENT.token)
+        Self::kubeconfig(AGENT.token)
+    }
+
+    /// Returns a kubeconfig with a token. It trusts any certificate: the server makes its own, on the node's loopback. It is JSON,
+    /// which is YAML as well.
+    pub fn kubeconfig(token: &str) -> String {
+        let server = Self::url();
+        format!(
+            "{{\"apiVersion\": \"v1\", \"kind\": \"Config\", \"current-context\": \"here\",\n\
+             \"clusters\": [{{\"name\": \"here\", \"cluster\": {{\"server\": \"{server}\", \"insecure-skip-tls-verify\": true}}}}],\n\
+             \"users\": [{{\"name\": \"here\", \"user\": {{\"token\": \"{token}\"}}}}],\n\
+             \"contexts\": [{{\"name\": \"here\", \"context\": {{\"cluster\": \"here\", \"user\": \"here\"}}}}]}}\n"
+        )
     }
 }
 
@@ -163,14 +178,12 @@ fn spawn(node: &Namespace, binary: &Path, flags: &[String]) -> Result<PortolanPr
     PortolanProcess::start(node, binary, &flags)
 }
 
-/// Returns a kubeconfig that trusts any certificate: the server makes its own, on the node's loopback. It is JSON, which is YAML
-/// as well.
-fn kubeconfig_of(token: &str) -> String {
-    let server = KubeApiserver::url();
+/// Returns a policy of attribute-based access control that allows a user everything.
+fn policy(user: &str) -> String {
+    let spec = format!(
+        "{{\"user\": \"{user}\", \"namespace\": \"*\", \"resource\": \"*\", \"apiGroup\": \"*\", \"nonResourcePath\": \"*\"}}"
+    );
     format!(
-        "{{\"apiVersion\": \"v1\", \"kind\": \"Config\", \"current-context\": \"here\",\n\
-         \"clusters\": [{{\"name\": \"here\", \"cluster\": {{\"server\": \"{server}\", \"insecure-skip-tls-verify\": true}}}}],\n\
-         \"users\": [{{\"name\": \"here\", \"user\": {{\"token\": \"{token}\"}}}}],\n\
-         \"contexts\": [{{\"name\": \"here\", \"context\": {{\"cluster\": \"here\", \"user\": \"here\"}}}}]}}\n"
+        "{{\"apiVersion\": \"abac.authorization.kubernetes.io/v1beta1\", \"kind\": \"Policy\", \"spec\": {spec}}}\n"
     )
 }

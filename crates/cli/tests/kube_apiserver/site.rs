@@ -15,6 +15,23 @@ use tempfile::TempDir;
 
 use crate::common::{NODE, PATIENCE, world};
 
+/// The manifests with what the API server has to know of the agent.
+const MANIFESTS: [&str; 2] = [
+    include_str!("../../../../deploy/kustomize/base/serviceaccount.yaml"),
+    include_str!("../../../../deploy/kustomize/base/rbac.yaml"),
+];
+
+/// Kinds with their API groups, the names of their collections, and the namespace of all objects of these tests.
+const PLACES: [(&str, &str, &str, Option<&str>); 7] = [
+    ("Service", "", "services", Some("default")),
+    ("EndpointSlice", "discovery.k8s.io", "endpointslices", Some("default")),
+    ("Node", "", "nodes", None),
+    ("ServiceCIDR", "networking.k8s.io", "servicecidrs", None),
+    ("ServiceAccount", "", "serviceaccounts", Some("kube-system")),
+    ("ClusterRole", "rbac.authorization.k8s.io", "clusterroles", None),
+    ("ClusterRoleBinding", "rbac.authorization.k8s.io", "clusterrolebindings", None),
+];
+
 pub(crate) struct Site {
     world: World,
     server: Server,
@@ -38,7 +55,7 @@ impl Server {
 }
 
 impl Site {
-    /// Starts the server and waits until it has its own objects.
+    /// Starts the server and waits until it has its own objects. Writes the permissions of the agent's manifests.
     pub(crate) fn new() -> Self {
         let binaries = ControlPlane::from_environment().unwrap();
         eprintln!("kube-apiserver {}", binaries.version().unwrap());
@@ -47,10 +64,16 @@ impl Site {
         let key = rcgen::KeyPair::generate().unwrap();
         let key = SigningKey { private: key.serialize_pem(), public: key.public_key_pem() };
         let apiserver = KubeApiserver::start(&binaries, &key, &node, address, folder.path()).unwrap();
-        std::fs::write(folder.path().join("agent.conf"), KubeApiserver::agent()).unwrap();
         std::fs::write(folder.path().join("administrator.conf"), KubeApiserver::administrator()).unwrap();
         let mut site = Self { world, server: Server { apiserver, node }, folder };
-        site.run(async |server, objects| objects.ready(server).await);
+        let token = site.run(async |server, objects| {
+            objects.ready(server).await;
+            for manifest in MANIFESTS {
+                objects.apply(manifest).await;
+            }
+            objects.token().await
+        });
+        std::fs::write(site.agent(), KubeApiserver::kubeconfig(&token)).unwrap();
         site
     }
 
@@ -66,18 +89,33 @@ impl Site {
         self.folder.path()
     }
 
-    /// Returns the path of a node agent's kubeconfig.
+    /// Returns the path of the kubeconfig of a node agent, which has the permissions of its manifests.
     pub(crate) fn agent(&self) -> PathBuf {
         self.folder().join("agent.conf")
     }
 
     /// Runs on the node, with the process of the server and a client that may write everything.
     pub(crate) fn run<T: Send>(&mut self, work: impl AsyncFnOnce(&mut Server, Objects) -> T + Send) -> T {
-        let settings = ClientSettings {
-            kubeconfig: Some(self.folder().join("administrator.conf")),
-            qps: -1.0,
-            ..ClientSettings::default()
-        };
+        let file = self.folder().join("administrator.conf");
+        self.run_as(file, work)
+    }
+
+    /// The same with the permissions of the agent's manifests.
+    pub(crate) fn run_as_agent<T: Send>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut Server, Objects) -> T + Send,
+    ) -> T {
+        let file = self.agent();
+        self.run_as(file, work)
+    }
+
+    fn run_as<T: Send>(
+        &mut self,
+        kubeconfig: PathBuf,
+        work: impl AsyncFnOnce(&mut Server, Objects) -> T + Send,
+    ) -> T {
+        let settings =
+            ClientSettings { kubeconfig: Some(kubeconfig), qps: -1.0, ..ClientSettings::default() };
         let (node, server) = (self.node().clone(), &mut self.server);
         let work = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -94,10 +132,10 @@ impl Site {
 pub(crate) struct Objects(Client);
 
 impl Objects {
-    /// Waits until the server is ready and has its first namespace.
+    /// Waits until the server is ready and has its first namespaces.
     pub(crate) async fn ready(&self, server: &mut Server) {
         let deadline = Instant::now() + PATIENCE;
-        for path in ["/readyz", "/api/v1/namespaces/default"] {
+        for path in ["/readyz", "/api/v1/namespaces/default", "/api/v1/namespaces/kube-system"] {
             while self.0.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await.is_err() {
                 let process = server.apiserver.process();
                 let waits = process.ended().is_none() && Instant::now() < deadline;
@@ -193,24 +231,46 @@ impl Objects {
         self.api("Node").patch(NODE, &PatchParams::default(), &labels).await.unwrap();
     }
 
+    /// Writes the objects of a manifest.
+    async fn apply(&self, manifest: &str) {
+        let objects: Vec<Value> = serde_saphyr::from_multiple(manifest).unwrap();
+        for object in &objects {
+            self.put(object).await.unwrap();
+        }
+    }
+
+    /// Returns a token of the service account of the agent's manifests.
+    async fn token(&self) -> String {
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        let path = "/api/v1/namespaces/kube-system/serviceaccounts/portolan/token";
+        let request = http::Request::post(path).header("Content-Type", "application/json");
+        let answer = self.0.request_text(request.body(body.to_string().into_bytes()).unwrap()).await.unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answer["status"]["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Returns a page of the server, or the status of its refusal.
+    pub(crate) async fn get(&self, path: &str) -> Result<String, u16> {
+        match self.0.request_text(http::Request::get(path).body(Vec::new()).unwrap()).await {
+            Ok(page) => Ok(page),
+            Err(kube::Error::Api(status)) => Err(status.code),
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
+
     fn api(&self, kind: &str) -> Api<DynamicObject> {
-        let (group, plural) = match kind {
-            "Service" => ("", "services"),
-            "EndpointSlice" => ("discovery.k8s.io", "endpointslices"),
-            "Node" => ("", "nodes"),
-            "ServiceCIDR" => ("networking.k8s.io", "servicecidrs"),
-            other => panic!("{other}"),
-        };
+        let place = PLACES.iter().find(|(of, ..)| *of == kind);
+        let (_, group, plural, namespace) = place.unwrap_or_else(|| panic!("no place for {kind}"));
         let resource = ApiResource {
-            group: group.to_owned(),
+            group: (*group).to_owned(),
             version: "v1".to_owned(),
             api_version: if group.is_empty() { "v1".to_owned() } else { format!("{group}/v1") },
             kind: kind.to_owned(),
-            plural: plural.to_owned(),
+            plural: (*plural).to_owned(),
         };
-        match kind {
-            "Service" | "EndpointSlice" => Api::namespaced_with(self.0.clone(), "default", &resource),
-            _ => Api::all_with(self.0.clone(), &resource),
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.0.clone(), namespace, &resource),
+            None => Api::all_with(self.0.clone(), &resource),
         }
     }
 }
