@@ -1,6 +1,8 @@
 //! Measures the iptables mode: the Catalog and its data plane run in this process, and the iptables programs of both
 //! variants in namespaces of their own, with the same objects.
 
+pub(crate) mod connections;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;

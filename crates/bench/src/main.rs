@@ -79,7 +79,7 @@ fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
     let machine = machine::describe();
     if options.iptables {
         println!("{machine}");
-        return measure_iptables(options);
+        return measure_iptables(options, &options.agent()?);
     }
     if options.restarts {
         println!("{machine}\n");
@@ -122,7 +122,7 @@ fn measure(options: &BenchOptions) -> anyhow::Result<bool> {
     if options.idle {
         return Ok(met);
     }
-    let met = measure_iptables(options)? && met;
+    let met = measure_iptables(options, &agent)? && met;
     let met = measure_api(&server, options.etcd.as_deref())? && met;
     Ok(measure_relay(options)? && met)
 }
@@ -181,11 +181,15 @@ fn measure_restarts(options: &BenchOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn measure_iptables(options: &BenchOptions) -> anyhow::Result<bool> {
+fn measure_iptables(options: &BenchOptions, agent: &Path) -> anyhow::Result<bool> {
     let limit = Duration::from_secs(options.restore_limit);
     let figures = iptables::measure(&options.iptables_sizes(), options.rounds().changes, limit)?;
     println!("\n{}", iptables::render(&figures));
-    Ok(print(&iptables::bars(&figures)))
+    let met = print(&iptables::bars(&figures));
+    let count = options.rounds().connections;
+    let figures = iptables::connections::measure(agent, &options.connection_sizes(), count)?;
+    println!("\n{}", iptables::connections::render(&figures));
+    Ok(met)
 }
 
 fn measure_api(binary: &Path, etcd: Option<&Path>) -> anyhow::Result<bool> {

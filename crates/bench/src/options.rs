@@ -114,6 +114,12 @@ impl BenchOptions {
         }
     }
 
+    /// Returns the sizes at which `connect()` is measured in the iptables mode.
+    pub(crate) fn connection_sizes(&self) -> Vec<Size> {
+        let services: &[usize] = if self.quick { &[10, 100] } else { &[10, 100, 1_000, 10_000] };
+        services.iter().map(|&services| Size::new(services, 10)).collect()
+    }
+
     /// Returns the size to measure with many nodes.
     pub(crate) fn size_of_nodes(&self) -> Size {
         let usual = if self.quick { 100 } else { 10_000 };

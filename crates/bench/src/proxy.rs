@@ -58,8 +58,14 @@ impl Proxy {
 
     /// Does the same with counters of Services.
     pub(crate) fn start_counting(binary: &Path, stage: &Stage) -> anyhow::Result<(Self, Start)> {
-        let configuration = configuration("0s", "portolan: {serviceCounters: true}\n")?;
+        let configuration = configuration("nftables", "0s", "portolan: {serviceCounters: true}\n")?;
         Self::start_with(binary, stage.node(), &stage.url(), configuration)
+    }
+
+    /// Does the same in iptables mode.
+    pub(crate) fn start_in_iptables_mode(binary: &Path, stage: &Stage) -> anyhow::Result<Self> {
+        let configuration = configuration("iptables", "0s", "")?;
+        Self::start_with(binary, stage.node(), &stage.url(), configuration).map(|(proxy, _)| proxy)
     }
 
     /// Starts `binary` on any node, with the API server at `url`.
@@ -69,7 +75,7 @@ impl Proxy {
         url: &str,
         min_sync_period: &str,
     ) -> anyhow::Result<(Self, Start)> {
-        Self::start_with(binary, node, url, configuration(min_sync_period, "")?)
+        Self::start_with(binary, node, url, configuration("nftables", min_sync_period, "")?)
     }
 
     fn start_with(
@@ -196,11 +202,11 @@ impl Drop for Proxy {
     }
 }
 
-fn configuration(min_sync_period: &str, more: &str) -> anyhow::Result<NamedTempFile> {
+fn configuration(mode: &str, min_sync_period: &str, further: &str) -> anyhow::Result<NamedTempFile> {
     let file = NamedTempFile::with_prefix("portolan-bench-")?;
     let text = format!(
-        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n\
-         hostnameOverride: {NODE}\nclusterCIDR: 10.128.0.0/9\nnftables:\n  minSyncPeriod: {min_sync_period}\n{more}"
+        "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: {mode}\n\
+         hostnameOverride: {NODE}\nclusterCIDR: 10.128.0.0/9\n{mode}:\n  minSyncPeriod: {min_sync_period}\n{further}"
     );
     fs::write(file.path(), text)?;
     Ok(file)
