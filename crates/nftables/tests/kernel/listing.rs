@@ -62,7 +62,7 @@ fn example_listing(family: Family, counters: bool) -> String {
 }
 
 /// Returns a listing without what differs between versions of nft: the order of elements and how many stand on a line, names of
-/// priorities, and whether the type of a NAT map is shown.
+/// priorities, and whether the type of a NAT map and the number of a set's elements are shown.
 fn as_any_version(listing: &str) -> String {
     let mut lines = listing.lines();
     let mut result = String::new();
@@ -78,6 +78,8 @@ fn as_any_version(listing: &str) -> String {
             let separator = format!(",\n{indent}\t");
             writeln!(result, "{indent}elements = {{\n{indent}\t{} }}", elements.join(&separator)).unwrap();
         } else {
+            // The number of elements is a comment behind the size.
+            let line = line.split_once("\t# count ").map_or(line, |(size, _)| size);
             let line = line
                 .replace(" addr . port to ", " to ")
                 .replace("hook output priority dstnat - 10;", "hook output priority -110;")
