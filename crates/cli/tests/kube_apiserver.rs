@@ -1,6 +1,6 @@
 //! Upstream's kube-apiserver is followed: what its objects mean in protobuf and in JSON, and a node agent with the permissions of
-//! its manifests that goes on while the server is away. Needs root, nft, etcd, and the kube-apiserver that the environment variable `KUBE_APISERVER` names.
-//! `make apiserver-test` runs these tests; other runs leave them out.
+//! its manifests that goes on while the server is away. Needs root, nft, etcd, and the kube-apiserver that the environment
+//! variable `KUBE_APISERVER` names. `make apiserver-test` runs these tests; other runs leave them out.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

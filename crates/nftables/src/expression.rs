@@ -265,7 +265,7 @@ pub(super) fn address_is_local(side: Side) -> [Expr; 2] {
 }
 
 /// `meta iif 0`: the packet was not received from an interface.
-pub(super) fn received_from_none() -> [Expr; 2] {
+pub(super) fn no_input_interface() -> [Expr; 2] {
     [meta(MetaKey::IIF, 0), compare(0, CmpOperation::EQ, 0_u32.to_ne_bytes())]
 }
 

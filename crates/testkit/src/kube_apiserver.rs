@@ -7,9 +7,8 @@
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::{Namespace, PortolanProcess, TestkitError, etcd};
+use crate::{Namespace, PortolanProcess, TestkitError, etcd, kubernetes};
 
 /// The environment variable with the path of the binary.
 const VARIABLE: &str = "KUBE_APISERVER";
@@ -54,12 +53,9 @@ impl ControlPlane {
 
     /// Returns the version of the kube-apiserver, such as `v1.36.2`.
     pub fn version(&self) -> Result<String, TestkitError> {
-        let path = &self.kube_apiserver;
-        let output = Command::new(path).arg("--version").output();
-        let output = output.map_err(|error| fail(path, format!("cannot be started: {error}")))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.trim().strip_prefix("Kubernetes ").map(str::to_owned);
-        version.ok_or_else(|| fail(path, format!("does not print its version, but {:?}", text.trim())))
+        let version =
+            kubernetes::version(&self.kube_apiserver).map_err(|why| fail(&self.kube_apiserver, why));
+        version.map(|(version, _)| version)
     }
 }
 
@@ -160,16 +156,9 @@ impl KubeApiserver {
         Self::kubeconfig(AGENT.token)
     }
 
-    /// Returns a kubeconfig with a token. It trusts any certificate: the server makes its own, on the node's loopback. It is JSON,
-    /// which is YAML as well.
+    /// Returns a kubeconfig with a token. It trusts any certificate: the server makes its own, on the node's loopback.
     pub fn kubeconfig(token: &str) -> String {
-        let server = Self::url();
-        format!(
-            "{{\"apiVersion\": \"v1\", \"kind\": \"Config\", \"current-context\": \"here\",\n\
-             \"clusters\": [{{\"name\": \"here\", \"cluster\": {{\"server\": \"{server}\", \"insecure-skip-tls-verify\": true}}}}],\n\
-             \"users\": [{{\"name\": \"here\", \"user\": {{\"token\": \"{token}\"}}}}],\n\
-             \"contexts\": [{{\"name\": \"here\", \"context\": {{\"cluster\": \"here\", \"user\": \"here\"}}}}]}}\n"
-        )
+        kubernetes::kubeconfig_with_token(&Self::url(), token)
     }
 }
 

@@ -4,9 +4,8 @@
 //! the binary goes in. It must not know which rules kube-proxy writes.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use crate::TestkitError;
+use crate::{TestkitError, kubernetes};
 
 /// The environment variable with the path of the binary.
 const VARIABLE: &str = "KUBE_PROXY";
@@ -35,14 +34,9 @@ impl KubeProxy {
 
     /// Runs the binary once to learn its version.
     pub fn new(path: &Path) -> Result<Self, TestkitError> {
-        let fail = |why: String| TestkitError::KubeProxy { path: path.to_owned(), why };
-        let output = Command::new(path).arg("--version").output();
-        let output = output.map_err(|error| fail(format!("cannot be started: {error}")))?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let (version, minor) = parse_version(&text).ok_or_else(|| {
-            fail(format!("does not print the version of kube-proxy, but {:?}", text.trim()))
-        })?;
-        Ok(Self { path: path.to_owned(), version: version.to_owned(), minor })
+        let fail = |why| TestkitError::KubeProxy { path: path.to_owned(), why };
+        let (version, minor) = kubernetes::version(path).map_err(fail)?;
+        Ok(Self { path: path.to_owned(), version, minor })
     }
 
     /// Returns the path of the binary.
@@ -74,37 +68,12 @@ impl KubeProxy {
     }
 }
 
-/// Returns a kubeconfig file without credentials for the API server at a URL. It is JSON, which is YAML as well.
-pub fn kubeconfig(server: &str) -> String {
-    format!(
-        "{{\"apiVersion\": \"v1\", \"kind\": \"Config\", \"current-context\": \"here\",\n\
-         \"clusters\": [{{\"name\": \"here\", \"cluster\": {{\"server\": \"{server}\"}}}}],\n\
-         \"users\": [{{\"name\": \"here\", \"user\": {{}}}}],\n\
-         \"contexts\": [{{\"name\": \"here\", \"context\": {{\"cluster\": \"here\", \"user\": \"here\"}}}}]}}\n"
-    )
-}
-
-/// Parses the output of `kube-proxy --version`, such as `Kubernetes v1.33.2`. Returns the version and its second number.
-fn parse_version(text: &str) -> Option<(&str, u32)> {
-    let version = text.trim().strip_prefix("Kubernetes ")?;
-    let minor = version.strip_prefix("v1.")?.split('.').next()?;
-    Some((version, minor.trim_end_matches('+').parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn of(minor: u32) -> KubeProxy {
         KubeProxy { path: PathBuf::new(), version: String::new(), minor }
-    }
-
-    #[test]
-    fn the_version_is_the_second_word() {
-        assert_eq!(parse_version("Kubernetes v1.33.2\n"), Some(("v1.33.2", 33)));
-        assert_eq!(parse_version("Kubernetes v1.36.0-rc.1+abc"), Some(("v1.36.0-rc.1+abc", 36)));
-        assert_eq!(parse_version("Portolan 0.1.0"), None);
-        assert_eq!(parse_version("Kubernetes v0.0.0-master+$Format:%H$"), None);
     }
 
     #[test]

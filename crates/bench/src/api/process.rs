@@ -11,7 +11,7 @@ use tempfile::TempDir;
 /// Maximum time to wait for any response.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
-const ETCD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 2379);
+const ETCD: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), etcd::PORT);
 
 /// A running server. When dropped, it ends and its state is removed.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use portolan_testkit::{HttpClient, Namespace, PortolanProcess, eventually};
+use portolan_testkit::{HttpClient, Namespace, PortolanProcess, etcd, eventually};
 use tempfile::TempDir;
 
 use crate::common::server;
@@ -16,7 +16,6 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_portolan");
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// The tools that the Makefile provides: names separated by spaces.
 const PROVIDED: &str = "PORTOLAN_TEST_TOOLS";
-const ETCD_PORT: u16 = 2379;
 const FIRST_PORT: u16 = 8001;
 
 /// The store of the servers.
@@ -58,7 +57,7 @@ impl Site {
             let mut all = vec!["serve".to_owned(), "--listen".to_owned(), format!("127.0.0.1:{port}")];
             all.extend(["--insecure-http".to_owned(), "--data-dir".to_owned(), site.data_dir()]);
             if site.has_etcd() {
-                all.extend(["--etcd-servers".to_owned(), format!("http://127.0.0.1:{ETCD_PORT}")]);
+                all.extend(["--etcd-servers".to_owned(), etcd::URL.to_owned()]);
             }
             all.extend(arguments.iter().map(|&argument| argument.to_owned()));
             site.servers.push(Mutex::new(start_server(&site.namespace, &all)));
@@ -146,7 +145,7 @@ impl Site {
     fn wait_for_etcd(&self) {
         let Some((_, process)) = &self.etcd else { return };
         let is_healthy = || {
-            let mut client = HttpClient::new(SocketAddr::from(([127, 0, 0, 1], ETCD_PORT)), PATIENCE);
+            let mut client = HttpClient::new(SocketAddr::from(([127, 0, 0, 1], etcd::PORT)), PATIENCE);
             let answer = client.request("GET", "/health", &[], b"");
             answer.is_ok_and(|answer| String::from_utf8_lossy(&answer.body).contains("\"true\""))
         };
@@ -176,20 +175,5 @@ fn start_server(namespace: &Namespace, arguments: &[String]) -> PortolanProcess 
 }
 
 fn start_etcd(namespace: &Namespace, program: &Path, folder: &Path) -> PortolanProcess {
-    let data = folder.join("etcd");
-    let clients = format!("http://127.0.0.1:{ETCD_PORT}");
-    let arguments = [
-        "--data-dir",
-        data.to_str().unwrap(),
-        "--listen-client-urls",
-        &clients,
-        "--advertise-client-urls",
-        &clients,
-        "--log-level",
-        "error",
-    ];
-    // Debian builds etcd for architectures that upstream does not test.
-    let arch = std::env::consts::ARCH.replace("aarch64", "arm64");
-    let environment = [("ETCD_UNSUPPORTED_ARCH", arch.as_str())];
-    PortolanProcess::start_with_environment(namespace, program, &arguments, &environment).unwrap()
+    etcd::start(namespace, program, &folder.join("etcd")).unwrap()
 }

@@ -21,11 +21,9 @@ const KINDS: [Kind; 4] = [Kind::Service, Kind::EndpointSlice, Kind::Node, Kind::
 /// What one watcher has reported.
 #[derive(Default)]
 struct Log {
-    /// The objects that the server has, by kind and name.
-    objects: BTreeMap<(Kind, String), Event>,
     /// The objects of a list that is not complete.
     listed: HashMap<Kind, BTreeSet<String>>,
-    /// What each object has been, one after the other. `None` is its deletion.
+    /// What each object has been, by kind and name, one after the other. `None` is its deletion.
     history: BTreeMap<(Kind, String), Vec<Option<Event>>>,
 }
 
@@ -43,9 +41,8 @@ impl Log {
             Event::ListStart(kind) => return drop(self.listed.insert(*kind, BTreeSet::new())),
             Event::ListEnd(kind) => {
                 let listed = self.listed.remove(kind).unwrap();
-                let gone = self.objects.keys().filter(|(of, name)| of == kind && !listed.contains(name));
-                let gone: Vec<_> = gone.cloned().collect();
-                return gone.into_iter().for_each(|place| self.set(place, None));
+                let gone = self.names(*kind).into_iter().filter(|name| !listed.contains(name));
+                return gone.for_each(|name| self.set((*kind, name), None));
             }
             Event::ServiceCidrsUnavailable => panic!("the server has no ServiceCIDRs"),
         };
@@ -57,20 +54,21 @@ impl Log {
     }
 
     fn set(&mut self, place: (Kind, String), object: Option<Event>) {
-        let history = self.history.entry(place.clone()).or_default();
+        let history = self.history.entry(place).or_default();
         // A second list has what is known already.
         if history.last() != Some(&object) {
-            history.push(object.clone());
-        }
-        match object {
-            Some(object) => drop(self.objects.insert(place, object)),
-            None => drop(self.objects.remove(&place)),
+            history.push(object);
         }
     }
 
+    /// Returns the objects of a kind that the server has, with their names.
+    fn objects(&self, kind: Kind) -> impl Iterator<Item = (&String, &Event)> {
+        let of_kind = self.history.iter().filter(move |((of, _), _)| *of == kind);
+        of_kind.filter_map(|((_, name), history)| Some((name, history.last()?.as_ref()?)))
+    }
+
     fn names(&self, kind: Kind) -> BTreeSet<String> {
-        let of_kind = self.objects.keys().filter(|(of, _)| *of == kind);
-        of_kind.map(|(_, name)| name.clone()).collect()
+        self.objects(kind).map(|(name, _)| name.clone()).collect()
     }
 
     fn changes(&self) -> usize {
@@ -80,8 +78,9 @@ impl Log {
     /// Returns true if an object of each kind has the mark.
     fn has(&self, mark: &str) -> bool {
         let has = |kind: &Kind| {
-            let mut of_kind = self.objects.iter().filter(|((of, _), _)| of == kind);
-            of_kind.any(|((_, name), event)| name.contains(mark) || format!("{event:?}").contains(mark))
+            let has =
+                |(name, event): (&String, &Event)| name.contains(mark) || format!("{event:?}").contains(mark);
+            self.objects(*kind).any(has)
         };
         self.listed.is_empty() && KINDS.iter().all(has)
     }

@@ -9,7 +9,7 @@ use super::super::class::{Balance, Class};
 use super::super::element::Set;
 use super::super::expression::{
     Side, address, address_is_local, address_words, delete, dnat, goto, jump, local_pod, map,
-    mark_for_masquerade, masquerade, member, meta, priority, protocol_and_port, random, received_from_none,
+    mark_for_masquerade, masquerade, member, meta, no_input_interface, priority, protocol_and_port, random,
     reset_priority, set_meta, status_dnat, take_mark, update,
 };
 use super::super::value::{ID_MASK, LOCAL_OFFSET};
@@ -93,7 +93,7 @@ pub(super) fn class_rules(settings: &Settings, class: Class) -> Vec<RuleBody> {
 /// with such a source, and its source is not looked up. In output, the source tells this node's packets from those that another
 /// program sends for other hosts.
 fn from_node() -> Vec<Expr> {
-    [received_from_none(), address_is_local(Side::Source)].concat()
+    [no_input_interface(), address_is_local(Side::Source)].concat()
 }
 
 /// Returns the rules that choose one of N endpoints and translate the destination.
