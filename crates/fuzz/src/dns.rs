@@ -1,11 +1,66 @@
 //! DNS requests in both transports, and answers of other servers to them. There is no panic; every answer can be decoded
 //! and fits into its transport.
+//!
+//! Inputs that begin with two bytes 255 choose questions about names of the zone, and answers of another server to them. The others
+//! are a request and such an answer as they are.
 
 use std::sync::LazyLock;
 
-use hickory_proto::op::Message;
+use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query};
+use hickory_proto::rr::rdata::{A, CNAME};
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use portolan_dns::answer::{MAX_UDP, Transport, Verdict, respond};
 use portolan_dns::{Service, Settings, Slice, Zone};
+
+use crate::script::Script;
+
+/// Labels of names in the zone and beside it.
+const LABELS: [&str; 24] = [
+    "a",
+    "A",
+    "n",
+    "h",
+    "e",
+    "l",
+    "x",
+    "y",
+    "c",
+    "svc",
+    "pod",
+    "p",
+    "_p",
+    "_tcp",
+    "_udp",
+    "10-0-0-1",
+    "10-1-0-2",
+    "fd00--1",
+    "1",
+    "0",
+    "10",
+    "in-addr",
+    "arpa",
+    "dns-version",
+];
+const TYPES: [RecordType; 10] = [
+    RecordType::A,
+    RecordType::AAAA,
+    RecordType::SRV,
+    RecordType::PTR,
+    RecordType::TXT,
+    RecordType::SOA,
+    RecordType::NS,
+    RecordType::CNAME,
+    RecordType::ANY,
+    RecordType::HTTPS,
+];
+/// Ends of names: that of Services, that of pods, of addresses, and none.
+const ENDS: [&str; 6] = ["n.svc.c.", "svc.c.", "n.pod.c.", "c.", "0.0.10.in-addr.arpa.", ""];
+/// The most labels before the end of a name.
+const MOST_LABELS: usize = 5;
+/// The most records of an answer of another server.
+const MOST_RECORDS: usize = 4;
+/// A request that cannot be encoded is not sent.
+const NOTHING: Vec<u8> = Vec::new();
 
 static ZONE: LazyLock<Zone> = LazyLock::new(|| {
     let settings = Settings::new("c").expect("it is a domain");
@@ -29,9 +84,55 @@ static ZONE: LazyLock<Zone> = LazyLock::new(|| {
 
 /// Answers the requests, and takes the answers of the other server.
 pub(crate) fn run(bytes: &[u8]) {
+    if let Some(mut script) = Script::after(255, bytes).filter(|_| bytes.get(1) == Some(&255)) {
+        script.byte();
+        let (request, other) = messages(&mut script);
+        respond_to(&request, &other);
+        return;
+    }
     // The first two bytes are the length of the request; the rest is the answer of another server.
     let Some((length, bytes)) = bytes.split_first_chunk() else { return };
     let Some((request, other)) = bytes.split_at_checked(u16::from_be_bytes(*length).into()) else { return };
+    respond_to(request, other);
+    let _ = Service::decode(other);
+    let _ = Slice::decode(other);
+}
+
+/// Returns a question, and an answer to it with other names.
+fn messages(script: &mut Script<'_>) -> (Vec<u8>, Vec<u8>) {
+    let mut request = Message::new(script.byte().into(), MessageType::Query, OpCode::Query);
+    let mut query = Query::query(name(script), script.pick(&TYPES));
+    if script.below(16) == 1 {
+        query.set_query_class(script.pick(&[DNSClass::CH, DNSClass::ANY]));
+    }
+    request.add_query(query);
+    request.metadata.recursion_desired = script.flag();
+    if script.flag() {
+        let mut edns = Edns::new();
+        edns.set_max_payload(script.pick(&[0, 512, 1232, u16::MAX]));
+        edns.set_version(script.below(2).try_into().unwrap());
+        request.edns = Some(edns);
+    }
+    let mut answer = request.clone();
+    answer.metadata.message_type = MessageType::Response;
+    answer.metadata.truncation = script.below(8) == 1;
+    for _ in 0..script.below(MOST_RECORDS + 1) {
+        let data = match script.below(2) {
+            0 => RData::A(A::new(192, 0, 2, script.byte())),
+            _ => RData::CNAME(CNAME(name(script))),
+        };
+        answer.add_answer(Record::from_rdata(name(script), 5, data));
+    }
+    [request, answer].map(|message| message.to_vec().unwrap_or(NOTHING)).into()
+}
+
+fn name(script: &mut Script<'_>) -> Name {
+    let count = script.below(MOST_LABELS + 1);
+    let labels: String = (0..count).map(|_| script.pick(&LABELS).to_owned() + ".").collect();
+    (labels + script.pick(&ENDS)).parse().unwrap_or_default()
+}
+
+fn respond_to(request: &[u8], other: &[u8]) {
     for (transport, forwards, limit) in
         [(Transport::Udp, false, MAX_UDP), (Transport::Udp, true, MAX_UDP), (Transport::Tcp, true, u16::MAX)]
     {
@@ -52,6 +153,4 @@ pub(crate) fn run(bytes: &[u8]) {
         assert!(out.len() <= limit.into());
         assert!(out.is_empty() || out.get(..2) == request.get(..2));
     }
-    let _ = Service::decode(other);
-    let _ = Slice::decode(other);
 }

@@ -3,6 +3,15 @@
 //! In: the bytes that a fuzzer chose. Out: nothing, or a panic that says what was violated. `fuzz/` runs each function with
 //! libFuzzer. `tests/corpora.rs` runs it with the inputs that libFuzzer found, so that `make test` does it, too.
 //!
+//! ```text
+//!  choices ─┬─ worlds: objects ── the code that writes them ──> messages, rules, manifests, requests ──┐
+//!           └─ script ──────────────────────────────────────────────── edits ──────────────────────────┴──> reader
+//! ```
+//!
+//! Nearly all bytes that nothing is known of fail at the first check of a reader. So an input of most targets may also be a list of
+//! choices (`script`): a random world, what Portolan, kube-proxy or a client writes for it, and some edits of that (`edits`).
+//! Tests check that each reader understands what is written without edits.
+//!
 //! Must not know: which fuzzer there is, and how inputs are stored.
 #![allow(
     clippy::unwrap_used,
@@ -12,15 +21,21 @@
     reason = "a violation ends the run"
 )]
 
+mod annotations;
 mod configuration;
 mod dns;
+mod edits;
+mod firewall;
 mod netlink;
 mod objects;
 mod observed;
 mod patch;
 mod protobuf;
 mod requests;
+mod script;
+mod snapshot;
 mod watches;
+mod worlds;
 
 /// A function that takes any bytes.
 #[derive(Debug, Clone, Copy)]
@@ -31,11 +46,13 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 21] = [
     Target { name: "acknowledgement", run: netlink::acknowledgement },
+    Target { name: "annotations", run: annotations::run },
     Target { name: "configuration", run: configuration::run },
     Target { name: "conntrack", run: netlink::conntrack },
     Target { name: "dns", run: dns::run },
+    Target { name: "firewall", run: firewall::run },
     Target { name: "generic", run: netlink::generic },
     Target { name: "ipset", run: netlink::ipset },
     Target { name: "nfacct", run: netlink::nfacct },
@@ -48,6 +65,8 @@ pub const TARGETS: [Target; 17] = [
     Target { name: "protobuf", run: protobuf::run },
     Target { name: "requests", run: requests::run },
     Target { name: "route", run: netlink::route },
+    Target { name: "saved_elements", run: observed::saved_elements },
+    Target { name: "snapshot", run: snapshot::run },
     Target { name: "watches", run: watches::run },
 ];
 

@@ -1,39 +1,198 @@
 //! What the modes nftables, iptables and IPVS read of the kernel. Any rules are described in terms of Services, without a panic.
+//!
+//! Inputs that begin with a byte 1 are edits of what Portolan or kube-proxy writes. The others are read as they are.
 
 use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
-use portolan_iptables::Reading;
-use portolan_model::Family;
+use portolan_engine::table::Table;
+use portolan_iptables::{IptablesOptions, Redirect};
 use portolan_model::observed::Observed;
+use portolan_model::table::Entry;
+use portolan_model::{Family, Settings};
+use portolan_nftables::Listeners;
 
-fn describe(observed: &Observed) {
-    for difference in observed.difference(&[]) {
-        assert!(!difference.to_string().is_empty());
+use crate::script::Script;
+use crate::{edits, worlds};
+
+/// Bytes of the header of each message of `nf_tables` and ipset (`struct nfgenmsg`). The header of messages of generic netlink is as long (`struct genlmsghdr`).
+pub(crate) const NFNETLINK_HEADER: usize = 4;
+/// Bytes of `struct ifaddrmsg`, and the type of the messages with it.
+const ADDRESS_HEADER: usize = 8;
+const RTM_NEWADDR: u16 = 20;
+/// Bytes that choose edits of the rules of the IPVS mode; the others choose edits of messages.
+const IPVS_RULES: usize = 48;
+/// The addresses of the node in the IPVS mode.
+const NODE: [&str; 3] = ["192.0.2.1", "10.244.0.9", "2001:db8::9"];
+
+/// Compares what was read with the table for which it was written, and with one without Services.
+fn describe(observed: &Observed, table: &Table) {
+    let wanted: Vec<Entry> = table.iter().map(|(name, forwarding)| (name.clone(), forwarding)).collect();
+    for wanted in [&wanted[..], &[]] {
+        for difference in observed.difference(wanted) {
+            assert!(!difference.to_string().is_empty());
+        }
     }
 }
 
-/// The output of `iptables-save -c`.
+fn without_services(family: Family) -> Table {
+    Table::new(Settings::plain(family))
+}
+
+/// The output of `iptables-save`.
 pub(crate) fn iptables(bytes: &[u8]) {
-    let text = String::from_utf8_lossy(bytes);
-    for family in Family::BOTH {
-        if let Some(reading) = Reading::of_save(family, &text) {
-            describe(&reading.observed);
+    let Some(mut script) = Script::after(1, bytes) else {
+        let text = String::from_utf8_lossy(bytes);
+        for family in Family::BOTH {
+            let table = without_services(family);
+            for observed in portolan_iptables::fuzzing::observe(&table, &text) {
+                describe(&observed, &table);
+            }
         }
+        return;
+    };
+    let (table, save) = if script.below(4) == 0 {
+        (without_services(Family::Ipv4), portolan_iptables::fuzzing::KUBE_PROXY.to_owned())
+    } else {
+        let table = worlds::table(&mut script);
+        let save = portolan_iptables::fuzzing::save(&table, iptables_options(&mut script));
+        (table, save)
+    };
+    let save = edits::lines(&save, &mut script);
+    for observed in portolan_iptables::fuzzing::observe(&table, &save) {
+        describe(&observed, &table);
+    }
+}
+
+fn iptables_options(script: &mut Script<'_>) -> IptablesOptions {
+    let redirect = Redirect { own_mark: 1 << 15, ports: (4096, 4607) };
+    IptablesOptions {
+        localhost_node_ports: script.flag(),
+        loopback_addresses: if script.flag() { vec![Ipv4Addr::LOCALHOST.into()] } else { Vec::new() },
+        drop_invalid: script.flag(),
+        redirect: script.flag().then_some(redirect),
+        ..IptablesOptions::default()
     }
 }
 
 /// Messages of IPVS, ipset and rtnetlink, then the output of `iptables-save`.
 pub(crate) fn ipvs(bytes: &[u8]) {
-    let exclude = IpNet::from(Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 28));
-    for family in Family::BOTH {
-        portolan_ipvs::fuzzing::observe(family, bytes, &[exclude]).iter().for_each(describe);
-    }
+    let exclude = IpNet::from(Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 31));
+    let observe = |table: &Table, bytes: &[u8]| {
+        for observed in portolan_ipvs::fuzzing::observe(table.family(), bytes, &[exclude]) {
+            describe(&observed, table);
+        }
+    };
+    let Some(mut script) = Script::after(1, bytes) else {
+        for family in Family::BOTH {
+            observe(&without_services(family), bytes);
+        }
+        return;
+    };
+    let table = worlds::table(&mut script);
+    let (messages, rules) = portolan_ipvs::fuzzing::written(&table, &NODE.map(|text| text.parse().unwrap()));
+    let rules = edits::lines(&rules, &mut Script::new(script.bytes(IPVS_RULES)));
+    let messages = edits::frames(&messages, header_of_ipvs, &mut script);
+    observe(&table, &[&messages, &b"\n"[..], rules.as_bytes()].concat());
+}
+
+fn header_of_ipvs(kind: u16) -> usize {
+    if kind == RTM_NEWADDR { ADDRESS_HEADER } else { NFNETLINK_HEADER }
 }
 
 /// Messages of `nf_tables`, as tables of Portolan and of kube-proxy.
 pub(crate) fn nftables(bytes: &[u8]) {
+    let Some(mut script) = Script::after(1, bytes) else {
+        for family in Family::BOTH {
+            let table = without_services(family);
+            for observed in portolan_nftables::fuzzing::observe(family, bytes) {
+                describe(&observed, &table);
+            }
+        }
+        return;
+    };
+    let (table, messages) = match script.below(4) {
+        0 => {
+            let family = script.pick(&Family::BOTH);
+            (without_services(family), portolan_nftables::fuzzing::kube_proxy(family).to_vec())
+        }
+        choice => {
+            let table = worlds::table(&mut script);
+            let capture = (choice == 1).then(|| listeners(table.family()));
+            let messages = portolan_nftables::fuzzing::written(&table, capture);
+            (table, messages)
+        }
+    };
+    let messages = edits::frames(&messages, |_| NFNETLINK_HEADER, &mut script);
+    for observed in portolan_nftables::fuzzing::observe(table.family(), &messages) {
+        describe(&observed, &table);
+    }
+}
+
+/// The elements that a run of the nftables mode saves for the next one.
+pub(crate) fn saved_elements(bytes: &[u8]) {
     for family in Family::BOTH {
-        portolan_nftables::fuzzing::observe(family, bytes).iter().for_each(describe);
+        if let Some(elements) = portolan_nftables::fuzzing::saved_elements(family, bytes) {
+            assert!(elements <= bytes.len());
+        }
+    }
+}
+
+fn listeners(family: Family) -> Listeners {
+    let [cluster, local] = match family {
+        Family::Ipv4 => ["127.0.0.1:1", "127.0.0.1:2"],
+        Family::Ipv6 => ["[::1]:1", "[::1]:2"],
+    };
+    Listeners { cluster: cluster.parse().unwrap(), local: local.parse().unwrap() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The worlds that an input without edits leads to, from several seeds.
+    fn tables() -> impl Iterator<Item = Table> {
+        (0..32u8).map(|seed| worlds::table(&mut Script::new(&[seed, 1, 1, 0, 1, 1, 0, seed, seed, 3])))
+    }
+
+    fn assert_reads(table: &Table, observed: &Observed) {
+        let wanted: Vec<_> = table.iter().map(|(name, forwarding)| (name.clone(), forwarding)).collect();
+        let differences: Vec<String> = observed.difference(&wanted).iter().map(ToString::to_string).collect();
+        assert_eq!(differences, [""; 0]);
+    }
+
+    #[test]
+    fn tables_without_edits_are_read() {
+        let mut ports = 0;
+        for table in tables() {
+            let messages = portolan_nftables::fuzzing::written(&table, None);
+            let edited = edits::frames(&messages, |_| NFNETLINK_HEADER, &mut Script::new(&[]));
+            assert_eq!(edited, messages);
+            let [observed, ..] = portolan_nftables::fuzzing::observe(table.family(), &messages);
+            assert_reads(&table, &observed);
+            ports += observed.ports.len();
+
+            let capture = Some(listeners(table.family()));
+            let messages = portolan_nftables::fuzzing::written(&table, capture);
+            let [_, captured, _] = portolan_nftables::fuzzing::observe(table.family(), &messages);
+            assert_eq!(captured.ports.len(), observed.ports.len());
+
+            let save = portolan_iptables::fuzzing::save(&table, IptablesOptions::default());
+            assert_eq!(edits::lines(&save, &mut Script::new(&[])), save);
+            assert_reads(&table, &portolan_iptables::fuzzing::observe(&table, &save).expect("rules"));
+        }
+        assert!(ports > 30, "{ports}");
+    }
+
+    #[test]
+    fn rules_of_kube_proxy_without_edits_are_read() {
+        let table = Table::new(Settings::plain(Family::Ipv4));
+        let observed = portolan_iptables::fuzzing::observe(&table, portolan_iptables::fuzzing::KUBE_PROXY);
+        assert!(observed.expect("rules").ports.len() > 3);
+        for family in Family::BOTH {
+            let messages = portolan_nftables::fuzzing::kube_proxy(family);
+            let [.., observed] = portolan_nftables::fuzzing::observe(family, messages);
+            assert!(observed.ports.len() > 1, "{family}");
+        }
     }
 }

@@ -1,11 +1,15 @@
 //! Requests to the API server, one after the other, and what each leaves in its store. No request fails inside the server; no
 //! address and no node port has two Services; each of them has its record, and no record is of anything else.
 //!
-//! The input is a list of requests, separated by bytes 0. Each has four bytes for method, resource, path and options, and the body.
+//! The input is a list of choices. Most requests are those of a client that manages a few Services, some read them, and the others
+//! have any method, resource and body. Time does not pass but for what is waited for, so watches end.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod check;
+mod other;
+mod read;
+mod service;
+
 use std::convert::Infallible;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,11 +18,19 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use portolan_api::{Api, ApiConfig};
 use portolan_http::{Attributes, Handler, Rule, Subject, arriving};
-use portolan_schema::{Resource, json::Value};
-use portolan_store::Scope;
+use portolan_schema::Resource;
 
-/// Fewer addresses than a long input can ask for.
+use crate::script::Script;
+use check::check;
+
+/// Fewer addresses and ports than a long input can ask for.
 const RANGES: &str = "10.0.0.0/28,fd00::/124";
+const LOAD_BALANCER_RANGES: &str = "192.0.2.0/30,2001:db8:1::/126";
+const NODE_PORTS: &str = "30000-30015";
+/// The most requests of one input.
+const MOST: usize = 48;
+/// Bytes of the longest body whose bytes are all chosen.
+const LONGEST: usize = 4096;
 const METHODS: [Method; 5] = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE, Method::GET];
 const NAMES: [&str; 4] = ["a", "b", "kubernetes", "10.0.0.1"];
 const TYPES: [&str; 8] = [
@@ -44,6 +56,10 @@ const QUERIES: [&str; 8] = [
 /// Bodies are sent in parts of this many bytes at most.
 const BUFFER: usize = 64 << 10;
 
+/// What answers of the status 500 say. As in Kubernetes, a range that is full is such an error, and so is a health-check node
+/// port that is not free.
+const EXHAUSTED: [&str; 2] = ["occurred: spec.healthCheckNodePort: provided ", " is full: "];
+
 /// A client that may do everything.
 struct Admin;
 
@@ -67,21 +83,43 @@ impl Subject for Admin {
 
 /// Sends the requests to an API with an empty store.
 pub(crate) fn run(bytes: &[u8]) {
-    let ranges = RANGES.parse().unwrap();
-    let api = Arc::new(Api::new(&ApiConfig { service_ranges: ranges, ..ApiConfig::default() }));
+    requests(bytes);
+}
+
+fn requests(bytes: &[u8]) -> Arc<Api> {
+    let api = Arc::new(Api::new(&ApiConfig {
+        service_ranges: RANGES.parse().unwrap(),
+        load_balancer_ranges: LOAD_BALANCER_RANGES.parse().unwrap(),
+        node_ports: NODE_PORTS.parse().unwrap(),
+        ..ApiConfig::default()
+    }));
     let (_stop, stopping) = tokio::sync::watch::channel(false);
     let handler = Handler::new(Arc::clone(&api), stopping, 64 << 20);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let mut script = Script::new(bytes);
     runtime.block_on(async {
-        for request in bytes.split(|&byte| byte == 0).filter_map(request) {
+        for _ in 0..MOST {
+            if script.is_over() {
+                break;
+            }
+            let request = match script.below(16) {
+                0 => any(script.bytes(LONGEST)),
+                1 | 2 => read::request(&mut script),
+                3..=5 => other::request(&mut script),
+                _ => service::request(&mut script),
+            };
+            let Some(request) = request else { continue };
             let sent = format!("{} {}", request.method(), request.uri());
             send(&handler, request).await;
             check(&api, &sent);
         }
     });
+    api
 }
 
-fn request(bytes: &[u8]) -> Option<Request<Full<Bytes>>> {
+/// Returns a request with four bytes for method, resource, path and options, and the body.
+fn any(bytes: &[u8]) -> Option<Request<Full<Bytes>>> {
     let [method, resource, path, options, body @ ..] = bytes else { return None };
     let resources: Vec<Resource> = Resource::served().collect();
     let resource = *resources.get(usize::from(*resource) % resources.len())?;
@@ -110,15 +148,18 @@ fn request(bytes: &[u8]) -> Option<Request<Full<Bytes>>> {
     uri.push('?');
     uri.push_str(QUERIES[usize::from(*options) % QUERIES.len()]);
     let kind = TYPES[usize::from(options >> 4) % TYPES.len()];
-    let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, kind);
-    let request = request.header(header::HOST, "localhost").header(header::USER_AGENT, "fuzz/1");
-    request.body(Full::new(Bytes::copy_from_slice(body))).ok()
+    with_body(method, &uri, kind, Bytes::copy_from_slice(body))
 }
 
-/// Sends a request over a connection in memory, and reads the answer; of a watch, the head.
+fn with_body(method: &Method, uri: &str, kind: &str, body: Bytes) -> Option<Request<Full<Bytes>>> {
+    let request = Request::builder().method(method).uri(uri).header(header::CONTENT_TYPE, kind);
+    let request = request.header(header::HOST, "localhost").header(header::USER_AGENT, "fuzz/1");
+    request.body(Full::new(body)).ok()
+}
+
+/// Sends a request over a connection in memory, and reads the answer.
 async fn send(handler: &Handler, request: Request<Full<Bytes>>) {
     let text = format!("{} {}", request.method(), request.uri());
-    let is_watch = request.uri().query().is_some_and(|query| query.contains("watch"));
     let (client, server) = tokio::io::duplex(BUFFER);
     let service = hyper::service::service_fn(async |request| {
         let (request, leftover, _) = arriving(request);
@@ -136,10 +177,10 @@ async fn send(handler: &Handler, request: Request<Full<Bytes>>) {
         let answer = async {
             let answer = sender.send_request(request).await.expect("an answer");
             let status = answer.status();
-            assert_ne!(status, StatusCode::INTERNAL_SERVER_ERROR, "{text}");
-            if !is_watch {
-                answer.into_body().collect().await.expect("a whole answer");
-            }
+            let body = answer.into_body().collect().await.expect("a whole answer").to_bytes();
+            let body = String::from_utf8_lossy(&body);
+            let is_expected = EXHAUSTED.iter().any(|part| body.contains(part));
+            assert!(status != StatusCode::INTERNAL_SERVER_ERROR || is_expected, "{text}: {body}");
         };
         tokio::select! {
             () = answer => {}
@@ -152,57 +193,31 @@ async fn send(handler: &Handler, request: Request<Full<Bytes>>) {
     }
 }
 
-/// Checks what a request has left. `sent` names the request.
-///
-/// A Service and the records of its addresses and node ports (IPAddress and the server's own NodePort) are written in one
-/// transaction, so they agree after each request. In a cluster, a client may create and delete IPAddresses as in Kubernetes;
-/// then they disagree until the server's audit repairs that. Clients of this target only read IPAddresses (see [`request`]).
-/// Addresses of load balancers have records, too, and here is no range of them.
-fn check(api: &Api, sent: &str) {
-    let objects = |resource| -> Vec<Value> {
-        let snapshot = api.store().snapshot(resource, &Scope::default(), None).expect("the newest revision");
-        snapshot.objects.iter().map(|object| object.decode().into()).collect()
-    };
-    let records = |resource| -> BTreeMap<String, String> {
-        let records = objects(resource);
-        let holder = |record: &Value| key(&record["spec"]["parentRef"]);
-        records.iter().map(|record| (text(&record["metadata"]["name"]), holder(record))).collect()
-    };
-    let (mut addresses, mut numbers, mut ports) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
-    for service in objects(Resource::Service) {
-        let (spec, name) = (&service["spec"], key(&service["metadata"]));
-        for address in list(&spec["clusterIPs"]).iter().map(text).filter(|address| address != "None") {
-            // A record has the canonical form of its address as its name, and a Service the form that its client wrote.
-            let address: IpAddr = address.parse().expect("an address");
-            let other = addresses.insert(address.to_string(), name.clone());
-            assert!(other.is_none(), "{address} has two Services after {sent}: {other:?}, {name}");
-        }
-        let node_ports =
-            list(&spec["ports"]).iter().map(|port| (text(&port["protocol"]), port["nodePort"].as_u64()));
-        let health_check = ("TCP".to_owned(), spec["healthCheckNodePort"].as_u64());
-        for (protocol, number) in node_ports.chain([health_check]) {
-            let Some(number) = number.filter(|number| *number > 0) else { continue };
-            let place = (protocol, number);
-            assert!(ports.insert(place.clone()), "{place:?} has two uses after {sent}: {service}");
-            // Ports of one Service may share a number if their protocols differ, and those of two Services may not.
-            let other = numbers.insert(number.to_string(), name.clone());
-            let is_own = other.as_ref().is_none_or(|other| *other == name);
-            assert!(is_own, "{number} has two Services after {sent}: {other:?}, {name}");
-        }
+#[cfg(test)]
+mod tests {
+    use portolan_store::Scope;
+
+    use super::*;
+
+    /// Choices from a seed.
+    fn choices(seed: u64) -> Vec<u8> {
+        let mut rng = portolan_model::world::Rng::new(seed);
+        (0..64).flat_map(|_| rng.bits().to_le_bytes()).collect()
     }
-    assert_eq!(records(Resource::IpAddress), addresses, "IPAddresses and cluster IPs after {sent}");
-    assert_eq!(records(Resource::NodePort), numbers, "recorded and used node ports after {sent}");
-}
 
-/// Returns the namespace and name in the metadata of a Service, or in a reference to one.
-fn key(of: &Value) -> String {
-    format!("{}/{}", text(&of["namespace"]), text(&of["name"]))
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map(|list| &**list).unwrap_or_default()
+    #[test]
+    fn requests_create_change_and_delete_services_with_addresses_and_ports() {
+        let (mut services, mut ports, mut balanced) = (0, 0, 0);
+        for seed in 0..64 {
+            let api = requests(&choices(seed));
+            let count = |resource| {
+                let snapshot = api.store().snapshot(resource, &Scope::default(), None);
+                snapshot.expect("the newest revision").objects.len()
+            };
+            services += count(Resource::Service);
+            ports += count(Resource::NodePort);
+            balanced += check::load_balancer_records(&api).len();
+        }
+        assert!(services > 64 && ports > 32 && balanced > 8, "{services} {ports} {balanced}");
+    }
 }

@@ -90,6 +90,8 @@ mod counters;
 mod dataplane;
 mod dispatch;
 mod fixed;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 #[cfg(test)]
 mod interpreter;
 mod lock;

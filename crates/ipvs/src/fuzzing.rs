@@ -1,16 +1,21 @@
-//! Reads what the kernel has from memory, for fuzz targets: messages of netlink, then the text of `iptables-save`.
+//! Writes what the kernel has to memory, and reads it, for fuzz targets: messages of netlink, then the text of `iptables-save`.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
+use portolan_engine::table::Table;
 use portolan_model::observed::Observed;
-use portolan_model::{Family, Settings};
-use portolan_wire::ipset::{IpsetEvent, Listed};
-use portolan_wire::ipvs::IpvsEvent;
-use portolan_wire::nfnetlink::{SUBSYSTEM_IPSET, subsystem_and_operation};
-use portolan_wire::route::RouteEvent;
-use portolan_wire::{Frame, Frames};
+use portolan_model::{Family, IpvsScheduler, Settings};
+use portolan_wire::ipset::{self, IpsetEvent, Listed, Member};
+use portolan_wire::ipvs::{self, Counters, IpvsEvent, RealServer, VirtualServer};
+use portolan_wire::nfnetlink::{
+    Family as AnyFamily, Header, SUBSYSTEM_IPSET, message_type, subsystem_and_operation,
+};
+use portolan_wire::route::{self, Address, RouteEvent, Scope};
+use portolan_wire::{Batch, Frame, Frames};
 
+use super::desired::{Desired, Touched};
 use super::device::Addresses;
 use super::frontend::Key;
 use super::observe::{Rows, observed};
@@ -19,6 +24,79 @@ use super::set::{Counts, Set, Sets};
 
 /// The index of our network device in the messages.
 const DEVICE_INDEX: u32 = 1;
+/// The index of another device.
+const OTHER_INDEX: u32 = 2;
+/// The type of the messages of IPVS. The kernel chooses it.
+const IPVS: u16 = 32;
+/// Operation that lists sets (`IPSET_CMD_LIST` in `linux/netfilter/ipset/ip_set.h`).
+const LIST: u8 = 7;
+const SETNAME: u16 = 2;
+const TYPENAME: u16 = 3;
+const DATA: u16 = 7;
+const ADT: u16 = 8;
+
+/// Returns the messages and rules of a kernel to which a table was written, on a node with these addresses.
+pub fn written(table: &Table, node: &[IpAddr]) -> (Vec<u8>, String) {
+    let mut desired = Desired::new(table.settings().clone(), Vec::new());
+    desired.apply(&table.all(), &mut Touched::default());
+    let family = table.family();
+    desired.set_node_addresses(node.iter().copied().filter(|it| Family::of(*it) == family).collect(), table);
+    let mut batch = Batch::new(1);
+    let mut put = |index, local| {
+        let prefix = if family == Family::Ipv4 { 32 } else { 128 };
+        let address = Address { index, local, peer: local, prefix, flags: 0, scope: Scope(0) };
+        route::put_address(&mut batch, &address);
+    };
+    for address in node {
+        put(OTHER_INDEX, *address);
+    }
+    for address in desired.members_of(Set::IpvsIps).filter_map(Member::address) {
+        put(DEVICE_INDEX, address);
+    }
+    for set in Set::ALL {
+        list(&mut batch, &set.name(family), set.kind().name(), desired.members_of(set));
+    }
+    for (key, server) in desired.servers() {
+        let config = server.config(IpvsScheduler::default(), &[]);
+        let identity = key.identity();
+        let server_of = VirtualServer {
+            identity,
+            scheduler: config.scheduler.name().to_owned(),
+            flags: config.flags,
+            timeout: config.timeout,
+            counters: Counters::default(),
+        };
+        ipvs::new_virtual_server(&mut batch, IPVS, &server_of);
+        for place in server.places() {
+            ipvs::new_real_server(&mut batch, IPVS, &identity, &RealServer::new(place, 1));
+        }
+    }
+    let (rules, present) = (Rules::new(table.settings()), Present::default());
+    let rules = [Part::Before, Part::After].map(|part| rules.restore(&present, part)).concat();
+    let rules = rules.lines().map(|line| line.replacen("-I ", "-A ", 1) + "\n").collect();
+    (batch.bytes().unwrap_or_default().to_vec(), rules)
+}
+
+/// Writes the message with which the kernel lists a set.
+fn list<'a>(batch: &mut Batch, name: &str, kind: &str, members: impl Iterator<Item = &'a Member>) {
+    let header = Header::of(AnyFamily::UNSPECIFIED);
+    let encoded = |member: &Member| {
+        let mut batch = Batch::new(1);
+        ipset::add(&mut batch, name, member);
+        let frame = batch.frame(1)?;
+        let attributes = frame
+            .attributes("ipset", Header::of(portolan_wire::nfnetlink::Family::UNSPECIFIED).len())
+            .ok()?;
+        let data = attributes.filter_map(Result::ok).find(|attribute| attribute.kind == DATA)?;
+        Some(data.payload.to_vec())
+    };
+    let mut message = batch.message(message_type(SUBSYSTEM_IPSET, LIST), 0, &header);
+    message.attr_str(SETNAME, name);
+    message.attr_str(TYPENAME, kind);
+    message.nest(ADT, |message| {
+        members.filter_map(encoded).for_each(|member| message.attr_bytes(DATA, &member));
+    });
+}
 
 /// Returns what the messages and the rules mean, without and with excluded networks. Also compares the rules with those of
 /// this mode.
@@ -99,6 +177,30 @@ impl Reading {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::world::Edited;
+
+    use super::*;
+
+    #[test]
+    fn a_table_that_was_written_is_read() {
+        for (family, seed) in Family::BOTH.into_iter().zip([3, 4]) {
+            let mut edited = Edited::new(seed, 8);
+            edited.first();
+            let entries = edited.entries(family);
+            let table = Table::with(Settings::plain(family), entries.clone());
+            let node = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap());
+            let (messages, rules) = written(&table, &node);
+            let [observed, _] = observe(family, &[&messages, rules.as_bytes()].concat(), &[]);
+            let differences: Vec<String> =
+                observed.difference(&entries).iter().map(ToString::to_string).collect();
+            assert_eq!(differences, [""; 0]);
+            assert!(observed.ports.len() > 3);
         }
     }
 }

@@ -1,17 +1,22 @@
-//! Reads tables from messages in memory, for fuzz targets.
+//! Writes tables as messages, and reads them from messages in memory, for fuzz targets.
 
 use std::collections::{BTreeMap, HashMap};
 
+use portolan_engine::table::Table;
 use portolan_model::Family;
 use portolan_model::observed::Observed;
 use portolan_wire::Frames;
-use portolan_wire::nftables::{ElementRef, NftTable, NftablesEvent};
+use portolan_wire::nftables::{ElementRef, NftTable, NftablesEvent, Transaction};
 
 use super::chain::FamilyTable;
 use super::element::Set;
-use super::layout::{CAPTURE, Kind, TRANSLATE};
+use super::encode;
+use super::layout::{CAPTURE, Kind, Listeners, TRANSLATE, Target};
+use super::load::Pieces;
 use super::observe::{observed, observed_kube_proxy};
-use super::readback::{Outline, View};
+use super::planner::Planner;
+use super::readback::{Outline, Rows, View, read_elements};
+use super::resync::Difference;
 
 /// What messages list.
 #[derive(Default)]
@@ -46,6 +51,39 @@ impl<'a> Listing<'a> {
         }
         view
     }
+}
+
+/// Returns what a kernel lists of a table of kube-proxy. A test of this crate makes the files from such a table.
+pub const fn kube_proxy(family: Family) -> &'static [u8] {
+    match family {
+        Family::Ipv4 => include_bytes!("fuzzing/kube-proxy.ipv4.netlink"),
+        Family::Ipv6 => include_bytes!("fuzzing/kube-proxy.ipv6.netlink"),
+    }
+}
+
+/// Returns the number of elements in a file of saved elements, without the head that says for what it counts; `None` if it is
+/// no such file.
+pub fn saved_elements(family: Family, bytes: &[u8]) -> Option<usize> {
+    let length = u64::try_from(bytes.len()).ok()?;
+    let rows = read_elements((bytes, length), &[], TRANSLATE.place(family)).ok()??;
+    Some(rows.values().map(Rows::len).sum())
+}
+
+/// Returns the messages that write a table into a kernel that has nothing of this mode. The kernel lists objects with the
+/// same messages. With `capture`, packets go to these listeners.
+pub fn written(table: &Table, capture: Option<Listeners>) -> Vec<u8> {
+    let mut planner = Planner::new(table.settings().clone());
+    planner.target = capture.map_or(Target::Endpoints, Target::Relay);
+    let difference = Difference::between(&mut planner, table, &mut View::default());
+    let mut transaction = Transaction::begin(1, None);
+    difference.encode(&mut transaction, &planner, false);
+    let mut pieces = Pieces::default();
+    while let Some(elements) = pieces.next(&planner, table) {
+        encode::elements(&mut transaction, planner.layout().place(), &elements, planner.settings.counters);
+    }
+    encode::base_chains(&mut transaction, planner.layout());
+    let batch = transaction.finish();
+    batch.as_ref().ok().and_then(|batch| batch.bytes().ok()).unwrap_or_default().to_vec()
 }
 
 /// Returns what the tables mean that these messages list: ours, the one that captures packets for the relay, and

@@ -212,7 +212,7 @@ fn write_elements(
 
 /// Returns the elements of a file that begins with `head`, or `None` if it begins with something else: nothing is wrong with it
 /// then, but it counts for something else.
-fn read_elements(
+pub(in super::super) fn read_elements(
     (mut from, length): (impl Read, u64),
     head: &[u8],
     place: FamilyTable,

@@ -204,3 +204,60 @@ fn a_listing_stays_as_it_is() {
         assert_eq!(nft("list ruleset"), before);
     });
 }
+
+/// Compares the listings of fuzz targets with those of these tables. With `UPDATE=1` in the environment, writes the files.
+#[cfg(feature = "fuzzing")]
+#[test]
+fn the_listings_of_fuzz_targets_are_those_of_kube_proxys_tables() {
+    use portolan_nftables::fuzzing;
+
+    for (family, text, wanted) in [(Family::Ipv4, IPV4, ipv4()), (Family::Ipv6, IPV6, ipv6())] {
+        if std::env::var_os("UPDATE").is_some() {
+            let name = format!("src/fuzzing/kube-proxy.{}.netlink", family.to_string().to_lowercase());
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+            std::fs::write(path, listing(family, text)).unwrap();
+            continue;
+        }
+        let [.., observed] = fuzzing::observe(family, fuzzing::kube_proxy(family));
+        assert_eq!(texts(&observed, &wanted), [""; 0], "run with UPDATE=1");
+    }
+}
+
+/// Returns what the kernel lists of a table.
+#[cfg(feature = "fuzzing")]
+fn listing(family: Family, text: &str) -> Vec<u8> {
+    use portolan_sock::{Protocol, Socket};
+    use portolan_wire::nftables::{Family as WireFamily, NftablesEvent, request};
+
+    let mut bytes = Vec::new();
+    in_namespace(|| {
+        load(text);
+        let family = if family == Family::Ipv4 { WireFamily::IPV4 } else { WireFamily::IPV6 };
+        let mut socket = Socket::open(Protocol::Netfilter).unwrap();
+        let mut sets = Vec::new();
+        let mut dump = |mut request| {
+            let take = |frame: &portolan_wire::Frame<'_>| {
+                if let NftablesEvent::NewSet(set) = NftablesEvent::decode(frame)? {
+                    sets.push(set.name);
+                }
+                let header = frame.header;
+                bytes.extend(header.length.to_ne_bytes());
+                bytes.extend([header.kind, header.flags].into_iter().flat_map(u16::to_ne_bytes));
+                bytes.extend([0; 8]);
+                bytes.extend(frame.payload);
+                bytes.resize(bytes.len().next_multiple_of(4), 0);
+                Ok(())
+            };
+            socket.dump(&mut request, take).unwrap();
+            std::mem::take(&mut sets)
+        };
+        let table = "kube-proxy";
+        dump(request::tables(family));
+        dump(request::chains(family));
+        dump(request::rules(family, table, None));
+        for set in dump(request::sets(family, table)) {
+            dump(request::elements(family, table, &set));
+        }
+    });
+    bytes
+}

@@ -1,0 +1,45 @@
+//! An input as a list of choices. Once it is at its end, each choice is the first one.
+
+use arbitrary::Unstructured;
+
+/// Reads choices from an input.
+pub(crate) struct Script<'a>(Unstructured<'a>);
+
+impl<'a> Script<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self(Unstructured::new(bytes))
+    }
+
+    /// Returns the choices after the first byte of an input that begins with `tag`.
+    pub(crate) fn after(tag: u8, bytes: &'a [u8]) -> Option<Self> {
+        bytes.split_first().filter(|(first, _)| **first == tag).map(|(_, choices)| Self::new(choices))
+    }
+
+    /// Returns true if no byte is left.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns a number less than `limit`, or 0 if that is 0.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0.int_in_range(0..=limit.saturating_sub(1)).unwrap_or_default()
+    }
+
+    pub(crate) fn byte(&mut self) -> u8 {
+        self.0.arbitrary().unwrap_or_default()
+    }
+
+    pub(crate) fn flag(&mut self) -> bool {
+        self.byte() & 1 != 0
+    }
+
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
+
+    /// Returns up to `most` bytes. Their number is a choice.
+    pub(crate) fn bytes(&mut self, most: usize) -> &'a [u8] {
+        let count = self.below(most.saturating_add(1)).min(self.0.len());
+        self.0.bytes(count).unwrap_or_default()
+    }
+}

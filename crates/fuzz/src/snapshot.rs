@@ -1,0 +1,122 @@
+//! Snapshots of a node. What can be read can be written and is read again as the same, and what it says of the kernel is described.
+//!
+//! Inputs that begin with a byte 1 are edits of a snapshot. The others are JSON; a compressed file of it is made first.
+
+use std::time::Duration;
+
+use portolan_firewall::{Ruleset, saved};
+use portolan_iptables::IptablesOptions;
+use portolan_model::Family;
+use portolan_recorder::{Change, Commit, Entry, Note, Record, Size};
+use portolan_snapshot::programmed::Programmed;
+use portolan_snapshot::{FORMAT, History, Recorded, Snapshot, VERSION, pack, rules, text, unpack};
+
+use crate::script::Script;
+use crate::{edits, objects, worlds};
+
+/// The most odd values in a snapshot.
+const EDITS: usize = 8;
+
+/// Reads the snapshot.
+pub(crate) fn run(bytes: &[u8]) {
+    let json = if let Some(mut script) = Script::after(1, bytes) {
+        let snapshot = snapshot(&mut script);
+        let mut json = serde_json::to_value(snapshot).expect("a snapshot can be written");
+        edits::value(&mut json, &mut script, EDITS);
+        json
+    } else if let Ok(json) = serde_json::from_slice(bytes) {
+        json
+    } else {
+        assert!(unpack(bytes).is_err());
+        return;
+    };
+    if let Ok(snapshot) = serde_json::from_value::<Snapshot>(json) {
+        check(&snapshot);
+    }
+}
+
+fn check(snapshot: &Snapshot) {
+    let mut packed = Vec::new();
+    pack(snapshot, &mut packed).expect("memory can be written");
+    match unpack(&packed) {
+        Ok(again) => assert_eq!(again, *snapshot),
+        Err(error) => {
+            let is_right = snapshot.format == FORMAT && snapshot.version <= VERSION;
+            assert!(!is_right && !error.to_string().is_empty(), "{error}");
+        }
+    }
+    for programmed in &snapshot.programmed {
+        match programmed.observed() {
+            Ok(observed) => observed.difference(&[]).iter().for_each(|difference| {
+                assert!(!difference.to_string().is_empty());
+            }),
+            Err(reason) => assert!(!reason.is_empty()),
+        }
+    }
+    if let Some(chains) = &snapshot.rules
+        && let Ok(ruleset) = rules::ruleset(chains)
+    {
+        let again = rules::recorded(&ruleset).map(|chains| rules::ruleset(&chains));
+        assert!(again.is_ok_and(|again| again.is_ok()));
+    }
+    assert!(!text::lines(snapshot).is_empty());
+    snapshot.families();
+}
+
+/// Returns a snapshot of a random world.
+fn snapshot(script: &mut Script<'_>) -> Snapshot {
+    let table = worlds::table(script);
+    let family = table.family();
+    let save = portolan_iptables::fuzzing::save(&table, IptablesOptions::default());
+    let observed = portolan_iptables::fuzzing::observe(&table, &save).expect("rules of a table");
+    let programmed = Programmed { mode: Some("iptables".to_owned()), ..Programmed::from(&observed) };
+    let others = save.replace("KUBE-", "OTHER-").replace("[1:60] ", "");
+    let chains = saved::chains(family, &others).into_iter().take(4).collect();
+    let records = entries().into_iter().zip(0..).map(|(entry, sequence)| {
+        Recorded::from(Record { sequence, at: Duration::from_secs(sequence), entry })
+    });
+    let resources = [objects::RESOURCES[0], objects::RESOURCES[2], objects::RESOURCES[4]];
+    Snapshot {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        time: "2026-01-31T12:00:00Z".to_owned(),
+        objects: resources.map(|resource| objects::edited(resource, script)).to_vec(),
+        history: History { limit: 4096, total: 4, records: records.collect() },
+        programmed: vec![programmed],
+        rules: rules::recorded(&Ruleset::new(chains)).ok(),
+        ..Snapshot::default()
+    }
+}
+
+fn entries() -> Vec<Entry> {
+    let size = Size { frontends: 1, cluster: 2, local: 0 };
+    let family = Family::Ipv4.name().to_owned();
+    let change = Change {
+        family: family.clone(),
+        service_port: "default/a:b".to_owned(),
+        protocol: "TCP".to_owned(),
+        before: None,
+        after: Some(size),
+        difference: String::new(),
+    };
+    let commit = Commit { family, mode: "iptables".to_owned(), changed: 1, ..Commit::default() };
+    let note = Note { about: "agent".to_owned(), text: "started".to_owned() };
+    vec![Entry::Change(change), Entry::Commit(commit), Entry::Note(note)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_without_edits_says_what_is_programmed() {
+        let mut ports = 0;
+        for seed in 0..16 {
+            let snapshot = snapshot(&mut Script::new(&[seed, 0, 0, 0, 0, 0, 0, seed, 3]));
+            check(&snapshot);
+            ports += snapshot.programmed[0].observed().expect("it was observed").ports.len();
+            assert!(snapshot.rules.is_some_and(|chains| !chains.is_empty()));
+        }
+        assert!(ports > 8, "{ports}");
+    }
+}

@@ -1,0 +1,53 @@
+//! Services and EndpointSlices that an input chooses: a random world for each seed, which may be a choice as well as any other.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use portolan_engine::table::Table;
+use portolan_model::world::{Edited, Rng};
+use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
+
+use crate::script::Script;
+
+/// Services of the largest world.
+const MOST: usize = 4;
+
+/// Returns a generator for a seed of two bytes.
+pub(crate) fn rng(script: &mut Script<'_>) -> Rng {
+    Rng::new(u64::from(u16::from_be_bytes([script.byte(), script.byte()])))
+}
+
+/// Returns the Service ports of a random world, with random settings.
+pub(crate) fn table(script: &mut Script<'_>) -> Table {
+    let family = script.pick(&Family::BOTH);
+    let settings = settings(family, script);
+    let mut edited = Edited::new(rng(script).bits(), 1 + script.below(MOST));
+    edited.first();
+    Table::with(settings, edited.entries(family))
+}
+
+fn settings(family: Family, script: &mut Script<'_>) -> Settings {
+    let [address, of_pods] = match family {
+        Family::Ipv4 => ["10.244.0.9", "10.244.0.0/16"],
+        Family::Ipv6 => ["2001:db8::9", "2001:db8:244::/48"],
+    };
+    let (address, of_pods): (IpAddr, IpNet) = (address.parse().unwrap(), of_pods.parse().unwrap());
+    Settings {
+        local_detector: match script.below(4) {
+            0 => LocalDetector::None,
+            1 => LocalDetector::Cidr(of_pods),
+            2 => LocalDetector::Interface("cbr0".into()),
+            _ => LocalDetector::InterfacePrefix("veth".into()),
+        },
+        masquerade_all: script.flag(),
+        node_port_addresses: match script.below(3) {
+            0 => NodePortAddresses::MatchAll,
+            1 => NodePortAddresses::Addresses(vec![address]),
+            _ => NodePortAddresses::Addresses(vec![of_pods.network(), address]),
+        },
+        node_ip: script.flag().then_some(address),
+        service_cidrs: if script.flag() { vec![of_pods] } else { Vec::new() },
+        counters: script.flag(),
+        ..Settings::plain(family)
+    }
+}

@@ -1,0 +1,83 @@
+//! Writes rules as `iptables-save` prints them, and reads them from memory, for fuzz targets.
+
+use portolan_engine::table::Table as Wanted;
+use portolan_model::observed::Observed;
+
+use super::observe::Reading;
+use super::saved::saved;
+use super::{IptablesOptions, Pieces, Planner, Present};
+
+/// What kube-proxy wrote on a node, as `iptables-save -c` prints it.
+pub const KUBE_PROXY: &str = include_str!("observe/tests/kube-proxy.save");
+
+/// Returns the rules of a table as `iptables-save -c` prints them, in a kernel that has no others.
+pub fn save(table: &Wanted, options: IptablesOptions) -> String {
+    let mut planner = Planner::new(table.settings().clone(), options);
+    let mut text = String::new();
+    // Writing to a String cannot fail.
+    let _ = planner.full(table, &Present::default(), Pieces::One, &mut text);
+    let line = |line: &str| match line.split_once(' ').zip(line.split(' ').nth(1)) {
+        Some((("-A" | "-I", rest), chain)) => {
+            let rule = rest.get(chain.len()..).unwrap_or_default().trim_start();
+            format!("[1:60] -A {chain} {}\n", saved(table.family(), rule))
+        }
+        _ => format!("{line}\n{}", kernel_chains(line)),
+    };
+    text.lines().map(line).collect()
+}
+
+/// Returns the declarations of the chains that the kernel calls, if the line begins a table.
+fn kernel_chains(line: &str) -> String {
+    let chains: &[&str] = match line {
+        "*filter" => &["INPUT", "FORWARD", "OUTPUT"],
+        "*nat" => &["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"],
+        "*mangle" => &["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"],
+        _ => &[],
+    };
+    chains.iter().flat_map(|chain| [":", chain, " ACCEPT [5:300]\n"]).collect()
+}
+
+/// Returns what rules mean, and `None` if there are none of this mode or of kube-proxy. Also compares them with those of a
+/// table, and removes them.
+pub fn observe(table: &Wanted, save: &str) -> Option<Observed> {
+    let mut present = Present::default();
+    save.lines().map(uncounted).for_each(|line| present.line(line));
+    let mut planner = Planner::new(table.settings().clone(), IptablesOptions::default());
+    // Writing to a String cannot fail.
+    let _ = planner.full(table, &present, Pieces::One, &mut String::new());
+    present.removal(|_, _| false);
+    let reading = Reading::of_save(table.family(), save)?;
+    Some(reading.observed)
+}
+
+/// Returns a line as `iptables-save` prints it without `-c`.
+fn uncounted(line: &str) -> &str {
+    match line.strip_prefix('[').and_then(|line| line.split_once("] ")) {
+        Some((_, rule)) => rule,
+        None => line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_model::world::Edited;
+    use portolan_model::{Family, Settings};
+
+    use super::*;
+
+    #[test]
+    fn a_table_that_was_written_is_read() {
+        for (family, seed) in Family::BOTH.into_iter().zip([3, 4]) {
+            let mut edited = Edited::new(seed, 8);
+            edited.first();
+            let entries = edited.entries(family);
+            let table = Wanted::with(Settings::plain(family), entries.clone());
+            assert!(!table.is_empty());
+            let observed = observe(&table, &save(&table, IptablesOptions::default())).unwrap();
+            let differences: Vec<String> =
+                observed.difference(&entries).iter().map(ToString::to_string).collect();
+            assert_eq!(differences, [""; 0]);
+            assert!(observed.ports.len() > 3);
+        }
+    }
+}
