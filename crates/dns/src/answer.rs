@@ -261,7 +261,7 @@ pub(crate) fn question_end(message: &[u8]) -> Option<usize> {
 }
 
 /// Returns true if `answer` answers `request`: the same id and question, regardless of case.
-pub(crate) fn answers_it(request: &[u8], answer: &[u8]) -> bool {
+pub fn answers_it(request: &[u8], answer: &[u8]) -> bool {
     let question = |message| question_end(message).and_then(|end| <[u8]>::get(message, HEADER..end));
     let is_answer = answer.get(2).is_some_and(|flags| flags & 0x80 != 0);
     match (question(request), question(answer)) {

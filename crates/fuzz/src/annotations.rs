@@ -1,6 +1,6 @@
 //! Annotations of a Service that ask for a health check. Each complaint says what is wrong, and how it is mended.
 //!
-//! Inputs that begin with a byte 1 choose values of known annotations. The others are a JSON object of annotations.
+//! Inputs of choices choose values of known annotations. The others are a JSON object of annotations.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +8,22 @@ use portolan_prober::annotations::{PREFIX, TABLE, Wish, parse};
 
 use crate::script::Script;
 
-/// Values of which each is valid for some annotation, and words to begin with.
-const VALUES: [&str; 24] = [
-    "tcp",
-    "http",
-    "http /healthz",
-    "https /a?b=c",
-    "name",
-    "80",
-    "0",
-    "65536",
-    "200",
-    "200-299",
-    "200,301-302",
-    "1s",
-    "10ms",
-    "1h",
-    "1m30s",
-    "1h1s",
-    "5",
-    "1",
-    "101",
-    "50%",
-    "example.org",
-    "[::1]:80",
-    "",
-    " ",
+/// Valid values of each annotation, in the order of [`TABLE`].
+const VALID: [[&str; 3]; TABLE.len()] = [
+    ["tcp", "http /healthz", "https /a?b=c"],
+    ["name", "80", "65535"],
+    ["example.org", "a.b", "h"],
+    ["200", "200-299", "200,301-302"],
+    ["1s", "1m30s", "1h"],
+    ["10ms", "1s", "500ms"],
+    ["1", "5", "100"],
+    ["1", "5", "100"],
+    ["0s", "1m", "1h"],
+    ["never", "0%", "50%"],
 ];
+/// Values that are not valid, and beginnings of such.
+const ODD: [&str; 12] =
+    ["", " ", "0", "65536", "http", "http x", "1h1s", "-1s", "101", "600", "100%", "[::1]:80"];
 /// The most annotations of one input.
 const MOST: usize = 12;
 /// Bytes of the longest value whose bytes are all chosen.
@@ -42,7 +31,7 @@ const LONGEST: usize = 24;
 
 /// Reads the annotations.
 pub(crate) fn run(bytes: &[u8]) {
-    let annotations = match Script::after(1, bytes) {
+    let annotations = match Script::of(bytes) {
         Some(mut script) => annotations(&mut script),
         None => serde_json::from_slice(bytes).unwrap_or_default(),
     };
@@ -56,17 +45,32 @@ pub(crate) fn run(bytes: &[u8]) {
 fn annotations(script: &mut Script<'_>) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::new();
     while !script.is_over() && annotations.len() < MOST {
-        let name = match script.below(8) {
-            0 => format!("{PREFIX}{}", String::from_utf8_lossy(script.bytes(LONGEST))),
-            _ => TABLE[script.below(TABLE.len())].name.to_owned(),
-        };
-        let mut value = script.pick(&VALUES).to_owned();
-        match script.below(4) {
-            0 => value.push_str(script.pick(&VALUES)),
-            1 => value.push_str(&String::from_utf8_lossy(script.bytes(LONGEST))),
+        // Without the first annotation, the others have no effect.
+        let index = if annotations.is_empty() { 0 } else { script.below(TABLE.len()) };
+        let (mut name, mut value) = (TABLE[index].name.to_owned(), script.pick(&VALID[index]).to_owned());
+        match script.below(16) {
+            0 => script.pick(&ODD).clone_into(&mut value),
+            1 => value.push_str(script.pick(&ODD)),
+            2 => value.push_str(&String::from_utf8_lossy(script.bytes(LONGEST))),
+            3 => name = format!("{PREFIX}{}", String::from_utf8_lossy(script.bytes(LONGEST))),
             _ => {}
         }
         annotations.insert(name, value);
     }
     annotations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::random;
+
+    #[test]
+    fn choices_lead_to_health_checks_and_to_complaints() {
+        let parsed = |seed| parse(Some(&annotations(&mut Script::new(&random(seed, 16))))).wish;
+        let wishes: Vec<Wish> = (0..512).map(parsed).collect();
+        let count = |is_it: fn(&Wish) -> bool| wishes.iter().filter(|wish| is_it(wish)).count();
+        assert!(count(|wish| matches!(wish, Wish::Valid(_))) > 8);
+        assert!(count(|wish| *wish == Wish::Invalid) > 8);
+    }
 }

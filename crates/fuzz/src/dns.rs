@@ -1,33 +1,31 @@
 //! DNS requests in both transports, and answers of other servers to them. There is no panic; every answer can be decoded
 //! and fits into its transport.
 //!
-//! Inputs that begin with two bytes 255 choose questions about names of the zone, and answers of another server to them. The others
+//! Inputs of choices choose questions about names of the zone, and answers of another server to them. The others
 //! are a request and such an answer as they are.
 
 use std::sync::LazyLock;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query};
-use hickory_proto::rr::rdata::{A, CNAME};
+use hickory_proto::rr::rdata::{A, AAAA, CNAME, SRV};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
-use portolan_dns::answer::{MAX_UDP, Transport, Verdict, respond};
+use portolan_dns::answer::{MAX_UDP, Transport, Verdict, answers_it, respond};
 use portolan_dns::{Service, Settings, Slice, Zone};
 
+use portolan_schema::Resource;
+
+use crate::objects;
 use crate::script::Script;
 
-/// Labels of names in the zone and beside it.
-const LABELS: [&str; 24] = [
+/// Labels before the names.
+const LABELS: [&str; 16] = [
     "a",
     "A",
     "n",
     "h",
-    "e",
-    "l",
     "x",
-    "y",
-    "c",
     "svc",
     "pod",
-    "p",
     "_p",
     "_tcp",
     "_udp",
@@ -35,11 +33,29 @@ const LABELS: [&str; 24] = [
     "10-1-0-2",
     "fd00--1",
     "1",
-    "0",
-    "10",
-    "in-addr",
-    "arpa",
+    "c",
     "dns-version",
+];
+/// Names in the zone and beside it.
+const NAMES: [&str; 18] = [
+    "a.n.svc.c.",
+    "_p._tcp.a.n.svc.c.",
+    "h.n.svc.c.",
+    "x.h.n.svc.c.",
+    "10-1-0-1.h.n.svc.c.",
+    "e.n.svc.c.",
+    "l.n.svc.c.",
+    "n.svc.c.",
+    "svc.c.",
+    "10-0-0-7.n.pod.c.",
+    "n.pod.c.",
+    "dns-version.c.",
+    "c.",
+    "1.0.0.10.in-addr.arpa.",
+    "1.0.1.10.in-addr.arpa.",
+    "1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.d.f.ip6.arpa.",
+    "x.y.",
+    "",
 ];
 const TYPES: [RecordType; 10] = [
     RecordType::A,
@@ -53,14 +69,10 @@ const TYPES: [RecordType; 10] = [
     RecordType::ANY,
     RecordType::HTTPS,
 ];
-/// Ends of names: that of Services, that of pods, of addresses, and none.
-const ENDS: [&str; 6] = ["n.svc.c.", "svc.c.", "n.pod.c.", "c.", "0.0.10.in-addr.arpa.", ""];
-/// The most labels before the end of a name.
-const MOST_LABELS: usize = 5;
+/// The most labels before a name. Most names have none.
+const MOST_LABELS: usize = 3;
 /// The most records of an answer of another server.
 const MOST_RECORDS: usize = 4;
-/// A request that cannot be encoded is not sent.
-const NOTHING: Vec<u8> = Vec::new();
 
 static ZONE: LazyLock<Zone> = LazyLock::new(|| {
     let settings = Settings::new("c").expect("it is a domain");
@@ -84,10 +96,11 @@ static ZONE: LazyLock<Zone> = LazyLock::new(|| {
 
 /// Answers the requests, and takes the answers of the other server.
 pub(crate) fn run(bytes: &[u8]) {
-    if let Some(mut script) = Script::after(255, bytes).filter(|_| bytes.get(1) == Some(&255)) {
-        script.byte();
+    if let Some(mut script) = Script::of(bytes) {
         let (request, other) = messages(&mut script);
         respond_to(&request, &other);
+        let _ = Service::decode(objects::edited(Resource::Service, &mut script).to_string().as_bytes());
+        let _ = Slice::decode(objects::edited(Resource::EndpointSlice, &mut script).to_string().as_bytes());
         return;
     }
     // The first two bytes are the length of the request; the rest is the answer of another server.
@@ -117,22 +130,26 @@ fn messages(script: &mut Script<'_>) -> (Vec<u8>, Vec<u8>) {
     answer.metadata.message_type = MessageType::Response;
     answer.metadata.truncation = script.below(8) == 1;
     for _ in 0..script.below(MOST_RECORDS + 1) {
-        let data = match script.below(2) {
+        let data = match script.below(4) {
             0 => RData::A(A::new(192, 0, 2, script.byte())),
+            1 => RData::AAAA(AAAA::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, script.byte().into())),
+            2 => RData::SRV(SRV::new(0, 1, script.byte().into(), name(script))),
             _ => RData::CNAME(CNAME(name(script))),
         };
         answer.add_answer(Record::from_rdata(name(script), 5, data));
     }
-    [request, answer].map(|message| message.to_vec().unwrap_or(NOTHING)).into()
+    [request, answer].map(|message| message.to_vec().unwrap_or_default()).into()
 }
 
 fn name(script: &mut Script<'_>) -> Name {
-    let count = script.below(MOST_LABELS + 1);
+    let count = script.below(4 * MOST_LABELS).saturating_sub(3 * MOST_LABELS - 1);
     let labels: String = (0..count).map(|_| script.pick(&LABELS).to_owned() + ".").collect();
-    (labels + script.pick(&ENDS)).parse().unwrap_or_default()
+    (labels + script.pick(&NAMES)).parse().unwrap_or_default()
 }
 
 fn respond_to(request: &[u8], other: &[u8]) {
+    // An answer has the flag QR, which the request lacks.
+    assert!(!answers_it(request, other) || other.get(2).is_some_and(|flags| flags & 0x80 != 0));
     for (transport, forwards, limit) in
         [(Transport::Udp, false, MAX_UDP), (Transport::Udp, true, MAX_UDP), (Transport::Tcp, true, u16::MAX)]
     {
@@ -148,9 +165,37 @@ fn respond_to(request: &[u8], other: &[u8]) {
             Verdict::Chase(chase) => {
                 assert!(chase.request().is_some());
                 chase.finish(Some(other), &mut out);
+                Message::from_vec(&out).expect("an answer can be decoded");
             }
         }
         assert!(out.len() <= limit.into());
         assert!(out.is_empty() || out.get(..2) == request.get(..2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hickory_proto::op::ResponseCode;
+
+    use super::*;
+
+    #[test]
+    fn questions_are_answered_with_records_and_with_errors() {
+        let (mut with_records, mut without_name, mut others) = (0, 0, 0);
+        for seed in 0..512 {
+            let bytes = crate::script::random(seed, 64);
+            let (request, other) = messages(&mut Script::new(&bytes[1..]));
+            others += usize::from(answers_it(&request, &other));
+            let mut out = Vec::new();
+            if let Verdict::Answered(_) = respond(&ZONE, &request, Transport::Udp, false, 1, &mut out) {
+                let answer = Message::from_vec(&out).expect("an answer");
+                with_records += usize::from(!answer.answers.is_empty());
+                without_name += usize::from(answer.metadata.response_code == ResponseCode::NXDomain);
+            }
+        }
+        assert!(
+            with_records > 8 && without_name > 8 && others > 256,
+            "{with_records} {without_name} {others}"
+        );
     }
 }

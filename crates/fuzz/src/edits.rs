@@ -1,12 +1,11 @@
-//! Edits that an input chooses. They turn what Portolan writes, or what a kernel or a client wrote, into something that readers
-//! do not expect in one place, but understand up to there.
-//!
-//! Bytes that nothing is known of mostly fail at the first check of a reader.
+//! Edits that an input chooses of messages, lines, JSON and bytes.
 
+mod bytes;
 mod frames;
 mod lines;
 mod value;
 
+pub(crate) use bytes::edit as bytes;
 pub(crate) use frames::edit as frames;
 pub(crate) use lines::edit as lines;
 pub(crate) use value::{edit as value, pointers, remove};

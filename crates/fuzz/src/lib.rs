@@ -8,9 +8,9 @@
 //!           └─ script ──────────────────────────────────────────────── edits ──────────────────────────┴──> reader
 //! ```
 //!
-//! Nearly all bytes that nothing is known of fail at the first check of a reader. So an input of most targets may also be a list of
-//! choices (`script`): a random world, what Portolan, kube-proxy or a client writes for it, and some edits of that (`edits`).
-//! Tests check that each reader understands what is written without edits.
+//! Random bytes fail at the first check of a reader. So an input may also be a list of choices (`script`): a random world, what
+//! Portolan, kube-proxy or a client writes for it, and some edits of that (`edits`). Tests check that each reader understands
+//! what is written without edits.
 //!
 //! Must not know: which fuzzer there is, and how inputs are stored.
 #![allow(
@@ -26,11 +26,13 @@ mod configuration;
 mod dns;
 mod edits;
 mod firewall;
+mod manifests;
 mod netlink;
 mod objects;
 mod observed;
 mod patch;
 mod protobuf;
+mod removal;
 mod requests;
 mod script;
 mod snapshot;
@@ -46,7 +48,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 23] = [
     Target { name: "acknowledgement", run: netlink::acknowledgement },
     Target { name: "annotations", run: annotations::run },
     Target { name: "configuration", run: configuration::run },
@@ -55,6 +57,7 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "firewall", run: firewall::run },
     Target { name: "generic", run: netlink::generic },
     Target { name: "ipset", run: netlink::ipset },
+    Target { name: "manifests", run: manifests::run },
     Target { name: "nfacct", run: netlink::nfacct },
     Target { name: "nftables", run: netlink::nftables },
     Target { name: "objects", run: objects::run },
@@ -63,6 +66,7 @@ pub const TARGETS: [Target; 21] = [
     Target { name: "observed_nftables", run: observed::nftables },
     Target { name: "patch", run: patch::run },
     Target { name: "protobuf", run: protobuf::run },
+    Target { name: "removal", run: removal::run },
     Target { name: "requests", run: requests::run },
     Target { name: "route", run: netlink::route },
     Target { name: "saved_elements", run: observed::saved_elements },

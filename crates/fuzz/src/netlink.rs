@@ -1,4 +1,8 @@
 //! Every message of each subsystem of netlink.
+//!
+//! Choices edit what a kernel lists, where Portolan writes such objects. Other inputs are messages.
+
+use std::borrow::Cow;
 
 use portolan_wire::conntrack::ConntrackEvent;
 use portolan_wire::generic::GenericEvent;
@@ -9,6 +13,27 @@ use portolan_wire::route::RouteEvent;
 use portolan_wire::route::path::Path;
 use portolan_wire::route::policy::{MarkRule, is_local_route};
 use portolan_wire::{Frame, Frames, ipvs};
+
+use crate::observed::{NFNETLINK_HEADER, header_of, ipvs_listing, nftables_listing};
+use crate::script::Script;
+use crate::{edits, worlds};
+
+/// Returns the messages of an input for ipset, IPVS and rtnetlink.
+fn of_ipvs(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let Some(mut script) = Script::of(bytes) else { return bytes.into() };
+    let (messages, _) = ipvs_listing(&worlds::table(&mut script));
+    edits::frames(&messages, header_of, &mut script).into()
+}
+
+/// Returns the messages of an input for `nf_tables`.
+fn of_nftables(bytes: &[u8]) -> Cow<'_, [u8]> {
+    let Some(mut script) = Script::of(bytes) else { return bytes.into() };
+    let messages = match script.below(2) {
+        0 => portolan_nftables::fuzzing::OTHER.to_vec(),
+        _ => nftables_listing(&mut script).2,
+    };
+    edits::frames(&messages, |_| NFNETLINK_HEADER, &mut script).into()
+}
 
 fn each(bytes: &[u8], decode: impl FnMut(Frame<'_>)) {
     Frames::new(bytes).map_while(Result::ok).for_each(decode);
@@ -30,7 +55,7 @@ pub(crate) fn conntrack(bytes: &[u8]) {
 
 /// Messages of generic netlink: families, and those of IPVS.
 pub(crate) fn generic(bytes: &[u8]) {
-    each(bytes, |frame| {
+    each(&of_ipvs(bytes), |frame| {
         let _ = GenericEvent::decode(&frame);
         let _ = ipvs::IpvsEvent::decode(frame.header.kind, &frame);
     });
@@ -38,7 +63,7 @@ pub(crate) fn generic(bytes: &[u8]) {
 
 /// Messages of ipset.
 pub(crate) fn ipset(bytes: &[u8]) {
-    each(bytes, |frame| {
+    each(&of_ipvs(bytes), |frame| {
         let _ = IpsetEvent::decode(&frame);
     });
 }
@@ -52,7 +77,7 @@ pub(crate) fn nfacct(bytes: &[u8]) {
 
 /// Messages of `nf_tables`, including lists of elements.
 pub(crate) fn nftables(bytes: &[u8]) {
-    each(bytes, |frame| {
+    each(&of_nftables(bytes), |frame| {
         if let Ok(NftablesEvent::NewElements(list) | NftablesEvent::DeleteElements(list)) =
             NftablesEvent::decode(&frame)
         {
@@ -63,7 +88,7 @@ pub(crate) fn nftables(bytes: &[u8]) {
 
 /// Messages of rtnetlink.
 pub(crate) fn route(bytes: &[u8]) {
-    each(bytes, |frame| {
+    each(&of_ipvs(bytes), |frame| {
         let _ = RouteEvent::decode(&frame);
         let _ = MarkRule::decode(&frame);
         let _ = is_local_route(&frame, 2, 28_783);

@@ -1,6 +1,6 @@
 //! What the modes nftables, iptables and IPVS read of the kernel. Any rules are described in terms of Services, without a panic.
 //!
-//! Inputs that begin with a byte 1 are edits of what Portolan or kube-proxy writes. The others are read as they are.
+//! Inputs of choices are edits of what Portolan or kube-proxy writes. The others are read as they are.
 
 use std::net::Ipv4Addr;
 
@@ -41,11 +41,11 @@ fn without_services(family: Family) -> Table {
 
 /// The output of `iptables-save`.
 pub(crate) fn iptables(bytes: &[u8]) {
-    let Some(mut script) = Script::after(1, bytes) else {
+    let Some(mut script) = Script::of(bytes) else {
         let text = String::from_utf8_lossy(bytes);
         for family in Family::BOTH {
             let table = without_services(family);
-            for observed in portolan_iptables::fuzzing::observe(&table, &text) {
+            if let Some(observed) = portolan_iptables::fuzzing::observe(&table, &text) {
                 describe(&observed, &table);
             }
         }
@@ -59,7 +59,7 @@ pub(crate) fn iptables(bytes: &[u8]) {
         (table, save)
     };
     let save = edits::lines(&save, &mut script);
-    for observed in portolan_iptables::fuzzing::observe(&table, &save) {
+    if let Some(observed) = portolan_iptables::fuzzing::observe(&table, &save) {
         describe(&observed, &table);
     }
 }
@@ -83,59 +83,75 @@ pub(crate) fn ipvs(bytes: &[u8]) {
             describe(&observed, table);
         }
     };
-    let Some(mut script) = Script::after(1, bytes) else {
+    let Some(mut script) = Script::of(bytes) else {
         for family in Family::BOTH {
             observe(&without_services(family), bytes);
         }
         return;
     };
     let table = worlds::table(&mut script);
-    let (messages, rules) = portolan_ipvs::fuzzing::written(&table, &NODE.map(|text| text.parse().unwrap()));
+    let (messages, rules) = ipvs_listing(&table);
     let rules = edits::lines(&rules, &mut Script::new(script.bytes(IPVS_RULES)));
-    let messages = edits::frames(&messages, header_of_ipvs, &mut script);
+    let messages = edits::frames(&messages, header_of, &mut script);
     observe(&table, &[&messages, &b"\n"[..], rules.as_bytes()].concat());
 }
 
-fn header_of_ipvs(kind: u16) -> usize {
+/// Returns what a kernel lists in which this table was written, and the rules.
+pub(crate) fn ipvs_listing(table: &Table) -> (Vec<u8>, String) {
+    portolan_ipvs::fuzzing::written(table, &NODE.map(|text| text.parse().unwrap()))
+}
+
+/// Returns the bytes of the header of a message of ipset, IPVS or rtnetlink.
+pub(crate) fn header_of(kind: u16) -> usize {
     if kind == RTM_NEWADDR { ADDRESS_HEADER } else { NFNETLINK_HEADER }
 }
 
-/// Messages of `nf_tables`, as tables of Portolan and of kube-proxy.
+/// Messages of `nf_tables`, as tables of Portolan and of kube-proxy. Portolan's are also compared with the table that is wanted.
 pub(crate) fn nftables(bytes: &[u8]) {
-    let Some(mut script) = Script::after(1, bytes) else {
+    let observe = |table: &Table, capture, bytes: &[u8]| {
+        for observed in portolan_nftables::fuzzing::observe(table.family(), bytes) {
+            describe(&observed, table);
+        }
+        portolan_nftables::fuzzing::compare(table, capture, bytes);
+    };
+    let Some(mut script) = Script::of(bytes) else {
         for family in Family::BOTH {
-            let table = without_services(family);
-            for observed in portolan_nftables::fuzzing::observe(family, bytes) {
-                describe(&observed, &table);
-            }
+            observe(&without_services(family), None, bytes);
         }
         return;
     };
-    let (table, messages) = match script.below(4) {
+    let (table, capture, messages) = nftables_listing(&mut script);
+    observe(&table, capture, &edits::frames(&messages, |_| NFNETLINK_HEADER, &mut script));
+}
+
+/// Returns what a kernel lists, and the table that is wanted.
+pub(crate) fn nftables_listing(script: &mut Script<'_>) -> (Table, Option<Listeners>, Vec<u8>) {
+    match script.below(4) {
         0 => {
             let family = script.pick(&Family::BOTH);
-            (without_services(family), portolan_nftables::fuzzing::kube_proxy(family).to_vec())
+            (without_services(family), None, portolan_nftables::fuzzing::kube_proxy(family).to_vec())
         }
         choice => {
-            let table = worlds::table(&mut script);
+            let table = worlds::table(script);
             let capture = (choice == 1).then(|| listeners(table.family()));
             let messages = portolan_nftables::fuzzing::written(&table, capture);
-            (table, messages)
+            (table, capture, messages)
         }
-    };
-    let messages = edits::frames(&messages, |_| NFNETLINK_HEADER, &mut script);
-    for observed in portolan_nftables::fuzzing::observe(table.family(), &messages) {
-        describe(&observed, &table);
     }
 }
 
 /// The elements that a run of the nftables mode saves for the next one.
 pub(crate) fn saved_elements(bytes: &[u8]) {
-    for family in Family::BOTH {
-        if let Some(elements) = portolan_nftables::fuzzing::saved_elements(family, bytes) {
-            assert!(elements <= bytes.len());
+    let Some(mut script) = Script::of(bytes) else {
+        for family in Family::BOTH {
+            portolan_nftables::fuzzing::read_saved_elements(family, bytes);
         }
-    }
+        return;
+    };
+    let table = worlds::table(&mut script);
+    let (mut file, _) = portolan_nftables::fuzzing::saved_elements(&table);
+    edits::bytes(&mut file, &mut script);
+    portolan_nftables::fuzzing::read_saved_elements(table.family(), &file);
 }
 
 fn listeners(family: Family) -> Listeners {
@@ -163,7 +179,7 @@ mod tests {
 
     #[test]
     fn tables_without_edits_are_read() {
-        let mut ports = 0;
+        let (mut ports, mut saved) = (0, 0);
         for table in tables() {
             let messages = portolan_nftables::fuzzing::written(&table, None);
             let edited = edits::frames(&messages, |_| NFNETLINK_HEADER, &mut Script::new(&[]));
@@ -171,17 +187,32 @@ mod tests {
             let [observed, ..] = portolan_nftables::fuzzing::observe(table.family(), &messages);
             assert_reads(&table, &observed);
             ports += observed.ports.len();
+            assert!(portolan_nftables::fuzzing::compare(&table, None, &messages), "nothing is to be written");
+            let (file, count) = portolan_nftables::fuzzing::saved_elements(&table);
+            let read = portolan_nftables::fuzzing::read_saved_elements(table.family(), &file);
+            assert_eq!(read, Some(count));
+            saved += count;
 
             let capture = Some(listeners(table.family()));
             let messages = portolan_nftables::fuzzing::written(&table, capture);
             let [_, captured, _] = portolan_nftables::fuzzing::observe(table.family(), &messages);
             assert_eq!(captured.ports.len(), observed.ports.len());
+            assert!(
+                portolan_nftables::fuzzing::compare(&table, capture, &messages),
+                "nothing is to be written"
+            );
+
+            let (messages, rules) = ipvs_listing(&table);
+            assert_eq!(edits::frames(&messages, header_of, &mut Script::new(&[])), messages);
+            let listing = [&messages, &b"\n"[..], rules.as_bytes()].concat();
+            let [observed, _] = portolan_ipvs::fuzzing::observe(table.family(), &listing, &[]);
+            assert_reads(&table, &observed);
 
             let save = portolan_iptables::fuzzing::save(&table, IptablesOptions::default());
             assert_eq!(edits::lines(&save, &mut Script::new(&[])), save);
             assert_reads(&table, &portolan_iptables::fuzzing::observe(&table, &save).expect("rules"));
         }
-        assert!(ports > 30, "{ports}");
+        assert!(ports > 30 && saved > 30, "{ports} {saved}");
     }
 
     #[test]

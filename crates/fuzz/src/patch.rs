@@ -1,7 +1,7 @@
 //! Patches of every media type, on a Service with many different fields. There is no panic, the result can be stored and
 //! decoded again, and repeating an apply changes nothing.
 //!
-//! Inputs that begin with a byte 255 choose a patch of the Service's own fields. The others are the kind of the patch and its text.
+//! Inputs of choices choose a patch of the Service's own fields. The others are the kind of the patch and its text.
 
 use portolan_schema::{
     Object, Resource,
@@ -27,9 +27,13 @@ const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":
 
 /// Applies the patch.
 pub(crate) fn run(bytes: &[u8]) {
-    if let Some(mut script) = Script::after(255, bytes) {
+    if let Some(mut script) = Script::of(bytes) {
         let choice = script.byte();
-        let patch = if choice.is_multiple_of(4) { operations(&mut script) } else { edited(&mut script) };
+        let service: serde_json::Value = serde_json::from_str(SERVICE).expect("it is JSON");
+        let patch = match choice % 4 {
+            0 => operations(&service, &mut script),
+            _ => edited(service, &mut script),
+        };
         if let Ok(body) = serde_json::from_str(&patch.to_string()) {
             apply(choice, body);
         }
@@ -41,9 +45,8 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// Returns a JSON patch (RFC 6902) of fields that the Service has, or of ones that are missing beside them.
-fn operations(script: &mut Script<'_>) -> serde_json::Value {
-    let service: serde_json::Value = serde_json::from_str(SERVICE).expect("it is JSON");
-    let pointers = edits::pointers(&service);
+pub(crate) fn operations(service: &serde_json::Value, script: &mut Script<'_>) -> serde_json::Value {
+    let pointers = edits::pointers(service);
     let mut operations = Vec::new();
     while !script.is_over() && operations.len() < MOST {
         let mut pointer = || {
@@ -59,8 +62,7 @@ fn operations(script: &mut Script<'_>) -> serde_json::Value {
 }
 
 /// Returns the Service with odd values, as a merge patch or a configuration to apply.
-fn edited(script: &mut Script<'_>) -> serde_json::Value {
-    let mut service: serde_json::Value = serde_json::from_str(SERVICE).expect("it is JSON");
+fn edited(mut service: serde_json::Value, script: &mut Script<'_>) -> serde_json::Value {
     for field in ["/status", "/metadata/uid", "/spec/ports/2", "/spec/clusterIPs", "/metadata/finalizers"] {
         if script.flag() {
             edits::remove(&mut service, field);
@@ -121,6 +123,15 @@ fn apply(choice: u8, body: Value) {
 /// Returns true if an element of a list was applied with an empty text in its key, such as `protocol: ""`. As in Kubernetes, it is
 /// another element than that of the default, which the API server then writes into it. Its validation refuses two of them.
 fn has_empty_key(object: &Object) -> bool {
-    let owned = object.get("metadata").and_then(|metadata| metadata.get("managedFields"));
-    owned.is_some_and(|owned| owned.to_string().contains(r#":\"\""#))
+    let object = Value::Object(object.clone());
+    let entries = object["metadata"]["managedFields"].as_array();
+    let mut applied = entries.into_iter().flatten().filter(|entry| entry["operation"] == "Apply");
+    applied.any(|entry| names_empty_key(&entry["fieldsV1"]))
+}
+
+fn names_empty_key(fields: &Value) -> bool {
+    let fields = fields.as_object().into_iter().flatten();
+    fields
+        .into_iter()
+        .any(|(name, inner)| (name.starts_with("k:") && name.contains(r#":"""#)) || names_empty_key(inner))
 }

@@ -9,6 +9,7 @@ mod other;
 mod read;
 mod service;
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 
@@ -86,7 +87,8 @@ pub(crate) fn run(bytes: &[u8]) {
     requests(bytes);
 }
 
-fn requests(bytes: &[u8]) -> Arc<Api> {
+/// Returns the server after the last request, and the numbers of requests that succeeded, by method.
+fn requests(bytes: &[u8]) -> (Arc<Api>, BTreeMap<&'static str, usize>) {
     let api = Arc::new(Api::new(&ApiConfig {
         service_ranges: RANGES.parse().unwrap(),
         load_balancer_ranges: LOAD_BALANCER_RANGES.parse().unwrap(),
@@ -98,6 +100,7 @@ fn requests(bytes: &[u8]) -> Arc<Api> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let mut script = Script::new(bytes);
+    let (mut done, mut token) = (BTreeMap::new(), None);
     runtime.block_on(async {
         for _ in 0..MOST {
             if script.is_over() {
@@ -105,17 +108,28 @@ fn requests(bytes: &[u8]) -> Arc<Api> {
             }
             let request = match script.below(16) {
                 0 => any(script.bytes(LONGEST)),
-                1 | 2 => read::request(&mut script),
+                1 | 2 => read::request(&mut script, token.as_deref()),
                 3..=5 => other::request(&mut script),
                 _ => service::request(&mut script),
             };
             let Some(request) = request else { continue };
             let sent = format!("{} {}", request.method(), request.uri());
-            send(&handler, request).await;
+            let method = METHODS.iter().find(|method| *method == request.method());
+            let (status, body) = send(&handler, request).await;
             check(&api, &sent);
+            if status.is_success() {
+                *done.entry(method.map_or("", Method::as_str)).or_default() += 1;
+                token = continued(&body).or(token);
+            }
         }
     });
-    api
+    (api, done)
+}
+
+/// Returns the token in a page of a list with which the next page is asked for.
+fn continued(body: &str) -> Option<String> {
+    let (_, token) = body.split_once("\"continue\":\"")?;
+    token.split('"').next().filter(|token| !token.is_empty()).map(str::to_owned)
 }
 
 /// Returns a request with four bytes for method, resource, path and options, and the body.
@@ -157,8 +171,8 @@ fn with_body(method: &Method, uri: &str, kind: &str, body: Bytes) -> Option<Requ
     request.body(Full::new(body)).ok()
 }
 
-/// Sends a request over a connection in memory, and reads the answer.
-async fn send(handler: &Handler, request: Request<Full<Bytes>>) {
+/// Sends a request over a connection in memory, and returns the status and the body of the answer.
+async fn send(handler: &Handler, request: Request<Full<Bytes>>) -> (StatusCode, String) {
     let text = format!("{} {}", request.method(), request.uri());
     let (client, server) = tokio::io::duplex(BUFFER);
     let service = hyper::service::service_fn(async |request| {
@@ -178,17 +192,18 @@ async fn send(handler: &Handler, request: Request<Full<Bytes>>) {
             let answer = sender.send_request(request).await.expect("an answer");
             let status = answer.status();
             let body = answer.into_body().collect().await.expect("a whole answer").to_bytes();
-            let body = String::from_utf8_lossy(&body);
+            let body = String::from_utf8_lossy(&body).into_owned();
             let is_expected = EXHAUSTED.iter().any(|part| body.contains(part));
             assert!(status != StatusCode::INTERNAL_SERVER_ERROR || is_expected, "{text}: {body}");
+            (status, body)
         };
         tokio::select! {
-            () = answer => {}
+            answer = answer => answer,
             end = to_server => panic!("{text}: the connection ended: {end:?}"),
         }
     };
     tokio::select! {
-        () = asked => {}
+        answer = asked => answer,
         end = connection => panic!("{text}: the server ended: {end:?}"),
     }
 }
@@ -199,17 +214,12 @@ mod tests {
 
     use super::*;
 
-    /// Choices from a seed.
-    fn choices(seed: u64) -> Vec<u8> {
-        let mut rng = portolan_model::world::Rng::new(seed);
-        (0..64).flat_map(|_| rng.bits().to_le_bytes()).collect()
-    }
-
     #[test]
     fn requests_create_change_and_delete_services_with_addresses_and_ports() {
         let (mut services, mut ports, mut balanced) = (0, 0, 0);
-        for seed in 0..64 {
-            let api = requests(&choices(seed));
+        let mut methods: BTreeMap<&str, usize> = BTreeMap::new();
+        for seed in 0..96 {
+            let (api, done) = requests(&crate::script::random(seed, 512));
             let count = |resource| {
                 let snapshot = api.store().snapshot(resource, &Scope::default(), None);
                 snapshot.expect("the newest revision").objects.len()
@@ -217,7 +227,11 @@ mod tests {
             services += count(Resource::Service);
             ports += count(Resource::NodePort);
             balanced += check::load_balancer_records(&api).len();
+            for (method, count) in done {
+                *methods.entry(method).or_default() += count;
+            }
         }
         assert!(services > 64 && ports > 32 && balanced > 8, "{services} {ports} {balanced}");
+        assert!(METHODS.iter().all(|method| methods.get(method.as_str()) > Some(&4)), "{methods:?}");
     }
 }

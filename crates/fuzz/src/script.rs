@@ -2,6 +2,9 @@
 
 use arbitrary::Unstructured;
 
+/// The first byte of an input that is a list of choices. No text, message or length begins with it.
+pub(crate) const CHOICES: u8 = 255;
+
 /// Reads choices from an input.
 pub(crate) struct Script<'a>(Unstructured<'a>);
 
@@ -10,9 +13,9 @@ impl<'a> Script<'a> {
         Self(Unstructured::new(bytes))
     }
 
-    /// Returns the choices after the first byte of an input that begins with `tag`.
-    pub(crate) fn after(tag: u8, bytes: &'a [u8]) -> Option<Self> {
-        bytes.split_first().filter(|(first, _)| **first == tag).map(|(_, choices)| Self::new(choices))
+    /// Returns the choices of an input that begins with [`CHOICES`]. Any other input is read as it is.
+    pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
+        bytes.split_first().filter(|(first, _)| **first == CHOICES).map(|(_, choices)| Self::new(choices))
     }
 
     /// Returns true if no byte is left.
@@ -42,4 +45,11 @@ impl<'a> Script<'a> {
         let count = self.below(most.saturating_add(1)).min(self.0.len());
         self.0.bytes(count).unwrap_or_default()
     }
+}
+
+/// Returns an input of random choices.
+#[cfg(test)]
+pub(crate) fn random(seed: u64, length: usize) -> Vec<u8> {
+    let mut rng = portolan_model::world::Rng::new(seed);
+    std::iter::once(CHOICES).chain((0..length).map(|_| rng.bits().to_le_bytes()[0])).collect()
 }

@@ -1,7 +1,7 @@
 //! Answers to the four watchers of the node agent: any status, any body, cut anywhere, broken off anywhere. There is no panic,
 //! and objects are removed at the end of a list only if that list had a start.
 //!
-//! An input that begins with a byte 255 is a list of choices: answers of an API server that knows what was asked, with odd values.
+//! An input of choices is answers of an API server that knows what was asked, with odd values.
 //! Any other input is a list of answers, separated by bytes 0. Each has a byte for the status and the end of the body, a byte for
 //! the length of its chunks, and the body.
 
@@ -39,7 +39,7 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 fn consume(bytes: &[u8]) -> Consumer {
-    let (answer, answers): (Answer, VecDeque<Vec<u8>>) = match Script::after(255, bytes) {
+    let (answer, answers): (Answer, VecDeque<Vec<u8>>) = match Script::of(bytes) {
         Some(mut script) => (server::answer, server::choices(&mut script).into()),
         None => (answered, bytes.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect()),
     };

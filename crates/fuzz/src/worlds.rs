@@ -1,9 +1,10 @@
-//! Services and EndpointSlices that an input chooses: a random world for each seed, which may be a choice as well as any other.
+//! Random worlds of Services and EndpointSlices. The seed is two bytes of the input.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 use portolan_engine::table::Table;
+use portolan_iptables::IptablesOptions;
 use portolan_model::world::{Edited, Rng};
 use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
 
@@ -24,6 +25,12 @@ pub(crate) fn table(script: &mut Script<'_>) -> Table {
     let mut edited = Edited::new(rng(script).bits(), 1 + script.below(MOST));
     edited.first();
     Table::with(settings, edited.entries(family))
+}
+
+/// Returns the rules of a table as the older `iptables-save` prints those of a program that knows nothing of Services.
+pub(crate) fn other_rules(table: &Table) -> String {
+    let save = portolan_iptables::fuzzing::save(table, IptablesOptions::default());
+    save.replace("KUBE-", "OTHER-").replace("[1:60] ", "")
 }
 
 fn settings(family: Family, script: &mut Script<'_>) -> Settings {

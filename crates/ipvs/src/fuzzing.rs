@@ -54,7 +54,7 @@ pub fn written(table: &Table, node: &[IpAddr]) -> (Vec<u8>, String) {
         put(DEVICE_INDEX, address);
     }
     for set in Set::ALL {
-        list(&mut batch, &set.name(family), set.kind().name(), desired.members_of(set));
+        list(&mut batch, set, family, desired.members_of(set));
     }
     for (key, server) in desired.servers() {
         let config = server.config(IpvsScheduler::default(), &[]);
@@ -78,21 +78,19 @@ pub fn written(table: &Table, node: &[IpAddr]) -> (Vec<u8>, String) {
 }
 
 /// Writes the message with which the kernel lists a set.
-fn list<'a>(batch: &mut Batch, name: &str, kind: &str, members: impl Iterator<Item = &'a Member>) {
-    let header = Header::of(AnyFamily::UNSPECIFIED);
+fn list<'a>(batch: &mut Batch, set: Set, family: Family, members: impl Iterator<Item = &'a Member>) {
+    let (header, name) = (Header::of(AnyFamily::UNSPECIFIED), set.name(family));
     let encoded = |member: &Member| {
         let mut batch = Batch::new(1);
-        ipset::add(&mut batch, name, member);
+        let add = if set.counts() { ipset::add_counting } else { ipset::add };
+        add(&mut batch, &name, member);
         let frame = batch.frame(1)?;
-        let attributes = frame
-            .attributes("ipset", Header::of(portolan_wire::nfnetlink::Family::UNSPECIFIED).len())
-            .ok()?;
-        let data = attributes.filter_map(Result::ok).find(|attribute| attribute.kind == DATA)?;
-        Some(data.payload.to_vec())
+        let mut attributes = frame.attributes("ipset", header.len()).ok()?.filter_map(Result::ok);
+        attributes.find(|attribute| attribute.kind == DATA).map(|data| data.payload.to_vec())
     };
     let mut message = batch.message(message_type(SUBSYSTEM_IPSET, LIST), 0, &header);
-    message.attr_str(SETNAME, name);
-    message.attr_str(TYPENAME, kind);
+    message.attr_str(SETNAME, &name);
+    message.attr_str(TYPENAME, set.kind().name());
     message.nest(ADT, |message| {
         members.filter_map(encoded).for_each(|member| message.attr_bytes(DATA, &member));
     });

@@ -194,12 +194,13 @@ fn plans(
     keep: impl Fn(&str, &str) -> bool,
     entries: Entries,
 ) -> Vec<(&str, Plan<&str>)> {
-    let (mut plans, mut lines) = (Vec::new(), saved.lines());
+    let (mut plans, mut lines) = (Vec::new(), saved.lines().peekable());
     while let Some(line) = lines.next() {
         let Some(table) = line.strip_prefix('*') else { continue };
         let (mut chains, mut jumps, mut has_others) = (Vec::new(), Vec::new(), false);
         let (entries, mut unused) = (entries(table), Vec::new());
-        for line in lines.by_ref().take_while(|line| *line != "COMMIT") {
+        let is_of_table = |line: &&str| *line != "COMMIT" && !line.starts_with('*');
+        while let Some(line) = lines.next_if(is_of_table) {
             if let Some(chain) = line.strip_prefix(':') {
                 chains.extend(chain.split(' ').next().map(str::to_owned));
             }
@@ -232,6 +233,12 @@ fn jump(line: &str) -> Option<Jump<&str>> {
 fn is_entry(entry: &Entry, jump: &Jump<&str>) -> bool {
     let rule = jump.rule.strip_prefix(entry.from).and_then(|rule| rule.strip_prefix(' '));
     rule.is_some_and(|rule| rule.trim_end() == entry.rule())
+}
+
+/// Returns the restore that removes the chains of a save, for fuzz targets. Chains for which `keep` returns true stay.
+#[cfg(feature = "fuzzing")]
+pub fn removal_of(family: Family, saved: &str, keep: impl Fn(&str, &str) -> bool) -> String {
+    removal(family, saved, keep, |_| Vec::new()).0
 }
 
 #[cfg(test)]

@@ -59,6 +59,8 @@ use portolan_iptables::Variant;
 
 pub use found::{Found, Held, Kept, Kind, Object};
 pub use ipvs::DEVICE as IPVS_DEVICE;
+#[cfg(feature = "fuzzing")]
+pub use legacy::removal_of;
 pub use own::{find_own, remove_own};
 pub use successor::{runs_ipvs, unserved};
 

@@ -9,13 +9,13 @@ use portolan_wire::Frames;
 use portolan_wire::nftables::{ElementRef, NftTable, NftablesEvent, Transaction};
 
 use super::chain::FamilyTable;
-use super::element::Set;
+use super::element::{Element, Set};
 use super::encode;
 use super::layout::{CAPTURE, Kind, Listeners, TRANSLATE, Target};
 use super::load::Pieces;
 use super::observe::{observed, observed_kube_proxy};
 use super::planner::Planner;
-use super::readback::{Outline, Rows, View, read_elements};
+use super::readback::{Outline, View, saved_elements};
 use super::resync::Difference;
 
 /// What messages list.
@@ -42,9 +42,10 @@ impl<'a> Listing<'a> {
         listing
     }
 
-    fn view(self, place: FamilyTable) -> View {
+    /// Adds what is listed to an empty view.
+    fn view(self, place: FamilyTable, empty: View) -> View {
         let Outline { chains, rules, sets } = self.outline;
-        let mut view = View { table: self.table, chains, rules, sets, ..View::with_comments() };
+        let mut view = View { table: self.table, chains, rules, sets, ..empty };
         for set in Set::ALL {
             let elements = self.elements.get(set.name()).map(Vec::as_slice).unwrap_or_default();
             view.add_elements(place, set, elements);
@@ -52,6 +53,9 @@ impl<'a> Listing<'a> {
         view
     }
 }
+
+/// What a kernel lists of tables of other programs, of nftables and of iptables as its front end. A test of this crate makes the file.
+pub const OTHER: &[u8] = include_bytes!("fuzzing/other.netlink");
 
 /// Returns what a kernel lists of a table of kube-proxy. A test of this crate makes the files from such a table.
 pub const fn kube_proxy(family: Family) -> &'static [u8] {
@@ -61,19 +65,45 @@ pub const fn kube_proxy(family: Family) -> &'static [u8] {
     }
 }
 
-/// Returns the number of elements in a file of saved elements, without the head that says for what it counts; `None` if it is
-/// no such file.
-pub fn saved_elements(family: Family, bytes: &[u8]) -> Option<usize> {
-    let length = u64::try_from(bytes.len()).ok()?;
-    let rows = read_elements((bytes, length), &[], TRANSLATE.place(family)).ok()??;
-    Some(rows.values().map(Rows::len).sum())
+/// Returns a file with the saved elements of a table, without the head that says for what it counts, and their number.
+pub fn saved_elements(table: &Table) -> (Vec<u8>, usize) {
+    let mut planner = Planner::new(table.settings().clone());
+    Difference::between(&mut planner, table, &mut View::default());
+    let forwardings = table.iter().flat_map(|(name, forwarding)| planner.elements_of(name, &forwarding));
+    let elements: Vec<Element> = forwardings.filter(|element| saved_elements::has(element.set)).collect();
+    let bytes = saved_elements::write(planner.settings.counters, &elements).unwrap_or_default();
+    (bytes, elements.len())
 }
 
-/// Returns the messages that write a table into a kernel that has nothing of this mode. The kernel lists objects with the
-/// same messages. With `capture`, packets go to these listeners.
-pub fn written(table: &Table, capture: Option<Listeners>) -> Vec<u8> {
+/// Returns the number of elements in such a file; `None` if it is something else.
+pub fn read_saved_elements(family: Family, bytes: &[u8]) -> Option<usize> {
+    saved_elements::read(TRANSLATE.place(family), bytes).ok()
+}
+
+/// Compares a kernel that lists these messages with a table, and encodes what is to be written. Returns true if there is
+/// nothing to write.
+pub fn compare(table: &Table, capture: Option<Listeners>, bytes: &[u8]) -> bool {
+    let mut planner = planner(table, capture);
+    let place = planner.layout().place();
+    let mut view = Listing::of(place, bytes).view(place, View::default());
+    let exists = view.table.is_some();
+    let difference = Difference::between(&mut planner, table, &mut view);
+    let mut transaction = Transaction::begin(1, None);
+    difference.encode(&mut transaction, &planner, exists);
+    encode::elements(&mut transaction, place, &difference.elements, planner.settings.counters);
+    difference.is_empty()
+}
+
+fn planner(table: &Table, capture: Option<Listeners>) -> Planner {
     let mut planner = Planner::new(table.settings().clone());
     planner.target = capture.map_or(Target::Endpoints, Target::Relay);
+    planner
+}
+
+/// Returns the messages that write a table into a kernel that has nothing of this mode. The kernel lists objects with
+/// messages of the same types, which also have handles and numbers of uses. With `capture`, packets go to these listeners.
+pub fn written(table: &Table, capture: Option<Listeners>) -> Vec<u8> {
+    let mut planner = planner(table, capture);
     let difference = Difference::between(&mut planner, table, &mut View::default());
     let mut transaction = Transaction::begin(1, None);
     difference.encode(&mut transaction, &planner, false);
@@ -91,7 +121,7 @@ pub fn written(table: &Table, capture: Option<Listeners>) -> Vec<u8> {
 pub fn observe(family: Family, bytes: &[u8]) -> [Observed; 3] {
     let of_kind = |kind: &Kind| {
         let place = kind.place(family);
-        observed(Listing::of(place, bytes).view(place), kind, place)
+        observed(Listing::of(place, bytes).view(place, View::with_comments()), kind, place)
     };
     let place = FamilyTable { family, table: "kube-proxy" };
     let Listing { outline, elements, .. } = Listing::of(place, bytes);

@@ -28,14 +28,12 @@ use super::changeset::{has_comment, has_more};
 use super::element::{Data, Key, Set, read_address, read_number};
 use super::skeleton;
 pub(super) use by_key::LARGE;
-use rows::Row;
-#[cfg(not(feature = "fuzzing"))]
-use rows::Rows;
+use rows::{Row, Rows};
 pub use saved::SavedElements;
+#[cfg(feature = "fuzzing")]
+pub(super) use saved::fuzzing as saved_elements;
 pub(super) use touched::Actual;
 use touched::Touched;
-#[cfg(feature = "fuzzing")]
-pub(super) use {rows::Rows, saved::read_elements};
 
 /// A key and, if it is an interval, the key of its end.
 pub(super) type KeyRange = (Key, Option<Key>);

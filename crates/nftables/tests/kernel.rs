@@ -20,6 +20,9 @@ mod faults;
 mod limits;
 #[path = "kernel/listing.rs"]
 mod listing;
+#[cfg(feature = "fuzzing")]
+#[path = "kernel/listings.rs"]
+mod listings;
 #[path = "kernel/observe.rs"]
 mod observe;
 #[path = "kernel/preview.rs"]

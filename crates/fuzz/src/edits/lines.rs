@@ -17,7 +17,7 @@ pub(crate) fn edit(text: &str, script: &mut Script<'_>) -> String {
         let other = script.below(lines.len());
         match script.below(7) {
             0 => drop(lines.remove(at)),
-            1 => lines.insert(other, lines[at].clone()),
+            1 => lines.insert(script.below(lines.len() + 1), lines[at].clone()),
             2 => lines.swap(at, other),
             3 => {
                 let (mut words, donors) = (words(&lines[at]), words(&lines[other]));
@@ -54,4 +54,18 @@ pub(crate) fn edit(text: &str, script: &mut Script<'_>) -> String {
 /// Returns the words of a line, between single spaces. There is at least one, which may be empty.
 fn words(line: &str) -> Vec<&str> {
     line.split(' ').collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::random;
+
+    #[test]
+    fn edits_change_lines() {
+        let text = portolan_iptables::fuzzing::KUBE_PROXY;
+        let edited = |seed| edit(text, &mut Script::new(&random(seed, 12)));
+        let changed = (0..64).filter(|seed| edited(*seed) != text).count();
+        assert!(changed > 60, "{changed}");
+    }
 }

@@ -8,8 +8,9 @@ use crate::script::Script;
 /// Bytes of the longest text that an edit inserts.
 const LONGEST: usize = 64;
 
-/// A value with more values in it grows no more.
+/// A value with more values in it, or with deeper ones, is edited no more. Parsers of JSON accept a depth of 128.
 const MOST_VALUES: usize = 4_096;
+const DEEPEST: usize = 50;
 
 /// Edits values up to `most` times, until the script is over.
 pub(crate) fn edit(value: &mut Value, script: &mut Script<'_>, most: usize) {
@@ -18,7 +19,8 @@ pub(crate) fn edit(value: &mut Value, script: &mut Script<'_>, most: usize) {
             break;
         }
         let pointers = pointers(value);
-        if pointers.len() > MOST_VALUES {
+        let deepest = pointers.iter().map(|pointer| pointer.matches('/').count()).max();
+        if pointers.len() > MOST_VALUES || deepest > Some(DEEPEST) {
             break;
         }
         let at = pointers[script.below(pointers.len())].clone();
@@ -115,5 +117,33 @@ fn repeat(value: &mut Value, at: &str, other: &str) {
         }
         Some(Value::Array(elements)) => elements.push(copy),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::script::random;
+
+    #[test]
+    fn edits_change_values() {
+        let value = json!({ "a": [1, { "b/c": "d" }], "e~f": { "g": null }, "h": ["i", "j"] });
+        let edited = |seed| {
+            let mut edited = value.clone();
+            edit(&mut edited, &mut Script::new(&random(seed, 12)), 2);
+            edited
+        };
+        let changed = (0..64).filter(|seed| edited(*seed) != value).count();
+        assert!(changed > 50, "{changed}");
+    }
+
+    #[test]
+    fn what_a_pointer_names_is_removed() {
+        let mut value = json!({ "a": [1, { "b/c": "d" }], "e~f": 2 });
+        assert!(pointers(&value).contains(&"/a/1/b~1c".to_owned()));
+        for pointer in ["/a/1/b~1c", "/a/0", "/e~0f", "/a/7", "/x/y", ""] {
+            remove(&mut value, pointer);
+        }
+        assert_eq!(value, json!({ "a": [{}] }));
     }
 }

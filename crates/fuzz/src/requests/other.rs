@@ -109,7 +109,7 @@ fn object(resource: Resource, script: &mut Script<'_>) -> Value {
     match object["metadata"].as_object_mut() {
         Some(metadata) => drop(metadata.remove("resourceVersion")),
         None => {
-            object["metadata"] = json!({ "name": name, "labels": { "kubernetes.io/service-name": "svc-1" } })
+            object["metadata"] = json!({ "name": name, "labels": { "kubernetes.io/service-name": "svc-1" } });
         }
     }
     object

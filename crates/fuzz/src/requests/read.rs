@@ -66,13 +66,56 @@ const DELETE_OPTIONS: [&str; 5] = [
     r#"{"dryRun":["All"],"gracePeriodSeconds":0}"#,
     r#"{"kind":"DeleteOptions","apiVersion":"v1","orphanDependents":true}"#,
 ];
+/// Parts of selectors, with the signs of URLs.
+const SELECTOR_WORDS: [&str; 18] = [
+    "a",
+    "b",
+    "kubernetes.io/service-name",
+    "metadata.name",
+    "svc-1",
+    "%3D",
+    "%3D%3D",
+    "%21%3D",
+    ",",
+    "+in+",
+    "+notin+",
+    "(",
+    ")",
+    "%21",
+    "spec.type",
+    "ClusterIP",
+    "+",
+    "metadata.namespace",
+];
+/// The most words of a selector.
+const WORDS: usize = 10;
+/// Bytes of the longest value of an option whose bytes are all chosen.
+const LONGEST: usize = 24;
 /// The most options of a request.
-const MOST: usize = 4;
+const MOST: usize = 3;
 
-/// Returns a request that reads objects, or deletes those of a list.
-pub(super) fn request(script: &mut Script<'_>) -> Option<Request<Full<Bytes>>> {
+/// Returns a request that reads objects, or deletes those of a list. `token` asks for the next page of a list.
+pub(super) fn request(script: &mut Script<'_>, token: Option<&str>) -> Option<Request<Full<Bytes>>> {
     let path = script.pick(&PATHS);
-    let options: Vec<&str> = (0..script.below(MOST)).map(|_| script.pick(&OPTIONS)).collect();
+    let mut options: Vec<String> =
+        (0..script.below(MOST + 1)).map(|_| script.pick(&OPTIONS).to_owned()).collect();
+    match (script.below(8), token) {
+        (0, Some(token)) => options.push(format!("limit=1&continue={token}")),
+        (1, _) => {
+            let name =
+                script.pick(&["labelSelector", "fieldSelector", "resourceVersion", "limit", "continue"]);
+            let digit = |byte: u8| char::from_digit(byte.into(), 16).expect("it is less than 16");
+            let value =
+                script.bytes(LONGEST).iter().flat_map(|byte| ['%', digit(byte >> 4), digit(byte & 15)]);
+            options.push(format!("{name}={}", value.collect::<String>()));
+        }
+        (2, _) => {
+            let name = script.pick(&["labelSelector", "fieldSelector"]);
+            let words = (0..script.below(WORDS)).map(|_| script.pick(&SELECTOR_WORDS)).collect::<String>();
+            options.push(format!("{name}={words}"));
+        }
+        _ => {}
+    }
     let uri = format!("{path}?{}", options.join("&"));
     let deletes = script.below(8) == 1 && (path.ends_with("services") || path.contains("/services/"));
     let (method, body) =

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::with_body;
 use crate::script::Script;
-use crate::{edits, worlds};
+use crate::{edits, patch, worlds};
 
 /// The most Services.
 const SERVICES: usize = 6;
@@ -19,7 +19,9 @@ const EDITS: usize = 3;
 const SERVICES_PATH: &str = "/api/v1/namespaces/default/services";
 const JSON: &str = "application/json";
 const APPLY: &str = "application/apply-patch+yaml";
-const PATCHES: [&str; 3] = ["application/merge-patch+json", "application/strategic-merge-patch+json", APPLY];
+const JSON_PATCH: &str = "application/json-patch+json";
+const PATCHES: [&str; 4] =
+    ["application/merge-patch+json", "application/strategic-merge-patch+json", APPLY, JSON_PATCH];
 /// Annotation of a Service that requests load-balancer addresses.
 const REQUESTED: &str = "portolan.dev/load-balancer-ips";
 
@@ -41,7 +43,8 @@ pub(super) fn request(script: &mut Script<'_>) -> Option<Request<Full<Bytes>>> {
         _ if kind == APPLY => "fieldManager=a&force=true",
         _ => "fieldManager=a",
     };
-    let body = service(index, script).to_string();
+    let service = service(index, script);
+    let body = if kind == JSON_PATCH { patch::operations(&service, script) } else { service }.to_string();
     with_body(&method, &format!("{path}?{query}"), kind, body.into())
 }
 

@@ -52,7 +52,7 @@ fn asked(uri: &str) -> Resource {
 /// Returns a page of a list.
 fn list(resource: Resource, script: &mut Script<'_>) -> Vec<u8> {
     let info = resource.info();
-    let count = script.below(MOST);
+    let count = script.below(MOST + 1);
     let items: Vec<Value> = (0..count).map(|_| objects::edited(resource, script)).collect();
     let mut metadata = json!({ "resourceVersion": version(script) });
     if script.below(4) == 1 {

@@ -212,7 +212,7 @@ fn write_elements(
 
 /// Returns the elements of a file that begins with `head`, or `None` if it begins with something else: nothing is wrong with it
 /// then, but it counts for something else.
-pub(in super::super) fn read_elements(
+fn read_elements(
     (mut from, length): (impl Read, u64),
     head: &[u8],
     place: FamilyTable,
@@ -263,6 +263,31 @@ pub(in super::super) fn read_elements(
 
 fn invalid(what: &'static str) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, format!("it has {what}"))
+}
+
+/// The elements of a file, without the head that says for what it counts.
+#[cfg(feature = "fuzzing")]
+pub(in super::super) mod fuzzing {
+    use super::{Element, FamilyTable, READ_BY_KEY, Rows, Set, io, read_elements, write_elements};
+
+    /// Writes the elements of a table.
+    pub(in super::super::super) fn write(counters: bool, elements: &[Element]) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        write_elements(&mut bytes, &[counters.into()], |take| elements.iter().try_for_each(take))?;
+        Ok(bytes)
+    }
+
+    /// Returns the number of elements that are read, or an error if these bytes are no such file.
+    pub(in super::super::super) fn read(place: FamilyTable, bytes: &[u8]) -> io::Result<usize> {
+        let length = u64::try_from(bytes.len()).unwrap_or_default();
+        let rows = read_elements((bytes, length), &[], place)?.unwrap_or_default();
+        Ok(rows.values().map(Rows::len).sum())
+    }
+
+    /// Returns true if a file has the elements of this set.
+    pub(in super::super::super) fn has(set: Set) -> bool {
+        READ_BY_KEY.contains(&set)
+    }
 }
 
 #[cfg(test)]

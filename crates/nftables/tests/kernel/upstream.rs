@@ -15,11 +15,11 @@ use super::support::{in_namespace, nft};
 
 /// Four Services of one node: `web` is plain, `edge` has policy Local, `shop` has session affinity and source ranges, and
 /// `empty` has no endpoint.
-const IPV4: &str = include_str!("upstream/ipv4.nft");
+pub(super) const IPV4: &str = include_str!("upstream/ipv4.nft");
 /// `dual` has policies Local and its only endpoint on another node; `far` has one source range and an endpoint.
-const IPV6: &str = include_str!("upstream/ipv6.nft");
+pub(super) const IPV6: &str = include_str!("upstream/ipv6.nft");
 
-fn load(text: &str) {
+pub(super) fn load(text: &str) {
     let mut child = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().expect("nft");
     std::io::Write::write_all(&mut child.stdin.take().unwrap(), text.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success());
@@ -56,7 +56,7 @@ fn plain(cluster_ip: &str, protocol: Protocol, cluster: &[&str]) -> Forwarding {
 }
 
 /// The Service ports of [`IPV4`].
-fn ipv4() -> Vec<Entry> {
+pub(super) fn ipv4() -> Vec<Entry> {
     let web =
         plain("172.30.10.1:80", Protocol::Tcp, &["10.180.0.11:8080", "10.180.1.12:8080", "10.180.1.13:8080"]);
     let edge = plain("172.30.10.2:443", Protocol::Tcp, &["10.180.0.21:8443", "10.180.1.22:8443"]);
@@ -88,7 +88,7 @@ fn ipv4() -> Vec<Entry> {
 }
 
 /// The Service ports of [`IPV6`].
-fn ipv6() -> Vec<Entry> {
+pub(super) fn ipv6() -> Vec<Entry> {
     let dual = plain("[fd00:172:30::14]:99", Protocol::Sctp, &["[fd00:10:180:1::62]:9099"]);
     let dual = Forwarding {
         frontends: [
@@ -119,7 +119,7 @@ fn read(family: Family) -> Observed {
     read_kube_proxy(family).unwrap().expect("a table")
 }
 
-fn texts(observed: &Observed, table: &[Entry]) -> Vec<String> {
+pub(super) fn texts(observed: &Observed, table: &[Entry]) -> Vec<String> {
     observed.difference(table).iter().map(ToString::to_string).collect()
 }
 
@@ -203,61 +203,4 @@ fn a_listing_stays_as_it_is() {
         read(Family::Ipv4);
         assert_eq!(nft("list ruleset"), before);
     });
-}
-
-/// Compares the listings of fuzz targets with those of these tables. With `UPDATE=1` in the environment, writes the files.
-#[cfg(feature = "fuzzing")]
-#[test]
-fn the_listings_of_fuzz_targets_are_those_of_kube_proxys_tables() {
-    use portolan_nftables::fuzzing;
-
-    for (family, text, wanted) in [(Family::Ipv4, IPV4, ipv4()), (Family::Ipv6, IPV6, ipv6())] {
-        if std::env::var_os("UPDATE").is_some() {
-            let name = format!("src/fuzzing/kube-proxy.{}.netlink", family.to_string().to_lowercase());
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
-            std::fs::write(path, listing(family, text)).unwrap();
-            continue;
-        }
-        let [.., observed] = fuzzing::observe(family, fuzzing::kube_proxy(family));
-        assert_eq!(texts(&observed, &wanted), [""; 0], "run with UPDATE=1");
-    }
-}
-
-/// Returns what the kernel lists of a table.
-#[cfg(feature = "fuzzing")]
-fn listing(family: Family, text: &str) -> Vec<u8> {
-    use portolan_sock::{Protocol, Socket};
-    use portolan_wire::nftables::{Family as WireFamily, NftablesEvent, request};
-
-    let mut bytes = Vec::new();
-    in_namespace(|| {
-        load(text);
-        let family = if family == Family::Ipv4 { WireFamily::IPV4 } else { WireFamily::IPV6 };
-        let mut socket = Socket::open(Protocol::Netfilter).unwrap();
-        let mut sets = Vec::new();
-        let mut dump = |mut request| {
-            let take = |frame: &portolan_wire::Frame<'_>| {
-                if let NftablesEvent::NewSet(set) = NftablesEvent::decode(frame)? {
-                    sets.push(set.name);
-                }
-                let header = frame.header;
-                bytes.extend(header.length.to_ne_bytes());
-                bytes.extend([header.kind, header.flags].into_iter().flat_map(u16::to_ne_bytes));
-                bytes.extend([0; 8]);
-                bytes.extend(frame.payload);
-                bytes.resize(bytes.len().next_multiple_of(4), 0);
-                Ok(())
-            };
-            socket.dump(&mut request, take).unwrap();
-            std::mem::take(&mut sets)
-        };
-        let table = "kube-proxy";
-        dump(request::tables(family));
-        dump(request::chains(family));
-        dump(request::rules(family, table, None));
-        for set in dump(request::sets(family, table)) {
-            dump(request::elements(family, table, &set));
-        }
-    });
-    bytes
 }
