@@ -207,7 +207,12 @@ impl Chase {
 
     /// Writes the whole answer. `answer` is the other server's message about the target, or `None` if there is none.
     pub fn finish(mut self, answer: Option<&[u8]>, out: &mut Vec<u8>) -> Summary {
-        let Some(answer) = answer.and_then(|answer| Message::from_vec(answer).ok()) else {
+        // In a message of another kind, records may be empty (RFC 2136, 2.4), which a client could not read.
+        let is_answer = |message: &Message| {
+            (message.message_type, message.op_code) == (MessageType::Response, OpCode::Query)
+        };
+        let answer = answer.and_then(|answer| Message::from_vec(answer).ok()).filter(is_answer);
+        let Some(answer) = answer else {
             self.frame.metadata.response_code = ResponseCode::ServFail;
             return self.frame.send([], None, [], out);
         };
@@ -260,10 +265,12 @@ pub(crate) fn question_end(message: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns true if `answer` answers `request`: the same id and question, regardless of case.
+/// Returns true if `answer` answers `request`: the same id, kind of query and question, regardless of case.
 pub fn answers_it(request: &[u8], answer: &[u8]) -> bool {
     let question = |message| question_end(message).and_then(|end| <[u8]>::get(message, HEADER..end));
-    let is_answer = answer.get(2).is_some_and(|flags| flags & 0x80 != 0);
+    // The flag QR and the opcode (RFC 1035, 4.1.1).
+    let kind = |message: &[u8]| message.get(2).map(|flags| flags & 0xf8);
+    let is_answer = kind(answer) == kind(request).map(|kind| kind | 0x80);
     match (question(request), question(answer)) {
         (Some(asked), Some(answered)) => {
             let same_type = asked.last_chunk::<4>() == answered.last_chunk::<4>();

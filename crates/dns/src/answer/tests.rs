@@ -227,6 +227,11 @@ fn an_alias_gets_the_records_of_its_target() {
     assert_eq!(found, [(5, "www.example.com.".to_owned()), (300, "192.0.2.1".to_owned())]);
     assert_eq!(whole.id, 4711);
     assert_eq!(chase().finish(None, &mut out).code, ResponseCode::ServFail);
+    // An answer to an update has a record without data here, which is none in an answer to a query.
+    let mut of_update = theirs.clone();
+    of_update.metadata.op_code = OpCode::Update;
+    of_update.add_answer(Record::update0("www.example.com.".parse().unwrap(), 0, RecordType::A));
+    assert_eq!(chase().finish(Some(&of_update.to_vec().unwrap()), &mut out).code, ResponseCode::ServFail);
 }
 
 #[test]
@@ -245,6 +250,9 @@ fn answers_are_matched_by_id_and_question() {
     assert!(!answers_it(&asked, &asked));
     let mut other = right.clone();
     other.metadata.id = 1;
+    assert!(!answers_it(&asked, &other.to_vec().unwrap()));
+    let mut other = right.clone();
+    other.metadata.op_code = OpCode::Update;
     assert!(!answers_it(&asked, &other.to_vec().unwrap()));
     for question in [request("example.org.", RecordType::A), request("example.com.", RecordType::AAAA)] {
         let mut other = question;
