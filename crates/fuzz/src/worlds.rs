@@ -1,10 +1,13 @@
-//! Random worlds of Services and EndpointSlices. The seed is two bytes of the input.
+//! Random worlds of Services and EndpointSlices. The seed is one or two bytes of the input.
 
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
 use ipnet::IpNet;
 use portolan_engine::table::Table;
 use portolan_iptables::IptablesOptions;
+use portolan_model::catalog::PerFamily;
+use portolan_model::table::Entry;
 use portolan_model::world::{Edited, Rng};
 use portolan_model::{Family, LocalDetector, NodePortAddresses, Settings};
 
@@ -22,9 +25,19 @@ pub(crate) fn rng(script: &mut Script<'_>) -> Rng {
 pub(crate) fn table(script: &mut Script<'_>) -> Table {
     let family = script.pick(&Family::BOTH);
     let settings = settings(family, script);
-    let mut edited = Edited::new(rng(script).bits(), 1 + script.below(MOST));
-    edited.first();
-    Table::with(settings, edited.entries(family))
+    Table::with(settings, entries(script.byte(), script.below(MOST), family))
+}
+
+/// Returns the Service ports of a random world. There are few enough of them to keep each one that was made.
+fn entries(seed: u8, others: usize, family: Family) -> Vec<Entry> {
+    static MADE: [[OnceLock<PerFamily<Vec<Entry>>>; MOST]; 256] =
+        [const { [const { OnceLock::new() }; MOST] }; 256];
+    let made = MADE[usize::from(seed)][others].get_or_init(|| {
+        let mut edited = Edited::new(seed.into(), 1 + others);
+        edited.first();
+        PerFamily { ipv4: edited.entries(Family::Ipv4), ipv6: edited.entries(Family::Ipv6) }
+    });
+    made.get(family).clone()
 }
 
 /// Returns the rules of a table as the older `iptables-save` prints those of a program that knows nothing of Services.
