@@ -1,6 +1,6 @@
 //! Annotations of a Service that ask for a health check. Each complaint says what is wrong, and how it is mended.
 //!
-//! Inputs of choices choose values of known annotations. The others are a JSON object of annotations.
+//! Choices are annotations and their values. Other inputs are a JSON object of annotations.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
 //! KubeProxyConfiguration in YAML and JSON: any text is parsed or refused, and a parsed configuration can be written and
 //! parsed again.
 //!
-//! Inputs of choices are edits of a configuration with every field. The others are the text.
+//! Choices edit a configuration with every field. Other inputs are the text.
 
 use portolan_node::config::{ConfigError, parse};
 

@@ -1,8 +1,8 @@
 //! DNS requests in both transports, and answers of other servers to them. There is no panic; every answer can be decoded
 //! and fits into its transport.
 //!
-//! Inputs of choices choose questions about names of the zone, and answers of another server to them. The others
-//! are a request and such an answer as they are.
+//! Choices make questions about names of the zone, and answers of another server to them. Other inputs are a request and such an
+//! answer.
 
 use std::sync::LazyLock;
 

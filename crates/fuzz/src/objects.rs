@@ -1,6 +1,6 @@
 //! API objects of every kind, in JSON and in protobuf, and the Catalog that they are applied to.
 //!
-//! Inputs of choices are edits of objects as clients write them. The others are decoded as they are.
+//! Choices edit objects of random worlds. Other inputs are decoded as they are.
 
 use std::fmt::Debug;
 

@@ -1,6 +1,6 @@
 //! What the modes nftables, iptables and IPVS read of the kernel. Any rules are described in terms of Services, without a panic.
 //!
-//! Inputs of choices are edits of what Portolan or kube-proxy writes. The others are read as they are.
+//! Choices edit what Portolan or kube-proxy writes. Other inputs are read as they are.
 
 use std::net::Ipv4Addr;
 

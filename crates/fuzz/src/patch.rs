@@ -1,7 +1,7 @@
 //! Patches of every media type, on a Service with many different fields. There is no panic, the result can be stored and
 //! decoded again, and repeating an apply changes nothing.
 //!
-//! Inputs of choices choose a patch of the Service's own fields. The others are the kind of the patch and its text.
+//! Choices make a patch of the Service's own fields. Other inputs are the kind of the patch and its text.
 
 use portolan_schema::{
     Object, Resource,

@@ -5,9 +5,9 @@
 //! have any method, resource and body. Time does not pass but for what is waited for, so watches end.
 
 mod check;
-mod other;
+pub(crate) mod other;
 mod read;
-mod service;
+pub(crate) mod service;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -57,9 +57,10 @@ const QUERIES: [&str; 8] = [
 /// Bodies are sent in parts of this many bytes at most.
 const BUFFER: usize = 64 << 10;
 
-/// What answers of the status 500 say. As in Kubernetes, a range that is full is such an error, and so is a health-check node
-/// port that is not free.
-const EXHAUSTED: [&str; 2] = ["occurred: spec.healthCheckNodePort: provided ", " is full: "];
+/// What answers of the status 500 say. As in Kubernetes, a range that is full or not ready is such an error, and so is a
+/// health-check node port that is not free.
+const EXHAUSTED: [&str; 3] =
+    ["occurred: spec.healthCheckNodePort: provided ", " is full: ", " cluster IPs is ready"];
 
 /// A client that may do everything.
 struct Admin;
@@ -89,17 +90,30 @@ pub(crate) fn run(bytes: &[u8]) {
 
 /// Returns the server after the last request, and the numbers of requests that succeeded, by method.
 fn requests(bytes: &[u8]) -> (Arc<Api>, BTreeMap<&'static str, usize>) {
-    let api = Arc::new(Api::new(&ApiConfig {
+    let api = Arc::new(Api::new(&config()));
+    let done = serve(&api, &mut Script::new(bytes), |sent| check(&api, sent));
+    (api, done)
+}
+
+pub(crate) fn config() -> ApiConfig {
+    ApiConfig {
         service_ranges: RANGES.parse().unwrap(),
         load_balancer_ranges: LOAD_BALANCER_RANGES.parse().unwrap(),
         node_ports: NODE_PORTS.parse().unwrap(),
         ..ApiConfig::default()
-    }));
+    }
+}
+
+/// Sends the requests, and calls `after` with the name of each. Returns the numbers of requests that succeeded, by method.
+pub(crate) fn serve(
+    api: &Arc<Api>,
+    script: &mut Script<'_>,
+    after: impl Fn(&str),
+) -> BTreeMap<&'static str, usize> {
     let (_stop, stopping) = tokio::sync::watch::channel(false);
-    let handler = Handler::new(Arc::clone(&api), stopping, 64 << 20);
+    let handler = Handler::new(Arc::clone(api), stopping, 64 << 20);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let mut script = Script::new(bytes);
     let (mut done, mut token) = (BTreeMap::new(), None);
     runtime.block_on(async {
         for _ in 0..MOST {
@@ -108,22 +122,22 @@ fn requests(bytes: &[u8]) -> (Arc<Api>, BTreeMap<&'static str, usize>) {
             }
             let request = match script.below(16) {
                 0 => any(script.bytes(LONGEST)),
-                1 | 2 => read::request(&mut script, token.as_deref()),
-                3..=5 => other::request(&mut script),
-                _ => service::request(&mut script),
+                1 | 2 => read::request(script, token.as_deref()),
+                3..=5 => other::request(script),
+                _ => service::request(script),
             };
             let Some(request) = request else { continue };
             let sent = format!("{} {}", request.method(), request.uri());
             let method = METHODS.iter().find(|method| *method == request.method());
             let (status, body) = send(&handler, request).await;
-            check(&api, &sent);
+            after(&sent);
             if status.is_success() {
                 *done.entry(method.map_or("", Method::as_str)).or_default() += 1;
                 token = continued(&body).or(token);
             }
         }
     });
-    (api, done)
+    done
 }
 
 /// Returns the token in a page of a list with which the next page is asked for.

@@ -1,8 +1,7 @@
 //! Answers to the four watchers of the node agent: any status, any body, cut anywhere, broken off anywhere. There is no panic,
 //! and objects are removed at the end of a list only if that list had a start.
 //!
-//! An input of choices is answers of an API server that knows what was asked, with odd values.
-//! Any other input is a list of answers, separated by bytes 0. Each has a byte for the status and the end of the body, a byte for
+//! Choices make answers of an API server that knows what was asked, with odd values. Any other input is a list of answers, separated by bytes 0. Each has a byte for the status and the end of the body, a byte for
 //! the length of its chunks, and the body.
 
 mod server;
@@ -157,7 +156,6 @@ impl Consumer {
 #[cfg(test)]
 mod tests {
     use portolan_model::Family;
-    use portolan_model::world::Rng;
 
     use super::*;
 
@@ -165,9 +163,7 @@ mod tests {
     fn answers_with_choices_lead_to_service_ports() {
         let (mut forwardings, mut restarts) = (0, 0);
         for seed in 0..64 {
-            let mut rng = Rng::new(seed);
-            let choices = std::iter::once(255).chain((0..128).flat_map(|_| rng.bits().to_le_bytes()));
-            let consumer = consume(&choices.collect::<Vec<u8>>());
+            let consumer = consume(&crate::script::random(seed, 1024));
             forwardings += consumer.catalog.forwardings(Family::Ipv4).count();
             restarts += consumer.restarts;
         }

@@ -15,7 +15,7 @@ use crate::{edits, objects};
 /// The most odd values in an object.
 const EDITS: usize = 4;
 const TIME: &str = "2026-01-31T12:00:00.000000Z";
-const RESOURCES: [Resource; 11] = [
+pub(crate) const RESOURCES: [Resource; 11] = [
     Resource::EndpointSlice,
     Resource::Endpoints,
     Resource::Node,
@@ -75,7 +75,8 @@ fn body(object: &Value, kind: &str, script: &mut Script<'_>) -> Option<Bytes> {
     Some(doubled.into())
 }
 
-fn object(resource: Resource, script: &mut Script<'_>) -> Value {
+/// Returns an object without edits.
+pub(crate) fn object(resource: Resource, script: &mut Script<'_>) -> Value {
     let mut object = match resource {
         Resource::EndpointSlice | Resource::Node => objects::object(resource, script),
         Resource::Endpoints => json!({ "subsets": [{

@@ -13,7 +13,7 @@ use crate::script::Script;
 use crate::{edits, patch, worlds};
 
 /// The most Services.
-const SERVICES: usize = 6;
+pub(crate) const SERVICES: usize = 6;
 /// The most odd values in a Service.
 const EDITS: usize = 3;
 const SERVICES_PATH: &str = "/api/v1/namespaces/default/services";
@@ -49,7 +49,7 @@ pub(super) fn request(script: &mut Script<'_>) -> Option<Request<Full<Bytes>>> {
 }
 
 /// Returns a random Service, from which some fields that the server allocates are taken.
-fn service(index: usize, script: &mut Script<'_>) -> Value {
+pub(crate) fn service(index: usize, script: &mut Script<'_>) -> Value {
     let mut service = random_service(&mut worlds::rng(script), index, &ranges());
     let lacks = script.byte();
     let fields = [
