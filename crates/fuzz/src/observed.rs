@@ -62,6 +62,9 @@ pub(crate) fn iptables(bytes: &[u8]) {
     if let Some(observed) = portolan_iptables::fuzzing::observe(&table, &save) {
         describe(&observed, &table);
     }
+    if let Err(left) = portolan_iptables::fuzzing::mend(&table, &save) {
+        panic!("a second load writes\n{left}");
+    }
 }
 
 fn iptables_options(script: &mut Script<'_>) -> IptablesOptions {
@@ -112,7 +115,9 @@ pub(crate) fn nftables(bytes: &[u8]) {
         for observed in portolan_nftables::fuzzing::observe(table.family(), bytes) {
             describe(&observed, table);
         }
-        portolan_nftables::fuzzing::compare(table, capture, bytes);
+        if let Err(left) = portolan_nftables::fuzzing::mend(table, capture, bytes) {
+            panic!("a second comparison writes\n{left}");
+        }
     };
     let Some(mut script) = Script::of(bytes) else {
         for family in Family::BOTH {
@@ -187,7 +192,7 @@ mod tests {
             let [observed, ..] = portolan_nftables::fuzzing::observe(table.family(), &messages);
             assert_reads(&table, &observed);
             ports += observed.ports.len();
-            assert!(portolan_nftables::fuzzing::compare(&table, None, &messages), "nothing is to be written");
+            assert_eq!(portolan_nftables::fuzzing::mend(&table, None, &messages), Ok(false));
             let (file, count) = portolan_nftables::fuzzing::saved_elements(&table);
             let read = portolan_nftables::fuzzing::read_saved_elements(table.family(), &file);
             assert_eq!(read, Some(count));
@@ -197,10 +202,7 @@ mod tests {
             let messages = portolan_nftables::fuzzing::written(&table, capture);
             let [_, captured, _] = portolan_nftables::fuzzing::observe(table.family(), &messages);
             assert_eq!(captured.ports.len(), observed.ports.len());
-            assert!(
-                portolan_nftables::fuzzing::compare(&table, capture, &messages),
-                "nothing is to be written"
-            );
+            assert_eq!(portolan_nftables::fuzzing::mend(&table, capture, &messages), Ok(false));
 
             let (messages, rules) = ipvs_listing(&table);
             assert_eq!(edits::frames(&messages, header_of, &mut Script::new(&[])), messages);
@@ -213,6 +215,27 @@ mod tests {
             assert_reads(&table, &portolan_iptables::fuzzing::observe(&table, &save).expect("rules"));
         }
         assert!(ports > 30 && saved > 30, "{ports} {saved}");
+    }
+
+    #[test]
+    fn what_others_change_is_mended() {
+        let (mut tables, mut rules) = (0, 0);
+        for seed in 0..128 {
+            let bytes = crate::script::random(seed, 32);
+            let mut script = Script::new(&bytes[1..]);
+            let (table, capture, messages) = nftables_listing(&mut script);
+            let messages = edits::frames(&messages, |_| NFNETLINK_HEADER, &mut script);
+            let is_mended =
+                portolan_nftables::fuzzing::mend(&table, capture, &messages).expect("all is written");
+            tables += usize::from(is_mended && !table.is_empty());
+
+            let mut script = Script::new(&bytes[1..]);
+            let table = worlds::table(&mut script);
+            let save = portolan_iptables::fuzzing::save(&table, IptablesOptions::default());
+            let save = edits::lines(&save, &mut Script::new(&bytes[20..26]));
+            rules += usize::from(portolan_iptables::fuzzing::mend(&table, &save).expect("all is written"));
+        }
+        assert!(tables > 32 && rules > 16, "{tables} {rules}");
     }
 
     #[test]

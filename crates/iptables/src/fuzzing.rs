@@ -3,6 +3,7 @@
 use portolan_engine::table::Table as Wanted;
 use portolan_model::observed::Observed;
 
+use super::interpreter::Tables;
 use super::observe::Reading;
 use super::saved::saved;
 use super::{IptablesOptions, Pieces, Planner, Present};
@@ -50,6 +51,44 @@ pub fn observe(table: &Wanted, save: &str) -> Option<Observed> {
     Some(reading.observed)
 }
 
+/// Loads a save, and writes what a full load writes over it. Then nothing is left to write: whatever others have done to the
+/// rules, one load mends it. Returns true if there was something to mend, and false also if the kernel could not have these
+/// rules, or refuses the load.
+///
+/// # Errors
+/// Something is left to write, which is returned.
+pub fn mend(table: &Wanted, save: &str) -> Result<bool, String> {
+    let family = table.family();
+    let mut kernel = Tables::empty();
+    let loaded: String = save.lines().map(uncounted).filter_map(loadable).collect();
+    if kernel.restore(&loaded, |_| {}).is_err() {
+        return Ok(false);
+    }
+    let full = |kernel: &Tables| {
+        let mut text = String::new();
+        let mut planner = Planner::new(table.settings().clone(), IptablesOptions::default());
+        // Writing to a String cannot fail.
+        let _ = planner.full(table, &kernel.present(family), Pieces::One, &mut text);
+        text
+    };
+    let first = full(&kernel);
+    if kernel.restore(&first, |_| {}).is_err() {
+        return Ok(false);
+    }
+    let second = full(&kernel);
+    if second.is_empty() {
+        Ok(!first.is_empty())
+    } else {
+        Err(format!("{second}after\n{first}over\n{loaded}"))
+    }
+}
+
+/// Returns a line of a save as a restore reads it; `None` for the kernel's own chains and for comments.
+fn loadable(line: &str) -> Option<String> {
+    let is_own = line.starts_with(':') && !line.ends_with(" - [0:0]");
+    (!is_own && !line.starts_with('#')).then(|| format!("{line}\n"))
+}
+
 /// Returns a line as `iptables-save` prints it without `-c`.
 fn uncounted(line: &str) -> &str {
     match line.strip_prefix('[').and_then(|line| line.split_once("] ")) {
@@ -78,6 +117,19 @@ mod tests {
                 observed.difference(&entries).iter().map(ToString::to_string).collect();
             assert_eq!(differences, [""; 0]);
             assert!(observed.ports.len() > 3);
+        }
+    }
+
+    #[test]
+    fn each_rule_that_is_missing_is_mended() {
+        let mut edited = Edited::new(3, 4);
+        edited.first();
+        let table = Wanted::with(Settings::plain(Family::Ipv4), edited.entries(Family::Ipv4));
+        let save = save(&table, IptablesOptions::default());
+        assert_eq!(mend(&table, &save), Ok(false));
+        let rules = save.lines().filter(|line| line.starts_with('['));
+        for rule in rules {
+            assert_eq!(mend(&table, &save.replacen(&format!("{rule}\n"), "", 1)), Ok(true), "{rule}");
         }
     }
 }

@@ -92,7 +92,7 @@ mod dispatch;
 mod fixed;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-#[cfg(test)]
+#[cfg(any(test, feature = "fuzzing"))]
 mod interpreter;
 mod lock;
 mod memory;

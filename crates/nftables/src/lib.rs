@@ -97,6 +97,8 @@ mod expression;
 pub mod fuzzing;
 mod layout;
 mod load;
+#[cfg(any(test, feature = "fuzzing"))]
+mod memory;
 mod observe;
 #[cfg(test)]
 mod path;

@@ -11,9 +11,10 @@ use portolan_wire::nftables::{Data, Element, ElementRef, Expr, UserData, Verdict
 use proptest::prelude::*;
 
 use super::super::layout::{Listeners, Target};
+use super::super::memory::ElementPlace;
 use super::super::planner::tests::{Edited, settings};
 use super::*;
-use memory::{ElementPlace, Written};
+use memory::Written;
 
 fn relay() -> Target {
     Target::Relay(Listeners { cluster: ([127, 0, 0, 1], 1).into(), local: ([127, 0, 0, 1], 2).into() })
