@@ -45,9 +45,9 @@ impl Memory {
                 Err(_) => {}
             }
         }
-        // The kernel lists no rule of a chain that it does not list.
+        // The kernel lists nothing of a table that it does not list, and no rule of such a chain.
         memory.rules.retain(|chain, _| memory.chains.contains_key(chain));
-        memory
+        if memory.table.is_some() { memory } else { Self::default() }
     }
 
     /// Applies a transaction as the kernel would. Returns the reason if the kernel would refuse it.
