@@ -102,10 +102,18 @@ fn audit(api: &Api) {
         let snapshot = api.store().snapshot(resource, &Scope::default(), None).expect("the newest revision");
         snapshot.objects.iter().map(|object| object.decode()).collect::<Vec<Object>>()
     };
-    objects(Resource::Service).iter().for_each(|object| cluster.add_service(object));
-    objects(Resource::IpAddress).iter().for_each(|object| cluster.add_address(object));
-    objects(Resource::ServiceCidr).iter().for_each(|object| cluster.add_service_cidr(object));
-    objects(Resource::Node).iter().for_each(|object| cluster.add_node(object));
+    for object in objects(Resource::Service) {
+        cluster.add_service(&object);
+    }
+    for object in objects(Resource::IpAddress) {
+        cluster.add_address(&object);
+    }
+    for object in objects(Resource::ServiceCidr) {
+        cluster.add_service_cidr(&object);
+    }
+    for object in objects(Resource::Node) {
+        cluster.add_node(&object);
+    }
     cluster.report(SystemTime::UNIX_EPOCH, Vec::new());
 }
 

@@ -55,7 +55,7 @@ pub fn mend(table: &Table, capture: Option<Listeners>, bytes: &[u8]) -> Result<b
     let place = planner(table, capture).layout().place();
     let mut memory = Memory::listed(place, bytes);
     let (first, batch) = compared(table, capture, &memory);
-    if !batch.is_some_and(|batch| memory.apply(&batch).is_ok()) {
+    if batch.is_none_or(|batch| memory.apply(&batch).is_err()) {
         return Ok(false);
     }
     let (second, _) = compared(table, capture, &memory);
