@@ -3,10 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use portolan_wire::Batch;
+#[cfg(feature = "fuzzing")]
+use portolan_wire::Frames;
 use portolan_wire::nftables::{
     Chain, Data, DataRef, Element, ElementRef, NftTable, NftablesEvent, Rule, Set as WireSet, Verdict,
 };
-use portolan_wire::{Batch, Frames};
 
 use super::chain::FamilyTable;
 use super::element::Set;
