@@ -207,7 +207,8 @@ impl Chase {
 
     /// Writes the whole answer. `answer` is the other server's message about the target, or `None` if there is none.
     pub fn finish(mut self, answer: Option<&[u8]>, out: &mut Vec<u8>) -> Summary {
-        // In a message of another kind, records may be empty (RFC 2136, 2.4), which a client could not read.
+        // Only a response to a query is used. In a response to an update, records may have no data (RFC 2136, 2.4), and a client
+        // could not decode these in our answer.
         let is_answer = |message: &Message| {
             (message.message_type, message.op_code) == (MessageType::Response, OpCode::Query)
         };
@@ -265,7 +266,7 @@ pub(crate) fn question_end(message: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns true if `answer` answers `request`: the same id, kind of query and question, regardless of case.
+/// Returns true if `answer` is a response with the id, opcode and question of `request`. Case does not matter.
 pub fn answers_it(request: &[u8], answer: &[u8]) -> bool {
     let question = |message| question_end(message).and_then(|end| <[u8]>::get(message, HEADER..end));
     // The flag QR and the opcode (RFC 1035, 4.1.1).

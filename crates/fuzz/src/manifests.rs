@@ -1,5 +1,5 @@
-//! Files of manifests in YAML and JSON. Each object and each fault has its place in the file, and a document that cannot be read hides
-//! no other one.
+//! Files of manifests in YAML and JSON. Each object and each fault has its place in the file, and a YAML document that cannot be
+//! read hides no other one.
 //!
 //! Choices are documents, some of them edited. Other inputs are a file.
 
@@ -38,8 +38,6 @@ fn documents(count: usize, script: &mut Script<'_>) -> (String, usize) {
         };
         if script.flag() {
             document = edits::lines(&document, &mut Script::new(script.bytes(EDITS)));
-            // An edit may begin another document, or end this one.
-            document = document.replace("---", "--").replace("...", "..");
         } else {
             whole += 1;
         }
@@ -51,6 +49,7 @@ fn documents(count: usize, script: &mut Script<'_>) -> (String, usize) {
 }
 
 fn check(content: &[u8], read: &Read) {
+    // A text that is not UTF-8 has a fault at line 0.
     let lines = content.split(|byte| *byte == b'\n').count();
     let places = read.objects.iter().map(|declared| declared.place.as_str());
     for text in places.chain(read.faults.iter().map(String::as_str)) {

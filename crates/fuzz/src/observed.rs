@@ -147,16 +147,24 @@ pub(crate) fn nftables_listing(script: &mut Script<'_>) -> (Table, Option<Listen
 
 /// The elements that a run of the nftables mode saves for the next one.
 pub(crate) fn saved_elements(bytes: &[u8]) {
+    let read = |family, file: &[u8]| {
+        let read = portolan_nftables::fuzzing::read_saved_elements(family, file);
+        // Each element is at least a number, a key and its data.
+        assert!(read.is_none_or(|count| count * 3 <= file.len()));
+        read
+    };
     let Some(mut script) = Script::of(bytes) else {
         for family in Family::BOTH {
-            portolan_nftables::fuzzing::read_saved_elements(family, bytes);
+            read(family, bytes);
         }
         return;
     };
     let table = worlds::table(&mut script);
-    let (mut file, _) = portolan_nftables::fuzzing::saved_elements(&table);
-    edits::bytes(&mut file, &mut script);
-    portolan_nftables::fuzzing::read_saved_elements(table.family(), &file);
+    let (file, count) = portolan_nftables::fuzzing::saved_elements(&table);
+    let mut edited = file.clone();
+    edits::bytes(&mut edited, &mut script);
+    let read = read(table.family(), &edited);
+    assert!(edited != file || read == Some(count));
 }
 
 fn listeners(family: Family) -> Listeners {
@@ -169,6 +177,9 @@ fn listeners(family: Family) -> Listeners {
 
 #[cfg(test)]
 mod tests {
+    use portolan_iptables::fuzzing::Mended as iptables;
+    use portolan_nftables::fuzzing::Mended as nftables;
+
     use super::*;
 
     /// The worlds that an input without edits leads to, from several seeds.
@@ -192,7 +203,7 @@ mod tests {
             let [observed, ..] = portolan_nftables::fuzzing::observe(table.family(), &messages);
             assert_reads(&table, &observed);
             ports += observed.ports.len();
-            assert_eq!(portolan_nftables::fuzzing::mend(&table, None, &messages), Ok(false));
+            assert_eq!(portolan_nftables::fuzzing::mend(&table, None, &messages), Ok(nftables::Nothing));
             let (file, count) = portolan_nftables::fuzzing::saved_elements(&table);
             let read = portolan_nftables::fuzzing::read_saved_elements(table.family(), &file);
             assert_eq!(read, Some(count));
@@ -202,7 +213,7 @@ mod tests {
             let messages = portolan_nftables::fuzzing::written(&table, capture);
             let [_, captured, _] = portolan_nftables::fuzzing::observe(table.family(), &messages);
             assert_eq!(captured.ports.len(), observed.ports.len());
-            assert_eq!(portolan_nftables::fuzzing::mend(&table, capture, &messages), Ok(false));
+            assert_eq!(portolan_nftables::fuzzing::mend(&table, capture, &messages), Ok(nftables::Nothing));
 
             let (messages, rules) = ipvs_listing(&table);
             assert_eq!(edits::frames(&messages, header_of, &mut Script::new(&[])), messages);
@@ -219,23 +230,26 @@ mod tests {
 
     #[test]
     fn what_others_change_is_mended() {
-        let (mut tables, mut rules) = (0, 0);
+        let (mut tables, mut rules) = (Vec::new(), Vec::new());
         for seed in 0..128 {
             let bytes = crate::script::random(seed, 32);
             let mut script = Script::new(&bytes[1..]);
             let (table, capture, messages) = nftables_listing(&mut script);
             let messages = edits::frames(&messages, |_| NFNETLINK_HEADER, &mut script);
-            let is_mended =
-                portolan_nftables::fuzzing::mend(&table, capture, &messages).expect("all is written");
-            tables += usize::from(is_mended && !table.is_empty());
+            tables
+                .push(portolan_nftables::fuzzing::mend(&table, capture, &messages).expect("all is written"));
 
-            let mut script = Script::new(&bytes[1..]);
-            let table = worlds::table(&mut script);
+            let table = worlds::table(&mut Script::new(&bytes[1..]));
             let save = portolan_iptables::fuzzing::save(&table, IptablesOptions::default());
             let save = edits::lines(&save, &mut Script::new(&bytes[20..26]));
-            rules += usize::from(portolan_iptables::fuzzing::mend(&table, &save).expect("all is written"));
+            rules.push(portolan_iptables::fuzzing::mend(&table, &save).expect("all is written"));
         }
-        assert!(tables > 32 && rules > 16, "{tables} {rules}");
+        let count = |of| tables.iter().filter(|mended| **mended == of).count();
+        let (mended, refused) = (count(nftables::Something), count(nftables::Refused));
+        assert!(mended > 32 && refused < 16, "{mended} {refused}");
+        let count = |of| rules.iter().filter(|mended| **mended == of).count();
+        let (mended, refused) = (count(iptables::Something), count(iptables::Refused));
+        assert!(mended > 16 && refused < 16, "{mended} {refused}");
     }
 
     #[test]

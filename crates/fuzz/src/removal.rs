@@ -24,9 +24,10 @@ pub(crate) fn run(bytes: &[u8]) {
                 0 => KUBE_PROXY.to_owned(),
                 _ => save(&worlds::table(&mut script), IptablesOptions::default()),
             };
-            edits::lines(&uncounted(&text), &mut script)
+            edits::lines(&uncounted(&text), &mut script).replace('\r', "")
         }
-        None => String::from_utf8_lossy(bytes).into_owned(),
+        // A line may end in a carriage return, but `iptables-save` prints none.
+        None => String::from_utf8_lossy(bytes).replace('\r', ""),
     };
     for family in Family::BOTH {
         check(&text, &removal_of(family, &text, |_, chain| chain == KEPT));

@@ -2,7 +2,7 @@
 
 use arbitrary::Unstructured;
 
-/// The first byte of an input that is a list of choices. No text, message or length begins with it.
+/// The first byte of an input that is a list of choices. Few other inputs begin with it.
 pub(crate) const CHOICES: u8 = 255;
 
 /// Reads choices from an input.

@@ -1,5 +1,5 @@
-//! Objects that another program has written to the store of the API server, and requests to that server. It starts, answers, and
-//! never with an error inside itself; what the objects say of addresses and ports is audited.
+//! Objects that another program has written to the store of the API server, and requests to that server. The server starts, or says
+//! why not. If it starts, no answer is an error inside the server, and the audit of addresses and ports does not panic.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -50,9 +50,10 @@ fn store(script: &mut Script<'_>) -> Arc<dyn Store> {
         }
         // An object whose names are not those of its key is not read from the store.
         for field in ["name", "namespace"] {
-            match object["metadata"].as_object_mut() {
-                Some(odd) => drop(odd.insert(field.to_owned(), metadata[field].clone())),
-                None => object["metadata"] = metadata.clone(),
+            match (object["metadata"].as_object_mut(), metadata.get(field)) {
+                (Some(odd), Some(name)) => drop(odd.insert(field.to_owned(), name.clone())),
+                (Some(odd), None) => drop(odd.remove(field)),
+                (None, _) => object["metadata"] = metadata.clone(),
             }
         }
         let object: Object = serde_json::from_str(&object.to_string()).expect("an object");

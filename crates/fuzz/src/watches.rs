@@ -1,8 +1,8 @@
 //! Answers to the four watchers of the node agent: any status, any body, cut anywhere, broken off anywhere. There is no panic,
 //! and objects are removed at the end of a list only if that list had a start.
 //!
-//! Choices make answers of an API server that knows what was asked, with odd values. Any other input is a list of answers, separated by bytes 0. Each has a byte for the status and the end of the body, a byte for
-//! the length of its chunks, and the body.
+//! Choices make answers of an API server that knows what was asked, with odd values. Any other input is a list of answers, separated
+//! by bytes 0. Each has a byte for the status and the end of the body, a byte for the length of its chunks, and the body.
 
 mod server;
 

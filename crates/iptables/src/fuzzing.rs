@@ -51,18 +51,30 @@ pub fn observe(table: &Wanted, save: &str) -> Option<Observed> {
     Some(reading.observed)
 }
 
+/// What a full load found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mended {
+    /// Nothing to mend.
+    Nothing,
+    /// Something, which it has mended.
+    Something,
+    /// Rules that a kernel cannot have.
+    Impossible,
+    /// Something, and the kernel would refuse the load.
+    Refused,
+}
+
 /// Loads a save, and writes what a full load writes over it. Then nothing is left to write: whatever others have done to the
-/// rules, one load mends it. Returns true if there was something to mend, and false also if the kernel could not have these
-/// rules, or refuses the load.
+/// rules, one load mends it.
 ///
 /// # Errors
 /// Something is left to write, which is returned.
-pub fn mend(table: &Wanted, save: &str) -> Result<bool, String> {
+pub fn mend(table: &Wanted, save: &str) -> Result<Mended, String> {
     let family = table.family();
     let mut kernel = Tables::empty();
     let loaded: String = save.lines().map(uncounted).filter_map(loadable).collect();
     if kernel.restore(&loaded, |_| {}).is_err() {
-        return Ok(false);
+        return Ok(Mended::Impossible);
     }
     let full = |kernel: &Tables| {
         let mut text = String::new();
@@ -72,12 +84,15 @@ pub fn mend(table: &Wanted, save: &str) -> Result<bool, String> {
         text
     };
     let first = full(&kernel);
+    if first.is_empty() {
+        return Ok(Mended::Nothing);
+    }
     if kernel.restore(&first, |_| {}).is_err() {
-        return Ok(false);
+        return Ok(Mended::Refused);
     }
     let second = full(&kernel);
     if second.is_empty() {
-        Ok(!first.is_empty())
+        Ok(Mended::Something)
     } else {
         Err(format!("{second}after\n{first}over\n{loaded}"))
     }
@@ -126,10 +141,11 @@ mod tests {
         edited.first();
         let table = Wanted::with(Settings::plain(Family::Ipv4), edited.entries(Family::Ipv4));
         let save = save(&table, IptablesOptions::default());
-        assert_eq!(mend(&table, &save), Ok(false));
+        assert_eq!(mend(&table, &save), Ok(Mended::Nothing));
         let rules = save.lines().filter(|line| line.starts_with('['));
         for rule in rules {
-            assert_eq!(mend(&table, &save.replacen(&format!("{rule}\n"), "", 1)), Ok(true), "{rule}");
+            let mended = mend(&table, &save.replacen(&format!("{rule}\n"), "", 1));
+            assert_eq!(mended, Ok(Mended::Something), "{rule}");
         }
     }
 }

@@ -199,6 +199,7 @@ fn plans(
         let Some(table) = line.strip_prefix('*') else { continue };
         let (mut chains, mut jumps, mut has_others) = (Vec::new(), Vec::new(), false);
         let (entries, mut unused) = (entries(table), Vec::new());
+        // A table also ends where the next one begins. Otherwise, chains of the next table would be removed from this one.
         let is_of_table = |line: &&str| *line != "COMMIT" && !line.starts_with('*');
         while let Some(line) = lines.next_if(is_of_table) {
             if let Some(chain) = line.strip_prefix(':') {
@@ -292,6 +293,14 @@ COMMIT
         let (text, outcome) = removal(Family::Ipv4, saved, |_, _| false, |table| own_jumps(table).collect());
         assert_eq!((outcome.chains, outcome.rules), (1, 0), "{text}");
         assert_eq!(text.matches("-D INPUT -m comment").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_table_ends_where_the_next_one_begins() {
+        let saved = "*nat\n:KUBE-SVC-X - [0:0]\n*filter\n:KUBE-FORWARD - [0:0]\nCOMMIT\n";
+        let (text, _) = removal(Family::Ipv4, saved, |_, _| false, NONE);
+        let nat = "*nat\n:KUBE-SVC-X - [0:0]\n-X KUBE-SVC-X\nCOMMIT\n";
+        assert_eq!(text, format!("{nat}*filter\n:KUBE-FORWARD - [0:0]\n-X KUBE-FORWARD\nCOMMIT\n"));
     }
 
     #[test]

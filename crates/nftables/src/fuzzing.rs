@@ -13,7 +13,7 @@ use super::element::Element;
 use super::encode;
 use super::layout::{CAPTURE, Kind, Listeners, TRANSLATE, Target};
 use super::load::Pieces;
-use super::memory::Memory;
+use super::memory::{Memory, UNREADABLE};
 use super::observe::{observed, observed_kube_proxy};
 use super::planner::Planner;
 use super::readback::{Outline, View, saved_elements};
@@ -45,21 +45,37 @@ pub fn read_saved_elements(family: Family, bytes: &[u8]) -> Option<usize> {
     saved_elements::read(TRANSLATE.place(family), bytes).ok()
 }
 
+/// What a comparison found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mended {
+    /// Nothing to mend.
+    Nothing,
+    /// Something, which it has mended.
+    Something,
+    /// Something, and the kernel would refuse the transaction.
+    Refused,
+}
+
 /// Compares a kernel that lists these messages with a table, and writes the difference. Then nothing is left to write: whatever
-/// others have done to the table, one comparison mends it. Returns true if there was something to mend, and false also if the kernel
-/// would refuse the transaction.
+/// others have done to the table, one comparison mends it.
 ///
 /// # Errors
-/// Something is left to write, which is returned.
-pub fn mend(table: &Table, capture: Option<Listeners>, bytes: &[u8]) -> Result<bool, String> {
+/// Something is left to write, or the transaction cannot be read. The text is for people.
+pub fn mend(table: &Table, capture: Option<Listeners>, bytes: &[u8]) -> Result<Mended, String> {
     let place = planner(table, capture).layout().place();
     let mut memory = Memory::listed(place, bytes);
+    let exists = memory.table.is_some();
     let (first, batch) = compared(table, capture, &memory);
-    if batch.is_none_or(|batch| memory.apply(&batch).is_err()) {
-        return Ok(false);
+    if first.is_empty() && exists {
+        return Ok(Mended::Nothing);
+    }
+    match memory.apply(&batch.ok_or("the transaction is too long")?) {
+        Ok(()) => {}
+        Err(reason) if reason == UNREADABLE => return Err(reason.to_owned()),
+        Err(_) => return Ok(Mended::Refused),
     }
     let (second, _) = compared(table, capture, &memory);
-    if second.is_empty() { Ok(!first.is_empty()) } else { Err(format!("{second:?}\nafter\n{first:?}")) }
+    if second.is_empty() { Ok(Mended::Something) } else { Err(format!("{second:?}\nafter\n{first:?}")) }
 }
 
 /// Compares the kernel with a table, and encodes what is to be written.

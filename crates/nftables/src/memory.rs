@@ -17,6 +17,9 @@ use super::readback::View;
 /// The place of an element: set, key and end of the interval.
 pub(super) type ElementPlace = (Set, Vec<u8>, Option<Vec<u8>>);
 
+/// Why a transaction is refused of which a message or an element cannot be decoded.
+pub(super) const UNREADABLE: &str = "a message cannot be read";
+
 /// A table of the kernel.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
@@ -28,27 +31,36 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Takes what the messages list of a table. What is listed twice is there once, but for rules.
+    /// Takes what the messages list of a table. What is listed twice is there once, but for rules. What the kernel cannot list
+    /// is left out: rules without their chain, elements without their set, and all of a table that is not listed.
     #[cfg(feature = "fuzzing")]
     pub(super) fn listed(place: FamilyTable, bytes: &[u8]) -> Self {
         let mut memory = Self::default();
         for frame in Frames::new(bytes).map_while(Result::ok) {
             match NftablesEvent::decode(&frame) {
-                Ok(NftablesEvent::NewTable(table)) if table.name != place.table => {}
-                Ok(NftablesEvent::NewChain(chain)) if chain.table != place.table => {}
-                Ok(NftablesEvent::NewRule(rule)) if rule.table != place.table => {}
-                Ok(NftablesEvent::NewSet(set)) if set.table != place.table => {}
-                Ok(NftablesEvent::NewElements(list)) if list.table != place.table => {}
-                Ok(NftablesEvent::NewElements(list)) => {
+                Ok(NftablesEvent::NewTable(table))
+                    if table.name == place.table && table.family == place.wire() =>
+                {
+                    memory.table = Some(table);
+                }
+                Ok(NftablesEvent::NewChain(chain)) if chain.table == place.table => {
+                    memory.chains.insert(chain.name.clone(), chain);
+                }
+                Ok(NftablesEvent::NewRule(rule)) if rule.table == place.table => {
+                    memory.rules.entry(rule.chain.clone()).or_default().push(rule);
+                }
+                Ok(NftablesEvent::NewSet(set)) if set.table == place.table => {
+                    memory.sets.insert(set.name.clone(), set);
+                }
+                Ok(NftablesEvent::NewElements(list)) if list.table == place.table => {
                     let elements = list.elements().flatten().map(|element| element.to_owned());
                     memory.elements.extend(elements.filter_map(|it| Some((place_of(list.set, &it)?, it))));
                 }
-                Ok(event) => drop(memory.take(event)),
-                Err(_) => {}
+                _ => {}
             }
         }
-        // The kernel lists nothing of a table that it does not list, and no rule of such a chain.
         memory.rules.retain(|chain, _| memory.chains.contains_key(chain));
+        memory.elements.retain(|(set, ..), _| memory.sets.contains_key(set.name()));
         if memory.table.is_some() { memory } else { Self::default() }
     }
 
@@ -56,7 +68,7 @@ impl Memory {
     pub(super) fn apply(&mut self, batch: &Batch) -> Result<(), &'static str> {
         for sequence in batch.first_sequence()..batch.next_sequence() {
             let Some(frame) = batch.frame(sequence) else { continue };
-            self.take(NftablesEvent::decode(&frame).map_err(|_| "a message")?)?;
+            self.take(NftablesEvent::decode(&frame).map_err(|_| UNREADABLE)?)?;
         }
         Ok(())
     }
@@ -73,19 +85,20 @@ impl Memory {
                 check(self.chains.remove(&name.chain).is_some(), "there is no such chain to delete")?;
             }
             NftablesEvent::NewRule(rule) => {
+                check(self.chains.contains_key(&rule.chain), "there is no such chain for a rule")?;
                 self.rules.entry(rule.chain.clone()).or_default().push(rule);
             }
             NftablesEvent::DeleteRule(name) => drop(self.rules.remove(&name.chain)),
             NftablesEvent::NewElements(list) => {
                 for element in list.elements() {
-                    let element = element.map_err(|_| "an element")?.to_owned();
+                    let element = element.map_err(|_| UNREADABLE)?.to_owned();
                     let place = place_of(list.set, &element).ok_or("a set of another table")?;
                     check(self.elements.insert(place, element).is_none(), "the element exists")?;
                 }
             }
             NftablesEvent::DeleteElements(list) => {
                 for element in list.elements() {
-                    let element = element.map_err(|_| "an element")?.to_owned();
+                    let element = element.map_err(|_| UNREADABLE)?.to_owned();
                     let place = place_of(list.set, &element).ok_or("a set of another table")?;
                     check(self.elements.remove(&place).is_some(), "there is no such element to delete")?;
                 }
