@@ -244,12 +244,10 @@ mod tests {
             let save = edits::lines(&save, &mut Script::new(&bytes[20..26]));
             rules.push(portolan_iptables::fuzzing::mend(&table, &save).expect("all is written"));
         }
-        let count = |of| tables.iter().filter(|mended| **mended == of).count();
-        let (mended, refused) = (count(nftables::Something), count(nftables::Refused));
-        assert!(mended > 32 && refused < 16, "{mended} {refused}");
-        let count = |of| rules.iter().filter(|mended| **mended == of).count();
-        let (mended, refused) = (count(iptables::Something), count(iptables::Refused));
-        assert!(mended > 16 && refused < 16, "{mended} {refused}");
+        let mended = tables.iter().filter(|mended| **mended == nftables::Something).count();
+        assert!(mended > 32, "{mended}");
+        let mended = rules.iter().filter(|mended| **mended == iptables::Something).count();
+        assert!(mended > 16, "{mended}");
     }
 
     #[test]

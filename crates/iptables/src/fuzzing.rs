@@ -60,15 +60,13 @@ pub enum Mended {
     Something,
     /// Rules that a kernel cannot have.
     Impossible,
-    /// Something, and the kernel would refuse the load.
-    Refused,
 }
 
 /// Loads a save, and writes what a full load writes over it. Then nothing is left to write: whatever others have done to the
 /// rules, one load mends it.
 ///
 /// # Errors
-/// Something is left to write, which is returned.
+/// Something is left to write, or the kernel would refuse the load. The text is for people.
 pub fn mend(table: &Wanted, save: &str) -> Result<Mended, String> {
     let family = table.family();
     let mut kernel = Tables::empty();
@@ -87,9 +85,7 @@ pub fn mend(table: &Wanted, save: &str) -> Result<Mended, String> {
     if first.is_empty() {
         return Ok(Mended::Nothing);
     }
-    if kernel.restore(&first, |_| {}).is_err() {
-        return Ok(Mended::Refused);
-    }
+    kernel.restore(&first, |_| {}).map_err(|reason| format!("{reason}\n{first}over\n{loaded}"))?;
     let second = full(&kernel);
     if second.is_empty() {
         Ok(Mended::Something)

@@ -13,7 +13,7 @@ use super::element::Element;
 use super::encode;
 use super::layout::{CAPTURE, Kind, Listeners, TRANSLATE, Target};
 use super::load::Pieces;
-use super::memory::{Memory, UNREADABLE};
+use super::memory::Memory;
 use super::observe::{observed, observed_kube_proxy};
 use super::planner::Planner;
 use super::readback::{Outline, View, saved_elements};
@@ -52,15 +52,13 @@ pub enum Mended {
     Nothing,
     /// Something, which it has mended.
     Something,
-    /// Something, and the kernel would refuse the transaction.
-    Refused,
 }
 
 /// Compares a kernel that lists these messages with a table, and writes the difference. Then nothing is left to write: whatever
 /// others have done to the table, one comparison mends it.
 ///
 /// # Errors
-/// Something is left to write, or the transaction cannot be read. The text is for people.
+/// Something is left to write, or the kernel would refuse the transaction. The text is for people.
 pub fn mend(table: &Table, capture: Option<Listeners>, bytes: &[u8]) -> Result<Mended, String> {
     let place = planner(table, capture).layout().place();
     let mut memory = Memory::listed(place, bytes);
@@ -69,11 +67,7 @@ pub fn mend(table: &Table, capture: Option<Listeners>, bytes: &[u8]) -> Result<M
     if first.is_empty() && exists {
         return Ok(Mended::Nothing);
     }
-    match memory.apply(&batch.ok_or("the transaction is too long")?) {
-        Ok(()) => {}
-        Err(reason) if reason == UNREADABLE => return Err(reason.to_owned()),
-        Err(_) => return Ok(Mended::Refused),
-    }
+    memory.apply(&batch.ok_or("the transaction is too long")?)?;
     let (second, _) = compared(table, capture, &memory);
     if second.is_empty() { Ok(Mended::Something) } else { Err(format!("{second:?}\nafter\n{first:?}")) }
 }

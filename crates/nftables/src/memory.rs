@@ -17,9 +17,6 @@ use super::readback::View;
 /// The place of an element: set, key and end of the interval.
 pub(super) type ElementPlace = (Set, Vec<u8>, Option<Vec<u8>>);
 
-/// Why a transaction is refused of which a message or an element cannot be decoded.
-pub(super) const UNREADABLE: &str = "a message cannot be read";
-
 /// A table of the kernel.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Memory {
@@ -68,7 +65,7 @@ impl Memory {
     pub(super) fn apply(&mut self, batch: &Batch) -> Result<(), &'static str> {
         for sequence in batch.first_sequence()..batch.next_sequence() {
             let Some(frame) = batch.frame(sequence) else { continue };
-            self.take(NftablesEvent::decode(&frame).map_err(|_| UNREADABLE)?)?;
+            self.take(NftablesEvent::decode(&frame).map_err(|_| "a message cannot be read")?)?;
         }
         Ok(())
     }
@@ -91,14 +88,14 @@ impl Memory {
             NftablesEvent::DeleteRule(name) => drop(self.rules.remove(&name.chain)),
             NftablesEvent::NewElements(list) => {
                 for element in list.elements() {
-                    let element = element.map_err(|_| UNREADABLE)?.to_owned();
+                    let element = element.map_err(|_| "an element cannot be read")?.to_owned();
                     let place = place_of(list.set, &element).ok_or("a set of another table")?;
                     check(self.elements.insert(place, element).is_none(), "the element exists")?;
                 }
             }
             NftablesEvent::DeleteElements(list) => {
                 for element in list.elements() {
-                    let element = element.map_err(|_| UNREADABLE)?.to_owned();
+                    let element = element.map_err(|_| "an element cannot be read")?.to_owned();
                     let place = place_of(list.set, &element).ok_or("a set of another table")?;
                     check(self.elements.remove(&place).is_some(), "there is no such element to delete")?;
                 }
