@@ -27,6 +27,7 @@ use super::chain::{ChainBody, FamilyTable, RuleBody};
 use super::changeset::{has_comment, has_more};
 use super::element::{Data, Key, Set, read_address, read_number};
 use super::skeleton;
+use super::value::MAX_CLASS;
 pub(super) use by_key::LARGE;
 use rows::{Row, Rows};
 pub use saved::SavedElements;
@@ -438,7 +439,9 @@ impl View {
             (Set::Classes, data) => {
                 // Any other verdict leads to no chain of ours, but the number is in use.
                 let chain = if let Some(DataRef::Verdict(Verdict::Goto(chain))) = data { chain } else { "" };
-                match read_number(key.as_slice()).and_then(|number| u16::try_from(number).ok()) {
+                let number = read_number(key.as_slice()).and_then(|number| u16::try_from(number).ok());
+                // A greater number than a class can have is not ours, and could not be deleted as a class.
+                match number.filter(|number| *number <= MAX_CLASS) {
                     Some(number) => drop(self.classes.insert(number, chain.to_owned())),
                     None => self.unexpected.push((set, range)),
                 }

@@ -19,7 +19,7 @@ use super::table::{Table, generation};
 const OUR_NAME: [(Family, &str); 2] = [(Family::Ipv4, "ip portolan"), (Family::Ipv6, "ip6 portolan")];
 
 /// Faults as nft commands; `T` stands for our table, `A` for the address of the first cluster IP.
-const FAULTS: [&str; 30] = [
+const FAULTS: [&str; 31] = [
     "delete table T",
     "add table T { flags dormant ; }",
     "chain T filter-input { policy drop ; }",
@@ -34,6 +34,7 @@ const FAULTS: [&str; 30] = [
     "add element T source-ranges { B . tcp . 84 . B }",
     "add element T classes { 0x00000fff : goto internal-1 }",
     "add element T classes { 0x00ffffff : goto internal-1 }",
+    "add element T classes { 0x0000ffff : goto internal-1 }",
     "add element T classes { 0x00000ffe : drop }",
     "delete element T classes { 0x00000001 } ; add element T classes { 0x00000001 : drop }",
     "delete element T firewall-ips { L . tcp . 80 }",
