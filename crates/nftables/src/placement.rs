@@ -4,6 +4,7 @@
 //! Indexes must have no gap, because `numgen` draws from 0 to n-1. So the last backend moves into the gap that a
 //! removed one leaves. A slot never changes while its backend exists.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use portolan_model::{Backend, Forwarding};
@@ -230,10 +231,13 @@ fn assign_slots(before: &Before, cluster: &[Backend], local: &[Backend]) -> (Box
     };
     let mut result: Vec<(SocketAddr, Option<u16>)> =
         sockets.iter().map(|socket| (*socket, kept(socket))).collect();
-    let mut used: Vec<u16> = result.iter().filter_map(|&(_, slot)| slot).collect();
-    used.sort_unstable();
+    // Others may have given one slot to two endpoints. The second one gets another slot.
+    let mut used = HashSet::with_capacity(result.len());
+    for (_, slot) in &mut result {
+        slot.take_if(|slot| !used.insert(*slot));
+    }
     let start = before.next_slot.min(MAX_CLASS);
-    let mut free = (start..=MAX_CLASS).chain(0..start).filter(|slot| used.binary_search(slot).is_err());
+    let mut free = (start..=MAX_CLASS).chain(0..start).filter(|slot| !used.contains(slot));
     let mut next = start;
     for (_, slot) in result.iter_mut().filter(|(_, slot)| slot.is_none()) {
         *slot = free.next();
@@ -264,6 +268,15 @@ mod tests {
 
     fn sockets(order: &Order, sorted: &[Backend]) -> Vec<SocketAddr> {
         order.backends(sorted).map(Backend::socket).collect()
+    }
+
+    #[test]
+    fn two_endpoints_with_one_slot_get_two() {
+        let backends = backends(&BTreeSet::from([1, 2, 3]));
+        let slots = backends.iter().map(|backend| (backend.socket(), 7)).collect();
+        let before = Before { slots, next_slot: 8, ..Before::default() };
+        let (slots, next) = assign_slots(&before, &backends, &[]);
+        assert_eq!((slots.iter().map(|&(_, slot)| slot).collect::<Vec<_>>(), next), (vec![7, 8, 9], 10));
     }
 
     proptest! {
