@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use portolan_fuzz::TARGETS;
 
 /// Bytes of the longest corpus.
-const LONGEST: usize = 256 << 10;
+const LONGEST: usize = 128 << 10;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz").join(name)

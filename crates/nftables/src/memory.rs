@@ -13,6 +13,8 @@ use portolan_wire::nftables::{
 use super::chain::FamilyTable;
 use super::element::Set;
 use super::readback::View;
+#[cfg(feature = "fuzzing")]
+use super::skeleton;
 
 /// The place of an element: set, key and end of the interval.
 pub(super) type ElementPlace = (Set, Vec<u8>, Option<Vec<u8>>);
@@ -29,7 +31,8 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Takes what the messages list of a table. What is listed twice is there once, but for rules. What the kernel cannot list
-    /// is left out: rules without their chain, elements without their set, and all of a table that is not listed.
+    /// is left out: rules without their chain, elements without their set or with keys of another length, and all of a table
+    /// that is not listed.
     #[cfg(feature = "fuzzing")]
     pub(super) fn listed(place: FamilyTable, bytes: &[u8]) -> Self {
         let mut memory = Self::default();
@@ -57,7 +60,11 @@ impl Memory {
             }
         }
         memory.rules.retain(|chain, _| memory.chains.contains_key(chain));
-        memory.elements.retain(|(set, ..), _| memory.sets.contains_key(set.name()));
+        memory.elements.retain(|(set, key, key_end), _| {
+            let length = skeleton::set(place, *set).key_length as usize;
+            let fits = |key: &Vec<u8>| key.len() == length;
+            memory.sets.contains_key(set.name()) && fits(key) && key_end.as_ref().is_none_or(fits)
+        });
         if memory.table.is_some() { memory } else { Self::default() }
     }
 
