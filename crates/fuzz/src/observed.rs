@@ -15,7 +15,8 @@ use portolan_nftables::Listeners;
 use crate::script::Script;
 use crate::{edits, worlds};
 
-/// Bytes of the header of each message of `nf_tables` and ipset (`struct nfgenmsg`). The header of messages of generic netlink is as long (`struct genlmsghdr`).
+/// Bytes of the header of each message of `nf_tables` and ipset (`struct nfgenmsg`). The header of messages of generic netlink is
+/// as long (`struct genlmsghdr`).
 pub(crate) const NFNETLINK_HEADER: usize = 4;
 /// Bytes of `struct ifaddrmsg`, and the type of the messages with it.
 const ADDRESS_HEADER: usize = 8;
@@ -62,8 +63,8 @@ pub(crate) fn iptables(bytes: &[u8]) {
     if let Some(observed) = portolan_iptables::fuzzing::observe(&table, &save) {
         describe(&observed, &table);
     }
-    if let Err(left) = portolan_iptables::fuzzing::mend(&table, &save) {
-        panic!("a second load writes\n{left}");
+    if let Err(reason) = portolan_iptables::fuzzing::mend(&table, &save) {
+        panic!("one load does not mend the rules:\n{reason}");
     }
 }
 
@@ -115,8 +116,8 @@ pub(crate) fn nftables(bytes: &[u8]) {
         for observed in portolan_nftables::fuzzing::observe(table.family(), bytes) {
             describe(&observed, table);
         }
-        if let Err(left) = portolan_nftables::fuzzing::mend(table, capture, bytes) {
-            panic!("a second comparison writes\n{left}");
+        if let Err(reason) = portolan_nftables::fuzzing::mend(table, capture, bytes) {
+            panic!("one comparison does not mend the table:\n{reason}");
         }
     };
     let Some(mut script) = Script::of(bytes) else {

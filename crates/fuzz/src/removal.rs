@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use portolan_iptables::IptablesOptions;
-use portolan_iptables::fuzzing::{KUBE_PROXY, save};
+use portolan_iptables::fuzzing::{KUBE_PROXY, save, uncounted};
 use portolan_leftovers::removal_of;
 use portolan_model::Family;
 
@@ -24,7 +24,7 @@ pub(crate) fn run(bytes: &[u8]) {
                 0 => KUBE_PROXY.to_owned(),
                 _ => save(&worlds::table(&mut script), IptablesOptions::default()),
             };
-            edits::lines(&uncounted(&text), &mut script).replace('\r', "")
+            edits::lines(&without_counters(&text), &mut script).replace('\r', "")
         }
         // A line may end in a carriage return, but `iptables-save` prints none.
         None => String::from_utf8_lossy(bytes).replace('\r', ""),
@@ -35,12 +35,8 @@ pub(crate) fn run(bytes: &[u8]) {
 }
 
 /// Returns a save without counters.
-fn uncounted(save: &str) -> String {
-    let rule = |line: &str| match line.split_once("] ") {
-        Some((counters, rule)) if counters.starts_with('[') => format!("{rule}\n"),
-        _ => format!("{line}\n"),
-    };
-    save.lines().map(rule).collect()
+fn without_counters(save: &str) -> String {
+    save.lines().flat_map(|line| [uncounted(line), "\n"]).collect()
 }
 
 fn check(save: &str, removal: &str) {
@@ -73,7 +69,7 @@ mod tests {
 
     #[test]
     fn chains_of_kube_proxy_are_removed() {
-        let save = uncounted(KUBE_PROXY);
+        let save = without_counters(KUBE_PROXY);
         let removal = removal_of(Family::Ipv4, &save, |_, chain| chain == KEPT);
         check(&save, &removal);
         assert!(chains(&removal).count() > 20 && removal.contains("-D "), "{removal}");

@@ -2,7 +2,7 @@
 //! address and no node port has two Services; each of them has its record, and no record is of anything else.
 //!
 //! The input is a list of choices. Most requests are those of a client that manages a few Services, some read them, and the others
-//! have any method, resource and body. Time does not pass but for what is waited for, so watches end.
+//! have any method, resource and body. The clock is paused and jumps to the next timer, so watches end at once.
 
 mod check;
 pub(crate) mod other;

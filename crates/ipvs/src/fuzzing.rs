@@ -178,27 +178,3 @@ impl Reading {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use portolan_model::world::Edited;
-
-    use super::*;
-
-    #[test]
-    fn a_table_that_was_written_is_read() {
-        for (family, seed) in Family::BOTH.into_iter().zip([3, 4]) {
-            let mut edited = Edited::new(seed, 8);
-            edited.first();
-            let entries = edited.entries(family);
-            let table = Table::with(Settings::plain(family), entries.clone());
-            let node = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap());
-            let (messages, rules) = written(&table, &node);
-            let [observed, _] = observe(family, &[&messages, rules.as_bytes()].concat(), &[]);
-            let differences: Vec<String> =
-                observed.difference(&entries).iter().map(ToString::to_string).collect();
-            assert_eq!(differences, [""; 0]);
-            assert!(observed.ports.len() > 3);
-        }
-    }
-}

@@ -32,7 +32,7 @@ pub const fn kube_proxy(family: Family) -> &'static [u8] {
 
 /// Returns a file with the saved elements of a table, without the head that says for what it counts, and their number.
 pub fn saved_elements(table: &Table) -> (Vec<u8>, usize) {
-    let mut planner = Planner::new(table.settings().clone());
+    let mut planner = planner(table, None);
     Difference::between(&mut planner, table, &mut View::default());
     let forwardings = table.iter().flat_map(|(name, forwarding)| planner.elements_of(name, &forwarding));
     let elements: Vec<Element> = forwardings.filter(|element| saved_elements::has(element.set)).collect();
