@@ -36,6 +36,7 @@ mod removal;
 mod requests;
 mod script;
 mod snapshot;
+mod store_file;
 mod stored;
 mod watches;
 mod worlds;
@@ -49,7 +50,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 24] = [
+pub const TARGETS: [Target; 25] = [
     Target { name: "acknowledgement", run: netlink::acknowledgement },
     Target { name: "annotations", run: annotations::run },
     Target { name: "configuration", run: configuration::run },
@@ -72,6 +73,7 @@ pub const TARGETS: [Target; 24] = [
     Target { name: "route", run: netlink::route },
     Target { name: "saved_elements", run: observed::saved_elements },
     Target { name: "snapshot", run: snapshot::run },
+    Target { name: "store_file", run: store_file::run },
     Target { name: "stored", run: stored::run },
     Target { name: "watches", run: watches::run },
 ];

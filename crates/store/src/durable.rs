@@ -17,6 +17,8 @@ mod ahead;
 mod disk;
 mod entry;
 mod file;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 #[cfg(test)]
 mod journal;
 pub mod offline;

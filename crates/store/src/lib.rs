@@ -43,6 +43,9 @@ pub use self::{
     transaction::{CommitError, Committed, Step, Transaction},
 };
 
+#[cfg(feature = "fuzzing")]
+pub use self::durable::fuzzing;
+
 #[cfg(feature = "etcd")]
 pub use self::etcd::{Credentials, EtcdOptions, EtcdStore, EtcdTls};
 

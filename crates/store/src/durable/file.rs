@@ -207,7 +207,10 @@ pub(super) fn database(backend: impl StorageBackend) -> Result<Database, Databas
 pub(super) fn explain(path: &Path, error: impl Into<redb::Error>) -> OpenError {
     let path = path.to_owned();
     match error.into() {
-        redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
+        // A file that ends within a page is damaged, too.
+        redb::Error::Io(source)
+            if !matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+        {
             OpenError::Io { path, source }
         }
         error => OpenError::Corrupt { path, reason: error.to_string() },
@@ -352,7 +355,7 @@ pub(super) fn counted(numbers: &HashMap<&str, u64>) -> Option<(u64, Option<u64>)
     Some((revision, numbers.get(OBJECTS).copied().filter(|_| is_current)))
 }
 
-fn write_first(database: &Database, revision: u64) -> Result<(), redb::Error> {
+pub(super) fn write_first(database: &Database, revision: u64) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         transaction.open_table(LOG)?;

@@ -178,7 +178,7 @@ fn stored() -> impl Iterator<Item = Resource> {
     Resource::ALL.into_iter().filter(|resource| resource.is_stored() && resource.stored() == *resource)
 }
 
-fn objects(tables: &Tables) -> Vec<(Resource, Arc<StoredObject>)> {
+pub(super) fn objects(tables: &Tables) -> Vec<(Resource, Arc<StoredObject>)> {
     let snapshot = |resource| tables.snapshot(resource, &Scope::default(), None);
     let of = |resource| snapshot(resource).map_or_else(|_| Vec::new(), |snapshot| snapshot.objects);
     stored().flat_map(|resource| of(resource).into_iter().map(move |object| (resource, object))).collect()
@@ -220,7 +220,7 @@ fn load_still(
 }
 
 /// Reads the content of a database file. Also returns the file as the database closed it.
-fn load(path: &Path, image: Vec<u8>) -> Result<(Tables, Vec<u8>), OpenError> {
+pub(super) fn load(path: &Path, image: Vec<u8>) -> Result<(Tables, Vec<u8>), OpenError> {
     if image.is_empty() {
         return Err(OpenError::Corrupt { path: path.to_owned(), reason: "the file is empty".into() });
     }
@@ -279,8 +279,8 @@ fn stamp(found: &Metadata) -> (u64, u64, u64, [i64; 4]) {
 }
 
 /// A copy of a file in memory, as a database accesses it.
-#[derive(Debug, Clone)]
-struct Memory(Arc<RwLock<Vec<u8>>>);
+#[derive(Debug, Clone, Default)]
+pub(super) struct Memory(pub(super) Arc<RwLock<Vec<u8>>>);
 
 fn beyond() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
