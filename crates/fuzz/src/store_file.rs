@@ -89,7 +89,7 @@ fn edited(script: &mut Script<'_>) -> (usize, Vec<u8>) {
             _ if script.flag() => file.truncate(at.max(1)),
             _ => file.resize(file.len() + PAGE * script.below(40), script.pick(&[0, 255])),
         }
-        if file.len() < HEAD {
+        if file.len() < PAGE {
             break;
         }
     }
