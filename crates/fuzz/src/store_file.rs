@@ -3,6 +3,7 @@
 //!
 //! Choices edit a file. Other inputs are the file.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
 use portolan_store::OpenError;
@@ -10,6 +11,8 @@ use portolan_store::fuzzing::{Content, files, load, rescue};
 
 use crate::script::Script;
 
+/// Where the file says how many pages a region has, after redb's `docs/design.md`.
+const GEOMETRY: Range<usize> = 16..24;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// Bytes at the beginning of the file that say where everything is.
@@ -92,6 +95,12 @@ fn edited(script: &mut Script<'_>) -> (usize, Vec<u8>) {
         if file.len() < PAGE {
             break;
         }
+    }
+    // redb refuses a page outside of all regions, but its debug build panics instead.
+    if cfg!(debug_assertions)
+        && let Some(geometry) = file.get_mut(GEOMETRY)
+    {
+        geometry.copy_from_slice(&FILES[last].0[GEOMETRY]);
     }
     (last, file)
 }
