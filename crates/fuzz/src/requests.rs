@@ -2,27 +2,33 @@
 //! address and no node port has two Services; each of them has its record, and no record is of anything else.
 //!
 //! The input is a list of choices. Most requests are those of a client that manages a few Services, some read them, and the others
-//! have any method, resource and body. The clock is paused and jumps to the next timer, so watches end at once.
+//! have any method, resource and body. Other clients follow some objects by a watch. The clock is paused and jumps to the next
+//! timer, so a watch that is waited for ends at once.
 
 mod check;
+mod follow;
 pub(crate) mod other;
 mod read;
 pub(crate) mod service;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use portolan_api::{Api, ApiConfig};
-use portolan_http::{Attributes, Handler, Rule, Subject, arriving};
+use portolan_http::{Answer, Attributes, Handler, Rule, Subject, arriving};
 use portolan_schema::Resource;
+use portolan_store::History;
 
 use crate::script::Script;
 use check::check;
+use follow::Follower;
 
 /// Fewer addresses and ports than a long input can ask for.
 const RANGES: &str = "10.0.0.0/28,fd00::/124";
@@ -54,6 +60,12 @@ const QUERIES: [&str; 8] = [
     "propagationPolicy=Foreground",
     "fieldValidation=Strict",
 ];
+/// So many changes of each kind are remembered. A client that was away for longer lists again.
+const CHANGES: usize = 16;
+/// How many clients follow objects.
+const FOLLOWERS: usize = 2;
+/// The name of the number of events, beside those of methods.
+const EVENTS: &str = "events";
 /// Bodies are sent in parts of this many bytes at most.
 const BUFFER: usize = 64 << 10;
 
@@ -91,7 +103,7 @@ pub(crate) fn run(bytes: &[u8]) {
 /// Returns the server after the last request, and the numbers of requests that succeeded, by method.
 fn requests(bytes: &[u8]) -> (Arc<Api>, BTreeMap<&'static str, usize>) {
     let api = Arc::new(Api::new(&config()));
-    let done = serve(&api, &mut Script::new(bytes), |sent| check(&api, sent));
+    let done = serve(&api, &mut Script::new(bytes), FOLLOWERS, |sent| check(&api, sent));
     (api, done)
 }
 
@@ -100,25 +112,37 @@ pub(crate) fn config() -> ApiConfig {
         service_ranges: RANGES.parse().unwrap(),
         load_balancer_ranges: LOAD_BALANCER_RANGES.parse().unwrap(),
         node_ports: NODE_PORTS.parse().unwrap(),
+        history: History { max_changes: CHANGES, ..History::default() },
         ..ApiConfig::default()
     }
 }
 
-/// Sends the requests, and calls `after` with the name of each. Returns the numbers of requests that succeeded, by method.
+/// Sends the requests, and calls `after` with the name of each. So many clients follow objects meanwhile. Returns the numbers of
+/// requests that succeeded, by method, and that of events.
 pub(crate) fn serve(
     api: &Arc<Api>,
     script: &mut Script<'_>,
+    followers: usize,
     after: impl Fn(&str),
 ) -> BTreeMap<&'static str, usize> {
     let (_stop, stopping) = tokio::sync::watch::channel(false);
-    let handler = Handler::new(Arc::clone(api), stopping, 64 << 20);
+    let handler = Rc::new(Handler::new(Arc::clone(api), stopping, 64 << 20));
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let (mut done, mut token) = (BTreeMap::new(), None);
-    runtime.block_on(async {
-        for _ in 0..MOST {
+    let length = script.length();
+    // They are chosen by the length, which takes no choice from the requests.
+    let mut followers: Vec<Follower> =
+        (0..followers).map(|number| Follower::new(&handler, length + number * 13)).collect();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        for number in 0..MOST {
             if script.is_over() {
                 break;
+            }
+            // Some read only at the end, when many events have waited for them.
+            let reads = number == length % 8 || length.is_multiple_of(2) && number > length % 8;
+            if reads {
+                catch_up(&mut followers).await;
             }
             let request = match script.below(16) {
                 0 => any(script.bytes(LONGEST)),
@@ -136,8 +160,19 @@ pub(crate) fn serve(
                 token = continued(&body).or(token);
             }
         }
+        catch_up(&mut followers).await;
+        for follower in &mut followers {
+            follower.check().await;
+            *done.entry(EVENTS).or_default() += follower.events;
+        }
     });
     done
+}
+
+async fn catch_up(followers: &mut [Follower]) {
+    for follower in followers {
+        follower.catch_up().await;
+    }
 }
 
 /// Returns the token in a page of a list with which the next page is asked for.
@@ -185,18 +220,20 @@ fn with_body(method: &Method, uri: &str, kind: &str, body: Bytes) -> Option<Requ
     request.body(Full::new(body)).ok()
 }
 
+async fn answer(handler: &Handler, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    let (request, leftover, _) = arriving(request);
+    let answer = handler.answer(request, &Admin).await;
+    if let Some(leftover) = leftover {
+        leftover.drain();
+    }
+    Ok(answer)
+}
+
 /// Sends a request over a connection in memory, and returns the status and the body of the answer.
 async fn send(handler: &Handler, request: Request<Full<Bytes>>) -> (StatusCode, String) {
     let text = format!("{} {}", request.method(), request.uri());
     let (client, server) = tokio::io::duplex(BUFFER);
-    let service = hyper::service::service_fn(async |request| {
-        let (request, leftover, _) = arriving(request);
-        let answer = handler.answer(request, &Admin).await;
-        if let Some(leftover) = leftover {
-            leftover.drain();
-        }
-        Ok::<_, Infallible>(answer)
-    });
+    let service = hyper::service::service_fn(|request| answer(handler, request));
     let connection =
         hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);
     let asked = async {
@@ -233,7 +270,7 @@ mod tests {
         let (mut services, mut ports, mut balanced) = (0, 0, 0);
         let mut methods: BTreeMap<&str, usize> = BTreeMap::new();
         for seed in 0..96 {
-            let (api, done) = requests(&crate::script::random(seed, 512));
+            let (api, done) = requests(&crate::script::random(seed, 480 + usize::try_from(seed).unwrap()));
             let count = |resource| {
                 let snapshot = api.store().snapshot(resource, &Scope::default(), None);
                 snapshot.expect("the newest revision").objects.len()
@@ -246,6 +283,7 @@ mod tests {
             }
         }
         assert!(services > 64 && ports > 32 && balanced > 8, "{services} {ports} {balanced}");
+        assert!(methods.get(EVENTS) > Some(&200), "{methods:?}");
         assert!(METHODS.iter().all(|method| methods.get(method.as_str()) > Some(&4)), "{methods:?}");
     }
 }

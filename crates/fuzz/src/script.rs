@@ -18,6 +18,11 @@ impl<'a> Script<'a> {
         bytes.split_first().filter(|(first, _)| **first == CHOICES).map(|(_, choices)| Self::new(choices))
     }
 
+    /// Returns the number of bytes that are left.
+    pub(crate) fn length(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns true if no byte is left.
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()

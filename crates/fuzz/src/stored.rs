@@ -31,7 +31,7 @@ pub(crate) fn run(bytes: &[u8]) {
     match block_on(Api::open(store, &config())) {
         Ok(api) => {
             let api = Arc::new(api);
-            serve(&api, &mut script, |_| {});
+            serve(&api, &mut script, 0, |_| {});
             audit(&api);
         }
         Err(error) => assert!(!error.to_string().is_empty()),
