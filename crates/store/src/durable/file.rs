@@ -188,6 +188,22 @@ impl Folder {
         explain(&self.path.join(FILE_NAME), error)
     }
 
+    /// Returns the last revision in the file. Fails if that is earlier than `published`, which was in the file before: damage
+    /// to the pages of the last transaction looks like a transaction that was not completed.
+    pub(super) fn last_revision(&self, database: &Database, published: u64) -> Result<u64, OpenError> {
+        let found = || {
+            let numbers = database.begin_read()?.open_table(NUMBERS)?;
+            let found = redb::ReadableTable::get(&numbers, REVISION)?;
+            Ok::<_, redb::Error>(found.map_or(0, |number| number.value()))
+        };
+        let found = found().map_err(|error| self.explain(error))?;
+        if found < published {
+            let reason = format!("its last revision is {found}, and {published} was in it before");
+            return Err(OpenError::Corrupt { path: self.path.join(FILE_NAME), reason });
+        }
+        Ok(found)
+    }
+
     /// Reads all objects and the history. Also returns the updates for changes that exceed `limits`.
     pub(super) fn load(&self, database: &Database, limits: History) -> Result<(Tables, Forget), OpenError> {
         load(&self.path.join(FILE_NAME), database, limits)
@@ -339,12 +355,6 @@ pub(super) fn write(
         }
     }
     Ok(transaction.commit()?)
-}
-
-/// Returns the last revision in the file.
-pub(super) fn last_revision(database: &Database) -> Result<Option<u64>, redb::Error> {
-    let numbers = database.begin_read()?.open_table(NUMBERS)?;
-    Ok(redb::ReadableTable::get(&numbers, REVISION)?.map(|number| number.value()))
 }
 
 /// Returns the last revision and the number of objects at it, of the numbers of a file by their names. Without the number

@@ -175,6 +175,36 @@ async fn after_a_failed_sync_the_file_decides_what_was_written() {
 }
 
 #[tokio::test]
+async fn a_file_that_lost_what_was_acknowledged_is_not_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, faults) = faulty(&dir);
+    let file = dir.path().join("objects.redb");
+    let first = store.commit(put("a", "1", None)).await.unwrap().revision;
+    let older = fs::read(&file).unwrap();
+    let second = store.commit(put("a", "2", Some(first))).await.unwrap().revision;
+    let latest = fs::read(&file).unwrap();
+    faults.broken.store(true, SeqCst);
+    assert!(store.commit(put("b", "1", None)).await.is_err());
+    fs::write(&file, &older).unwrap();
+    faults.broken.store(false, SeqCst);
+    until("the loss is known", || store.writable().is_err_and(|reason| reason.contains("was in it before")))
+        .await;
+    let refused = store.commit(put("b", "1", None)).await;
+    assert!(matches!(refused, Err(CommitError::Unavailable(_))), "{refused:?}");
+    assert_eq!((store.revision(), store.count(NODE)), (second, 1));
+    // The probe does not write to the file while it is replaced.
+    faults.broken.store(true, SeqCst);
+    let before = faults.failed.load(SeqCst);
+    until("the disk is broken again", || faults.failed.load(SeqCst) > before).await;
+    fs::write(&file, &latest).unwrap();
+    faults.broken.store(false, SeqCst);
+    until("writing does again", || store.writable().is_ok()).await;
+    store.commit(put("b", "1", None)).await.unwrap();
+    drop(store);
+    assert_eq!(open(&dir).get(NODE, "a").unwrap().revision(), second);
+}
+
+#[tokio::test]
 async fn everything_accepted_is_written_when_the_store_is_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(&dir);

@@ -265,10 +265,11 @@ impl Writer {
             self.space.release();
             self.folder.open()
         });
+        let published = self.shared.published.read().revision();
         let State::Doubtful(writes) = &mut self.file else { return };
         let opened = database.and_then(|database| {
-            let found = file::last_revision(&database).map_err(|error| self.folder.explain(error))?;
-            Ok((database, found >= last))
+            let found = self.folder.last_revision(&database, published)?;
+            Ok((database, Some(found) >= last))
         });
         match opened {
             Ok((database, written)) => {
