@@ -20,6 +20,7 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use portolan_api::{Api, ApiConfig};
 use portolan_http::{Answer, Attributes, Handler, Rule, Subject, arriving};
@@ -64,8 +65,6 @@ const QUERIES: [&str; 8] = [
 const CHANGES: usize = 16;
 /// How many clients follow objects.
 const FOLLOWERS: usize = 2;
-/// The name of the number of events, beside those of methods.
-const EVENTS: &str = "events";
 /// Bodies are sent in parts of this many bytes at most.
 const BUFFER: usize = 64 << 10;
 
@@ -117,8 +116,8 @@ pub(crate) fn config() -> ApiConfig {
     }
 }
 
-/// Sends the requests, and calls `after` with the name of each. So many clients follow objects meanwhile. Returns the numbers of
-/// requests that succeeded, by method, and that of events.
+/// Sends the requests, and calls `after` with the name of each. Meanwhile `followers` clients follow objects. Returns the numbers
+/// of requests that succeeded, by method, and those of events, by type.
 pub(crate) fn serve(
     api: &Arc<Api>,
     script: &mut Script<'_>,
@@ -127,14 +126,14 @@ pub(crate) fn serve(
 ) -> BTreeMap<&'static str, usize> {
     let (_stop, stopping) = tokio::sync::watch::channel(false);
     let handler = Rc::new(Handler::new(Arc::clone(api), stopping, 64 << 20));
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let (mut done, mut token) = (BTreeMap::new(), None);
+    // The server ends watches at random times.
+    fastrand::seed(0);
     let length = script.length();
     // They are chosen by the length, which takes no choice from the requests.
     let mut followers: Vec<Follower> =
         (0..followers).map(|number| Follower::new(&handler, length + number * 13)).collect();
-    tokio::task::LocalSet::new().block_on(&runtime, async {
+    in_paused_time(async {
         for number in 0..MOST {
             if script.is_over() {
                 break;
@@ -163,10 +162,17 @@ pub(crate) fn serve(
         catch_up(&mut followers).await;
         for follower in &mut followers {
             follower.check().await;
-            *done.entry(EVENTS).or_default() += follower.events;
+            for (what, count) in &follower.taken {
+                *done.entry(what).or_default() += count;
+            }
         }
     });
     done
+}
+
+fn in_paused_time(task: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    tokio::task::LocalSet::new().block_on(&runtime.unwrap(), task);
 }
 
 async fn catch_up(followers: &mut [Follower]) {
@@ -229,34 +235,32 @@ async fn answer(handler: &Handler, request: Request<Incoming>) -> Result<Answer,
     Ok(answer)
 }
 
-/// Sends a request over a connection in memory, and returns the status and the body of the answer.
-async fn send(handler: &Handler, request: Request<Full<Bytes>>) -> (StatusCode, String) {
+/// Returns a connection in memory. The server sends at most `buffer` bytes that are not read yet.
+async fn connect(handler: &Rc<Handler>, buffer: usize) -> SendRequest<Full<Bytes>> {
+    let (client, server) = tokio::io::duplex(buffer);
+    let handler = Rc::clone(handler);
+    let service = hyper::service::service_fn(move |request| {
+        let handler = Rc::clone(&handler);
+        async move { answer(&handler, request).await }
+    });
+    let server = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);
+    tokio::task::spawn_local(server);
+    let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(client)).await.unwrap();
+    tokio::task::spawn_local(connection);
+    sender
+}
+
+/// Sends a request, and returns the status and the body of the answer.
+async fn send(handler: &Rc<Handler>, request: Request<Full<Bytes>>) -> (StatusCode, String) {
     let text = format!("{} {}", request.method(), request.uri());
-    let (client, server) = tokio::io::duplex(BUFFER);
-    let service = hyper::service::service_fn(|request| answer(handler, request));
-    let connection =
-        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service);
-    let asked = async {
-        let (mut sender, to_server) =
-            hyper::client::conn::http1::handshake(TokioIo::new(client)).await.unwrap();
-        let answer = async {
-            let answer = sender.send_request(request).await.expect("an answer");
-            let status = answer.status();
-            let body = answer.into_body().collect().await.expect("a whole answer").to_bytes();
-            let body = String::from_utf8_lossy(&body).into_owned();
-            let is_expected = EXHAUSTED.iter().any(|part| body.contains(part));
-            assert!(status != StatusCode::INTERNAL_SERVER_ERROR || is_expected, "{text}: {body}");
-            (status, body)
-        };
-        tokio::select! {
-            answer = answer => answer,
-            end = to_server => panic!("{text}: the connection ended: {end:?}"),
-        }
-    };
-    tokio::select! {
-        answer = asked => answer,
-        end = connection => panic!("{text}: the server ended: {end:?}"),
-    }
+    let mut sender = connect(handler, BUFFER).await;
+    let answer = sender.send_request(request).await.expect("an answer");
+    let status = answer.status();
+    let body = answer.into_body().collect().await.expect("a whole answer").to_bytes();
+    let body = String::from_utf8_lossy(&body).into_owned();
+    let is_expected = EXHAUSTED.iter().any(|part| body.contains(part));
+    assert!(status != StatusCode::INTERNAL_SERVER_ERROR || is_expected, "{text}: {body}");
+    (status, body)
 }
 
 #[cfg(test)]
@@ -268,9 +272,9 @@ mod tests {
     #[test]
     fn requests_create_change_and_delete_services_with_addresses_and_ports() {
         let (mut services, mut ports, mut balanced) = (0, 0, 0);
-        let mut methods: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut done: BTreeMap<&str, usize> = BTreeMap::new();
         for seed in 0..96 {
-            let (api, done) = requests(&crate::script::random(seed, 480 + usize::try_from(seed).unwrap()));
+            let (api, more) = requests(&crate::script::random(seed, 2400 + usize::try_from(seed).unwrap()));
             let count = |resource| {
                 let snapshot = api.store().snapshot(resource, &Scope::default(), None);
                 snapshot.expect("the newest revision").objects.len()
@@ -278,12 +282,15 @@ mod tests {
             services += count(Resource::Service);
             ports += count(Resource::NodePort);
             balanced += check::load_balancer_records(&api).len();
-            for (method, count) in done {
-                *methods.entry(method).or_default() += count;
+            for (what, count) in more {
+                *done.entry(what).or_default() += count;
             }
         }
         assert!(services > 64 && ports > 32 && balanced > 8, "{services} {ports} {balanced}");
-        assert!(methods.get(EVENTS) > Some(&200), "{methods:?}");
-        assert!(METHODS.iter().all(|method| methods.get(method.as_str()) > Some(&4)), "{methods:?}");
+        let events = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", follow::ENDED];
+        let wanted = METHODS.iter().map(Method::as_str).chain(events);
+        for what in wanted {
+            assert!(done.get(what) > Some(&4), "{what} of {done:?}");
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! The file of a store, damaged. It is refused as damaged, or it has the content that it had after the last transaction or the
-//! one before, and so has the file that reading it leaves. What can be rescued is read in any case.
+//! one before. Opening it may mend it, and the mended file has the same content. Objects are rescued from any file.
 //!
 //! Choices edit a file. Other inputs are the file.
 
@@ -36,22 +36,27 @@ pub(crate) fn run(bytes: &[u8]) {
         read(bytes.to_vec());
         return;
     };
-    let (last, file) = edited(&mut script);
-    if let Some(found) = read(file) {
+    read_edited(&mut script);
+}
+
+/// Reads a file with some damage. Returns its content, if it is not refused, and that of the file without the damage.
+fn read_edited(script: &mut Script<'_>) -> (Option<Content>, &'static Content) {
+    let (last, file) = edited(script);
+    let found = read(file);
+    if let Some(found) = &found {
         let before = last.saturating_sub(1);
-        assert!(
-            FILES[before..=last].iter().any(|(_, content)| *content == found),
-            "content that was never there"
-        );
+        let was_there = FILES[before..=last].iter().any(|(_, content)| content == found);
+        assert!(was_there, "content of no transaction");
     }
+    (found, &FILES[last].1)
 }
 
 /// Returns the content of the file, if it is not damaged.
 fn read(file: Vec<u8>) -> Option<Content> {
     rescue(&file);
     match load(file) {
-        Ok((found, left)) => {
-            let (again, _) = load(left).expect("what reading it leaves is whole");
+        Ok((found, mended)) => {
+            let (again, _) = load(mended).expect("a mended file is whole");
             assert_eq!(again, found);
             Some(found)
         }
@@ -86,18 +91,19 @@ fn edited(script: &mut Script<'_>) -> (usize, Vec<u8>) {
             6 => {
                 let other = &FILES[script.below(FILES.len())].0;
                 let from = PAGE * script.below(other.len() / PAGE);
-                let to = PAGE * script.below(file.len() / PAGE);
+                // Not the first one: with it, the file could be whole and of another time.
+                let to = PAGE * (1 + script.below(file.len() / PAGE - 1));
                 file[to..to + PAGE].copy_from_slice(&other[from..from + PAGE]);
             }
             _ if script.flag() => file.truncate(at.max(1)),
             _ => file.resize(file.len() + PAGE * script.below(40), script.pick(&[0, 255])),
         }
-        if file.len() < PAGE {
+        if file.len() < 2 * PAGE {
             break;
         }
     }
-    // redb refuses a page outside of all regions, but its debug build panics instead.
-    if cfg!(debug_assertions)
+    // redb refuses a page outside of all regions. Its debug build, which cargo-fuzz makes, panics instead.
+    if cfg!(fuzzing)
         && let Some(geometry) = file.get_mut(GEOMETRY)
     {
         geometry.copy_from_slice(&FILES[last].0[GEOMETRY]);
@@ -105,7 +111,7 @@ fn edited(script: &mut Script<'_>) -> (usize, Vec<u8>) {
     (last, file)
 }
 
-/// Returns a place in the file. Damage there differs in what it destroys.
+/// Returns a place in the head of the file, at the beginning of a page, or anywhere.
 fn place(length: usize, script: &mut Script<'_>) -> usize {
     let length = length.max(1);
     let place = match script.below(3) {
@@ -123,7 +129,7 @@ mod tests {
     #[test]
     fn all_that_is_in_a_file_can_be_rescued() {
         for (file, content) in FILES.iter() {
-            assert_eq!(rescue(file).objects, content.objects);
+            assert_eq!(rescue(file), content.objects);
         }
         let (_, content) = FILES.last().expect("a file");
         assert!(content.objects.len() > 8, "{}", content.objects.len());
@@ -134,11 +140,10 @@ mod tests {
         let (mut refused, mut older, mut latest) = (0, 0, 0);
         for seed in 0..256 {
             let bytes = crate::script::random(seed, 24);
-            let (last, file) = edited(&mut Script::new(&bytes[1..]));
-            match read(file) {
-                None => refused += 1,
-                Some(found) if found == FILES[last].1 => latest += 1,
-                Some(_) => older += 1,
+            match read_edited(&mut Script::new(&bytes[1..])) {
+                (None, _) => refused += 1,
+                (Some(found), content) if found == *content => latest += 1,
+                (Some(_), _) => older += 1,
             }
         }
         assert!(refused > 64 && older > 2 && latest > 8, "{refused} {older} {latest}");

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
-use http_body_util::BodyExt as _;
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
-use hyper_util::rt::TokioIo;
 use portolan_http::Handler;
 use serde_json::Value;
 
-use super::{BUFFER, answer, send, with_body};
+use super::{connect, send, with_body};
 
 /// What is followed: a path, and a selector.
 const FOLLOWED: [(&str, &str); 10] = [
@@ -27,8 +27,14 @@ const FOLLOWED: [(&str, &str); 10] = [
     ("/api/v1/endpoints", ""),
     ("/api/v1/nodes", "labelSelector=a"),
 ];
+/// Types of events.
+const TYPES: [&str; 5] = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"];
 /// Seconds after which a watch ends. The paused clock passes them when another request waits as long.
 const TIMEOUTS: [&str; 3] = ["1", "60", "3600"];
+/// The server is this many bytes ahead of a client that does not read.
+const BUFFER: usize = 2 << 10;
+/// The number of watches that ended, beside those of events.
+pub(super) const ENDED: &str = "ended";
 /// How long a client waits for the next event. The paused clock does not advance while the server has something to do.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// Annotation of the bookmark after the first objects of a watch (KEP-3157).
@@ -46,8 +52,8 @@ pub(super) struct Follower {
     /// The revision of the list or of the last event. `None` before the first list, and after the history has passed it.
     revision: Option<u64>,
     watch: Option<Watch>,
-    /// How many events were taken.
-    pub(super) events: usize,
+    /// How many events were taken, by type.
+    pub(super) taken: BTreeMap<&'static str, usize>,
 }
 
 struct Watch {
@@ -67,11 +73,11 @@ impl Follower {
             path,
             selector,
             timeout: TIMEOUTS[number / FOLLOWED.len() % TIMEOUTS.len()],
-            streams_list: number.is_multiple_of(4),
+            streams_list: number / FOLLOWED.len() / TIMEOUTS.len() % 2 == 1,
             objects: BTreeMap::new(),
             revision: None,
             watch: None,
-            events: 0,
+            taken: BTreeMap::new(),
         }
     }
 
@@ -89,7 +95,7 @@ impl Follower {
                         watch.rest.extend_from_slice(&data);
                         self.take_lines(&mut watch);
                     }
-                    // The watch has ended, and the next one goes on where it was.
+                    // The next watch continues where this one was.
                     Ok(None) => break,
                     Err(_) => {
                         assert!(!watch.is_initial, "{}: the first objects are complete", self.path);
@@ -99,6 +105,7 @@ impl Follower {
                 }
             }
             assert!(watch.rest.is_empty(), "{}: a watch ends after a line", self.path);
+            *self.taken.entry(ENDED).or_default() += 1;
         }
     }
 
@@ -123,21 +130,8 @@ impl Follower {
         };
         let options = format!("watch=1&allowWatchBookmarks=true&timeoutSeconds={}", self.timeout);
         let uri = format!("{}?{}&{options}&{from}", self.path, self.selector);
-        let request =
-            with_body(&Method::GET, &uri, "application/json", bytes::Bytes::new()).expect("a request");
-        let (client, server) = tokio::io::duplex(BUFFER);
-        let handler = Rc::clone(&self.handler);
-        let service = hyper::service::service_fn(move |request| {
-            let handler = Rc::clone(&handler);
-            async move { answer(&handler, request).await }
-        });
-        tokio::task::spawn_local(
-            hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(server), service),
-        );
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(client)).await.expect("a connection");
-        tokio::task::spawn_local(connection);
-        let answer = sender.send_request(request).await.expect("an answer");
+        let mut sender = connect(&self.handler, BUFFER).await;
+        let answer = sender.send_request(get(&uri)).await.expect("an answer");
         assert_eq!(answer.status(), StatusCode::OK, "{uri}");
         Watch { body: answer.into_body(), rest: Vec::new(), is_initial }
     }
@@ -158,40 +152,50 @@ impl Follower {
         while let Some(end) = watch.rest.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = watch.rest.drain(..=end).collect();
             let mut event: Value = serde_json::from_slice(&line).expect("an event");
-            self.events += 1;
             let object = event["object"].take();
-            self.take_event(event["type"].as_str().unwrap_or_default(), object, watch);
+            let kind = TYPES.iter().find(|known| event["type"] == **known).expect("a type of events");
+            *self.taken.entry(kind).or_default() += 1;
+            self.take_event(kind, object, watch);
         }
     }
 
     fn take_event(&mut self, kind: &str, object: Value, watch: &mut Watch) {
-        let place = format!("{}?{}: {kind} {object}", self.path, self.selector);
+        let place = || format!("{}?{}: {kind} {object}", self.path, self.selector);
         if kind == "ERROR" {
-            assert_eq!(object["code"], 410, "{place}");
+            assert_eq!(object["code"], 410, "{}", place());
             self.revision = None;
             return;
         }
         let (key, revision) = (key(&object), revision(&object));
         if kind == "BOOKMARK" {
-            assert!(Some(revision) >= self.revision, "{place}");
+            assert!(Some(revision) >= self.revision, "{}", place());
             let ends = object["metadata"]["annotations"][INITIAL_END] == "true";
-            assert_eq!(ends, watch.is_initial, "{place}");
+            assert_eq!(ends, watch.is_initial, "{}", place());
             watch.is_initial = false;
             self.revision = Some(revision);
             return;
         }
         // The first objects are in the order of their names.
         if !watch.is_initial {
-            assert!(Some(revision) > self.revision, "{place}, after {:?}", self.revision);
+            assert!(Some(revision) > self.revision, "{}, after {:?}", place(), self.revision);
             self.revision = Some(revision);
         }
         let known = match kind {
-            "ADDED" | "MODIFIED" => self.objects.insert(key, plain(object)),
             "DELETED" => self.objects.remove(&key),
-            _ => panic!("{place}"),
+            _ => self.objects.insert(key, plain(object)),
         };
-        assert_eq!(known.is_some(), kind != "ADDED", "{place}");
+        assert_eq!(
+            known.is_some(),
+            kind != "ADDED",
+            "{}?{}: {kind} after {known:?}",
+            self.path,
+            self.selector
+        );
     }
+}
+
+fn get(uri: &str) -> Request<Full<Bytes>> {
+    with_body(&Method::GET, uri, "application/json", Bytes::new()).expect("a request")
 }
 
 /// Returns an object as it is in a list, without its kind.
@@ -211,4 +215,45 @@ fn key(object: &Value) -> (String, String) {
 fn revision(object: &Value) -> u64 {
     let text = object["metadata"]["resourceVersion"].as_str().unwrap_or_default();
     text.parse().expect("a revision")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use portolan_api::Api;
+
+    use super::*;
+    use crate::requests::{CHANGES, config, in_paused_time};
+
+    #[test]
+    fn a_client_that_was_away_for_long_lists_again() {
+        // All Services, with a watch of a second. The second client has no list but the events of its watch.
+        for number in [0, FOLLOWED.len() * TIMEOUTS.len()] {
+            let (_stop, stopping) = tokio::sync::watch::channel(false);
+            let handler = Rc::new(Handler::new(Arc::new(Api::new(&config())), stopping, 64 << 20));
+            in_paused_time(async {
+                let mut follower = Follower::new(&handler, number);
+                follower.catch_up().await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                for label in 0..=CHANGES {
+                    let service = serde_json::json!({
+                        "apiVersion": "v1",
+                        "kind": "Service",
+                        "metadata": { "name": "a", "labels": { "a": label.to_string() } },
+                        "spec": { "ports": [{ "port": 1 }] },
+                    });
+                    let uri = "/api/v1/namespaces/default/services/a?fieldManager=a&force=true";
+                    let body = service.to_string().into();
+                    let request = with_body(&Method::PATCH, uri, "application/apply-patch+yaml", body);
+                    let (status, body) = send(&handler, request.expect("a request")).await;
+                    assert!(status.is_success(), "{body}");
+                }
+                follower.catch_up().await;
+                follower.check().await;
+                assert_eq!(follower.taken.get("ERROR"), Some(&1), "{:?}", follower.taken);
+                assert_eq!(follower.objects.len(), 1);
+            });
+        }
+    }
 }

@@ -15,24 +15,16 @@ use super::{
 };
 use crate::{Change, Draft, OpenError, StoredObject, transaction::Write};
 
+/// Resource, revision and JSON of an object.
+pub type Object = (Resource, u64, Vec<u8>);
+
 /// What a file contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Content {
     /// The last revision.
     pub revision: u64,
-    /// Resource, revision and JSON of each object, in the order of the revisions.
-    pub objects: Vec<(Resource, u64, Vec<u8>)>,
-}
-
-impl Content {
-    fn new<'a>(revision: u64, objects: impl IntoIterator<Item = &'a (Resource, Arc<StoredObject>)>) -> Self {
-        let object = |(resource, object): &(Resource, Arc<StoredObject>)| {
-            (*resource, object.revision(), object.body().to_vec())
-        };
-        let mut objects: Vec<_> = objects.into_iter().map(object).collect();
-        objects.sort_unstable_by_key(|(_, revision, _)| *revision);
-        Self { revision, objects }
-    }
+    /// The objects in the order of their revisions.
+    pub objects: Vec<Object>,
 }
 
 /// Returns a store's file after each of some transactions, as a server that is killed leaves it, and last as a server
@@ -70,18 +62,25 @@ pub fn files() -> Vec<Vec<u8>> {
     files
 }
 
-/// Reads a file as `check` does, and the file that it leaves, which a server would go on with.
+/// Reads a file as `check` does. Also returns the file as the database closed it.
 ///
 /// # Errors
 /// The file is damaged.
 pub fn load(image: Vec<u8>) -> Result<(Content, Vec<u8>), OpenError> {
     let (tables, image) = offline::load(Path::new("file"), image)?;
-    Ok((Content::new(tables.revision(), &offline::objects(&tables)), image))
+    Ok((Content { revision: tables.revision(), objects: described(&offline::objects(&tables)) }, image))
 }
 
-/// Reads what can be read of a damaged file as `rescue` does.
-pub fn rescue(image: &[u8]) -> Content {
-    let found = pages::read(image);
-    let last = found.objects.last().map_or(0, |(_, object)| object.revision());
-    Content::new(last, &found.objects)
+/// Returns the objects that `rescue` reads of a damaged file.
+pub fn rescue(image: &[u8]) -> Vec<Object> {
+    described(&pages::read(image).objects)
+}
+
+fn described(objects: &[(Resource, Arc<StoredObject>)]) -> Vec<Object> {
+    let described = |(resource, object): &(Resource, Arc<StoredObject>)| {
+        (*resource, object.revision(), object.body().to_vec())
+    };
+    let mut objects: Vec<Object> = objects.iter().map(described).collect();
+    objects.sort_unstable_by_key(|(_, revision, _)| *revision);
+    objects
 }
