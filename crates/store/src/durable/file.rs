@@ -29,6 +29,7 @@ use super::{
     ahead,
     disk::{Faults, Medium, inherit_owner, private_file},
     entry::{self, Entry},
+    space,
 };
 use crate::{
     Change, History, OpenError,
@@ -119,6 +120,11 @@ impl Folder {
     /// Returns true if a write or a sync found the disk full since the last call.
     pub(super) fn takes_overflow(&self) -> bool {
         self.medium.takes_overflow()
+    }
+
+    /// Returns the bytes that the database file takes on the disk; 0 if that is not known.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        fs::metadata(self.path.join(FILE_NAME)).map_or(0, |found| space::taken(&found))
     }
 
     /// Opens the database. If there is no file, first creates an empty database whose last revision is `first`, or later if

@@ -5,7 +5,7 @@
 //! are written only while the reserve is complete, so they cannot use it up.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{File, Metadata, OpenOptions},
     io::{self, Seek, SeekFrom},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -44,7 +44,7 @@ pub(super) struct Space {
 /// How many bytes compacting the file could give back to the disk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gain {
-    /// Size of the file.
+    /// Bytes that the file takes on the disk.
     pub(super) file: u64,
     /// Bytes of the file that are unused.
     pub(super) loose: u64,
@@ -175,8 +175,12 @@ pub(super) fn is_full(error: &io::Error) -> bool {
 }
 
 fn holds(file: &File) -> io::Result<u64> {
-    let found = file.metadata()?;
-    Ok(found.len().min(found.blocks().saturating_mul(BLOCK)))
+    Ok(taken(&file.metadata()?))
+}
+
+/// Returns the bytes that a file takes on the disk. A database file has holes where nothing was written yet.
+pub(super) fn taken(file: &Metadata) -> u64 {
+    file.len().min(file.blocks().saturating_mul(BLOCK))
 }
 
 /// Allocates `bytes` bytes after the first `from` bytes.
@@ -207,6 +211,9 @@ mod tests {
         assert!(space.restore() && space.restore());
         assert_eq!(held(), RESERVE);
         assert!(Space::take(&folder.path().join("missing")).is_full);
+        let hole = File::create(folder.path().join("hole")).unwrap();
+        hole.set_len(RESERVE).unwrap();
+        assert_eq!(holds(&hole).unwrap(), 0);
     }
 
     #[test]

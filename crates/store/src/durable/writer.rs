@@ -366,7 +366,7 @@ impl Writer {
 
     fn gain(&self) -> Gain {
         Gain {
-            file: self.folder.file_bytes(),
+            file: self.folder.disk_bytes(),
             loose: self.space.loose.saturating_add(self.forget.bytes()),
             history: self.shared.published.read().history_bytes() as u64,
         }
