@@ -1,9 +1,9 @@
 //! Sends packets and compares the results with the oracle.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::{fmt, fs};
 
 use portolan_model::oracle::{FlowState, Oracle, Origin, Packet};
 use portolan_model::table::Entry;
@@ -244,7 +244,22 @@ impl Cluster {
         };
         let reasons =
             || outcome.verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        (!fits).then(|| format!("{attempt}: {result:?}, but the oracle says {fate:?}: {}", reasons()))
+        (!fits).then(|| {
+            let (port, entries) = (outcome.source_port, self.tracked(outcome.source_port));
+            let reasons = reasons();
+            format!(
+                "{attempt} from port {port}: {result:?}, but the oracle says {fate:?}: {reasons}; tracked: {entries}"
+            )
+        })
+    }
+
+    /// Returns the node's conntrack entries of this port.
+    fn tracked(&self, port: u16) -> String {
+        let of_port = [format!("sport={port} "), format!("dport={port} ")];
+        let read = || fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap_or_default();
+        let text = self.world.node().namespace().run(read).unwrap_or_default();
+        let entries = text.lines().filter(|line| of_port.iter().any(|part| line.contains(part)));
+        entries.collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the outcomes for which the oracle names another Service port than the table.
