@@ -1,5 +1,5 @@
 //! Clients that list objects and follow them by a watch, as informers do. Whatever has changed, each of them has the objects that
-//! a list has, and each event tells of what was not known yet.
+//! a list has, and each event changes what it has.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ const FOLLOWED: [(&str, &str); 10] = [
 const TYPES: [&str; 5] = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"];
 /// Seconds after which a watch ends. The paused clock passes them when another request waits as long.
 const TIMEOUTS: [&str; 3] = ["1", "60", "3600"];
-/// The server is this many bytes ahead of a client that does not read.
+/// The server sends at most this many bytes that the client has not read.
 const BUFFER: usize = 2 << 10;
 /// The number of watches that ended, beside those of events.
 pub(super) const ENDED: &str = "ended";
