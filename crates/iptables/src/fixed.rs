@@ -80,8 +80,26 @@ pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
     rules.push(rule(format!("{comment} -m mark --mark {mark}/{mark} -j ACCEPT")));
     let comment = Comment("kubernetes forwarding conntrack rule");
     rules.push(rule(format!("{comment} -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")));
+    rules.extend(filter_dispatch(context));
+    rules
+}
+
+/// Returns the rules that are in chains of the filter table with rules of Services.
+pub(super) fn filter_dispatch(context: Context<'_>) -> Vec<Rule> {
+    let mut rules = vec![own_node_ports()];
     rules.extend(context.options.redirect.into_iter().flat_map(listeners));
     rules
+}
+
+/// Returns the rule by which this node's packets to its own node ports are refused in OUTPUT, unlike kube-proxy's, which are
+/// refused in INPUT.
+///
+/// The kernel tracks a packet to this node before it reaches INPUT. If it were refused only there, later packets from the same
+/// port would not be translated for some time, even if endpoints have come.
+fn own_node_ports() -> Rule {
+    let comment = Comment("kubernetes externally-visible service portals on this node");
+    let text = format!("{comment} -m addrtype --dst-type LOCAL -j {EXTERNAL_SERVICES}");
+    Rule { table: IptablesTable::Filter, chain: SERVICES, text }
 }
 
 /// Returns rules that refuse packets to the listeners that take the place of endpoints, unless a Service translated

@@ -34,8 +34,8 @@ const FORWARD: &str = "KUBE-FORWARD";
 const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
 const SOURCE_RANGES: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 const FILTER: &str = "KUBE-IPVS-FILTER";
-/// Filters packets of this node itself. They have to be filtered before IPVS translates them, so the chain is in
-/// another table than in kube-proxy.
+/// Filters packets of this node itself. They have to be filtered before IPVS translates them, so the chain is in the mangle
+/// table. The one in the filter table, where kube-proxy has it, resets refused connections.
 const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 
 /// The port of loopback to which refused connections of this node are redirected, past IPVS, which gets them before
@@ -49,7 +49,7 @@ const FIRST_PACKETS: &str = "-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN";
 const NEW: &str = "-m conntrack --ctstate NEW";
 
 /// All chains of this mode.
-const CHAINS: [(RuleTable, &str); 12] = [
+const CHAINS: [(RuleTable, &str); 13] = [
     (RuleTable::Mangle, OUT_FILTER),
     (RuleTable::Mangle, SOURCE_RANGES),
     (RuleTable::Filter, FORWARD),
@@ -57,6 +57,7 @@ const CHAINS: [(RuleTable, &str); 12] = [
     (RuleTable::Filter, PROXY_FIREWALL),
     (RuleTable::Filter, SOURCE_RANGES),
     (RuleTable::Filter, FILTER),
+    (RuleTable::Filter, OUT_FILTER),
     (RuleTable::Nat, SERVICES),
     (RuleTable::Nat, POSTROUTING),
     (RuleTable::Nat, NODE_PORT),
@@ -78,7 +79,7 @@ pub struct Jump {
 }
 
 /// The jumps, in the order in which they are created. Each is put before the rules that exist.
-const JUMPS: [Jump; 9] = {
+const JUMPS: [Jump; 10] = {
     const fn jump(table: RuleTable, from: &'static str, to: &'static str, comment: &'static str) -> Jump {
         Jump { table, from, to, comment, is_shared: false }
     }
@@ -94,6 +95,7 @@ const JUMPS: [Jump; 9] = {
         jump(RuleTable::Filter, "INPUT", PROXY_FIREWALL, "kube-proxy firewall rules"),
         jump(RuleTable::Filter, "FORWARD", PROXY_FIREWALL, "kube-proxy firewall rules"),
         jump(RuleTable::Filter, "INPUT", FILTER, "kubernetes ipvs access filter"),
+        jump(RuleTable::Filter, "OUTPUT", OUT_FILTER, "kubernetes ipvs access filter"),
         jump(RuleTable::Mangle, "OUTPUT", OUT_FILTER, "kubernetes ipvs access filter"),
     ]
 };
@@ -396,11 +398,18 @@ impl Writer<'_> {
     /// Adds the rules that reset TCP to frontends without endpoints before IPVS gets it. IPVS refuses with an ICMP
     /// error, which reaches a client of this node while its `connect()` holds the socket, and takes effect only when
     /// the SYN is repeated, a second later.
+    ///
+    /// Connections of this node are reset in OUTPUT, before the kernel tracks them. Otherwise later ones from the same port would
+    /// be redirected and refused for ten seconds more, even if endpoints have come.
     fn refuse(&mut self) {
         let refused = format!("{FIRST_PACKETS} {}", self.bare(Set::Reject, "dst,dst"));
         self.add(RuleTable::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));
-        let own = format!("-i lo -p tcp -m tcp --dport {REFUSED_PORT} -m conntrack --ctstate DNAT");
-        self.add(RuleTable::Filter, PROXY_FIREWALL, format!("{own} -j REJECT --reject-with tcp-reset"));
+        let loopback = match self.settings.family {
+            Family::Ipv4 => "127.0.0.1/32",
+            Family::Ipv6 => "::1/128",
+        };
+        let own = format!("-d {loopback} -p tcp -m tcp --dport {REFUSED_PORT} -m conntrack --ctstate DNAT");
+        self.add(RuleTable::Filter, OUT_FILTER, format!("{own} -j REJECT --reject-with tcp-reset"));
     }
 
     /// Adds the rules that refuse connections to addresses of the device, unless they are to Services.

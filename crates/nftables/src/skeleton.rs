@@ -174,14 +174,20 @@ fn new_packet_chains(is_taken: &[Expr]) -> [ChainBody; 3] {
     // `ip_forward` has overwritten the value of most packets, with a priority that is to stay.
     let carries = rule([&[meta(MetaKey::PRIORITY, 0), not_zero(0)], is_taken, &reset_priority(0)].concat());
     let forwarded = rule([is_taken, &[accept()]].concat());
-    let checks = |name: &str, mut rules: Vec<RuleBody>, chains: [&str; 2]| {
-        rules.extend(chains.map(|chain| rule(vec![jump(chain)])));
+    let checks = |name: &str, mut rules: Vec<RuleBody>, chains: &[&str]| {
+        rules.extend(chains.iter().map(|chain| rule(vec![jump(chain)])));
         ChainBody::regular(name, rules)
     };
     [
-        checks("input-check", vec![taken()], ["node-port-endpoints-check", "service-endpoints-check"]),
-        checks("forward-check", vec![carries, forwarded], ["service-endpoints-check", "cluster-ips-check"]),
-        checks("output-check", vec![taken()], ["service-endpoints-check", "cluster-ips-check"]),
+        checks("input-check", vec![taken()], &["node-port-endpoints-check", "service-endpoints-check"]),
+        checks("forward-check", vec![carries, forwarded], &["service-endpoints-check", "cluster-ips-check"]),
+        // The kernel tracks a packet to this node before it reaches the hook input. If it were refused only there, later packets
+        // from the same port would not be translated for some time, even if endpoints have come.
+        checks(
+            "output-check",
+            vec![taken()],
+            &["node-port-endpoints-check", "service-endpoints-check", "cluster-ips-check"],
+        ),
     ]
 }
 

@@ -1,5 +1,5 @@
-//! Refused TCP: the first SYN of a connection is refused, and so are later packets of a connection that the kernel no
-//! longer tracks.
+//! Refused packets: the first SYN of a TCP connection is refused, and so are later packets of a connection that the kernel no
+//! longer tracks. A refusal does not outlast the lack of endpoints.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -14,13 +14,17 @@ use std::time::Duration;
 use portolan_model::oracle::{FlowState, Translation};
 use portolan_model::verdict::Fate;
 use portolan_model::{Backend, Family, Protocol};
+use portolan_testkit::{Namespace, Probe, ProbeResult, probe_many};
 use portolan_tests::{At, Attempt, Cluster, Mode, TARGET_PORTS, attempts_of, in_every_mode, service};
 
 in_every_mode! {
     a_blocking_connect_is_refused_by_the_answer_to_its_first_syn,
     connections_outlive_their_endpoints_and_are_reset_once_forgotten,
+    a_refused_client_reaches_new_endpoints_from_the_same_port,
 }
 
+/// The first source port of clients that connect again from the same port.
+const FIRST_SOURCE_PORT: u16 = 40_000;
 /// Deadline of any response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -85,6 +89,38 @@ fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) 
             assert_eq!(echoed(stream), Err(ErrorKind::ConnectionReset), "{family}");
         }
     }
+}
+
+/// The kernel must not track a refused packet. Otherwise it would treat a later one from the same port in the same way as long as
+/// it remembers the first, which is ten seconds for a TCP connection that was reset.
+fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    cluster.put(&service().external(), "");
+    let at = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort];
+    let senders = ["pod", "remote", "client", "node", "gateway"];
+    let mut attempts: Vec<Attempt> =
+        senders.iter().flat_map(|sender| attempts_of(cluster.sender(sender), &at)).collect();
+    attempts.retain(|attempt| mode.carries(attempt.protocol));
+    let verdicts = cluster.judge(&attempts);
+    let refused = attempts.iter().zip(verdicts).filter(|(_, verdict)| verdict.fate == Fate::Reject);
+    let probes: Vec<(&Namespace, Probe)> = refused
+        .zip(FIRST_SOURCE_PORT..)
+        .map(|((attempt, _), port)| {
+            let probe = Probe::new(attempt.protocol, attempt.destination);
+            (&attempt.sender.namespace, probe.from(attempt.sender.address(attempt.family())).from_port(port))
+        })
+        .collect();
+    assert!(probes.len() > attempts.len() / 2, "{probes:?}");
+    let first = probe_many(&probes).unwrap();
+    cluster.put_endpoints("Rl1 Rr1");
+    let again = probe_many(&probes).unwrap();
+    let faults: Vec<String> = probes
+        .iter()
+        .zip(first.iter().zip(&again))
+        .filter(|(_, (first, again))| **first != ProbeResult::Refused || again.backend().is_none())
+        .map(|((from, probe), results)| format!("{} {probe:?}: {results:?}", from.name()))
+        .collect();
+    assert!(faults.is_empty(), "{} of {}:\n{}", faults.len(), probes.len(), faults.join("\n"));
 }
 
 /// Checks that the oracle keeps connections to the former endpoint, and refuses new ones.

@@ -218,7 +218,9 @@ impl Chains {
         let is_understood = match (table, chain, of_service) {
             (IptablesTable::Nat, SERVICES, _) => self.dispatch(rule),
             (IptablesTable::Nat, NODE_PORTS, _) => self.node_port(rule),
-            (IptablesTable::Filter, SERVICES, _) => self.verdict(rule, false),
+            (IptablesTable::Filter, SERVICES, _) => {
+                rule.target() == EXTERNAL_SERVICES || self.verdict(rule, false)
+            }
             (IptablesTable::Filter, EXTERNAL_SERVICES, _) => self.verdict(rule, true),
             (IptablesTable::Filter, PROXY_FIREWALL, _) => self.guard(rule),
             (IptablesTable::Filter, NODE_PORTS, _) => self.open_port(rule),

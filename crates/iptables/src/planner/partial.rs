@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::super::fixed::{EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, SERVICES, nat_last};
+use super::super::fixed::{
+    EXTERNAL_SERVICES, NAT_DISPATCH, NODE_PORTS, PROXY_FIREWALL, SERVICES, filter_dispatch, nat_last,
+};
 use super::super::rule::{self, Chain, IptablesTable, Rule};
 use super::{Planner, append_all};
 use portolan_engine::table::Table as Wanted;
@@ -63,6 +65,7 @@ impl Partial {
         if self.is_much(IptablesTable::Filter) {
             FILTER_DISPATCH.iter().try_for_each(|chain| rule::declare(out, chain))?;
             planner.append_dispatch(IptablesTable::Filter, wanted, out)?;
+            append_all(out, filter_dispatch(planner.context()))?;
         } else {
             self.rules(IptablesTable::Filter, out)?;
         }

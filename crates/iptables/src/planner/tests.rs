@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::interpreter::Tables;
+use crate::options::Redirect;
 use portolan_engine::HealthCheckPort;
 
 #[path = "../../tests/iptables/edited.rs"]
@@ -304,18 +305,26 @@ fn an_invalid_name_affects_its_own_service_port_only() {
 
 #[test]
 fn a_shared_chain_that_changes_much_is_written_anew() {
-    let service = |number: u16| {
-        put(&format!("s{number}"), "", cluster_ip(&format!("172.30.1.{number}"), 80, &["10.180.1.1:80"]))
-    };
-    let services: Vec<Change> = (0..200).map(service).collect();
-    let mut planner = planner(Family::Ipv4, &services);
-    let mut tables = Tables::empty();
-    tables.restore(&load(&mut planner), |_| {}).unwrap();
-    let going: Vec<Change> = services[..150].iter().map(gone).collect();
-    let text = planner.plan(&going, &[]);
-    assert!(!text.contains("\n-D ") && text.contains("\n:KUBE-SERVICES - [0:0]\n"));
-    tables.restore(&text, |_| {}).unwrap();
-    assert_eq!(tables, loaded(&mut planner));
+    let redirect = Some(Redirect { own_mark: 1, ports: (1024, 2047) });
+    for options in [counting(), IptablesOptions { redirect, ..counting() }] {
+        let service = |number: u16| {
+            let endpoints: &[&str] = if number.is_multiple_of(2) { &["10.180.1.1:80"] } else { &[] };
+            put(
+                &format!("s{number}"),
+                "",
+                cluster_ip(&format!("172.30.{}.1", number % 256), 80 + number / 256, endpoints),
+            )
+        };
+        let services: Vec<Change> = (0..400).map(service).collect();
+        let mut planner = Planned::new(settings(Family::Ipv4), options);
+        planner.remember(&services, &[]);
+        let mut tables = loaded(&mut planner);
+        let going: Vec<Change> = services[..300].iter().map(gone).collect();
+        let text = planner.plan(&going, &[]);
+        assert!(!text.contains("\n-D ") && text.matches("\n:KUBE-SERVICES - [0:0]\n").count() == 2, "{text}");
+        tables.restore(&text, |_| {}).unwrap();
+        assert_eq!(tables, loaded(&mut planner));
+    }
 }
 
 /// Returns empty tables after a full load.
