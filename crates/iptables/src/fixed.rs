@@ -84,18 +84,18 @@ pub(super) fn filter_last(context: Context<'_>) -> Vec<Rule> {
     rules
 }
 
-/// Returns the rules that are in chains of the filter table with rules of Services.
+/// Returns the fixed rules of those chains of the filter table that also have rules of Services.
 pub(super) fn filter_dispatch(context: Context<'_>) -> Vec<Rule> {
     let mut rules = vec![own_node_ports()];
     rules.extend(context.options.redirect.into_iter().flat_map(listeners));
     rules
 }
 
-/// Returns the rule by which this node's packets to its own node ports are refused in OUTPUT, unlike kube-proxy's, which are
-/// refused in INPUT.
+/// Returns the rule that refuses this node's packets to its own node ports without endpoints in OUTPUT. kube-proxy refuses them in
+/// INPUT.
 ///
-/// The kernel tracks a packet to this node before it reaches INPUT. If it were refused only there, later packets from the same
-/// port would not be translated for some time, even if endpoints have come.
+/// Such a packet passes OUTPUT and POSTROUTING first, where connection tracking keeps an entry for it. If only INPUT refused it,
+/// later packets from the same port would find this entry and not be translated, even if endpoints have come.
 fn own_node_ports() -> Rule {
     let comment = Comment("kubernetes externally-visible service portals on this node");
     let text = format!("{comment} -m addrtype --dst-type LOCAL -j {EXTERNAL_SERVICES}");

@@ -81,6 +81,8 @@
 //! # Differences from kube-proxy
 //!
 //! - TCP is refused with a reset.
+//! - This node's packets to its own node ports without endpoints are refused in OUTPUT, by a rule that leads from `KUBE-SERVICES`
+//!   to `KUBE-EXTERNAL-SERVICES` in the filter table.
 //! - Rules name endpoints in comments only in a cluster of up to 1000 endpoints. A full load decides that, and counts
 //!   the endpoints in use.
 //! - Source ranges are aggregated and sorted.

@@ -37,7 +37,7 @@
 //! IPVS refuses connections with ICMP errors only. So TCP to a frontend without endpoints is in the set
 //! `PORTOLAN-REJECT`, and a rule resets it before IPVS gets it. Packets of this node reach IPVS before the filter
 //! table, the only one that may refuse. So a rule redirects their first packets to port 1 of loopback, past IPVS,
-//! and another rule resets them on the way, before the kernel tracks them. Connections that drain keep their virtual server.
+//! and another rule resets them in OUTPUT, before connection tracking keeps an entry. Connections that drain keep their virtual server.
 //!
 //! # Counts of refused packets
 //!

@@ -34,8 +34,8 @@ const FORWARD: &str = "KUBE-FORWARD";
 const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
 const SOURCE_RANGES: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 const FILTER: &str = "KUBE-IPVS-FILTER";
-/// Filters packets of this node itself. They have to be filtered before IPVS translates them, so the chain is in the mangle
-/// table. The one in the filter table, where kube-proxy has it, resets refused connections.
+/// Two chains have this name. The one in the mangle table filters packets of this node itself before IPVS translates them. The one
+/// in the filter table, which kube-proxy has, too, resets refused connections of this node.
 const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 
 /// The port of loopback to which refused connections of this node are redirected, past IPVS, which gets them before
@@ -399,8 +399,8 @@ impl Writer<'_> {
     /// error, which reaches a client of this node while its `connect()` holds the socket, and takes effect only when
     /// the SYN is repeated, a second later.
     ///
-    /// Connections of this node are reset in OUTPUT, before the kernel tracks them. Otherwise later ones from the same port would
-    /// be redirected and refused for ten seconds more, even if endpoints have come.
+    /// Connections of this node are reset in OUTPUT, before connection tracking keeps an entry. Otherwise later ones from the same
+    /// port would be redirected and refused for ten seconds more, even if endpoints have come.
     fn refuse(&mut self) {
         let refused = format!("{FIRST_PACKETS} {}", self.bare(Set::Reject, "dst,dst"));
         self.add(RuleTable::Filter, PROXY_FIREWALL, format!("{refused} -j REJECT --reject-with tcp-reset"));

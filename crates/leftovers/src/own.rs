@@ -138,17 +138,18 @@ mod tests {
             ("filter", "KUBE-FIREWALL"),
             ("mangle", "KUBE-IPVS-OUT-FILTER"),
             ("mangle", "KUBE-PROXY-CANARY"),
+            ("filter", "KUBE-IPVS-OUT-FILTER"),
         ];
         let unused = |rules| all.map(|(table, chain)| is_unused(rules, table, chain));
-        assert_eq!(unused(IpvsRules::KubeProxys), [false, false, false, false, false, true, false]);
+        assert_eq!(unused(IpvsRules::KubeProxys), [false, false, false, false, false, true, false, false]);
         assert_eq!(
             unused(IpvsRules::None),
-            [false, true, false, true, false, true, false],
+            [false, true, false, true, false, true, false, true],
             "the iptables mode"
         );
         assert_eq!(
             unused(IpvsRules::Ours),
-            [true, true, true, true, false, true, false],
+            [true, true, true, true, false, true, false, true],
             "the nftables mode"
         );
     }

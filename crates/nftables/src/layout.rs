@@ -110,6 +110,15 @@ impl Layout<'_> {
         }
     }
 
+    /// Returns true if packets of this node to its own node ports without endpoints are refused in the hook output.
+    ///
+    /// Such a packet passes output and postrouting first, where connection tracking keeps an entry for it. If only the hook input
+    /// refused it, later packets from the same port would find this entry and not be translated, even if endpoints have come.
+    /// Captured packets need no translation, and those to node ports are captured only when they come back by loopback.
+    pub(super) const fn own_node_ports(&self) -> bool {
+        matches!(self.target, Target::Endpoints)
+    }
+
     /// Returns the base chains that lead to the first lookup, and those that belong to them.
     pub(super) fn base_chains(&self) -> [ChainBody; 3] {
         match self.target {

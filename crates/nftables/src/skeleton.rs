@@ -49,7 +49,7 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         ChainBody::regular("node-port-endpoints-check", node_port_endpoints_rules(settings)),
         ChainBody::regular("cluster-ips-check", cluster_ips_rules(settings)),
     ]);
-    chains.extend(new_packet_chains(&layout.is_taken()));
+    chains.extend(new_packet_chains(layout));
     chains.extend(check_chains());
     chains.extend(layout.base_chains());
     chains
@@ -166,28 +166,26 @@ fn padded_length(fields: &[DataType]) -> u32 {
     fields.iter().map(|&field| field_length(field).next_multiple_of(4)).sum()
 }
 
-/// Returns the chains for first packets of connections: they let pass what a Service has translated or captured, which `is_taken`
-/// matches, and check the rest. Packets that a Service has taken do not need the value in their priority any more, so
+/// Returns the chains for first packets of connections: they let pass what a Service has translated or captured, and check the
+/// rest. Packets that a Service has taken do not need the value in their priority any more, so
 /// it is set back to 0.
-fn new_packet_chains(is_taken: &[Expr]) -> [ChainBody; 3] {
+fn new_packet_chains(layout: Layout<'_>) -> [ChainBody; 3] {
+    let is_taken = &layout.is_taken()[..];
     let taken = || rule([is_taken, &reset_priority(0), &[accept()]].concat());
+    let own =
+        [taken()].into_iter().chain(layout.own_node_ports().then(|| refused_node_ports(layout.settings)));
+    let own = own.collect();
     // `ip_forward` has overwritten the value of most packets, with a priority that is to stay.
     let carries = rule([&[meta(MetaKey::PRIORITY, 0), not_zero(0)], is_taken, &reset_priority(0)].concat());
     let forwarded = rule([is_taken, &[accept()]].concat());
-    let checks = |name: &str, mut rules: Vec<RuleBody>, chains: &[&str]| {
-        rules.extend(chains.iter().map(|chain| rule(vec![jump(chain)])));
+    let checks = |name: &str, mut rules: Vec<RuleBody>, chains: [&str; 2]| {
+        rules.extend(chains.map(|chain| rule(vec![jump(chain)])));
         ChainBody::regular(name, rules)
     };
     [
-        checks("input-check", vec![taken()], &["node-port-endpoints-check", "service-endpoints-check"]),
-        checks("forward-check", vec![carries, forwarded], &["service-endpoints-check", "cluster-ips-check"]),
-        // The kernel tracks a packet to this node before it reaches the hook input. If it were refused only there, later packets
-        // from the same port would not be translated for some time, even if endpoints have come.
-        checks(
-            "output-check",
-            vec![taken()],
-            &["node-port-endpoints-check", "service-endpoints-check", "cluster-ips-check"],
-        ),
+        checks("input-check", vec![taken()], ["node-port-endpoints-check", "service-endpoints-check"]),
+        checks("forward-check", vec![carries, forwarded], ["service-endpoints-check", "cluster-ips-check"]),
+        checks("output-check", own, ["service-endpoints-check", "cluster-ips-check"]),
     ]
 }
 
@@ -282,11 +280,22 @@ fn service_endpoints_rules(family: Family) -> Vec<RuleBody> {
 }
 
 fn node_port_endpoints_rules(settings: &Settings) -> Vec<RuleBody> {
-    let check = |set, verdict| {
-        let lookup = [&protocol_and_port(0)[..], &[member(set, 0)]].concat();
-        rule([lookup, accepts_node_ports(settings), vec![verdict]].concat())
-    };
-    vec![check(Set::NoLocalEndpointNodePorts, drop()), check(Set::NoEndpointNodePorts, refuse())]
+    let dropped = check_node_ports(settings, Set::NoLocalEndpointNodePorts, drop());
+    vec![dropped, refused_node_ports(settings)]
+}
+
+/// Returns the rule that refuses packets to node ports without endpoints.
+fn refused_node_ports(settings: &Settings) -> RuleBody {
+    check_node_ports(settings, Set::NoEndpointNodePorts, refuse())
+}
+
+/// `<protocol and port> @SET <address> VERDICT`. An element counts each packet that is looked up, so with counters the address
+/// comes first.
+fn check_node_ports(settings: &Settings, set: Set, verdict: Expr) -> RuleBody {
+    let lookup = [&protocol_and_port(0)[..], &[member(set, 0)]].concat();
+    let address = accepts_node_ports(settings);
+    let parts = if settings.counters { [address, lookup] } else { [lookup, address] };
+    rule([parts.concat(), vec![verdict]].concat())
 }
 
 fn cluster_ips_rules(settings: &Settings) -> Vec<RuleBody> {

@@ -181,6 +181,24 @@ fn refused_datagrams(cluster: &Cluster, sender: &str, at: At, count: u64) -> [Re
     })
 }
 
+/// Connects from the node to the node port at addresses that are not the Service's: those of another node, and loopback where
+/// the mode has no node ports there. Returns what was counted.
+fn refused_elsewhere(cluster: &Cluster, mode: Mode) -> [Refused; 2] {
+    Family::BOTH.map(|family| {
+        let port = At::NodePort.socket(family).port();
+        let mut places = vec![SocketAddr::new(cluster.sender("remote-node").address(family), port)];
+        if matches!(mode, Mode::Nftables | Mode::Userspace) {
+            places.push(At::LoopbackNodePort.socket(family));
+        }
+        for to in places {
+            let connect = || TcpStream::connect(to).map_err(|error| error.kind());
+            let outcome = cluster.sender("node").namespace.run(connect).unwrap();
+            assert_eq!(outcome.err(), Some(ErrorKind::ConnectionRefused), "{to}");
+        }
+        counted(cluster, family, Protocol::Tcp).total.refused
+    })
+}
+
 fn refusals_are_counted_by_reason(mode: Mode) {
     // The iptables modes count a packet when it gets to the chains of the Service port. Only then it is dropped.
     let is_as_documented = |total: &Total| {
@@ -207,6 +225,12 @@ fn refusals_are_counted_by_reason(mode: Mode) {
             }
         }
     }
+    let others_refuse = refused_elsewhere(&cluster, mode);
+    assert_eq!(
+        others_refuse.map(|refused| refused.no_endpoint),
+        [Some(sent); 2],
+        "packets that are not for the Service"
+    );
     cluster.put(&service().external_local(), "Rr1");
     for total in dropped(&cluster, At::LoadBalancerIp, 3) {
         let refused = total.refused;

@@ -1,5 +1,5 @@
 //! Refused packets: the first SYN of a TCP connection is refused, and so are later packets of a connection that the kernel no
-//! longer tracks. A refusal does not outlast the lack of endpoints.
+//! longer tracks. A client that was refused is not refused again once there is an endpoint.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -23,8 +23,9 @@ in_every_mode! {
     a_refused_client_reaches_new_endpoints_from_the_same_port,
 }
 
-/// The first source port of clients that connect again from the same port.
-const FIRST_SOURCE_PORT: u16 = 40_000;
+/// The first source port of clients that connect again from the same port. The relay connects from ports above 32,767, and node
+/// ports begin at 30,000.
+const FIRST_SOURCE_PORT: u16 = 20_000;
 /// Deadline of any response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -91,8 +92,8 @@ fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) 
     }
 }
 
-/// The kernel must not track a refused packet. Otherwise it would treat a later one from the same port in the same way as long as
-/// it remembers the first, which is ten seconds for a TCP connection that was reset.
+/// A refused packet must leave no entry in connection tracking. A later packet from the same port would not be translated while the
+/// entry exists: ten seconds for TCP.
 fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.put(&service().external(), "");

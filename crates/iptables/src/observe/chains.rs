@@ -219,7 +219,9 @@ impl Chains {
             (IptablesTable::Nat, SERVICES, _) => self.dispatch(rule),
             (IptablesTable::Nat, NODE_PORTS, _) => self.node_port(rule),
             (IptablesTable::Filter, SERVICES, _) => {
-                rule.target() == EXTERNAL_SERVICES || self.verdict(rule, false)
+                let is_own_node_ports =
+                    rule.target() == EXTERNAL_SERVICES && rule.has_only(&[Match::LocalDestination]);
+                is_own_node_ports || self.verdict(rule, false)
             }
             (IptablesTable::Filter, EXTERNAL_SERVICES, _) => self.verdict(rule, true),
             (IptablesTable::Filter, PROXY_FIREWALL, _) => self.guard(rule),

@@ -98,7 +98,7 @@ impl Partial {
         removed.try_for_each(|rule| rule::remove(out, rule.chain, &rule.text))?;
         let mut added = self.added.iter().filter(|rule| rule.table == table);
         // Where a rule has to stay last, new rules go to the front. The order is free otherwise: no packet matches
-        // two rules.
+        // the rules of two Services.
         added.try_for_each(|rule| match (table, rule.chain) {
             (IptablesTable::Nat, SERVICES) => rule::prepend(out, rule.chain, &rule.text),
             _ => rule::append(out, rule.chain, &rule.text),
