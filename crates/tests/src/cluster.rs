@@ -21,7 +21,8 @@ use portolan_testkit::{Namespace, Probe, ProbeResult, World, eventually};
 use serde_json::json;
 
 use crate::mode::{Mode, ModeOptions, Plane};
-use crate::{Sender, SenderLocation};
+use crate::probing::FlowKey;
+use crate::{Attempt, Sender, SenderLocation};
 
 /// Name of the node that runs the data plane. Its zone is `a`.
 pub const NODE_NAME: &str = "n1";
@@ -56,6 +57,8 @@ pub struct Cluster {
     planes: PerFamily<Plane>,
     settings: PerFamily<Settings>,
     source_ports: HashMap<(u64, Protocol), u16>,
+    /// Source ports of refused packets.
+    pub(crate) refused_ports: HashMap<FlowKey, u16>,
     version: u64,
     more_node_addresses: Vec<IpAddr>,
     outside: HashSet<SocketAddr>,
@@ -89,6 +92,7 @@ impl Cluster {
             planes,
             settings,
             source_ports: HashMap::new(),
+            refused_ports: HashMap::new(),
             version: 0,
             more_node_addresses: Vec::new(),
             outside: HashSet::new(),
@@ -319,10 +323,16 @@ impl Cluster {
         own.into_iter().chain(self.more_node_addresses.iter().copied()).collect()
     }
 
-    /// Returns a source port that no recent probe of this namespace has used, so that no flow that the kernel still
-    /// tracks is continued.
-    pub(crate) fn source_port(&mut self, namespace: u64, protocol: Protocol) -> u16 {
-        let next = self.source_ports.entry((namespace, protocol)).or_insert(FIRST_SOURCE_PORT);
+    /// Returns the source port of a refused packet to the same destination: the kernel must not track a flow from it. Otherwise
+    /// returns one that no recent probe of this namespace has used, so that no flow that the kernel still tracks is continued.
+    pub(crate) fn source_port(&mut self, attempt: &Attempt) -> u16 {
+        if let Some(port) = self.refused_ports.remove(&attempt.flow()) {
+            return port;
+        }
+        let next = self
+            .source_ports
+            .entry((attempt.sender.namespace.id(), attempt.protocol))
+            .or_insert(FIRST_SOURCE_PORT);
         let port = *next;
         *next = next.checked_add(1).unwrap_or(FIRST_SOURCE_PORT);
         port

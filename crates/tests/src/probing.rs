@@ -19,6 +19,9 @@ const CHANCE_EXPONENT: f64 = 11.0;
 /// Size of the largest set of backends that must be seen whole.
 const LARGEST_COVERED_SET: usize = 4;
 
+/// The namespace, the source address, the protocol and the destination of a flow.
+pub(crate) type FlowKey = (u64, IpAddr, Protocol, SocketAddr);
+
 /// A packet to send.
 #[derive(Debug, Clone)]
 pub struct Attempt {
@@ -39,7 +42,7 @@ pub struct ProbedAttempt {
     pub verdict: Verdict,
     /// The actual result.
     pub result: ProbeResult,
-    /// The source port, which no other packet of this sender has.
+    /// The source port, which no other packet of this sender has, except for one that was refused before.
     pub source_port: u16,
 }
 
@@ -47,6 +50,11 @@ impl Attempt {
     /// Returns the family of the packet.
     pub const fn family(&self) -> Family {
         Family::of(self.destination.ip())
+    }
+
+    /// Returns what the flows of a sender to one destination have in common.
+    pub(crate) fn flow(&self) -> FlowKey {
+        (self.sender.namespace.id(), self.packet().source, self.protocol, self.destination)
     }
 
     fn packet(&self) -> Packet<'_> {
@@ -69,6 +77,12 @@ impl ProbedAttempt {
     /// Returns the Service port that the oracle names.
     fn owner(&self) -> Option<&ServicePortName> {
         self.verdict.decided_by.as_ref().map(|decision| &*decision.name)
+    }
+
+    /// Returns the flow and the source port, if rules refused the packet.
+    fn refused_port(&self) -> Option<(FlowKey, u16)> {
+        let is_refused = self.verdict.fate == Fate::Reject && self.result == ProbeResult::Refused;
+        is_refused.then(|| (self.attempt.flow(), self.source_port))
     }
 
     /// Returns true if a packet that is not masqueraded has got another source port of the node.
@@ -138,7 +152,7 @@ impl Cluster {
     pub fn attempt(&mut self, attempts: &[Attempt]) -> Vec<ProbedAttempt> {
         let mut outcomes = Vec::with_capacity(attempts.len());
         for (attempt, verdict) in attempts.iter().zip(self.judge(attempts)) {
-            let source_port = self.source_port(attempt.sender.namespace.id(), attempt.protocol);
+            let source_port = self.source_port(attempt);
             let (attempt, result) = (attempt.clone(), ProbeResult::TimedOut);
             outcomes.push(ProbedAttempt { attempt, verdict, result, source_port });
         }
@@ -149,6 +163,7 @@ impl Cluster {
             outcome.result = result;
         }
         self.repeat_unsent(&mut outcomes);
+        self.refused_ports.extend(outcomes.iter().filter_map(ProbedAttempt::refused_port));
         outcomes
     }
 
@@ -158,8 +173,7 @@ impl Cluster {
         let is_taken = |result: &ProbeResult| matches!(result, ProbeResult::Failed(errno) if errno.kind() == ErrorKind::AddrInUse);
         for outcome in outcomes.iter_mut().filter(|outcome| is_taken(&outcome.result)) {
             for _ in 0..5 {
-                let sender = &outcome.attempt.sender;
-                outcome.source_port = self.source_port(sender.namespace.id(), outcome.attempt.protocol);
+                outcome.source_port = self.source_port(&outcome.attempt);
                 let probe = (&outcome.attempt.sender.namespace, self.probe(outcome));
                 outcome.result = probe_many(&[probe]).unwrap().remove(0);
                 if !is_taken(&outcome.result) {
