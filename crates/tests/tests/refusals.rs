@@ -16,6 +16,7 @@ use portolan_model::verdict::Fate;
 use portolan_model::{Backend, Family, Protocol};
 use portolan_testkit::{Namespace, Probe, ProbeResult, probe_many};
 use portolan_tests::{At, Attempt, Cluster, Mode, TARGET_PORTS, attempts_of, in_every_mode, service};
+use serde_json::json;
 
 in_every_mode! {
     a_blocking_connect_is_refused_by_the_answer_to_its_first_syn,
@@ -97,7 +98,8 @@ fn connections_outlive_their_endpoints_and_are_reset_once_forgotten(mode: Mode) 
 fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.put(&service().external(), "");
-    let at = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort];
+    let wrong_port = At::WrongPort.socket(Family::Ipv4).port();
+    let at = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort, At::WrongPort];
     let senders = ["pod", "remote", "client", "node", "gateway"];
     let mut attempts: Vec<Attempt> =
         senders.iter().flat_map(|sender| attempts_of(cluster.sender(sender), &at)).collect();
@@ -112,15 +114,28 @@ fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
         })
         .collect();
     assert!(probes.len() > attempts.len() / 2, "{probes:?}");
-    let first = probe_many(&probes).unwrap();
+    let mut faults = Vec::new();
+    for (probe, result) in probes.iter().zip(probe_many(&probes).unwrap()) {
+        if result != ProbeResult::Refused {
+            faults.push(format!("{probe:?}: {result:?} without an endpoint"));
+        }
+    }
+    let mut reach = |probes: &[(&Namespace, Probe)]| {
+        for (probe, result) in probes.iter().zip(probe_many(probes).unwrap()) {
+            if result.backend().is_none() {
+                faults.push(format!("{probe:?}: {result:?} with endpoints"));
+            }
+        }
+    };
+    let (wrong, right): (Vec<_>, Vec<_>) =
+        probes.iter().partition(|(_, probe)| probe.destination.port() == wrong_port);
     cluster.put_endpoints("Rl1 Rr1");
-    let again = probe_many(&probes).unwrap();
-    let faults: Vec<String> = probes
-        .iter()
-        .zip(first.iter().zip(&again))
-        .filter(|(_, (first, again))| **first != ProbeResult::Refused || again.backend().is_none())
-        .map(|((from, probe), results)| format!("{} {probe:?}: {results:?}", from.name()))
-        .collect();
+    reach(&right);
+    let moved = (0..3).fold(service().external(), |service, port| {
+        service.with(&format!("/spec/ports/{port}/port"), json!(wrong_port))
+    });
+    cluster.put(&moved, "Rl1 Rr1");
+    reach(&wrong);
     assert!(faults.is_empty(), "{} of {}:\n{}", faults.len(), probes.len(), faults.join("\n"));
 }
 
