@@ -115,15 +115,15 @@ fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
         .collect();
     assert!(probes.len() > attempts.len() / 2, "{probes:?}");
     let mut faults = Vec::new();
-    for (probe, result) in probes.iter().zip(probe_many(&probes).unwrap()) {
+    for ((from, probe), result) in probes.iter().zip(probe_many(&probes).unwrap()) {
         if result != ProbeResult::Refused {
-            faults.push(format!("{probe:?}: {result:?} without an endpoint"));
+            faults.push(format!("{} {probe:?}: {result:?} without an endpoint", from.name()));
         }
     }
     let mut reach = |probes: &[(&Namespace, Probe)]| {
-        for (probe, result) in probes.iter().zip(probe_many(probes).unwrap()) {
+        for ((from, probe), result) in probes.iter().zip(probe_many(probes).unwrap()) {
             if result.backend().is_none() {
-                faults.push(format!("{probe:?}: {result:?} with endpoints"));
+                faults.push(format!("{} {probe:?}: {result:?} with endpoints", from.name()));
             }
         }
     };
