@@ -21,8 +21,7 @@ use portolan_testkit::{Namespace, Probe, ProbeResult, World, eventually};
 use serde_json::json;
 
 use crate::mode::{Mode, ModeOptions, Plane};
-use crate::probing::FlowKey;
-use crate::{Attempt, Sender, SenderLocation};
+use crate::{Sender, SenderLocation};
 
 /// Name of the node that runs the data plane. Its zone is `a`.
 pub const NODE_NAME: &str = "n1";
@@ -45,6 +44,10 @@ const CLOSED_PORT: u16 = 9;
 const ADDRESS_WITHIN: Duration = Duration::from_secs(60);
 /// First source port of probes, above all node ports.
 const FIRST_SOURCE_PORT: u16 = 33_000;
+
+/// What the flows of a sender to one destination have in common: the namespace, the source address, the protocol and the
+/// destination.
+pub(crate) type FlowKey = (u64, IpAddr, Protocol, SocketAddr);
 
 /// A world, the objects in it, and a data plane for each family on its node.
 #[derive(Debug)]
@@ -325,14 +328,12 @@ impl Cluster {
 
     /// Returns the source port of a refused packet to the same destination: the kernel must not track a flow from it. Otherwise
     /// returns one that no recent probe of this namespace has used, so that no flow that the kernel still tracks is continued.
-    pub(crate) fn source_port(&mut self, attempt: &Attempt) -> u16 {
-        if let Some(port) = self.refused_ports.remove(&attempt.flow()) {
+    pub(crate) fn source_port(&mut self, flow: FlowKey) -> u16 {
+        if let Some(port) = self.refused_ports.remove(&flow) {
             return port;
         }
-        let next = self
-            .source_ports
-            .entry((attempt.sender.namespace.id(), attempt.protocol))
-            .or_insert(FIRST_SOURCE_PORT);
+        let (namespace, _, protocol, _) = flow;
+        let next = self.source_ports.entry((namespace, protocol)).or_insert(FIRST_SOURCE_PORT);
         let port = *next;
         *next = next.checked_add(1).unwrap_or(FIRST_SOURCE_PORT);
         port

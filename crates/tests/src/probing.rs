@@ -11,6 +11,7 @@ use portolan_model::verdict::{Fate, Verdict};
 use portolan_model::{Backend, Family, Frontend, Protocol, ServicePortName};
 use portolan_testkit::{Namespace, Probe, ProbeResult, Reached, Site, probe_many};
 
+use crate::cluster::FlowKey;
 use crate::{Cluster, Sender};
 
 /// Limit of the probability, as a negative power of ten, that a set of backends is not seen whole by chance. One run
@@ -18,9 +19,6 @@ use crate::{Cluster, Sender};
 const CHANCE_EXPONENT: f64 = 11.0;
 /// Size of the largest set of backends that must be seen whole.
 const LARGEST_COVERED_SET: usize = 4;
-
-/// The namespace, the source address, the protocol and the destination of a flow.
-pub(crate) type FlowKey = (u64, IpAddr, Protocol, SocketAddr);
 
 /// A packet to send.
 #[derive(Debug, Clone)]
@@ -53,7 +51,7 @@ impl Attempt {
     }
 
     /// Returns what the flows of a sender to one destination have in common.
-    pub(crate) fn flow(&self) -> FlowKey {
+    fn flow(&self) -> FlowKey {
         (self.sender.namespace.id(), self.packet().source, self.protocol, self.destination)
     }
 
@@ -152,7 +150,7 @@ impl Cluster {
     pub fn attempt(&mut self, attempts: &[Attempt]) -> Vec<ProbedAttempt> {
         let mut outcomes = Vec::with_capacity(attempts.len());
         for (attempt, verdict) in attempts.iter().zip(self.judge(attempts)) {
-            let source_port = self.source_port(attempt);
+            let source_port = self.source_port(attempt.flow());
             let (attempt, result) = (attempt.clone(), ProbeResult::TimedOut);
             outcomes.push(ProbedAttempt { attempt, verdict, result, source_port });
         }
@@ -173,7 +171,7 @@ impl Cluster {
         let is_taken = |result: &ProbeResult| matches!(result, ProbeResult::Failed(errno) if errno.kind() == ErrorKind::AddrInUse);
         for outcome in outcomes.iter_mut().filter(|outcome| is_taken(&outcome.result)) {
             for _ in 0..5 {
-                outcome.source_port = self.source_port(&outcome.attempt);
+                outcome.source_port = self.source_port(outcome.attempt.flow());
                 let probe = (&outcome.attempt.sender.namespace, self.probe(outcome));
                 outcome.result = probe_many(&[probe]).unwrap().remove(0);
                 if !is_taken(&outcome.result) {
