@@ -115,7 +115,7 @@ impl Layout<'_> {
     /// Such a packet passes output and postrouting first, where connection tracking keeps an entry for it. If only the hook input
     /// refused it, later packets from the same port would find this entry and not be translated, even if endpoints have come.
     /// Captured packets need no translation, and those to node ports are captured only when they come back by loopback.
-    pub(super) const fn own_node_ports(&self) -> bool {
+    pub(super) const fn refuses_own_node_ports(&self) -> bool {
         matches!(self.target, Target::Endpoints)
     }
 

@@ -172,8 +172,9 @@ fn padded_length(fields: &[DataType]) -> u32 {
 fn new_packet_chains(layout: Layout<'_>) -> [ChainBody; 3] {
     let is_taken = &layout.is_taken()[..];
     let taken = || rule([is_taken, &reset_priority(0), &[accept()]].concat());
-    let own =
-        [taken()].into_iter().chain(layout.own_node_ports().then(|| refused_node_ports(layout.settings)));
+    let own = [taken()]
+        .into_iter()
+        .chain(layout.refuses_own_node_ports().then(|| refused_node_ports(layout.settings)));
     let own = own.collect();
     // `ip_forward` has overwritten the value of most packets, with a priority that is to stay.
     let carries = rule([&[meta(MetaKey::PRIORITY, 0), not_zero(0)], is_taken, &reset_priority(0)].concat());

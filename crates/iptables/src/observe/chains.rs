@@ -218,11 +218,10 @@ impl Chains {
         let is_understood = match (table, chain, of_service) {
             (IptablesTable::Nat, SERVICES, _) => self.dispatch(rule),
             (IptablesTable::Nat, NODE_PORTS, _) => self.node_port(rule),
-            (IptablesTable::Filter, SERVICES, _) => {
-                let is_own_node_ports =
-                    rule.target() == EXTERNAL_SERVICES && rule.has_only(&[Match::LocalDestination]);
-                is_own_node_ports || self.verdict(rule, false)
+            (IptablesTable::Filter, SERVICES, _) if rule.target() == EXTERNAL_SERVICES => {
+                rule.has_only(&[Match::LocalDestination])
             }
+            (IptablesTable::Filter, SERVICES, _) => self.verdict(rule, false),
             (IptablesTable::Filter, EXTERNAL_SERVICES, _) => self.verdict(rule, true),
             (IptablesTable::Filter, PROXY_FIREWALL, _) => self.guard(rule),
             (IptablesTable::Filter, NODE_PORTS, _) => self.open_port(rule),
