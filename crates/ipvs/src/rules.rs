@@ -35,7 +35,7 @@ const PROXY_FIREWALL: &str = "KUBE-PROXY-FIREWALL";
 const SOURCE_RANGES: &str = "KUBE-SOURCE-RANGES-FIREWALL";
 const FILTER: &str = "KUBE-IPVS-FILTER";
 /// Two chains have this name. The one in the mangle table filters packets of this node itself before IPVS translates them. The one
-/// in the filter table, which kube-proxy has, too, refuses packets of this node.
+/// in the filter table, which kube-proxy has, too, refuses packets of this node to itself.
 const OUT_FILTER: &str = "KUBE-IPVS-OUT-FILTER";
 
 /// The port of loopback to which refused connections of this node are redirected, past IPVS, which gets them before
@@ -428,8 +428,9 @@ impl Writer<'_> {
         let other = format!("-m conntrack --ctstate NEW {other} -j REJECT --reject-with");
         self.add(RuleTable::Filter, FILTER, format!("-p tcp {other} tcp-reset"));
         self.add(RuleTable::Filter, FILTER, format!("{other} {refusal}"));
-        // Packets of this node are refused in OUTPUT, before connection tracking keeps an entry, as in `refuse`.
-        self.add(RuleTable::Filter, OUT_FILTER, format!("-j {FILTER}"));
+        // Packets of this node to itself are refused in OUTPUT, before connection tracking keeps an entry, as in `refuse`. IPVS
+        // also sends packets of other clients through OUTPUT. Those leave by another interface.
+        self.add(RuleTable::Filter, OUT_FILTER, format!("-o lo {NEW} -j {FILTER}"));
     }
 
     fn add(&mut self, table: RuleTable, chain: &'static str, rule: String) {

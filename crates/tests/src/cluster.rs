@@ -336,6 +336,10 @@ impl Cluster {
         let next = self.source_ports.entry((namespace, protocol)).or_insert(FIRST_SOURCE_PORT);
         let port = *next;
         *next = next.checked_add(1).unwrap_or(FIRST_SOURCE_PORT);
+        if *next == FIRST_SOURCE_PORT {
+            // Other flows use these ports now.
+            self.refused_ports.retain(|(other, _, of, _), _| (*other, *of) != (namespace, protocol));
+        }
         port
     }
 }

@@ -24,6 +24,8 @@ pub enum At {
     LoopbackNodePort,
     /// A port of the cluster IPs that the Service does not have.
     WrongPort,
+    /// A port of the external IPs that the Service does not have.
+    WrongExternalPort,
     /// An address of the service CIDRs that no Service has.
     Unallocated,
 }
@@ -43,6 +45,7 @@ impl At {
             Self::NodePort => (Site::Local.node().of(family), NODE_PORT),
             Self::LoopbackNodePort => (fixed(["127.0.0.1", "::1"]), NODE_PORT),
             Self::WrongPort => (fixed(CLUSTER_IPS), PORT + 1),
+            Self::WrongExternalPort => (fixed(EXTERNAL_IPS), PORT + 1),
             Self::Unallocated => (fixed(["10.96.0.99", "fd00:10:96::99"]), PORT),
         };
         SocketAddr::new(address, port)

@@ -99,7 +99,14 @@ fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.put(&service().external(), "");
     let wrong_port = At::WrongPort.socket(Family::Ipv4).port();
-    let at = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort, At::WrongPort];
+    let at = [
+        At::ClusterIp,
+        At::ExternalIp,
+        At::LoadBalancerIp,
+        At::NodePort,
+        At::WrongPort,
+        At::WrongExternalPort,
+    ];
     let senders = ["pod", "remote", "client", "node", "gateway"];
     let mut attempts: Vec<Attempt> =
         senders.iter().flat_map(|sender| attempts_of(cluster.sender(sender), &at)).collect();
@@ -129,6 +136,10 @@ fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
     };
     let (wrong, right): (Vec<_>, Vec<_>) =
         probes.iter().partition(|(_, probe)| probe.destination.port() == wrong_port);
+    let to_other_ports = attempts.iter().filter(|attempt| {
+        other_ports(mode).iter().any(|at| at.socket(attempt.family()) == attempt.destination)
+    });
+    assert_eq!(wrong.len(), to_other_ports.count(), "{wrong:?}");
     cluster.put_endpoints("Rl1 Rr1");
     reach(&right);
     let moved = (0..3).fold(service().external(), |service, port| {
@@ -137,6 +148,15 @@ fn a_refused_client_reaches_new_endpoints_from_the_same_port(mode: Mode) {
     cluster.put(&moved, "Rl1 Rr1");
     reach(&wrong);
     assert!(faults.is_empty(), "{} of {}:\n{}", faults.len(), probes.len(), faults.join("\n"));
+}
+
+/// Returns the places at which a mode refuses ports that no Service has.
+fn other_ports(mode: Mode) -> &'static [At] {
+    match mode {
+        Mode::Nftables | Mode::Userspace => &[At::WrongPort],
+        Mode::Ipvs => &[At::WrongPort, At::WrongExternalPort],
+        Mode::IptablesNft | Mode::IptablesLegacy | Mode::RedirectNft | Mode::RedirectLegacy => &[],
+    }
 }
 
 /// Checks that the oracle keeps connections to the former endpoint, and refuses new ones.
