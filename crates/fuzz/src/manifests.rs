@@ -4,6 +4,7 @@
 //! Choices are documents, some of them edited. Other inputs are a file.
 
 use portolan_controllers::manifests::{Read, parse};
+use serde_json::{Value, json};
 
 use crate::objects::{self, RESOURCES};
 use crate::script::Script;
@@ -27,25 +28,47 @@ pub(crate) fn run(bytes: &[u8]) {
     assert!(read.objects.len() >= whole, "{whole} documents are whole: {:?}\n{text}", read.faults);
 }
 
-/// Returns documents, and the number of those that no edit has changed.
+/// Returns documents, and the number of the objects in those that no edit has changed.
 fn documents(count: usize, script: &mut Script<'_>) -> (String, usize) {
     let (mut text, mut whole) = (String::new(), 0);
     for _ in 0..count {
-        let mut document = match script.below(3) {
-            0 => configuration::WHOLE.to_owned(),
-            1 => objects::object(script.pick(&RESOURCES), script).to_string(),
-            _ => format!("{:#}", objects::object(script.pick(&RESOURCES), script)),
+        let (mut document, objects) = match script.below(4) {
+            0 => (configuration::WHOLE.to_owned(), 1),
+            1 => (objects::object(script.pick(&RESOURCES), script).to_string(), 1),
+            2 => (format!("{:#}", objects::object(script.pick(&RESOURCES), script)), 1),
+            _ => list(script),
         };
         if script.flag() {
             document = edits::lines(&document, &mut Script::new(script.bytes(EDITS)));
         } else {
-            whole += 1;
+            whole += objects;
         }
         text.push_str("---\n");
         text.push_str(&document);
         text.push('\n');
     }
     (text, whole)
+}
+
+/// Returns a list, and the number of its objects.
+fn list(script: &mut Script<'_>) -> (String, usize) {
+    let resource = script.pick(&RESOURCES);
+    let items: Vec<Value> = (0..script.below(3)).map(|_| objects::object(resource, script)).collect();
+    let (count, info) = (items.len(), resource.info());
+    let mut list =
+        json!({ "apiVersion": info.api_version, "kind": format!("{}List", info.kind), "items": items });
+    match script.below(3) {
+        0 => list["kind"] = json!("List"),
+        // A typed list may leave out the kind of its items.
+        1 => {
+            for item in list["items"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+                item.remove("kind");
+                item.remove("apiVersion");
+            }
+        }
+        _ => {}
+    }
+    (format!("{list:#}"), count)
 }
 
 fn check(content: &[u8], read: &Read) {
@@ -64,10 +87,14 @@ mod tests {
 
     #[test]
     fn documents_without_edits_are_objects() {
+        let mut wholes = 0;
         for seed in 0..32 {
             let bytes = crate::script::random(seed, 256);
             let (text, whole) = documents(MOST, &mut Script::new(&bytes[1..]));
-            assert!(parse("file", text.as_bytes()).objects.len() >= whole && whole > 0);
+            let read = parse("file", text.as_bytes());
+            assert!(read.objects.len() >= whole, "{whole}: {:?}\n{text}", read.faults);
+            wholes += whole;
         }
+        assert!(wholes > 64, "{wholes}");
     }
 }

@@ -18,7 +18,7 @@ use crate::script::Script;
 const MOST: usize = 8;
 
 const SERVICE: &str = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"a","namespace":"n","uid":"u",
-"labels":{"a":"b"},"annotations":{"c/d":"e"},"finalizers":["x/y","x/z"],
+"labels":{"a":"b"},"annotations":{"c/d":"e","kubectl.kubernetes.io/last-applied-configuration":"{}"},"finalizers":["x/y","x/z"],
 "ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"n","uid":"1"}]},
 "spec":{"type":"NodePort","clusterIP":"10.0.0.1","clusterIPs":["10.0.0.1"],"selector":{"a":"b"},"externalIPs":["192.0.2.1"],
 "ports":[{"name":"a","port":80,"protocol":"TCP","nodePort":30080},{"name":"b","port":53,"protocol":"TCP"},

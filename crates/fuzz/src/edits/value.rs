@@ -42,7 +42,7 @@ pub(crate) fn edit(value: &mut Value, script: &mut Script<'_>, most: usize) {
 }
 
 /// Values that a reader may take for something else.
-const ODD: [fn() -> Value; 16] = [
+const ODD: [fn() -> Value; 24] = [
     || Value::Null,
     || json!(true),
     || json!(0),
@@ -59,6 +59,14 @@ const ODD: [fn() -> Value; 16] = [
     || json!([]),
     || json!({}),
     || json!([null]),
+    || json!(i64::MIN),
+    || json!("-1"),
+    || json!("::ffff:192.0.2.1"),
+    || json!("1:2:3:4:5:6:192.0.2.1"),
+    || json!("0.0.0.0/0"),
+    || json!("2026-01-31T12:00:00.5+02:00"),
+    || json!("1.5Gi"),
+    || json!("a".repeat(300)),
 ];
 
 /// Returns the JSON pointers of a value and of all values in it.

@@ -7,7 +7,7 @@ use http_body_util::Full;
 use super::with_body;
 use crate::script::Script;
 
-const PATHS: [&str; 20] = [
+const PATHS: [&str; 26] = [
     "/api/v1/namespaces/default/services",
     "/api/v1/services",
     "/api/v1/namespaces/default/services/svc-1",
@@ -28,8 +28,14 @@ const PATHS: [&str; 20] = [
     "/openapi/v3/api/v1",
     "/version",
     "/readyz",
+    "/api/v1/watch/services",
+    "/api/v1/watch/namespaces/default/services/svc-1",
+    "/api/v1/namespaces/default/services/svc%2D1/status/x",
+    "/api//v1/nodes",
+    "/apis/%ff",
+    "/openapi/v3/apis/discovery.k8s.io/v1",
 ];
-const OPTIONS: [&str; 18] = [
+const OPTIONS: [&str; 28] = [
     "limit=1",
     "limit=2",
     "watch=1",
@@ -48,6 +54,16 @@ const OPTIONS: [&str; 18] = [
     "includeObject=None",
     "continue=x",
     "verbose",
+    "watch=0",
+    "sendInitialEvents=true",
+    "sendInitialEvents=false",
+    "includeObject=Object",
+    "includeObject=x",
+    "timeout=1m30s",
+    "timeout=-.5h%2B1",
+    "resourceVersionMatch=x",
+    "propagationPolicy=Orphan",
+    "gracePeriodSeconds=0&orphanDependents=false",
 ];
 const ACCEPTS: [&str; 8] = [
     "application/json",
@@ -59,12 +75,17 @@ const ACCEPTS: [&str; 8] = [
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,*/*",
     "text/html",
 ];
-const DELETE_OPTIONS: [&str; 5] = [
+const DELETE_OPTIONS: [&str; 10] = [
     "",
     r#"{"propagationPolicy":"Foreground"}"#,
     r#"{"preconditions":{"resourceVersion":"3"}}"#,
     r#"{"dryRun":["All"],"gracePeriodSeconds":0}"#,
     r#"{"kind":"DeleteOptions","apiVersion":"v1","orphanDependents":true}"#,
+    r#"{"propagationPolicy":"Background","orphanDependents":false}"#,
+    r#"{"propagationPolicy":"x","dryRun":"All"}"#,
+    r#"{"gracePeriodSeconds":"0"}"#,
+    r#"{"preconditions":[],"dryRun":[null]}"#,
+    r#"{"preconditions":{"uid":1},"dryRun":["None"]}"#,
 ];
 /// Parts of selectors, with the signs of URLs.
 const SELECTOR_WORDS: [&str; 18] = [

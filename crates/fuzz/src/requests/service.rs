@@ -22,6 +22,22 @@ const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
 const PATCHES: [&str; 4] =
     ["application/merge-patch+json", "application/strategic-merge-patch+json", APPLY, JSON_PATCH];
+/// More managers than an object remembers one by one. They are chosen by the length, which takes no choice.
+const MANAGERS: [&str; 13] = [
+    "fieldManager=a",
+    "fieldManager=c",
+    "fieldManager=d",
+    "fieldManager=e",
+    "fieldManager=f",
+    "fieldManager=g",
+    "fieldManager=h",
+    "fieldManager=i",
+    "fieldManager=j",
+    "fieldManager=k",
+    "fieldManager=l",
+    "fieldManager=m",
+    "fieldManager=n",
+];
 /// Annotation of a Service that requests load-balancer addresses.
 const REQUESTED: &str = "portolan.dev/load-balancer-ips";
 
@@ -41,7 +57,7 @@ pub(super) fn request(script: &mut Script<'_>) -> Option<Request<Full<Bytes>>> {
         0 => "fieldManager=a&dryRun=All",
         1 => "fieldManager=b&fieldValidation=Strict",
         _ if kind == APPLY => "fieldManager=a&force=true",
-        _ => "fieldManager=a",
+        _ => MANAGERS[script.length() % MANAGERS.len()],
     };
     let service = service(index, script);
     let body = if kind == JSON_PATCH { patch::operations(&service, script) } else { service }.to_string();
