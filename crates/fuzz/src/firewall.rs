@@ -101,7 +101,8 @@ fn packet(script: &mut Script<'_>) -> Packet {
     }
 }
 
-fn native_chains(messages: &[u8]) -> Vec<Chain> {
+/// Returns the chains that these messages list.
+pub(crate) fn native_chains(messages: &[u8]) -> Vec<Chain> {
     let (mut chains, mut rules, mut sets) = (Vec::new(), Vec::new(), Sets::new());
     for frame in Frames::new(messages).map_while(Result::ok) {
         match NftablesEvent::decode(&frame) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use portolan_firewall::{Ruleset, saved};
 use portolan_iptables::IptablesOptions;
 use portolan_model::Family;
+use portolan_nftables::fuzzing::OTHER;
 use portolan_recorder::{Change, Commit, Entry, Note, Record, Size};
 use portolan_schema::Resource;
 use portolan_snapshot::programmed::Programmed;
@@ -15,10 +16,13 @@ use portolan_snapshot::{FORMAT, History, Recorded, Snapshot, VERSION, pack, rule
 use serde_json::Value;
 
 use crate::script::Script;
-use crate::{edits, objects, worlds};
+use crate::{edits, firewall, objects, worlds};
 
 /// The most odd values in a snapshot.
 const EDITS: usize = 8;
+
+/// Chains of other programs in a snapshot.
+const CHAINS: usize = 4;
 
 /// Reads the snapshot.
 pub(crate) fn run(bytes: &[u8]) {
@@ -82,8 +86,12 @@ fn snapshot(script: &mut Script<'_>) -> Snapshot {
     let save = portolan_iptables::fuzzing::save(&table, IptablesOptions::default());
     let observed = portolan_iptables::fuzzing::observe(&table, &save).expect("rules of a table");
     let programmed = Programmed { mode: Some("iptables".to_owned()), ..Programmed::from(&observed) };
-    let others = saved::chains(family, &worlds::other_rules(&table));
-    let chains = others.into_iter().filter(|chain| !chain.rules.is_empty()).take(4).collect();
+    let mut others = saved::chains(family, &worlds::other_rules(&table));
+    others.extend(firewall::native_chains(OTHER));
+    others.retain(|chain| !chain.rules.is_empty());
+    // They are chosen by the length, which takes no choice.
+    let first = script.length() % others.len();
+    let chains = others.into_iter().cycle().skip(first).take(CHAINS).collect();
     let records = entries().into_iter().zip(0..).map(|(entry, sequence)| {
         Recorded::from(Record { sequence, at: Duration::from_secs(sequence), entry })
     });

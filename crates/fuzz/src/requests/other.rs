@@ -14,6 +14,8 @@ use crate::{edits, objects};
 
 /// The most odd values in an object.
 const EDITS: usize = 4;
+/// The uid of an owner.
+const OWNER: &str = "4f7cf0e2-9d7a-4d2b-8d2f-0c4f1f1f0a11";
 const TIME: &str = "2026-01-31T12:00:00.000000Z";
 pub(crate) const RESOURCES: [Resource; 11] = [
     Resource::EndpointSlice,
@@ -113,5 +115,20 @@ pub(crate) fn object(resource: Resource, script: &mut Script<'_>) -> Value {
             object["metadata"] = json!({ "name": name, "labels": { "kubernetes.io/service-name": "svc-1" } });
         }
     }
+    // The length takes no choice.
+    let (field, value) = match script.length() % 4 {
+        0 => ("generateName", json!("a-")),
+        1 => ("ownerReferences", json!([owner(), owner()])),
+        2 => ("finalizers", json!(["example.org/f", "foregroundDeletion"])),
+        _ => return object,
+    };
+    object["metadata"][field] = value;
+    if script.length().is_multiple_of(8) {
+        edits::remove(&mut object, "/metadata/name");
+    }
     object
+}
+
+fn owner() -> Value {
+    json!({ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": OWNER, "controller": true })
 }

@@ -88,7 +88,7 @@ const DELETE_OPTIONS: [&str; 10] = [
     r#"{"preconditions":{"uid":1},"dryRun":["None"]}"#,
 ];
 /// Parts of selectors, with the signs of URLs.
-const SELECTOR_WORDS: [&str; 18] = [
+const SELECTOR_WORDS: [&str; 22] = [
     "a",
     "b",
     "kubernetes.io/service-name",
@@ -107,6 +107,10 @@ const SELECTOR_WORDS: [&str; 18] = [
     "ClusterIP",
     "+",
     "metadata.namespace",
+    "%3E",
+    "%3C",
+    "%5C",
+    "1",
 ];
 /// The most words of a selector.
 const WORDS: usize = 10;
