@@ -85,8 +85,8 @@ impl Default for RelayOptions {
 
 impl RelayOptions {
     /// Lowers the maxima so that `limit` descriptors suffice. A connection needs two, and a pipe for every eighth
-    /// connection two more. A flow needs two: its own socket, and the socket that answers from its virtual address, which
-    /// it may not share. 1024 descriptors, or half of the limit if that is less, are left to the rest of the process.
+    /// connection two more. A flow needs two: its own socket, and the socket that answers from its port, which it may
+    /// not share. 1024 descriptors, or half of the limit if that is less, are left to the rest of the process.
     #[must_use]
     pub fn within_descriptors(mut self, limit: usize) -> Self {
         let ours = limit.saturating_sub(1024).max(limit / 2);

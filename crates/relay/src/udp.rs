@@ -1,10 +1,10 @@
 //! UDP flows: each has a socket that is connected to its backend, so that answers and ICMP errors reach the flow. Answers
-//! leave through a socket bound to the virtual address, one for each address in use. If capture translates packets, they
-//! leave through the listener. Datagrams of a flow that arrive together are sent together.
+//! leave through a socket of the port where the client's datagrams arrive, one for each port in use. If capture translates
+//! packets, they leave through the listener. Datagrams of a flow that arrive together are sent together.
 
 use std::collections::HashMap;
 use std::io::IoSlice;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -17,15 +17,16 @@ use rustix::net::{RecvFlags, bind, connect, recv, sockopt};
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
-use crate::listener::{Listener, bind_to_client, is_shortage, loopback, mark_own, socket};
+use crate::listener::{Listener, bind_to_client, is_shortage, mark_own, socket};
 use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{RelayTable, Scope, ServiceId};
 
-/// The port of the discard protocol, which never answers (RFC 863).
-const DISCARD: u16 = 9;
+/// Addresses to which no packet is sent: the IPv4 dummy address (RFC 7600), and one of the discard-only addresses (RFC 6666).
+const UNUSED_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+const UNUSED_IPV6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
 
 /// A datagram exceeded the path MTU to the backend. The kernel has stored the MTU, and fragments the next datagram. So
 /// this error is no reason to choose another backend.
@@ -41,7 +42,7 @@ pub(crate) struct Udp {
 #[derive(Debug)]
 struct UdpFlows {
     flows: Flows<Flow>,
-    replies: HashMap<SocketAddr, Reply>,
+    replies: HashMap<Port, Reply>,
     share: Share,
 }
 
@@ -66,7 +67,14 @@ enum Sending {
     OneByOne,
 }
 
-/// A socket that sends from a virtual address, and the number of flows that use it.
+/// A port from which answers leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Port {
+    family: Family,
+    number: u16,
+}
+
+/// A socket that sends from a port, and the number of flows that use it.
 #[derive(Debug)]
 struct Reply {
     fd: OwnedFd,
@@ -206,13 +214,11 @@ impl UdpFlows {
     /// Sends a backend's answers to the client.
     fn pass_back(&mut self, id: FlowId, data: &[IoSlice<'_>], listeners: &[Listener], context: &Context<'_>) {
         let Some((&(client, here), flow)) = self.flows.using(id, context.now) else { return };
-        let (fd, addresses) = match context.options.capture {
-            Capture::Tproxy => (self.replies.get(&here).map(|reply| &reply.fd), Addresses::To(client)),
-            Capture::Redirect => (
-                at(listeners, here).map(|listener| &listener.fd),
-                Addresses::Between { source: here, destination: client },
-            ),
+        let fd = match context.options.capture {
+            Capture::Tproxy => self.replies.get(&Port::of(here)).map(|reply| &reply.fd),
+            Capture::Redirect => at(listeners, here).map(|listener| &listener.fd),
         };
+        let addresses = Addresses::Between { source: here, destination: client };
         let mut rest = data;
         while !rest.is_empty() {
             let sent = fd.map_or(Err(Errno::NOTCONN), |fd| flow.to_client.send(fd, rest, addresses));
@@ -302,17 +308,18 @@ impl UdpFlows {
         if capture != Capture::Tproxy {
             return Some(());
         }
-        if let Some(reply) = self.replies.get_mut(&here) {
+        let port = Port::of(here);
+        if let Some(reply) = self.replies.get_mut(&port) {
             reply.flows = reply.flows.saturating_add(1);
             return Some(());
         }
-        match reply_socket(here) {
+        match reply_socket(port) {
             Ok(fd) => {
-                self.replies.insert(here, Reply { fd, flows: 1 });
+                self.replies.insert(port, Reply { fd, flows: 1 });
                 Some(())
             }
             Err(errno) => {
-                tracing::warn!(address = %here, %errno, "cannot answer from this address");
+                tracing::warn!(address = %here, %errno, "cannot answer from this port");
                 None
             }
         }
@@ -324,16 +331,23 @@ impl UdpFlows {
         }
     }
 
-    fn give_back(&mut self, (_, destination): Key, flow: &Flow, table: &mut RelayTable, counters: &Counters) {
+    fn give_back(&mut self, (_, here): Key, flow: &Flow, table: &mut RelayTable, counters: &Counters) {
         self.share.give_back();
         table.let_go(flow.service);
         Counters::uncount(&counters.flows_open);
-        if let Some(reply) = self.replies.get_mut(&destination) {
+        let port = Port::of(here);
+        if let Some(reply) = self.replies.get_mut(&port) {
             reply.flows = reply.flows.saturating_sub(1);
             if reply.flows == 0 {
-                self.replies.remove(&destination);
+                self.replies.remove(&port);
             }
         }
+    }
+}
+
+impl Port {
+    fn of(address: SocketAddr) -> Self {
+        Self { family: Family::of(address.ip()), number: address.port() }
     }
 }
 
@@ -406,14 +420,18 @@ fn connected(backend: SocketAddr, capture: Capture, source: Option<IpAddr>) -> R
     Ok(fd)
 }
 
-/// Opens a socket that sends from a virtual address. It is connected to the discard port: otherwise it would receive
-/// datagrams to a former node port, which the node should refuse.
-fn reply_socket(destination: SocketAddr) -> Result<OwnedFd, Errno> {
-    let fd = socket(Family::of(destination.ip()), Protocol::Udp)?;
-    original::set_transparent(&fd, destination.is_ipv6()).map_err(|_| Errno::INVAL)?;
+/// Opens a socket that sends from a port, with any source address. It is bound to an address to which no packet is sent. A
+/// socket bound to a virtual address would receive datagrams of clients there until it is connected.
+fn reply_socket(port: Port) -> Result<OwnedFd, Errno> {
+    let Port { family, number } = port;
+    let fd = socket(family, Protocol::Udp)?;
+    original::set_transparent(&fd, family == Family::Ipv6).map_err(|_| Errno::INVAL)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     sockopt::set_socket_reuseport(&fd, true)?;
-    bind(&fd, &destination)?;
-    connect(&fd, &SocketAddr::new(loopback(Family::of(destination.ip())), DISCARD))?;
+    let unused: IpAddr = match family {
+        Family::Ipv4 => UNUSED_IPV4.into(),
+        Family::Ipv6 => UNUSED_IPV6.into(),
+    };
+    bind(&fd, &SocketAddr::new(unused, number))?;
     Ok(fd)
 }

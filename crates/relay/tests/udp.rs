@@ -10,7 +10,7 @@
 
 mod support;
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -183,6 +183,33 @@ fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
     let carried = bed.counters().bytes_to_backends.load(Ordering::Relaxed);
     assert_eq!(carried, 2 + 20 * 5 + long.len() as u64);
     bed.wait_for("answers", |counters| &counters.bytes_to_clients, carried + 24);
+}
+
+/// Another socket there would get datagrams of clients before it is connected, and nobody would read them.
+#[test]
+fn only_the_listener_is_bound_to_the_frontend() {
+    for family in Family::BOTH {
+        let mut bed = Bed::with(family, Protocol::Udp, RelayOptions::default());
+        bed.backends(&[echo(&bed, b'a')]);
+        let client = client(&bed);
+        assert_eq!(ask(&client, b"x"), b"ax");
+        bed.wait_for("a flow", |counters| &counters.flows_open, 1);
+        let name = if family == Family::Ipv4 { "udp" } else { "udp6" };
+        let read = || std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap();
+        let sockets = bed.namespace.run(read).unwrap();
+        let bound = sockets.lines().filter_map(|line| line.split_whitespace().nth(1));
+        assert_eq!(bound.filter(|local| *local == in_proc(bed.frontend)).count(), 1, "{sockets}");
+    }
+}
+
+/// Returns an address as `/proc/net/udp` and `/proc/net/udp6` have it (`proc(5)`).
+fn in_proc(address: SocketAddr) -> String {
+    let word = |word: [u8; 4]| format!("{:08X}", u32::from_ne_bytes(word));
+    let words: String = match address.ip() {
+        IpAddr::V4(ip) => word(ip.octets()),
+        IpAddr::V6(ip) => ip.octets().as_chunks().0.iter().copied().map(word).collect(),
+    };
+    format!("{words}:{:04X}", address.port())
 }
 
 #[test]
