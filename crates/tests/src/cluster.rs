@@ -212,6 +212,12 @@ impl Cluster {
         table.into_iter().map(|(name, _)| name).zip(counted).collect()
     }
 
+    /// Returns what the relay has counted, in modes with one.
+    pub(crate) fn relay_counters(&self, family: Family) -> String {
+        let relay = self.planes.get(family).relay.as_ref();
+        relay.map_or_else(String::new, |relay| format!("; relay: {:?}", relay.counters()))
+    }
+
     /// Reads the kernel's state back and writes the differences.
     pub fn resync(&mut self) -> PerFamily<Commit> {
         per_family(|family| self.at(family, Driven::resync).unwrap())

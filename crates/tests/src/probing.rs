@@ -257,21 +257,29 @@ impl Cluster {
         let reasons =
             || outcome.verdict.reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         (!fits).then(|| {
-            let (port, entries) = (outcome.source_port, self.tracked(outcome.source_port));
-            let reasons = reasons();
+            let (port, entries) = (outcome.source_port, self.tracked(outcome));
+            let (reasons, relay) = (reasons(), self.relay_counters(attempt.family()));
             format!(
-                "{attempt} from port {port}: {result:?}, but the oracle says {fate:?}: {reasons}; tracked: {entries}"
+                "{attempt} from port {port}: {result:?}, but the oracle says {fate:?}: {reasons}; tracked: {entries}{relay}"
             )
         })
     }
 
-    /// Returns the node's conntrack entries of this port.
-    fn tracked(&self, port: u16) -> String {
-        let of_port = [format!("sport={port} "), format!("dport={port} ")];
+    /// Returns the node's conntrack entries of a packet's source port, and those of an endpoint that has not answered.
+    fn tracked(&self, outcome: &ProbedAttempt) -> String {
+        let ProbedAttempt { verdict: Verdict { fate, .. }, source_port, .. } = outcome;
+        let of_port = [format!("sport={source_port} "), format!("dport={source_port} ")];
+        let endpoints: Vec<SocketAddr> = match fate {
+            Fate::Backends { set, .. } => set.iter().map(Backend::socket).collect(),
+            _ => Vec::new(),
+        };
         let read = || fs::read_to_string("/proc/thread-self/net/nf_conntrack").unwrap_or_default();
         let text = self.world.node().namespace().run(read).unwrap_or_default();
-        let entries = text.lines().filter(|line| of_port.iter().any(|part| line.contains(part)));
-        entries.collect::<Vec<_>>().join(", ")
+        let is_wanted = |line: &&str| {
+            of_port.iter().any(|part| line.contains(part))
+                || line.contains("[UNREPLIED]") && endpoints.iter().any(|endpoint| is_to(line, *endpoint))
+        };
+        text.lines().filter(is_wanted).collect::<Vec<_>>().join(", ")
     }
 
     /// Returns the outcomes for which the oracle names another Service port than the table.
@@ -419,6 +427,13 @@ fn unfaithful(outcomes: &[ProbedAttempt], per_frontend: bool) -> Vec<String> {
             format!("{service}: {source} has affinity, but reached {reached:?}")
         })
         .collect()
+}
+
+/// Returns true if a conntrack entry is of a flow to this place.
+fn is_to(entry: &str, place: SocketAddr) -> bool {
+    let has = |name: &str| entry.split_whitespace().find_map(|word| word.strip_prefix(name));
+    let address: Option<IpAddr> = has("dst=").and_then(|text| text.parse().ok());
+    address == Some(place.ip()) && has("dport=").is_some_and(|port| port == place.port().to_string())
 }
 
 #[cfg(test)]
