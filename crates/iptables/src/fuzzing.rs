@@ -114,12 +114,32 @@ mod tests {
     use portolan_model::{Family, Settings};
 
     use super::*;
+    use crate::name::is_of_service;
+
+    fn world() -> Wanted {
+        let mut edited = Edited::new(3, 4);
+        edited.first();
+        Wanted::with(Settings::plain(Family::Ipv4), edited.entries(Family::Ipv4))
+    }
+
+    #[test]
+    fn a_chain_of_a_removed_service_that_others_lead_to_is_emptied() {
+        let (table, none) = (world(), Wanted::new(Settings::plain(Family::Ipv4)));
+        let save = save(&table, IptablesOptions::default());
+        let (filter, nat) = save.split_once("*nat\n").expect("both tables");
+        let chains = nat.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+        let mut count = 0;
+        for chain in chains.filter(|chain| is_of_service(chain)) {
+            let led = nat.replacen("COMMIT\n", &format!("-A OUTPUT -p tcp -j {chain}\nCOMMIT\n"), 1);
+            assert_eq!(mend(&none, &format!("{filter}*nat\n{led}")), Ok(Mended::Something), "{chain}");
+            count += 1;
+        }
+        assert!(count > 2, "{count}");
+    }
 
     #[test]
     fn each_rule_that_is_missing_is_mended() {
-        let mut edited = Edited::new(3, 4);
-        edited.first();
-        let table = Wanted::with(Settings::plain(Family::Ipv4), edited.entries(Family::Ipv4));
+        let table = world();
         let save = save(&table, IptablesOptions::default());
         assert_eq!(mend(&table, &save), Ok(Mended::Nothing));
         let rules = save.lines().filter(|line| line.starts_with('['));

@@ -273,6 +273,8 @@ impl Planner {
         if pieces != Pieces::One {
             transaction.commit()?;
         }
+        let is_empty = |chain: &str| present.service_chains.get(chain) == Some(&Content::default());
+        stale.retain(|chain| !present.is_held(IptablesTable::Nat, chain) || !is_empty(chain));
         let fixed = if fixed_last { first } else { Vec::new() };
         self.full_nat_dispatch((wanted, present), &stale, fixed, counts, &mut transaction)?;
         transaction.commit()
@@ -303,7 +305,9 @@ impl Planner {
         self.append_dispatch(IptablesTable::Nat, wanted, out)?;
         append_all(out, last)?;
         jumps(IptablesTable::Nat, present, out)?;
-        stale.iter().try_for_each(|chain| rule::remove_chain(out, chain))
+        // A chain that rules of other programs lead to stays, without rules.
+        let is_removable = |chain: &&&String| !present.is_held(IptablesTable::Nat, chain);
+        stale.iter().filter(is_removable).try_for_each(|chain| rule::remove_chain(out, chain))
     }
 
     /// Returns true if these chains have these rules. The order of Services may differ.

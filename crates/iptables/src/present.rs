@@ -92,7 +92,7 @@ impl Present {
             let of_services = self.held.iter().any(|(held, chain)| *held == table && is_of_service(chain));
             let is_held = |chain: &str| {
                 let inner = is_of_service(chain) || chain == MARK_MASQUERADE;
-                (of_services && inner) || self.held.iter().any(|held| (held.0, &*held.1) == (table, chain))
+                (of_services && inner) || self.is_held(table, chain)
             };
             let _ = self.remove_from(table, |chain| kept(&name, chain) || is_held(chain), &mut text);
         }
@@ -120,6 +120,11 @@ impl Present {
         chains.iter().try_for_each(|chain| rule::declare(out, chain))?;
         chains.iter().try_for_each(|chain| rule::remove_chain(out, chain))?;
         rule::commit(out)
+    }
+
+    /// Returns true if rules of other programs lead to a chain of this mode. The kernel refuses to remove such a chain.
+    pub(super) fn is_held(&self, table: IptablesTable, chain: &str) -> bool {
+        self.held.iter().any(|(of, held)| *of == table && held == chain)
     }
 
     /// Returns true if one of these chains has rules.

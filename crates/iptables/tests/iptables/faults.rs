@@ -217,6 +217,33 @@ fn a_load_that_fails_at_any_line_is_mended() {
     }
 }
 
+/// The kernel refuses to remove a chain that a rule leads to. Without its chain, no change would be written any more.
+#[test]
+fn a_chain_of_a_removed_service_that_others_lead_to_is_emptied() {
+    for variant in VARIANTS {
+        in_namespace(|| {
+            let mut data_plane = driven(programs(variant), settings(Family::Ipv4));
+            let service = put("old", "http", cluster_ip("10.96.0.30", 80, &["10.244.1.11:8080"]));
+            data_plane.apply(std::slice::from_ref(&service)).unwrap();
+            data_plane.resync().unwrap();
+            let with_service = save(Family::Ipv4, variant);
+            let chain = with_service.lines().find_map(|line| {
+                line.strip_prefix(':')?.split(' ').next().filter(|name| name.starts_with("KUBE-SVC-"))
+            });
+            let chain = chain.unwrap();
+            apply(&programs(variant), &format!("*nat\n-A OUTPUT -d 192.0.2.9 -j {chain}\nCOMMIT\n"));
+            let gone = Change { old: service.new.clone(), new: None, ..service };
+            assert!(data_plane.apply(&[gone]).is_err(), "the kernel refuses the removal");
+            assert!(data_plane.apply(&[]).unwrap().full);
+            let saved = save(Family::Ipv4, variant);
+            assert_eq!(tables(&saved)["nat"].get(chain), Some(&Vec::new()), "{variant:?}: {saved}");
+            assert!(!saved.contains("KUBE-SEP-"), "{saved}");
+            assert_eq!(data_plane.resync().unwrap().objects, 0, "nothing is written again");
+            assert!(!data_plane.apply(&[busy(&["10.244.1.12:8080"])]).unwrap().full);
+        });
+    }
+}
+
 /// Each of two commits waits for the usual 5 s.
 #[test]
 fn a_lock_that_others_hold_for_10_s_is_reported_and_outlived() {
