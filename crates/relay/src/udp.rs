@@ -17,13 +17,17 @@ use rustix::net::{RecvFlags, bind, connect, recv, sockopt};
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
-use crate::listener::{Listener, bind_to_client, is_shortage, mark_own, socket};
+use crate::listener::{Listener, bind_to_client, is_shortage, loopback, mark_own, socket};
 use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{RelayTable, Scope, ServiceId};
 
+/// The port of the discard protocol, which never answers (RFC 863).
+const DISCARD: u16 = 9;
+/// Bytes of the send buffer of a port. All Services with this port share it, also those whose clients are slow to reach.
+const SEND_BUFFER: usize = 4 << 20;
 /// Addresses to which no packet is sent: the IPv4 dummy address (RFC 7600), and one of the discard-only addresses (RFC 6666).
 const UNUSED_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const UNUSED_IPV6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
@@ -335,6 +339,10 @@ impl UdpFlows {
         self.share.give_back();
         table.let_go(flow.service);
         Counters::uncount(&counters.flows_open);
+        self.end_reply(here);
+    }
+
+    fn end_reply(&mut self, here: SocketAddr) {
         let port = Port::of(here);
         if let Some(reply) = self.replies.get_mut(&port) {
             reply.flows = reply.flows.saturating_sub(1);
@@ -421,7 +429,8 @@ fn connected(backend: SocketAddr, capture: Capture, source: Option<IpAddr>) -> R
 }
 
 /// Opens a socket that sends from a port, with any source address. It is bound to an address to which no packet is sent. A
-/// socket bound to a virtual address would receive datagrams of clients there until it is connected.
+/// socket bound to a virtual address would receive datagrams of clients there until it is connected. It is connected to the
+/// discard port, so that it receives nothing from a program that sends to the unused address.
 fn reply_socket(port: Port) -> Result<OwnedFd, Errno> {
     let Port { family, number } = port;
     let fd = socket(family, Protocol::Udp)?;
@@ -432,6 +441,28 @@ fn reply_socket(port: Port) -> Result<OwnedFd, Errno> {
         Family::Ipv4 => UNUSED_IPV4.into(),
         Family::Ipv6 => UNUSED_IPV6.into(),
     };
+    sockopt::set_socket_send_buffer_size_force(&fd, SEND_BUFFER)
+        .or_else(|_| sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER))?;
     bind(&fd, &SocketAddr::new(unused, number))?;
+    connect(&fd, &SocketAddr::new(loopback(family), DISCARD))?;
     Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_has_a_socket_until_the_last_flow_ends() {
+        let mut flows = Udp::new(&RelayOptions::default()).flows;
+        let places = ["127.0.0.1:5353", "127.0.0.2:5353", "[::1]:5353"].map(|text| text.parse().unwrap());
+        for (place, sockets) in places.into_iter().zip([1, 1, 2]) {
+            assert_eq!(flows.add_reply(place, Capture::Tproxy), Some(()));
+            assert_eq!(flows.replies.len(), sockets, "{place}");
+        }
+        for (place, sockets) in places.into_iter().zip([2, 1, 0]) {
+            flows.end_reply(place);
+            assert_eq!(flows.replies.len(), sockets, "{place}");
+        }
+    }
 }

@@ -145,8 +145,8 @@ pub enum Addresses {
     Connected,
     /// From the address of a bound socket.
     To(SocketAddr),
-    /// From an address of this host to which the socket need not be bound (`IP_PKTINFO`, `ip(7)`). The scope of a
-    /// link-local address selects the interface.
+    /// From an address to which the socket need not be bound (`IP_PKTINFO`, `ip(7)`): one of this host, or any if the socket
+    /// is transparent. The port is that of the socket. The scope of a link-local address selects the interface.
     Between {
         /// The sender's address.
         source: SocketAddr,

@@ -12,6 +12,9 @@ use portolan_testkit::eventually;
 
 use crate::support::{Bed, PATIENCE, admitted, echo, name};
 
+/// The length of the backend's accept queue.
+const QUEUE: &str = "20000";
+
 /// Holds the connections of the backend or of the clients: one process has too few descriptors for both and the relay.
 #[test]
 #[ignore = "the other processes of ten_thousand_connections_at_once"]
@@ -23,6 +26,7 @@ fn holder() {
     let mut held: Vec<TcpStream> = Vec::new();
     if role == "backend" {
         let listener = std::net::TcpListener::bind(address).unwrap();
+        rustix::net::listen(&listener, QUEUE.parse().unwrap()).unwrap();
         for mut stream in listener.incoming().map_while(Result::ok) {
             stream.write_all(b"h").unwrap();
             held.push(stream);
@@ -51,11 +55,16 @@ fn hold(bed: &Bed, order: &str) -> Child {
 fn ten_thousand_connections_at_once() {
     // Fewer than 10,000 if this process may not have as many descriptors. A fifth of these is left to concurrent tests.
     let many = 10_000.min((raise_descriptors() / 5 * 4).saturating_sub(600) / 2);
-    // The backend's accept queue is short. While it is full, a connection waits for TCP to repeat its first packet. With SYN
-    // cookies, the backend's kernel would have forgotten connections whose last packet of the handshake found it full.
     let limits = vec![PATIENCE];
     let mut bed = Bed::new(Protocol::Tcp, RelayOptions { connect_limits: limits, ..RelayOptions::default() });
-    bed.namespace.write_sysctls(&[("net/ipv4/tcp_syncookies".to_owned(), "0")]).unwrap();
+    // If the backend's accept queue were full, a connection would wait for TCP to repeat its first packet, after two minutes in
+    // the end. With SYN cookies, the backend's kernel would forget connections whose last packet of the handshake finds it full.
+    let settings = [
+        ("net/core/somaxconn", QUEUE),
+        ("net/ipv4/tcp_max_syn_backlog", QUEUE),
+        ("net/ipv4/tcp_syncookies", "0"),
+    ];
+    bed.namespace.write_sysctls(&settings.map(|(name, value)| (name.to_owned(), value))).unwrap();
     let address = "127.0.0.1:8000";
     let mut backend = hold(&bed, &format!("backend {address} 0"));
     bed.backends(&[address.parse().unwrap()]);
