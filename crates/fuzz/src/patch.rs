@@ -91,16 +91,27 @@ fn edited(mut service: serde_json::Value, script: &mut Script<'_>) -> serde_json
 }
 
 fn apply(choice: u8, body: Value) {
-    let writer = Writer { manager: "fuzz", subresource: "", now: "2030-01-01T00:00:00Z" };
+    // An apply by kubectl also keeps its annotation.
+    let manager = if choice & 8 == 0 { "fuzz" } else { "kubectl" };
+    let writer = Writer { manager, subresource: "", now: "2030-01-01T00:00:00Z" };
     let mut live: Object = serde_json::from_str(SERVICE).expect("it is JSON");
     managed::created(Resource::Service, &mut live, Writer { manager: "maker", ..writer });
+    if choice & 16 != 0 {
+        add_managers(&mut live);
+    }
     let patch = match (choice % 4, body) {
         (0, body) => JsonPatch::decode(body).ok().map(Patch::Json),
         (1, Value::Object(body)) => Some(Patch::Merge(body)),
         (2, Value::Object(body)) => Some(Patch::Strategic(body)),
         (3, Value::Object(body)) => {
             let Ok(apply) = Apply::decode(Resource::Service, body, choice & 4 != 0) else { return };
-            let Ok(once) = apply.onto(Some(&live), writer) else { return };
+            let Ok(mut once) = apply.onto(Some(&live), writer) else { return };
+            // As in Kubernetes, kubectl's annotation gets its value when the owners are known. If it was applied with the value
+            // that it had, the second apply takes it from other managers, or conflicts with them.
+            if manager == "kubectl" {
+                let Ok(twice) = apply.onto(Some(&once), writer) else { return };
+                once = twice;
+            }
             if !has_empty_key(&once) {
                 assert_eq!(apply.onto(Some(&once), writer).as_ref(), Ok(&once));
             }
@@ -117,6 +128,18 @@ fn apply(choice: u8, body: Value) {
         let _ = managed::updated(Resource::Service, &live, &mut new, &asked, writer);
         let encoded = Value::Object(new.clone()).to_string();
         assert_eq!(serde_json::from_str::<Object>(&encoded).expect("it was JSON"), new);
+    }
+}
+
+/// Adds managers, up to the most that are remembered one by one.
+fn add_managers(live: &mut Object) {
+    let metadata = live.get_mut("metadata").and_then(Value::as_object_mut);
+    let entries = metadata.and_then(|metadata| metadata.get_mut("managedFields")?.as_array_mut());
+    let entries = entries.expect("the maker's entry");
+    for number in 0..9 {
+        let mut entry = entries[0].clone();
+        entry["manager"] = format!("m{number}").into();
+        entries.push(entry);
     }
 }
 

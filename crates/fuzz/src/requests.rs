@@ -134,7 +134,7 @@ pub(crate) fn serve(
     // The server ends watches at random times.
     fastrand::seed(0);
     let length = script.length();
-    // They are chosen by the length, which takes no choice from the requests.
+    // They are chosen by the number of bytes that are left, which uses up none of them.
     let mut followers: Vec<Follower> =
         (0..followers).map(|number| Follower::new(&handler, length + number * 13)).collect();
     in_paused_time(async {
@@ -231,6 +231,7 @@ fn with_body(method: &Method, uri: &str, kind: &str, body: Bytes) -> Option<Requ
 }
 
 async fn answer(handler: &Handler, request: Request<Incoming>) -> Result<Answer, Infallible> {
+    // A client that may do everything may send any request.
     let attributes = Attributes::of(request.method(), request.uri());
     assert!(Admin.may(&attributes), "{attributes:?}");
     let (request, leftover, _) = arriving(request);

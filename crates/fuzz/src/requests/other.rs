@@ -45,6 +45,10 @@ pub(super) fn request(script: &mut Script<'_>) -> Option<Request<Full<Bytes>>> {
     let info = resource.info();
     let mut object = object(resource, script);
     let name = object["metadata"]["name"].as_str().unwrap_or("a").to_owned();
+    if script.length().is_multiple_of(8) {
+        // The server makes up a name.
+        edits::remove(&mut object, "/metadata/name");
+    }
     let most = script.below(2 * EDITS + 1).saturating_sub(EDITS);
     edits::value(&mut object, script, most);
 
@@ -115,7 +119,7 @@ pub(crate) fn object(resource: Resource, script: &mut Script<'_>) -> Value {
             object["metadata"] = json!({ "name": name, "labels": { "kubernetes.io/service-name": "svc-1" } });
         }
     }
-    // The length takes no choice.
+    // It is chosen by the number of bytes that are left, which uses up none of them.
     let (field, value) = match script.length() % 4 {
         0 => ("generateName", json!("a-")),
         1 => ("ownerReferences", json!([owner(), owner()])),
@@ -123,9 +127,6 @@ pub(crate) fn object(resource: Resource, script: &mut Script<'_>) -> Value {
         _ => return object,
     };
     object["metadata"][field] = value;
-    if script.length().is_multiple_of(8) {
-        edits::remove(&mut object, "/metadata/name");
-    }
     object
 }
 

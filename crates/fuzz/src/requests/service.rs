@@ -22,7 +22,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
 const PATCHES: [&str; 4] =
     ["application/merge-patch+json", "application/strategic-merge-patch+json", APPLY, JSON_PATCH];
-/// More managers than an object remembers one by one. They are chosen by the length, which takes no choice.
+/// Managers of fields. They are chosen by the number of bytes that are left, which uses up none of them.
 const MANAGERS: [&str; 13] = [
     "fieldManager=a",
     "fieldManager=c",
@@ -36,7 +36,7 @@ const MANAGERS: [&str; 13] = [
     "fieldManager=k",
     "fieldManager=l",
     "fieldManager=m",
-    "fieldManager=n",
+    "fieldManager=kubectl",
 ];
 /// Annotation of a Service that requests load-balancer addresses.
 const REQUESTED: &str = "portolan.dev/load-balancer-ips";
