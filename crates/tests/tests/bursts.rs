@@ -1,0 +1,64 @@
+//! Many clients begin at the same moment: the first datagram of each reaches an endpoint. `PORTOLAN_ROUNDS` sets how often all
+//! addresses of the Service get such a burst.
+#![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use portolan_model::Family;
+use portolan_tests::{At, Cluster, Mode, in_every_mode, service};
+use serde_json::json;
+
+in_every_mode! {
+    the_first_datagrams_of_many_clients_reach_endpoints,
+}
+
+/// External IPs of the Service in each family.
+const ADDRESSES: u16 = 200;
+/// Clients of a burst.
+const CLIENTS: usize = 16;
+/// Deadline of any answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The relay of the userspace mode has no flow of an address before its first burst, and none after a restart.
+fn the_first_datagrams_of_many_clients_reach_endpoints(mode: Mode) {
+    let rounds = std::env::var("PORTOLAN_ROUNDS").map_or(1, |text| text.parse().unwrap());
+    let addresses: Vec<IpAddr> = (1..=ADDRESSES)
+        .flat_map(|number| {
+            [format!("198.51.100.{number}"), format!("2001:db8:51::{number:x}")]
+                .map(|text| text.parse().unwrap())
+        })
+        .collect();
+    let mut cluster = Cluster::new(mode);
+    cluster.put(&service().external().with("/spec/externalIPs", json!(addresses)), "Rl1 Rl2");
+    let port = At::ExternalIp.socket(Family::Ipv4).port();
+    for round in 0..rounds {
+        for address in &addresses {
+            let to = SocketAddr::new(*address, port);
+            let lost = cluster.sender("client").namespace.run(|| burst(to)).unwrap();
+            assert_eq!(lost, 0, "of {CLIENTS} datagrams to {to} in round {round}");
+        }
+        if round + 1 < rounds {
+            cluster.restart();
+            // Otherwise the kernel's table of connections would be full in the end.
+            cluster.world().node().namespace().output("conntrack", &["-F"]).unwrap();
+        }
+    }
+}
+
+/// Sends a datagram from each of new sockets. Returns how many are not answered.
+fn burst(to: SocketAddr) -> usize {
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let clients: Vec<UdpSocket> = (0..CLIENTS)
+        .map(|_| {
+            let client = UdpSocket::bind(any).unwrap();
+            client.connect(to).unwrap();
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            client
+        })
+        .collect();
+    for client in &clients {
+        client.send(b"hello").unwrap();
+    }
+    clients.iter().filter(|client| client.recv(&mut [0; 256]).is_err()).count()
+}
