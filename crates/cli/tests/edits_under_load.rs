@@ -122,6 +122,8 @@ fn a_range_goes_and_returns(cluster: &Cluster, mode: &str) {
         expect_answers(remote);
     }
     outsider.assert_had_no_answer();
+    // A connection that has not timed out yet is answered when the range is back.
+    eventually(PATIENCE, "a connection has timed out", || cut.connections_timed_out() > 0).unwrap();
 
     guard(cluster, &[CLIENT, REMOTE]);
     expect_answers(client);

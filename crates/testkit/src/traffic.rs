@@ -12,7 +12,7 @@ mod streams;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -141,6 +141,8 @@ struct Shared {
     started: Instant,
     /// Packets that this machine had lost on its own at the start.
     drops: u64,
+    /// See [`Traffic::connections_timed_out`].
+    timed_out: AtomicU64,
     stop: AtomicBool,
 }
 
@@ -151,6 +153,7 @@ impl Traffic {
         let shared = Arc::new(Shared {
             started: Instant::now(),
             drops: backlog::drops(),
+            timed_out: AtomicU64::new(0),
             stop: AtomicBool::new(false),
         });
         let mut traffic = Self { shared, threads: Vec::new() };
@@ -195,6 +198,11 @@ impl Traffic {
     /// Stops sending, waits at most ten seconds (longer where everything is emulated) for missing answers, and returns the report.
     pub fn stop(mut self) -> Result<TrafficReport, TestkitError> {
         self.finish()
+    }
+
+    /// Returns how many new connections have had no answer in time so far.
+    pub fn connections_timed_out(&self) -> u64 {
+        self.shared.timed_out.load(Ordering::Relaxed)
     }
 
     /// Starts no new work, and does not wait. Of several loads whose answers will never come, all then wait at once.
@@ -341,6 +349,7 @@ fn connections(
                 *failed += 1;
                 let is_silent = protocol != Protocol::Sctp && result == ProbeResult::TimedOut;
                 report.connections_timed_out += u64::from(is_silent);
+                shared.timed_out.store(report.connections_timed_out, Ordering::Relaxed);
                 report.describe(shared, format_args!("{kind} {number}: {result:?}"));
             }
         }
