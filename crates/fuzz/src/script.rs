@@ -23,6 +23,12 @@ impl<'a> Script<'a> {
         self.0.len()
     }
 
+    /// Returns a number less than `limit`, by how many bytes are left. Unlike a choice, it uses up none of them, so that the later
+    /// choices of an input stay the same.
+    pub(crate) fn below_by_length(&self, limit: usize) -> usize {
+        self.length() % limit
+    }
+
     /// Returns true if no byte is left.
     pub(crate) fn is_over(&self) -> bool {
         self.0.is_empty()

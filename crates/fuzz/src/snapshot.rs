@@ -89,8 +89,7 @@ fn snapshot(script: &mut Script<'_>) -> Snapshot {
     let mut others = saved::chains(family, &worlds::other_rules(&table));
     others.extend(firewall::native_chains(OTHER));
     others.retain(|chain| !chain.rules.is_empty());
-    // They are chosen by the number of bytes that are left, which uses up none of them.
-    let first = script.length() % others.len();
+    let first = script.below_by_length(others.len());
     let chains = others.into_iter().cycle().skip(first).take(CHAINS).collect();
     let records = entries().into_iter().zip(0..).map(|(entry, sequence)| {
         Recorded::from(Record { sequence, at: Duration::from_secs(sequence), entry })

@@ -306,8 +306,8 @@ impl Planner {
         append_all(out, last)?;
         jumps(IptablesTable::Nat, present, out)?;
         // A chain that rules of other programs lead to stays, without rules.
-        let is_removable = |chain: &&&String| !present.is_held(IptablesTable::Nat, chain);
-        stale.iter().filter(is_removable).try_for_each(|chain| rule::remove_chain(out, chain))
+        let mut removable = stale.iter().filter(|chain| !present.is_held(IptablesTable::Nat, chain));
+        removable.try_for_each(|chain| rule::remove_chain(out, chain))
     }
 
     /// Returns true if these chains have these rules. The order of Services may differ.

@@ -185,7 +185,7 @@ fn a_flow_keeps_its_backend_and_the_next_flow_gets_the_next_one() {
     bed.wait_for("answers", |counters| &counters.bytes_to_clients, carried + 24);
 }
 
-/// Another socket there would get datagrams of clients before it is connected, and nobody would read them.
+/// Another socket there would receive datagrams of clients before it is connected, and the relay would not read them.
 #[test]
 fn only_the_listener_is_bound_to_the_frontend() {
     for family in Family::BOTH {

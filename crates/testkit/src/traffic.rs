@@ -228,6 +228,7 @@ impl Traffic {
         for thread in self.threads.drain(..) {
             total.add(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))??);
         }
+        total.connections_timed_out = self.connections_timed_out();
         total.dropped_by_machine = backlog::drops().saturating_sub(self.shared.drops);
         Ok(total)
     }
@@ -348,8 +349,7 @@ fn connections(
             } else {
                 *failed += 1;
                 let is_silent = protocol != Protocol::Sctp && result == ProbeResult::TimedOut;
-                report.connections_timed_out += u64::from(is_silent);
-                shared.timed_out.store(report.connections_timed_out, Ordering::Relaxed);
+                shared.timed_out.fetch_add(is_silent.into(), Ordering::Relaxed);
                 report.describe(shared, format_args!("{kind} {number}: {result:?}"));
             }
         }

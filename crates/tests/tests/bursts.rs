@@ -20,7 +20,7 @@ const CLIENTS: usize = 16;
 /// Deadline of any answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The relay of the userspace mode has no flow of an address before its first burst, and none after a restart.
+/// Each burst begins new flows. In the userspace mode, the relay has lost those of the last round by the restart.
 fn the_first_datagrams_of_many_clients_reach_endpoints(mode: Mode) {
     let rounds = std::env::var("PORTOLAN_ROUNDS").map_or(1, |text| text.parse().unwrap());
     let addresses: Vec<IpAddr> = (1..=ADDRESSES)

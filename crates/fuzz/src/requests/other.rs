@@ -45,7 +45,7 @@ pub(super) fn request(script: &mut Script<'_>) -> Option<Request<Full<Bytes>>> {
     let info = resource.info();
     let mut object = object(resource, script);
     let name = object["metadata"]["name"].as_str().unwrap_or("a").to_owned();
-    if script.length().is_multiple_of(8) {
+    if script.below_by_length(8) == 0 {
         // The server makes up a name.
         edits::remove(&mut object, "/metadata/name");
     }
@@ -119,8 +119,7 @@ pub(crate) fn object(resource: Resource, script: &mut Script<'_>) -> Value {
             object["metadata"] = json!({ "name": name, "labels": { "kubernetes.io/service-name": "svc-1" } });
         }
     }
-    // It is chosen by the number of bytes that are left, which uses up none of them.
-    let (field, value) = match script.length() % 4 {
+    let (field, value) = match script.below_by_length(4) {
         0 => ("generateName", json!("a-")),
         1 => ("ownerReferences", json!([owner(), owner()])),
         2 => ("finalizers", json!(["example.org/f", "foregroundDeletion"])),

@@ -22,22 +22,8 @@ const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
 const PATCHES: [&str; 4] =
     ["application/merge-patch+json", "application/strategic-merge-patch+json", APPLY, JSON_PATCH];
-/// Managers of fields. They are chosen by the number of bytes that are left, which uses up none of them.
-const MANAGERS: [&str; 13] = [
-    "fieldManager=a",
-    "fieldManager=c",
-    "fieldManager=d",
-    "fieldManager=e",
-    "fieldManager=f",
-    "fieldManager=g",
-    "fieldManager=h",
-    "fieldManager=i",
-    "fieldManager=j",
-    "fieldManager=k",
-    "fieldManager=l",
-    "fieldManager=m",
-    "fieldManager=kubectl",
-];
+/// Managers of fields.
+const MANAGERS: [&str; 3] = ["fieldManager=a", "fieldManager=c", "fieldManager=kubectl"];
 /// Annotation of a Service that requests load-balancer addresses.
 const REQUESTED: &str = "portolan.dev/load-balancer-ips";
 
@@ -57,7 +43,7 @@ pub(super) fn request(script: &mut Script<'_>) -> Option<Request<Full<Bytes>>> {
         0 => "fieldManager=a&dryRun=All",
         1 => "fieldManager=b&fieldValidation=Strict",
         _ if kind == APPLY => "fieldManager=a&force=true",
-        _ => MANAGERS[script.length() % MANAGERS.len()],
+        _ => MANAGERS[script.below_by_length(MANAGERS.len())],
     };
     let service = service(index, script);
     let body = if kind == JSON_PATCH { patch::operations(&service, script) } else { service }.to_string();

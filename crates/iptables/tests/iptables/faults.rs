@@ -217,7 +217,8 @@ fn a_load_that_fails_at_any_line_is_mended() {
     }
 }
 
-/// The kernel refuses to remove a chain that a rule leads to. Without its chain, no change would be written any more.
+/// The kernel refuses to remove a chain that a rule leads to. A load that tried it would fail as a whole, and so would each later
+/// one.
 #[test]
 fn a_chain_of_a_removed_service_that_others_lead_to_is_emptied() {
     for variant in VARIANTS {
