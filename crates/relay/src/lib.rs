@@ -46,8 +46,7 @@
 //! Each flow has a socket that is connected to its backend, so that answers and ICMP errors reach the flow (`IP_RECVERR`
 //! reports all of them; errors about the length of a datagram do not end the flow). Answers leave through a socket of the
 //! port where the client's datagrams arrive, one for each port in use, with the virtual address as their source
-//! (`IP_PKTINFO`). The socket itself is bound to an address to which no packet is sent, and connected to the discard port, so
-//! that it receives nothing. If capture translates packets, answers leave through the listener.
+//! (`IP_PKTINFO`). The socket itself is bound to an address to which no packet is sent, and receives nothing. If capture translates packets, answers leave through the listener.
 //!
 //! # End
 //!
@@ -79,3 +78,4 @@ pub use handle::{Capturing, Handle, spawn, spawn_with};
 pub use listener::{Error, LISTENERS, OWN_MARK};
 pub use options::{Counters, Ports, RelayOptions, raise_descriptors};
 pub use table::{Relayed, Scope};
+pub use udp::can_answer_from_every_port;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use portolan_model::{Capture, Family, Protocol, RELAY_PRIORITY};
 use portolan_sock::{SocketError, original};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, listen, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketFlags, SocketType, bind, ipproto, listen, shutdown, socket_with, sockopt,
+};
 
 use crate::{RelayOptions, Scope};
 
@@ -60,6 +62,16 @@ pub(crate) struct Listener {
     pub(crate) protocol: Protocol,
     pub(crate) scope: Scope,
     pub(crate) address: SocketAddr,
+}
+
+impl Drop for Listener {
+    /// Ends the listener also if a child of this process still has a copy of it, between `fork` and `exec`. Otherwise the
+    /// kernel would pass new connections to the copy, and reset them when the child closes it.
+    fn drop(&mut self) {
+        if self.protocol == Protocol::Tcp {
+            let _ = shutdown(&self.fd, Shutdown::Both);
+        }
+    }
 }
 
 /// Returns the loopback address of a family. Other hosts cannot reach a listener there.
@@ -193,11 +205,42 @@ pub(crate) fn bind_to_client(fd: &OwnedFd, client: IpAddr) -> Result<(), Errno> 
     bind(fd, &SocketAddr::new(client, 0))
 }
 
-/// Returns true if the error is a shortage of this host, not the answer of a peer.
+/// Returns true if the error is a shortage of this host, not the answer of a peer. `EAGAIN` means that no UDP port is free.
 pub(crate) const fn is_shortage(errno: Errno) -> bool {
-    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC)
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC | Errno::AGAIN)
+}
+
+/// Returns true if no source port is free for a connection to this backend. Another backend may still be reached.
+pub(crate) const fn has_no_port(errno: Errno) -> bool {
+    matches!(errno, Errno::ADDRNOTAVAIL)
 }
 
 fn system(call: &'static str) -> impl Fn(Errno) -> SocketError {
     move |errno| SocketError::System { call, errno: errno.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use portolan_testkit::Namespace;
+
+    use super::*;
+
+    #[test]
+    fn a_closed_listener_ends_although_a_child_has_a_copy() {
+        let namespace = Namespace::new("listener").expect("this test needs root");
+        namespace.ip("link set lo up").unwrap();
+        let check = || {
+            let options = RelayOptions::default();
+            let listeners = open(&[Family::Ipv4], &options).unwrap();
+            let _copies: Vec<OwnedFd> =
+                listeners.iter().map(|listener| listener.fd.try_clone().unwrap()).collect();
+            let at = (Ipv4Addr::LOCALHOST, options.ports.cluster);
+            TcpStream::connect(at).unwrap();
+            drop(listeners);
+            TcpStream::connect(at).unwrap_err().kind()
+        };
+        assert_eq!(namespace.run(check).unwrap(), std::io::ErrorKind::ConnectionRefused);
+    }
 }

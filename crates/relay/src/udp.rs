@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use portolan_model::{Capture, Family, Protocol};
 use portolan_sock::datagrams::{self, Addresses, BATCH, Batch};
@@ -17,20 +17,23 @@ use rustix::net::{RecvFlags, bind, connect, recv, sockopt};
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
-use crate::listener::{Listener, bind_to_client, is_shortage, loopback, mark_own, socket};
+use crate::listener::{Listener, bind_to_client, has_no_port, is_shortage, mark_own, socket};
 use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{RelayTable, Scope, ServiceId};
 
-/// The port of the discard protocol, which never answers (RFC 863).
-const DISCARD: u16 = 9;
-/// Bytes of the send buffer of a port. All Services with this port share it, also those whose clients are slow to reach.
+/// Bytes of the send buffer of a port. All Services with this port share it. Answers that wait for a neighbour's address
+/// count, too.
 const SEND_BUFFER: usize = 4 << 20;
 /// Addresses to which no packet is sent: the IPv4 dummy address (RFC 7600), and one of the discard-only addresses (RFC 6666).
 const UNUSED_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const UNUSED_IPV6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
+/// A port that needs `CAP_NET_BIND_SERVICE` if any does (`tcpmux`).
+const LOWEST_PORT: u16 = 1;
+/// How long no answer is tried from a port that cannot be used.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A datagram exceeded the path MTU to the backend. The kernel has stored the MTU, and fragments the next datagram. So
 /// this error is no reason to choose another backend.
@@ -47,6 +50,8 @@ pub(crate) struct Udp {
 struct UdpFlows {
     flows: Flows<Flow>,
     replies: HashMap<Port, Reply>,
+    /// Ports that cannot be used, and when to try again.
+    unusable: HashMap<Port, Instant>,
     share: Share,
 }
 
@@ -90,6 +95,7 @@ impl Udp {
         let flows = UdpFlows {
             flows: Flows::new(options.udp_idle),
             replies: HashMap::new(),
+            unusable: HashMap::new(),
             share: Share::new(options.flows_max),
         };
         Self { batch: Batch::default(), flows }
@@ -262,6 +268,10 @@ impl UdpFlows {
             Counters::count(&counters.no_room);
             return None;
         }
+        if self.add_reply(here, options.capture, *now).is_none() {
+            self.share.give_back();
+            return None;
+        }
         table.hold(service);
         let limits = &options.connect_limits;
         let mut open = || loop {
@@ -274,25 +284,18 @@ impl UdpFlows {
                 Ok(fd) => return Some((fd, backend)),
                 // The shortage is this host's, not the backend's failure.
                 Err(errno) if is_shortage(errno) => return None,
+                Err(errno) if has_no_port(errno) => attempts.failed(backend, Failure::Refused),
                 Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now),
             }
         };
-        let flow = open().and_then(|(fd, backend)| {
-            self.add_reply(here, options.capture).map(|()| Flow {
-                fd,
-                destination,
-                service,
-                backend,
-                to_backend: Sending::Together,
-                to_client: Sending::Together,
-            })
-        });
-        let Some(flow) = flow else {
+        let Some((fd, backend)) = open() else {
+            self.end_reply(here);
             self.share.give_back();
             table.let_go(service);
             return None;
         };
-        let backend = flow.backend;
+        let (to_backend, to_client) = (Sending::Together, Sending::Together);
+        let flow = Flow { fd, destination, service, backend, to_backend, to_client };
         let id = self.flows.insert(key, flow, *now);
         Counters::count(&counters.flows_open);
         Counters::count(&counters.flows);
@@ -308,7 +311,8 @@ impl UdpFlows {
         None
     }
 
-    fn add_reply(&mut self, here: SocketAddr, capture: Capture) -> Option<()> {
+    /// Adds a flow to the socket from which answers leave. Returns `None` if no answer can leave from this port.
+    fn add_reply(&mut self, here: SocketAddr, capture: Capture, now: Instant) -> Option<()> {
         if capture != Capture::Tproxy {
             return Some(());
         }
@@ -317,13 +321,21 @@ impl UdpFlows {
             reply.flows = reply.flows.saturating_add(1);
             return Some(());
         }
+        if self.unusable.get(&port).is_some_and(|&until| now < until) {
+            return None;
+        }
         match reply_socket(port) {
             Ok(fd) => {
+                self.unusable.remove(&port);
                 self.replies.insert(port, Reply { fd, flows: 1 });
                 Some(())
             }
             Err(errno) => {
-                tracing::warn!(address = %here, %errno, "cannot answer from this port");
+                let is_new = self.unusable.insert(port, now + RETRY).is_none();
+                if is_new {
+                    let family = port.family;
+                    tracing::warn!(%family, port = port.number, %errno, "no answer can leave from this UDP port: {}", mend(errno));
+                }
                 None
             }
         }
@@ -428,9 +440,25 @@ fn connected(backend: SocketAddr, capture: Capture, source: Option<IpAddr>) -> R
     Ok(fd)
 }
 
+/// Returns what an operator can do so that a socket can be bound to a port.
+fn mend(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ACCESS => "it needs the capability CAP_NET_BIND_SERVICE",
+        Errno::ADDRINUSE => "another program has it at all addresses; let it use its own addresses",
+        _ => "datagrams to Services with this port are lost meanwhile",
+    }
+}
+
+/// Returns true if answers may leave from every UDP port, also from those below `net.ipv4.ip_unprivileged_port_start`
+/// (`CAP_NET_BIND_SERVICE`, `capabilities(7)`). Asks the kernel, in the network namespace of this thread.
+pub fn can_answer_from_every_port() -> bool {
+    reply_socket(Port { family: Family::Ipv4, number: LOWEST_PORT }).err() != Some(Errno::ACCESS)
+}
+
 /// Opens a socket that sends from a port, with any source address. It is bound to an address to which no packet is sent. A
-/// socket bound to a virtual address would receive datagrams of clients there until it is connected. It is connected to the
-/// discard port, so that it receives nothing from a program that sends to the unused address.
+/// socket bound to a virtual address would receive datagrams of clients there. It receives nothing from a program that
+/// sends to the unused address, either. It is not connected: packets of a connected socket are one flow for queueing
+/// disciplines.
 fn reply_socket(port: Port) -> Result<OwnedFd, Errno> {
     let Port { family, number } = port;
     let fd = socket(family, Protocol::Udp)?;
@@ -443,26 +471,67 @@ fn reply_socket(port: Port) -> Result<OwnedFd, Errno> {
     };
     sockopt::set_socket_send_buffer_size_force(&fd, SEND_BUFFER)
         .or_else(|_| sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER))?;
+    original::receive_nothing(&fd).map_err(|_| Errno::INVAL)?;
     bind(&fd, &SocketAddr::new(unused, number))?;
-    connect(&fd, &SocketAddr::new(loopback(family), DISCARD))?;
     Ok(fd)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
+    use portolan_testkit::{Namespace, eventually};
+
     use super::*;
+
+    fn in_namespace(check: impl FnOnce() + Send) {
+        Namespace::new("replies").expect("this test needs root").run(check).unwrap();
+    }
 
     #[test]
     fn a_port_has_a_socket_until_the_last_flow_ends() {
         let mut flows = Udp::new(&RelayOptions::default()).flows;
         let places = ["127.0.0.1:5353", "127.0.0.2:5353", "[::1]:5353"].map(|text| text.parse().unwrap());
-        for (place, sockets) in places.into_iter().zip([1, 1, 2]) {
-            assert_eq!(flows.add_reply(place, Capture::Tproxy), Some(()));
-            assert_eq!(flows.replies.len(), sockets, "{place}");
-        }
+        in_namespace(|| {
+            for (place, sockets) in places.into_iter().zip([1, 1, 2]) {
+                assert_eq!(flows.add_reply(place, Capture::Tproxy, Instant::now()), Some(()));
+                assert_eq!(flows.replies.len(), sockets, "{place}");
+            }
+        });
         for (place, sockets) in places.into_iter().zip([2, 1, 0]) {
             flows.end_reply(place);
             assert_eq!(flows.replies.len(), sockets, "{place}");
         }
+    }
+
+    #[test]
+    fn a_port_that_cannot_be_used_is_tried_again_after_a_second() {
+        let mut flows = Udp::new(&RelayOptions::default()).flows;
+        let (place, now) = ("10.96.0.10:53".parse().unwrap(), Instant::now());
+        in_namespace(|| {
+            let other = UdpSocket::bind("0.0.0.0:53").unwrap();
+            assert_eq!(flows.add_reply(place, Capture::Tproxy, now), None);
+            drop(other);
+            assert_eq!(flows.add_reply(place, Capture::Tproxy, now + RETRY / 2), None);
+            assert_eq!(flows.add_reply(place, Capture::Tproxy, now + RETRY), Some(()));
+            assert!(flows.unusable.is_empty());
+        });
+    }
+
+    #[test]
+    fn the_socket_of_answers_receives_nothing() {
+        let namespace = Namespace::new("replies").expect("this test needs root");
+        namespace.ip(&format!("link set lo up\naddr add {UNUSED_IPV4}/32 dev lo")).unwrap();
+        let dropped = namespace.run(|| {
+            let _socket = reply_socket(Port { family: Family::Ipv4, number: 53 }).unwrap();
+            UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", (UNUSED_IPV4, 53)).unwrap();
+            // The last column is the number of dropped datagrams (`proc(5)`).
+            let drops = || {
+                let sockets = std::fs::read_to_string("/proc/thread-self/net/udp").unwrap();
+                sockets.lines().any(|line| line.contains(":0035 ") && line.trim_end().ends_with(" 1"))
+            };
+            eventually(Duration::from_secs(120), "a dropped datagram", drops)
+        });
+        dropped.unwrap().unwrap();
     }
 }

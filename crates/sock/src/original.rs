@@ -55,22 +55,27 @@ pub fn set_receive_errors(fd: impl AsFd, ipv6: bool) -> Result<(), SocketError> 
 /// in which they were opened. If there are not that many, the kernel distributes connections over all
 /// (`SO_ATTACH_REUSEPORT_CBPF`, `socket(7)`). The last call for any of the listeners counts.
 pub fn direct_to_listener(fd: impl AsFd, index: u32) -> Result<(), SocketError> {
+    attach(fd.as_fd(), libc::SO_ATTACH_REUSEPORT_CBPF, index)
+        .map_err(system("setsockopt(SO_ATTACH_REUSEPORT_CBPF)"))
+}
+
+/// Makes a socket receive nothing: the kernel drops the packets that arrive at it (`SO_ATTACH_FILTER`, `socket(7)`).
+pub fn receive_nothing(fd: impl AsFd) -> Result<(), SocketError> {
+    attach(fd.as_fd(), libc::SO_ATTACH_FILTER, 0).map_err(system("setsockopt(SO_ATTACH_FILTER)"))
+}
+
+/// Attaches a program that returns a constant.
+fn attach(fd: BorrowedFd<'_>, option: c_int, value: u32) -> Result<(), Errno> {
     // `BPF_RET | BPF_K` of `linux/bpf_common.h`: returns a constant.
-    let filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: index };
+    let filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: value };
     let program = libc::sock_fprog { len: 1, filter: (&raw const filter).cast_mut() };
     let length = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or_default();
     // SAFETY: the descriptor is open for the borrow's lifetime. The pointer and the length describe `program`, and its
     // pointer and length describe `filter`. Both outlive the call, and the kernel only reads them.
     let result = unsafe {
-        libc::setsockopt(
-            fd.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
-            length,
-        )
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw const program).cast(), length)
     };
-    if result == 0 { Ok(()) } else { Err(system("setsockopt(SO_ATTACH_REUSEPORT_CBPF)")(Errno::last())) }
+    if result == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
 fn set(fd: BorrowedFd<'_>, level: c_int, option: c_int) -> Result<(), Errno> {

@@ -10,7 +10,7 @@ use rustix::net::{Shutdown, connect, shutdown, sockopt};
 
 use super::Relay;
 use crate::attempts::{Attempts, Failure};
-use crate::listener::{bind_to_client, is_shortage, limit_stall, mark_own, socket};
+use crate::listener::{bind_to_client, has_no_port, is_shortage, limit_stall, mark_own, socket};
 use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Readiness, Token, attempt_has_ended};
 use crate::slots::Slot;
@@ -145,6 +145,11 @@ impl Relay {
                     // The shortage is this host's, not the backend's failure.
                     Counters::count(&self.counters.no_room);
                     return self.abort(slot);
+                }
+                // The backend has not failed, but this connection does not try it again.
+                Err(errno) if has_no_port(errno) => {
+                    let Some(connection) = self.connections.get_mut(slot) else { return };
+                    connection.attempts.get_or_insert_default().failed(target, Failure::Refused);
                 }
                 Err(_) => self.note_failure(slot, Failure::Refused, now),
             }

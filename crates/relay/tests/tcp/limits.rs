@@ -1,7 +1,7 @@
 //! Many connections, up to the limit and beyond.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use portolan_model::Protocol;
 use portolan_relay::{RelayOptions, raise_descriptors};
 use portolan_testkit::eventually;
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::support::{Bed, PATIENCE, admitted, echo, name};
 
@@ -57,8 +58,8 @@ fn ten_thousand_connections_at_once() {
     let many = 10_000.min((raise_descriptors() / 5 * 4).saturating_sub(600) / 2);
     let limits = vec![PATIENCE];
     let mut bed = Bed::new(Protocol::Tcp, RelayOptions { connect_limits: limits, ..RelayOptions::default() });
-    // If the backend's accept queue were full, a connection would wait for TCP to repeat its first packet, after two minutes in
-    // the end. With SYN cookies, the backend's kernel would forget connections whose last packet of the handshake finds it full.
+    // If the backend's accept queue were full, a connection would wait for TCP to repeat its first packet: after 1, 3, 7 s and so
+    // on, at last after two minutes. With SYN cookies, the backend's kernel would forget connections whose last packet of the handshake finds it full.
     let settings = [
         ("net/core/somaxconn", QUEUE),
         ("net/ipv4/tcp_max_syn_backlog", QUEUE),
@@ -79,6 +80,45 @@ fn ten_thousand_connections_at_once() {
     backend.kill().unwrap();
     backend.wait().unwrap();
     bed.wait_for("all closed", |counters| &counters.open, 0);
+}
+
+/// Opens a connection to the frontend from a port.
+fn connect_from(bed: &Bed, port: u16) -> TcpStream {
+    let connect = || {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+        rustix::net::bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        rustix::net::connect(&socket, &bed.frontend)?;
+        Ok::<_, rustix::io::Errno>(TcpStream::from(socket))
+    };
+    let stream = bed.namespace.run(connect).unwrap().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// For a minute after a connection that the relay closed first, its port is in use (`TIME_WAIT`). With a thousand short
+/// connections a second, none may be left.
+#[test]
+fn an_endpoint_to_which_no_port_is_free_is_not_set_aside() {
+    const PORTS: u16 = 10;
+    let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
+    let first = echo(bed.listen(), b'a');
+    let second = echo(bed.listen(), b'b');
+    let range = [("net/ipv4/ip_local_port_range".to_owned(), "40000 40009")];
+    bed.namespace.write_sysctls(&range).unwrap();
+    bed.backends(&[first]);
+    let mut ports = 50_000..;
+    let mut connect = |bed: &Bed| connect_from(bed, ports.next().unwrap());
+    let mut held: Vec<TcpStream> = (0..PORTS).map(|_| connect(&bed)).collect();
+    assert!(held.iter_mut().all(|stream| name(stream).unwrap() == b'a'));
+    assert_eq!(name(&mut connect(&bed)).unwrap_err().kind(), ErrorKind::ConnectionReset);
+    bed.backends(&[first, second]);
+    for _ in 0..PORTS {
+        let mut stream = connect(&bed);
+        assert_eq!(name(&mut stream).unwrap(), b'b', "the other endpoint is tried");
+        held.push(stream);
+    }
+    assert_eq!(bed.counters().failing.load(Ordering::Relaxed), 0);
+    assert_eq!(bed.counters().attempts_failed.load(Ordering::Relaxed), 0);
 }
 
 #[test]
