@@ -29,8 +29,8 @@ mkdir "$work/root"
 install -D -m 0755 "$binary" "$work/root/usr/local/bin/$program"
 # A DaemonSet written for kube-proxy starts the command kube-proxy.
 [ "$program" != portolan-proxy ] || ln -s portolan-proxy "$work/root/usr/local/bin/kube-proxy"
-# Permitted, not effective: the program raises the capability itself, and also starts where it is not allowed.
-setcap cap_net_admin=p "$work/root/usr/local/bin/$program"
+# Permitted, not effective: the program raises the capabilities itself, and also starts where they are not allowed.
+setcap cap_net_admin,cap_net_bind_service=p "$work/root/usr/local/bin/$program"
 pack() { tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --format=posix \
 	--pax-option=delete=atime,delete=ctime "$@"; }
 pack --xattrs --xattrs-include=security.capability -C "$work/root" -cf "$work/layer.tar" $(ls "$work/root")

@@ -17,13 +17,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use portolan_testkit::{
-    Family, Namespace, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, eventually, probe_many,
+    Family, Namespace, PortolanProcess, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, eventually,
+    probe_many,
 };
 use serde_json::json;
 
 use common::kernel::nft;
 use common::load::{self, assert_lossless_but_answers, busy_services};
-use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, reaches};
+use common::{BINARY, COMPLETE, Cluster, PATIENCE, at, in_sync, logged, objects, page, reaches};
 
 const USERSPACE: &str = "mode: userspace\n";
 /// The two ways of capturing packets for the relay.
@@ -88,6 +89,55 @@ fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
     assert!(output.contains("tproxy cannot be used"), "{output}");
 }
 
+/// Starts the agent in this mode with these capabilities only.
+fn start_with(cluster: &Cluster, capabilities: &str, capture: &str) -> PortolanProcess {
+    cluster.configure(USERSPACE);
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let bounding = format!("--bounding-set=-all,{capabilities}");
+    let program = [&bounding, "--inh-caps=-all", "--", BINARY, "proxy", "--config", file.to_str().unwrap()];
+    let arguments = [&program[..], &["--master", &master, capture]].concat();
+    let node = cluster.world.node().namespace();
+    let mut proxy = PortolanProcess::start(node, "setpriv".as_ref(), &arguments).unwrap();
+    in_sync(&mut proxy);
+    proxy
+}
+
+#[test]
+fn the_capabilities_of_the_manifests_are_enough_to_answer_from_low_ports() {
+    let cluster = Cluster::new();
+    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let proxy = start_with(&cluster, "+net_admin,+net_bind_service", TPROXY);
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        reaches(pods[0].namespace(), protocol, at("10.96.0.10:80"), &all);
+        reaches(client, protocol, at("[2001:db8:100::7]:80"), &all);
+    }
+    assert!(!proxy.output().contains("CAP_NET_BIND_SERVICE"), "{}", proxy.output());
+}
+
+#[test]
+fn without_the_capability_for_low_ports_packets_are_redirected_or_the_start_says_what_is_lost() {
+    let cluster = Cluster::new();
+    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let mut proxy = start_with(&cluster, "+net_admin,+net_raw", "--userspace-capture=auto");
+    let output = proxy.output();
+    assert!(output.contains("tproxy cannot be used") && output.contains("CAP_NET_BIND_SERVICE"), "{output}");
+    reaches(client, Protocol::Udp, at("198.51.100.7:80"), &all);
+    proxy.kill().unwrap();
+
+    let proxy = start_with(&cluster, "+net_admin", TPROXY);
+    assert!(proxy.output().contains("CAP_NET_BIND_SERVICE"), "{}", proxy.output());
+    reaches(client, Protocol::Tcp, at("198.51.100.7:80"), &all);
+    // Of higher ports only.
+    reaches(client, Protocol::Udp, at("192.168.100.1:30080"), &all);
+    let probe = Probe::new(Protocol::Udp, at("198.51.100.7:80")).expecting_silence();
+    assert_eq!(client.probe(probe).unwrap(), ProbeResult::TimedOut);
+    assert!(proxy.output().contains("no answer can leave from this UDP port"), "{}", proxy.output());
+}
+
 /// Checks Services and metrics with one way of capturing. Returns the proxy's log.
 fn serve_and_count(capture: &str, way: &str) -> String {
     let cluster = Cluster::new();
@@ -95,6 +145,9 @@ fn serve_and_count(capture: &str, way: &str) -> String {
     busy_services(&cluster);
     let mut proxy = cluster.proxy_with_arguments(USERSPACE, &[capture]);
     assert_eq!(page(&cluster, "/proxyMode"), "userspace");
+    let setting =
+        cluster.world.node().namespace().output("sysctl", &["-n", "net.ipv4.tcp_tw_reuse"]).unwrap();
+    assert_eq!(setting.trim(), "1");
     assert!(proxy.output().contains(&format!("capture=\"{way}\"")), "{}", proxy.output());
     let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
     for protocol in [Protocol::Tcp, Protocol::Udp] {

@@ -37,6 +37,13 @@ pub(super) enum Finding {
          proxy mode"
     )]
     Userspace { family: Family, reason: String },
+    /// In the userspace mode, the process may not send from ports of system services.
+    #[error(
+        "the process lacks the capability CAP_NET_BIND_SERVICE: in the userspace mode with tproxy, clients get no answers \
+         from UDP ports below net.ipv4.ip_unprivileged_port_start, such as that of DNS; add the capability to its \
+         securityContext, or to the unit"
+    )]
+    NoLowPorts,
     /// Kernel settings of the IPVS mode are wrong and cannot be written.
     #[error(
         "kernel settings that the ipvs mode needs cannot be written here and stay as they are: {settings}"
@@ -116,6 +123,7 @@ impl Finding {
             | Self::OtherFamily { fatal: true, .. } => true,
             Self::LeftOut(_)
             | Self::NoLocalhostNodePorts { .. }
+            | Self::NoLowPorts
             | Self::IpvsSettings { .. }
             | Self::Forwarding { .. }
             | Self::KernelSettings { .. }
@@ -131,6 +139,7 @@ impl Finding {
     pub(super) fn is_of_mode(&self) -> bool {
         match self {
             Self::LeftOut(finding) => finding.is_of_mode(),
+            Self::NoLowPorts => true,
             _ => self.family().is_some(),
         }
     }

@@ -174,6 +174,11 @@ pub(super) trait ModeDriver: Sync {
         programs: Option<FoundPrograms>,
     ) -> Option<Plane>;
 
+    /// Returns what does not work in this mode, although the mode can run.
+    fn warnings(&self, _: &Configuration) -> Vec<Finding> {
+        Vec::new()
+    }
+
     /// Returns true if [`ModeDriver::former`] needs programs of iptables.
     fn former_calls_programs(&self, _: &Configuration, _: Family) -> bool {
         false

@@ -1,9 +1,9 @@
-//! Raises or gives up `CAP_NET_ADMIN`, the only capability that the proxy needs.
+//! Raises or gives up the capabilities of the proxy: `CAP_NET_ADMIN`, and for the userspace mode `CAP_NET_BIND_SERVICE`.
 //!
 //! Users other than root get capabilities from the file of the binary (`capabilities(7)`). In the image, the file has
-//! `CAP_NET_ADMIN` as permitted, not as effective. It therefore starts even if the capability is not allowed, for
-//! `--help`, `--version` and `serve`, and the proxy's own check reports what is missing. Other subcommands do not
-//! need the capability and give it up permanently.
+//! them as permitted, not as effective. It therefore starts even if they are not allowed, for `--help`, `--version` and
+//! `serve`, and the proxy's own check reports what is missing. Other subcommands do not need them and give them up
+//! permanently.
 //!
 //! Capabilities belong to threads, and new threads inherit them. Call these functions before the first thread starts.
 
@@ -11,15 +11,19 @@ use rustix::io;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
+/// The capability that every mode needs.
 const WANTED: CapabilitySet = CapabilitySet::NET_ADMIN;
+/// The capability to answer from UDP ports of system services in the userspace mode.
+const LOW_PORTS: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
 
-/// Makes `CAP_NET_ADMIN` effective if it is permitted.
+/// Makes the capabilities of the proxy effective as far as they are permitted.
 pub fn raise() {
     let Ok(mut sets) = capabilities(None) else { return };
-    if !sets.permitted.contains(WANTED) || sets.effective.contains(WANTED) {
+    let permitted = sets.permitted & (WANTED | LOW_PORTS);
+    if sets.effective.contains(permitted) {
         return;
     }
-    sets.effective |= WANTED;
+    sets.effective |= permitted;
     // If this fails, the checks at the start of the proxy report the missing capability.
     if set_capabilities(None, sets).is_ok() {
         let _ = own_its_files();
@@ -38,20 +42,23 @@ fn own_its_files() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::Dumpable)
 }
 
-/// Gives up `CAP_NET_ADMIN`, for root too. For subcommands that talk to the network and need no privilege.
+/// Gives up `CAP_NET_ADMIN`, for root too, and `CAP_NET_BIND_SERVICE` unless it is effective: a server may listen at a port
+/// that needs it. For subcommands that talk to the network.
 pub fn give_up() -> io::Result<()> {
     let mut sets = capabilities(None)?;
-    if !(sets.permitted | sets.effective | sets.inheritable).contains(WANTED) {
+    let mut unneeded = WANTED;
+    unneeded.set(LOW_PORTS, !sets.effective.contains(LOW_PORTS));
+    if !(sets.permitted | sets.effective | sets.inheritable).intersects(unneeded) {
         return Ok(());
     }
-    sets.permitted.remove(WANTED);
-    sets.effective.remove(WANTED);
-    // If the capability is not inheritable, the kernel removes it from the ambient set too.
-    sets.inheritable.remove(WANTED);
+    sets.permitted.remove(unneeded);
+    sets.effective.remove(unneeded);
+    // If a capability is not inheritable, the kernel removes it from the ambient set too.
+    sets.inheritable.remove(unneeded);
     set_capabilities(None, sets)
 }
 
-/// Gives up `CAP_NET_ADMIN` unless it is effective. Root creates the networks of the demo and keeps it. For other
+/// Gives up the capabilities of the proxy unless `CAP_NET_ADMIN` is effective. Root creates the networks of the demo and keeps it. For other
 /// users, the file of the binary only makes it permitted.
 pub fn give_up_unless_effective() -> io::Result<()> {
     if capabilities(None)?.effective.contains(WANTED) { Ok(()) } else { give_up() }

@@ -26,7 +26,7 @@ use super::node_settings::KernelSettings;
 use super::options::{Loaded, ProxyOptions};
 use super::readiness::Progress;
 use super::servers::{Prepared, Servers};
-use super::{blocking, checks, client_settings, node_settings, watcher};
+use super::{blocking, checks, client_settings, finding, node_settings, watcher};
 
 /// The error that ends the proxy with `--config-reload=false`, as in kube-proxy.
 const ENDS: &str = "content of the proxy server's configuration file was updated";
@@ -125,6 +125,7 @@ impl Reload<'_> {
         let watcher = self.watcher(&old, &new).await?;
         if (old.mode, old.capture) != (new.configuration.mode, new.configuration.capture) {
             modes::log(&choice);
+            finding::log(&modes::configured(&new.configuration).warnings(&new.configuration));
             self.notes.mode_chosen(&choice);
         }
         self.metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());

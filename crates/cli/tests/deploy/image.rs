@@ -114,7 +114,7 @@ fn assert_has_capability(program: &Path) {
     let mut capabilities = Command::new("getcap");
     capabilities.arg(program);
     let capabilities = run(capabilities);
-    assert!(capabilities.trim_end().ends_with(" cap_net_admin=p"), "{capabilities}");
+    assert!(capabilities.trim_end().ends_with(" cap_net_bind_service,cap_net_admin=p"), "{capabilities}");
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn modes_that_call_iptables_have_what_it_needs_and_no_more() {
     expected["runAsUser"] = 0.into();
     expected["runAsGroup"] = 0.into();
     expected["allowPrivilegeEscalation"] = false.into();
-    expected["capabilities"]["add"] = json!(["NET_ADMIN", "NET_RAW"]);
+    expected["capabilities"]["add"] = json!(["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW"]);
     assert_eq!(agent["securityContext"], expected);
 }
 

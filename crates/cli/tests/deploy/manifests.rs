@@ -40,7 +40,7 @@ fn the_agent_has_one_capability_and_nothing_else() {
     assert_eq!(security["privileged"], false);
     assert_eq!(security["readOnlyRootFilesystem"], true);
     assert_eq!(security["runAsNonRoot"], true);
-    assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN"]}));
+    assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_BIND_SERVICE"]}));
     assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
     let probe = |name: &str| agent[name]["httpGet"]["path"].as_str().unwrap().to_owned();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The binary as the manifests start it: not as root, with one capability, from the file.
+//! The binary as the manifests start it: not as root, with the capabilities from the file.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -15,11 +15,16 @@ use crate::files::{BINARY, one_yaml, run};
 use crate::recorder::Recorder;
 
 const PATIENCE: Duration = Duration::from_secs(120);
+/// The capabilities that the manifests allow.
+const BOUNDING: &str = "--bounding-set=-all,+net_admin,+net_bind_service";
 
-/// Returns `struct vfs_cap_data` of `linux/capability.h`, revision 2: `CAP_NET_ADMIN` (12) permitted, nothing
-/// effective.
-fn net_admin_permitted() -> Vec<u8> {
-    [0x0200_0000_u32, 1 << 12, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
+/// `CAP_NET_BIND_SERVICE` and `CAP_NET_ADMIN` (`linux/capability.h`).
+const CAPABILITIES: [u32; 2] = [10, 12];
+
+/// Returns `struct vfs_cap_data` of `linux/capability.h`, revision 2: [`CAPABILITIES`] permitted, nothing effective.
+fn permitted() -> Vec<u8> {
+    let mask: u32 = CAPABILITIES.iter().map(|number| 1 << number).sum();
+    [0x0200_0000, mask, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 /// Copies the binary with the image's capabilities. Every user can run the copy.
@@ -27,7 +32,7 @@ fn image_file(folder: &Path) -> String {
     let file = folder.join("portolan");
     copy_binary(&file);
     fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
-    rustix::fs::setxattr(&file, "security.capability", &net_admin_permitted(), XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(&file, "security.capability", &permitted(), XattrFlags::empty()).unwrap();
     file.to_str().unwrap().to_owned()
 }
 
@@ -64,7 +69,7 @@ fn the_user_of_the_manifests_programs_the_kernel() {
         &user,
         &group,
         "--clear-groups",
-        "--bounding-set=-all,+net_admin",
+        BOUNDING,
         "--",
         &file,
         "proxy",
@@ -96,8 +101,9 @@ fn serve_gives_the_capability_up() {
     let file = image_file(folder.path());
     let node = Namespace::new("serve").unwrap();
     node.ip("link set lo up\n").unwrap();
-    let user = ["--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all,+net_admin", "--"];
-    let root = ["--inh-caps=+net_admin", "--ambient-caps=+net_admin", "--"];
+    let user = ["--reuid=65532", "--regid=65532", "--clear-groups", BOUNDING, "--"];
+    let root =
+        ["--inh-caps=+net_admin", "--ambient-caps=+net_admin", "--bounding-set=-net_bind_service", "--"];
     for who in [&user[..], &root[..]] {
         let arguments =
             [who, &[&file, "serve", "--in-memory", "--insecure-http", "--listen", "127.0.0.1:0"]].concat();
@@ -110,7 +116,8 @@ fn serve_gives_the_capability_up() {
             checked += 1;
             for set in ["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"] {
                 let mask = status.lines().find_map(|line| line.strip_prefix(set)).unwrap().trim();
-                assert_eq!(u64::from_str_radix(mask, 16).unwrap() >> 12 & 1, 0, "{who:?}: {status}");
+                let mask = u64::from_str_radix(mask, 16).unwrap();
+                assert!(CAPABILITIES.iter().all(|number| mask >> number & 1 == 0), "{who:?}: {status}");
             }
         }
         assert!(checked > 0);
@@ -134,8 +141,7 @@ fn a_kubeconfig_made_by_root_does_not_lock_the_server_out() {
         let mut command = std::process::Command::new(BINARY);
         command.args(["serve", "kubeconfig", "--role", "admin", "--token", "--data-dir", data]);
         run(command);
-        let user =
-            ["--reuid=65532", "--regid=65532", "--clear-groups", "--bounding-set=-all,+net_admin", "--"];
+        let user = ["--reuid=65532", "--regid=65532", "--clear-groups", BOUNDING, "--"];
         let arguments = [&user[..], &[&file, "serve", "--data-dir", data]].concat();
         let mut serve = PortolanProcess::start(&node, "setpriv".as_ref(), &arguments).unwrap();
         serve.wait_for_output(PATIENCE, "tls=true").unwrap();

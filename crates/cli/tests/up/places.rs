@@ -32,12 +32,12 @@ fn public_copy(folder: &Path) -> PathBuf {
     file
 }
 
-/// As `portolan-up.service` starts it: a user with one capability. No other program is found.
+/// As `portolan-up.service` starts it: a user with two capabilities. No other program is found.
 #[test]
 fn the_user_of_the_systemd_unit() {
     let unit = files::read("deploy/systemd/portolan-up.service");
     for capabilities in ["AmbientCapabilities", "CapabilityBoundingSet"] {
-        let line = format!("{capabilities}=CAP_NET_ADMIN");
+        let line = format!("{capabilities}=CAP_NET_ADMIN CAP_NET_BIND_SERVICE");
         assert!(unit.lines().any(|it| it == line), "{line}");
     }
     let world = common::world();
@@ -50,9 +50,9 @@ fn the_user_of_the_systemd_unit() {
         "--reuid=65532",
         "--regid=65532",
         "--clear-groups",
-        "--inh-caps=+net_admin",
-        "--ambient-caps=+net_admin",
-        "--bounding-set=-all,+net_admin",
+        "--inh-caps=+net_admin,+net_bind_service",
+        "--ambient-caps=+net_admin,+net_bind_service",
+        "--bounding-set=-all,+net_admin,+net_bind_service",
         "--no-new-privs",
         "--",
         "env",
@@ -66,7 +66,7 @@ fn the_user_of_the_systemd_unit() {
     in_sync(&mut up);
     summary(&mut up);
     let status = fs::read_to_string(format!("/proc/{}/status", up.id())).unwrap();
-    assert!(status.contains("CapEff:\t0000000000001000"), "{status}");
+    assert!(status.contains("CapEff:\t0000000000001400"), "{status}");
     reaches(client, Protocol::Tcp, printed(&up.output(), "default/web 80/TCP")[1], &[pod]);
     assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }

@@ -5,7 +5,7 @@ use portolan_node::config::Configuration;
 use portolan_node::sysctl::Host;
 
 use super::Finding;
-use crate::node_settings;
+use crate::{modes, node_settings};
 
 /// `CAP_NET_ADMIN` (`linux/capability.h`).
 const NET_ADMIN: u32 = 12;
@@ -23,6 +23,7 @@ pub(super) fn findings(
         findings.push(Finding::Capability { capability: "CAP_NET_ADMIN" });
     } else {
         findings.extend(mode(configuration, families));
+        findings.extend(modes::configured(configuration).warnings(configuration));
     }
     findings.extend(families.iter().filter_map(|&family| forwarding(&host, family)));
     // The trial loads conntrack at the latest, so its settings exist here.

@@ -36,6 +36,9 @@ mod counters;
 const GRACE: Duration = Duration::from_secs(1);
 /// Whether the kernel looks up the socket of a TCP packet before the routing decision, in both families.
 const TCP_EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
+/// Whether a new connection may use the port of one that this host has closed a second ago or more, instead of a minute
+/// (`TIME_WAIT`). TCP timestamps tell the two apart.
+const TCP_TW_REUSE: &str = "/proc/sys/net/ipv4/tcp_tw_reuse";
 /// How long the drain waits for capturing to end. It ends a moment after the next data plane has taken over.
 const CAPTURE_ENDS: Duration = Duration::from_secs(5);
 /// Poll interval of that wait.
@@ -113,8 +116,21 @@ impl ModeDriver for Driver {
     }
 
     fn kernel_settings(&self, configuration: &Configuration, _: &settings::Node<'_>) -> Vec<Wanted> {
-        let is_redirected = configuration.capture == Capture::Redirect;
-        is_redirected.then_some(Wanted::exactly(TCP_EARLY_DEMUX, 0)).into_iter().collect()
+        wanted(configuration.capture)
+    }
+
+    fn warnings(&self, configuration: &Configuration) -> Vec<Finding> {
+        let lacks = configuration.capture == Capture::Tproxy && !portolan_relay::can_answer_from_every_port();
+        lacks.then_some(Finding::NoLowPorts).into_iter().collect()
+    }
+
+    fn initialise(
+        &self,
+        configuration: &Configuration,
+        _: &settings::Node<'_>,
+        kernel_settings: &KernelSettings,
+    ) {
+        kernel_settings.apply_or_warn(&wanted(configuration.capture), &[]);
     }
 
     fn claims(&self, configuration: &Configuration, family: Family) -> Option<Claims> {
@@ -194,10 +210,10 @@ impl PlaneOptions for UserspacePlaneOptions {
         shared: &mut SharedParts,
     ) -> Result<Made, Error> {
         let relay = shared.relays.get(&self.relay)?;
+        shared.kernel_settings.apply_or_warn(&wanted(self.relay.capture), &[]);
         let dataplane = match &self.redirect {
             None => Userspace::open(settings, relay)?,
             Some(options) => {
-                look_up_sockets_late(&shared.kernel_settings);
                 let programs = required(programs, settings.family)?;
                 Userspace::open_redirect(programs, settings, options.clone(), relay)
             }
@@ -207,11 +223,18 @@ impl PlaneOptions for UserspacePlaneOptions {
     }
 }
 
-/// Makes the kernel look up the socket of a TCP packet when its source port is final. A client may use one port for
-/// connections to two Services. The kernel then gives the second one another source port after PREROUTING. Linux 6.1 would
-/// already have passed its packets to the first one, and the second would not be established.
-fn look_up_sockets_late(kernel_settings: &KernelSettings) {
-    kernel_settings.apply_or_warn(&[Wanted::exactly(TCP_EARLY_DEMUX, 0)], &[]);
+/// Returns the kernel settings of this mode.
+///
+/// - `tcp_tw_reuse`: clients that close first leave the relay with a closed connection to the endpoint. With the default,
+///   more than 470 of them in a second would need more ports towards one endpoint than there are.
+/// - `tcp_early_demux`, with redirect: the kernel must look up the socket of a TCP packet when its source port is final. A
+///   client may use one port for connections to two Services. The kernel then gives the second one another source port
+///   after PREROUTING. Linux 6.1 would already have passed its packets to the first one, and the second would not be
+///   established.
+fn wanted(capture: Capture) -> Vec<Wanted> {
+    let mut wanted = vec![Wanted::exactly(TCP_TW_REUSE, 1)];
+    wanted.extend((capture == Capture::Redirect).then_some(Wanted::exactly(TCP_EARLY_DEMUX, 0)));
+    wanted
 }
 
 /// Returns the options of a family's data plane.
@@ -279,7 +302,9 @@ pub(super) fn choose_capture(
     wanted: Option<Capture>,
 ) -> (Capture, String) {
     let fault = |&family: &Family| attempt(configuration, family).err();
-    let no_tproxy = || families.iter().find_map(fault).map(|error| error.to_string());
+    let no_ports =
+        || (!portolan_relay::can_answer_from_every_port()).then(|| Finding::NoLowPorts.to_string());
+    let no_tproxy = || families.iter().find_map(fault).map(|error| error.to_string()).or_else(no_ports);
     let no_iptables = || families.iter().find_map(|&family| super::iptables::attempt(family).err());
     choose(wanted, no_tproxy, no_iptables)
 }
