@@ -106,8 +106,8 @@ fn apply(choice: u8, body: Value) {
         (3, Value::Object(body)) => {
             let Ok(apply) = Apply::decode(Resource::Service, body, choice & 4 != 0) else { return };
             let Ok(mut once) = apply.onto(Some(&live), writer) else { return };
-            // As in Kubernetes, kubectl's annotation gets its value when the owners are known. If it was applied with the value
-            // that it had, the second apply takes it from other managers, or conflicts with them.
+            // A repeated apply changes nothing, but for one case, as in Kubernetes: kubectl's annotation gets its value after the
+            // owners of fields are known. If the applied object had it, the second apply takes it from other managers.
             if manager == "kubectl" {
                 let Ok(twice) = apply.onto(Some(&once), writer) else { return };
                 once = twice;

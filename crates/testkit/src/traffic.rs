@@ -259,7 +259,6 @@ impl TrafficReport {
     fn add(&mut self, other: Self) {
         self.connections_ok += other.connections_ok;
         self.connections_failed += other.connections_failed;
-        self.connections_timed_out += other.connections_timed_out;
         self.streams += other.streams;
         self.streams_broken += other.streams_broken;
         self.stream_lines += other.stream_lines;

@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// Returns what the relay has counted, in modes with one.
-    pub(crate) fn relay_counters(&self, family: Family) -> String {
+    pub fn relay_counters(&self, family: Family) -> String {
         let relay = self.planes.get(family).relay.as_ref();
         relay.map_or_else(String::new, |relay| format!("; relay: {:?}", relay.counters()))
     }

@@ -1,5 +1,6 @@
 //! Many clients begin at the same moment: the first datagram of each reaches an endpoint. `PORTOLAN_ROUNDS` sets how often all
-//! addresses of the Service get such a burst.
+//! addresses of the Service get such a burst. In one round, a loss of one datagram in 10,000 shows in one of four runs; in 40
+//! rounds it always shows.
 #![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -20,7 +21,7 @@ const CLIENTS: usize = 16;
 /// Deadline of any answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Each burst begins new flows. In the userspace mode, the relay has lost those of the last round by the restart.
+/// A burst begins new flows, because the clients have new ports. In the userspace mode, the relay has no flow after the restart.
 fn the_first_datagrams_of_many_clients_reach_endpoints(mode: Mode) {
     let rounds = std::env::var("PORTOLAN_ROUNDS").map_or(1, |text| text.parse().unwrap());
     let addresses: Vec<IpAddr> = (1..=ADDRESSES)
@@ -36,7 +37,12 @@ fn the_first_datagrams_of_many_clients_reach_endpoints(mode: Mode) {
         for address in &addresses {
             let to = SocketAddr::new(*address, port);
             let lost = cluster.sender("client").namespace.run(|| burst(to)).unwrap();
-            assert_eq!(lost, 0, "of {CLIENTS} datagrams to {to} in round {round}");
+            assert_eq!(
+                lost,
+                0,
+                "of {CLIENTS} datagrams to {to} in round {round}{}",
+                cluster.relay_counters(Family::of(*address))
+            );
         }
         if round + 1 < rounds {
             cluster.restart();

@@ -22,7 +22,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 const JSON_PATCH: &str = "application/json-patch+json";
 const PATCHES: [&str; 4] =
     ["application/merge-patch+json", "application/strategic-merge-patch+json", APPLY, JSON_PATCH];
-/// Managers of fields.
+/// Managers of fields. The target `patch` has objects with many more.
 const MANAGERS: [&str; 3] = ["fieldManager=a", "fieldManager=c", "fieldManager=kubectl"];
 /// Annotation of a Service that requests load-balancer addresses.
 const REQUESTED: &str = "portolan.dev/load-balancer-ips";
