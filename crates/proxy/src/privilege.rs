@@ -7,6 +7,8 @@
 //!
 //! Capabilities belong to threads, and new threads inherit them. Call these functions before the first thread starts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rustix::io;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -16,6 +18,9 @@ const WANTED: CapabilitySet = CapabilitySet::NET_ADMIN;
 /// The capability to answer from UDP ports of system services in the userspace mode.
 const LOW_PORTS: CapabilitySet = CapabilitySet::NET_BIND_SERVICE;
 
+/// True if [`raise`] has made `CAP_NET_BIND_SERVICE` effective.
+static RAISED_LOW_PORTS: AtomicBool = AtomicBool::new(false);
+
 /// Makes the capabilities of the proxy effective as far as they are permitted.
 pub fn raise() {
     let Ok(mut sets) = capabilities(None) else { return };
@@ -23,6 +28,7 @@ pub fn raise() {
     if sets.effective.contains(permitted) {
         return;
     }
+    RAISED_LOW_PORTS.store((permitted - sets.effective).contains(LOW_PORTS), Ordering::Relaxed);
     sets.effective |= permitted;
     // If this fails, the checks at the start of the proxy report the missing capability.
     if set_capabilities(None, sets).is_ok() {
@@ -42,12 +48,13 @@ fn own_its_files() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::Dumpable)
 }
 
-/// Gives up `CAP_NET_ADMIN`, for root too, and `CAP_NET_BIND_SERVICE` unless it is effective: a server may listen at a port
-/// that needs it. For subcommands that talk to the network.
+/// Gives up `CAP_NET_ADMIN`, for root too, and what only the file of the binary gives. An effective
+/// `CAP_NET_BIND_SERVICE` stays: a server may listen at a port that needs it. For subcommands that talk to the network.
 pub fn give_up() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     let mut unneeded = WANTED;
-    unneeded.set(LOW_PORTS, !sets.effective.contains(LOW_PORTS));
+    let is_of_file = RAISED_LOW_PORTS.load(Ordering::Relaxed) || !sets.effective.contains(LOW_PORTS);
+    unneeded.set(LOW_PORTS, is_of_file);
     if !(sets.permitted | sets.effective | sets.inheritable).intersects(unneeded) {
         return Ok(());
     }
@@ -58,8 +65,8 @@ pub fn give_up() -> io::Result<()> {
     set_capabilities(None, sets)
 }
 
-/// Gives up the capabilities of the proxy unless `CAP_NET_ADMIN` is effective. Root creates the networks of the demo and keeps it. For other
-/// users, the file of the binary only makes it permitted.
+/// Gives up the capabilities of the proxy unless `CAP_NET_ADMIN` is effective. Root creates the networks of the demo and
+/// keeps it. For other users, the file of the binary only makes it permitted.
 pub fn give_up_unless_effective() -> io::Result<()> {
     if capabilities(None)?.effective.contains(WANTED) { Ok(()) } else { give_up() }
 }

@@ -13,17 +13,20 @@ pub enum Failure {
     Refused,
     /// The backend did not answer within the time limit.
     TimedOut,
+    /// The backend was not tried, because no source port of this host is free for it.
+    NoPort,
 }
 
 /// The attempts of one connection. Allocates nothing before the first failure.
 #[derive(Debug, Clone, Default)]
 pub struct Attempts {
-    /// Backends that refused. They are not tried again.
+    /// Backends that refused, or for which no port was free. They are not tried again.
     refused: HashSet<SocketAddr>,
     /// Backends that did not answer in this round. They are tried again, with a longer limit, when all others have
     /// failed.
     silent: HashSet<SocketAddr>,
     count: usize,
+    lacked_port: bool,
 }
 
 impl Attempts {
@@ -56,14 +59,20 @@ impl Attempts {
         self.refused.contains(&backend) || self.silent.contains(&backend)
     }
 
+    /// Returns true if no source port was free for a backend.
+    pub const fn lacked_port(&self) -> bool {
+        self.lacked_port
+    }
+
     /// Records that an attempt failed.
     pub fn failed(&mut self, backend: SocketAddr, failure: Failure) {
         self.count = self.count.saturating_add(1);
         let tried = match failure {
-            Failure::Refused => &mut self.refused,
+            Failure::Refused | Failure::NoPort => &mut self.refused,
             Failure::TimedOut => &mut self.silent,
         };
         tried.insert(backend);
+        self.lacked_port |= failure == Failure::NoPort;
     }
 }
 

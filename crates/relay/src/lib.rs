@@ -46,7 +46,8 @@
 //! Each flow has a socket that is connected to its backend, so that answers and ICMP errors reach the flow (`IP_RECVERR`
 //! reports all of them; errors about the length of a datagram do not end the flow). Answers leave through a socket of the
 //! port where the client's datagrams arrive, one for each port in use, with the virtual address as their source
-//! (`IP_PKTINFO`). The socket itself is bound to an address to which no packet is sent, and receives nothing. If capture translates packets, answers leave through the listener.
+//! (`IP_PKTINFO`). The socket itself is bound to an address to which no packet is sent, and receives nothing. If capture
+//! translates packets, answers leave through the listener.
 //!
 //! # End
 //!
@@ -70,6 +71,7 @@ mod listener;
 mod poll;
 mod relay;
 mod slots;
+mod source_ports;
 mod stream;
 mod udp;
 

@@ -8,7 +8,8 @@ use portolan_model::{Capture, Family, Protocol, RELAY_PRIORITY};
 use portolan_sock::{SocketError, original};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, Shutdown, SocketFlags, SocketType, bind, ipproto, listen, shutdown, socket_with, sockopt,
+    AddressFamily, Shutdown, SocketFlags, SocketType, bind, connect, ipproto, listen, shutdown, socket_with,
+    sockopt,
 };
 
 use crate::{RelayOptions, Scope};
@@ -23,6 +24,8 @@ pub(crate) const BACKLOG: i32 = 65_535;
 /// still match these. If it is the masquerade bit, packets of the relay are masqueraded, which only replaces one address
 /// of this node by another.
 pub const OWN_MARK: u32 = 1 << 2;
+/// The port of the discard protocol, which never answers (RFC 863).
+const DISCARD: u16 = 9;
 /// Bytes of a UDP listener's receive buffer: room for a burst of datagrams.
 const RECEIVE_BUFFER: usize = 4 << 20;
 
@@ -66,11 +69,15 @@ pub(crate) struct Listener {
 
 impl Drop for Listener {
     /// Ends the listener also if a child of this process still has a copy of it, between `fork` and `exec`. Otherwise the
-    /// kernel would pass new connections to the copy, and reset them when the child closes it.
+    /// kernel would pass new connections and datagrams to the copy, and reset or drop them when the child closes it. A
+    /// datagram socket that is connected receives only from its peer.
     fn drop(&mut self) {
-        if self.protocol == Protocol::Tcp {
-            let _ = shutdown(&self.fd, Shutdown::Both);
-        }
+        let _ = match self.protocol {
+            Protocol::Udp => {
+                connect(&self.fd, &SocketAddr::new(loopback(Family::of(self.address.ip())), DISCARD))
+            }
+            _ => shutdown(&self.fd, Shutdown::Both),
+        };
     }
 }
 
@@ -210,22 +217,22 @@ pub(crate) const fn is_shortage(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::NOSPC | Errno::AGAIN)
 }
 
-/// Returns true if no source port is free for a connection to this backend. Another backend may still be reached.
-pub(crate) const fn has_no_port(errno: Errno) -> bool {
-    matches!(errno, Errno::ADDRNOTAVAIL)
-}
-
 fn system(call: &'static str) -> impl Fn(Errno) -> SocketError {
     move |errno| SocketError::System { call, errno: errno.into() }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::TcpStream;
+    use std::net::{TcpStream, UdpSocket};
 
-    use portolan_testkit::Namespace;
+    use portolan_sock::datagrams::Batch;
+    use portolan_testkit::{Namespace, eventually};
 
     use super::*;
+
+    fn copies(listeners: &[Listener]) -> Vec<OwnedFd> {
+        listeners.iter().map(|listener| listener.fd.try_clone().unwrap()).collect()
+    }
 
     #[test]
     fn a_closed_listener_ends_although_a_child_has_a_copy() {
@@ -234,13 +241,40 @@ mod tests {
         let check = || {
             let options = RelayOptions::default();
             let listeners = open(&[Family::Ipv4], &options).unwrap();
-            let _copies: Vec<OwnedFd> =
-                listeners.iter().map(|listener| listener.fd.try_clone().unwrap()).collect();
+            let _copies = copies(&listeners);
             let at = (Ipv4Addr::LOCALHOST, options.ports.cluster);
             TcpStream::connect(at).unwrap();
             drop(listeners);
             TcpStream::connect(at).unwrap_err().kind()
         };
         assert_eq!(namespace.run(check).unwrap(), std::io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn datagrams_go_to_the_next_relay_although_a_child_has_a_copy_of_a_closed_listener() {
+        const CLIENTS: usize = 100;
+        let namespace = Namespace::new("listener").expect("this test needs root");
+        namespace.ip("link set lo up").unwrap();
+        let check = || {
+            for family in Family::BOTH {
+                let options = RelayOptions::default();
+                let [former, next] = [(); 2].map(|()| open(&[family], &options).unwrap());
+                let _copies = copies(&former);
+                drop(former);
+                let clients: Vec<UdpSocket> =
+                    (0..CLIENTS).map(|_| UdpSocket::bind((loopback(family), 0)).unwrap()).collect();
+                for client in &clients {
+                    client.send_to(b"x", (loopback(family), options.ports.cluster)).unwrap();
+                }
+                let listener = next.iter().find(|it| it.protocol == Protocol::Udp).unwrap();
+                let (mut batch, mut received) = (Batch::default(), 0);
+                let all = || {
+                    received += batch.receive(&listener.fd).unwrap_or_default();
+                    received == CLIENTS
+                };
+                eventually(Duration::from_secs(120), "all datagrams", all).unwrap();
+            }
+        };
+        namespace.run(check).unwrap();
     }
 }

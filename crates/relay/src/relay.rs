@@ -22,6 +22,7 @@ use crate::options::{Counters, RelayOptions};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::{Slot, Slots};
+use crate::source_ports::SourcePorts;
 use crate::stream::{Tools, reset};
 use crate::table::RelayTable;
 use crate::udp::{Context, Udp};
@@ -49,6 +50,7 @@ pub(crate) struct Relay {
     counters: Arc<Counters>,
     table: RelayTable,
     share: Share,
+    source_ports: SourcePorts,
     connections: Slots<Connection>,
     udp: Udp,
     tools: Tools,
@@ -92,6 +94,7 @@ impl Relay {
             counters,
             table: RelayTable::default(),
             share: Share::new(options.connections_max),
+            source_ports: SourcePorts::default(),
             connections: Slots::default(),
             udp: Udp::new(&options),
             tools: Tools::new(options.connections_max / 8),
@@ -205,10 +208,7 @@ impl Relay {
         }
     }
 
-    /// What has arrived may have been captured after a change that was put since the thread woke, so changes are applied
-    /// first.
     fn handle_listener_events(&mut self, number: u8, now: Instant) {
-        self.apply_changes(now);
         let Some(listener) = self.listeners.get(usize::from(number)) else { return };
         if listener.protocol == Protocol::Udp {
             self.receive(usize::from(number), now);
@@ -219,8 +219,14 @@ impl Relay {
 
     /// Receives datagrams. Returns true if more may be waiting.
     fn receive(&mut self, number: usize, now: Instant) -> bool {
-        let (udp, listeners, mut context) = self.datagrams(now);
-        listeners.get(number).is_some_and(|listener| udp.receive(listener, &mut context))
+        let Some(listener) = self.listeners.get(number) else { return false };
+        let scope = listener.scope;
+        let Some(more) = self.udp.receive(listener) else { return false };
+        // A datagram may have been captured after a change that was put since the thread woke.
+        self.apply_changes(now);
+        let (udp, _, mut context) = self.datagrams(now);
+        udp.pass_on(scope, &mut context);
+        more
     }
 
     /// Returns the flows of UDP, and what the handling of their datagrams needs.
@@ -253,11 +259,9 @@ impl Relay {
     }
 
     fn admit(&mut self, fd: OwnedFd, client: SocketAddr, scope: crate::Scope, now: Instant) {
+        // The connection may have been captured after a change that was put since the thread woke.
+        self.apply_changes(now);
         let destination = self.destinations.of_connection(&fd);
-        if destination.is_some_and(|destination| self.table.find(Protocol::Tcp, destination).is_none()) {
-            // Its Service may be newer than the changes that have been applied.
-            self.apply_changes(now);
-        }
         let found = destination
             .and_then(|destination| Some((self.table.find(Protocol::Tcp, destination)?, destination)));
         let Some((service, destination)) = found else {
@@ -357,6 +361,7 @@ impl Relay {
         if self.close_at.is_some_and(|at| at <= now) {
             self.close_at = None;
             self.accept_pending(now);
+            self.listeners.iter().for_each(|listener| self.poller.forget(&listener.fd));
             self.listeners.clear();
         }
     }

@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, bind, connect, recv, sockopt};
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
-use crate::listener::{Listener, bind_to_client, has_no_port, is_shortage, mark_own, socket};
+use crate::listener::{Listener, bind_to_client, is_shortage, mark_own, socket};
 use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
@@ -101,9 +101,14 @@ impl Udp {
         Self { batch: Batch::default(), flows }
     }
 
-    /// Receives datagrams and sends them to backends. Returns true if more may be waiting.
-    pub(crate) fn receive(&mut self, listener: &Listener, context: &mut Context<'_>) -> bool {
-        let Ok(count) = self.batch.receive(&listener.fd) else { return false };
+    /// Receives datagrams. Returns true if more may be waiting, and `None` if there are none.
+    pub(crate) fn receive(&mut self, listener: &Listener) -> Option<bool> {
+        self.batch.receive(&listener.fd).ok().map(|count| count == BATCH)
+    }
+
+    /// Sends the datagrams that were received last to backends.
+    pub(crate) fn pass_on(&mut self, scope: Scope, context: &mut Context<'_>) {
+        let count = self.batch.datagrams().count();
         let mut received: Vec<_> =
             self.batch.datagrams().filter_map(|it| Some((it.addresses()?, IoSlice::new(it.data)))).collect();
         let mut lost = count.saturating_sub(received.len());
@@ -111,10 +116,9 @@ impl Udp {
             // All of one flow, in their order. The flow whose datagram arrived first is the first.
             let data: Vec<_> =
                 received.extract_if(.., |(other, _)| *other == key).map(|(_, data)| data).collect();
-            lost = lost.saturating_add(self.flows.pass_on(key, &data, listener.scope, context));
+            lost = lost.saturating_add(self.flows.pass_on(key, &data, scope, context));
         }
         Counters::add(&context.counters.datagrams_lost, lost);
-        count == BATCH
     }
 
     /// Sends a backend's answers to the client. An ICMP error ends the flow after the answers before it, so that the
@@ -284,7 +288,6 @@ impl UdpFlows {
                 Ok(fd) => return Some((fd, backend)),
                 // The shortage is this host's, not the backend's failure.
                 Err(errno) if is_shortage(errno) => return None,
-                Err(errno) if has_no_port(errno) => attempts.failed(backend, Failure::Refused),
                 Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now),
             }
         };
@@ -330,6 +333,8 @@ impl UdpFlows {
                 self.replies.insert(port, Reply { fd, flows: 1 });
                 Some(())
             }
+            // A moment later there may be room.
+            Err(errno) if is_shortage(errno) => None,
             Err(errno) => {
                 let is_new = self.unusable.insert(port, now + RETRY).is_none();
                 if is_new {

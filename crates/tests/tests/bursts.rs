@@ -1,6 +1,6 @@
 //! Many clients begin at the same moment: the first datagram of each reaches an endpoint. `PORTOLAN_ROUNDS` sets how often all
-//! addresses of the Service get such a burst. In one round, a loss of one datagram in 10,000 shows in one of four runs; in 40
-//! rounds it always shows.
+//! addresses of the Service get such a burst. One round shows a loss of one datagram in 10,000 in half of the runs, 40 rounds
+//! always.
 #![allow(clippy::unwrap_used, reason = "a test program: its helpers fail the test, too")]
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};

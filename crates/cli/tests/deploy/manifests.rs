@@ -28,7 +28,7 @@ fn every_file_is_yaml_or_json() {
 }
 
 #[test]
-fn the_agent_has_one_capability_and_nothing_else() {
+fn the_agent_has_two_capabilities_and_nothing_else() {
     let set = daemon_set();
     let pod = &set["spec"]["template"]["spec"];
     assert_eq!(pod["hostNetwork"], true);

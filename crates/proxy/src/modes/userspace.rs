@@ -209,8 +209,11 @@ impl PlaneOptions for UserspacePlaneOptions {
         programs: Option<FoundPrograms>,
         shared: &mut SharedParts,
     ) -> Result<Made, Error> {
+        // Not for each family and each data plane: what cannot be written would be logged again.
+        if !shared.relays.is_current(&self.relay) {
+            shared.kernel_settings.apply_or_warn(&wanted(self.relay.capture), &[]);
+        }
         let relay = shared.relays.get(&self.relay)?;
-        shared.kernel_settings.apply_or_warn(&wanted(self.relay.capture), &[]);
         let dataplane = match &self.redirect {
             None => Userspace::open(settings, relay)?,
             Some(options) => {
@@ -365,6 +368,11 @@ impl Relays {
     pub(crate) fn ended_thread(&self) -> Option<&'static str> {
         let relays = self.current.iter().chain(&self.former);
         ended_thread(relays.map(|relay| (relay.is_captured_for(), relay.is_running())))
+    }
+
+    /// Returns true if the current relay has these options.
+    fn is_current(&self, options: &portolan_relay::RelayOptions) -> bool {
+        self.current.as_ref().is_some_and(|current| current.options() == options)
     }
 
     fn get(&mut self, options: &portolan_relay::RelayOptions) -> Result<Handle, Error> {

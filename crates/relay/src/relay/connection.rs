@@ -10,7 +10,7 @@ use rustix::net::{Shutdown, connect, shutdown, sockopt};
 
 use super::Relay;
 use crate::attempts::{Attempts, Failure};
-use crate::listener::{bind_to_client, has_no_port, is_shortage, limit_stall, mark_own, socket};
+use crate::listener::{bind_to_client, is_shortage, limit_stall, mark_own, socket};
 use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Readiness, Token, attempt_has_ended};
 use crate::slots::Slot;
@@ -121,7 +121,9 @@ impl Relay {
                     // Every backend closes at once, so this is what the Service does: the client sees the same end.
                     return self.end(slot);
                 }
-                Counters::count(&self.counters.all_failed);
+                let is_shortage = attempts.lacked_port();
+                let counter = if is_shortage { &self.counters.no_room } else { &self.counters.all_failed };
+                Counters::count(counter);
                 return self.abort(slot);
             };
             connection.target = Some(target);
@@ -130,6 +132,10 @@ impl Relay {
             let keeps = can_keep_clients(self.options.capture)
                 && self.table.keeps_client_address(service, client.ip(), target, || is_internal);
             let source = keeps.then_some(client.ip());
+            if self.source_ports.are_exhausted((target, source), now) {
+                self.has_no_port(slot, target);
+                continue;
+            }
             let has_data = connection.up.has_first_words(&mut connection.client);
             let started = start(target, &self.options, source, has_data)
                 .and_then(|fd| self.poller.watch_stream(&fd, Token::Backend(slot)).map(|()| fd));
@@ -146,10 +152,11 @@ impl Relay {
                     Counters::count(&self.counters.no_room);
                     return self.abort(slot);
                 }
-                // The backend has not failed, but this connection does not try it again.
-                Err(errno) if has_no_port(errno) => {
-                    let Some(connection) = self.connections.get_mut(slot) else { return };
-                    connection.attempts.get_or_insert_default().failed(target, Failure::Refused);
+                Err(Errno::ADDRNOTAVAIL) => {
+                    if self.source_ports.set_exhausted((target, source), now) {
+                        tracing::warn!(endpoint = %target, "no source port is free for connections to this endpoint");
+                    }
+                    self.has_no_port(slot, target);
                 }
                 Err(_) => self.note_failure(slot, Failure::Refused, now),
             }
@@ -347,6 +354,12 @@ impl Relay {
             connection.down = Direction::default();
         }
         self.connect(slot, now);
+    }
+
+    /// Records that no source port is free for a backend, which has not failed itself.
+    fn has_no_port(&mut self, slot: Slot, target: SocketAddr) {
+        let Some(connection) = self.connections.get_mut(slot) else { return };
+        connection.attempts.get_or_insert_default().failed(target, Failure::NoPort);
     }
 
     fn note_failure(&mut self, slot: Slot, failure: Failure, now: Instant) {
