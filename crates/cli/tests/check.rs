@@ -187,6 +187,24 @@ fn writes_to_the_node_that_are_not_permitted_are_found() {
     assert_eq!(ask(&proxy, &[taint, condition]), [of_taint, of_condition]);
 }
 
+/// The check runs in a namespace of its own, where low ports need the capability unless the node says otherwise.
+#[test]
+fn ports_from_which_the_userspace_mode_cannot_answer_are_found() {
+    let node = Namespace::new("check").unwrap();
+    node.ip("link set lo up").unwrap();
+    let check = || {
+        let capabilities = ["--bounding-set=-all,+net_admin,+sys_admin", "--inh-caps=-all", "--"];
+        let check = [BINARY, "check", "-o", "json", "--proxy-mode=userspace", "--userspace-capture=tproxy"];
+        let run = || Command::new("setpriv").args(capabilities).args(check).output().unwrap();
+        let output = node.run(run).unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        items(&report, "mode", "warning").iter().any(|text| text.contains("CAP_NET_BIND_SERVICE"))
+    };
+    assert!(check());
+    node.write_sysctls(&[("net/ipv4/ip_unprivileged_port_start".to_owned(), "0")]).unwrap();
+    assert!(!check());
+}
+
 #[test]
 fn a_running_agent_and_its_ports_are_found() {
     let cluster = Cluster::new();

@@ -17,7 +17,7 @@ use serde_json::json;
 use common::ipvs::cluster;
 use common::kernel::nft;
 use common::load::{self, assert_lossless, assert_lossless_but_own, busy_services};
-use common::{COMPLETE, PATIENCE, at, logged, objects, page, reaches};
+use common::{COMPLETE, PATIENCE, at, logged, objects, page, proxy_with_capabilities, reaches};
 
 /// The sync period is short, so that each comparison would show a missing element soon.
 const IPVS: &str = "mode: ipvs\nipvs: {minSyncPeriod: 0s, syncPeriod: 1s}\n";
@@ -64,6 +64,22 @@ fn there_and_back(other: &str) {
         reaches(cluster.world.client().namespace(), Protocol::Tcp, to, &[backend]);
     }
     assert_lossless_but_own(load);
+}
+
+/// As `deploy/kustomize/overlays/iptables` and the chart start it.
+#[test]
+fn the_capabilities_of_the_manifests_are_enough() {
+    let Some(cluster) = cluster() else { return };
+    busy_services(&cluster);
+    let proxy = proxy_with_capabilities(&cluster, "+net_admin,+net_bind_service,+net_raw", IPVS, &[]);
+    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        reaches(pods[0].namespace(), protocol, at("10.96.0.10:80"), &all);
+        reaches(client, protocol, at("[2001:db8:100::7]:80"), &all);
+        reaches(client, protocol, at("192.168.100.1:30080"), &all);
+    }
+    only(cluster.world.node().namespace(), "ipvs", &proxy);
 }
 
 #[test]

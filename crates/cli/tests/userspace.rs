@@ -24,7 +24,7 @@ use serde_json::json;
 
 use common::kernel::nft;
 use common::load::{self, assert_lossless_but_answers, busy_services};
-use common::{BINARY, COMPLETE, Cluster, PATIENCE, at, in_sync, logged, objects, page, reaches};
+use common::{COMPLETE, Cluster, PATIENCE, at, logged, objects, page, proxy_with_capabilities, reaches};
 
 const USERSPACE: &str = "mode: userspace\n";
 /// The two ways of capturing packets for the relay.
@@ -89,17 +89,8 @@ fn packets_are_redirected_where_the_kernel_has_no_tproxy() {
     assert!(output.contains("tproxy cannot be used"), "{output}");
 }
 
-/// Starts the agent in this mode with these capabilities only.
 fn start_with(cluster: &Cluster, capabilities: &str, capture: &str) -> PortolanProcess {
-    cluster.configure(USERSPACE);
-    let (file, master) = (cluster.configuration_file(), cluster.master());
-    let bounding = format!("--bounding-set=-all,{capabilities}");
-    let program = [&bounding, "--inh-caps=-all", "--", BINARY, "proxy", "--config", file.to_str().unwrap()];
-    let arguments = [&program[..], &["--master", &master, capture]].concat();
-    let node = cluster.world.node().namespace();
-    let mut proxy = PortolanProcess::start(node, "setpriv".as_ref(), &arguments).unwrap();
-    in_sync(&mut proxy);
-    proxy
+    proxy_with_capabilities(cluster, capabilities, USERSPACE, &[capture])
 }
 
 #[test]

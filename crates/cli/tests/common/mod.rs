@@ -47,6 +47,25 @@ pub(crate) fn start_proxy(world: &World, folder: &Path, proxy: &Proxy<'_>) -> Po
     portolan_testcluster::start_proxy::<Portolan>(world, folder, proxy)
 }
 
+/// Starts the proxy as root with these capabilities only, and waits until both families are in sync.
+pub(crate) fn proxy_with_capabilities(
+    cluster: &Cluster,
+    capabilities: &str,
+    yaml: &str,
+    arguments: &[&str],
+) -> PortolanProcess {
+    cluster.configure(yaml);
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let bounding = format!("--bounding-set=-all,{capabilities}");
+    let program = [&bounding, "--inh-caps=-all", "--no-new-privs", "--", BINARY, "proxy"];
+    let own = ["--config", file.to_str().unwrap(), "--master", &master];
+    let all = [&program[..], &own, arguments].concat();
+    let mut proxy =
+        PortolanProcess::start(cluster.world.node().namespace(), "setpriv".as_ref(), &all).unwrap();
+    in_sync(&mut proxy);
+    proxy
+}
+
 /// Runs `portolan plan` on the node. Its exit code is 0 if the kernel has what the objects ask for.
 pub(crate) fn differences(cluster: &Cluster) -> Output {
     let (file, master) = (cluster.configuration_file(), cluster.master());
