@@ -48,8 +48,8 @@ fn own_its_files() -> io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::Dumpable)
 }
 
-/// Gives up `CAP_NET_ADMIN`, for root too, and what only the file of the binary gives. An effective
-/// `CAP_NET_BIND_SERVICE` stays: a server may listen at a port that needs it. For subcommands that talk to the network.
+/// Gives up `CAP_NET_ADMIN`, for root too. `CAP_NET_BIND_SERVICE` stays if it was effective from the start: a server may
+/// listen at a port that needs it. For subcommands that talk to the network.
 pub fn give_up() -> io::Result<()> {
     let mut sets = capabilities(None)?;
     let mut unneeded = WANTED;

@@ -26,7 +26,8 @@ pub struct Attempts {
     /// failed.
     silent: HashSet<SocketAddr>,
     count: usize,
-    lacked_port: bool,
+    /// Backends for which no port was free.
+    skipped: usize,
 }
 
 impl Attempts {
@@ -59,20 +60,21 @@ impl Attempts {
         self.refused.contains(&backend) || self.silent.contains(&backend)
     }
 
-    /// Returns true if no source port was free for a backend.
-    pub const fn lacked_port(&self) -> bool {
-        self.lacked_port
+    /// Returns true if no source port was free for any backend.
+    pub const fn lacked_only_ports(&self) -> bool {
+        self.skipped > 0 && self.count == 0
     }
 
     /// Records that an attempt failed.
     pub fn failed(&mut self, backend: SocketAddr, failure: Failure) {
-        self.count = self.count.saturating_add(1);
-        let tried = match failure {
-            Failure::Refused | Failure::NoPort => &mut self.refused,
-            Failure::TimedOut => &mut self.silent,
+        let (tried, count) = match failure {
+            Failure::Refused => (&mut self.refused, &mut self.count),
+            Failure::TimedOut => (&mut self.silent, &mut self.count),
+            // Not an attempt: the next one has the same time limit.
+            Failure::NoPort => (&mut self.refused, &mut self.skipped),
         };
         tried.insert(backend);
-        self.lacked_port |= failure == Failure::NoPort;
+        *count = count.saturating_add(1);
     }
 }
 
@@ -119,6 +121,18 @@ mod tests {
         assert_eq!(all(1, |_| Failure::TimedOut), [(1, 250), (1, 500), (1, 1000), (1, 2000)]);
         let mixed = all(2, |port| if port == 1 { Failure::Refused } else { Failure::TimedOut });
         assert_eq!(mixed, [(1, 250), (2, 500), (2, 1000), (2, 2000)]);
+    }
+
+    #[test]
+    fn a_backend_without_a_free_port_costs_no_time_limit() {
+        let of = |port| if port < 3 { Failure::NoPort } else { Failure::TimedOut };
+        assert_eq!(all(3, of), [(1, 250), (2, 250), (3, 250), (3, 500), (3, 1000), (3, 2000)]);
+        let mut attempts = Attempts::default();
+        assert!(!attempts.lacked_only_ports());
+        attempts.failed((Ipv4Addr::LOCALHOST, 1).into(), Failure::NoPort);
+        assert!(attempts.lacked_only_ports());
+        attempts.failed((Ipv4Addr::LOCALHOST, 2).into(), Failure::Refused);
+        assert!(!attempts.lacked_only_ports());
     }
 
     #[test]

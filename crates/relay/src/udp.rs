@@ -287,7 +287,10 @@ impl UdpFlows {
             match connected(backend, options.capture, keeps.then_some(client.ip())) {
                 Ok(fd) => return Some((fd, backend)),
                 // The shortage is this host's, not the backend's failure.
-                Err(errno) if is_shortage(errno) => return None,
+                Err(errno) if is_shortage(errno) => {
+                    Counters::count(&counters.no_room);
+                    return None;
+                }
                 Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now),
             }
         };

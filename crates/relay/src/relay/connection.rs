@@ -121,12 +121,14 @@ impl Relay {
                     // Every backend closes at once, so this is what the Service does: the client sees the same end.
                     return self.end(slot);
                 }
-                let is_shortage = attempts.lacked_port();
+                let is_shortage = attempts.lacked_only_ports();
                 let counter = if is_shortage { &self.counters.no_room } else { &self.counters.all_failed };
                 Counters::count(counter);
                 return self.abort(slot);
             };
             connection.target = Some(target);
+            // Of the endpoint before this one.
+            connection.ends = None;
             connection.number = connection.number.wrapping_add(1);
             let is_internal = connection.is_internal;
             let keeps = can_keep_clients(self.options.capture)

@@ -104,10 +104,11 @@ fn an_endpoint_to_which_no_port_is_free_is_not_set_aside() {
     let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let first = echo(bed.listen(), b'a');
     let second = echo(bed.listen(), b'b');
-    let range = [("net/ipv4/ip_local_port_range".to_owned(), "40000 40009")];
+    let range = [("net/ipv4/ip_local_port_range".to_owned(), "20000 20009")];
     bed.namespace.write_sysctls(&range).unwrap();
     bed.backends(&[first]);
-    let mut ports = 50_000..;
+    // Neither the backends nor the clients have one of these ports.
+    let mut ports = 21_000..;
     let mut connect = |bed: &Bed| connect_from(bed, ports.next().unwrap());
     let mut held: Vec<TcpStream> = (0..PORTS).map(|_| connect(&bed).unwrap()).collect();
     assert!(held.iter_mut().all(|stream| name(stream).unwrap() == b'a'));

@@ -301,6 +301,29 @@ fn connections_of_a_removed_endpoint_are_drained() {
 }
 
 #[test]
+fn a_connection_that_another_endpoint_took_is_not_drained() {
+    let options = RelayOptions {
+        drain: Duration::from_secs(2),
+        connect_limits: vec![Duration::from_secs(2); 5],
+        ..RelayOptions::default()
+    };
+    let mut bed = Bed::new(Protocol::Tcp, options);
+    bed.backends(&[NOWHERE]);
+    let mut client = bed.connect();
+    bed.wait_for("it is tried", |counters| &counters.open, 1);
+    // The endpoint is removed while the connection to it is tried.
+    bed.backends(&[echo(bed.listen(), b'a')]);
+    assert_eq!(name(&mut client).unwrap(), b'a');
+    let other = bed.other_service(&[echo(bed.listen(), b'b')]);
+    let mut drained = bed.connect_to(other);
+    assert_eq!(name(&mut drained).unwrap(), b'b');
+    bed.other_service(&[]);
+    assert_eq!(name(&mut drained).unwrap_err().kind(), ErrorKind::ConnectionReset, "its time is over");
+    client.write_all(b"x").unwrap();
+    assert_eq!(name(&mut client).unwrap(), b'x', "the time of its first endpoint is over, too");
+}
+
+#[test]
 fn a_draining_relay_waits_for_connections() {
     let mut bed = Bed::new(Protocol::Tcp, RelayOptions::default());
     let (mut client, mut backend) = pair(&mut bed);
