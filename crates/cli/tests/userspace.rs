@@ -129,6 +129,68 @@ fn without_the_capability_for_low_ports_packets_are_redirected_or_the_start_says
     assert!(proxy.output().contains("no answer can leave from this UDP port"), "{}", proxy.output());
 }
 
+/// Connects a pod to a bridge of the node whose packets pass the rules of the IP layer, as with a CNI plug-in that uses a
+/// bridge. Returns `None` if the kernel has no such rules for bridges.
+fn pod_on_a_bridge(node: &Namespace) -> Option<Namespace> {
+    let has_setting = || std::path::Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists();
+    if !node.run(has_setting).unwrap() {
+        return None;
+    }
+    node.write_sysctls(&[("net/bridge/bridge-nf-call-iptables".to_owned(), "1")]).unwrap();
+    let pod = Namespace::new("bridged").unwrap();
+    let path = pod.path();
+    let links = format!(
+        "link add cni0 type bridge\nlink set cni0 up\naddr add 10.244.9.1/24 dev cni0\n\
+         link add bridged type veth peer name eth0 netns {path}\nlink set bridged master cni0 up"
+    );
+    node.ip(&links).unwrap();
+    let own =
+        "link set lo up\nlink set eth0 up\naddr add 10.244.9.2/24 dev eth0\nroute add default via 10.244.9.1";
+    pod.ip(own).unwrap();
+    Some(pod)
+}
+
+#[test]
+fn packets_of_pods_on_a_bridge_are_redirected() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let Some(pod) = pod_on_a_bridge(node) else { return };
+    busy_services(&cluster);
+    let pods = cluster.world.pods();
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let mut proxy = cluster.proxy_with_arguments(USERSPACE, &["--userspace-capture=auto"]);
+    let output = proxy.output();
+    assert!(output.contains("tproxy cannot be used: net.bridge.bridge-nf-call-iptables is 1"), "{output}");
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        reaches(&pod, protocol, at("10.96.0.10:80"), &all);
+    }
+    proxy.kill().unwrap();
+
+    let proxy = cluster.proxy_with_arguments(USERSPACE, &[TPROXY]);
+    assert!(proxy.output().contains("packets of pods on a bridge do not arrive"), "{}", proxy.output());
+    let probe = Probe::new(Protocol::Tcp, at("10.96.0.10:80")).expecting_silence();
+    assert_eq!(pod.probe(probe).unwrap(), ProbeResult::TimedOut);
+    node.write_sysctls(&[("net/bridge/bridge-nf-call-iptables".to_owned(), "0")]).unwrap();
+    reaches(&pod, Protocol::Tcp, at("10.96.0.10:80"), &all);
+}
+
+#[test]
+fn where_the_mark_counts_in_the_check_of_sources_packets_are_redirected() {
+    let cluster = Cluster::new();
+    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let node = cluster.world.node().namespace();
+    node.write_sysctls(&[("net/ipv4/conf/all/src_valid_mark".to_owned(), "1")]).unwrap();
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let proxy = cluster.proxy_with_arguments(USERSPACE, &["--userspace-capture=auto"]);
+    let output = proxy.output();
+    assert!(output.contains("tproxy cannot be used: net.ipv4.conf.all.src_valid_mark is 1"), "{output}");
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        reaches(client, protocol, at("198.51.100.7:80"), &all);
+        reaches(pods[0].namespace(), protocol, at("10.96.0.10:80"), &all);
+    }
+}
+
 /// Checks Services and metrics with one way of capturing. Returns the proxy's log.
 fn serve_and_count(capture: &str, way: &str) -> String {
     let cluster = Cluster::new();
@@ -136,9 +198,13 @@ fn serve_and_count(capture: &str, way: &str) -> String {
     busy_services(&cluster);
     let mut proxy = cluster.proxy_with_arguments(USERSPACE, &[capture]);
     assert_eq!(page(&cluster, "/proxyMode"), "userspace");
-    let setting =
-        cluster.world.node().namespace().output("sysctl", &["-n", "net.ipv4.tcp_tw_reuse"]).unwrap();
-    assert_eq!(setting.trim(), "1");
+    let node = cluster.world.node().namespace();
+    assert_eq!(node.output("sysctl", &["-n", "net.ipv4.tcp_tw_reuse"]).unwrap().trim(), "1");
+    if way == "tproxy" {
+        // systemd-networkd removes rules of other programs, but none of the kernel.
+        let rules = ["-4", "-6"].map(|family| node.output("ip", &[family, "-d", "rule"]).unwrap()).concat();
+        assert_eq!(rules.matches("lookup 28783 proto kernel").count(), 2, "{rules}");
+    }
     assert!(proxy.output().contains(&format!("capture=\"{way}\"")), "{}", proxy.output());
     let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
     for protocol in [Protocol::Tcp, Protocol::Udp] {

@@ -79,6 +79,9 @@ codes! {
     BridgeBypassesRules: "bridge-bypasses-rules",
         breaks "A pod does not reach a Service whose endpoint is on the same bridge: the answer bypasses the translation.",
         mend "`modprobe br_netfilter`, `sysctl -w net.bridge.bridge-nf-call-iptables=1`";
+    BridgeLosesPackets: "bridge-loses-packets",
+        breaks "In the userspace mode with tproxy, no pod on the bridge reaches a Service.",
+        mend "`sysctl -w net.bridge.bridge-nf-call-iptables=0`, or restart the agent as root with iptables, so that packets are redirected";
     ConntrackNearlyFull: "conntrack-nearly-full",
         breaks "New connections of the whole node are dropped when the table is full.",
         mend "`sysctl -w net.netfilter.nf_conntrack_max=ENTRIES`, and raise `conntrack.maxPerCore`";

@@ -13,6 +13,7 @@ use portolan_sock::SocketError;
 use portolan_sock::namespace::in_new_network_namespace;
 
 use super::finding::Finding;
+use super::modes::{DefaultMode, Preferences};
 use super::packets::Configured;
 use super::{checks, cleanup, modes, settings};
 
@@ -78,7 +79,9 @@ fn tried(mode: Mode, families: &[Family]) -> Vec<Lack> {
         Mode::Userspace => config::Mode::Userspace,
     };
     let mut configuration = Configuration { mode: Some(mode), ..Configuration::default() };
-    if let Err(error) = modes::settle(&mut configuration, families, false, None) {
+    let preferences =
+        Preferences { ipvs_fallback: false, default_mode: DefaultMode::Iptables, capture: None };
+    if let Err(error) = modes::settle(&mut configuration, families, preferences, &[]) {
         return vec![Lack { reason: error.to_string(), is_fatal: true }];
     }
     let findings = checks::mode(&configuration, families);

@@ -44,6 +44,12 @@ pub(super) enum Finding {
          securityContext, or to the unit"
     )]
     NoLowPorts,
+    /// In the userspace mode with TPROXY, the kernel loses packets because of a setting.
+    #[error(
+        "{setting} is 1: in the userspace mode with tproxy, {lost} do not arrive; set it to 0, or let packets be \
+         redirected (as root, with iptables)"
+    )]
+    LosesCaptured { setting: String, lost: &'static str },
     /// Kernel settings of the IPVS mode are wrong and cannot be written.
     #[error(
         "kernel settings that the ipvs mode needs cannot be written here and stay as they are: {settings}"
@@ -124,6 +130,7 @@ impl Finding {
             Self::LeftOut(_)
             | Self::NoLocalhostNodePorts { .. }
             | Self::NoLowPorts
+            | Self::LosesCaptured { .. }
             | Self::IpvsSettings { .. }
             | Self::Forwarding { .. }
             | Self::KernelSettings { .. }
@@ -139,7 +146,7 @@ impl Finding {
     pub(super) fn is_of_mode(&self) -> bool {
         match self {
             Self::LeftOut(finding) => finding.is_of_mode(),
-            Self::NoLowPorts => true,
+            Self::NoLowPorts | Self::LosesCaptured { .. } => true,
             _ => self.family().is_some(),
         }
     }

@@ -39,11 +39,11 @@ use super::finding::Finding;
 use super::node_settings::KernelSettings;
 use super::settings;
 pub(super) use blueprint::{Blueprint, FoundPrograms, Made, Meters, SharedParts, find_programs};
-pub(super) use choice::{Choice, log, settle};
+pub(super) use choice::{Choice, DefaultMode, Preferences, log, settle};
 pub(super) use iptables::route_localnet;
 pub(super) use ipvs::start_values as ipvs_start_values;
 pub(super) use nftables::{begin_reading, forget_saved_elements};
-pub(super) use userspace::{RelayCounters, Relays};
+pub(super) use userspace::{RelayCounters, Relays, obstacles};
 
 /// A data plane of any mode.
 type Plane = Boxed;
@@ -174,8 +174,8 @@ pub(super) trait ModeDriver: Sync {
         programs: Option<FoundPrograms>,
     ) -> Option<Plane>;
 
-    /// Returns what does not work in this mode, although the mode can run.
-    fn warnings(&self, _: &Configuration) -> Vec<Finding> {
+    /// Returns what does not work in this mode on this node, although the mode can run.
+    fn warnings(&self, _: &Configuration, _: &[Family]) -> Vec<Finding> {
         Vec::new()
     }
 

@@ -12,6 +12,7 @@ use portolan_watch::LocalServer;
 
 use self::given::Given;
 use self::value::{KUBERNETES, VersionFlag};
+use super::modes::{DefaultMode, Preferences};
 
 mod apply;
 mod arguments;
@@ -41,12 +42,10 @@ pub struct ProxyOptions {
     pub(crate) init_only: bool,
     /// Apply changes of the configuration file.
     pub(crate) config_reload: bool,
-    /// Run the iptables mode if the node lacks something for the IPVS mode.
-    pub(crate) ipvs_fallback: bool,
+    /// What decides about the mode besides the configuration.
+    pub(crate) preferences: Preferences,
     /// How long an empty list of Services or EndpointSlices is held until another list confirms it.
     pub(crate) empty_list_hold: Duration,
-    /// How packets are captured in the userspace mode. `None`: the proxy chooses.
-    pub(crate) capture: Option<Capture>,
     /// The API server, if it runs in the same process.
     local: Option<LocalServer>,
     /// The families whose packets the host is made to forward.
@@ -317,6 +316,17 @@ impl FromArgMatches for ProxyOptions {
             }
             found => found,
         };
+        let default_mode = given.text("default-mode");
+        let default_mode = match default_mode.as_str() {
+            "iptables" => DefaultMode::Iptables,
+            "nftables" => DefaultMode::Nftables,
+            _ => {
+                let error = format!(
+                    "--default-mode: `{default_mode}` is not supported; write one of: iptables, nftables\n"
+                );
+                return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, error));
+            }
+        };
         let empty_list_hold = given.duration("empty-list-hold");
         Ok(Self {
             given,
@@ -324,9 +334,8 @@ impl FromArgMatches for ProxyOptions {
             only_ours,
             init_only,
             config_reload,
-            ipvs_fallback,
+            preferences: Preferences { ipvs_fallback, default_mode, capture },
             empty_list_hold,
-            capture,
             local: None,
             forwards: Vec::new(),
         })

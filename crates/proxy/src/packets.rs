@@ -50,7 +50,7 @@ impl Configured {
     pub fn load(options: &ProxyOptions) -> anyhow::Result<Self> {
         ensure_no_action(options)?;
         let mut loaded = options.load()?;
-        loaded.configuration.capture = options.capture.unwrap_or_default();
+        loaded.configuration.capture = options.preferences.capture.unwrap_or_default();
         Ok(Self { loaded })
     }
 
@@ -75,7 +75,7 @@ impl Configured {
         ensure_no_action(options)?;
         let mut loaded = options.load_over(&state.configuration).context("the configuration of the agent")?;
         let reported = Capture::ALL.into_iter().find(|way| state.capture.as_deref() == Some(way.name()));
-        loaded.configuration.capture = options.capture.or(reported).unwrap_or_default();
+        loaded.configuration.capture = options.preferences.capture.or(reported).unwrap_or_default();
         Ok(Self { loaded })
     }
 

@@ -196,9 +196,6 @@ fn chosen(choice: &Choice) -> Item {
     }
 }
 
-/// The lowest port for which a program needs no capability.
-const UNPRIVILEGED_PORT_START: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
-
 /// The trial of the mode in a network namespace of its own.
 struct Trial<'a> {
     options: &'a ProxyOptions,
@@ -217,15 +214,11 @@ impl Trial<'_> {
         // Which iptables the node uses shows in the node's own namespace only.
         let programs: Vec<Programs> =
             self.families.iter().filter_map(|&family| Programs::find(family).ok()).collect();
-        let host = Host::default();
-        let low_ports = host.read(UNPRIVILEGED_PORT_START);
+        let obstacles = modes::obstacles(&self.families);
         let tried = in_new_network_namespace(|| {
-            // As on the node: a namespace begins with the default.
-            let _ = low_ports.as_deref().map(|value| host.write(UNPRIVILEGED_PORT_START, value));
             // If this fails, so does the trial, and it returns the reason.
             let _ = programs.iter().try_for_each(Programs::leave_hint);
-            let (falls_back, capture) = (self.options.ipvs_fallback, self.options.capture);
-            let choice = modes::settle(configuration, &self.families, falls_back, capture)?;
+            let choice = modes::settle(configuration, &self.families, self.options.preferences, &obstacles)?;
             Ok(Tried { choice, findings: checks::mode(configuration, &self.families) })
         });
         match tried {

@@ -82,9 +82,14 @@ impl Reload<'_> {
     async fn load(&self, content: &[u8]) -> anyhow::Result<(Loaded, Choice)> {
         let mut loaded = self.options.load_content(content)?;
         let families = self.agent.borrow().families().to_vec();
-        let (falls_back, capture) = (self.options.ipvs_fallback, self.options.capture);
+        let preferences = self.options.preferences;
         let settle = move || {
-            let choice = modes::settle(&mut loaded.configuration, &families, falls_back, capture)?;
+            let choice = modes::settle(
+                &mut loaded.configuration,
+                &families,
+                preferences,
+                &modes::obstacles(&families),
+            )?;
             Ok((loaded, choice))
         };
         blocking::run(settle).await?
@@ -125,7 +130,8 @@ impl Reload<'_> {
         let watcher = self.watcher(&old, &new).await?;
         if (old.mode, old.capture) != (new.configuration.mode, new.configuration.capture) {
             modes::log(&choice);
-            finding::log(&modes::configured(&new.configuration).warnings(&new.configuration));
+            let families = self.agent.borrow().families().to_vec();
+            finding::log(&modes::configured(&new.configuration).warnings(&new.configuration, &families));
             self.notes.mode_chosen(&choice);
         }
         self.metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());

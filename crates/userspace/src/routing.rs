@@ -4,7 +4,8 @@ use portolan_model::{Family, Settings};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::Request;
 use portolan_wire::route::policy::{
-    MarkRule, add_local_route, add_rule, delete_local_route, delete_rule, is_local_route, routes, rules,
+    MarkRule, OF_KERNEL, add_local_route, add_rule, delete_local_route, delete_rule, is_local_route, routes,
+    rules,
 };
 use portolan_wire::route::{AF_INET, AF_INET6};
 
@@ -17,7 +18,7 @@ pub const TABLE: u32 = 28_783;
 /// the local table (0).
 pub const RULE_PRIORITY: u32 = 500;
 
-/// Adds the policy rule and the route if they are missing, and removes a policy rule with another mark. Returns how many
+/// Adds the policy rule and the route if they are missing, and removes a policy rule with another mark or protocol. Returns how many
 /// objects were written or removed.
 pub(super) fn ensure(settings: &Settings) -> Result<usize, SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
@@ -89,7 +90,8 @@ fn ours(socket: &mut Socket, family: u8) -> Result<Vec<MarkRule>, SocketError> {
 
 fn rule(settings: &Settings) -> MarkRule {
     let mark = capture_mark(settings);
-    MarkRule { family: number(settings.family), priority: RULE_PRIORITY, mark, mask: mark, table: TABLE }
+    let family = number(settings.family);
+    MarkRule { family, priority: RULE_PRIORITY, mark, mask: mark, table: TABLE, protocol: OF_KERNEL }
 }
 
 const fn number(family: Family) -> u8 {

@@ -27,6 +27,9 @@ fn every_file_is_yaml_or_json() {
     assert!(checked >= 10, "{checked} files");
 }
 
+/// Seconds in which the agent ends after a signal: the userspace mode lets its connections go on.
+const SHUTDOWN_LIMIT: u64 = 25;
+
 #[test]
 fn the_agent_has_two_capabilities_and_nothing_else() {
     let set = daemon_set();
@@ -42,6 +45,7 @@ fn the_agent_has_two_capabilities_and_nothing_else() {
     assert_eq!(security["runAsNonRoot"], true);
     assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_BIND_SERVICE"]}));
     assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+    assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() >= SHUTDOWN_LIMIT);
     let probe = |name: &str| agent[name]["httpGet"]["path"].as_str().unwrap().to_owned();
     assert_eq!(
         [probe("livenessProbe"), probe("readinessProbe"), probe("startupProbe")],
@@ -85,6 +89,22 @@ fn the_memory_limit_is_that_of_the_iptables_mode_everywhere() {
     );
     assert!(read("deploy/monitoring/alerts.yaml").contains("The manifests give it 1.25 GiB"));
     assert!(read("docs/install.md").contains("resources.limits.memory` is 1.25 GiB"));
+}
+
+/// If the init container chose another mode than the agent, its settings would be wrong for it: with `route_localnet`, the
+/// network reaches what listens on loopback unless the iptables mode guards it.
+#[test]
+fn both_containers_choose_the_same_mode() {
+    let flags = |set: &Value| {
+        let pod = &set["spec"]["template"]["spec"];
+        ["initContainers", "containers"].map(|of| {
+            let words = pod[of][0]["command"].as_array().unwrap().iter();
+            let flags = words.filter_map(|word| word.as_str()?.strip_prefix("--default-mode="));
+            flags.map(str::to_owned).collect::<Vec<_>>()
+        })
+    };
+    assert_eq!(flags(&daemon_set()), [["nftables"], ["nftables"]]);
+    assert_eq!(flags(&crate::kustomize::with_iptables()), [["iptables"], ["iptables"]]);
 }
 
 #[test]

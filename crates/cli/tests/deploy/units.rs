@@ -52,6 +52,16 @@ fn the_command_lines_exist() {
     }
 }
 
+/// The userspace mode lets its connections go on for 22 s after a signal.
+#[test]
+fn the_agent_has_time_to_end() {
+    for unit in ["portolan-proxy", "portolan-up"] {
+        let text = read(&format!("deploy/systemd/{unit}.service"));
+        let seconds = text.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
+        assert!(seconds.parse::<u64>().unwrap() >= 25, "{unit}");
+    }
+}
+
 #[test]
 fn the_user_of_the_units_is_made() {
     let made = read("deploy/systemd/portolan.sysusers");

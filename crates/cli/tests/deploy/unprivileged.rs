@@ -94,6 +94,24 @@ fn the_user_of_the_manifests_programs_the_kernel() {
     assert_eq!(core.split_whitespace().collect::<Vec<_>>(), ["0", "0", "bytes"], "a core dump has tokens");
 }
 
+/// The init container of the base may call iptables, and the agent may not. Without a mode in the configuration, both must choose
+/// the same one.
+#[test]
+fn without_a_mode_the_init_container_of_the_base_opens_no_loopback_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let node = Namespace::new("base").unwrap();
+    node.ip("link set lo up\n").unwrap();
+    let config = configuration(folder.path(), "0");
+    let text = fs::read_to_string(&config).unwrap().replace("mode: nftables", "mode: ''");
+    fs::write(&config, text).unwrap();
+    let arguments = ["proxy", "--config", &config, "--default-mode=nftables", "--init-only"];
+    let mut init = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
+    assert!(init.wait_for_end(PATIENCE).unwrap().success(), "{}", init.output());
+    assert!(init.output().contains("mode chosen mode=\"nftables\""), "{}", init.output());
+    let setting = node.output("sysctl", &["-n", "net.ipv4.conf.all.route_localnet"]).unwrap();
+    assert_eq!(setting.trim(), "0");
+}
+
 /// A network server does not need the capability, whether it comes from the file or from root.
 #[test]
 fn serve_gives_the_capability_up() {

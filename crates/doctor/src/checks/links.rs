@@ -1,5 +1,6 @@
 //! Interfaces: strict reverse path filters, bridges whose packets pass no rules, and sizes of packets.
 
+use super::proxies::Rules;
 use crate::facts::{Facts, Link, Role};
 use crate::finding::{Code, Finding, Severity, sysctl_command};
 
@@ -52,7 +53,8 @@ fn reverse_path(facts: &Facts) -> Option<Finding> {
 }
 
 /// Pods on one bridge reach each other without the IP layer of the node. If one of them connects to the other through a
-/// Service, the answer is not translated back, unless packets on bridges pass iptables and nftables.
+/// Service, the answer is not translated back, unless packets on bridges pass iptables and nftables. In the userspace mode
+/// with tproxy, nothing is translated, and the kernel loses captured packets that pass the rules on the bridge.
 fn bridges(facts: &Facts) -> Option<Finding> {
     let has_pods = |bridge: &&Link| {
         bridge.kind == "bridge"
@@ -61,6 +63,12 @@ fn bridges(facts: &Facts) -> Option<Finding> {
     };
     let bridge = facts.links.iter().find(has_pods)?;
     let name = &bridge.name;
+    if Rules::of(facts).userspace {
+        let is_lost = facts.setting(CALL_IPTABLES) == Some("1");
+        let title = format!("packets of pods on the bridge {name} to Services are lost");
+        return is_lost
+            .then(|| Finding::setting(Code::BridgeLosesPackets, Severity::Error, title, CALL_IPTABLES, "0"));
+    }
     match facts.setting(CALL_IPTABLES) {
         Some("0") => {
             let title = format!("packets between pods on the bridge {name} pass no rules of the node");
@@ -101,7 +109,8 @@ fn mtu(facts: &Facts) -> Option<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::testing::{codes, with_settings};
+    use crate::checks::testing::{chain, codes, with_settings};
+    use crate::rules::{Program, Ruleset};
 
     fn link(index: u32, name: &str, kind: &str, mtu: u32) -> Link {
         Link { index, name: name.to_owned(), kind: kind.to_owned(), mtu, up: true, ..Link::default() }
@@ -145,6 +154,14 @@ mod tests {
         assert_eq!(codes(&found), [(Code::BridgeBypassesRules, Severity::Warning)]);
         assert!(found[0].fix.is_some());
         assert_eq!(findings(&facts("1")), []);
+        let captured = |value| Facts {
+            rules: Ruleset::new(vec![chain(Program::Nft, "portolan-userspace", "capture")]),
+            ..facts(value)
+        };
+        let found = findings(&captured("1"));
+        assert_eq!(codes(&found), [(Code::BridgeLosesPackets, Severity::Error)]);
+        assert!(found[0].fix.is_some());
+        assert_eq!(findings(&captured("0")), [], "in the userspace mode, answers are not translated");
         let absent = findings(&Facts { links: links.clone(), ..Facts::default() });
         assert_eq!(codes(&absent), [(Code::BridgeBypassesRules, Severity::Warning)]);
         assert!(absent[0].fix.is_none(), "a module has to be loaded");

@@ -23,7 +23,7 @@ pub(super) fn findings(
         findings.push(Finding::Capability { capability: "CAP_NET_ADMIN" });
     } else {
         findings.extend(mode(configuration, families));
-        findings.extend(modes::configured(configuration).warnings(configuration));
+        findings.extend(modes::configured(configuration).warnings(configuration, families));
     }
     findings.extend(families.iter().filter_map(|&family| forwarding(&host, family)));
     // The trial loads conntrack at the latest, so its settings exist here.

@@ -6,6 +6,27 @@ use portolan_model::{Capture, Family};
 use portolan_node::config::{Configuration, FieldErrors, Mode};
 
 use super::{iptables, ipvs, userspace};
+use crate::finding::Finding;
+
+/// What decides about the mode besides the configuration.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Preferences {
+    /// Run the iptables mode if the node lacks something for the IPVS mode.
+    pub(crate) ipvs_fallback: bool,
+    /// The mode if the configuration names none.
+    pub(crate) default_mode: DefaultMode,
+    /// How packets are captured in the userspace mode. `None`: the proxy chooses.
+    pub(crate) capture: Option<Capture>,
+}
+
+/// The mode if the configuration names none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DefaultMode {
+    /// As kube-proxy; nftables if iptables cannot be used.
+    Iptables,
+    /// For an agent that may not run the programs of iptables, and for its init container, which may.
+    Nftables,
+}
 
 /// The mode that runs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +46,8 @@ pub(crate) enum Reason {
     Configured,
     /// The configuration names no mode. This is kube-proxy's default.
     Default,
+    /// The configuration names no mode, but a flag does.
+    Flag,
     /// The configuration names no mode, and iptables cannot be used.
     NoIptables(String),
     /// The configuration names IPVS, and this node lacks something for it.
@@ -37,6 +60,7 @@ impl Reason {
         match self {
             Self::Configured => "configured",
             Self::Default => "default",
+            Self::Flag => "flag",
             Self::NoIptables(_) => "no_iptables",
             Self::NoIpvs(_) => "no_ipvs",
         }
@@ -48,6 +72,7 @@ impl fmt::Display for Reason {
         match self {
             Self::Configured => f.write_str("the configuration says so"),
             Self::Default => f.write_str("the configuration names no mode, and kube-proxy takes this one"),
+            Self::Flag => f.write_str("the configuration names no mode, and --default-mode says so"),
             Self::NoIptables(why) => {
                 write!(f, "the configuration names no mode, and iptables cannot be used: {why}")
             }
@@ -58,25 +83,28 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Chooses the mode and writes it into the configuration. If none is named, the mode is iptables, or nftables if
-/// iptables cannot be used. If IPVS is named, the node lacks something for it and `falls_back` is set, the mode is
-/// iptables. In the userspace mode, also chooses how packets are captured, unless `capture` says so. Runs programs.
+/// Chooses the mode and writes it into the configuration. If none is named, the mode is the default, or nftables if
+/// iptables cannot be used. If IPVS is named, and the node lacks something for it, the mode may be iptables. In the
+/// userspace mode, also chooses how packets are captured, unless the preferences say so. `obstacles` are those of the
+/// node ([`userspace::obstacles`]); this may be called in another network namespace. Runs programs.
 ///
 /// # Errors
 /// The configuration is invalid in that mode.
 pub(crate) fn settle(
     configuration: &mut Configuration,
     families: &[Family],
-    falls_back: bool,
-    capture: Option<Capture>,
+    preferences: Preferences,
+    obstacles: &[Finding],
 ) -> Result<Choice, FieldErrors> {
+    let Preferences { ipvs_fallback, default_mode, capture } = preferences;
     let wanted = configuration.mode;
     let (mode, reason) = match wanted {
-        Some(Mode::Ipvs) if falls_back => match ipvs::missing(configuration, families) {
+        Some(Mode::Ipvs) if ipvs_fallback => match ipvs::missing(configuration, families) {
             Some(missing) => (Mode::Iptables, Reason::NoIpvs(missing)),
             None => (Mode::Ipvs, Reason::Configured),
         },
         Some(mode) => (mode, Reason::Configured),
+        None if default_mode == DefaultMode::Nftables => (Mode::Nftables, Reason::Flag),
         None => {
             let failures: Vec<String> =
                 families.iter().filter_map(|&family| iptables::attempt(family).err()).collect();
@@ -91,8 +119,8 @@ pub(crate) fn settle(
         configuration.mode = Some(mode);
         configuration.validate()?;
     }
-    let capture =
-        (mode == Mode::Userspace).then(|| userspace::choose_capture(configuration, families, capture));
+    let capture = (mode == Mode::Userspace)
+        .then(|| userspace::choose_capture(configuration, families, capture, obstacles));
     configuration.capture = capture.as_ref().map_or_else(Capture::default, |(capture, _)| *capture);
     Ok(Choice { wanted, mode, reason, capture })
 }

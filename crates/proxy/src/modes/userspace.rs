@@ -14,7 +14,7 @@ use portolan_model::{Capture, Family, Settings};
 use portolan_nftables::{CAPTURE_TABLE, CONNECTIONS_TABLE, Listeners, Nftables};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
-use portolan_node::sysctl::Wanted;
+use portolan_node::sysctl::{Host, Wanted};
 use portolan_relay::{Handle, Ports};
 use portolan_userspace::{Remains, Userspace, spawn_translated};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -39,6 +39,8 @@ const TCP_EARLY_DEMUX: &str = "/proc/sys/net/ipv4/tcp_early_demux";
 /// Whether a new connection may use the port of one that this host has closed a second ago or more, instead of a minute
 /// (`TIME_WAIT`). TCP timestamps tell the two apart.
 const TCP_TW_REUSE: &str = "/proc/sys/net/ipv4/tcp_tw_reuse";
+/// The settings of each interface, and of all.
+const INTERFACES: &str = "/proc/sys/net/ipv4/conf";
 /// How long the drain waits for capturing to end. It ends a moment after the next data plane has taken over.
 const CAPTURE_ENDS: Duration = Duration::from_secs(5);
 /// Poll interval of that wait.
@@ -119,9 +121,8 @@ impl ModeDriver for Driver {
         wanted(configuration.capture)
     }
 
-    fn warnings(&self, configuration: &Configuration) -> Vec<Finding> {
-        let lacks = configuration.capture == Capture::Tproxy && !portolan_relay::can_answer_from_every_port();
-        lacks.then_some(Finding::NoLowPorts).into_iter().collect()
+    fn warnings(&self, configuration: &Configuration, families: &[Family]) -> Vec<Finding> {
+        if configuration.capture == Capture::Tproxy { obstacles(families) } else { Vec::new() }
     }
 
     fn initialise(
@@ -303,13 +304,40 @@ pub(super) fn choose_capture(
     configuration: &Configuration,
     families: &[Family],
     wanted: Option<Capture>,
+    obstacles: &[Finding],
 ) -> (Capture, String) {
     let fault = |&family: &Family| attempt(configuration, family).err();
-    let no_ports =
-        || (!portolan_relay::can_answer_from_every_port()).then(|| Finding::NoLowPorts.to_string());
-    let no_tproxy = || families.iter().find_map(fault).map(|error| error.to_string()).or_else(no_ports);
+    let obstacle = || obstacles.first().map(ToString::to_string);
+    let no_tproxy = || families.iter().find_map(fault).map(|error| error.to_string()).or_else(obstacle);
     let no_iptables = || families.iter().find_map(|&family| super::iptables::attempt(family).err());
     choose(wanted, no_tproxy, no_iptables)
+}
+
+/// Returns why some packets that TPROXY captures would be lost on this node.
+///
+/// - Ports below 1024 need a capability.
+/// - If packets on bridges pass the rules of the IP layer, they do so before the IP layer receives them. It then forgets the
+///   socket that TPROXY has chosen (`ip_rcv_core`), and the rules do not see them again (`ip_sabotage_in`).
+/// - If the mark counts in the check of the source address, the route of captured packets makes every source one of this
+///   host, which the kernel drops (`fib_validate_source`).
+pub(crate) fn obstacles(families: &[Family]) -> Vec<Finding> {
+    const BRIDGES: [(Family, &str); 2] =
+        [(Family::Ipv4, "bridge-nf-call-iptables"), (Family::Ipv6, "bridge-nf-call-ip6tables")];
+    let host = Host::default();
+    let is_set = |path: String| host.read(&path).as_deref() == Some("1");
+    let loses = |setting, lost| Finding::LosesCaptured { setting, lost };
+    let mut found = Vec::new();
+    found.extend((!portolan_relay::can_answer_from_every_port()).then_some(Finding::NoLowPorts));
+    for (family, setting) in BRIDGES {
+        if families.contains(&family) && is_set(format!("/proc/sys/net/bridge/{setting}")) {
+            found.push(loses(format!("net.bridge.{setting}"), "packets of pods on a bridge"));
+        }
+    }
+    let interfaces = if families.contains(&Family::Ipv4) { host.names(INTERFACES) } else { Vec::new() };
+    let marked = interfaces.iter().find(|name| is_set(format!("{INTERFACES}/{name}/src_valid_mark")));
+    let setting = |name: &String| format!("net.ipv4.conf.{name}.src_valid_mark");
+    found.extend(marked.map(|name| loses(setting(name), "packets of pods and other hosts")));
+    found
 }
 
 /// Returns the wanted way of capturing, or else the first one that works. If neither works, returns TPROXY.

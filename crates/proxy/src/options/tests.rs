@@ -83,6 +83,7 @@ fn every_flag_is_in_the_table() {
         "config",
         "config-reload",
         "empty-list-hold",
+        "default-mode",
         "ipvs-fallback",
         "userspace-capture",
         "write-config-to",

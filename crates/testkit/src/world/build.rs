@@ -38,7 +38,13 @@ const FIRST_INDEX: usize = 100;
 /// virtual addresses, duplicate address detection takes a second per address, and the rate limits of ICMP would
 /// suppress refusals. High limits would do so, too: while one processor fills a namespace's empty bucket, another finds
 /// it empty (`icmp_global_allow`). So refusals are excluded from the limits.
-const SETTINGS: &[(&str, &str)] = &[("net/ipv4/icmp_ratemask", "0"), ("net/ipv6/icmp/ratemask", "127")];
+const SETTINGS: &[(&str, &str)] = &[
+    ("net/ipv4/icmp_ratemask", "0"),
+    ("net/ipv6/icmp/ratemask", "127"),
+    // As on a host that has not loaded br_netfilter.
+    ("net/bridge/bridge-nf-call-iptables", "0"),
+    ("net/bridge/bridge-nf-call-ip6tables", "0"),
+];
 /// Kernel settings of each interface, set for `all` and for `default`.
 const INTERFACE_SETTINGS: &[(&str, &str)] = &[
     ("net/ipv4/conf/*/rp_filter", "0"),

@@ -18,6 +18,10 @@ const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
 const FRA_TABLE: u16 = 15;
 const FRA_FWMASK: u16 = 16;
+const FRA_PROTOCOL: u16 = 21;
+/// `RTPROT_KERNEL`. systemd-networkd removes rules of other programs when it starts, but none with this protocol
+/// (`ManageForeignRoutingPolicyRules`, `networkd.conf(5)`).
+pub const OF_KERNEL: u8 = 2;
 /// `FR_ACT_TO_TBL`: the rule selects a table.
 const LOOK_UP_TABLE: u8 = 1;
 
@@ -46,6 +50,8 @@ pub struct MarkRule {
     pub mask: u32,
     /// The routing table.
     pub table: u32,
+    /// Who has added the rule (`FRA_PROTOCOL`); 0 if it is not said.
+    pub protocol: u8,
 }
 
 /// Adds a rule. EEXIST means that it exists.
@@ -131,6 +137,7 @@ impl MarkRule {
             mark,
             mask: number(FRA_FWMASK)?.unwrap_or(u32::MAX),
             table: number(FRA_TABLE)?.unwrap_or(u32::from(table)),
+            protocol: map.get(FRA_PROTOCOL).map(|attribute| attribute.u8()).transpose()?.unwrap_or_default(),
         }))
     }
 }
@@ -142,6 +149,7 @@ fn rule_request(kind: u16, flags: u16, rule: &MarkRule) -> Request {
         message.attr_u32_ne(FRA_FWMARK, rule.mark);
         message.attr_u32_ne(FRA_FWMASK, rule.mask);
         message.attr_u32_ne(FRA_TABLE, rule.table);
+        message.attr_u8(FRA_PROTOCOL, rule.protocol);
     })
 }
 

@@ -145,8 +145,10 @@ proptest! {
     }
 
     #[test]
-    fn rules_with_a_mark((family, priority, mark, mask, table) in any::<(u8, u32, u32, u32, u32)>()) {
-        let rule = MarkRule { family, priority, mark, mask, table };
+    fn rules_with_a_mark(
+        (family, priority, mark, mask, table, protocol) in any::<(u8, u32, u32, u32, u32, u8)>(),
+    ) {
+        let rule = MarkRule { family, priority, mark, mask, table, protocol };
         let mut request: Request = add_rule(&rule);
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         prop_assert_eq!(MarkRule::decode(&frame), Ok(Some(rule)));

@@ -295,6 +295,14 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
     flag(IPVS, "ipvs-udp-timeout", Duration, "0s", "Timeout of UDP flows; 0 leaves the kernel's")
         .field("ipvs.udpTimeout"),
     flag(
+        MODE,
+        "default-mode",
+        Text,
+        "iptables",
+        "The mode if the configuration names none: iptables, with nftables where iptables cannot be used; or nftables",
+    )
+    .counts_with_config(),
+    flag(
         IPVS,
         "ipvs-fallback",
         Boolean,
