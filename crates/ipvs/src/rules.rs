@@ -4,6 +4,7 @@
 //! prints it, so that rules in the kernel can be compared by their text.
 
 mod in_force;
+mod removal;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -113,8 +114,10 @@ pub(super) struct Rules {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Present {
     chains: BTreeMap<(RuleTable, &'static str), Vec<String>>,
-    /// The jumps of [`JUMPS`] that exist, by index.
-    jumps: BTreeSet<usize>,
+    /// The jumps of [`JUMPS`] that exist, by index. One that exists twice is here twice.
+    jumps: Vec<usize>,
+    /// The chains that rules of other programs lead to.
+    held: BTreeSet<(RuleTable, &'static str)>,
     table: Option<RuleTable>,
 }
 
@@ -225,43 +228,16 @@ impl Present {
             } else if let Some((from, rule)) =
                 line.strip_prefix("-A ").and_then(|rule| rule.trim_end().split_once(' '))
             {
+                let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule() == rule;
                 if let Some(chain) = known(table, from) {
                     self.chains.entry(chain).or_default().push(rule.to_owned());
+                } else if let Some(place) = JUMPS.iter().position(same) {
+                    self.jumps.push(place);
+                } else {
+                    self.hold(table, rule);
                 }
-                let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule() == rule;
-                self.jumps.extend(JUMPS.iter().position(same));
             }
         }
-    }
-
-    /// Returns the restore that removes the chains of this mode and the jumps to them; empty if there is nothing to
-    /// remove. Chains that are `kept` for the iptables mode stay, and so do the jumps to them that both modes have.
-    pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
-        let mut text = String::new();
-        for table in TABLES {
-            let goes = |chain: &&(RuleTable, &'static str)| chain.0 == table && !kept(table.name(), chain.1);
-            let chains: Vec<&str> = self.chains.keys().filter(goes).map(|chain| chain.1).collect();
-            let jumps = self.jumps.iter().filter_map(|place| JUMPS.get(*place));
-            let jumps = jumps.filter(|jump| jump.table == table);
-            let jumps: Vec<&Jump> =
-                jumps.filter(|jump| !jump.is_shared || chains.contains(&jump.to)).collect();
-            if chains.is_empty() && jumps.is_empty() {
-                continue;
-            }
-            // Writing to a String cannot fail.
-            let _ = writeln!(text, "*{}", table.name());
-            for jump in jumps {
-                let _ = writeln!(text, "-D {} {}", jump.from, jump.rule());
-            }
-            for chain in &chains {
-                let _ = writeln!(text, ":{chain} - [0:0]");
-            }
-            for chain in &chains {
-                let _ = writeln!(text, "-X {chain}");
-            }
-            text.push_str("COMMIT\n");
-        }
-        text
     }
 
     fn missing(&self) -> impl Iterator<Item = &'static Jump> {
@@ -273,6 +249,13 @@ impl Present {
         let leads_on = |rule: &String| rule.ends_with("-j KUBE-NODEPORTS");
         self.chains.get(&REPLACED_LAST).is_some_and(|rules| rules.iter().any(leads_on))
     }
+}
+
+/// Returns the chain that a rule of a save leads to. A save prints it last.
+fn target(rule: &str) -> Option<&str> {
+    let mut words = rule.rsplit(' ');
+    let to = words.next()?;
+    matches!(words.next(), Some("-j" | "-g")).then_some(to)
 }
 
 fn known(table: RuleTable, name: &str) -> Option<(RuleTable, &'static str)> {

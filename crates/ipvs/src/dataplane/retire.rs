@@ -26,6 +26,7 @@ const PATIENCE: u32 = 2000;
 pub(super) struct Retiring {
     /// True once the packets that had entered this mode have passed.
     has_waited: bool,
+    /// True until the rules are removed. Chains that stay for other programs have none.
     has_rules: bool,
     /// Sets to be removed before the virtual servers. Each removal takes the kernel some time.
     sets: VecDeque<Set>,
@@ -81,11 +82,17 @@ impl Ipvs {
         Claims { place: self.programs.variant().place(), family, uses: rules::uses }
     }
 
+    /// Removes the rules, once. Chains that rules of other programs lead to stay without rules, and are not waited for:
+    /// those rules may be there for good, and an empty chain refers to no ipset.
     fn remove_rules(&self, kept: Option<Claims>) -> Result<(), Error> {
         let kept = kept.filter(|kept| kept.are_where(&self.claims()));
         let is_kept = |table: &str, chain: &str| kept.is_some_and(|kept| (kept.uses)(table, chain));
-        let text = self.present_rules()?.removal(is_kept);
-        self.restore(&text)
+        let present = self.present_rules()?;
+        self.restore(&present.removal(is_kept))?;
+        for chain in present.staying(is_kept) {
+            tracing::warn!(chain, "a rule of another program leads to this chain, which stays without rules");
+        }
+        Ok(())
     }
 
     /// Removes virtual servers without connections, or all of them, and the addresses that no virtual server uses.

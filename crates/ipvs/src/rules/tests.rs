@@ -86,6 +86,90 @@ fn chains_of_another_mode_stay() {
     assert!(removal.contains("-X KUBE-NODE-PORT"));
 }
 
+/// Returns what a save prints after a removal of the same chains: the jumps to them are gone.
+fn after(removal: &str, saved: &str) -> String {
+    let (mut gone, mut table) = (Vec::new(), "");
+    for line in removal.lines() {
+        if line.starts_with('*') {
+            table = line;
+        } else if let Some(jump) = line.strip_prefix("-D ") {
+            gone.push((table, format!("-A {jump}")));
+        } else if let Some(chain) = line.strip_prefix(':').and_then(|chain| chain.split(' ').next()) {
+            gone.push((table, format!("-A {chain} ")));
+        } else if let Some(chain) = line.strip_prefix("-X ") {
+            gone.push((table, format!(":{chain} ")));
+        }
+    }
+    let (mut lines, mut table) = (Vec::new(), "");
+    for line in saved.lines() {
+        if line.starts_with('*') {
+            table = line;
+        }
+        if !gone.iter().any(|(of, start)| *of == table && line.starts_with(start)) {
+            lines.push(line);
+        }
+    }
+    lines.join("\n")
+}
+
+/// The kernel refuses to remove such a chain, and with it everything else in the table.
+#[test]
+fn a_chain_that_rules_of_other_programs_lead_to_is_emptied_and_stays() {
+    for way in ["-j", "-p tcp -m comment --comment \"masquerade\" -g"] {
+        let others = format!("*nat\n:OTHERS - [0:0]\n-A OTHERS {way} KUBE-MARK-MASQ");
+        let saved = format!("{}\n{others}", all_saved(Family::Ipv4));
+        let (there, none) = (present(&saved), |_: &str, _: &str| false);
+        assert_eq!(there.staying(none), ["KUBE-MARK-MASQ"]);
+        let removal = there.removal(none);
+        assert!(!removal.contains("-X KUBE-MARK-MASQ"), "{removal}");
+        assert!(removal.contains("\n:KUBE-MARK-MASQ - [0:0]\n"), "{removal}");
+        assert_eq!(removal.matches("\n-X ").count(), CHAINS.len() - 1);
+        assert_eq!(removal.matches("\n-D ").count(), JUMPS.len());
+        let left = after(&removal, &saved);
+        assert!(left.contains(":KUBE-MARK-MASQ") && left.contains("-A OTHERS"), "{left}");
+        assert_eq!(present(&left).removal(none), "");
+        // When the other program is gone, the chain goes, too.
+        let without = left.replace(&others, "");
+        assert_eq!(
+            present(&without).removal(none),
+            "*nat\n:KUBE-MARK-MASQ - [0:0]\n-X KUBE-MARK-MASQ\nCOMMIT\n"
+        );
+    }
+}
+
+/// A jump to a chain that stays goes, too, so that packets no longer enter it. So does one that exists twice.
+#[test]
+fn jumps_to_a_chain_that_stays_are_removed() {
+    let jump = format!("-A PREROUTING {}", JUMPS[1].rule());
+    let others = "-A OTHERS -j KUBE-SERVICES\n-A PREROUTING -i eth0 -j KUBE-SERVICES";
+    let removal =
+        present(&format!("{}\n*nat\n{jump}\n{others}", all_saved(Family::Ipv4))).removal(|_, _| false);
+    assert!(!removal.contains("-X KUBE-SERVICES"), "{removal}");
+    assert!(!removal.contains("eth0"), "{removal}");
+    assert_eq!(removal.matches(&jump.replacen("-A", "-D", 1)).count(), 2, "{removal}");
+    assert_eq!(removal.matches("\n-D ").count(), JUMPS.len() + 1);
+}
+
+/// A rule of the same table only, and one that leads there: a comment or another target does not count.
+#[test]
+fn other_rules_do_not_keep_a_chain() {
+    let others = "*filter\n-A OTHERS -j KUBE-MARK-MASQ\n*raw\n-A OTHERS -j KUBE-MARK-MASQ\n*nat\n-A OTHERS -m comment \
+                  --comment \"-j KUBE-MARK-MASQ\" -j ACCEPT\n-A OTHERS -j KUBE-MARK-MASQ-2\n-A OTHERS";
+    let removal = present(&format!("{}\n{others}", all_saved(Family::Ipv4))).removal(|_, _| false);
+    assert_eq!(removal.matches("\n-X ").count(), CHAINS.len());
+}
+
+/// The rules of a kept chain stay, so they keep the chains that they lead to.
+#[test]
+fn a_chain_that_a_kept_chain_leads_to_stays() {
+    let kept = |table: &str, chain: &str| (table, chain) == ("nat", "KUBE-SERVICES");
+    let removal = present(&all_saved(Family::Ipv4)).removal(kept);
+    for chain in ["KUBE-NODE-PORT", "KUBE-LOAD-BALANCER", "KUBE-MARK-MASQ"] {
+        let nat = removal.split("*nat").nth(1).unwrap();
+        assert!(nat.contains(&format!(":{chain} ")) && !nat.contains(&format!("-X {chain}\n")), "{nat}");
+    }
+}
+
 /// The iptables mode enters that chain by rules with another comment.
 #[test]
 fn jumps_to_a_kept_chain_stay_only_if_both_modes_have_them() {
