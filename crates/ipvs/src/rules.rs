@@ -103,6 +103,10 @@ const JUMPS: [Jump; 10] = {
 
 /// The chain of the nat table that leads to endpoints in the iptables mode.
 const REPLACED_LAST: (RuleTable, &str) = (RuleTable::Nat, SERVICES);
+/// The chain to which that one leads last in the iptables mode.
+const NODE_PORTS: &str = "KUBE-NODEPORTS";
+/// How the names of the chains of Services begin to which that one leads in the iptables mode.
+const OF_SERVICES: [&str; 4] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-"];
 
 /// The chains with their rules, for the settings of a family.
 #[derive(Debug, PartialEq, Eq)]
@@ -244,10 +248,13 @@ impl Present {
         JUMPS.iter().enumerate().filter(|(place, _)| !self.jumps.contains(place)).map(|(_, jump)| jump)
     }
 
-    /// Returns true if the iptables mode has filled the chain that it shares with this one.
+    /// Returns true if the iptables mode, or kube-proxy in it, has filled the chain that it shares with this one. Its rule
+    /// for node ports alone does not show that: it is missing if no address of this node accepts node ports.
     fn is_of_another_mode(&self) -> bool {
-        let leads_on = |rule: &String| rule.ends_with("-j KUBE-NODEPORTS");
-        self.chains.get(&REPLACED_LAST).is_some_and(|rules| rules.iter().any(leads_on))
+        let leads_on =
+            |to: &str| to == NODE_PORTS || OF_SERVICES.into_iter().any(|prefix| to.starts_with(prefix));
+        let rules = self.chains.get(&REPLACED_LAST).into_iter().flatten();
+        rules.filter_map(|rule| target(rule)).any(leads_on)
     }
 }
 

@@ -76,6 +76,32 @@ fn the_chain_that_the_iptables_mode_has_filled_is_written_last() {
     assert_eq!(after.matches(":KUBE").count(), 1);
 }
 
+/// If no address of this node accepts node ports, the iptables mode has rules of Services only.
+#[test]
+fn any_chain_of_a_service_shows_that_the_iptables_mode_has_filled_the_chain() {
+    let rules = Rules::new(&settings(Family::Ipv4));
+    let parts = |to: &str| {
+        let rule = format!(
+            "-d 10.96.0.1/32 -p tcp -m comment --comment \"default/kubernetes:https cluster IP\" -m tcp --dport 443 -j {to}"
+        );
+        let present = present(&format!("*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES {rule}\nCOMMIT\n"));
+        [Part::Before, Part::After].map(|part| rules.restore(&present, part))
+    };
+    for prefix in ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-"] {
+        let [before, after] = parts(&format!("{prefix}XXXXXXXXXXXXXXXX"));
+        assert!(!before.contains(":KUBE-SERVICES"), "{prefix}: {before}");
+        assert!(before.contains("-I PREROUTING"));
+        assert!(after.starts_with("*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES "), "{prefix}: {after}");
+        assert_eq!(after.matches(":KUBE").count(), 1);
+    }
+    // Chains that this mode and kube-proxy's IPVS mode have, too, do not show it.
+    for to in ["KUBE-MARK-MASQ", "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"] {
+        let [before, after] = parts(to);
+        assert!(before.contains(":KUBE-SERVICES"), "{to}: {before}");
+        assert_eq!(after, "");
+    }
+}
+
 #[test]
 fn chains_of_another_mode_stay() {
     let rules = Rules::new(&settings(Family::Ipv4));
