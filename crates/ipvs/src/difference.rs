@@ -63,7 +63,8 @@ pub(super) enum Operation {
 /// The writes, in this order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Difference {
-    /// Members to add to sets.
+    /// Members to add to sets. Those of [`Set::LoadBalancerFirewall`] are last: with them the rules start to drop packets
+    /// of clients that no other member allows.
     pub(super) add: Vec<(Set, Member)>,
     /// Virtual servers to add or change, and their real servers.
     pub(super) servers: Vec<Operation>,
@@ -73,7 +74,8 @@ pub(super) struct Difference {
     pub(super) gone: Vec<Operation>,
     /// Addresses to remove from the network device.
     pub(super) unbind: Vec<IpAddr>,
-    /// Members to remove from sets.
+    /// Members to remove from sets, in the order of [`Set::ALL`]. So those of [`Set::LoadBalancerFirewall`] go before the
+    /// members that allow clients.
     pub(super) remove: Vec<(Set, Member)>,
     /// Real servers that drain after the writes.
     pub(super) draining: Vec<(Key, SocketAddr, UptimeSecs)>,
@@ -97,6 +99,7 @@ impl Difference {
                 _ => {}
             }
         }
+        difference.restrict_last();
         for (key, former) in &touched.servers {
             let present = former.as_ref().map(|server| {
                 let mut present = Present::of(server, manner);
@@ -114,6 +117,7 @@ impl Difference {
     pub(super) fn members(&mut self, set: Set, present: &BTreeSet<Member>, desired: &Desired) {
         let add = desired.members_of(set).filter(|member| !present.contains(member));
         self.add.extend(add.map(|member| (set, *member)));
+        self.restrict_last();
         let remove = present.iter().filter(|member| !desired.has_member(&(set, **member)));
         self.remove.extend(remove.map(|member| (set, *member)));
     }
@@ -199,6 +203,12 @@ impl Difference {
             self.servers.push(Operation::Drain(key, place, until));
         }
         self.draining.push((key, place, until));
+    }
+
+    /// Puts the members that restrict clients after those that allow some. The others keep their order.
+    fn restrict_last(&mut self) {
+        // A stable sort takes runs that are in order as they are, so this costs one pass.
+        self.add.sort_by_key(|(set, _)| *set == Set::LoadBalancerFirewall);
     }
 
     fn add_member(&mut self, (set, member): (Set, Member)) {

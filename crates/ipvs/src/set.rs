@@ -25,7 +25,8 @@ pub(super) enum Set {
     ExternalIpLocal,
     /// Load-balancer IPs.
     LoadBalancer,
-    /// Load-balancer IPs with source ranges.
+    /// Load-balancer IPs with source ranges. Stands before the sets that allow clients, because members are removed in
+    /// this order.
     LoadBalancerFirewall,
     /// Load-balancer IPs with policy Local.
     LoadBalancerLocal,
@@ -58,7 +59,7 @@ pub(super) enum Set {
 }
 
 impl Set {
-    /// Every set.
+    /// Every set, in the order in which members are removed.
     pub(super) const ALL: [Self; 23] = [
         Self::LoopBack,
         Self::ClusterIp,

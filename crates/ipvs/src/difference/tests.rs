@@ -1,9 +1,11 @@
+use std::sync::Arc;
+
 use portolan_model::world::{Edit, Ranges, Rng, World, random_edit};
-use portolan_model::{Catalog, Family, Settings};
+use portolan_model::{Catalog, Change, Family, Forwarding, Frontend, ServicePortName, Settings};
 
 use super::*;
 use crate::memory::{Kernel, manner};
-use portolan_engine::table::Table;
+use portolan_engine::table::{Changes, Table};
 
 fn settings(family: Family) -> Settings {
     Settings::plain(family)
@@ -95,4 +97,49 @@ fn virtual_servers_follow_the_node_addresses() {
     assert_eq!(at(&kernel, "192.168.1.2"), 0);
     assert_eq!(at(&kernel, "192.168.3.2"), at(&kernel, "192.168.0.2"));
     assert_eq!(kernel.compared(&desired), Difference::default());
+}
+
+/// Returns the changes that give a Service these source ranges.
+fn restricted(table: &mut Table, ranges: &[&str]) -> Changes {
+    let place: SocketAddr = "203.0.113.1:80".parse().unwrap();
+    let forwarding = Forwarding {
+        frontends: Box::new([Frontend::LoadBalancerIp(place.ip(), place.port())]),
+        source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+        ..Forwarding::plain(place, Protocol::Tcp, Box::default())
+    };
+    let [namespace, service, port] = ["shop", "web", "http"].map(Arc::from);
+    let name = Arc::new(ServicePortName { namespace, service, port, protocol: Protocol::Tcp });
+    table.take([Change { name, family: Family::Ipv4, old: None, new: Some(Arc::new(forwarding)) }], [])
+}
+
+/// Fails unless the member of the firewall comes after, or before, those that allow clients.
+fn assert_order(members: &[(Set, Member)], is_last: bool) {
+    let place = |wanted: Set| members.iter().position(|(set, _)| *set == wanted).unwrap();
+    for allows in [Set::LoadBalancerSourceCidr, Set::LoadBalancerSourceIp] {
+        let is_after = place(Set::LoadBalancerFirewall) > place(allows);
+        assert_eq!(is_after, is_last, "{allows:?}: {members:?}");
+    }
+}
+
+/// While a member of the firewall is there, and none that allows a client, the client's packets are dropped.
+#[test]
+fn clients_are_allowed_as_long_as_others_are_dropped() {
+    let node = "192.168.0.2".parse().unwrap();
+    let settings = Settings { node_ip: Some(node), ..settings(Family::Ipv4) };
+    let (mut desired, mut table) = (Desired::new(settings.clone(), Vec::new()), Table::new(settings));
+    let mut kernel = Kernel::default();
+    let ranges: [&[&str]; 3] = [&[], &["192.168.0.0/24"], &[]];
+    for (step, ranges) in ranges.into_iter().enumerate() {
+        let mut touched = Touched::default();
+        desired.apply(&restricted(&mut table, ranges), &mut touched);
+        let change = Difference::of_change(&touched, &desired, &Draining::default(), manner());
+        for difference in [&change, &kernel.compared(&desired)] {
+            match step {
+                0 => assert!(!difference.add.is_empty()),
+                1 => assert_order(&difference.add, true),
+                _ => assert_order(&difference.remove, false),
+            }
+        }
+        kernel.take(&change);
+    }
 }
