@@ -41,11 +41,11 @@ pub(super) const OWN: [(IptablesTable, &str); 12] = [
     (IptablesTable::Nat, CANARY),
 ];
 
-/// Chains of the filter table that a full load writes as a whole, with the rules of Services in them.
+/// Chains of the filter table that exist independently of Services, except for the one that kubelet shares.
 pub(super) const FILTER_CHAINS: [&str; 5] =
     [SERVICES, EXTERNAL_SERVICES, FORWARD, NODE_PORTS, PROXY_FIREWALL];
-/// The number of those that are always written before the nat table: all but the last.
-pub(super) const FILTER_FIRST: usize = 4;
+/// Those that have rules of Services. The order of their rules is free.
+pub(super) const FILTER_DISPATCH: [&str; 4] = [SERVICES, EXTERNAL_SERVICES, NODE_PORTS, PROXY_FIREWALL];
 /// Chains of the nat table that lead to those of Service ports.
 pub(super) const NAT_DISPATCH: [&str; 2] = [SERVICES, NODE_PORTS];
 /// Chains of the nat table without rules of Services.

@@ -38,15 +38,33 @@
 //!
 //! # Order of writes
 //!
-//! One run of iptables-restore serves one family, and each table in its input is a transaction. A full load writes
-//! the filter table first, then the chains of Services, and last the shared chains, the jumps from the kernel's own
-//! chains and the removal of stale chains in one transaction. The front end of nftables gets the chains of Services
-//! in pieces, because its time grows with the square of the rules in a transaction. The older iptables gets them at
+//! One run of iptables-restore serves one family, and each table in its input is a transaction. A packet to a Service
+//! must meet a refusal in the filter table or a translation in the nat table. A packet that meets neither leaves the node
+//! as it is, and connection tracking keeps it so: the client waits until it gives up. So a change and a full load have
+//! this order:
+//!
+//! 1. the rules that are added to the filter table;
+//! 2. the nat table;
+//! 3. the rules that are removed from the filter table.
+//!
+//! A step without rules is left out. A change without a rule of the nat table writes the filter table at once.
+//!
+//! A full load adds to the shared chains of the filter table the rules that they lack, and writes those chains anew after
+//! the nat table that have too many. Over rules of the IPVS mode, `KUBE-PROXY-FIREWALL` is written after the nat table
+//! only: packets of that mode still have the Service's address, and would be dropped.
+//!
+//! In the nat table, a full load writes the chains of Services first, and last the shared chains, the jumps from the
+//! kernel's own chains and the removal of stale chains in one transaction. The front end of nftables gets the chains of
+//! Services in pieces, because its time grows with the square of the rules in a transaction. The older iptables gets them at
 //! once, because it copies the whole table for each transaction. So:
 //!
-//! - At every moment each chain has either its old or its new content, and no rule leads to an incomplete chain.
+//! - At every moment each chain has either its old or its new content, and no rule leads to an incomplete chain. A
+//!   shared chain of the filter table may have both.
+//! - At every moment each packet of a Service is refused, dropped or translated, if it is so before and after.
 //! - A chain is removed in the transaction that removes the last rule that leads to it, or in a later one.
 //! - New Services take effect at once.
+//! - A restore that fails between two tables leaves a refusal too many, but none too few. The full load that follows reads
+//!   what is there.
 //!
 //! A chain that is replaced with the same rules loses its counters and nothing else: clients stay with their
 //! endpoints.

@@ -3,6 +3,7 @@
 //! The planner stores neither the forwarding table nor the rules: it makes the former rules again from the former states
 //! in the changes. A restore depends on table, changes and settings only, and its text has a stable order.
 
+mod filter;
 mod partial;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,14 +13,12 @@ use std::sync::Arc;
 
 use portolan_model::{Backend, Change, Forwarding, ServicePortName, Settings};
 
-use super::fixed::{
-    self, CANARY, FILTER_CHAINS, FILTER_FIRST, FIREWALL, FORWARD, NAT_DISPATCH, NAT_FIXED, PROXY_FIREWALL,
-    SERVICES,
-};
+use super::fixed::{self, CANARY, FILTER_CHAINS, NAT_DISPATCH, NAT_FIXED, SERVICES};
 use super::rule::{self, Chain, IptablesTable, Rule};
 use super::saved::{Content, saved};
 use super::service::{Context, Service};
 use super::{IptablesOptions, Present, Rules, chains, dispatch};
+use filter::FilterLoad;
 use partial::Partial;
 use portolan_engine::dataplane::Refusal;
 use portolan_engine::table::{Changes, Table as Wanted};
@@ -167,59 +166,12 @@ impl Planner {
             rule::commit(out)?;
         }
         let mut counts = Rules::default();
-        // If the chain has rules of another mode, packets still pass it with the Service's address. The rules of this mode
-        // would drop them, so they are written after the nat table.
-        let firewall_last = present.has_rules(IptablesTable::Filter, &[PROXY_FIREWALL]);
-        let (first, last) =
-            FILTER_CHAINS.split_at(if firewall_last { FILTER_FIRST } else { FILTER_CHAINS.len() });
-        self.full_filter((wanted, present), first, &mut counts, out)?;
+        let filter = FilterLoad::new(self, wanted, present, &mut counts);
+        filter.before(out)?;
         self.full_nat((wanted, present), pieces, &mut counts, out)?;
-        self.full_filter((wanted, present), last, &mut counts, out)?;
+        filter.after(out)?;
         self.rules = counts;
         Ok(())
-    }
-
-    /// Writes these chains of the filter table.
-    fn full_filter(
-        &self,
-        (wanted, present): (&Wanted, &Present),
-        of_services: &[&'static str],
-        counts: &mut Rules,
-        out: &mut impl fmt::Write,
-    ) -> fmt::Result {
-        let is_first = of_services.contains(&SERVICES);
-        let (first, last) = if is_first {
-            (fixed::filter_first(self.context()), fixed::filter_last(self.context()))
-        } else {
-            Default::default()
-        };
-        // If this mode has no rules in the chain, its rules may be kubelet's and stay.
-        let firewall = is_first && (!first.is_empty() || present.lacks(IptablesTable::Filter, FIREWALL));
-        let dispatch = || {
-            self.all_dispatch(IptablesTable::Filter, wanted).filter(|rule| of_services.contains(&rule.chain))
-        };
-        let rules = || first.iter().chain(&last).cloned().chain(dispatch());
-        let chains = of_services.iter().copied().chain(firewall.then_some(FIREWALL));
-        let counted = rules().inspect(|rule| counts.add(rule.table, 1));
-        let is_there = self.is_there(IptablesTable::Filter, present, chains, counted);
-        if is_there && !(is_first && needs(IptablesTable::Filter, present)) {
-            return Ok(());
-        }
-        rule::begin(out, IptablesTable::Filter)?;
-        of_services.iter().try_for_each(|chain| rule::declare(out, chain))?;
-        if firewall {
-            rule::declare(out, FIREWALL)?;
-        }
-        if is_first {
-            declare_canary(IptablesTable::Filter, present, out)?;
-        }
-        append_all(out, first)?;
-        dispatch().try_for_each(|rule| rule::append(out, rule.chain, rule.text))?;
-        append_all(out, last)?;
-        if is_first {
-            jumps(IptablesTable::Filter, present, out)?;
-        }
-        rule::commit(out)
     }
 
     fn full_nat(
@@ -232,8 +184,7 @@ impl Planner {
         let mut transaction = Transactions { out, open: false };
         let first = fixed::nat_first(self.context());
         counts.add(IptablesTable::Nat, first.len());
-        let are_there =
-            self.is_there(IptablesTable::Nat, present, NAT_FIXED.into_iter(), first.iter().cloned());
+        let are_there = self.is_there(present, NAT_FIXED.into_iter(), first.iter().cloned());
         // Another mode may have written the rules that masquerade. Until its rules that lead to Services are replaced, its
         // packets need them. So both are replaced in the last transaction.
         let fixed_last =
@@ -291,7 +242,7 @@ impl Planner {
         let last = fixed::nat_last(self.context());
         let rules = self.all_dispatch(IptablesTable::Nat, wanted).chain(last.iter().cloned());
         let rules = rules.inspect(|rule| counts.add(rule.table, 1));
-        let is_there = self.is_there(IptablesTable::Nat, present, NAT_DISPATCH.into_iter(), rules);
+        let is_there = self.is_there(present, NAT_DISPATCH.into_iter(), rules);
         if is_there && stale.is_empty() && fixed.is_empty() && !needs(IptablesTable::Nat, present) {
             return Ok(());
         }
@@ -310,10 +261,9 @@ impl Planner {
         removable.try_for_each(|chain| rule::remove_chain(out, chain))
     }
 
-    /// Returns true if these chains have these rules. The order of Services may differ.
+    /// Returns true if these chains of the nat table have these rules. The order of Services may differ.
     fn is_there(
         &self,
-        table: IptablesTable,
         present: &Present,
         mut chains: impl Iterator<Item = &'static str>,
         rules: impl Iterator<Item = Rule>,
@@ -324,14 +274,14 @@ impl Planner {
         }
         chains.all(|chain| {
             let wanted = wanted.get(chain).copied().unwrap_or_default();
-            let is_shared = chain != FORWARD && chain != FIREWALL && !NAT_FIXED.contains(&chain);
             // If no address accepts node ports, a rule of any Service may be the last.
-            let last_matters = (table, chain) == (IptablesTable::Nat, SERVICES)
-                && !fixed::nat_last(self.context()).is_empty();
-            present.content(table, chain).is_some_and(|there| match (is_shared, last_matters) {
-                (false, _) => there == wanted,
-                (true, true) => there.is_like(&wanted),
-                (true, false) => there.has_same(&wanted),
+            let last_matters = chain == SERVICES && !fixed::nat_last(self.context()).is_empty();
+            present.content(IptablesTable::Nat, chain).is_some_and(|there| {
+                match (NAT_FIXED.contains(&chain), last_matters) {
+                    (true, _) => there == wanted,
+                    (false, true) => there.is_like(&wanted),
+                    (false, false) => there.has_same(&wanted),
+                }
             })
         })
     }
@@ -487,5 +437,7 @@ fn jumps(table: IptablesTable, present: &Present, out: &mut impl fmt::Write) -> 
 
 #[cfg(test)]
 pub(crate) mod meaning;
+#[cfg(test)]
+mod order;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::fixed::{FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
+use super::fixed::{FILTER_DISPATCH, FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
 use super::name::is_of_service;
 use super::rule::{self, IptablesTable};
 use super::saved::Content;
@@ -22,6 +22,12 @@ pub struct Present {
     jumps: BTreeSet<usize>,
     /// Chains of this mode that rules of other programs lead to.
     held: BTreeSet<(IptablesTable, String)>,
+    /// Digests of the rules in the chains of the filter table that Services share.
+    filter_rules: BTreeMap<&'static str, BTreeSet<u64>>,
+    /// Those of these chains in which a rule occurs twice.
+    repeating: BTreeSet<&'static str>,
+    /// Those of these chains that have rules of the IPVS mode, which match sets.
+    with_sets: BTreeSet<&'static str>,
     table: Option<IptablesTable>,
 }
 
@@ -57,7 +63,11 @@ impl Present {
         }
         if let Some((_, chain)) = known().find(|known| *known == (table, from)) {
             // `iptables-save` prints two spaces before the name of a counter.
-            self.contents.entry((table, chain)).or_default().add(&rule.replace("  ", " "));
+            let rule = rule.replace("  ", " ");
+            self.contents.entry((table, chain)).or_default().add(&rule);
+            if table == IptablesTable::Filter && FILTER_DISPATCH.contains(&chain) {
+                self.filter_rule(chain, &rule);
+            }
             return;
         }
         let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule == rule;
@@ -68,6 +78,30 @@ impl Present {
             self.held.insert((table, to.to_owned()));
         }
         self.jumps.extend(jump);
+    }
+
+    fn filter_rule(&mut self, chain: &'static str, rule: &str) {
+        if !self.filter_rules.entry(chain).or_default().insert(Content::of_rule(rule)) {
+            self.repeating.insert(chain);
+        }
+        if rule.split(' ').any(|word| word == "--match-set") {
+            self.with_sets.insert(chain);
+        }
+    }
+
+    /// Returns true if a chain of the filter table that Services share has this rule, as a save prints it.
+    pub(super) fn has_filter_rule(&self, chain: &str, rule: &str) -> bool {
+        self.filter_rules.get(chain).is_some_and(|rules| rules.contains(&Content::of_rule(rule)))
+    }
+
+    /// Returns true if a rule occurs twice in a chain of the filter table that Services share.
+    pub(super) fn repeats(&self, chain: &str) -> bool {
+        self.repeating.contains(chain)
+    }
+
+    /// Returns true if rules of such a chain match sets, as those of the IPVS mode do.
+    pub(super) fn matches_sets(&self, chain: &str) -> bool {
+        self.with_sets.contains(chain)
     }
 
     /// Returns the content of a chain that exists independently of Services; `None` if the chain is missing.

@@ -42,6 +42,13 @@ impl Content {
         self.in_any_order = self.in_any_order.wrapping_add(self.last);
     }
 
+    /// Returns the digest of one rule, as a save prints it.
+    pub(super) fn of_rule(rule: &str) -> u64 {
+        let mut content = Self::default();
+        content.add(rule);
+        content.last
+    }
+
     /// Returns true if both have the same rules, in any order.
     pub(super) const fn has_same(&self, other: &Self) -> bool {
         self.in_any_order == other.in_any_order

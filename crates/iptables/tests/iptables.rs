@@ -24,5 +24,7 @@ mod memory;
 mod observe;
 #[path = "iptables/preview.rs"]
 mod preview;
+#[path = "iptables/refusals.rs"]
+mod refusals;
 #[path = "iptables/takeover.rs"]
 mod takeover;

@@ -34,7 +34,7 @@ fn text(v4: &str, v6: &str, family: Family) -> IpAddr {
 }
 
 /// Two addresses of the node. The first is its primary one.
-fn local_addresses(family: Family) -> [IpAddr; 2] {
+pub(super) fn local_addresses(family: Family) -> [IpAddr; 2] {
     [text("192.168.0.2", "fd00:192:168::2", family), text("192.168.1.2", "fd00:192:168:1::2", family)]
 }
 
@@ -79,7 +79,7 @@ fn differences(settings: &Settings, options: &IptablesOptions) -> ModeDifference
     })
 }
 
-fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'static> {
+pub(super) fn random_packet(rng: &mut Rng, family: Family, ranges: &Ranges) -> Packet<'static> {
     let of =
         |list: &[IpAddr]| list.iter().copied().filter(|ip| Family::of(*ip) == family).collect::<Vec<_>>();
     let pods: Vec<IpAddr> = ranges.pods.iter().filter_map(|pod| *pod.addresses.get(family)).collect();

@@ -426,9 +426,9 @@ proptest! {
         };
         prop_assert_eq!(tables.restore(&text, seen), Ok(()));
         prop_assert_eq!(wrong, BTreeSet::new());
-        prop_assert_eq!(&tables, &new);
         let again = full(&mut planner, &tables.present(family), pieces);
-prop_assert_eq!(again, "", "nothing is written twice");
+        prop_assert_eq!(again, "", "nothing is written twice");
+        prop_assert_eq!(tables.unordered(), new.unordered());
     }
 
     /// A load over the rules of another mode. That mode leads packets until the last transaction of the nat table, and until
