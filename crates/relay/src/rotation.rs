@@ -119,8 +119,9 @@ impl Health {
             .map_or(Duration::ZERO, |failing| failing.until.saturating_duration_since(now))
     }
 
-    /// Sets a backend that is tried again aside, so that no other connection tries it until the result is known.
-    fn chosen(&mut self, backend: SocketAddr, now: Instant) {
+    /// Sets a backend that is tried again aside, so that no other connection tries it until the result is known. Does
+    /// nothing for a backend that has not failed.
+    pub fn chosen(&mut self, backend: SocketAddr, now: Instant) {
         if let Some(failing) = self.failing.get_mut(&backend) {
             failing.until = failing.until.max(now + failing.pause());
         }

@@ -132,6 +132,8 @@ impl RelayTable {
                 && !health.is_aside(backend, now)
         });
         if let Some(backend) = bound {
+            // After a pause, only this client tries it. Others that are bound to it get another backend meanwhile.
+            health.chosen(backend, now);
             return Some((backend, attempts.limit(limits)));
         }
         let (backend, limit) = attempts.next(rotation, health, limits, now)?;

@@ -102,6 +102,22 @@ fn affinity_holds_and_moves_with_a_failure() {
 }
 
 #[test]
+fn of_the_clients_bound_to_a_failed_backend_one_tries_it_again() {
+    const CLIENTS: [u8; 5] = [1, 2, 3, 4, 5];
+    let (mut table, now) = (RelayTable::default(), Instant::now());
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], Some(60)))));
+    let id = table.find(Protocol::Tcp, socket("10.96.0.1:80")).unwrap();
+    for client in CLIENTS {
+        assert_eq!(choose(&mut table, id, Scope::Cluster, client, now), Some(1));
+    }
+    table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[], Some(60)))));
+    table.failed(id, socket("10.0.0.1:1"), &mut Attempts::default(), Failure::Refused, now);
+    let after_the_pause = now + Duration::from_secs(1);
+    let chosen = CLIENTS.map(|client| choose(&mut table, id, Scope::Cluster, client, after_the_pause));
+    assert_eq!(chosen, [Some(1), Some(2), Some(2), Some(2), Some(2)], "until it is known how that ends");
+}
+
+#[test]
 fn a_removed_service_is_dropped_with_its_last_connection() {
     let mut table = RelayTable::default();
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1], &[], None))));
