@@ -328,6 +328,19 @@ fn a_removed_endpoint_gets_no_more_datagrams() {
 }
 
 #[test]
+fn a_flow_ends_when_another_service_gets_its_frontend() {
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());
+    bed.backends(&[echo(&bed, b'a')]);
+    let client = client(&bed);
+    assert_eq!(ask(&client, b"x"), b"ax");
+    bed.hand_over(&[echo(&bed, b'b')]);
+    assert_eq!(ask(&client, b"x"), b"bx");
+    assert_eq!(ask(&client, b"y"), b"by");
+    bed.wait_for("one flow each", |counters| &counters.flows, 2);
+    bed.wait_for("the first one has ended", |counters| &counters.flows_open, 1);
+}
+
+#[test]
 fn ten_thousand_clients_and_then_none() {
     const MANY: usize = 10_000;
     let options = RelayOptions { udp_idle: Duration::from_secs(15), ..RelayOptions::default() };

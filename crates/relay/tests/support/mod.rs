@@ -63,6 +63,18 @@ impl Bed {
         frontend
     }
 
+    /// Gives the frontend to another Service with these backends. The first one keeps its backends, at another address.
+    #[allow(dead_code, reason = "only for datagrams")]
+    pub(crate) fn hand_over(&mut self, backends: &[SocketAddr]) {
+        let elsewhere = (Ipv4Addr::new(10, 96, 0, 1), 80).into();
+        let cluster = self.old.as_ref().map(|old| old.cluster.clone()).unwrap_or_default();
+        let moved = Forwarding { cluster, ..self.forwarding(elsewhere) };
+        let old = self.old.replace(Arc::new(moved));
+        self.apply("web", old, self.old.clone());
+        let new = Forwarding { cluster: sorted(backends), ..self.forwarding(self.frontend) };
+        self.apply("other", None, Some(Arc::new(new)));
+    }
+
     fn forwarding(&self, frontend: SocketAddr) -> Forwarding {
         Forwarding::plain(frontend, self.protocol, Box::default())
     }
