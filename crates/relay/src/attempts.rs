@@ -100,7 +100,7 @@ mod tests {
         while let Some((backend, limit)) = attempts.next(&mut rotation, &mut health, &LIMITS, now) {
             tried.push((backend.port(), limit.as_millis()));
             attempts.failed(backend, outcome(backend.port()));
-            health.failed(backend, now);
+            health.failed(backend, now, now);
         }
         tried
     }

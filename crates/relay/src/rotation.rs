@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long a backend is set aside after its first failure. Each further failure in a row doubles the time.
+/// How long a backend is set aside after its first failure. The time doubles each time that it fails again after it.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest time for which a backend is set aside.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -75,15 +75,28 @@ pub struct Health {
 
 #[derive(Debug, Clone, Copy)]
 struct Failing {
+    /// The number of failures in a row.
     failures: u32,
+    /// When the last one of these was recorded.
+    since: Instant,
+    /// Until when no attempt is made, unless no other backend is left.
     until: Instant,
 }
 
 impl Health {
-    /// Records a failure and sets the backend aside.
-    pub fn failed(&mut self, backend: SocketAddr, now: Instant) {
-        let failing = self.failing.entry(backend).or_insert(Failing { failures: 0, until: now });
+    /// Records the failure of an attempt that began at `began`, and sets the backend aside.
+    ///
+    /// Attempts that began before the end of the last failure's pause change nothing. They were under way when that
+    /// failure was recorded, or were made because no other backend was left. So many of them say no more than one. The
+    /// first attempt after the pause does say more: the backend is still dead after that time.
+    pub fn failed(&mut self, backend: SocketAddr, began: Instant, now: Instant) {
+        let new = || Failing { failures: 0, since: now, until: now };
+        let failing = self.failing.entry(backend).or_insert_with(new);
+        if failing.failures > 0 && began < failing.since + failing.pause() {
+            return;
+        }
         failing.failures = failing.failures.saturating_add(1);
+        failing.since = now;
         failing.until = now + failing.pause();
     }
 

@@ -141,19 +141,20 @@ impl RelayTable {
         Some((backend, limit))
     }
 
-    /// Records that an attempt failed: the backend is set aside for a while.
+    /// Records that an attempt that began at `began` failed: the backend is set aside for a while.
     pub fn failed(
         &mut self,
         id: ServiceId,
         backend: SocketAddr,
         attempts: &mut Attempts,
         failure: Failure,
+        began: Instant,
         now: Instant,
     ) {
         attempts.failed(backend, failure);
         // A removed backend needs no back-off.
         if self.has_backend(id, backend) {
-            self.with_health(id, |health| health.failed(backend, now));
+            self.with_health(id, |health| health.failed(backend, began, now));
         }
     }
 

@@ -62,6 +62,7 @@ struct Flow {
     destination: SocketAddr,
     service: ServiceId,
     backend: SocketAddr,
+    began: Instant,
     to_backend: Sending,
     to_client: Sending,
 }
@@ -132,7 +133,7 @@ impl Udp {
     ) {
         let id = FlowId(slot);
         let Some((_, flow)) = self.flows.flows.using(id, context.now) else { return };
-        let (service, backend) = (flow.service, flow.backend);
+        let (service, backend, began) = (flow.service, flow.backend, flow.began);
         let mut has_failed = false;
         for _ in 0..BATCH {
             let Some((_, flow)) = self.flows.flows.using(id, context.now) else { return };
@@ -154,7 +155,7 @@ impl Udp {
         let Context { table, poller, counters, now, .. } = context;
         let Some((_, flow)) = self.flows.flows.using(id, *now) else { return };
         if has_failed {
-            table.failed(service, backend, &mut Attempts::default(), Failure::Refused, *now);
+            table.failed(service, backend, &mut Attempts::default(), Failure::Refused, began, *now);
             poller.forget(&flow.fd);
             self.flows.end(id, table, counters);
         } else if readiness.failed() {
@@ -213,9 +214,16 @@ impl UdpFlows {
                     (rest, is_repeated) = (after(rest, 1).1, false);
                 }
                 Err(_) => {
-                    let (service, backend) = (flow.service, flow.backend);
+                    let (service, backend, began) = (flow.service, flow.backend, flow.began);
                     has_failed = true;
-                    context.table.failed(service, backend, &mut attempts, Failure::Refused, context.now);
+                    context.table.failed(
+                        service,
+                        backend,
+                        &mut attempts,
+                        Failure::Refused,
+                        began,
+                        context.now,
+                    );
                     if let Some(id) = id {
                         self.end(id, context.table, context.counters);
                     }
@@ -293,7 +301,7 @@ impl UdpFlows {
                     Counters::count(&counters.no_room);
                     return None;
                 }
-                Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now),
+                Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now, *now),
             }
         };
         let Some((fd, backend)) = open() else {
@@ -303,7 +311,7 @@ impl UdpFlows {
             return None;
         };
         let (to_backend, to_client) = (Sending::Together, Sending::Together);
-        let flow = Flow { fd, destination, service, backend, to_backend, to_client };
+        let flow = Flow { fd, destination, service, backend, began: *now, to_backend, to_client };
         let id = self.flows.insert(key, flow, *now);
         Counters::count(&counters.flows_open);
         Counters::count(&counters.flows);

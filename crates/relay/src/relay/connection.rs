@@ -43,6 +43,8 @@ pub(super) struct Connection {
     round: u32,
     /// The failed attempts; `None` before the first failure.
     attempts: Option<Box<Attempts>>,
+    /// When the current attempt began.
+    began: Instant,
     /// When the backend accepted the connection.
     opened: Instant,
     /// `TCP_USER_TIMEOUT` has been set on the backend's socket.
@@ -78,6 +80,7 @@ impl Connection {
             number: 0,
             round: 0,
             attempts: None,
+            began: now,
             opened: now,
             is_limited: false,
             used: now,
@@ -127,6 +130,7 @@ impl Relay {
                 return self.abort(slot);
             };
             connection.target = Some(target);
+            connection.began = now;
             // Of the endpoint before this one.
             connection.ends = None;
             connection.number = connection.number.wrapping_add(1);
@@ -369,7 +373,7 @@ impl Relay {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let Some(target) = connection.target.take() else { return };
         let attempts = connection.attempts.get_or_insert_default();
-        self.table.failed(connection.service, target, attempts, failure, now);
+        self.table.failed(connection.service, target, attempts, failure, connection.began, now);
     }
 }
 

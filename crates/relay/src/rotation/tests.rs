@@ -47,7 +47,7 @@ fn a_removed_backend_takes_no_turn_from_others() {
 #[test]
 fn a_failing_backend_is_set_aside_and_tried_by_one_at_a_time() {
     let (mut rotation, mut health, now) = (of([1, 2]), Health::default(), Instant::now());
-    health.failed(backend(1), now);
+    health.failed(backend(1), now, now);
     assert_eq!(turns(&mut rotation, &mut health, now, 3), [2, 2, 2]);
     let later = now + FIRST_PAUSE;
     assert_eq!(
@@ -61,24 +61,55 @@ fn a_failing_backend_is_set_aside_and_tried_by_one_at_a_time() {
 
 #[test]
 fn pauses_grow_to_a_minute() {
-    let (mut health, now) = (Health::default(), Instant::now());
+    let (mut health, mut now) = (Health::default(), Instant::now());
     for failures in 1..40_u32 {
-        health.failed(backend(1), now);
-        let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(6)).min(LONGEST_PAUSE);
-        assert!(
-            health.is_aside(backend(1), now + pause.saturating_sub(Duration::from_millis(1))),
-            "{failures}"
-        );
-        assert!(!health.is_aside(backend(1), now + pause), "{failures}");
+        health.failed(backend(1), now, now);
+        now = check_pause(&health, now, failures);
     }
+}
+
+/// Checks that backend 1 is set aside for as long as after so many failures in a row. Returns the end of the pause.
+fn check_pause(health: &Health, now: Instant, failures: u32) -> Instant {
+    let pause = FIRST_PAUSE.saturating_mul(1 << (failures - 1).min(6)).min(LONGEST_PAUSE);
+    let nearly = pause.saturating_sub(Duration::from_millis(1));
+    assert!(health.is_aside(backend(1), now + nearly), "{failures}");
+    assert!(!health.is_aside(backend(1), now + pause), "{failures}");
+    now + pause
+}
+
+#[test]
+fn failures_of_attempts_at_the_same_time_count_as_one() {
+    let (mut health, start) = (Health::default(), Instant::now());
+    let ms = Duration::from_millis;
+    // All are under way before the first one fails.
+    for number in 0..7 {
+        health.failed(backend(1), start + ms(number), start + ms(250 + number));
+    }
+    let end = check_pause(&health, start + ms(250), 1);
+    // One that no other backend was left for, one from before the pause that ends after it, and the trial.
+    health.failed(backend(1), end.checked_sub(ms(500)).unwrap(), end.checked_sub(ms(400)).unwrap());
+    health.failed(backend(1), start, end + ms(1));
+    assert!(!health.is_aside(backend(1), end + ms(1)));
+    health.failed(backend(1), end + ms(2), end + ms(3));
+    check_pause(&health, end + ms(3), 2);
+}
+
+#[test]
+fn an_old_attempt_that_fails_after_a_success_counts() {
+    let (mut health, start) = (Health::default(), Instant::now());
+    health.failed(backend(1), start, start);
+    health.succeeded(backend(1));
+    health.failed(backend(1), start, start + FIRST_PAUSE);
+    check_pause(&health, start + FIRST_PAUSE, 1);
 }
 
 #[test]
 fn if_all_are_set_aside_the_one_with_the_earliest_end_is_chosen() {
     let (mut rotation, mut health, now) = (of([1, 2]), Health::default(), Instant::now());
-    health.failed(backend(1), now);
-    health.failed(backend(1), now);
-    health.failed(backend(2), now);
+    health.failed(backend(1), now, now);
+    health.failed(backend(2), now + FIRST_PAUSE / 2, now + FIRST_PAUSE / 2);
+    let now = now + FIRST_PAUSE;
+    health.failed(backend(1), now, now);
     assert_eq!(rotation.choose(&mut health, now, |_| false), Some(backend(2)));
     assert_eq!(rotation.choose(&mut health, now, |b| b == backend(2)), Some(backend(1)));
     assert_eq!(rotation.choose(&mut health, now, |_| true), None);

@@ -87,7 +87,7 @@ fn affinity_holds_and_moves_with_a_failure() {
     let mut attempts = Attempts::default();
     let client = [10, 1, 0, 1].into();
     let (backend, _) = table.choose(id, Scope::Cluster, client, &mut attempts, &LIMITS, now).unwrap();
-    table.failed(id, backend, &mut attempts, Failure::Refused, now);
+    table.failed(id, backend, &mut attempts, Failure::Refused, now, now);
     let (moved, _) = table.choose(id, Scope::Cluster, client, &mut attempts, &LIMITS, now).unwrap();
     assert_eq!((backend.port(), moved.port()), (1, 3));
     assert_eq!(
@@ -111,7 +111,7 @@ fn of_the_clients_bound_to_a_failed_backend_one_tries_it_again() {
         assert_eq!(choose(&mut table, id, Scope::Cluster, client, now), Some(1));
     }
     table.apply(&change("a", Some(forwarding(&[cluster_ip(1)], &[1, 2], &[], Some(60)))));
-    table.failed(id, socket("10.0.0.1:1"), &mut Attempts::default(), Failure::Refused, now);
+    table.failed(id, socket("10.0.0.1:1"), &mut Attempts::default(), Failure::Refused, now, now);
     let after_the_pause = now + Duration::from_secs(1);
     let chosen = CLIENTS.map(|client| choose(&mut table, id, Scope::Cluster, client, after_the_pause));
     assert_eq!(chosen, [Some(1), Some(2), Some(2), Some(2), Some(2)], "until it is known how that ends");
@@ -154,7 +154,7 @@ fn failing_backends_are_counted() {
         ["10.96.0.1:80", "10.96.0.2:80"].map(|text| table.find(Protocol::Tcp, socket(text)).unwrap());
     let backend = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
     let fail = |table: &mut RelayTable, id, port| {
-        table.failed(id, backend(port), &mut Attempts::default(), Failure::Refused, now);
+        table.failed(id, backend(port), &mut Attempts::default(), Failure::Refused, now, now);
         table.failing()
     };
     assert_eq!(fail(&mut table, a, 1), 1);
