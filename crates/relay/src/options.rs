@@ -84,6 +84,11 @@ impl Default for RelayOptions {
 }
 
 impl RelayOptions {
+    /// Returns the time limit of the longest attempt.
+    pub(crate) fn longest_attempt(&self) -> Duration {
+        self.connect_limits.last().copied().unwrap_or_default()
+    }
+
     /// Lowers the maxima so that `limit` descriptors suffice. A connection needs two, and a pipe for every eighth
     /// connection two more. A flow needs two: its own socket, and the socket that answers from its port, which it may
     /// not share. 1024 descriptors, or half of the limit if that is less, are left to the rest of the process.

@@ -107,6 +107,14 @@ impl Health {
         }
     }
 
+    /// Records that a connection that began at `began` has lasted for some time, although nothing came from the backend.
+    /// This is no success if another attempt has failed since then: the backend may have died meanwhile.
+    pub fn lasted(&mut self, backend: SocketAddr, began: Instant) {
+        if self.failing.get(&backend).is_some_and(|failing| failing.since <= began) {
+            self.failing.remove(&backend);
+        }
+    }
+
     /// Returns true if a backend is set aside.
     pub fn is_aside(&self, backend: SocketAddr, now: Instant) -> bool {
         self.pause(backend, now) > Duration::ZERO

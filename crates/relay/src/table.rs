@@ -163,6 +163,11 @@ impl RelayTable {
         self.with_health(id, |health| health.succeeded(backend));
     }
 
+    /// Records that a connection that began at `began` has lasted without an answer (see [`Health::lasted`]).
+    pub fn lasted(&mut self, id: ServiceId, backend: SocketAddr, began: Instant) {
+        self.with_health(id, |health| health.lasted(backend, began));
+    }
+
     /// Counts a new connection or flow that got a backend.
     pub fn count(&mut self, id: ServiceId, backend: SocketAddr) {
         let Some(service) = self.services.get_mut(id.0) else { return };

@@ -7,6 +7,8 @@
     reason = "a test program"
 )]
 
+#[path = "tcp/backoff.rs"]
+mod backoff;
 #[path = "tcp/failing.rs"]
 mod failing;
 #[path = "tcp/limits.rs"]

@@ -47,6 +47,8 @@ pub(super) struct Connection {
     began: Instant,
     /// When the backend accepted the connection.
     opened: Instant,
+    /// The backend's back-off has ended, if there was one: this connection has shown that the backend works.
+    is_proven: bool,
     /// `TCP_USER_TIMEOUT` has been set on the backend's socket.
     is_limited: bool,
     /// When an event of the connection was last handled.
@@ -82,6 +84,7 @@ impl Connection {
             attempts: None,
             began: now,
             opened: now,
+            is_proven: false,
             is_limited: false,
             used: now,
             ends: None,
@@ -194,8 +197,8 @@ impl Relay {
             backend.take(readiness);
             connection.is_open = true;
             connection.opened = now;
+            connection.is_proven = false;
             if let Some(target) = connection.target {
-                self.table.succeeded(connection.service, target);
                 self.table.count(connection.service, target);
             }
             self.go_on(slot, now);
@@ -239,13 +242,21 @@ impl Relay {
         let progress = (up_progress, down_progress);
         // A backend that dies right after it has accepted closes in order, too. After the time of the longest attempt, a
         // close is deliberate.
-        let trial = self.options.connect_limits.last().copied().unwrap_or_default();
+        let trial = self.options.longest_attempt();
         if let (Progress::Waiting, Progress::End) = progress
             && !(up.has_carried() || down.has_carried() || down.end_forwarded())
             && now.saturating_duration_since(connection.opened) <= trial
         {
             connection.saw_end = true;
             return self.try_another(slot, Failure::Refused, now);
+        }
+        // That it accepts is no proof: the kernel accepts for a process that hangs, and a proxy for one that is dead.
+        let has_ended = down_progress == Progress::End && up_progress != Progress::TargetFailed;
+        if !connection.is_proven && (down.has_carried() || has_ended) {
+            connection.is_proven = true;
+            if let Some(target) = connection.target {
+                self.table.succeeded(connection.service, target);
+            }
         }
         match progress {
             (Progress::End, Progress::End) => self.end(slot),
@@ -286,10 +297,19 @@ impl Relay {
     }
 
     /// Resets connections whose time is over. Sets `TCP_USER_TIMEOUT` for those that have lasted until a sweep; shorter
-    /// ones do not need it.
+    /// ones do not need it. Ends the back-off of backends whose connections are quiet, but have lasted longer than an
+    /// attempt.
     pub(super) fn sweep(&mut self, now: Instant) {
+        let trial = self.options.longest_attempt();
         for (_, connection) in self.connections.iter_mut() {
             connection.limit_stall(self.options.stalled);
+            let has_lasted = connection.is_open && now.saturating_duration_since(connection.opened) > trial;
+            if has_lasted
+                && !std::mem::replace(&mut connection.is_proven, true)
+                && let Some(target) = connection.target
+            {
+                self.table.lasted(connection.service, target, connection.began);
+            }
         }
         let (idle, half_closed) = (self.options.idle, self.options.half_closed_idle);
         let over = |connection: &Connection| {

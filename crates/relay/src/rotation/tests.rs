@@ -95,6 +95,19 @@ fn failures_of_attempts_at_the_same_time_count_as_one() {
 }
 
 #[test]
+fn a_quiet_connection_ends_only_the_back_off_from_before_it() {
+    let (mut health, start) = (Health::default(), Instant::now());
+    health.failed(backend(1), start, start);
+    let before = start.checked_sub(Duration::from_millis(1)).unwrap();
+    health.lasted(backend(1), before);
+    assert_eq!(health.failing(), 1, "the backend may have died since then");
+    health.lasted(backend(2), start);
+    assert_eq!(health.failing(), 1);
+    health.lasted(backend(1), start + FIRST_PAUSE);
+    assert_eq!(health.failing(), 0);
+}
+
+#[test]
 fn an_old_attempt_that_fails_after_a_success_counts() {
     let (mut health, start) = (Health::default(), Instant::now());
     health.failed(backend(1), start, start);
