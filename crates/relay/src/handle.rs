@@ -191,7 +191,8 @@ impl Handle {
         self.inner.over.load(Ordering::Acquire)
     }
 
-    /// Closes the listeners after a second, in which it still accepts connections, waits until every connection has ended, at most for `at_most`, and ends the relay.
+    /// Closes the listeners after a second, in which it still accepts connections, waits until every connection has ended
+    /// and late answers to datagrams have had their time, at most for `at_most`, and ends the relay.
     pub fn drain(&self, at_most: Duration) {
         self.inner.command(|commands| commands.drain = Some(Instant::now() + at_most));
         self.inner.join();

@@ -60,6 +60,8 @@ pub struct RelayOptions {
     pub drain: Duration,
     /// A UDP flow without datagrams for this long ends (`--udp-timeout`). The default is the kernel's timeout for a flow.
     pub udp_idle: Duration,
+    /// How long a relay that drains still passes on answers after the last datagram of a client.
+    pub udp_answers: Duration,
     /// The maximum number of TCP connections. A connection counts once, although it has two sockets.
     pub connections_max: usize,
     /// The maximum number of UDP flows.
@@ -77,6 +79,7 @@ impl Default for RelayOptions {
             stalled: Duration::from_secs(15 * 60),
             drain: Duration::from_secs(5 * 60),
             udp_idle: Duration::from_secs(30),
+            udp_answers: Duration::from_secs(5),
             connections_max: 100_000,
             flows_max: 20_000,
         }

@@ -72,6 +72,8 @@ pub(crate) struct Relay {
     drain_until: Option<Instant>,
     /// When a relay that drains closes its listeners.
     close_at: Option<Instant>,
+    /// Until when a relay that has closed its listeners waits for answers to datagrams.
+    answers_until: Option<Instant>,
 }
 
 impl Relay {
@@ -107,6 +109,7 @@ impl Relay {
             pause_logged: None,
             drain_until: None,
             close_at: None,
+            answers_until: None,
             options,
         })
     }
@@ -144,7 +147,7 @@ impl Relay {
         if !self.busy.is_empty() {
             return Some(Duration::ZERO);
         }
-        let ends = [self.paused_until, self.close_at, self.drain_until];
+        let ends = [self.paused_until, self.close_at, self.answers_until, self.drain_until];
         let next = [self.limits.next(), self.sweep_at, self.udp.next()].into_iter().chain(ends);
         next.flatten().min().map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -363,11 +366,17 @@ impl Relay {
             self.accept_pending(now);
             self.listeners.iter().for_each(|listener| self.poller.forget(&listener.fd));
             self.listeners.clear();
+            // No datagrams of clients arrive any more, so this is the last time.
+            self.answers_until = self.udp.answers_until(&self.options);
+        }
+        if self.answers_until.is_some_and(|until| until <= now) {
+            self.answers_until = None;
         }
     }
 
     fn has_drained(&self, now: Instant) -> bool {
-        let is_done = self.close_at.is_none() && self.connections.len() == 0;
+        let awaits_answers = self.answers_until.is_some() && !self.udp.is_empty();
+        let is_done = self.close_at.is_none() && self.connections.len() == 0 && !awaits_answers;
         self.drain_until.is_some_and(|until| until <= now || is_done)
     }
 }

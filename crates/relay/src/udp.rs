@@ -43,6 +43,8 @@ const PATH: Errno = Errno::MSGSIZE;
 pub(crate) struct Udp {
     /// The datagrams that were received last.
     batch: Batch,
+    /// When a client's datagram was last received.
+    asked: Option<Instant>,
     flows: UdpFlows,
 }
 
@@ -99,7 +101,7 @@ impl Udp {
             unusable: HashMap::new(),
             share: Share::new(options.flows_max),
         };
-        Self { batch: Batch::default(), flows }
+        Self { batch: Batch::default(), asked: None, flows }
     }
 
     /// Receives datagrams. Returns true if more may be waiting, and `None` if there are none.
@@ -110,6 +112,7 @@ impl Udp {
     /// Sends the datagrams that were received last to backends.
     pub(crate) fn pass_on(&mut self, scope: Scope, context: &mut Context<'_>) {
         let count = self.batch.datagrams().count();
+        self.asked = Some(context.now);
         let mut received: Vec<_> =
             self.batch.datagrams().filter_map(|it| Some((it.addresses()?, IoSlice::new(it.data)))).collect();
         let mut lost = count.saturating_sub(received.len());
@@ -172,6 +175,20 @@ impl Udp {
         while let Some((key, flow)) = self.flows.flows.take_idle(now) {
             self.flows.give_back(key, &flow, table, counters);
         }
+    }
+
+    /// Returns until when a relay that closes its listeners now waits for answers; `None` if no answer can leave then.
+    pub(crate) fn answers_until(&self, options: &RelayOptions) -> Option<Instant> {
+        match options.capture {
+            Capture::Tproxy => self.asked.map(|at| at + options.udp_answers),
+            // They leave through the listeners.
+            Capture::Redirect => None,
+        }
+    }
+
+    /// Returns true if there are no flows.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flows.flows.is_empty()
     }
 
     /// Returns when to call [`Self::expire`] again.

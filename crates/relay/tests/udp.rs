@@ -12,6 +12,7 @@ mod support;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use portolan_model::{Family, Protocol};
@@ -338,6 +339,48 @@ fn a_flow_ends_when_another_service_gets_its_frontend() {
     assert_eq!(ask(&client, b"y"), b"by");
     bed.wait_for("one flow each", |counters| &counters.flows, 2);
     bed.wait_for("the first one has ended", |counters| &counters.flows_open, 1);
+}
+
+/// Asks, and begins to drain the relay. Returns the client, the backend, the address to answer to, and the draining thread,
+/// when the relay receives no more datagrams.
+fn drain_before_the_answer(bed: &mut Bed) -> (UdpSocket, UdpSocket, SocketAddr, JoinHandle<()>) {
+    let backend = socket(bed);
+    backend.set_read_timeout(Some(PATIENCE)).unwrap();
+    bed.backends(&[backend.local_addr().unwrap()]);
+    let client = client(bed);
+    client.send(b"x").unwrap();
+    let (_, flow) = backend.recv_from(&mut [0]).unwrap();
+    let relay = bed.relay.clone();
+    let draining = std::thread::spawn(move || relay.drain(PATIENCE * 10));
+    let listener = in_proc(bed.frontend);
+    let read = || std::fs::read_to_string("/proc/thread-self/net/udp").unwrap();
+    let is_listener = |line: &str| line.split_whitespace().nth(1) == Some(&listener);
+    let closed = || !bed.namespace.run(read).unwrap().lines().any(is_listener);
+    eventually(PATIENCE, "a closed listener", closed).unwrap();
+    (client, backend, flow, draining)
+}
+
+#[test]
+fn a_draining_relay_passes_on_late_answers() {
+    let options = RelayOptions { udp_answers: PATIENCE * 10, udp_idle: PATIENCE, ..RelayOptions::default() };
+    let mut bed = Bed::new(Protocol::Udp, options);
+    let (client, backend, flow, draining) = drain_before_the_answer(&mut bed);
+    for answer in [b"1", b"2"] {
+        backend.send_to(answer, flow).unwrap();
+        let mut received = [0];
+        client.recv(&mut received).unwrap();
+        assert_eq!(&received, answer);
+    }
+    assert!(!draining.is_finished());
+}
+
+#[test]
+fn an_idle_flow_does_not_keep_a_draining_relay() {
+    let (udp_answers, udp_idle) = (Duration::from_secs(2), PATIENCE * 10);
+    let mut bed = Bed::new(Protocol::Udp, RelayOptions { udp_answers, udp_idle, ..RelayOptions::default() });
+    let (.., draining) = drain_before_the_answer(&mut bed);
+    eventually(PATIENCE, "the end of the relay", || draining.is_finished()).unwrap();
+    draining.join().unwrap();
 }
 
 #[test]
