@@ -281,6 +281,10 @@ fn place_missing<E>(
     pause: Pause<'_, E>,
 ) -> Result<(), E> {
     let family = planner.settings.family;
+    if !rebuild {
+        // Also ids of Service ports that are not in the table any more.
+        planner.ids.go_on_above(view.highest_id());
+    }
     // Only their names: all Service ports are new at a first start.
     let mut fresh = Vec::new();
     if planner.placed.len() != table.len() || !view.arrived.is_empty() {

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use portolan_model::{Change, Family, LocalDetector, NodePortAddresses, Settings};
+use portolan_model::{Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Settings};
 use portolan_testkit::eventually;
 
 use super::support::{
-    Edited, collect, every_kind, gone, in_namespace, ip, of, programmed, settings, started,
+    Edited, cluster_ip, collect, every_kind, gone, in_namespace, ip, of, programmed, put, settings, started,
 };
 use super::table::{Table, generation};
 
@@ -115,6 +115,37 @@ fn a_restart_with_other_input_writes_the_difference_only() {
             assert_eq!((commit.elements, commit.objects), (5, 0));
             nftables.apply(&state[..1]).unwrap();
             assert_eq!(Table::read(family).meaning(), table.meaning());
+        });
+    }
+}
+
+/// Returns a Service port with session affinity, a cluster IP and other frontends.
+fn sticky(family: Family, number: u16, hosts: [u16; 3], others: &[Frontend]) -> Forwarding {
+    let mut frontends = vec![Frontend::ClusterIp(ip(family, 96, number), 80)];
+    frontends.extend(others);
+    Forwarding { frontends: frontends.into(), affinity: Some(10_800), ..cluster_ip(family, number, hosts) }
+}
+
+/// The kernel's bindings of clients outlast the Service ports. So they must not count for new ones.
+#[test]
+fn a_new_service_port_gets_no_id_that_a_former_run_used() {
+    for family in Family::BOTH {
+        in_namespace(|| {
+            let [a, b, c] = ["a", "b", "c"].map(|name| put(name, sticky(family, 1, [1, 2, 3], &[])));
+            let other = put("other", cluster_ip(family, 2, [1]));
+            drop(programmed(settings(family), &[other.clone(), a.clone()]));
+            let first = Table::read(family).id_of("demo/a");
+            let mut nftables = programmed(settings(family), &[other.clone(), a.clone()]);
+            nftables.apply(&[gone(&a)]).unwrap();
+            nftables.apply(std::slice::from_ref(&b)).unwrap();
+            let second = Table::read(family).id_of("demo/b");
+            assert!(second > first, "{second} after {first}");
+            // This one is deleted while nothing watches. The next run has not had its id at all.
+            drop(nftables);
+            let mut nftables = programmed(settings(family), &[other]);
+            nftables.apply(&[c]).unwrap();
+            let third = Table::read(family).id_of("demo/c");
+            assert!(third > second, "{third} after {second}");
         });
     }
 }

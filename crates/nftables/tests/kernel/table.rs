@@ -186,6 +186,15 @@ impl Table {
         distinct.into_iter().collect()
     }
 
+    /// Returns the id that the frontends with this comment lead to.
+    pub(crate) fn id_of(&self, comment: &str) -> u32 {
+        let frontends = ["services", "node-ports"].into_iter().flat_map(|set| self.elements[set].values());
+        let own = frontends.filter(|(_, of)| of == comment);
+        let ids: BTreeSet<u32> = own.map(|(data, _)| number(data.as_ref()) >> 14).collect();
+        assert_eq!(ids.len(), 1, "{comment}: {ids:?}");
+        ids.into_iter().next().unwrap()
+    }
+
     fn check_nothing_is_left_over(&self) {
         let values = ["services", "node-ports"].into_iter().flat_map(|set| self.elements[set].values());
         let ids: BTreeSet<u32> = values.map(|(data, _)| number(data.as_ref()) >> 14 << 14).collect();
