@@ -3,27 +3,28 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use portolan_engine::dataplane::Refusal;
-use portolan_model::{Family, Forwarding, ServicePortName};
+use portolan_model::{Forwarding, ServicePortName};
 use portolan_wire::nftables::Transaction;
 
 use super::chain::ChainBody;
 use super::changeset::{Changeset, comment_for};
 use super::class::{Balance, Class};
 use super::content;
-use super::element::{Element, Set, read_number};
+use super::element::{Element, Set};
 use super::encode;
 use super::layout::Layout;
 use super::load::shared_elements;
-use super::placement::Before;
 use super::planner::{Plan, Planner};
 use super::readback::{Actual, View, same_rules};
 use super::skeleton;
-use super::value::{LOCAL_OFFSET, Value};
+use placing::place_missing;
+pub(super) use placing::{before, own_id};
 use portolan_engine::table::Table;
+
+mod placing;
 
 /// Number of Service ports between two pauses. A piece of them is unpacked at once.
 const PIECE: usize = 256;
@@ -271,65 +272,6 @@ pub(super) fn adopt_classes(planner: &mut Planner, view: &View) {
     }
 }
 
-/// Places every Service port of the table that is not placed. First come those that the kernel has, then the others.
-fn place_missing<E>(
-    planner: &mut Planner,
-    table: &Table,
-    view: &mut View,
-    rebuild: bool,
-    plan: &mut Plan,
-    pause: Pause<'_, E>,
-) -> Result<(), E> {
-    let family = planner.settings.family;
-    if !rebuild {
-        // Also ids of Service ports that are not in the table any more.
-        planner.ids.go_on_above(view.highest_id());
-    }
-    // Only their names: all Service ports are new at a first start.
-    let mut fresh = Vec::new();
-    if planner.placed.len() != table.len() || !view.arrived.is_empty() {
-        planner.placed.reserve(table.len().saturating_sub(planner.placed.len()));
-        let mut place_found =
-            |planner: &mut Planner, view: &View, name: &Arc<ServicePortName>, forwarding: &Forwarding| {
-                if planner.placed.contains_key(name) {
-                    return;
-                }
-                let found = if rebuild { None } else { found(view, family, forwarding) };
-                match found {
-                    Some((id, before)) if planner.ids.adopt(id) => {
-                        planner.place(name.clone(), forwarding, &before, id, plan);
-                    }
-                    _ => fresh.push(name.clone()),
-                }
-            };
-        let mut last = None;
-        while let Some(piece) = piece_after(table, last.as_ref()) {
-            for (name, forwarding) in piece.iter().filter(|(name, _)| !view.arrived.contains_key(name)) {
-                place_found(planner, view, name, forwarding);
-            }
-            last = piece.last().map(|(name, _)| name.clone());
-            pause(planner, view)?;
-        }
-        for (name, forwarding) in &view.arrived {
-            if let Some(forwarding) = forwarding {
-                place_found(planner, view, name, forwarding);
-            }
-        }
-    }
-    view.is_placed = true;
-    // One that was changed meanwhile is there twice.
-    fresh.sort_unstable();
-    fresh.dedup();
-    for name in fresh {
-        // It may have been placed, changed or deleted since it was found missing.
-        let now = view.arrived.get(&name).cloned().unwrap_or_else(|| table.get(&name));
-        if let Some(forwarding) = now.filter(|_| !planner.placed.contains_key(&name)) {
-            planner.place(name, &forwarding, &Before::default(), 0, plan);
-        }
-    }
-    Ok(())
-}
-
 /// Counts the Service ports with source ranges, and returns refusals for all that have more endpoints than they can use.
 fn review(planner: &mut Planner, table: &Table, view: &View) -> Vec<Refusal> {
     let of_table = table.iter().filter(|(name, _)| !view.arrived.contains_key(*name));
@@ -352,48 +294,6 @@ fn piece_after(
     let rest = table.iter_after(last).take(PIECE);
     let piece: Vec<_> = rest.map(|(name, forwarding)| (name.clone(), forwarding)).collect();
     (!piece.is_empty()).then_some(piece)
-}
-
-/// Returns the id and the positions that the kernel has for a Service port.
-fn found(view: &View, family: Family, forwarding: &Forwarding) -> Option<(u32, Before)> {
-    let id = found_id(view, forwarding)?;
-    Some((id, before(view, family, id)))
-}
-
-/// Returns the id that the kernel has for a Service port: that of its first frontend in the kernel's sets.
-fn found_id(view: &View, forwarding: &Forwarding) -> Option<u32> {
-    let value = forwarding.frontends.iter().find_map(|frontend| {
-        let (key, node_port) = content::frontend_key(*frontend, forwarding.protocol);
-        let set = if node_port { Set::NodePorts } else { Set::Services };
-        read_number(view.actual(set, &key)?.data.as_slice()).map(Value)
-    })?;
-    Some(value.id())
-}
-
-/// Returns the positions of the endpoints that the kernel has with an id.
-pub(super) fn before(view: &View, family: Family, id: u32) -> Before {
-    let mut before = Before {
-        cluster: view.endpoints(family, id, 0),
-        local: view.endpoints(family, id, LOCAL_OFFSET),
-        slots: Vec::new(),
-        next_slot: 0,
-    };
-    for (first, set) in [(0, Set::AffinityEndpoints), (LOCAL_OFFSET, Set::AffinityLocalEndpoints)] {
-        let slots: Vec<(SocketAddr, u16)> = view
-            .choices(id, first)
-            .into_iter()
-            .map_while(|slot| {
-                let key = super::element::Key::EMPTY.number(slot);
-                Some((view.endpoint(family, set, key)?, Value(slot).low()))
-            })
-            .collect();
-        let order = if first == 0 { &mut before.cluster } else { &mut before.local };
-        order.extend(slots.iter().map(|&(socket, _)| socket));
-        before.slots.extend(slots);
-    }
-    let highest = before.slots.iter().map(|&(_, slot)| slot).max();
-    before.next_slot = highest.map_or(0, |slot| slot.saturating_add(1));
-    before
 }
 
 /// Compares every element. Adds missing ones, and deletes those of no Service port.

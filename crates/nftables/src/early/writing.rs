@@ -12,14 +12,13 @@ use portolan_wire::nftables::Transaction;
 
 use super::super::changeset::{Changeset, comment_for};
 use super::super::content;
-use super::super::element::{Data, Element, Key, Set, read_number};
+use super::super::element::{Data, Element, Key, Set};
 use super::super::encode;
 use super::super::planner::{Plan, Planner};
 use super::super::preview;
 use super::super::readback::{Actual, View};
 use super::super::resync;
 use super::super::skeleton;
-use super::super::value::Value;
 
 /// Sequence numbers of one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
@@ -175,18 +174,8 @@ impl<'a> Writing<'a> {
         Some(ids)
     }
 
-    /// Returns the id that the kernel has for a Service port: that of its first frontend whose comment is its name. Frontends
-    /// with another comment were those of another Service port.
     fn own_id(&self, name: &ServicePortName, forwarding: &Forwarding) -> Option<u32> {
-        let text = name.to_string();
-        let leading = frontend_elements(forwarding)
-            .filter(|element| matches!(element.set, Set::Services | Set::NodePorts))
-            .filter_map(|element| Some((element, self.found.actual(element.set, &element.key)?)));
-        let mut own = leading.filter(|(element, actual)| {
-            actual.more == Actual::of(element, comment_for(element.set, &text), false).more
-        });
-        let (_, actual) = own.next()?;
-        Some(Value(read_number(actual.data.as_slice())?).id())
+        resync::own_id(&self.found, name, forwarding)
     }
 
     fn placed_ids(&self, changes: &[Change]) -> impl Iterator<Item = u32> {

@@ -151,6 +151,32 @@ fn a_new_service_port_gets_no_id_that_a_former_run_used() {
 }
 
 #[test]
+fn a_frontend_that_moved_between_two_runs_leaves_its_former_owner_the_id() {
+    for family in Family::BOTH {
+        for moves in [Frontend::ExternalIp(ip(family, 1, 7), 80), Frontend::NodePort(30007)] {
+            in_namespace(|| {
+                let zeta = |others: &[Frontend]| put("zeta", sticky(family, 1, [1, 2, 3], others));
+                // Without the first endpoint, the slots are not those of a new placement.
+                let with_another = put("zeta", sticky(family, 1, [9, 2, 3], &[moves]));
+                let mut nftables = programmed(settings(family), &[with_another]);
+                nftables.apply(&[zeta(&[moves])]).unwrap();
+                drop(nftables);
+                let before = Table::read(family);
+                let id = before.id_of("demo/zeta");
+                let alpha = Forwarding { frontends: Box::new([moves]), ..cluster_ip(family, 2, [4, 5]) };
+                let state = [put("alpha", alpha), zeta(&[])];
+                drop(programmed(settings(family), &state));
+                let after = Table::read(family);
+                assert_eq!(after.id_of("demo/zeta"), id);
+                assert_eq!(after.slots_of(id), before.slots_of(id));
+                assert_ne!(after.id_of("demo/alpha"), id);
+                restart_writes_nothing(&settings(family), &state);
+            });
+        }
+    }
+}
+
+#[test]
 fn new_settings_are_programmed_on_the_old_table() {
     for family in Family::BOTH {
         in_namespace(|| {

@@ -195,6 +195,15 @@ impl Table {
         ids.into_iter().next().unwrap()
     }
 
+    /// Returns the endpoint of each slot of an id.
+    pub(crate) fn slots_of(&self, id: u32) -> BTreeMap<u32, Vec<u8>> {
+        let slots = self.elements["affinity-endpoints"].iter();
+        let slots = slots.map(|((key, _), (data, _))| {
+            (u32::from_ne_bytes(key.as_slice().try_into().unwrap()), bytes(data.as_ref()))
+        });
+        slots.filter(|(slot, _)| slot >> 14 == id).collect()
+    }
+
     fn check_nothing_is_left_over(&self) {
         let values = ["services", "node-ports"].into_iter().flat_map(|set| self.elements[set].values());
         let ids: BTreeSet<u32> = values.map(|(data, _)| number(data.as_ref()) >> 14 << 14).collect();
