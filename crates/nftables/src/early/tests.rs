@@ -1,11 +1,16 @@
 //! Changes that arrive while a real table is compared.
 
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
 use portolan_engine::Driven;
 use portolan_engine::dataplane::{Commit, Undisturbed};
 use portolan_engine::drift::generation;
 use portolan_engine::table::{Changes, Table};
+use portolan_model::observed::{Fact, ObservedEndpoints};
 use portolan_model::world::Edited;
-use portolan_model::{Family, Settings};
+use portolan_model::{Backend, Family, Forwarding, Protocol as Transport, ServicePortName, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 use portolan_sock::{Protocol, Socket};
 
@@ -192,4 +197,105 @@ fn changes_that_arrive_during_a_comparison_are_written_before_it_is_complete() {
         }
     }
     assert!(written.iter().all(|&written| written > 300), "{written:?} of 720 each");
+}
+
+/// Returns a Service port with two endpoints. Their addresses have its number, and end with `host` and the next one.
+fn numbered(number: u8, host: u8) -> Change {
+    let backend =
+        |host| Backend { address: IpAddr::from([10, 244, number, host]), port: 8080, may_hairpin: false };
+    let frontend = SocketAddr::new(IpAddr::from([10, 96, 0, number]), 80);
+    let cluster = Box::new([backend(host), backend(host + 1)]);
+    let forwarding =
+        Forwarding { has_endpoints: true, ..Forwarding::plain(frontend, Transport::Tcp, cluster) };
+    let name = ServicePortName {
+        namespace: "demo".into(),
+        service: format!("web-{number}").into(),
+        port: "".into(),
+        protocol: Transport::Tcp,
+    };
+    Change { name: Arc::new(name), family: Family::Ipv4, old: None, new: Some(Arc::new(forwarding)) }
+}
+
+/// Another instance adds a Service port in one pause. In every later pause the endpoints of one more Service port change.
+struct Overlapping {
+    other: Driven<Nftables>,
+    /// What the other instance adds.
+    added: Option<Change>,
+    /// The pause in which it does.
+    at: usize,
+    pauses: usize,
+    changing: Change,
+    hosts: u8,
+}
+
+impl Overlapping {
+    /// Asserts that every address leads to endpoints of its Service port.
+    fn assert_nothing_is_mixed_up() {
+        let observed = observe::read(Family::Ipv4).unwrap().unwrap();
+        for port in observed.ports {
+            let Some(name) = port.name else { continue };
+            let endpoints = match port.endpoints {
+                ObservedEndpoints::Lists { cluster: Fact::Known(endpoints), .. }
+                | ObservedEndpoints::Shared(endpoints) => endpoints,
+                other => panic!("{other:?}"),
+            };
+            let numbers: BTreeSet<String> = endpoints
+                .iter()
+                .map(|endpoint| match endpoint.at.ip() {
+                    IpAddr::V4(ip) => format!("web-{}", ip.octets()[2]),
+                    IpAddr::V6(ip) => panic!("{ip} in IPv4"),
+                })
+                .collect();
+            assert!(numbers.iter().all(|number| **number == *name.service), "{name} leads to {numbers:?}");
+        }
+    }
+}
+
+impl Meanwhile for Overlapping {
+    fn arrived(&mut self) -> Option<Changes> {
+        self.pauses += 1;
+        Self::assert_nothing_is_mixed_up();
+        if self.pauses == self.at {
+            self.other.apply(&[self.added.take().unwrap()]).unwrap();
+        }
+        if self.pauses <= self.at || self.hosts > 20 {
+            return None;
+        }
+        self.hosts += 2;
+        let next = numbered(9, self.hosts);
+        self.changing = Change { old: self.changing.new.take(), ..next };
+        Some(Changes { forwardings: vec![self.changing.clone()], health_checks: Vec::new() })
+    }
+
+    fn written(&mut self, _commit: Commit) {
+        Self::assert_nothing_is_mixed_up();
+    }
+}
+
+/// Restarts while another instance still runs, which commits in the pause with this number. Returns false if there was no such
+/// pause.
+fn restart_beside_another(at: usize) -> bool {
+    let settings = Settings::plain(Family::Ipv4);
+    let mut other = open(&settings, u32::MAX);
+    other.apply(&[1, 2, 3].map(|number| numbered(number, 1))).unwrap();
+    other.resync().unwrap();
+    // The first one was deleted while nothing watched, and the last one is new.
+    let mut nftables = open(&settings, u32::MAX);
+    nftables.apply(&[2, 3, 9].map(|number| numbered(number, 1))).unwrap();
+    let mut meanwhile =
+        Overlapping { other, added: Some(numbered(4, 1)), at, pauses: 0, changing: numbered(9, 1), hosts: 1 };
+    nftables.resync_and_follow(&mut meanwhile).unwrap();
+    Overlapping::assert_nothing_is_mixed_up();
+    let mut table = Table::new(settings.clone());
+    table.take([numbered(2, 1), numbered(3, 1), numbered(9, meanwhile.hosts)], []);
+    assert_in_sync(&settings, &table);
+    meanwhile.added.is_none()
+}
+
+#[test]
+fn an_id_that_was_planned_but_never_written_may_be_that_of_another() {
+    let restart =
+        |at: &usize| in_new_network_namespace(|| restart_beside_another(*at)).expect("this test needs root");
+    let pauses = (1..1_000).take_while(restart).count();
+    assert!((4..999).contains(&pauses), "{pauses}");
 }

@@ -130,7 +130,10 @@ impl<'a> Writing<'a> {
         if !changes.iter().all(is_shown) || !self.read(&frontends)? {
             return Ok(Prepared::Unknown);
         }
-        let Some(ids) = self.known_ids(changes) else { return Ok(Prepared::Unknown) };
+        let ids = match self.known_ids(changes) {
+            Ok(ids) => ids,
+            Err(prepared) => return Ok(prepared),
+        };
         let needs_id = |(change, id): (&Change, &Option<u32>)| id.is_none() && change.new.is_some();
         let fresh = changes.iter().zip(&ids).filter(|&pair| needs_id(pair)).count();
         if fresh > 0 && !self.view.has_frontends {
@@ -149,29 +152,41 @@ impl<'a> Writing<'a> {
         Written::Nothing
     }
 
-    /// Returns the id of each changed Service port, as it was placed or as the kernel has it. Returns `None` if the kernel's id
+    /// Returns the id of each changed Service port, as it was placed or as the kernel has it. Returns an error if the kernel's id
     /// is that of another Service port, or if the placed one is not in the kernel yet and may be in use there.
-    fn known_ids(&self, changes: &[Change]) -> Option<Vec<Option<u32>>> {
+    fn known_ids(&self, changes: &[Change]) -> Result<Vec<Option<u32>>, Prepared> {
         let (mut ids, mut seen) = (Vec::with_capacity(changes.len()), BTreeSet::new());
         for change in changes {
             let placed = self.planner.placed.get(&change.name).map(|placed| placed.id).filter(|&id| id != 0);
             let mut forwardings = change.old.iter().chain(&change.new);
             let there = forwardings.find_map(|forwarding| self.own_id(&change.name, forwarding));
-            let is_usable = match (placed, there) {
-                (Some(_), _) if !self.view.is_placed => true,
-                (Some(placed), there) => {
-                    there == Some(placed) || self.view.highest_id.is_none_or(|id| placed > id)
-                }
-                (None, Some(there)) => self.planner.ids.can_adopt(there),
-                (None, None) => true,
-            };
+            match (placed, there) {
+                (Some(placed), there) if there == Some(placed) => {}
+                (Some(placed), _) => self.check_unwritten(placed)?,
+                (None, Some(there)) if !self.planner.ids.can_adopt(there) => return Err(Prepared::Unknown),
+                (None, _) => {}
+            }
             let id = placed.or(there);
-            if !is_usable || id.is_some_and(|id| !seen.insert(id)) {
-                return None;
+            if id.is_some_and(|id| !seen.insert(id)) {
+                return Err(Prepared::Unknown);
             }
             ids.push(id);
         }
-        Some(ids)
+        Ok(ids)
+    }
+
+    /// Returns an error if frontends of others may lead to an id that no frontend of its Service port leads to. An attempt that
+    /// has failed may have placed a Service port there, and another program may have written that id since.
+    fn check_unwritten(&self, id: u32) -> Result<(), Prepared> {
+        if self.view.early_ids.contains(&id) {
+            // It was checked when it was written.
+            return Ok(());
+        }
+        match self.view.highest_id {
+            Some(highest) if id > highest => Ok(()),
+            Some(_) => Err(Prepared::Unknown),
+            None => Err(Prepared::Later),
+        }
     }
 
     fn own_id(&self, name: &ServicePortName, forwarding: &Forwarding) -> Option<u32> {
