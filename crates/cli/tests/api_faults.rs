@@ -22,6 +22,7 @@ use portolan_testkit::{
 };
 use serde_json::{Value, json};
 
+use common::cutter::Cutter;
 use common::faulty::{Fault, FaultyServer};
 use common::kernel::generation;
 use common::{
@@ -297,3 +298,38 @@ fn an_empty_list_of_services_is_believed_at_once_if_the_flag_says_so() {
     assert!(eventually(PATIENCE, "no endpoint", gone).is_ok(), "{:?}", from.probe_many(&probes));
     assert!(proxy.ended().is_none());
 }
+
+/// The list of ServiceCIDRs fails, and all other requests work. The start waits for it as long as for the Node object.
+#[test]
+fn an_api_server_that_cannot_list_service_cidrs_does_not_hold_up_the_start() {
+    let cluster = Cluster::new();
+    cluster.apply_all(services(&cluster.world, false));
+    let node = cluster.world.node().namespace();
+    let cutter = Cutter::start(node, cluster.address);
+    cutter.fail(Some("servicecidrs"));
+    let folder = tempfile::tempdir().unwrap();
+    let master = cutter.address();
+    let mut proxy = start_proxy(&cluster.world, folder.path(), &Proxy { yaml: "", master });
+    proxy.wait_for_output(PATIENCE, "awaited=\"the list of ServiceCIDRs\"").unwrap();
+    in_sync(&mut proxy);
+    works_as_before(&cluster.world);
+    let without = proxy.output();
+    assert_eq!(without.matches(NO_SERVICE_CIDRS).count(), 1, "{without}");
+    assert!(!cutter.requests("servicecidrs").is_empty());
+    let drops = || common::kernel::nft(node, "list table ip portolan").contains("10.96.0.0/16");
+    assert!(!drops(), "no ServiceCIDR is known yet");
+    // The readiness does not depend on it either.
+    let ready =
+        || common::http::get(node, at("127.0.0.1:10256"), "/readyz").is_some_and(|got| got.status == 200);
+    assert!(eventually(PATIENCE, "readiness", ready).is_ok(), "{}", proxy.output());
+
+    cutter.fail(None);
+    let outcome = eventually(PATIENCE, "the ServiceCIDRs take effect", drops);
+    assert!(outcome.is_ok(), "{}", proxy.output());
+    works_as_before(&cluster.world);
+    assert!(proxy.ended().is_none());
+    let output = proxy.output();
+    assert_eq!(output.matches(NO_SERVICE_CIDRS).count(), 1, "{output}");
+}
+
+const NO_SERVICE_CIDRS: &str = "\"starting without ServiceCIDRs";

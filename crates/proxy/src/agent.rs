@@ -71,7 +71,7 @@ pub(super) struct Agent {
     backlog: Backlog,
     node: OwnNode,
     families: Vec<Family>,
-    /// When everything but the Node object was first known. The deadlines for the Node object count from then.
+    /// When Services and EndpointSlices were first listed. The deadlines for everything else count from then.
     listed_at: Option<Instant>,
     started_at: Instant,
     /// What the start waits for, as it was logged last, and when.

@@ -1,4 +1,5 @@
-//! A TCP relay between the proxy and its API server that cuts connections with RST, as a middlebox does.
+//! A TCP relay between the proxy and its API server that cuts connections with RST, as a middlebox does. It can answer the
+//! requests for one collection with an error.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,7 +28,12 @@ struct Shared {
     cut: AtomicUsize,
     /// The request lines of all requests.
     requests: Mutex<Vec<String>>,
+    /// The collection whose requests are answered with [`FAILURE`].
+    failing: Mutex<Option<&'static str>>,
 }
+
+/// The answer of an API server that cannot read a collection from its store.
+const FAILURE: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nouch\n";
 
 impl Cutter {
     /// Relays from a free loopback port of the namespace to a server there.
@@ -49,10 +55,15 @@ impl Cutter {
         self.shared.cuts.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// From now on, answers requests for this collection with an error and does not pass them on; with `None`, none.
+    pub(crate) fn fail(&self, collection: Option<&'static str>) {
+        *self.shared.failing.lock().unwrap() = collection;
+    }
+
     /// Returns the request lines so far that name a collection.
     pub(crate) fn requests(&self, collection: &str) -> Vec<String> {
         let requests = self.shared.requests.lock().unwrap();
-        requests.iter().filter(|line| line.contains(&format!("/{collection}?"))).cloned().collect()
+        requests.iter().filter(|line| is_for(line, collection)).cloned().collect()
     }
 
     /// Returns the number of connections that were cut.
@@ -62,13 +73,18 @@ impl Cutter {
 }
 
 impl Shared {
-    /// Records the request line. A GET request fits into one read.
-    fn note(&self, bytes: &[u8]) {
+    /// Records the request line. A GET request fits into one read. Returns true if it is to fail.
+    fn note(&self, bytes: &[u8]) -> bool {
         let text = String::from_utf8_lossy(bytes);
-        if let Some(line) = text.lines().next().filter(|line| line.starts_with("GET ")) {
-            self.requests.lock().unwrap().push(line.to_owned());
-        }
+        let Some(line) = text.lines().next().filter(|line| line.starts_with("GET ")) else { return false };
+        self.requests.lock().unwrap().push(line.to_owned());
+        self.failing.lock().unwrap().is_some_and(|collection| is_for(line, collection))
     }
+}
+
+/// Returns true if a request line names this collection.
+fn is_for(line: &str, collection: &str) -> bool {
+    line.contains(&format!("/{collection}?"))
 }
 
 impl Drop for Cutter {
@@ -127,11 +143,15 @@ fn relay(
             [!both[0].revents().is_empty(), !both[1].revents().is_empty()]
         };
         if ready[0] {
-            let length = forward(&mut client, &mut server, &mut bytes)?;
+            let length = client.read(&mut bytes)?;
             if length == 0 {
                 return Ok(false);
             }
-            shared.note(&bytes[..length]);
+            if shared.note(&bytes[..length]) {
+                client.write_all(FAILURE.as_bytes())?;
+            } else {
+                server.write_all(&bytes[..length])?;
+            }
         }
         if ready[1] && forward(&mut server, &mut client, &mut bytes)? == 0 {
             return Ok(false);

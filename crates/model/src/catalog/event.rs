@@ -29,7 +29,8 @@ pub enum Event {
     ListStart(Kind),
     /// The list is complete: objects of this kind that were not seen since its start are removed.
     ListEnd(Kind),
-    /// The API server does not serve ServiceCIDRs (older than 1.33, or no permission), so they are not waited for.
+    /// ServiceCIDRs are not waited for: the API server does not serve them (older than 1.33, or no permission), or its list
+    /// has failed for too long.
     ServiceCidrsUnavailable,
 }
 

@@ -1,8 +1,8 @@
 //! The start: from the first complete state to a running engine.
 //!
-//! The first complete state has the lists of Services, EndpointSlices and ServiceCIDRs, and the Node with its
-//! addresses or, after a deadline, without them. Every family's data plane then compares everything with the kernel.
-//! Rules that an earlier run left in another mode are retired after that.
+//! The first complete state has the lists of Services and EndpointSlices. It has the list of ServiceCIDRs, and the Node
+//! with its addresses, or, after a deadline, lacks them. Every family's data plane then compares everything with the
+//! kernel. Rules that an earlier run left in another mode are retired after that.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,8 @@ use portolan_conntrack::CleanerThread;
 use portolan_engine::Dataplane as _;
 use portolan_engine::{Handle, Table, Work};
 use portolan_model::catalog::PerFamily;
-use portolan_model::{Change, NodePortAddresses, Settings};
+use portolan_model::object::Kind;
+use portolan_model::{Change, Event, NodePortAddresses, Settings};
 use portolan_node::config::{Configuration, DetectLocalMode};
 use portolan_node::health::Now;
 
@@ -21,16 +22,25 @@ use crate::finding::{self, Finding};
 use crate::modes::{self, Blueprint};
 use crate::reports::{self, Reporter};
 use crate::settings;
+/// How long the start waits for the list of ServiceCIDRs once Services and EndpointSlices are listed. An API server that
+/// cannot list them must not keep every Service from being programmed.
+const SERVICE_CIDR_WAIT: Duration = Duration::from_secs(30);
 /// How often the log repeats what the start waits for.
 const WAIT_REPEAT: Duration = Duration::from_secs(60);
 
 impl Agent {
     /// Returns true if everything that the first commit needs is known.
     pub(super) fn may_start(&mut self) -> bool {
-        if !self.catalog.synced() {
+        if self.catalog.unsynced_kinds().any(|kind| kind != Kind::ServiceCidr) {
             return false;
         }
         self.listed_at.get_or_insert_with(Instant::now);
+        if !self.catalog.synced() {
+            if !self.has_waited(SERVICE_CIDR_WAIT) {
+                return false;
+            }
+            self.give_up_service_cidrs();
+        }
         if self.lacks_pod_cidrs() {
             return false;
         }
@@ -39,8 +49,18 @@ impl Agent {
             || self.has_waited(NODE_WAIT)
     }
 
-    /// Returns true if the Node object has been awaited for longer than `time`. The wait starts when everything else
-    /// is known, so the time during which the API server is unreachable does not count.
+    /// Goes on as if the API server had no ServiceCIDRs. The watch keeps asking for them.
+    fn give_up_service_cidrs(&mut self) {
+        tracing::warn!(
+            waited = ?SERVICE_CIDR_WAIT,
+            "starting without ServiceCIDRs, because the API server does not list them: until it does, packets to \
+             cluster IPs that no Service has are not dropped, and addressGuard.serviceCIDRs has no effect"
+        );
+        self.apply(Event::ServiceCidrsUnavailable);
+    }
+
+    /// Returns true if ServiceCIDRs or the Node object have been awaited for longer than `time`. The wait starts when
+    /// Services and EndpointSlices are known, so the time during which the API server is unreachable does not count.
     pub(super) fn has_waited(&self, time: Duration) -> bool {
         self.listed_at.is_some_and(|since| since.elapsed() > time)
     }
