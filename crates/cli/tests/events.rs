@@ -12,6 +12,7 @@ mod common;
 use std::net::TcpListener;
 use std::path::Path;
 
+use portolan_node::health::TO_BE_DELETED_TAINT;
 use portolan_serve::{Draft, Resource, Transaction};
 use portolan_testkit::{PortolanProcess, ProbeResult, Protocol, eventually};
 use serde_json::{Value, json};
@@ -357,6 +358,62 @@ fn a_service_cannot_take_over_the_address_of_a_pod_or_of_another_service() {
         reaches(host, Protocol::Tcp, to_pod, &[thief]);
         reaches(client, Protocol::Tcp, at("10.96.0.40:8080"), &[thief]);
         assert!(!metrics(&cluster).contains("action=\"refuse\""), "{mode}");
+    }
+}
+
+/// A new Node object has no pod CIDRs until a controller of the cluster gives it some, and no addresses until that of the
+/// cloud does.
+#[test]
+fn addresses_of_pods_and_of_the_node_stay_refused_while_a_new_node_object_lacks_them() {
+    let cluster = Cluster::new();
+    let [thief, victim] = cluster.world.pods() else { panic!("two pods") };
+    let (host, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    let pod = victim.address(portolan_testkit::Family::Ipv4);
+    let node = cluster.world.node().address(portolan_testkit::Family::Ipv4);
+    let refused = |owner| format!("portolan_guarded_addresses{{action=\"refuse\",owner=\"{owner}\"}} 1");
+    let of_both = [refused("podCIDRs"), refused("nodeAddresses")];
+    let proxy = cluster.proxy();
+    let mut service = objects::cluster_ip("greedy", "10.96.0.30");
+    service["spec"]["externalIPs"] = json!([pod, node]);
+    for port in service["spec"]["ports"].as_array_mut().unwrap() {
+        port["port"] = json!(common::BACKEND_PORT);
+    }
+    cluster.service(service, &[thief]);
+    reaches(client, Protocol::Tcp, at("10.96.0.30:8080"), &[thief]);
+    of_both.iter().for_each(|line| shows(&cluster, line));
+    for (round, missing) in ["both", "addresses", "pod CIDRs"].into_iter().enumerate() {
+        let mut new = objects::node(&cluster.world);
+        if missing != "pod CIDRs" {
+            new["status"] = json!({});
+        }
+        if missing != "addresses" {
+            new["spec"] = json!({});
+        }
+        // The health server shows whether the Node has this taint, and so that the agent has seen this Node.
+        let is_tainted = round.is_multiple_of(2);
+        if is_tainted {
+            new["spec"]["taints"] = json!([{"key": TO_BE_DELETED_TAINT, "effect": "NoSchedule"}]);
+        }
+        cluster.delete(Resource::Node, NODE);
+        cluster.apply(new);
+        let is_unhealthy = || http::get(host, at("127.0.0.1:10256"), "/healthz").unwrap().status == 503;
+        let seen = eventually(PATIENCE, "the new Node", || is_unhealthy() == is_tainted);
+        assert!(seen.is_ok(), "without {missing}: {}", proxy.output());
+        // What the Node changed is in the kernel when a later Service is.
+        let later = format!("10.96.0.{}", 60 + round);
+        cluster.service(objects::cluster_ip(&format!("later-{round}"), &later), &[victim]);
+        reaches(client, Protocol::Tcp, at(&format!("{later}:80")), &[victim]);
+        let page = metrics(&cluster);
+        for line in &of_both {
+            assert!(page.lines().any(|found| found == line), "without {missing}: {line} in {page}");
+        }
+        reaches(host, Protocol::Tcp, common::backend(victim, pod), &[victim]);
+        ends_as(
+            client,
+            Protocol::Tcp,
+            std::net::SocketAddr::new(node, common::BACKEND_PORT),
+            ProbeResult::Refused,
+        );
     }
 }
 

@@ -404,6 +404,7 @@ impl Agent {
         {
             self.progress.node_deleted();
         }
+        self.complete_node(&mut event);
         if let Event::Service(service) = &mut event
             && !self.allows_external_ips
         {

@@ -104,7 +104,7 @@ impl Agent {
     pub(crate) fn held(&self) -> Held {
         Held {
             catalog: self.catalog.clone(),
-            node: self.catalog.node().map(|node| self.node.completed(node.clone())),
+            node: self.catalog.node().cloned(),
             families: self.families.clone(),
             history: self.recorder.history(),
         }

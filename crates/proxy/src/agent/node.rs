@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use portolan_engine::Dataplane;
 use portolan_model::object::Node;
-use portolan_model::{Family, Settings};
+use portolan_model::{Event, Family, Settings};
 use portolan_node::address::NodeAddresses;
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::health::NodeState;
@@ -45,7 +45,7 @@ impl OwnNode {
     }
 
     /// Returns a Node object with the addresses and pod CIDRs in use where it has none.
-    pub(super) fn completed(&self, mut node: Node) -> Node {
+    fn completed(&self, mut node: Node) -> Node {
         if node.internal_addresses.is_empty() && node.external_addresses.is_empty() {
             node.internal_addresses.clone_from(&self.addresses);
         }
@@ -71,6 +71,16 @@ impl OwnNode {
 }
 
 impl Agent {
+    /// Completes this node's object before the Catalog gets it. The address guard would open if the Catalog forgot what
+    /// the agent still uses.
+    pub(super) fn complete_node(&self, event: &mut Event) {
+        if let Event::Node(node) = event
+            && *node.key.name == *self.catalog.node_name()
+        {
+            node.payload = self.node.completed(std::mem::take(&mut node.payload));
+        }
+    }
+
     pub(super) fn node_changed(&mut self) {
         let Some(node) = self.catalog.node() else { return };
         self.health.node(Some(NodeState { deleting: node.deleting, tainted: node.to_be_deleted }));
