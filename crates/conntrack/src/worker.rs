@@ -2,7 +2,8 @@
 //!
 //! Requests are queued by family and Service port; the latest of each is kept. One family is cleaned up at a time.
 //! Requests that arrive meanwhile are read before anything is deleted, so that a flow to an endpoint that was added a
-//! moment ago is not deleted as stale. A failed clean-up is queued again and retried.
+//! moment ago is not deleted as stale. A failed clean-up is queued again and retried. So is one that may not have seen
+//! every flow, but only a few times: a flow that cannot be read stays unreadable.
 
 use std::net::IpAddr;
 use std::thread::JoinHandle;
@@ -22,6 +23,8 @@ use portolan_sock::addresses;
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Longest wait after a failure.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
+/// How often in a row a clean-up is retried because it may not have seen every flow. The waits add up to at least 25 s.
+const PARTIAL_RETRIES: u32 = 8;
 /// After a clean-up the thread waits this many times its duration. Under constant change it takes a tenth of one
 /// processor.
 const REST: u32 = 9;
@@ -33,7 +36,8 @@ pub struct Cleaned {
     pub family: Family,
     /// How long it took.
     pub duration: Duration,
-    /// The report, or the error. After an error or a refusal the clean-up is retried.
+    /// The report, or the error. After an error or a refusal the clean-up is retried, and a few times after a partial
+    /// report.
     pub outcome: Result<Report, Error>,
 }
 
@@ -181,6 +185,8 @@ struct Lane {
     pending: Pending,
     not_before: Instant,
     failures: u32,
+    /// How many clean-ups in a row may not have seen every flow.
+    partial: u32,
     /// While a clean-up runs: a check of the requests that arrived meanwhile, and the addresses for it.
     newer: Option<Check>,
     addresses: Vec<IpAddr>,
@@ -204,14 +210,18 @@ impl<K: Kernel, C: Clock, R: FnMut(Cleaned)> Worker<K, C, R> {
         let outcome = self.attempt(family, &services);
         let end = self.clock.now();
         let duration = end.duration_since(start);
-        let again = !matches!(&outcome, Ok(report) if report.refused == 0);
         let lane = self.inbox.lanes.get_mut(family);
         lane.finish();
-        if again {
-            let wait = lane.fail(services, end);
-            warn(family, wait, &outcome);
-        } else {
-            lane.succeed(duration, end);
+        match &outcome {
+            Ok(report) if report.refused == 0 && report.partial => {
+                let retry_in = lane.repeat(services, duration, end);
+                warn_of_partial(family, retry_in);
+            }
+            Ok(report) if report.refused == 0 => lane.succeed(duration, end),
+            _ => {
+                let wait = lane.fail(services, end);
+                warn(family, wait, &outcome);
+            }
         }
         (self.report)(Cleaned { family, duration, outcome });
     }
@@ -293,8 +303,22 @@ impl Lane {
 
     /// Sets the rest after a clean-up of this duration that ended at `end`.
     fn succeed(&mut self, duration: Duration, end: Instant) {
-        self.failures = 0;
-        self.not_before = end + duration.saturating_mul(REST).min(LONGEST_RETRY);
+        (self.failures, self.partial) = (0, 0);
+        self.not_before = end + rest(duration);
+    }
+
+    /// Queues the requests of a clean-up again that may not have seen every flow. The rest after it is observed, because
+    /// such a clean-up has read the whole table. Returns the wait before the next attempt, or `None` if there have been
+    /// enough.
+    fn repeat(&mut self, services: Vec<UdpService>, duration: Duration, end: Instant) -> Option<Duration> {
+        if self.partial >= PARTIAL_RETRIES {
+            self.succeed(duration, end);
+            return None;
+        }
+        self.partial = self.partial.saturating_add(1);
+        let wait = self.fail(services, end).max(rest(duration));
+        self.not_before = end + wait;
+        Some(wait)
     }
 
     /// Queues the requests of an attempt that ended at `end` again. Returns the wait before the next attempt.
@@ -307,6 +331,11 @@ impl Lane {
     }
 }
 
+/// Returns the rest after a clean-up of this duration.
+fn rest(duration: Duration) -> Duration {
+    duration.saturating_mul(REST).min(LONGEST_RETRY)
+}
+
 fn lanes(node_ports: PerFamily<NodePortAddresses>, now: Instant) -> PerFamily<Lane> {
     let lane = |family, node_ports| Lane {
         family,
@@ -314,6 +343,7 @@ fn lanes(node_ports: PerFamily<NodePortAddresses>, now: Instant) -> PerFamily<La
         pending: Pending::default(),
         not_before: now,
         failures: 0,
+        partial: 0,
         newer: None,
         addresses: Vec::new(),
     };
@@ -329,6 +359,14 @@ fn warn(family: Family, wait: Duration, outcome: &Result<Report, Error>) {
             let refusal = refusal.as_ref().map(tracing::field::display);
             tracing::warn!(%family, refused, refusal, retry_in = ?wait, "the kernel kept stale UDP flows");
         }
+    }
+}
+
+fn warn_of_partial(family: Family, retry_in: Option<Duration>) {
+    if let Some(retry_in) = retry_in {
+        tracing::warn!(%family, ?retry_in, "stale UDP flows may be left: not every flow was seen");
+    } else {
+        tracing::warn!(%family, "stale UDP flows may be left: not every flow was seen in any attempt; not trying again");
     }
 }
 

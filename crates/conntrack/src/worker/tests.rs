@@ -180,6 +180,49 @@ fn a_failure_and_a_refusal_are_tried_again_with_the_same_request() {
     assert_eq!(*seen.lock().unwrap(), attempts);
 }
 
+fn partial() -> Report {
+    Report { partial: true, ..Report::default() }
+}
+
+#[test]
+fn a_clean_up_that_did_not_see_every_flow_is_tried_again_with_the_same_request() {
+    let (clock, seen) = (Paused::new(), Arc::new(Mutex::new(Vec::new())));
+    let (begin, read, seen_inside) = (clock.now(), clock.clone(), Arc::clone(&seen));
+    let (thread, reports) = start_at(clock, move |check, _| {
+        let mut seen = seen_inside.lock().unwrap();
+        seen.push((valid(check), read.now().duration_since(begin)));
+        Ok(if seen.len() == 1 { partial() } else { Report::default() })
+    });
+    thread.requests().request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+    let outcomes = [(); 2].map(|()| reports.recv_timeout(WITHIN).unwrap().outcome.unwrap());
+    assert_eq!(outcomes, [partial(), Report::default()]);
+    drop(thread);
+    assert_eq!(reports.iter().count(), 0, "the second one saw every flow");
+    assert_eq!(*seen.lock().unwrap(), [0, 1].map(|waits| (vec!["10.1.0.4:53"], FIRST_RETRY * waits)));
+}
+
+#[test]
+fn a_clean_up_that_never_sees_every_flow_ends() {
+    let (thread, reports) = start(|check, _| match check.family() {
+        Family::Ipv4 => Ok(partial()),
+        Family::Ipv6 => Ok(Report::default()),
+    });
+    let requests = thread.requests();
+    let attempts = || {
+        requests.request(Family::Ipv4, vec![dns("10.1.0.4:53")]);
+        let first = (0..=PARTIAL_RETRIES).map(|_| reports.recv_timeout(WITHIN).unwrap().family);
+        assert!(first.collect::<Vec<_>>().iter().all(|family| *family == Family::Ipv4));
+        // The other family's clean-up is the next one: nothing of this family waits any more.
+        requests.request(Family::Ipv6, vec![dns("10.1.0.4:53")]);
+        assert_eq!(reports.recv_timeout(WITHIN).unwrap().family, Family::Ipv6);
+    };
+    attempts();
+    // A later request has as many attempts.
+    attempts();
+    drop(thread);
+    assert_eq!(reports.iter().count(), 0);
+}
+
 #[test]
 fn a_newer_request_replaces_a_failed_one_of_the_same_service_port_only() {
     let (entered, inside) = channel();
@@ -340,6 +383,17 @@ fn a_clean_up_is_followed_by_nine_times_as_much_rest() {
     assert_eq!(lane.due(), Some(now + Duration::from_secs(18)));
     lane.succeed(Duration::from_secs(4), now);
     assert_eq!(lane.due(), Some(now + LONGEST_RETRY), "at most");
+}
+
+#[test]
+fn a_partial_clean_up_rests_before_the_next_attempt() {
+    let now = Instant::now();
+    let mut lane = lanes(no_node_ports(), now).ipv4;
+    let mut repeat = |duration| lane.repeat(vec![dns("10.1.0.4:53")], duration, now);
+    assert_eq!(repeat(Duration::ZERO), Some(FIRST_RETRY));
+    assert_eq!(repeat(Duration::from_secs(2)), Some(Duration::from_secs(18)));
+    assert_eq!(repeat(Duration::from_secs(9)), Some(LONGEST_RETRY));
+    assert_eq!(lane.due(), Some(now + LONGEST_RETRY));
 }
 
 #[test]
