@@ -421,9 +421,18 @@ pub(super) fn protocol_is(protocol: portolan_model::Protocol) -> [Expr; 2] {
 
 /// `socket transparent 1`
 pub(super) fn socket_is_transparent() -> [Expr; 2] {
+    socket_transparent(1)
+}
+
+/// `socket transparent 0`. Does not match if there is no socket.
+pub(super) fn socket_is_not_transparent() -> [Expr; 2] {
+    socket_transparent(0)
+}
+
+fn socket_transparent(value: u8) -> [Expr; 2] {
     [
         Expr::Socket(Socket { key: SocketKey::TRANSPARENT, destination: word(0) }),
-        compare(0, CmpOperation::EQ, [1]),
+        compare(0, CmpOperation::EQ, [value]),
     ]
 }
 

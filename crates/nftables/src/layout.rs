@@ -95,10 +95,10 @@ impl Layout<'_> {
     }
 
     /// Returns the chain that only this layout has and that its base chains jump to.
-    pub(super) fn own_chain(&self) -> Option<ChainBody> {
+    pub(super) fn own_chain(&self) -> ChainBody {
         match self.target {
-            Target::Endpoints => Some(translate::own_chain(self.settings)),
-            Target::Relay(_) => None,
+            Target::Endpoints => translate::own_chain(self.settings),
+            Target::Relay(_) => capture::own_chain(),
         }
     }
 

@@ -40,7 +40,7 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
         ChainBody::regular(REFUSAL, refusal_rules(settings.family)),
         ChainBody::regular(SERVICES, services_rules(settings)),
     ];
-    chains.extend(layout.own_chain());
+    chains.push(layout.own_chain());
     if layout.has_source_ranges {
         chains.extend(source_range_chains(settings));
     }

@@ -15,7 +15,8 @@ use super::super::class::Class;
 use super::super::element::Set;
 use super::super::expression::{
     Side, accept, address_is_local, direction_is_reply, goto, has_priority, jump, map, protocol_is,
-    reset_priority, service_key, set_connection_mark, set_mark, set_meta, status_dnat, tproxy,
+    reset_priority, service_key, set_connection_mark, set_mark, set_meta, socket_is_not_transparent,
+    status_dnat, tproxy,
 };
 use super::{Kind, NAT_PRIORITY, external_local_rules};
 
@@ -92,17 +93,34 @@ const PREROUTING_CHAIN: &str = "capture-prerouting";
 /// The chain that sends packets of this node back to it.
 const OUTPUT_CHAIN: &str = "capture-output";
 
+/// The chain of packets in the reply direction of a connection.
+const REPLIES_CHAIN: &str = "replies";
+
+/// Returns the chain that accepts answers. The prerouting chain jumps to it, so captured packets do not meet its rules.
+///
+/// The direction alone does not show that a datagram is an answer. If conntrack forgets a flow, the relay's next reply
+/// starts a new entry, in which a client on this node sends in the reply direction. The client's datagrams must still be
+/// captured. Answers to a socket of this node are told from them by the socket, which may have a node port as its own
+/// port. A socket at `0.0.0.0` is also found for addresses of Services that this node does not have, so the address is
+/// checked before. Sockets that have the client's address are transparent.
+pub(super) fn own_chain() -> ChainBody {
+    let tcp = [&protocol_is(Transport::Tcp)[..], &[accept()]].concat();
+    let to_sockets =
+        [&address_is_local(Side::Destination)[..], &socket_is_not_transparent(), &[accept()]].concat();
+    let rules = vec![commented(tcp, "answers"), commented(to_sockets, "answers to this node's sockets")];
+    ChainBody::regular(REPLIES_CHAIN, rules)
+}
+
 /// Returns the base chains that capture. Packets of the relay's connections leave by the first rule, because they are
 /// more than all others.
 pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
     let own_packets = has_priority(RELAY_PRIORITY);
     let relayed = || commented([&own_packets[..], &[accept()]].concat(), "of connections of the relay");
     let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
-    // Only in prerouting. If conntrack forgets a connection, the relay's next reply starts a new entry, in which a
-    // client on this node sends in the reply direction. The client's packets must still be captured, and in the
-    // output chain only the Service lookup tells them from replies.
-    let answer = [&protocol_is(Transport::Tcp)[..], &direction_is_reply(), &[accept()]].concat();
-    let prerouting = vec![relayed(), commented(answer, "answers"), translated(), rule(vec![jump(SERVICES)])];
+    // Only in prerouting: in the output chain only the Service lookup tells packets of a client on this node from
+    // replies.
+    let replies = rule([&direction_is_reply()[..], &[jump(REPLIES_CHAIN)]].concat());
+    let prerouting = vec![relayed(), replies, translated(), rule(vec![jump(SERVICES)])];
     let (key, _) = service_key(settings.family);
     // The value is not used, but nft cannot list a lookup whose result is not used.
     let found = vec![map(Set::Services, 0, 0), set_meta(MetaKey::PRIORITY, 0)];

@@ -8,6 +8,7 @@
 )]
 
 mod bed;
+mod node_ports;
 mod redirect;
 
 use std::io::{Read as _, Write as _};
