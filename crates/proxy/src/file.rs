@@ -3,6 +3,9 @@
 //!
 //! inotify watches the file and every folder on the path in which a name decides where the path leads. A file that is
 //! being written is read when its writer closes it.
+//!
+//! inotify may be used up: the kernel limits what all processes of a user have of it, also in other containers. Then the
+//! file is read at an interval until there is some again.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -12,11 +15,12 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
+use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 /// More links than this are a loop (`MAXSYMLINKS` of the kernel).
 const LINKS: usize = 40;
-/// Delay before a watch that could not be set up is retried.
+/// Delay before a watch that could not be set up is retried, and interval at which the file is read meanwhile.
 const RETRY: Duration = Duration::from_secs(5);
 /// Bytes of one read of events.
 const BUFFER: usize = 8192;
@@ -26,7 +30,8 @@ const BUFFER: usize = 8192;
 pub(super) struct FileWatch {
     path: PathBuf,
     content: Option<Vec<u8>>,
-    watch: Watch,
+    /// `None` while it cannot be set up.
+    watch: Option<Watch>,
 }
 
 /// The inotify watches of the folders and the file.
@@ -40,10 +45,10 @@ struct Watch {
 }
 
 impl FileWatch {
-    /// Starts the watch. Must be called inside a tokio runtime.
+    /// Starts the watch. Without one, the file is read at an interval. Must be called inside a tokio runtime.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
-        let watch = Watch::set_up(&path)?;
+        let watch = Watch::set_up(&path).inspect_err(|error| warn_of_reading(&path, error)).ok();
         Ok(Self { content: std::fs::read(&path).ok(), path, watch })
     }
 
@@ -54,17 +59,26 @@ impl FileWatch {
 
     /// Waits until the content changes. If the file is missing or unreadable, waits for it.
     pub(super) async fn changed(&mut self) {
+        // What was read without a watch, once. Its writer may not have finished.
+        let mut once = None;
         loop {
-            if let Err(error) = self.watch.relevant().await {
-                tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; starting another watch");
+            match &mut self.watch {
+                Some(watch) => {
+                    if let Err(error) = watch.relevant().await {
+                        tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; starting another watch");
+                    }
+                }
+                None => tokio::time::sleep(RETRY).await,
             }
-            self.set_up_again().await;
+            self.set_up_again();
             match std::fs::read(&self.path) {
-                Ok(content) if self.content.as_ref() != Some(&content) => {
+                Ok(content) if self.content.as_ref() == Some(&content) => once = None,
+                // A watch also reports when the writer has finished. Without one, the content counts when it stays.
+                Ok(content) if self.watch.is_some() || once.as_ref() == Some(&content) => {
                     self.content = Some(content);
                     return;
                 }
-                Ok(_) => {}
+                Ok(content) => once = Some(content),
                 Err(error) => {
                     tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be read; what is in use stays");
                 }
@@ -74,20 +88,35 @@ impl FileWatch {
 
     /// Sets up the watch again, because the path may lead elsewhere. The new watch reports later events. Earlier
     /// changes show when the file is read.
-    async fn set_up_again(&mut self) {
-        loop {
-            match Watch::set_up(&self.path) {
-                Ok(watch) => {
-                    self.watch = watch;
-                    return;
-                }
-                Err(error) => {
-                    tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; trying again");
-                    tokio::time::sleep(RETRY).await;
+    fn set_up_again(&mut self) {
+        // The old watch ends first, so that one is enough.
+        let was_watched = self.watch.take().is_some();
+        match Watch::set_up(&self.path) {
+            Ok(watch) => {
+                self.watch = Some(watch);
+                if !was_watched {
+                    tracing::info!(file = %self.path.display(), "the configuration file is watched now");
                 }
             }
+            Err(error) if was_watched => warn_of_reading(&self.path, &error),
+            Err(_) => {}
         }
     }
+}
+
+/// Warns that the file is read at an interval because it cannot be watched, and says what mends this.
+fn warn_of_reading(path: &Path, error: &io::Error) {
+    let mend = match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => {
+            "; if processes of this user hold all inotify instances, raise fs.inotify.max_user_instances"
+        }
+        Some(Errno::NOSPC) => {
+            "; processes of this user hold all inotify watches: raise fs.inotify.max_user_watches"
+        }
+        _ => "",
+    };
+    let seconds = RETRY.as_secs();
+    tracing::warn!(file = %path.display(), %error, "the configuration file cannot be watched; it is read every {seconds} seconds{mend}");
 }
 
 impl Watch {

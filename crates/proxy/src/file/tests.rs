@@ -133,3 +133,61 @@ fn links_in_a_circle_end() {
     let above = folder.path().components().count();
     assert!(way(&folder.path().join("a")).len() <= LINKS + 1 + above);
 }
+
+/// How many instances of inotify this user may have in this user namespace.
+const INSTANCES: &str = "/proc/sys/user/max_inotify_instances";
+/// Set in the process that has a user namespace of its own.
+const IN_NAMESPACE: &str = "PORTOLAN_TEST_IN_USER_NAMESPACE";
+
+#[test]
+fn without_inotify_the_file_is_read_at_an_interval() {
+    if std::env::var_os(IN_NAMESPACE).is_some() {
+        return without_inotify();
+    }
+    // Only a process with one thread may enter a user namespace.
+    let output = std::process::Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c"])
+        .arg(format!("echo 0 >{INSTANCES} && exec \"$@\""))
+        .arg("sh")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "file::tests::without_inotify_the_file_is_read_at_an_interval", "--nocapture"])
+        .env(IN_NAMESPACE, "1")
+        .output()
+        .unwrap();
+    let text =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+fn without_inotify() {
+    let error = Inotify::init().unwrap_err();
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::MFILE), "{error}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "one").unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        assert_eq!(watch.content(), Some(&b"one"[..]));
+        changes_only_with(&mut watch, "two", || fs::write(&path, "two").unwrap()).await;
+    });
+    // Half of a change is not reported.
+    runtime.block_on(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        let mut changed = Box::pin(watch.changed());
+        fs::write(&path, "th").unwrap();
+        assert!(tokio::time::timeout(RETRY * 3 / 2, &mut changed).await.is_err(), "read once");
+        fs::write(&path, "three").unwrap();
+        tokio::time::timeout(RETRY * 4, changed).await.expect("the change is noticed");
+        assert_eq!(watch.content(), Some(&b"three"[..]));
+    });
+    // There is an instance again: the watch notices what the interval would notice later.
+    runtime.block_on(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        fs::write(INSTANCES, "1").unwrap();
+        fs::write(&path, "four").unwrap();
+        tokio::time::timeout(RETRY * 2, watch.changed()).await.expect("the change is noticed");
+        assert!(watch.watch.is_some());
+    });
+}
