@@ -380,7 +380,9 @@ fn addresses_of_pods_and_of_the_node_stay_refused_while_a_new_node_object_lacks_
     }
     cluster.service(service, &[thief]);
     reaches(client, Protocol::Tcp, at("10.96.0.30:8080"), &[thief]);
-    of_both.iter().for_each(|line| shows(&cluster, line));
+    for line in &of_both {
+        shows(&cluster, line);
+    }
     for (round, missing) in ["both", "addresses", "pod CIDRs"].into_iter().enumerate() {
         let mut new = objects::node(&cluster.world);
         if missing != "pod CIDRs" {
