@@ -187,6 +187,8 @@ struct Lane {
     failures: u32,
     /// How many clean-ups in a row may not have seen every flow.
     partial: u32,
+    /// When the rest after the last one of these ends.
+    rest_until: Instant,
     /// While a clean-up runs: a check of the requests that arrived meanwhile, and the addresses for it.
     newer: Option<Check>,
     addresses: Vec<IpAddr>,
@@ -266,7 +268,12 @@ impl Inbox {
         let Mail { mut requests, mut node_ports, stop } = mail;
         for family in Family::BOTH {
             let lane = self.lanes.get_mut(family);
-            lane.pending.add(requests.get_mut(family).take());
+            let requests = requests.get_mut(family).take();
+            if lane.partial > 0 && !requests.is_empty() {
+                // These do not wait for the next attempt at older ones.
+                lane.not_before = lane.not_before.min(lane.rest_until);
+            }
+            lane.pending.add(requests);
             if let Some(node_ports) = node_ports.get_mut(family).take() {
                 lane.node_ports = node_ports;
             }
@@ -317,6 +324,7 @@ impl Lane {
         }
         self.partial = self.partial.saturating_add(1);
         let wait = self.fail(services, end).max(rest(duration));
+        self.rest_until = end + rest(duration);
         self.not_before = end + wait;
         Some(wait)
     }
@@ -344,6 +352,7 @@ fn lanes(node_ports: PerFamily<NodePortAddresses>, now: Instant) -> PerFamily<La
         not_before: now,
         failures: 0,
         partial: 0,
+        rest_until: now,
         newer: None,
         addresses: Vec::new(),
     };

@@ -51,9 +51,10 @@
 //!
 //! # End
 //!
-//! A relay that drains accepts for a second, closes its listeners, and goes on until its connections have ended or a deadline
-//! has passed. It also waits for answers to datagrams until none has come from a client for some seconds; an idle flow does
-//! not keep it. If capture translates packets, no answer can leave without the listener, so it does not wait. Listeners are shared by `SO_REUSEPORT`, so another process can open them before this one closes them. New
+//! A relay that drains accepts for a second, closes its listeners, and goes on until its connections have ended or a
+//! deadline has passed. It also waits for answers to datagrams until none has come from a client for some seconds; an
+//! idle flow does not keep it. If capture translates packets, no answer can leave without the listener, so it does not
+//! wait. Listeners are shared by `SO_REUSEPORT`, so another process can open them before this one closes them. New
 //! connections go to the one that serves until the other one has a table, and then only to that one.
 
 pub mod affinity;

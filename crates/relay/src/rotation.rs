@@ -108,10 +108,22 @@ impl Health {
     }
 
     /// Records that a connection that began at `began` has lasted for some time, although nothing came from the backend.
-    /// This is no success if another attempt has failed since then: the backend may have died meanwhile.
-    pub fn lasted(&mut self, backend: SocketAddr, began: Instant) {
+    /// This is no success if another attempt has failed since then: the backend may have died meanwhile. Returns true if the
+    /// backend has not failed now.
+    pub fn lasted(&mut self, backend: SocketAddr, began: Instant) -> bool {
         if self.failing.get(&backend).is_some_and(|failing| failing.since <= began) {
             self.failing.remove(&backend);
+        }
+        !self.failing.contains_key(&backend)
+    }
+
+    /// Records that the client left before the attempt that began at `began` had a result. If this attempt was to show
+    /// whether the backend works again, the next one may show it.
+    pub fn undecided(&mut self, backend: SocketAddr, began: Instant, now: Instant) {
+        if let Some(failing) = self.failing.get_mut(&backend)
+            && began >= failing.since + failing.pause()
+        {
+            failing.until = failing.until.min(now);
         }
     }
 

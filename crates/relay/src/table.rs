@@ -132,7 +132,8 @@ impl RelayTable {
                 && !health.is_aside(backend, now)
         });
         if let Some(backend) = bound {
-            // After a pause, only this client tries it. Others that are bound to it get another backend meanwhile.
+            // After a pause, only this client tries it. Others that are bound to it and connect meanwhile are bound to
+            // another backend.
             health.chosen(backend, now);
             return Some((backend, attempts.limit(limits)));
         }
@@ -164,8 +165,15 @@ impl RelayTable {
     }
 
     /// Records that a connection that began at `began` has lasted without an answer (see [`Health::lasted`]).
-    pub fn lasted(&mut self, id: ServiceId, backend: SocketAddr, began: Instant) {
-        self.with_health(id, |health| health.lasted(backend, began));
+    pub fn lasted(&mut self, id: ServiceId, backend: SocketAddr, began: Instant) -> bool {
+        let mut is_sound = true;
+        self.with_health(id, |health| is_sound = health.lasted(backend, began));
+        is_sound
+    }
+
+    /// Records that the client left before an attempt had a result (see [`Health::undecided`]).
+    pub fn undecided(&mut self, id: ServiceId, backend: SocketAddr, began: Instant, now: Instant) {
+        self.with_health(id, |health| health.undecided(backend, began, now));
     }
 
     /// Counts a new connection or flow that got a backend.

@@ -65,6 +65,8 @@ struct Flow {
     service: ServiceId,
     backend: SocketAddr,
     began: Instant,
+    /// The backend works: the flow has lasted, and no attempt has failed since it began.
+    is_proven: bool,
     to_backend: Sending,
     to_client: Sending,
 }
@@ -173,6 +175,8 @@ impl Udp {
     /// Ends idle flows.
     pub(crate) fn expire(&mut self, table: &mut RelayTable, counters: &Counters, now: Instant) {
         while let Some((key, flow)) = self.flows.flows.take_idle(now) {
+            // A backend that never answers works if no error came.
+            table.lasted(flow.service, flow.backend, flow.began);
             self.flows.give_back(key, &flow, table, counters);
         }
     }
@@ -222,6 +226,10 @@ impl UdpFlows {
                 Ok(count) => {
                     let (bytes, others) = after(rest, count);
                     Counters::add(&context.counters.bytes_to_backends, bytes);
+                    let trial = context.options.longest_attempt();
+                    if !flow.is_proven && context.now.saturating_duration_since(flow.began) > trial {
+                        flow.is_proven = context.table.lasted(flow.service, flow.backend, flow.began);
+                    }
                     (rest, attempts, has_failed, is_repeated) = (others, Attempts::default(), false, false);
                 }
                 // The error may be of the previous datagram.
@@ -328,7 +336,8 @@ impl UdpFlows {
             return None;
         };
         let (to_backend, to_client) = (Sending::Together, Sending::Together);
-        let flow = Flow { fd, destination, service, backend, began: *now, to_backend, to_client };
+        let flow =
+            Flow { fd, destination, service, backend, began: *now, is_proven: false, to_backend, to_client };
         let id = self.flows.insert(key, flow, *now);
         Counters::count(&counters.flows_open);
         Counters::count(&counters.flows);

@@ -213,6 +213,33 @@ fn in_proc(address: SocketAddr) -> String {
     format!("{words}:{:04X}", address.port())
 }
 
+/// Such as one that collects logs.
+#[test]
+fn a_backend_that_never_answers_is_no_longer_set_aside_when_a_flow_has_lasted() {
+    let options = RelayOptions {
+        udp_idle: Duration::from_secs(1),
+        connect_limits: vec![Duration::from_secs(2)],
+        ..RelayOptions::default()
+    };
+    for is_steady in [false, true] {
+        let mut bed = Bed::new(Protocol::Udp, options.clone());
+        let gone = abandon(socket(&bed));
+        bed.backends(&[gone]);
+        let client = client(&bed);
+        client.send(b"lost").unwrap();
+        bed.wait_for("it is set aside", |counters| &counters.failing, 1);
+        bed.wait_for("no flow", |counters| &counters.flows_open, 0);
+        let _sink = bed.namespace.run(|| UdpSocket::bind(gone)).unwrap().unwrap();
+        let sound = eventually(PATIENCE, "it is sound", || {
+            if is_steady || bed.counters().flows_open.load(Ordering::Relaxed) == 0 {
+                client.send(b"log").unwrap();
+            }
+            bed.counters().failing.load(Ordering::Relaxed) == 0
+        });
+        assert!(sound.is_ok(), "steady: {is_steady}");
+    }
+}
+
 #[test]
 fn an_icmp_error_ends_a_flow_and_another_backend_gets_the_next_datagram() {
     let mut bed = Bed::new(Protocol::Udp, RelayOptions::default());

@@ -98,13 +98,16 @@ fn both_containers_choose_the_same_mode() {
     let flags = |set: &Value| {
         let pod = &set["spec"]["template"]["spec"];
         ["initContainers", "containers"].map(|of| {
-            let words = pod[of][0]["command"].as_array().unwrap().iter();
-            let flags = words.filter_map(|word| word.as_str()?.strip_prefix("--default-mode="));
-            flags.map(str::to_owned).collect::<Vec<_>>()
+            let words = pod[of][0]["command"].as_array().unwrap().iter().filter_map(|word| word.as_str());
+            let is_choice =
+                |word: &&str| word.starts_with("--default-mode") || word.starts_with("--userspace-capture");
+            words.filter(is_choice).map(str::to_owned).collect::<Vec<_>>()
         })
     };
-    assert_eq!(flags(&daemon_set()), [["nftables"], ["nftables"]]);
-    assert_eq!(flags(&crate::kustomize::with_iptables()), [["iptables"], ["iptables"]]);
+    let base = ["--default-mode=nftables", "--userspace-capture=tproxy"];
+    assert_eq!(flags(&daemon_set()), [base, base]);
+    let with_iptables = ["--default-mode=iptables", "--userspace-capture=auto"];
+    assert_eq!(flags(&crate::kustomize::with_iptables()), [with_iptables, with_iptables]);
 }
 
 #[test]

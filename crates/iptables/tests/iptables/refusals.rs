@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than any number of turns takes.
 const DEADLINE: Duration = Duration::from_secs(180);
 /// Between two attempts of a client. A client must not run out of ports.
-const PAUSE: Duration = Duration::from_micros(200);
+const PAUSE: Duration = Duration::from_millis(5);
 const TO: &str = "10.96.0.20:80";
 
 /// What a client has met.

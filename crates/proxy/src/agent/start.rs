@@ -22,6 +22,7 @@ use crate::finding::{self, Finding};
 use crate::modes::{self, Blueprint};
 use crate::reports::{self, Reporter};
 use crate::settings;
+
 /// How long the start waits for the list of ServiceCIDRs once Services and EndpointSlices are listed. An API server that
 /// cannot list them must not keep every Service from being programmed.
 const SERVICE_CIDR_WAIT: Duration = Duration::from_secs(30);

@@ -47,7 +47,8 @@ pub(super) struct Connection {
     began: Instant,
     /// When the backend accepted the connection.
     opened: Instant,
-    /// The backend's back-off has ended, if there was one: this connection has shown that the backend works.
+    /// This connection has shown that the backend works, by its first byte, its orderly end or its length. The back-off has
+    /// ended, if there was one.
     is_proven: bool,
     /// `TCP_USER_TIMEOUT` has been set on the backend's socket.
     is_limited: bool,
@@ -178,6 +179,7 @@ impl Relay {
         if connection.is_open {
             self.go_on(slot, now);
         } else if readiness.failed() {
+            self.undecided(slot, now);
             self.abort(slot);
         }
     }
@@ -305,10 +307,10 @@ impl Relay {
             connection.limit_stall(self.options.stalled);
             let has_lasted = connection.is_open && now.saturating_duration_since(connection.opened) > trial;
             if has_lasted
-                && !std::mem::replace(&mut connection.is_proven, true)
+                && !connection.is_proven
                 && let Some(target) = connection.target
             {
-                self.table.lasted(connection.service, target, connection.began);
+                connection.is_proven = self.table.lasted(connection.service, target, connection.began);
             }
         }
         let (idle, half_closed) = (self.options.idle, self.options.half_closed_idle);
@@ -365,7 +367,20 @@ impl Relay {
         if has_timed_out {
             Counters::count(&self.counters.expired);
         }
+        if fault == Fault::Client {
+            self.undecided(slot, now);
+        }
         self.abort(slot);
+    }
+
+    /// Records that the client has left. The backend of a connection without a result is tried again by the next one.
+    fn undecided(&mut self, slot: Slot, now: Instant) {
+        let Some(connection) = self.connections.get(slot).filter(|connection| !connection.is_proven) else {
+            return;
+        };
+        if let Some(target) = connection.target {
+            self.table.undecided(connection.service, target, connection.began, now);
+        }
     }
 
     fn try_another(&mut self, slot: Slot, failure: Failure, now: Instant) {

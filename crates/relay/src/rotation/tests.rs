@@ -99,12 +99,26 @@ fn a_quiet_connection_ends_only_the_back_off_from_before_it() {
     let (mut health, start) = (Health::default(), Instant::now());
     health.failed(backend(1), start, start);
     let before = start.checked_sub(Duration::from_millis(1)).unwrap();
-    health.lasted(backend(1), before);
+    assert!(!health.lasted(backend(1), before));
     assert_eq!(health.failing(), 1, "the backend may have died since then");
     health.lasted(backend(2), start);
     assert_eq!(health.failing(), 1);
     health.lasted(backend(1), start + FIRST_PAUSE);
     assert_eq!(health.failing(), 0);
+}
+
+#[test]
+fn the_next_attempt_follows_one_whose_client_left() {
+    let (mut health, start) = (Health::default(), Instant::now());
+    health.failed(backend(1), start, start);
+    let trial = start + FIRST_PAUSE;
+    health.chosen(backend(1), trial);
+    assert!(health.is_aside(backend(1), trial), "one tries it");
+    health.undecided(backend(1), start, trial);
+    assert!(health.is_aside(backend(1), trial), "that one began before the failure");
+    health.undecided(backend(1), trial, trial);
+    assert!(!health.is_aside(backend(1), trial));
+    assert_eq!(health.failing(), 1);
 }
 
 #[test]

@@ -28,6 +28,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - /usr/local/bin/portolan-proxy
 - --config=/var/lib/kube-proxy/config.conf
 - --hostname-override=$(NODE_NAME)
+{{- if eq (default "" .Values.configuration.mode) "userspace" }}
+{{/* The agent may not call iptables, and its init container must choose the same. */ -}}
+- --userspace-capture=tproxy
+{{- end }}
 {{- range .Values.extraArgs }}
 - {{ . | quote }}
 {{- end }}

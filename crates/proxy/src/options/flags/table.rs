@@ -238,6 +238,14 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
         "nftables, iptables, ipvs or userspace; iptables where none is given, or nftables without iptables",
     )
     .field("mode"),
+    flag(
+        MODE,
+        "default-mode",
+        Text,
+        "iptables",
+        "The mode if the configuration names none: iptables, with nftables where iptables cannot be used; or nftables",
+    )
+    .counts_with_config(),
     flag(MODE, "masquerade-all", Boolean, "false", "Masquerade all traffic to cluster IPs")
         .field("iptables.masqueradeAll"),
     flag(
@@ -294,14 +302,6 @@ pub(in crate::options) const FLAGS: &[Flag] = &[
     .field("ipvs.tcpFinTimeout"),
     flag(IPVS, "ipvs-udp-timeout", Duration, "0s", "Timeout of UDP flows; 0 leaves the kernel's")
         .field("ipvs.udpTimeout"),
-    flag(
-        MODE,
-        "default-mode",
-        Text,
-        "iptables",
-        "The mode if the configuration names none: iptables, with nftables where iptables cannot be used; or nftables",
-    )
-    .counts_with_config(),
     flag(
         IPVS,
         "ipvs-fallback",
