@@ -296,7 +296,7 @@ fn helm_renders_what_the_values_say() {
     let pod = pod(&chart);
     assert!(pod["initContainers"].is_null() && pod["serviceAccountName"] == "mine", "{pod:#}");
     let container = &pod["containers"][0];
-    assert_eq!((&container["image"], &container["command"][3]), (&json!("portolan:other"), &json!("--v=2")));
+    assert_eq!((&container["image"], &container["command"][5]), (&json!("portolan:other"), &json!("--v=2")));
     assert_eq!(
         (&container["securityContext"]["runAsUser"], &container["ports"][0]["hostPort"]),
         (&json!(0), &json!(10300))

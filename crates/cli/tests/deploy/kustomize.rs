@@ -91,7 +91,10 @@ fn apply(patch: &Value, objects: &mut Vec<Value>) {
             list.insert(name.parse().unwrap(), operation["value"].clone());
             continue;
         }
-        let slot = &mut parent[name];
+        let slot = match parent.as_array_mut() {
+            Some(list) => &mut list[name.parse::<usize>().unwrap()],
+            None => &mut parent[name],
+        };
         assert_eq!(slot.is_null(), operation["op"] == "add", "{operation}");
         *slot = operation["value"].clone();
     }

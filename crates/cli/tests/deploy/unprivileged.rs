@@ -107,7 +107,7 @@ fn without_a_mode_the_init_container_of_the_base_opens_no_loopback_address() {
     let arguments = ["proxy", "--config", &config, "--default-mode=nftables", "--init-only"];
     let mut init = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
     assert!(init.wait_for_end(PATIENCE).unwrap().success(), "{}", init.output());
-    assert!(init.output().contains("mode chosen mode=\"nftables\""), "{}", init.output());
+    assert!(init.output().contains("mode=\"nftables\""), "{}", init.output());
     let setting = node.output("sysctl", &["-n", "net.ipv4.conf.all.route_localnet"]).unwrap();
     assert_eq!(setting.trim(), "0");
 }

@@ -28,8 +28,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - /usr/local/bin/portolan-proxy
 - --config=/var/lib/kube-proxy/config.conf
 - --hostname-override=$(NODE_NAME)
-{{- if eq (default "" .Values.configuration.mode) "userspace" }}
-{{/* The agent may not call iptables, and its init container must choose the same. */ -}}
+{{- /* Both containers must choose the same. Only an agent that is root may call iptables. */}}
+{{- if include "portolan.iptables" . }}
+- --default-mode=iptables
+- --userspace-capture=auto
+{{- else }}
+- --default-mode=nftables
 - --userspace-capture=tproxy
 {{- end }}
 {{- range .Values.extraArgs }}
