@@ -108,17 +108,23 @@ fn the_capabilities_of_the_manifests_are_enough_to_answer_from_low_ports() {
 }
 
 #[test]
-fn without_the_capability_for_low_ports_packets_are_redirected_or_the_start_says_what_is_lost() {
+fn without_the_capability_for_low_ports_packets_are_redirected() {
     let cluster = Cluster::new();
     let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
     busy_services(&cluster);
     let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
-    let mut proxy = start_with(&cluster, "+net_admin,+net_raw", "--userspace-capture=auto");
+    let proxy = start_with(&cluster, "+net_admin,+net_raw", "--userspace-capture=auto");
     let output = proxy.output();
     assert!(output.contains("tproxy cannot be used") && output.contains("CAP_NET_BIND_SERVICE"), "{output}");
     reaches(client, Protocol::Udp, at("198.51.100.7:80"), &all);
-    proxy.kill().unwrap();
+}
 
+#[test]
+fn without_the_capability_for_low_ports_the_start_says_which_answers_are_lost() {
+    let cluster = Cluster::new();
+    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
     let proxy = start_with(&cluster, "+net_admin", TPROXY);
     assert!(proxy.output().contains("CAP_NET_BIND_SERVICE"), "{}", proxy.output());
     reaches(client, Protocol::Tcp, at("198.51.100.7:80"), &all);
@@ -158,14 +164,22 @@ fn packets_of_pods_on_a_bridge_are_redirected() {
     busy_services(&cluster);
     let pods = cluster.world.pods();
     let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
-    let mut proxy = cluster.proxy_with_arguments(USERSPACE, &["--userspace-capture=auto"]);
+    let proxy = cluster.proxy_with_arguments(USERSPACE, &["--userspace-capture=auto"]);
     let output = proxy.output();
     assert!(output.contains("tproxy cannot be used: net.bridge.bridge-nf-call-iptables is 1"), "{output}");
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         reaches(&pod, protocol, at("10.96.0.10:80"), &all);
     }
-    proxy.kill().unwrap();
+}
 
+#[test]
+fn packets_of_pods_on_a_bridge_that_tproxy_loses_are_named() {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
+    let Some(pod) = pod_on_a_bridge(node) else { return };
+    busy_services(&cluster);
+    let pods = cluster.world.pods();
+    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
     let proxy = cluster.proxy_with_arguments(USERSPACE, &[TPROXY]);
     assert!(proxy.output().contains("packets of pods on a bridge do not arrive"), "{}", proxy.output());
     let probe = Probe::new(Protocol::Tcp, at("10.96.0.10:80")).expecting_silence();
