@@ -187,8 +187,10 @@ struct Lane {
     failures: u32,
     /// How many clean-ups in a row may not have seen every flow.
     partial: u32,
-    /// When the rest after the last one of these ends.
-    rest_until: Instant,
+    /// When the rest after the last one of these ends, until an attempt has another result.
+    rest_until: Option<Instant>,
+    /// The next attempt is made for newer requests, before the wait of the older ones is over.
+    is_early: bool,
     /// While a clean-up runs: a check of the requests that arrived meanwhile, and the addresses for it.
     newer: Option<Check>,
     addresses: Vec<IpAddr>,
@@ -269,9 +271,8 @@ impl Inbox {
         for family in Family::BOTH {
             let lane = self.lanes.get_mut(family);
             let requests = requests.get_mut(family).take();
-            if lane.partial > 0 && !requests.is_empty() {
-                // These do not wait for the next attempt at older ones.
-                lane.not_before = lane.not_before.min(lane.rest_until);
+            if !requests.is_empty() {
+                lane.hurry();
             }
             lane.pending.add(requests);
             if let Some(node_ports) = node_ports.get_mut(family).take() {
@@ -311,6 +312,7 @@ impl Lane {
     /// Sets the rest after a clean-up of this duration that ended at `end`.
     fn succeed(&mut self, duration: Duration, end: Instant) {
         (self.failures, self.partial) = (0, 0);
+        (self.rest_until, self.is_early) = (None, false);
         self.not_before = end + rest(duration);
     }
 
@@ -322,17 +324,36 @@ impl Lane {
             self.succeed(duration, end);
             return None;
         }
-        self.partial = self.partial.saturating_add(1);
+        let has_newer = !self.pending.is_empty();
+        let (failures, is_early) = (self.failures, std::mem::take(&mut self.is_early));
         let wait = self.fail(services, end).max(rest(duration));
-        self.rest_until = end + rest(duration);
+        if is_early {
+            // Only attempts that have waited count.
+            self.failures = failures;
+        } else {
+            self.partial = self.partial.saturating_add(1);
+        }
+        self.rest_until = Some(end + rest(duration));
         self.not_before = end + wait;
+        if has_newer {
+            self.hurry();
+        }
         Some(wait)
+    }
+
+    /// Lets newer requests wait for no more than the rest, while older ones wait for another attempt.
+    fn hurry(&mut self) {
+        if let Some(rest_until) = self.rest_until.filter(|rest_until| *rest_until < self.not_before) {
+            self.not_before = rest_until;
+            self.is_early = true;
+        }
     }
 
     /// Queues the requests of an attempt that ended at `end` again. Returns the wait before the next attempt.
     fn fail(&mut self, services: Vec<UdpService>, end: Instant) -> Duration {
         let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST_RETRY);
         self.failures = self.failures.saturating_add(1);
+        self.rest_until = None;
         self.not_before = end + wait;
         self.pending.put_back(services);
         wait
@@ -352,7 +373,8 @@ fn lanes(node_ports: PerFamily<NodePortAddresses>, now: Instant) -> PerFamily<La
         not_before: now,
         failures: 0,
         partial: 0,
-        rest_until: now,
+        rest_until: None,
+        is_early: false,
         newer: None,
         addresses: Vec::new(),
     };

@@ -41,6 +41,8 @@ const PATH: Errno = Errno::MSGSIZE;
 
 #[derive(Debug)]
 pub(crate) struct Udp {
+    /// A flow without an error for this time shows that its backend works.
+    trial: Duration,
     /// The datagrams that were received last.
     batch: Batch,
     /// When a client's datagram was last received.
@@ -103,7 +105,7 @@ impl Udp {
             unusable: HashMap::new(),
             share: Share::new(options.flows_max),
         };
-        Self { batch: Batch::default(), asked: None, flows }
+        Self { trial: options.longest_attempt(), batch: Batch::default(), asked: None, flows }
     }
 
     /// Receives datagrams. Returns true if more may be waiting, and `None` if there are none.
@@ -175,8 +177,10 @@ impl Udp {
     /// Ends idle flows.
     pub(crate) fn expire(&mut self, table: &mut RelayTable, counters: &Counters, now: Instant) {
         while let Some((key, flow)) = self.flows.flows.take_idle(now) {
-            // A backend that never answers works if no error came.
-            table.lasted(flow.service, flow.backend, flow.began);
+            // A backend that never answers works if no error came for some time.
+            if now.saturating_duration_since(flow.began) >= self.trial {
+                table.lasted(flow.service, flow.backend, flow.began);
+            }
             self.flows.give_back(key, &flow, table, counters);
         }
     }

@@ -218,7 +218,7 @@ fn in_proc(address: SocketAddr) -> String {
 fn a_backend_that_never_answers_is_no_longer_set_aside_when_a_flow_has_lasted() {
     let options = RelayOptions {
         udp_idle: Duration::from_secs(1),
-        connect_limits: vec![Duration::from_secs(2)],
+        connect_limits: vec![Duration::from_millis(500)],
         ..RelayOptions::default()
     };
     for is_steady in [false, true] {

@@ -104,7 +104,8 @@ fn without_a_mode_the_init_container_of_the_base_opens_no_loopback_address() {
     let config = configuration(folder.path(), "0");
     let text = fs::read_to_string(&config).unwrap().replace("mode: nftables", "mode: ''");
     fs::write(&config, text).unwrap();
-    let arguments = ["proxy", "--config", &config, "--default-mode=nftables", "--init-only"];
+    let choice = ["--default-mode=nftables", "--userspace-capture=tproxy"];
+    let arguments = [&["proxy", "--config", &config, "--init-only"][..], &choice].concat();
     let mut init = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
     assert!(init.wait_for_end(PATIENCE).unwrap().success(), "{}", init.output());
     assert!(init.output().contains("mode=\"nftables\""), "{}", init.output());

@@ -373,6 +373,30 @@ fn waits_after_failures_double_up_to_half_a_minute() {
 }
 
 #[test]
+fn newer_requests_do_not_wait_for_another_attempt_at_older_ones() {
+    let (now, duration) = (Instant::now(), Duration::from_millis(1));
+    let mut lane = lanes(no_node_ports(), now).ipv4;
+    let old = || vec![dns("10.1.0.4:53")];
+    for _ in 0..4 {
+        lane.repeat(old(), duration, now);
+        lane.pending.take();
+    }
+    assert_eq!((lane.partial, lane.not_before), (4, now + 8 * FIRST_RETRY));
+    lane.hurry();
+    assert_eq!(lane.not_before, now + rest(duration));
+    lane.repeat(old(), duration, now);
+    assert_eq!(lane.partial, 4, "it has not waited");
+    assert_eq!(lane.not_before, now + 16 * FIRST_RETRY);
+    // One that came during the attempt.
+    lane.repeat(old(), duration, now);
+    assert_eq!((lane.partial, lane.not_before), (5, now + rest(duration)));
+    lane.fail(old(), now);
+    let waits = lane.not_before;
+    lane.hurry();
+    assert_eq!(lane.not_before, waits, "a refusal is not hurried");
+}
+
+#[test]
 fn a_clean_up_is_followed_by_nine_times_as_much_rest() {
     let now = Instant::now();
     let mut lane = lanes(no_node_ports(), now).ipv4;

@@ -143,7 +143,7 @@ impl Relay {
                 && self.table.keeps_client_address(service, client.ip(), target, || is_internal);
             let source = keeps.then_some(client.ip());
             if self.source_ports.are_exhausted((target, source), now) {
-                self.has_no_port(slot, target);
+                self.has_no_port(slot, target, now);
                 continue;
             }
             let has_data = connection.up.has_first_words(&mut connection.client);
@@ -160,13 +160,14 @@ impl Relay {
                 Err(errno) if is_shortage(errno) => {
                     // The shortage is this host's, not the backend's failure.
                     Counters::count(&self.counters.no_room);
+                    self.undecided(slot, now);
                     return self.abort(slot);
                 }
                 Err(Errno::ADDRNOTAVAIL) => {
                     if self.source_ports.set_exhausted((target, source), now) {
                         tracing::warn!(endpoint = %target, "no source port is free for connections to this endpoint");
                     }
-                    self.has_no_port(slot, target);
+                    self.has_no_port(slot, target, now);
                 }
                 Err(_) => self.note_failure(slot, Failure::Refused, now),
             }
@@ -373,7 +374,8 @@ impl Relay {
         self.abort(slot);
     }
 
-    /// Records that the client has left. The backend of a connection without a result is tried again by the next one.
+    /// Records that an attempt ended without a result, because the client has left or this host lacks something. The next
+    /// connection tries the backend.
     fn undecided(&mut self, slot: Slot, now: Instant) {
         let Some(connection) = self.connections.get(slot).filter(|connection| !connection.is_proven) else {
             return;
@@ -398,7 +400,8 @@ impl Relay {
     }
 
     /// Records that no source port is free for a backend, which has not failed itself.
-    fn has_no_port(&mut self, slot: Slot, target: SocketAddr) {
+    fn has_no_port(&mut self, slot: Slot, target: SocketAddr, now: Instant) {
+        self.undecided(slot, now);
         let Some(connection) = self.connections.get_mut(slot) else { return };
         connection.attempts.get_or_insert_default().failed(target, Failure::NoPort);
     }
