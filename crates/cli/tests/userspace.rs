@@ -98,7 +98,7 @@ fn the_capabilities_of_the_manifests_are_enough_to_answer_from_low_ports() {
     let cluster = Cluster::new();
     let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
     busy_services(&cluster);
-    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let all = cluster.all_pods();
     let proxy = start_with(&cluster, "+net_admin,+net_bind_service", TPROXY);
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         reaches(pods[0].namespace(), protocol, at("10.96.0.10:80"), &all);
@@ -110,9 +110,9 @@ fn the_capabilities_of_the_manifests_are_enough_to_answer_from_low_ports() {
 #[test]
 fn without_the_capability_for_low_ports_packets_are_redirected() {
     let cluster = Cluster::new();
-    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    let client = cluster.world.client().namespace();
     busy_services(&cluster);
-    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let all = cluster.all_pods();
     let proxy = start_with(&cluster, "+net_admin,+net_raw", "--userspace-capture=auto");
     let output = proxy.output();
     assert!(output.contains("tproxy cannot be used") && output.contains("CAP_NET_BIND_SERVICE"), "{output}");
@@ -122,9 +122,9 @@ fn without_the_capability_for_low_ports_packets_are_redirected() {
 #[test]
 fn without_the_capability_for_low_ports_the_start_says_which_answers_are_lost() {
     let cluster = Cluster::new();
-    let (pods, client) = (cluster.world.pods(), cluster.world.client().namespace());
+    let client = cluster.world.client().namespace();
     busy_services(&cluster);
-    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let all = cluster.all_pods();
     let proxy = start_with(&cluster, "+net_admin", TPROXY);
     assert!(proxy.output().contains("CAP_NET_BIND_SERVICE"), "{}", proxy.output());
     reaches(client, Protocol::Tcp, at("198.51.100.7:80"), &all);
@@ -135,14 +135,16 @@ fn without_the_capability_for_low_ports_the_start_says_which_answers_are_lost() 
     assert!(proxy.output().contains("no answer can leave from this UDP port"), "{}", proxy.output());
 }
 
-/// Connects a pod to a bridge of the node whose packets pass the rules of the IP layer, as with a CNI plug-in that uses a
-/// bridge. Returns `None` if the kernel has no such rules for bridges.
-fn pod_on_a_bridge(node: &Namespace) -> Option<Namespace> {
+/// Returns a cluster with a further pod on a bridge of the node, as with a CNI plug-in that uses a bridge. Packets on bridges
+/// pass the rules of the IP layer. Returns `None` if the kernel cannot do that.
+fn with_a_bridge() -> Option<(Cluster, Namespace)> {
+    let cluster = Cluster::new();
+    let node = cluster.world.node().namespace();
     let has_setting = || std::path::Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables").exists();
     if !node.run(has_setting).unwrap() {
         return None;
     }
-    node.write_sysctls(&[("net/bridge/bridge-nf-call-iptables".to_owned(), "1")]).unwrap();
+    pass_rules_on_bridges(node, "1");
     let pod = Namespace::new("bridged").unwrap();
     let path = pod.path();
     let links = format!(
@@ -153,39 +155,34 @@ fn pod_on_a_bridge(node: &Namespace) -> Option<Namespace> {
     let own =
         "link set lo up\nlink set eth0 up\naddr add 10.244.9.2/24 dev eth0\nroute add default via 10.244.9.1";
     pod.ip(own).unwrap();
-    Some(pod)
+    busy_services(&cluster);
+    Some((cluster, pod))
+}
+
+fn pass_rules_on_bridges(node: &Namespace, value: &str) {
+    node.write_sysctls(&[("net/bridge/bridge-nf-call-iptables".to_owned(), value)]).unwrap();
 }
 
 #[test]
 fn packets_of_pods_on_a_bridge_are_redirected() {
-    let cluster = Cluster::new();
-    let node = cluster.world.node().namespace();
-    let Some(pod) = pod_on_a_bridge(node) else { return };
-    busy_services(&cluster);
-    let pods = cluster.world.pods();
-    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let Some((cluster, pod)) = with_a_bridge() else { return };
     let proxy = cluster.proxy_with_arguments(USERSPACE, &["--userspace-capture=auto"]);
     let output = proxy.output();
     assert!(output.contains("tproxy cannot be used: net.bridge.bridge-nf-call-iptables is 1"), "{output}");
     for protocol in [Protocol::Tcp, Protocol::Udp] {
-        reaches(&pod, protocol, at("10.96.0.10:80"), &all);
+        reaches(&pod, protocol, at("10.96.0.10:80"), &cluster.all_pods());
     }
 }
 
 #[test]
 fn packets_of_pods_on_a_bridge_that_tproxy_loses_are_named() {
-    let cluster = Cluster::new();
-    let node = cluster.world.node().namespace();
-    let Some(pod) = pod_on_a_bridge(node) else { return };
-    busy_services(&cluster);
-    let pods = cluster.world.pods();
-    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let Some((cluster, pod)) = with_a_bridge() else { return };
     let proxy = cluster.proxy_with_arguments(USERSPACE, &[TPROXY]);
     assert!(proxy.output().contains("packets of pods on a bridge do not arrive"), "{}", proxy.output());
     let probe = Probe::new(Protocol::Tcp, at("10.96.0.10:80")).expecting_silence();
     assert_eq!(pod.probe(probe).unwrap(), ProbeResult::TimedOut);
-    node.write_sysctls(&[("net/bridge/bridge-nf-call-iptables".to_owned(), "0")]).unwrap();
-    reaches(&pod, Protocol::Tcp, at("10.96.0.10:80"), &all);
+    pass_rules_on_bridges(cluster.world.node().namespace(), "0");
+    reaches(&pod, Protocol::Tcp, at("10.96.0.10:80"), &cluster.all_pods());
 }
 
 #[test]
@@ -195,7 +192,7 @@ fn where_the_mark_counts_in_the_check_of_sources_packets_are_redirected() {
     busy_services(&cluster);
     let node = cluster.world.node().namespace();
     node.write_sysctls(&[("net/ipv4/conf/all/src_valid_mark".to_owned(), "1")]).unwrap();
-    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let all = cluster.all_pods();
     let proxy = cluster.proxy_with_arguments(USERSPACE, &["--userspace-capture=auto"]);
     let output = proxy.output();
     assert!(output.contains("tproxy cannot be used: net.ipv4.conf.all.src_valid_mark is 1"), "{output}");
@@ -220,7 +217,7 @@ fn serve_and_count(capture: &str, way: &str) -> String {
         assert_eq!(rules.matches("lookup 28783 proto kernel").count(), 2, "{rules}");
     }
     assert!(proxy.output().contains(&format!("capture=\"{way}\"")), "{}", proxy.output());
-    let all = [&pods[0], &pods[1], &cluster.world.remote_pods()[0]];
+    let all = cluster.all_pods();
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         reaches(pods[0].namespace(), protocol, at("10.96.0.10:80"), &all);
         reaches(client, protocol, at("192.168.100.1:30080"), &all);

@@ -135,12 +135,9 @@ fn run_agent(options: &ProxyOptions, ended: impl Future<Output = anyhow::Error>)
     portolan_logging::start(&loaded.configuration.logging)?;
     loaded.log();
     let mut families = settings::supported_families();
-    let choice = modes::settle(
-        &mut loaded.configuration,
-        &families,
-        options.preferences,
-        &modes::obstacles(&families),
-    )?;
+    let choice = modes::settle(&mut loaded.configuration, &families, options.preferences, || {
+        modes::obstacles(&families)
+    })?;
     modes::log(&choice);
     let configuration = &loaded.configuration;
     let host_name = rustix::system::uname().nodename().to_string_lossy().into_owned();

@@ -214,11 +214,13 @@ impl Trial<'_> {
         // Which iptables the node uses shows in the node's own namespace only.
         let programs: Vec<Programs> =
             self.families.iter().filter_map(|&family| Programs::find(family).ok()).collect();
+        // Those of the node, not of the new namespace.
         let obstacles = modes::obstacles(&self.families);
         let tried = in_new_network_namespace(|| {
             // If this fails, so does the trial, and it returns the reason.
             let _ = programs.iter().try_for_each(Programs::leave_hint);
-            let choice = modes::settle(configuration, &self.families, self.options.preferences, &obstacles)?;
+            let choice =
+                modes::settle(configuration, &self.families, self.options.preferences, || obstacles)?;
             Ok(Tried { choice, findings: checks::mode(configuration, &self.families) })
         });
         match tried {

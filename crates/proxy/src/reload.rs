@@ -84,12 +84,9 @@ impl Reload<'_> {
         let families = self.agent.borrow().families().to_vec();
         let preferences = self.options.preferences;
         let settle = move || {
-            let choice = modes::settle(
-                &mut loaded.configuration,
-                &families,
-                preferences,
-                &modes::obstacles(&families),
-            )?;
+            let choice = modes::settle(&mut loaded.configuration, &families, preferences, || {
+                modes::obstacles(&families)
+            })?;
             Ok((loaded, choice))
         };
         blocking::run(settle).await?

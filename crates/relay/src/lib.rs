@@ -70,6 +70,7 @@ mod commands;
 mod destination;
 mod handle;
 mod listener;
+mod log_limit;
 mod poll;
 mod relay;
 mod slots;

@@ -18,6 +18,7 @@ use crate::commands::{Commands, SnapshotRequest};
 use crate::deadlines::Deadlines;
 use crate::destination::Destinations;
 use crate::listener::{self, BACKLOG, Listener};
+use crate::log_limit::LogLimit;
 use crate::options::{Counters, RelayOptions};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
@@ -37,8 +38,6 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(1);
 /// How long nothing is accepted after descriptors or memory ran out.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The least time between two log messages about pauses.
-const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(crate) struct Relay {
     poller: Poller,
@@ -66,8 +65,7 @@ pub(crate) struct Relay {
     has_table: PerFamily<bool>,
     /// When listeners are watched again; `None` if those of families with a table are watched.
     paused_until: Option<Instant>,
-    /// When a pause was last logged.
-    pause_logged: Option<Instant>,
+    pause_log: LogLimit,
     /// When the relay ends at the latest; `None` if it does not drain.
     drain_until: Option<Instant>,
     /// When a relay that drains closes its listeners.
@@ -106,7 +104,7 @@ impl Relay {
             sweep_at: None,
             has_table: PerFamily::default(),
             paused_until: None,
-            pause_logged: None,
+            pause_log: LogLimit::default(),
             drain_until: None,
             close_at: None,
             answers_until: None,
@@ -297,11 +295,8 @@ impl Relay {
 
     fn pause(&mut self, now: Instant) {
         if self.paused_until.is_none() {
-            let is_log_due =
-                self.pause_logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
-            if is_log_due {
+            if self.pause_log.is_due(now) {
                 tracing::warn!("no descriptors or memory left: new connections wait");
-                self.pause_logged = Some(now);
             }
             self.listeners.iter().for_each(|listener| self.poller.forget(&listener.fd));
         }

@@ -117,8 +117,8 @@ impl Health {
         !self.failing.contains_key(&backend)
     }
 
-    /// Records that the client left before the attempt that began at `began` had a result. If this attempt was to show
-    /// whether the backend works again, the next one may show it.
+    /// Records that the attempt that began at `began` has no result: its client left, or this host lacked something. If this
+    /// attempt was to show whether the backend works again, the next one may show it.
     pub fn undecided(&mut self, backend: SocketAddr, began: Instant, now: Instant) {
         if let Some(failing) = self.failing.get_mut(&backend)
             && began >= failing.since + failing.pause()

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use crate::log_limit::LogLimit;
+
 /// How long no connection is tried after no port was free. To find that out, the kernel looks at every port, which takes
 /// milliseconds.
 const RETRY: Duration = Duration::from_secs(1);
-/// The least time between two log messages.
-const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A backend, and the source address if it is not one of this host.
 type Way = (SocketAddr, Option<IpAddr>);
@@ -17,7 +17,7 @@ type Way = (SocketAddr, Option<IpAddr>);
 pub(crate) struct SourcePorts {
     /// When to try again.
     exhausted: HashMap<Way, Instant>,
-    logged: Option<Instant>,
+    log_limit: LogLimit,
 }
 
 impl SourcePorts {
@@ -30,17 +30,14 @@ impl SourcePorts {
     pub(crate) fn set_exhausted(&mut self, way: Way, now: Instant) -> bool {
         self.exhausted.retain(|_, until| now < *until);
         self.exhausted.insert(way, now + RETRY);
-        let is_due = self.logged.is_none_or(|at| now.saturating_duration_since(at) >= LOG_INTERVAL);
-        if is_due {
-            self.logged = Some(now);
-        }
-        is_due
+        self.log_limit.is_due(now)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log_limit::INTERVAL;
 
     #[test]
     fn a_backend_is_tried_again_after_a_second_and_logged_every_half_minute() {
@@ -54,6 +51,6 @@ mod tests {
         assert!(!ports.are_exhausted(one, now + RETRY));
         assert!(!ports.set_exhausted(other, now + RETRY));
         assert_eq!(ports.exhausted.len(), 1, "what is over is forgotten");
-        assert!(ports.set_exhausted(other, now + LOG_INTERVAL));
+        assert!(ports.set_exhausted(other, now + INTERVAL));
     }
 }

@@ -171,7 +171,7 @@ impl RelayTable {
         is_sound
     }
 
-    /// Records that the client left before an attempt had a result (see [`Health::undecided`]).
+    /// Records that an attempt has no result (see [`Health::undecided`]).
     pub fn undecided(&mut self, id: ServiceId, backend: SocketAddr, began: Instant, now: Instant) {
         self.with_health(id, |health| health.undecided(backend, began, now));
     }

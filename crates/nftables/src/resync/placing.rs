@@ -112,7 +112,7 @@ pub(in super::super) fn own_id(view: &View, name: &ServicePortName, forwarding: 
     id_in(&own)
 }
 
-/// Returns the id to which the first frontend of a Service port leads in the kernel, whoever had the frontend.
+/// Returns the id to which the first frontend of a Service port leads in the kernel, also if that frontend was another's.
 fn found_id(view: &View, forwarding: &Forwarding) -> Option<u32> {
     leading(view, forwarding).find_map(|(_, there)| id_in(&there))
 }

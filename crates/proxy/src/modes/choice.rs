@@ -85,8 +85,8 @@ impl fmt::Display for Reason {
 
 /// Chooses the mode and writes it into the configuration. If none is named, the mode is the default, or nftables if
 /// iptables cannot be used. If IPVS is named, and the node lacks something for it, the mode may be iptables. In the
-/// userspace mode, also chooses how packets are captured, unless the preferences say so. `obstacles` are those of the
-/// node ([`userspace::obstacles`]); this may be called in another network namespace. Runs programs.
+/// userspace mode, also chooses how packets are captured, unless the preferences say so. `obstacles` returns those of the
+/// node ([`userspace::obstacles`]); only this mode needs them. Runs programs.
 ///
 /// # Errors
 /// The configuration is invalid in that mode.
@@ -94,7 +94,7 @@ pub(crate) fn settle(
     configuration: &mut Configuration,
     families: &[Family],
     preferences: Preferences,
-    obstacles: &[Finding],
+    obstacles: impl FnOnce() -> Vec<Finding>,
 ) -> Result<Choice, FieldErrors> {
     let Preferences { ipvs_fallback, default_mode, capture } = preferences;
     let wanted = configuration.mode;
@@ -120,7 +120,7 @@ pub(crate) fn settle(
         configuration.validate()?;
     }
     let capture = (mode == Mode::Userspace)
-        .then(|| userspace::choose_capture(configuration, families, capture, obstacles));
+        .then(|| userspace::choose_capture(configuration, families, capture, &obstacles()));
     configuration.capture = capture.as_ref().map_or_else(Capture::default, |(capture, _)| *capture);
     Ok(Choice { wanted, mode, reason, capture })
 }
