@@ -9,6 +9,7 @@ use super::attempt::{Attempt, Cause};
 use super::clock::Clock;
 use super::driven::Driven;
 use super::history::History;
+use super::repairs::Repairs;
 use super::retry::Retry;
 use super::snapshot::{Drift, FamilySnapshot};
 use super::state::Reason;
@@ -21,9 +22,6 @@ use crate::table::Table;
 
 /// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
 const COLLECT_PAUSE: Duration = Duration::from_secs(1);
-/// Minimum time between two repairs of drift. Drift is repaired at once, but a program that writes to our table all
-/// the time must not keep the thread busy.
-const REPAIR_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The table of a family, the data plane that programs it, and its deadlines.
 pub(super) struct Lane {
@@ -43,6 +41,7 @@ pub(super) struct Lane {
     collect_at: Option<Instant>,
     /// When to check that the rules are still there, for a mode that the kernel does not notify of changes.
     check_at: Option<Instant>,
+    repairs: Repairs,
     verification: Verification,
     /// True if a piece of a removal was due and a commit came first. The piece comes before the next commit.
     is_removal_delayed: bool,
@@ -64,6 +63,7 @@ impl Lane {
             full_at: None,
             collect_at: None,
             check_at: None,
+            repairs: Repairs::default(),
             verification: Verification::default(),
             is_removal_delayed: false,
             retry: Retry::default(),
@@ -150,14 +150,13 @@ impl Lane {
         self.verification.shorten(now, timing.min_interval);
     }
 
-    /// Notes that another program changed the rules. They are compared soon.
+    /// Notes that another program changed the rules. They are compared soon. Changes are committed meanwhile.
     pub(super) fn drifted(&mut self) {
         let now = self.clock.now();
-        if self.active.state.doubt(Reason::Drift, now) {
+        if self.repairs.notice(now) && self.active.state.doubt(Reason::Drift, now) {
             self.drift.noticed = self.drift.noticed.saturating_add(1);
             self.drift.last = Some(now);
-            let soon = self.not_before.filter(|&at| at > now).map_or(now, |at| at.min(now + REPAIR_INTERVAL));
-            self.not_before = Some(soon);
+            self.not_before = Some(now);
         }
     }
 
@@ -189,7 +188,8 @@ impl Lane {
         }
         let commit = self.has_work().then(|| self.not_before.unwrap_or_else(|| self.clock.now()));
         let succession = self.successor.as_ref().map(Successor::due);
-        [commit, self.full_at, self.collect_at, self.check_at, succession, self.removal_due()]
+        let repair = self.repairs.due();
+        [commit, self.full_at, self.collect_at, self.check_at, repair, succession, self.removal_due()]
             .into_iter()
             .flatten()
             .min()
@@ -224,6 +224,9 @@ impl Lane {
         }
         if passed(self.check_at) {
             self.check(now);
+        }
+        if passed(self.repairs.due()) {
+            self.drifted();
         }
         // The successor's back-off grows with its failures, so the active data plane still gets to commit.
         if passed(self.successor.as_ref().map(Successor::due)) {
@@ -299,6 +302,9 @@ impl Lane {
     fn commit(&mut self, outside: &mut Outside<'_>) -> Report {
         let started = self.clock.now();
         let reason = self.active.state.reason();
+        if reason.is_some() {
+            self.repairs.compares();
+        }
         let clock = self.clock.clone();
         let mode = self.active.plane.dataplane.about().mode;
         let about = (self.family(), mode);
@@ -316,6 +322,9 @@ impl Lane {
             report.repaired =
                 reason == Some(Reason::Drift) && commit.elements.saturating_add(commit.objects) > 0;
             self.drift.repaired = self.drift.repaired.saturating_add(report.repaired.into());
+            if reason == Some(Reason::Drift) {
+                self.repairs.ended(ended, report.duration);
+            }
             let full = commit.full;
             if !full {
                 report.changed = changes.forwardings.into_iter().map(|change| change.name).collect();
@@ -385,6 +394,7 @@ impl Lane {
         // The successor has written all of it.
         self.active.state.succeeded(true, now);
         (self.collect_at, self.check_at) = (None, None);
+        self.repairs = Repairs::default();
         self.complete(&mut report);
         self.succeeded(true);
         self.keep(&report, now);

@@ -68,6 +68,7 @@ mod lane;
 mod messages;
 mod packed;
 mod pending;
+mod repairs;
 mod retry;
 mod snapshot;
 mod state;

@@ -360,6 +360,30 @@ fn drift_is_repaired_at_once_and_no_more_than_five_times_a_second() {
 }
 
 #[test]
+fn changes_do_not_wait_for_the_next_repair() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, Timing { min_interval: Duration::ZERO, ..timing() });
+    bench.handle.compare(Family::Ipv4);
+    bench.settle();
+    for _ in 0..3 {
+        bench.handle.compare(Family::Ipv4);
+        bench.settle();
+    }
+    bench.work(&["a"]);
+    bench.settle();
+    assert_eq!(recorder.take_calls(), [compared(&[]), applied(&["demo/a"])], "one repair, then the change");
+    assert_eq!(bench.advance_to_next(), 200 * MILLISECOND);
+    assert_eq!(recorder.take_calls(), [compared(&[])], "the drift noted meanwhile");
+    bench.handle.compare(Family::Ipv4);
+    bench.settle();
+    // A comparison for another reason mends the drift, too.
+    bench.handle.configure(Settings { masquerade_bit: 7, ..Settings::plain(Family::Ipv4) });
+    bench.settle();
+    bench.advance(SECOND);
+    assert_eq!(recorder.take_calls(), [compared(&[])]);
+}
+
+#[test]
 fn new_settings_are_compared_and_are_no_repair() {
     let recorder = Recorder::at("here");
     let mut bench = Bench::in_sync(&recorder, timing());
