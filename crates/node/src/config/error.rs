@@ -196,6 +196,20 @@ pub enum Problem {
         /// The mode of local detection.
         mode: &'static str,
     },
+    /// No interface can have this name, or iptables cannot match it (`IFNAMSIZ` and `dev_valid_name` of the kernel; a
+    /// final `+` is iptables' sign for a prefix).
+    #[error(
+        "`{value}` is not {what}; write 1 to {longest} bytes without `/`, `:`, blanks and control characters, and without \
+         `+` or `*` at the end"
+    )]
+    InterfaceName {
+        /// The written value.
+        value: String,
+        /// What the value should be.
+        what: &'static str,
+        /// The most bytes that it can have.
+        longest: usize,
+    },
     /// The name consists of blanks only.
     #[error("only blanks; write the node's name or leave it out")]
     Blank,

@@ -339,6 +339,30 @@ fn modes() {
         mistakes("detectLocalMode: InterfaceNamePrefix"),
         "detectLocal.interfaceNamePrefix: empty; detectLocalMode InterfaceNamePrefix needs it"
     );
+    for (name, is_right) in [
+        ("abcdefghijklmno", true),
+        ("abcdefghijklmnop", false),
+        ("br-0.1@x", true),
+        ("br 0", false),
+        ("br/0", false),
+        ("br:0", false),
+        ("br+", false),
+        ("br*", false),
+        ("..", false),
+        ("br\\u0007", false),
+    ] {
+        let text = format!("detectLocalMode: BridgeInterface\ndetectLocal: {{bridgeInterface: \"{name}\"}}");
+        if is_right {
+            assert_eq!(good(&text).detect_local.bridge_interface, name);
+        } else {
+            let wrong = mistakes(&text);
+            assert!(wrong.contains("is not the name of an interface; write 1 to 15 bytes"), "{name}: {wrong}");
+        }
+    }
+    let prefix = |name| format!("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: {name}}}");
+    good(&prefix("abcdefghijklmn"));
+    let wrong = mistakes(&prefix("abcdefghijklmno"));
+    assert!(wrong.contains("`abcdefghijklmno` is not the start of interfaces' names; write 1 to 14"), "{wrong}");
     let bridge = good("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: br0}");
     assert_eq!(bridge.detect_local_mode, DetectLocalMode::BridgeInterface);
 }

@@ -96,15 +96,27 @@ fn sync_periods(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
     }
 }
 
+/// The most bytes of an interface's name: `IFNAMSIZ` of the kernel without the final zero.
+const LONGEST_NAME: usize = 15;
+
 fn detect_local(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
     let mode = c.detect_local_mode;
-    let needed = Problem::NeededByMode { mode: mode.name() };
-    match mode {
-        DetectLocalMode::BridgeInterface if c.detect_local.bridge_interface.is_empty() => {
-            wrong("detectLocal.bridgeInterface", needed);
+    let mut name = |field: &str, value: &str, what: &'static str, longest: usize| {
+        if value.is_empty() {
+            wrong(field, Problem::NeededByMode { mode: mode.name() });
+        } else if value.len() > longest || !could_be_of_interface(value) {
+            wrong(field, Problem::InterfaceName { value: value.to_owned(), what, longest });
         }
-        DetectLocalMode::InterfaceNamePrefix if c.detect_local.interface_name_prefix.is_empty() => {
-            wrong("detectLocal.interfaceNamePrefix", needed);
+    };
+    match mode {
+        DetectLocalMode::BridgeInterface => {
+            let value = &c.detect_local.bridge_interface;
+            name("detectLocal.bridgeInterface", value, "the name of an interface", LONGEST_NAME);
+        }
+        DetectLocalMode::InterfaceNamePrefix => {
+            let value = &c.detect_local.interface_name_prefix;
+            // iptables writes a `+` behind it.
+            name("detectLocal.interfaceNamePrefix", value, "the start of interfaces' names", LONGEST_NAME - 1);
         }
         DetectLocalMode::ClusterCidr if !one_cidr_per_family(&c.cluster_cidrs) => {
             let written: Vec<String> = c.cluster_cidrs.iter().map(IpNet::to_string).collect();
@@ -112,6 +124,13 @@ fn detect_local(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
         }
         _ => {}
     }
+}
+
+/// Returns true if the kernel could accept the text as a part of an interface's name, and iptables does not read it as
+/// something else.
+fn could_be_of_interface(text: &str) -> bool {
+    let is_forbidden = |c: char| matches!(c, '/' | ':') || c.is_whitespace() || c.is_control();
+    !text.contains(is_forbidden) && !text.ends_with(['+', '*']) && !matches!(text, "." | "..")
 }
 
 fn one_cidr_per_family(cidrs: &[IpNet]) -> bool {
