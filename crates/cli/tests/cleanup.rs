@@ -15,6 +15,8 @@ mod common;
 mod kernel_settings;
 #[path = "cleanup/nothing_left.rs"]
 mod nothing_left;
+#[path = "cleanup/repeated.rs"]
+mod repeated;
 #[path = "cleanup/report.rs"]
 mod report;
 #[path = "cleanup/way_back.rs"]

@@ -9,6 +9,7 @@ mod ending;
 pub(crate) mod facts;
 pub(crate) mod health_checks;
 mod history;
+mod leftovers;
 mod memory;
 mod node;
 mod objects;
@@ -41,7 +42,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::events::Notes;
 use super::finding::Finding;
-use super::modes::{self, InUse, Meters, Relays, SharedParts};
+use super::modes::{self, Meters, Relays, SharedParts};
 use super::node_settings::KernelSettings;
 use super::readiness::Progress;
 use super::recording::{self, Lists};
@@ -97,8 +98,8 @@ pub(super) struct Agent {
     running: Option<Running>,
     /// The rules that this process owns, for drift detection. Empty until detection starts.
     own: watch::Sender<Vec<Own>>,
-    /// Callbacks for the moment when every family has its first commit. They receive what the data planes use.
-    on_in_sync: Vec<oneshot::Sender<InUse>>,
+    /// Callbacks for the moment when every family has its first commit.
+    on_in_sync: Vec<oneshot::Sender<()>>,
     /// The error that ends the process at the next check of the deadlines.
     error: Option<anyhow::Error>,
     /// Whether the node's addresses could not be listed. The listing is retried.
@@ -221,20 +222,12 @@ impl Agent {
         self.own.subscribe()
     }
 
-    /// Resolves when every family has its first commit. The receiver of the value removes what kube-proxy left and
-    /// then calls [`Agent::leftovers_are_gone`].
-    pub(super) fn in_sync(&mut self) -> oneshot::Receiver<InUse> {
+    /// Resolves when every family has its first commit. The receiver of the value then removes what kube-proxy left, by
+    /// [`Agent::start_removal`].
+    pub(super) fn in_sync(&mut self) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         self.on_in_sync.push(sender);
         receiver
-    }
-
-    /// Notes that what kube-proxy left has been removed. A mode that uses kube-proxy's names may start after that.
-    pub(super) fn leftovers_are_gone(&mut self) {
-        if let Some(running) = &mut self.running {
-            running.removes_leftovers = false;
-        }
-        self.reconfigure();
     }
 
     /// Applies another configuration. Rules are only removed once the rules that replace them are in the kernel.
@@ -337,13 +330,8 @@ impl Agent {
         if is_ready {
             self.health.ready();
             for sender in self.on_in_sync.drain(..) {
-                let in_use = InUse {
-                    configuration: self.configuration.clone(),
-                    families: self.families.clone(),
-                    chains: running.planes.iter().filter_map(|plane| plane.claims).collect(),
-                };
                 // The send fails if the receiver is gone.
-                running.removes_leftovers |= sender.send(in_use).is_ok();
+                running.removes_leftovers |= sender.send(()).is_ok();
             }
             self.look_for_drift();
         } else {

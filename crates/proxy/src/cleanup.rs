@@ -216,27 +216,31 @@ fn remove_all(configuration: &Configuration) -> Vec<String> {
     errors
 }
 
-/// Removes what kube-proxy left, apart from what the running mode uses. Failures are only logged.
-pub(super) fn take_over(keep: &Keep) {
-    let (_, errors) = remove_leftovers(keep);
-    for error in errors {
-        tracing::warn!(%error, "what kube-proxy left cannot be removed");
-    }
+/// Removes what kube-proxy left, apart from what the running mode uses. Returns what failed. With `names_held`, it logs
+/// which chains stay because other programs use them.
+pub(super) fn take_over(keep: &Keep, names_held: bool) -> Vec<String> {
+    let (removed, errors) = portolan_leftovers::remove(keep);
+    log_removed(&removed, names_held);
+    errors.iter().map(ToString::to_string).collect()
 }
 
 /// Removes what kube-proxy left in any mode. Returns what was removed and what failed.
 fn remove_leftovers(keep: &Keep) -> (Removed, Vec<Error>) {
     let (removed, errors) = portolan_leftovers::remove(keep);
-    if !removed.held_chains.is_empty() {
+    log_removed(&removed, true);
+    (removed, errors)
+}
+
+fn log_removed(removed: &Removed, names_held: bool) {
+    if names_held && !removed.held_chains.is_empty() {
         let chains: Vec<&str> = removed.held_chains.iter().map(String::as_str).collect();
         let chains = chains.join(", ");
         tracing::warn!(chains, "chains of kube-proxy stay, because rules of other programs lead to them");
     }
     if !removed.is_empty() {
-        let &Removed { tables, chains, virtual_servers, devices, sets, .. } = &removed;
+        let &Removed { tables, chains, virtual_servers, devices, sets, .. } = removed;
         tracing::info!(tables, chains, virtual_servers, devices, sets, "removed what kube-proxy left");
     }
-    (removed, errors)
 }
 
 #[cfg(test)]

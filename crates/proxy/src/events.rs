@@ -112,6 +112,11 @@ impl Notes {
         self.recorder.event(make((&key.namespace, &key.name), &fault.to_string()));
     }
 
+    /// Posts that what kube-proxy left cannot be removed.
+    pub(super) fn leftovers_stay(&self, reasons: &str) {
+        self.recorder.event(EventNote::leftovers_not_removed(&self.node, reasons));
+    }
+
     /// Posts that the Node object cannot be written.
     pub(super) fn node_not_updated(&self, note: &str) {
         self.recorder.event(EventNote::node_not_updated(&self.node, note));

@@ -10,7 +10,7 @@
 //! 3. The watches, the health server and the metrics server start. `agent` applies watch events to the Catalog. Once
 //!    Services, EndpointSlices, ServiceCIDRs and the Node are known, the data planes compare everything with the
 //!    kernel.
-//! 4. After every family's first commit, `cleanup` removes what kube-proxy left and the mode does not use, so no
+//! 4. After every family's first commit, `leftovers` removes what kube-proxy left and the mode does not use, so no
 //!    packet meets a gap.
 //! 5. While the proxy runs, `reload` follows the configuration file, and `agent` follows the Node object and the
 //!    node's addresses.
@@ -34,6 +34,7 @@ mod events;
 mod explain;
 mod file;
 mod finding;
+mod leftovers;
 mod modes;
 mod node_settings;
 mod options;
@@ -284,7 +285,7 @@ async fn follow(options: &ProxyOptions, start: Start, slot: &AgentSlot) -> anyho
         error = address_changes(&agent) => Err(error),
         never = following_api_server(&agent, &peers) => match never {},
         never = readiness::follow(progress, &node_name, &notes, &metrics) => match never {},
-        never = take_over(&agent) => match never {},
+        never = leftovers::removing(&agent, &notes, &metrics) => match never {},
         never = poster.run() => match never {},
         never = reporting(&agent, &done) => match never {},
         never = control::answering(&agent, questions) => match never {},
@@ -394,17 +395,6 @@ async fn cannot_listen(mut failures: UnboundedReceiver<BindError>, notes: &Notes
     let Some(error) = failures.recv().await else { return std::future::pending().await };
     notes.cannot_listen(&error).await;
     error
-}
-
-/// Removes what kube-proxy left, once every family is in sync.
-async fn take_over(agent: &Rc<RefCell<Agent>>) -> Infallible {
-    let in_sync = agent.borrow_mut().in_sync();
-    if let Ok(in_use) = in_sync.await {
-        // It logs what it cannot remove.
-        let _ = blocking::run(move || cleanup::take_over(&in_use.keep())).await;
-        agent.borrow_mut().leftovers_are_gone();
-    }
-    std::future::pending().await
 }
 
 /// Finds the programs of iptables each time the agent asks for them. Returns an error if a search has no result.

@@ -110,6 +110,9 @@ impl Reporter {
             let is_ok = report.outcome.is_ok();
             self.metrics.sync_finished(family, report.full, report.duration, is_ok, now.wall);
         }
+        if report.outcome.is_ok() && report.step != Step::Collection {
+            self.metrics.mode_runs(family, mode);
+        }
         for driver in MODES {
             driver.update_metrics(&self.metrics, &self.meters, family, driver.mode().name() == mode);
         }

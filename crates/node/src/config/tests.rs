@@ -356,13 +356,20 @@ fn modes() {
             assert_eq!(good(&text).detect_local.bridge_interface, name);
         } else {
             let wrong = mistakes(&text);
-            assert!(wrong.contains("is not the name of an interface; write 1 to 15 bytes"), "{name}: {wrong}");
+            assert!(
+                wrong.contains("is not the name of an interface; write 1 to 15 bytes"),
+                "{name}: {wrong}"
+            );
         }
     }
-    let prefix = |name| format!("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: {name}}}");
+    let prefix =
+        |name| format!("detectLocalMode: InterfaceNamePrefix\ndetectLocal: {{interfaceNamePrefix: {name}}}");
     good(&prefix("abcdefghijklmn"));
     let wrong = mistakes(&prefix("abcdefghijklmno"));
-    assert!(wrong.contains("`abcdefghijklmno` is not the start of interfaces' names; write 1 to 14"), "{wrong}");
+    assert!(
+        wrong.contains("`abcdefghijklmno` is not the start of interfaces' names; write 1 to 14"),
+        "{wrong}"
+    );
     let bridge = good("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: br0}");
     assert_eq!(bridge.detect_local_mode, DetectLocalMode::BridgeInterface);
 }

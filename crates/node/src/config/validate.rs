@@ -116,7 +116,12 @@ fn detect_local(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
         DetectLocalMode::InterfaceNamePrefix => {
             let value = &c.detect_local.interface_name_prefix;
             // iptables writes a `+` behind it.
-            name("detectLocal.interfaceNamePrefix", value, "the start of interfaces' names", LONGEST_NAME - 1);
+            name(
+                "detectLocal.interfaceNamePrefix",
+                value,
+                "the start of interfaces' names",
+                LONGEST_NAME - 1,
+            );
         }
         DetectLocalMode::ClusterCidr if !one_cidr_per_family(&c.cluster_cidrs) => {
             let written: Vec<String> = c.cluster_cidrs.iter().map(IpNet::to_string).collect();

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use self::slis::Slis;
 use super::ProxyMetrics;
-use crate::config::{Configuration, Mode};
+use crate::config::Configuration;
 
 mod debug;
 mod healthz;
@@ -63,7 +63,6 @@ pub struct Pages {
 }
 
 struct Shown {
-    mode: Mode,
     profiling: bool,
     /// Whether the agent's own pages are served on every address.
     agent_pages_anywhere: bool,
@@ -126,7 +125,7 @@ impl Pages {
                 web::answer(StatusCode::OK, PLAIN, body)
             }
             "/healthz/ping" => web::answer(StatusCode::OK, PLAIN, "ok"),
-            "/proxyMode" => web::answer(StatusCode::OK, PLAIN, self.shown().mode.name()),
+            "/proxyMode" => web::answer(StatusCode::OK, PLAIN, self.metrics.running_mode()),
             "/configz" => web::answer(StatusCode::OK, web::JSON, self.shown().configz.clone()),
             "/flagz" if self.flagz => zpages::flagz(request.headers(), &self.flags),
             "/statusz" if self.statusz => {
@@ -155,7 +154,7 @@ impl Shown {
         };
         let configz = json!({ "kubeproxy.config.k8s.io": effective.to_v1alpha1() }).to_string();
         let agent_pages_anywhere = configuration.portolan.state_on_any_address;
-        Self { mode, profiling: configuration.enable_profiling, agent_pages_anywhere, configz }
+        Self { profiling: configuration.enable_profiling, agent_pages_anywhere, configz }
     }
 }
 

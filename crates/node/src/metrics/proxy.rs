@@ -8,6 +8,7 @@ use self::client::ClientMetrics;
 use self::dataplane::DataplaneMetrics;
 use self::iptables::IptablesMetrics;
 pub use self::iptables::{IptablesMeasures, PacketCounters};
+use self::mode::ModeMetrics;
 pub use self::relay::RelayMeasures;
 use self::sync::{ChangeMetrics, SyncMetrics};
 use super::labels::{Code, NodeWrite, ObjectKind, Reload, Resource, TrafficPolicy};
@@ -18,6 +19,7 @@ mod client;
 mod dataplane;
 mod iptables;
 mod ipvs;
+mod mode;
 mod relay;
 mod sync;
 mod watches;
@@ -34,7 +36,7 @@ pub struct ProxyMetrics {
     changes: ChangeMetrics,
     dataplane: DataplaneMetrics,
     iptables: IptablesMetrics,
-    mode: Arc<DynamicVector<3, Gauge>>,
+    mode: ModeMetrics,
     healthz_total: Arc<Vector<Code, Counter>>,
     livez_total: Arc<Vector<Code, Counter>>,
     watch_restarts: Arc<Vector<Resource, Counter>>,
@@ -73,11 +75,7 @@ impl ProxyMetrics {
             changes: ChangeMetrics::new(&registry),
             dataplane: DataplaneMetrics::new(&registry),
             iptables: IptablesMetrics::new(&registry),
-            mode: registry.add(
-                "portolan_proxy_mode",
-                "1 for the mode that runs, why it is that one, and the one that the configuration names",
-                DynamicVector::new(["mode", "reason", "wanted"], Gauge::default),
-            ),
+            mode: ModeMetrics::new(&registry),
             healthz_total: registry.add(
                 "kubeproxy_proxy_healthz_total",
                 alpha("Cumulative proxy healthz HTTP status"),
@@ -258,10 +256,25 @@ impl ProxyMetrics {
         self
     }
 
-    /// Sets the running mode and the reason. `wanted` is the configured mode, or empty.
+    /// Sets the mode to which the configuration leads, and the reason. `wanted` is the configured mode, or empty. It is shown as
+    /// the mode that runs unless another one still runs in a family.
     pub fn mode(&self, mode: &str, reason: &str, wanted: &str) {
-        self.mode.clear();
-        self.mode.with([mode, reason, wanted], |gauge| gauge.set(1.0));
+        self.mode.choose(mode, reason, wanted);
+    }
+
+    /// Records that the rules of a mode are those that packets of a family meet.
+    pub fn mode_runs(&self, family: Family, mode: &str) {
+        self.mode.runs(family, mode);
+    }
+
+    /// Returns the name of the mode that is shown as the one that runs.
+    pub(super) fn running_mode(&self) -> String {
+        self.mode.shown()
+    }
+
+    /// Sets how many removals failed when what kube-proxy left was last to be removed.
+    pub fn leftovers(&self, failures: usize) {
+        self.dataplane.leftovers.set(failures as f64);
     }
 
     /// Records a search for stale flows, of which `deleted` were deleted.

@@ -85,6 +85,9 @@ fn nothing_is_shown_before_its_first_use() {
     # HELP portolan_dataplane_drift_repairs_total Repairs of what another program changed in the kernel
     # TYPE portolan_dataplane_drift_repairs_total counter
     portolan_dataplane_drift_repairs_total 0
+    # HELP portolan_leftover_removal_failures Failures of the last removal of what kube-proxy left; it is repeated while there are any
+    # TYPE portolan_leftover_removal_failures gauge
+    portolan_leftover_removal_failures 0
     # HELP portolan_passive_endpoints_aside Endpoints that are set aside at present because connections to them failed
     # TYPE portolan_passive_endpoints_aside gauge
     portolan_passive_endpoints_aside 0
@@ -151,8 +154,11 @@ fn touch_everything(metrics: &ProxyMetrics) {
     metrics.node_written(NodeWrite::Ok);
     metrics.node_written(NodeWrite::Failed);
     metrics.verified();
-    metrics.mode("nftables", "configured", "nftables");
+    metrics.leftovers(2);
     metrics.mode("iptables", "no_ipvs", "ipvs");
+    metrics.mode_runs(Family::Ipv4, "iptables");
+    // The rules of this mode are not complete.
+    metrics.mode("nftables", "configured", "nftables");
     let measures = IptablesMeasures {
         rules: [20, 300],
         written: [20, 12],

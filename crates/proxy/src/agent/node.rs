@@ -277,7 +277,9 @@ impl Running {
         match blueprint.make(settings.clone(), programs, shared) {
             Ok(modes::Made { dataplane, own }) => {
                 let claims = dataplane.about().claims;
-                (plane.blueprint, plane.claims, plane.next) = (blueprint, claims, Some(Next { own }));
+                let former = std::mem::replace(&mut plane.claims, claims);
+                (plane.blueprint, plane.next) = (blueprint, Some(Next { own }));
+                self.note_former(former);
                 Step::Replace(dataplane)
             }
             Err(error) => {

@@ -22,6 +22,8 @@ pub(super) struct Running {
     /// Families of which no comparison has shown that the kernel has everything.
     pub(super) unverified: Vec<Family>,
     pub(super) planes: Vec<Plane>,
+    /// The claims of data planes that others have replaced. The engine removes their chains.
+    pub(super) former_claims: Vec<Claims>,
     /// Whether what kube-proxy left is being removed.
     pub(super) removes_leftovers: bool,
     /// The generation of the ruleset up to which changes by other programs have been reported.
@@ -56,6 +58,16 @@ impl Running {
         threads.into_iter().find(|(_, is_running)| !is_running).map(|(name, _)| name)
     }
 
+    /// Records that other chains are used. Those of the former claims may still be there.
+    pub(super) fn note_former(&mut self, former: Option<Claims>) {
+        let Some(former) = former else { return };
+        let is_known =
+            |known: &Claims| known.are_where(&former) && std::ptr::fn_addr_eq(known.uses, former.uses);
+        if !self.former_claims.iter().any(is_known) {
+            self.former_claims.push(former);
+        }
+    }
+
     /// Records that a family's next data plane has become the active one.
     pub(super) fn replaced(&mut self, family: Family) {
         for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
@@ -88,6 +100,7 @@ mod tests {
             unsynced: Vec::new(),
             unverified: Vec::new(),
             planes: Vec::new(),
+            former_claims: Vec::new(),
             removes_leftovers: false,
             reported_until: None,
             is_ending: false,

@@ -173,6 +173,7 @@ impl Agent {
             unsynced,
             unverified,
             planes,
+            former_claims: Vec::new(),
             removes_leftovers,
             reported_until: None,
             is_ending: false,

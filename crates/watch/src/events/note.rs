@@ -126,6 +126,12 @@ impl EventNote {
         Self::of_node(node_name, EventType::Warning, "NodeNotUpdated", "ShowReadiness", note)
     }
 
+    /// What kube-proxy left on the node cannot be removed, and sends packets to endpoints that may be gone. kube-proxy has no
+    /// such event.
+    pub fn leftovers_not_removed(node_name: &str, reasons: &str) -> Self {
+        Self::of_node(node_name, EventType::Warning, "LeftoversNotRemoved", "RemoveLeftovers", reasons)
+    }
+
     /// A Service claims the address and port at which a node reaches the API server. kube-proxy has no such event.
     pub fn api_server_address_left_out(service: (&str, &str), note: &str) -> Self {
         Self::of_service(service, "APIServerAddressLeftOut", note)

@@ -3,6 +3,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use portolan_web::testing::{exchange, loopback, request, request_with, start};
 
 use super::*;
+use crate::address::Family;
+use crate::config::Mode;
 use crate::metrics::tests::{metrics, read};
 
 fn pages(configuration: &Configuration) -> PagesSettings<'_> {
@@ -34,6 +36,8 @@ fn plain(status: u16, body: &str) -> (u16, String, String) {
 async fn the_metrics_server_has_its_pages() {
     let configuration = Configuration { mode: Some(Mode::Nftables), ..Configuration::default() };
     let (address, pages) = served(pages(&configuration)).await;
+    let metrics = &pages.metrics;
+    metrics.mode("nftables", "configured", "nftables");
     let ask = |path: &'static str| get(address, path, &[]);
     assert_eq!(ask("/healthz").await, plain(200, "ok"));
     assert_eq!(ask("/healthz/ping").await, plain(200, "ok"));
@@ -54,7 +58,10 @@ async fn the_metrics_server_has_its_pages() {
     let shown = configz.get("kubeproxy.config.k8s.io").expect("one component");
     assert_eq!(shown.get("mode").and_then(|mode| mode.as_str()), Some("nftables"));
     assert_eq!(shown.get("nodePortAddresses"), Some(&serde_json::json!(["primary"])));
-    pages.set_configuration(&Configuration { mode: Some(Mode::Ipvs), ..configuration.clone() });
+    metrics.mode_runs(Family::Ipv4, "nftables");
+    metrics.mode("ipvs", "configured", "ipvs");
+    assert_eq!(ask("/proxyMode").await, plain(200, "nftables"), "its rules are not complete");
+    metrics.mode_runs(Family::Ipv4, "ipvs");
     assert_eq!(ask("/proxyMode").await, plain(200, "ipvs"));
 }
 

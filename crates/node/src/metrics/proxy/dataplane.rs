@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{LATENCY, PerFamily, alpha};
-use crate::metrics::{Counter, Histogram, Registry, Vector};
+use crate::metrics::{Counter, Gauge, Histogram, Registry, Vector};
 
 /// From 10 µs, doubled up to 5.24 s. A commit of one change takes a fraction of a millisecond.
 const COMMIT: &[f64] = &[
@@ -18,6 +18,7 @@ pub(super) struct DataplaneMetrics {
     pub(super) conntrack_deleted: PerFamily<Counter>,
     pub(super) commit_duration: PerFamily<Histogram>,
     pub(super) drift_repairs: Arc<Counter>,
+    pub(super) leftovers: Arc<Gauge>,
 }
 
 impl DataplaneMetrics {
@@ -52,6 +53,11 @@ impl DataplaneMetrics {
                 "portolan_dataplane_drift_repairs_total",
                 "Repairs of what another program changed in the kernel",
                 Counter::default(),
+            ),
+            leftovers: registry.add(
+                "portolan_leftover_removal_failures",
+                "Failures of the last removal of what kube-proxy left; it is repeated while there are any",
+                Gauge::default(),
             ),
         }
     }
