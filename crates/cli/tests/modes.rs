@@ -158,9 +158,21 @@ fn a_mode_that_cannot_be_written_leaves_the_former_one_active() {
     cluster.apply(objects::slice("web", &[&pods[1]], &[("tcp".to_owned(), portolan_testkit::Family::Ipv4)]));
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[&pods[1]]);
     assert!(nftables_rules(node)[0], "{}", proxy.output());
+    let metrics = |lines: [&str; 2]| {
+        let page = page(&cluster, "/metrics");
+        lines
+            .iter()
+            .all(|wanted| page.lines().any(|line| line.strip_prefix("portolan_proxy_mode") == Some(wanted)))
+    };
+    assert_eq!(page(&cluster, "/proxyMode"), "nftables", "IPv4 has its rules");
+    let pending = "_pending{ip_family=\"IPv4\"} 1";
+    assert!(metrics([pending, "{mode=\"nftables\",reason=\"configured\",wanted=\"nftables\"} 1"]));
     nft(node, "delete chain ip nat KUBE-POSTROUTING");
     logged(&mut proxy, COMPLETE, 2);
     only(node, "iptables", &proxy);
+    assert_eq!(page(&cluster, "/proxyMode"), "iptables");
+    let done = "_pending{ip_family=\"IPv4\"} 0";
+    assert!(metrics([done, "{mode=\"iptables\",reason=\"configured\",wanted=\"iptables\"} 1"]));
     reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.0.10:80"), &[&pods[1]]);
 }
 
