@@ -48,6 +48,20 @@ fn a_start_posts_an_event() {
 }
 
 #[test]
+fn an_event_names_the_kernel_settings_that_could_not_be_written() {
+    let cluster = Cluster::new();
+    let _proxy = common::proxy_with_read_only_settings(&cluster, "");
+    cluster.configure("conntrack: {tcpCloseWaitTimeout: 17m}\n");
+    let event = event_with(&cluster, "ConfigurationReloaded");
+    let note = event["note"].as_str().unwrap();
+    assert!(
+        note.starts_with("changed: conntrack; restart the pod for what cannot be written here: "),
+        "{note}"
+    );
+    assert!(note.contains("nf_conntrack_tcp_timeout_close_wait: wanted 1020"), "{note}");
+}
+
+#[test]
 fn changed_configurations_post_events() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();

@@ -66,6 +66,26 @@ fn there_and_back(other: &str) {
     assert_lossless_but_own(load);
 }
 
+/// Without the kernel setting of the mode, masqueraded packets would be lost.
+#[test]
+fn a_change_to_ipvs_is_refused_where_its_kernel_setting_cannot_be_written() {
+    const REFUSED: &str = "the changed configuration is refused";
+    const SETTING: &str = "/proc/sys/net/ipv4/vs/conntrack";
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.world.node().namespace();
+    node.run(|| std::fs::write(SETTING, "0")).unwrap().unwrap();
+    let mut proxy = common::proxy_with_read_only_settings(&cluster, "mode: nftables\n");
+    cluster.configure(IPVS);
+    logged(&mut proxy, REFUSED, 1);
+    assert!(proxy.output().contains(&format!("{SETTING}: wanted 1, is 0")), "{}", proxy.output());
+    only(node, "nftables", &proxy);
+    node.run(|| std::fs::write(SETTING, "1")).unwrap().unwrap();
+    // The file is read again when it changes.
+    cluster.configure(&format!("{IPVS}configSyncPeriod: 7m\n"));
+    logged(&mut proxy, COMPLETE, 2);
+    only(node, "ipvs", &proxy);
+}
+
 /// As `deploy/kustomize/overlays/iptables` and the chart start it.
 #[test]
 fn the_capabilities_of_the_manifests_are_enough() {

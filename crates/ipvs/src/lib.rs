@@ -126,4 +126,4 @@ pub use preview::preview_of_all;
 pub use probe::available;
 pub use read::{Known, read};
 pub use rules::{Jump, own_jumps, uses};
-pub use settings::{KernelVersion, kernel_default, kernel_settings};
+pub use settings::{CONNTRACK_SETTING, KernelVersion, kernel_default, kernel_settings};

@@ -15,9 +15,8 @@ use super::device::{DEVICE, device};
 use super::frontend::Key;
 use super::module;
 use super::set::{Set, set_family};
+use super::settings::CONNTRACK_SETTING;
 
-/// This file exists if the kernel's IPVS supports conntrack.
-const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
 /// Addresses of the virtual server that is created as a trial: for documentation (RFC 5737, RFC 3849).
 const TRIAL_ADDRESSES: [&str; 2] = ["198.51.100.0", "2001:db8::"];
 /// Ports of the trial virtual server. The next one is tried if another program has one there.
@@ -84,9 +83,9 @@ fn missing(scheduler: IpvsScheduler, families: &[Family]) -> Result<Vec<String>,
                 .to_owned(),
         ),
         Some(number) => {
-            if !Path::new(CONNTRACK).exists() {
+            if !Path::new(CONNTRACK_SETTING).exists() {
                 missing.push(format!(
-                    "IPVS does not work with conntrack here ({CONNTRACK} is missing); boot a kernel with CONFIG_IP_VS_NFCT"
+                    "IPVS does not work with conntrack here ({CONNTRACK_SETTING} is missing); boot a kernel with CONFIG_IP_VS_NFCT"
                 ));
             }
             for family in families {

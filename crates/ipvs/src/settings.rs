@@ -19,6 +19,9 @@ impl FromStr for KernelVersion {
     }
 }
 
+/// With 1, packets through virtual servers have conntrack entries. The file exists if the kernel's IPVS supports that.
+pub const CONNTRACK_SETTING: &str = "/proc/sys/net/ipv4/vs/conntrack";
+
 /// Returns the files below `/proc/sys` and their values, in the order of writing. Those of IPVS exist once the kernel
 /// has loaded its module, which [`available`](super::available) causes. An unknown version counts as a new one.
 ///
@@ -31,7 +34,7 @@ impl FromStr for KernelVersion {
 pub fn kernel_settings(version: Option<KernelVersion>, strict_arp: bool) -> Vec<(&'static str, u64)> {
     let reuses_badly =
         version.is_some_and(|version| (KernelVersion(4, 1)..KernelVersion(5, 9)).contains(&version));
-    let mut settings = vec![("/proc/sys/net/ipv4/vs/conntrack", 1)];
+    let mut settings = vec![(CONNTRACK_SETTING, 1)];
     if reuses_badly {
         settings.push(("/proc/sys/net/ipv4/vs/conn_reuse_mode", 0));
     }

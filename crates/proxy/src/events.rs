@@ -1,5 +1,6 @@
 //! The Events that this node posts to the API server.
 
+use std::fmt::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -122,9 +123,12 @@ impl Notes {
         self.recorder.event(EventNote::node_not_updated(&self.node, note));
     }
 
-    /// Posts that a changed configuration file has been applied.
-    pub(super) fn reloaded(&self, changes: &[&str]) {
-        let note = format!("changed: {}", changes.join(", "));
+    /// Posts that a changed configuration file has been applied, apart from these kernel settings.
+    pub(super) fn reloaded(&self, changes: &[&str], refused: &[String]) {
+        let mut note = format!("changed: {}", changes.join(", "));
+        if !refused.is_empty() {
+            let _ = write!(note, "; restart the pod for what cannot be written here: {}", refused.join("; "));
+        }
         self.recorder.event(EventNote::configuration_reloaded(&self.node, &note));
     }
 

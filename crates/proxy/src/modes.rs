@@ -113,6 +113,11 @@ pub(super) trait ModeDriver: Sync {
         Vec::new()
     }
 
+    /// Returns those of these settings without which packets would be lost.
+    fn needed_settings(&self, _: &Configuration) -> Vec<Wanted> {
+        Vec::new()
+    }
+
     /// Returns the chains of iptables that a data plane of a family would use. Runs programs.
     fn claims(&self, _: &Configuration, _: Family) -> Option<Claims> {
         None

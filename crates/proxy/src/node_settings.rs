@@ -68,6 +68,11 @@ impl KernelSettings {
         outcome.refused
     }
 
+    /// Returns the settings that differ and that cannot be written. Changes nothing.
+    pub(super) fn refusals(&self, wanted: &[Wanted]) -> Vec<Refused> {
+        self.host.refusals(wanted)
+    }
+
     /// Corrects what was noted before the settings were written: the kernel rounds some values, and some settings could
     /// not be written. `known` is what was noted earlier.
     fn correct(&self, former: &Former, known: &[Change], outcome: &AppliedSettings) {
@@ -88,9 +93,9 @@ impl KernelSettings {
 
     /// Writes the connection tracking settings that differ. Warns of those that cannot be written, with the commands that
     /// set them, unless a finding in `reported` has reported them. kube-proxy does not start in that case; Portolan keeps
-    /// serving Services.
-    pub(super) fn apply_conntrack(&self, configuration: &Configuration, reported: &[Finding]) {
-        self.apply_or_warn(&wanted(configuration, &self.host), reported);
+    /// serving Services. Returns those of the warning.
+    pub(super) fn apply_conntrack(&self, configuration: &Configuration, reported: &[Finding]) -> Vec<String> {
+        self.apply_or_warn(&wanted(configuration, &self.host), reported)
     }
 
     /// Turns on the forwarding of packets for these families. Interfaces whose router advertisements the kernel would then
@@ -128,14 +133,15 @@ impl KernelSettings {
     }
 
     /// Writes settings that differ. Warns of those that cannot be written, with the commands that set them, unless a finding
-    /// in `reported` has reported them.
-    pub(super) fn apply_or_warn(&self, wanted: &[Wanted], reported: &[Finding]) {
+    /// in `reported` has reported them. Returns those of the warning.
+    pub(super) fn apply_or_warn(&self, wanted: &[Wanted], reported: &[Finding]) -> Vec<String> {
         let refused = self.apply(wanted);
         let mut settings: Vec<String> = refused.iter().map(ToString::to_string).collect();
         settings.retain(|setting| !reported.iter().any(|finding| finding.reports_setting(setting)));
         if !settings.is_empty() {
-            finding::log(&[Finding::KernelSettings { settings }]);
+            finding::log(&[Finding::KernelSettings { settings: settings.clone() }]);
         }
+        settings
     }
 }
 

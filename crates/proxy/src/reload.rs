@@ -96,13 +96,13 @@ impl Reload<'_> {
     /// change.
     async fn reload(&mut self, content: &[u8]) {
         match self.check_and_apply(content).await {
-            Ok(changes) => {
+            Ok((changes, refused)) => {
                 self.metrics.config_reload(metrics::Reload::Ok);
                 if changes.is_empty() {
                     tracing::info!("the configuration file changed, but nothing of what is in use");
                 } else {
                     tracing::info!(?changes, "the changed configuration is in use");
-                    self.notes.reloaded(&changes);
+                    self.notes.reloaded(&changes, &refused);
                 }
             }
             Err(error) => {
@@ -114,14 +114,14 @@ impl Reload<'_> {
         }
     }
 
-    /// Checks and applies a configuration. Returns the fields that changed.
-    async fn check_and_apply(&mut self, content: &[u8]) -> anyhow::Result<Vec<&'static str>> {
+    /// Checks and applies a configuration. Returns the fields that changed, and the kernel settings that could not be written.
+    async fn check_and_apply(&mut self, content: &[u8]) -> anyhow::Result<(Vec<&'static str>, Vec<String>)> {
         let (new, choice) = self.load(content).await?;
         new.log_notes();
         let old = self.agent.borrow().configuration().clone();
         let changes = changes(&old, &new.configuration);
         if changes.is_empty() {
-            return Ok(changes);
+            return Ok((changes, Vec::new()));
         }
         let prepared = self.check(&old, &new.configuration).await?;
         let watcher = self.watcher(&old, &new).await?;
@@ -132,12 +132,12 @@ impl Reload<'_> {
             self.notes.mode_chosen(&choice);
         }
         self.metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
-        self.apply(&old, new.configuration, prepared).await;
+        let refused = self.apply(&old, new.configuration, prepared).await;
         if let Some(watcher) = watcher {
             // The receiver lives as long as this task.
             let _ = self.watchers.send(watcher);
         }
-        Ok(changes)
+        Ok((changes, refused))
     }
 
     /// Checks a configuration and opens the addresses that it adds. Fails with all reasons against it.
@@ -147,6 +147,10 @@ impl Reload<'_> {
             let (tried, families) = (new.clone(), self.agent.borrow().families().to_vec());
             let findings = blocking::run(move || checks::mode(&tried, &families)).await?;
             reasons.extend(findings.iter().map(ToString::to_string));
+            let needed = modes::configured(new).needed_settings(new);
+            reasons.extend(self.kernel_settings.refusals(&needed).iter().map(|refused| {
+                format!("the mode needs a kernel setting that cannot be written here: {refused}, or restart the pod")
+            }));
         }
         reasons.extend(self.agent.borrow().objections(new));
         match self.servers.prepare(new) {
@@ -169,12 +173,15 @@ impl Reload<'_> {
         Ok(Some(watcher(client, self.node_name, self.options, &settings)))
     }
 
-    async fn apply(&mut self, old: &Configuration, new: Configuration, prepared: Prepared) {
+    /// Returns the kernel settings that could not be written.
+    async fn apply(&mut self, old: &Configuration, new: Configuration, prepared: Prepared) -> Vec<String> {
+        let mut refused = Vec::new();
         if old.conntrack != new.conntrack {
             // A larger table takes the kernel a while. The outcome is logged there.
             let new = new.clone();
             let kernel_settings = Arc::clone(&self.kernel_settings);
-            let _ = blocking::run(move || kernel_settings.apply_conntrack(&new, &[])).await;
+            let written = blocking::run(move || kernel_settings.apply_conntrack(&new, &[])).await;
+            refused = written.unwrap_or_default();
         }
         if old.oom_score_adj != new.oom_score_adj {
             node_settings::apply_oom_score(&new);
@@ -187,6 +194,7 @@ impl Reload<'_> {
         self.pages.set_configuration(&new);
         self.servers.follow(&new, prepared).await;
         self.agent.borrow_mut().configure(new);
+        refused
     }
 }
 

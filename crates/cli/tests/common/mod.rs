@@ -66,6 +66,21 @@ pub(crate) fn proxy_with_capabilities(
     proxy
 }
 
+/// Starts the proxy where `/proc/sys` is read-only, as in the agent's container of the manifests.
+pub(crate) fn proxy_with_read_only_settings(cluster: &Cluster, yaml: &str) -> PortolanProcess {
+    cluster.configure(yaml);
+    let script = format!(
+        "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec {BINARY} proxy --config {} --master {}",
+        cluster.configuration_file().display(),
+        cluster.master()
+    );
+    let arguments = ["--mount", "--propagation", "private", "sh", "-c", &script];
+    let node = cluster.world.node().namespace();
+    let mut proxy = PortolanProcess::start(node, "unshare".as_ref(), &arguments).unwrap();
+    in_sync(&mut proxy);
+    proxy
+}
+
 /// Runs `portolan plan` on the node. Its exit code is 0 if the kernel has what the objects ask for.
 pub(crate) fn differences(cluster: &Cluster) -> Output {
     let (file, master) = (cluster.configuration_file(), cluster.master());

@@ -66,6 +66,13 @@ impl ModeDriver for Driver {
         wanted(configuration.ipvs.strict_arp)
     }
 
+    /// Without it, packets through virtual servers are not masqueraded.
+    fn needed_settings(&self, configuration: &Configuration) -> Vec<Wanted> {
+        let mut needed = wanted(configuration.ipvs.strict_arp);
+        needed.retain(|setting| setting.path == portolan_ipvs::CONNTRACK_SETTING);
+        needed
+    }
+
     fn claims(&self, _: &Configuration, family: Family) -> Option<Claims> {
         let iptables = iptables::claims(family)?;
         Some(Claims { uses: portolan_ipvs::uses, ..iptables })
