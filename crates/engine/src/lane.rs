@@ -130,13 +130,17 @@ impl Lane {
         }
     }
 
-    /// Sets new settings. Everything is compared then.
-    pub(super) fn configure(&mut self, settings: Settings) {
+    /// Sets new settings, and with `of_successor` others for the successor, which are those of the family if it has taken over
+    /// already. Everything is compared then.
+    pub(super) fn configure(&mut self, settings: Settings, of_successor: Option<Settings>) {
         let now = self.clock.now();
-        self.active.table.configure(settings);
-        if let Some(successor) = &mut self.successor {
-            successor.settings = None;
-        }
+        let of_active = if let Some(successor) = &mut self.successor {
+            successor.settings = of_successor;
+            settings
+        } else {
+            of_successor.unwrap_or(settings)
+        };
+        self.active.table.configure(of_active);
         self.active.state.doubt(Reason::Settings, now);
     }
 
@@ -471,20 +475,23 @@ impl Lane {
         }
     }
 
-    /// Returns when to continue removing the rules of retired data planes. `None` while a comparison or a replacement
-    /// is pending: packets depend on those.
+    /// Returns when to continue removing the rules of retired data planes. `None` while a comparison or the first attempt of a
+    /// replacement is pending: packets depend on those.
     fn removal_due(&self) -> Option<Instant> {
-        if self.active.state.reason().is_some() || self.successor.is_some() {
+        if self.active.state.reason().is_some() {
             return None;
         }
-        self.retired.iter().map(Retired::due).min()
+        let may_remove = may_remove(self.successor.as_ref());
+        self.retired.iter().filter(|retired| may_remove(retired)).map(Retired::due).min()
     }
 
     fn remove_retired(&mut self) {
         let Driven { plane, table, .. } = &self.active;
         let (kept, max_retry) = (plane.dataplane.about().claims, self.timing.max_retry);
         let clock = &self.clock;
-        let next = self.retired.iter_mut().enumerate().min_by_key(|(_, retired)| retired.due());
+        let may_remove = may_remove(self.successor.as_ref());
+        let retired = self.retired.iter_mut().enumerate().filter(|(_, retired)| may_remove(retired));
+        let next = retired.min_by_key(|(_, retired)| retired.due());
         if let Some((index, retired)) = next
             && retired.remove_part(table, kept, max_retry, || clock.now())
         {
@@ -514,4 +521,9 @@ impl Lane {
         self.keep(&report, ended);
         Some(report)
     }
+}
+
+/// Returns whether the successor lets the rules of a retired data plane be removed.
+fn may_remove(successor: Option<&Successor>) -> impl Fn(&Retired) -> bool + '_ {
+    move |retired| successor.is_none_or(|successor| successor.lets_remove(retired))
 }

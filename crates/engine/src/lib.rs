@@ -247,6 +247,14 @@ impl Handle {
         self.sender.put(|pending| pending.families.get_mut(settings.family).configure(settings));
     }
 
+    /// Sets new settings for a family while a data plane with other settings is to replace the current one: `of_active` are for
+    /// the current one, and `of_successor` for the other. If that has taken over meanwhile, only `of_successor` are used.
+    pub fn configure_both(&self, of_active: Settings, of_successor: Settings) {
+        self.sender.put(|pending| {
+            pending.families.get_mut(of_active.family).configure_both(of_active, of_successor);
+        });
+    }
+
     /// Sets new intervals. They apply from the next commit on.
     pub fn set_timing(&self, timing: Timing) {
         self.sender.put(|pending| pending.timing = Some(timing));

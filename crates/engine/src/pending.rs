@@ -53,13 +53,20 @@ pub(super) struct Requests {
     changes: Coalesced,
     health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
     after: After,
-    settings: Option<Settings>,
+    settings: Option<NewSettings>,
     replacement: Option<Replacement>,
     /// Data planes whose rules are to be removed. A process has one for each mode.
     retired: Vec<Boxed>,
     has_drifted: bool,
     /// Whether a verification is wanted, if that was requested.
     verifies: Option<bool>,
+}
+
+/// The settings that a family gets.
+struct NewSettings {
+    active: Settings,
+    /// Those of the data plane that is to replace the active one, if it has its own.
+    successor: Option<Settings>,
 }
 
 /// A data plane that is to replace the family's.
@@ -133,7 +140,18 @@ impl Requests {
         if let Some(replacement) = &mut self.replacement {
             replacement.settings = None;
         }
-        self.settings = Some(settings);
+        self.settings = Some(NewSettings { active: settings, successor: None });
+    }
+
+    pub(super) fn configure_both(&mut self, of_active: Settings, of_successor: Settings) {
+        let successor = match &mut self.replacement {
+            Some(replacement) => {
+                replacement.settings = Some(of_successor);
+                None
+            }
+            None => Some(of_successor),
+        };
+        self.settings = Some(NewSettings { active: of_active, successor });
     }
 
     pub(super) fn drifted(&mut self) {
@@ -153,7 +171,7 @@ impl Requests {
     /// Passes everything to the lane of the family, and starts it if `start` is true.
     pub(super) fn pass_to(mut self, lane: &mut Lane, start: bool) {
         if let Some(settings) = self.settings {
-            lane.configure(settings);
+            lane.configure(settings.active, settings.successor);
         }
         if let Some(table) = self.table {
             lane.begin_with(table);

@@ -36,6 +36,12 @@ impl Successor {
         self.due
     }
 
+    /// Returns true if rules of another data plane may be removed before this one has written its own: it may not be able to
+    /// write them for a long time. Rules at the same place are left to it.
+    pub(super) fn lets_remove(&self, retired: &Retired) -> bool {
+        self.retry.failed() && self.plane.dataplane.about().place != retired.place()
+    }
+
     /// Sets the deadline of the next attempt, at most `longest_retry` after `now`.
     pub(super) fn failed(&mut self, now: Instant, longest_retry: Duration) {
         self.due = now + self.retry.next(longest_retry);

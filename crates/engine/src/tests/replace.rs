@@ -42,6 +42,65 @@ fn a_new_data_plane_has_everything_before_the_old_one_is_removed() {
 }
 
 #[test]
+fn a_replacement_that_fails_does_not_keep_the_rules_of_an_earlier_mode() {
+    let waits = [SECOND, SECOND];
+    let (old, new) = (Recorder::at("old").waiting(&waits), Recorder::at("new"));
+    let mut bench = running(&old);
+    replace(&bench, &new);
+    bench.settle();
+    assert_eq!(bench.snapshot().retired, ["old"]);
+    old.take_calls();
+    // Data planes that cannot write: one at the place of the retired one, and then one of a third place.
+    let again = Recorder::at("old");
+    again.fails(1000);
+    replace(&bench, &again);
+    bench.advance(10 * SECOND);
+    assert!(old.take_calls().is_empty(), "they have the same names");
+    let third = Recorder::at("third");
+    third.fails(1000);
+    replace(&bench, &third);
+    again.fails(0);
+    bench.advance(10 * SECOND);
+    assert!(old.is_removed() && again.is_removed());
+    assert_eq!(bench.snapshot().retired, [""; 0]);
+    assert!(!new.is_removed(), "it is the active one");
+}
+
+/// Returns settings that differ in the bit, in which modes differ, too.
+fn with_bit(masquerade_bit: u8) -> Settings {
+    Settings { masquerade_bit, ..Settings::plain(Family::Ipv4) }
+}
+
+#[test]
+fn new_settings_reach_the_active_data_plane_and_the_pending_one_each_with_its_own() {
+    let (old, new) = (Recorder::at("old"), Recorder::at("new"));
+    let mut bench = running(&old);
+    let bit = |bench: &Bench| bench.snapshot().table.settings().masquerade_bit;
+    new.fails(3);
+    bench.handle.replace_with(with_bit(7), new.boxed());
+    bench.settle();
+    bench.handle.configure_both(with_bit(3), with_bit(8));
+    bench.settle();
+    assert_eq!(bit(&bench), 3);
+    assert_eq!(old.take_calls(), [compared(&[])], "with its own settings");
+    bench.advance(10 * SECOND);
+    assert_eq!(bit(&bench), 8, "those of the one that has taken over");
+    // The request crossed the end of the replacement.
+    bench.handle.configure_both(with_bit(4), with_bit(9));
+    bench.settle();
+    assert_eq!(bit(&bench), 9);
+    // All requests at once.
+    let third = Recorder::at("third");
+    third.fails(1);
+    bench.handle.replace_with(with_bit(10), third.boxed());
+    bench.handle.configure_both(with_bit(5), with_bit(11));
+    bench.settle();
+    assert_eq!(bit(&bench), 5);
+    bench.advance(10 * SECOND);
+    assert_eq!(bit(&bench), 11);
+}
+
+#[test]
 fn settings_of_a_new_data_plane_are_used_when_it_has_written_them() {
     let (old, new) = (Recorder::at("old"), Recorder::at("new"));
     let mut bench = running(&old);

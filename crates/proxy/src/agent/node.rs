@@ -14,6 +14,7 @@ use portolan_node::config::{Configuration, Mode};
 use portolan_node::health::NodeState;
 use portolan_sock::addresses;
 
+use super::running::Plane;
 use super::{Agent, Next, Running};
 use crate::modes::{self, Blueprint, FoundPrograms, SharedParts};
 use crate::{finding, settings};
@@ -132,13 +133,13 @@ impl Agent {
         self.families.iter().map(of_family).collect()
     }
 
-    /// Returns the settings that the configuration would have for the mode of each family's data plane. Some fields belong
-    /// to a mode, and defaults of others depend on it.
-    fn settings_of_current_modes(&self, addresses: &[IpAddr]) -> Vec<Settings> {
+    /// Returns the settings that the configuration would have with another mode for each family. Some fields belong to a
+    /// mode, and defaults of others depend on it.
+    fn settings_with(&self, addresses: &[IpAddr], mode_of: impl Fn(&Plane) -> Mode) -> Vec<Settings> {
         let planes = self.running.as_ref().map(|running| running.planes.as_slice()).unwrap_or_default();
         let of_family = |&family: &Family| {
             let plane = planes.iter().find(|plane| plane.family == family);
-            let mode = plane.map(|plane| plane.blueprint.mode()).or(self.configuration.mode);
+            let mode = plane.map(&mode_of).or(self.configuration.mode);
             let configuration = Configuration { mode, ..self.configuration.clone() };
             self.settings_of(&configuration, family, addresses)
         };
@@ -174,14 +175,18 @@ impl Agent {
         }
         let Some(addresses) = self.interface_addresses() else { return };
         let (mut new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
-        let of_current_modes = self.settings_of_current_modes(&addresses);
+        let of_planned_modes = self.settings_with(&addresses, |plane| plane.blueprint.mode());
+        let of_current_modes = self.settings_with(&addresses, |plane| plane.mode);
         let Some(running) = &mut self.running else { return };
         self.lacks_dataplane = false;
         let searched = running.needs_programs(&new, &blueprints).then(|| self.search.take());
         let is_searching = matches!(searched, Some(None));
         let mut programs = searched.flatten().unwrap_or_default();
         let (mut replacements, mut of_other_mode) = (Vec::new(), Vec::new());
-        for ((settings, of_current_mode), blueprint) in new.iter_mut().zip(of_current_modes).zip(blueprints) {
+        let of_modes = of_planned_modes.into_iter().zip(of_current_modes);
+        for ((settings, (of_planned_mode, of_current_mode)), blueprint) in
+            new.iter_mut().zip(of_modes).zip(blueprints)
+        {
             let (family, wanted) = (settings.family, blueprint.mode());
             let step = if running.has_plane_of(family, &blueprint) {
                 Step::Keep
@@ -193,7 +198,7 @@ impl Agent {
             };
             self.lacks_dataplane |= matches!(step, Step::Retry);
             if matches!(step, Step::Wait | Step::Retry) {
-                *settings = of_current_mode;
+                *settings = of_planned_mode;
                 of_other_mode.extend(running.has_other_mode(family, wanted).then_some(family));
             }
             let is_new = !running.settings.contains(settings);
@@ -204,7 +209,11 @@ impl Agent {
                 Step::Replace(dataplane) => replacements.push((settings.clone(), dataplane)),
                 Step::Keep | Step::Wait | Step::Retry if is_new => {
                     tracing::info!(%family, "settings changed: comparing everything");
-                    running.engine.configure(settings.clone());
+                    if running.changes_mode(family) {
+                        running.engine.configure_both(of_current_mode, settings.clone());
+                    } else {
+                        running.engine.configure(settings.clone());
+                    }
                 }
                 Step::Keep | Step::Wait | Step::Retry => {}
             }
@@ -244,6 +253,11 @@ impl Running {
     /// Returns true if a family's data plane is of another mode.
     fn has_other_mode(&self, family: Family, mode: Mode) -> bool {
         self.planes.iter().any(|plane| plane.family == family && plane.blueprint.mode() != mode)
+    }
+
+    /// Returns true if a data plane of another mode is to replace that of a family.
+    fn changes_mode(&self, family: Family) -> bool {
+        self.planes.iter().any(|plane| plane.family == family && plane.changes_mode())
     }
 
     /// Returns true if a data plane has to wait for the removal of kube-proxy's leftovers, which would also remove its

@@ -6,6 +6,7 @@ use portolan_conntrack::CleanerThread;
 use portolan_engine::drift::Own;
 use portolan_engine::{Claims, Handle};
 use portolan_model::{Family, Settings};
+use portolan_node::config::Mode;
 
 use super::health_checks::HealthChecks;
 use crate::modes::Blueprint;
@@ -40,6 +41,8 @@ pub(super) struct Plane {
     /// See [`Made`](crate::modes::Made).
     pub(super) claims: Option<Claims>,
     pub(super) own: Option<Own>,
+    /// The mode of the current data plane.
+    pub(super) mode: Mode,
     /// The data plane that is to replace the current one.
     pub(super) next: Option<Next>,
 }
@@ -48,6 +51,13 @@ pub(super) struct Plane {
 pub(super) struct Next {
     /// See [`Made`](crate::modes::Made).
     pub(super) own: Option<Own>,
+}
+
+impl Plane {
+    /// Returns true if a data plane of another mode is to replace the current one.
+    pub(super) fn changes_mode(&self) -> bool {
+        self.next.is_some() && self.mode != self.blueprint.mode()
+    }
 }
 
 impl Running {
@@ -72,7 +82,7 @@ impl Running {
     pub(super) fn replaced(&mut self, family: Family) {
         for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
             if let Some(next) = plane.next.take() {
-                plane.own = next.own;
+                (plane.own, plane.mode) = (next.own, plane.blueprint.mode());
             }
         }
     }

@@ -136,7 +136,8 @@ impl Agent {
                 _ => programs.get_mut(family).take(),
             };
             let modes::Made { dataplane, own } = blueprint.make(settings.clone(), found, &mut self.shared)?;
-            planes.push(Plane { family, blueprint, claims: dataplane.about().claims, own, next: None });
+            let (mode, claims) = (blueprint.mode(), dataplane.about().claims);
+            planes.push(Plane { family, blueprint, claims, own, mode, next: None });
             dataplanes.push((settings.clone(), dataplane));
         }
         // None is left, unless the configuration has changed since.
