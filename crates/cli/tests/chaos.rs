@@ -105,7 +105,7 @@ impl Chaos {
     fn next(&mut self) -> Fault {
         let fault = Fault::draw(&mut self.rng);
         self.number += 1;
-        let load = self.start_load();
+        let load = self.start_load(fault);
         let edits = self.rng.u8(1..=8);
         let lines = log::lines(fault, self.mode);
         self.log.fault_begins(&self.proxy);
@@ -171,9 +171,13 @@ impl Chaos {
         );
     }
 
-    /// Starts TCP, UDP and SCTP from a pod, the node, outside and a pod of another node.
-    fn start_load(&self) -> Vec<(&'static str, Traffic)> {
-        let plan = |to: &str| load::with_sctp(plan(to));
+    /// Starts TCP, UDP and SCTP from a pod, the node, outside and a pod of another node. Where rules are missing for a moment,
+    /// new streams and flows would break.
+    fn start_load(&self, fault: Fault) -> Vec<(&'static str, Traffic)> {
+        let plan = |to: &str| {
+            let plan = load::with_sctp(plan(to));
+            if fault.removes_rules() { load::without_renewed(plan) } else { plan }
+        };
         let mut load = start_plans(&self.cluster, plan);
         let remote = self.cluster.world.remote_pods()[0].namespace();
         load.push((

@@ -53,7 +53,9 @@ fn a_full_table_stops_new_connections_only(cluster: &Cluster, mode: &str) {
     let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
     busy_services_with_sctp(cluster);
     let mut proxy = cluster.proxy_with(&configuration);
-    let open = |to: &str| load::with_sctp(TrafficPlan { connections_per_second: 0, ..plan(to) });
+    let open = |to: &str| {
+        load::with_sctp(TrafficPlan { connections_per_second: 0, ..load::without_renewed(plan(to)) })
+    };
     let load = start_plans(cluster, open);
     until_watches_are_tracked(cluster);
     until_assured(node);

@@ -35,6 +35,11 @@ const UNANSWERED: u64 = 32;
 const SLOWER: u32 = 10;
 /// Maximum time after which the loops notice that they must stop, when there is nothing to send or read.
 const TICK: Duration = Duration::from_millis(20);
+/// Age at which a renewed stream ends, once all its lines are echoed: such streams begin, and are used, at every moment of a
+/// change.
+pub(crate) const RENEWED_AFTER: Duration = Duration::from_secs(1);
+/// Number of answers after which a renewed flow ends, once all its datagrams are answered.
+pub(crate) const RENEWED_AFTER_ANSWERS: u64 = 3;
 
 /// The traffic to send. The destinations are virtual addresses, or a responder's own.
 #[derive(Clone, Copy, Debug)]
@@ -49,12 +54,17 @@ pub struct TrafficPlan {
     pub source: Option<IpAddr>,
     /// Number of long-lived TCP streams.
     pub streams: usize,
+    /// Number of further TCP streams that each end after a second and are followed by another one.
+    pub renewed_streams: usize,
     /// Time between two lines of a stream.
     pub stream_interval: Duration,
     /// New TCP connections per second, and as many new SCTP associations: INIT, sent once, and its INIT ACK.
     pub connections_per_second: u32,
     /// Number of UDP flows.
     pub udp_flows: usize,
+    /// Number of further UDP flows that each end after three answers and are followed by another one, from
+    /// another port.
+    pub renewed_flows: usize,
     /// Time between two datagrams of a flow.
     pub udp_interval: Duration,
     /// Number of long-lived SCTP associations.
@@ -76,9 +86,11 @@ impl Default for TrafficPlan {
             sctp: None,
             source: None,
             streams: 10,
+            renewed_streams: 0,
             stream_interval: Duration::from_millis(20),
             connections_per_second: 100,
             udp_flows: 10,
+            renewed_flows: 0,
             udp_interval: Duration::from_millis(10),
             associations: 10,
             heartbeat_interval: Duration::from_millis(20),

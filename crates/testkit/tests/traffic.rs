@@ -88,6 +88,31 @@ fn undisturbed_traffic_is_lossless() {
     }
 }
 
+/// Connections and flows that are older go on.
+#[test]
+fn renewed_streams_and_flows_notice_what_happens_to_new_ones() {
+    let (world, plan) = world_and_plan(Family::Ipv4);
+    let plan = TrafficPlan { connections_per_second: 0, streams: 1, udp_flows: 1, ..plan };
+    let plan = TrafficPlan { renewed_streams: 2, renewed_flows: 2, ..plan };
+    count(&world, "tcp flags syn / fin,syn,rst,ack", "opened");
+    let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
+    await_packets(&world, "opened", 4);
+    let report = traffic.stop().unwrap();
+    assert!(report.is_lossless() && report.streams > 3, "{report}");
+
+    let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
+    drop_and_count(&world, "ct state new ip protocol udp");
+    await_packets(&world, "dropped", 2);
+    nft(
+        &world,
+        "flush chain ip t gate\nadd rule ip t gate ct state new ip protocol tcp counter name dropped reject with tcp reset",
+    );
+    await_packets(&world, "dropped", 1);
+    let report = traffic.stop().unwrap();
+    assert!((1..=2).contains(&report.streams_broken), "{report}");
+    assert!(report.udp_lost > 0 && report.udp_lost < report.udp_sent, "{report}");
+}
+
 #[test]
 fn datagrams_that_are_dropped_for_a_moment_count_as_lost_only() {
     let (world, plan) = world_and_plan(Family::Ipv4);

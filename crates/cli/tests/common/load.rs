@@ -62,13 +62,20 @@ pub(crate) fn plan(to: &str) -> TrafficPlan {
         tcp: Some(at(to)),
         udp: Some(at(to)),
         streams: if emulated { 1 } else { 3 },
+        renewed_streams: if emulated { 1 } else { 2 },
         stream_interval: Duration::from_millis(if emulated { 100 } else { 20 }),
         connections_per_second: if emulated { 5 } else { 40 },
         udp_flows: if emulated { 1 } else { 3 },
+        renewed_flows: if emulated { 1 } else { 2 },
         udp_interval: Duration::from_millis(if emulated { 100 } else { 20 }),
         ready_within: PATIENCE,
         ..TrafficPlan::default()
     }
+}
+
+/// Returns the plan with only such streams and flows as last as long as the load.
+pub(crate) fn without_renewed(plan: TrafficPlan) -> TrafficPlan {
+    TrafficPlan { renewed_streams: 0, renewed_flows: 0, ..plan }
 }
 
 /// Returns the plan with SCTP, too.

@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send};
 
 use super::association::Association;
-use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, paced, until};
+use super::{
+    GRACE, RENEWED_AFTER_ANSWERS, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, paced, until,
+};
 use crate::TestkitError;
 use crate::pauses::Pauses;
 use crate::ports;
@@ -50,17 +52,18 @@ pub(super) fn run(
 ) -> Result<TrafficReport, TestkitError> {
     let mut report = TrafficReport::default();
     let poller = Poller::new().map_err(failed)?;
-    let (count, name, plural) = match kind {
-        Kind::Udp => (plan.udp_flows, "flow", "flows"),
-        Kind::Sctp => (plan.associations, "association", "associations"),
+    let (kept, renewed, name, plural) = match kind {
+        Kind::Udp => (plan.udp_flows, plan.renewed_flows, "flow", "flows"),
+        Kind::Sctp => (plan.associations, 0, "association", "associations"),
     };
-    let mut flows = Vec::with_capacity(count);
-    for token in 0..count {
+    let count = kept + renewed;
+    let open = |token: usize| {
         let flow = Flow::open(kind, destination, &plan).map_err(failed)?;
         poller.watch_reads(flow.transport.fd(), token as u64).map_err(failed)?;
-        flows.push(flow);
-    }
-    let mut moved = 0;
+        Ok::<_, TestkitError>(flow)
+    };
+    let mut flows = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
+    let (mut moved, mut sent_before) = (0, 0);
     let mut ready = Some(ready);
     let mut pauses = Pauses::new();
     let mut grace: Option<Instant> = None;
@@ -76,6 +79,10 @@ pub(super) fn run(
                 moved += 1;
                 report.describe(shared, format_args!("{name} {number} moved from {from} to {to}"));
             });
+            if !stopping && number >= kept && ready.is_none() && flow.is_over() {
+                sent_before += flow.sent;
+                *flow = open(number)?;
+            }
             if !stopping {
                 flow.send(plan);
             }
@@ -104,7 +111,7 @@ pub(super) fn run(
             );
         }
     }
-    let sent = flows.iter().map(|flow| flow.sent).sum();
+    let sent = sent_before + flows.iter().map(|flow| flow.sent).sum::<u64>();
     let lost = flows.iter().map(|flow| flow.open.len() as u64).sum();
     Ok(match kind {
         Kind::Udp => TrafficReport { udp_sent: sent, udp_lost: lost, udp_moved: moved, ..report },
@@ -119,6 +126,11 @@ impl Flow {
             Kind::Sctp => Transport::Sctp(Association::new(destination, plan)?),
         };
         Ok(Self { transport, sent: 0, open: HashSet::new(), last: 0, backend: None, next: Instant::now() })
+    }
+
+    /// Returns true if a flow that is to be renewed can end: nothing is on its way.
+    fn is_over(&self) -> bool {
+        self.sent >= RENEWED_AFTER_ANSWERS && self.open.is_empty()
     }
 
     fn send(&mut self, plan: TrafficPlan) {

@@ -8,7 +8,9 @@ use portolan_model::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, connect, recv, send, sockopt};
 
-use super::{GRACE, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, paced, until};
+use super::{
+    GRACE, RENEWED_AFTER, Ready, Shared, TrafficPlan, TrafficReport, failed, not_ready, paced, until,
+};
 use crate::TestkitError;
 use crate::pauses::Pauses;
 use crate::ports;
@@ -24,9 +26,10 @@ struct Stream {
     greeted: bool,
     read: Vec<u8>,
     sent: u64,
-    /// The time at which the oldest line without an echo was sent.
+    /// The time at which the oldest line without an echo was sent, or at which a renewed stream was opened.
     waiting_since: Option<Instant>,
     echoed: u64,
+    opened: Instant,
     next: Instant,
 }
 
@@ -36,14 +39,15 @@ pub(super) fn run(
     plan: TrafficPlan,
     ready: Ready,
 ) -> Result<TrafficReport, TestkitError> {
-    let mut report = TrafficReport { streams: plan.streams as u64, ..TrafficReport::default() };
+    let count = plan.streams + plan.renewed_streams;
+    let mut report = TrafficReport { streams: count as u64, ..TrafficReport::default() };
     let poller = Poller::new().map_err(failed)?;
-    let mut streams = Vec::with_capacity(plan.streams);
-    for token in 0..plan.streams {
+    let open = |token: usize| {
         let stream = Stream::open(destination, &plan).map_err(failed)?;
         poller.watch_changes(&stream.fd, token as u64).map_err(failed)?;
-        streams.push(Some(stream));
-    }
+        Ok::<_, TestkitError>(stream)
+    };
+    let mut streams = (0..count).map(|token| open(token).map(Some)).collect::<Result<Vec<_>, _>>()?;
     let mut ready = Some(ready);
     let mut pauses = Pauses::new();
     let mut grace: Option<Instant> = None;
@@ -67,13 +71,18 @@ pub(super) fn run(
                     format_args!("stream {number} after {} lines: {reason}", stream.echoed),
                 );
                 *slot = None;
+            } else if number >= plan.streams && !stopping && stream.is_over() {
+                report.streams += 1;
+                report.stream_lines += stream.echoed;
+                let opened = open(number)?;
+                *slot = Some(Stream { waiting_since: Some(opened.opened), ..opened });
             }
         }
         let answered = streams.iter().flatten().filter(|stream| stream.greeted).count();
-        if answered == plan.streams {
+        if answered == count {
             ready.take().map(|ready| ready.send(()));
         } else if ready.is_some() && shared.started.elapsed() > plan.ready_within {
-            return Err(not_ready("streams", answered, plan.streams, plan));
+            return Err(not_ready("streams", answered, count, plan));
         }
         // Everything that had come when the stop was seen has been read.
         if stopping {
@@ -85,7 +94,10 @@ pub(super) fn run(
     }
     for stream in streams.iter().flatten() {
         report.stream_lines += stream.echoed;
-        if stream.echoed != stream.sent {
+        if !stream.greeted {
+            report.streams_broken += 1;
+            report.describe(shared, format_args!("a stream was never answered"));
+        } else if stream.echoed != stream.sent {
             report.streams_broken += 1;
             report.describe(
                 shared,
@@ -97,7 +109,7 @@ pub(super) fn run(
 }
 
 fn idle(streams: &[Option<Stream>]) -> bool {
-    streams.iter().flatten().all(|stream| stream.echoed == stream.sent)
+    streams.iter().flatten().all(|stream| stream.greeted && stream.echoed == stream.sent)
 }
 
 impl Stream {
@@ -110,8 +122,22 @@ impl Stream {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno),
         }
-        let next = Instant::now();
-        Ok(Self { fd, greeted: false, read: Vec::new(), sent: 0, waiting_since: None, echoed: 0, next })
+        let now = Instant::now();
+        Ok(Self {
+            fd,
+            greeted: false,
+            read: Vec::new(),
+            sent: 0,
+            waiting_since: None,
+            echoed: 0,
+            opened: now,
+            next: now,
+        })
+    }
+
+    /// Returns true if a stream that is to be renewed can end: nothing is on its way.
+    fn is_over(&self) -> bool {
+        self.greeted && self.echoed == self.sent && self.opened.elapsed() > RENEWED_AFTER
     }
 
     /// Reads received data, then writes the next line if it is due.
@@ -151,6 +177,7 @@ impl Stream {
             if !self.greeted {
                 parse_answer(&line).ok_or("not a responder of this kit")?;
                 self.greeted = true;
+                self.waiting_since = None;
                 continue;
             }
             self.echoed += 1;
