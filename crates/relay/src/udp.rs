@@ -2,9 +2,10 @@
 //! leave through a socket of the port where the client's datagrams arrive, one for each port in use. If capture translates
 //! packets, they leave through the listener. Datagrams of a flow that arrive together are sent together.
 
-use std::collections::HashMap;
+mod replies;
+
 use std::io::IoSlice;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use portolan_model::{Capture, Family, Protocol};
 use portolan_sock::datagrams::{self, Addresses, BATCH, Batch};
 use portolan_sock::original;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, bind, connect, recv, sockopt};
+use rustix::net::{RecvFlags, connect, recv};
 
 use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
@@ -23,17 +24,9 @@ use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{RelayTable, Scope, ServiceId};
+use replies::Replies;
 
-/// Bytes of the send buffer of a port. All Services with this port share it. Answers that wait for a neighbour's address
-/// count, too.
-const SEND_BUFFER: usize = 4 << 20;
-/// Addresses to which no packet is sent: the IPv4 dummy address (RFC 7600), and one of the discard-only addresses (RFC 6666).
-const UNUSED_IPV4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
-const UNUSED_IPV6: Ipv6Addr = Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1);
-/// A port that needs `CAP_NET_BIND_SERVICE` if any does (`tcpmux`).
-const LOWEST_PORT: u16 = 1;
-/// How long no answer is tried from a port that cannot be used.
-const RETRY: Duration = Duration::from_secs(1);
+pub use replies::can_answer_from_every_port;
 
 /// A datagram exceeded the path MTU to the backend. The kernel has stored the MTU, and fragments the next datagram. So
 /// this error is no reason to choose another backend.
@@ -53,9 +46,7 @@ pub(crate) struct Udp {
 #[derive(Debug)]
 struct UdpFlows {
     flows: Flows<Flow>,
-    replies: HashMap<Port, Reply>,
-    /// Ports that cannot be used, and when to try again.
-    unusable: HashMap<Port, Instant>,
+    replies: Replies,
     share: Share,
 }
 
@@ -83,26 +74,11 @@ enum Sending {
     OneByOne,
 }
 
-/// A port from which answers leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Port {
-    family: Family,
-    number: u16,
-}
-
-/// A socket that sends from a port, and the number of flows that use it.
-#[derive(Debug)]
-struct Reply {
-    fd: OwnedFd,
-    flows: usize,
-}
-
 impl Udp {
     pub(crate) fn new(options: &RelayOptions) -> Self {
         let flows = UdpFlows {
             flows: Flows::new(options.udp_idle),
-            replies: HashMap::new(),
-            unusable: HashMap::new(),
+            replies: Replies::default(),
             share: Share::new(options.flows_max),
         };
         Self { trial: options.longest_attempt(), batch: Batch::default(), asked: None, flows }
@@ -266,7 +242,7 @@ impl UdpFlows {
     fn pass_back(&mut self, id: FlowId, data: &[IoSlice<'_>], listeners: &[Listener], context: &Context<'_>) {
         let Some((&(client, here), flow)) = self.flows.using(id, context.now) else { return };
         let fd = match context.options.capture {
-            Capture::Tproxy => self.replies.get(&Port::of(here)).map(|reply| &reply.fd),
+            Capture::Tproxy => self.replies.get(here),
             Capture::Redirect => at(listeners, here).map(|listener| &listener.fd),
         };
         let addresses = Addresses::Between { source: here, destination: client };
@@ -311,7 +287,7 @@ impl UdpFlows {
             Counters::count(&counters.no_room);
             return None;
         }
-        if self.add_reply(here, options.capture, *now).is_none() {
+        if options.capture == Capture::Tproxy && self.replies.add(here, *now).is_none() {
             self.share.give_back();
             return None;
         }
@@ -334,7 +310,7 @@ impl UdpFlows {
             }
         };
         let Some((fd, backend)) = open() else {
-            self.end_reply(here);
+            self.replies.end(here);
             self.share.give_back();
             table.let_go(service);
             return None;
@@ -357,38 +333,6 @@ impl UdpFlows {
         None
     }
 
-    /// Adds a flow to the socket from which answers leave. Returns `None` if no answer can leave from this port.
-    fn add_reply(&mut self, here: SocketAddr, capture: Capture, now: Instant) -> Option<()> {
-        if capture != Capture::Tproxy {
-            return Some(());
-        }
-        let port = Port::of(here);
-        if let Some(reply) = self.replies.get_mut(&port) {
-            reply.flows = reply.flows.saturating_add(1);
-            return Some(());
-        }
-        if self.unusable.get(&port).is_some_and(|&until| now < until) {
-            return None;
-        }
-        match reply_socket(port) {
-            Ok(fd) => {
-                self.unusable.remove(&port);
-                self.replies.insert(port, Reply { fd, flows: 1 });
-                Some(())
-            }
-            // A moment later there may be room.
-            Err(errno) if is_shortage(errno) => None,
-            Err(errno) => {
-                let is_new = self.unusable.insert(port, now + RETRY).is_none();
-                if is_new {
-                    let family = port.family;
-                    tracing::warn!(%family, port = port.number, %errno, "no answer can leave from this UDP port: {}", mend(errno));
-                }
-                None
-            }
-        }
-    }
-
     fn end(&mut self, id: FlowId, table: &mut RelayTable, counters: &Counters) {
         if let Some((key, flow)) = self.flows.remove(id) {
             self.give_back(key, &flow, table, counters);
@@ -399,23 +343,7 @@ impl UdpFlows {
         self.share.give_back();
         table.let_go(flow.service);
         Counters::uncount(&counters.flows_open);
-        self.end_reply(here);
-    }
-
-    fn end_reply(&mut self, here: SocketAddr) {
-        let port = Port::of(here);
-        if let Some(reply) = self.replies.get_mut(&port) {
-            reply.flows = reply.flows.saturating_sub(1);
-            if reply.flows == 0 {
-                self.replies.remove(&port);
-            }
-        }
-    }
-}
-
-impl Port {
-    fn of(address: SocketAddr) -> Self {
-        Self { family: Family::of(address.ip()), number: address.port() }
+        self.replies.end(here);
     }
 }
 
@@ -487,42 +415,3 @@ fn connected(backend: SocketAddr, capture: Capture, source: Option<IpAddr>) -> R
     connect(&fd, &backend)?;
     Ok(fd)
 }
-
-/// Returns what an operator can do so that a socket can be bound to a port.
-fn mend(errno: Errno) -> &'static str {
-    match errno {
-        Errno::ACCESS => "it needs the capability CAP_NET_BIND_SERVICE",
-        Errno::ADDRINUSE => "another program has it at all addresses; let it use its own addresses",
-        _ => "datagrams to Services with this port are lost meanwhile",
-    }
-}
-
-/// Returns true if answers may leave from every UDP port, also from those below `net.ipv4.ip_unprivileged_port_start`
-/// (`CAP_NET_BIND_SERVICE`, `capabilities(7)`). Asks the kernel, in the network namespace of this thread.
-pub fn can_answer_from_every_port() -> bool {
-    reply_socket(Port { family: Family::Ipv4, number: LOWEST_PORT }).err() != Some(Errno::ACCESS)
-}
-
-/// Opens a socket that sends from a port, with any source address. It is bound to an address to which no packet is sent. A
-/// socket bound to a virtual address would receive datagrams of clients there. It receives nothing from a program that
-/// sends to the unused address, either. It is not connected: packets of a connected socket are one flow for queueing
-/// disciplines.
-fn reply_socket(port: Port) -> Result<OwnedFd, Errno> {
-    let Port { family, number } = port;
-    let fd = socket(family, Protocol::Udp)?;
-    original::set_transparent(&fd, family == Family::Ipv6).map_err(|_| Errno::INVAL)?;
-    sockopt::set_socket_reuseaddr(&fd, true)?;
-    sockopt::set_socket_reuseport(&fd, true)?;
-    let unused: IpAddr = match family {
-        Family::Ipv4 => UNUSED_IPV4.into(),
-        Family::Ipv6 => UNUSED_IPV6.into(),
-    };
-    sockopt::set_socket_send_buffer_size_force(&fd, SEND_BUFFER)
-        .or_else(|_| sockopt::set_socket_send_buffer_size(&fd, SEND_BUFFER))?;
-    original::receive_nothing(&fd).map_err(|_| Errno::INVAL)?;
-    bind(&fd, &SocketAddr::new(unused, number))?;
-    Ok(fd)
-}
-
-#[cfg(test)]
-mod tests;
