@@ -26,7 +26,7 @@
 //!   work for the connections of other Service ports.
 //! - [`rotation`]: round robin, and back-off of failed backends. [`attempts`]: the backends that one connection tries,
 //!   and for how long.
-//! - [`affinity`]: session affinity. [`flows`]: UDP flows and their idle time.
+//! - [`affinity`]: session affinity. [`flows`]: UDP flows, their idle time, and which of them ends if places are short.
 //! - [`share`]: admission. A Service port that holds four times the free places gets no more.
 //! - [`deadlines`]: deadlines of attempts.
 //!
@@ -48,6 +48,9 @@
 //! port where the client's datagrams arrive, one for each port in use, with the virtual address as their source
 //! (`IP_PKTINFO`). The socket itself is bound to an address to which no packet is sent, and receives nothing. If capture
 //! translates packets, answers leave through the listener.
+//!
+//! Many clients ask each question from another port, so each question is a flow. If a new flow finds no free place, a flow
+//! that was answered ends in its favour, so the rate of questions is not limited by the idle time.
 //!
 //! # End
 //!

@@ -64,7 +64,8 @@ pub struct RelayOptions {
     pub udp_answers: Duration,
     /// The maximum number of TCP connections. A connection counts once, although it has two sockets.
     pub connections_max: usize,
-    /// The maximum number of UDP flows.
+    /// The maximum number of UDP flows. Each needs a source port that no other UDP socket of this host has. The default leaves
+    /// some of the kernel's 28,232 to other programs (`net.ipv4.ip_local_port_range`).
     pub flows_max: usize,
 }
 
@@ -94,7 +95,9 @@ impl RelayOptions {
 
     /// Lowers the maxima so that `limit` descriptors suffice. A connection needs two, and a pipe for every eighth
     /// connection two more. A flow needs two: its own socket, and the socket that answers from its port, which it may
-    /// not share. 1024 descriptors, or half of the limit if that is less, are left to the rest of the process.
+    /// not share. 1024 descriptors, or half of the limit if that is less, are left to the rest of the process. Flows get a
+    /// quarter of the others: more of them would be idle ones, which end early if places are short, and a connection cannot
+    /// end early.
     #[must_use]
     pub fn within_descriptors(mut self, limit: usize) -> Self {
         let ours = limit.saturating_sub(1024).max(limit / 2);
@@ -137,6 +140,8 @@ pub struct Counters {
     pub flows: AtomicU64,
     /// UDP flows open at present.
     pub flows_open: AtomicU64,
+    /// UDP flows ended before their idle time, because a new flow needed the place.
+    pub flows_replaced: AtomicU64,
     /// Datagrams dropped: no room, no backend, or a full socket buffer.
     pub datagrams_lost: AtomicU64,
     /// Bytes of connections and datagrams sent to backends.
@@ -182,6 +187,19 @@ mod tests {
             let used = options.connections_max * 2 + pipes + options.flows_max * 2;
             assert!(used <= limit.saturating_sub(1024).max(limit / 2), "{limit}: {used}");
             assert!(options.connections_max > limit / 8 || options.connections_max == 100_000, "{limit}");
+        }
+    }
+
+    /// The table in `docs/userspace.md`.
+    #[test]
+    fn the_documented_maxima() {
+        let documented =
+            [(20_000, 6325, 2372, 1898), (65_536, 21_504, 8064, 6452), (161_024, 53_333, 20_000, 16_000)];
+        for (limit, connections, flows, of_one_service) in documented {
+            let options = RelayOptions::default().within_descriptors(limit);
+            assert_eq!((options.connections_max, options.flows_max), (connections, flows), "{limit}");
+            let mut share = crate::share::Share::new(flows);
+            assert_eq!((0..).take_while(|&held| share.take(held)).count(), of_one_service, "{limit}");
         }
     }
 

@@ -19,11 +19,21 @@ impl Share {
 
     /// Takes a place for a user that holds `held` places. Returns false if the user must not get one.
     pub const fn take(&mut self, held: usize) -> bool {
-        let fits = held < self.free().saturating_mul(SHARE_FACTOR);
-        if fits {
-            self.taken = self.taken.saturating_add(1);
+        let has_room = self.has_room(held);
+        if has_room {
+            self.occupy();
         }
-        fits
+        has_room
+    }
+
+    /// Returns true if a user that holds `held` places may get another one.
+    pub const fn has_room(&self, held: usize) -> bool {
+        held < self.free().saturating_mul(SHARE_FACTOR)
+    }
+
+    /// Takes a place that was found free, or that was given back for this.
+    pub const fn occupy(&mut self) {
+        self.taken = self.taken.saturating_add(1);
     }
 
     /// Returns a place.

@@ -1,7 +1,7 @@
 //! Values in numbered slots. A number that was freed does not match the slot's next value.
 
 /// The number of one value. Fits into the lower 62 bits of an epoll token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Slot {
     index: u32,
     generation: u32,

@@ -23,7 +23,7 @@ pub enum Scope {
 }
 
 /// The id of a Service port of a family. A removed Service port keeps its id while it has connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceId(Slot);
 
 /// All Service ports of both families.

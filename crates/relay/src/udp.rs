@@ -1,6 +1,7 @@
 //! UDP flows: each has a socket that is connected to its backend, so that answers and ICMP errors reach the flow. Answers
 //! leave through a socket of the port where the client's datagrams arrive, one for each port in use. If capture translates
-//! packets, they leave through the listener. Datagrams of a flow that arrive together are sent together.
+//! packets, they leave through the listener. Datagrams of a flow that arrive together are sent together. If a new flow finds
+//! no free place, one that was answered ends in its favour ([`Flows::replaceable`]).
 
 mod replies;
 
@@ -19,6 +20,7 @@ use crate::attempts::{Attempts, Failure};
 use crate::destination::Destinations;
 use crate::flows::{FlowId, Flows, Key};
 use crate::listener::{Listener, bind_to_client, is_shortage, mark_own, socket};
+use crate::log_limit::LogLimit;
 use crate::options::{Counters, RelayOptions, can_keep_clients};
 use crate::poll::{Poller, Readiness, Token};
 use crate::share::Share;
@@ -45,9 +47,10 @@ pub(crate) struct Udp {
 
 #[derive(Debug)]
 struct UdpFlows {
-    flows: Flows<Flow>,
+    flows: Flows<ServiceId, Flow>,
     replies: Replies,
     share: Share,
+    refusal_log: LogLimit,
 }
 
 #[derive(Debug)]
@@ -74,12 +77,33 @@ enum Sending {
     OneByOne,
 }
 
+/// A place for a new flow.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// A free one.
+    Free,
+    /// That of a flow which ends when the new one begins.
+    Of(FlowId),
+}
+
+/// Why a flow does not begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// No place is free, and no flow can end.
+    NoPlace,
+    /// This host has no descriptor, port or memory.
+    Shortage(Errno),
+    /// No backend is left, or no answer can leave.
+    NoWay,
+}
+
 impl Udp {
     pub(crate) fn new(options: &RelayOptions) -> Self {
         let flows = UdpFlows {
-            flows: Flows::new(options.udp_idle),
+            flows: Flows::new(options.udp_idle, |flow| flow.service),
             replies: Replies::default(),
             share: Share::new(options.flows_max),
+            refusal_log: LogLimit::default(),
         };
         Self { trial: options.longest_attempt(), batch: Batch::default(), asked: None, flows }
     }
@@ -123,6 +147,7 @@ impl Udp {
             match self.batch.receive(&flow.fd).map_err(errno) {
                 Ok(_) => {
                     context.table.succeeded(service, backend);
+                    self.flows.flows.answered(id, context.now);
                     let data: Vec<_> = self.batch.datagrams().map(|it| IoSlice::new(it.data)).collect();
                     self.flows.pass_back(id, &data, listeners, context);
                     // Without an error, the next event reports what arrives after these.
@@ -272,6 +297,7 @@ impl UdpFlows {
         there
     }
 
+    /// Begins a flow. If that is refused, its datagram is lost.
     fn begin(
         &mut self,
         key: Key,
@@ -280,41 +306,35 @@ impl UdpFlows {
         attempts: &mut Attempts,
         context: &mut Context<'_>,
     ) -> Option<FlowId> {
+        let service = context.table.find(Protocol::Udp, destination)?;
+        let begun = self.try_to_begin(key, destination, service, scope, attempts, context);
+        begun.map_err(|refusal| self.report(refusal, service, context)).ok()
+    }
+
+    fn try_to_begin(
+        &mut self,
+        key: Key,
+        destination: SocketAddr,
+        service: ServiceId,
+        scope: Scope,
+        attempts: &mut Attempts,
+        context: &mut Context<'_>,
+    ) -> Result<FlowId, Refusal> {
         let (client, here) = key;
-        let Context { table, poller, options, counters, now, .. } = context;
-        let service = table.find(Protocol::Udp, destination)?;
-        if !self.share.take(table.held(service)) {
-            Counters::count(&counters.no_room);
-            return None;
+        let place = self.place(service, context).ok_or(Refusal::NoPlace)?;
+        if context.options.capture == Capture::Tproxy {
+            self.replies.add(here, context.now)?;
         }
-        if options.capture == Capture::Tproxy && self.replies.add(here, *now).is_none() {
-            self.share.give_back();
-            return None;
+        let (fd, backend) = open(service, client.ip(), destination, scope, attempts, context)
+            .inspect_err(|_| self.replies.end(here))?;
+        let Context { table, poller, counters, now, .. } = context;
+        // Last, so that no flow ends in vain.
+        if let Place::Of(id) = place {
+            Counters::count(&counters.flows_replaced);
+            self.end(id, table, counters);
         }
+        self.share.occupy();
         table.hold(service);
-        let limits = &options.connect_limits;
-        let mut open = || loop {
-            let (backend, _) = table.choose(service, scope, client.ip(), attempts, limits, *now)?;
-            let keeps = can_keep_clients(options.capture)
-                && table.keeps_client_address(service, client.ip(), backend, || {
-                    table.is_internal(service, destination)
-                });
-            match connected(backend, options.capture, keeps.then_some(client.ip())) {
-                Ok(fd) => return Some((fd, backend)),
-                // The shortage is this host's, not the backend's failure.
-                Err(errno) if is_shortage(errno) => {
-                    Counters::count(&counters.no_room);
-                    return None;
-                }
-                Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now, *now),
-            }
-        };
-        let Some((fd, backend)) = open() else {
-            self.replies.end(here);
-            self.share.give_back();
-            table.let_go(service);
-            return None;
-        };
         let (to_backend, to_client) = (Sending::Together, Sending::Together);
         let flow =
             Flow { fd, destination, service, backend, began: *now, is_proven: false, to_backend, to_client };
@@ -322,15 +342,39 @@ impl UdpFlows {
         Counters::count(&counters.flows_open);
         Counters::count(&counters.flows);
         table.count(service, backend);
-        let watched = self
-            .flows
-            .using(id, *now)
-            .is_some_and(|(_, flow)| poller.watch_reads(&flow.fd, Token::Flow(id.0)).is_ok());
-        if watched {
-            return Some(id);
+        let (_, flow) = self.flows.using(id, *now).ok_or(Refusal::NoWay)?;
+        let watched = poller.watch_reads(&flow.fd, Token::Flow(id.0));
+        watched.map(|()| id).map_err(|errno| {
+            self.end(id, table, counters);
+            Refusal::Shortage(errno)
+        })
+    }
+
+    /// Returns a place for a new flow of a Service port.
+    fn place(&self, service: ServiceId, context: &Context<'_>) -> Option<Place> {
+        if self.share.has_room(context.table.held(service)) {
+            return Some(Place::Free);
         }
-        self.end(id, table, counters);
-        None
+        self.flows.replaceable(service, context.now).map(Place::Of)
+    }
+
+    /// Counts and logs that a flow did not begin, if that is for lack of room.
+    fn report(&mut self, refusal: Refusal, service: ServiceId, context: &Context<'_>) {
+        if refusal == Refusal::NoWay {
+            return;
+        }
+        Counters::count(&context.counters.no_room);
+        if self.refusal_log.is_due(context.now) {
+            let reason = match refusal {
+                Refusal::Shortage(Errno::AGAIN) => "no source port is free".into(),
+                Refusal::Shortage(errno) => errno.to_string(),
+                _ => {
+                    "no place is free, and every flow waits for its first answer or was used just now".into()
+                }
+            };
+            let (flows, service) = (self.flows.len(), context.table.name(service).map(ToString::to_string));
+            tracing::warn!(service, flows, reason, "no room for new UDP flows: their datagrams are lost");
+        }
     }
 
     fn end(&mut self, id: FlowId, table: &mut RelayTable, counters: &Counters) {
@@ -403,6 +447,32 @@ pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
 }
 
+/// Opens a socket that is connected to the backend of a new flow.
+fn open(
+    service: ServiceId,
+    client: IpAddr,
+    destination: SocketAddr,
+    scope: Scope,
+    attempts: &mut Attempts,
+    context: &mut Context<'_>,
+) -> Result<(OwnedFd, SocketAddr), Refusal> {
+    let Context { table, options, now, .. } = context;
+    let limits = &options.connect_limits;
+    loop {
+        let (backend, _) =
+            table.choose(service, scope, client, attempts, limits, *now).ok_or(Refusal::NoWay)?;
+        let keeps = can_keep_clients(options.capture)
+            && table
+                .keeps_client_address(service, client, backend, || table.is_internal(service, destination));
+        match connected(backend, options.capture, keeps.then_some(client)) {
+            Ok(fd) => return Ok((fd, backend)),
+            // The shortage is this host's, not the backend's failure.
+            Err(errno) if is_shortage(errno) => return Err(Refusal::Shortage(errno)),
+            Err(_) => table.failed(service, backend, attempts, Failure::Refused, *now, *now),
+        }
+    }
+}
+
 /// Opens a socket that is connected to a backend.
 fn connected(backend: SocketAddr, capture: Capture, source: Option<IpAddr>) -> Result<OwnedFd, Errno> {
     let fd = socket(Family::of(backend.ip()), Protocol::Udp)?;
@@ -415,3 +485,6 @@ fn connected(backend: SocketAddr, capture: Capture, source: Option<IpAddr>) -> R
     connect(&fd, &backend)?;
     Ok(fd)
 }
+
+#[cfg(test)]
+mod tests;

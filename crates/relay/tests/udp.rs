@@ -436,16 +436,44 @@ fn ten_thousand_clients_and_then_none() {
 }
 
 #[test]
-fn flows_are_bounded() {
-    let mut bed = Bed::new(Protocol::Udp, RelayOptions { flows_max: 10, ..RelayOptions::default() });
-    bed.backends(&[echo(&bed, b'a')]);
+fn flows_are_bounded_and_those_that_wait_for_an_answer_stay() {
+    let options = RelayOptions { flows_max: 10, udp_idle: PATIENCE * 10, ..RelayOptions::default() };
+    let mut bed = Bed::new(Protocol::Udp, options);
+    let backend = socket(&bed);
+    backend.set_read_timeout(Some(PATIENCE)).unwrap();
+    bed.backends(&[backend.local_addr().unwrap()]);
     let clients: Vec<UdpSocket> = (0..20).map(|_| client(&bed)).collect();
     for client in &clients {
         client.send(b"x").unwrap();
     }
     bed.wait_for("refused", |counters| &counters.no_room, 12);
-    for client in &clients[..8] {
-        client.recv(&mut [0; 2]).unwrap();
-        assert_eq!(ask(client, b"y"), b"ay", "those that are in stay in");
+    let (in_time, late) = clients.split_at(8);
+    for _ in in_time {
+        let (_, flow) = backend.recv_from(&mut [0]).unwrap();
+        backend.send_to(b"a", flow).unwrap();
     }
+    for client in in_time {
+        assert_eq!(receive(client, 1), b'a', "those that are in stay in");
+    }
+    eventually(PATIENCE, "a place of one that was answered", || {
+        late[0].send(b"x").unwrap();
+        bed.counters().flows_replaced.load(Ordering::Relaxed) > 0
+    })
+    .unwrap();
+    bed.wait_for("as many flows as before", |counters| &counters.flows_open, 8);
+}
+
+/// As programs look up names: each question comes from another port, and gets one answer.
+#[test]
+fn flows_that_were_answered_make_room_for_others() {
+    const PLACES: u64 = 8;
+    let options = RelayOptions { flows_max: 10, udp_idle: PATIENCE * 10, ..RelayOptions::default() };
+    let mut bed = Bed::new(Protocol::Udp, options);
+    bed.backends(&[echo(&bed, b'a')]);
+    for _ in 0..5 * PLACES {
+        // A flow that was used a moment ago makes no room yet, so a question may have to be repeated.
+        assert_eq!(who_answers(&client(&bed)), b'a');
+    }
+    bed.wait_for("all places of the Service are taken", |counters| &counters.flows_open, PLACES);
+    bed.wait_for("the others have ended early", |counters| &counters.flows_replaced, 4 * PLACES);
 }

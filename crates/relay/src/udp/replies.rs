@@ -10,6 +10,7 @@ use portolan_sock::original;
 use rustix::io::Errno;
 use rustix::net::{bind, sockopt};
 
+use super::Refusal;
 use crate::listener::{is_shortage, socket};
 
 /// Bytes of the send buffer of a port. All Services with this port share it. Answers that wait for a neighbour's address
@@ -50,31 +51,31 @@ impl Replies {
         self.sockets.get(&Port::of(here)).map(|reply| &reply.fd)
     }
 
-    /// Adds a flow to the socket of its port. Returns `None` if no answer can leave from this port.
-    pub(super) fn add(&mut self, here: SocketAddr, now: Instant) -> Option<()> {
+    /// Adds a flow to the socket of its port.
+    pub(super) fn add(&mut self, here: SocketAddr, now: Instant) -> Result<(), Refusal> {
         let port = Port::of(here);
         if let Some(reply) = self.sockets.get_mut(&port) {
             reply.flows = reply.flows.saturating_add(1);
-            return Some(());
+            return Ok(());
         }
         if self.unusable.get(&port).is_some_and(|&until| now < until) {
-            return None;
+            return Err(Refusal::NoWay);
         }
         match reply_socket(port) {
             Ok(fd) => {
                 self.unusable.remove(&port);
                 self.sockets.insert(port, Reply { fd, flows: 1 });
-                Some(())
+                Ok(())
             }
             // A moment later there may be room.
-            Err(errno) if is_shortage(errno) => None,
+            Err(errno) if is_shortage(errno) => Err(Refusal::Shortage(errno)),
             Err(errno) => {
                 let is_new = self.unusable.insert(port, now + RETRY).is_none();
                 if is_new {
                     let family = port.family;
                     tracing::warn!(%family, port = port.number, %errno, "no answer can leave from this UDP port: {}", mend(errno));
                 }
-                None
+                Err(Refusal::NoWay)
             }
         }
     }
@@ -151,7 +152,7 @@ mod tests {
         let places = ["127.0.0.1:5353", "127.0.0.2:5353", "[::1]:5353"].map(|text| text.parse().unwrap());
         in_namespace(|| {
             for (place, sockets) in places.into_iter().zip([1, 1, 2]) {
-                assert!(replies.add(place, Instant::now()).is_some());
+                assert!(replies.add(place, Instant::now()).is_ok());
                 assert_eq!(replies.sockets.len(), sockets, "{place}");
             }
         });
@@ -167,10 +168,10 @@ mod tests {
         let place = "10.96.0.10:53".parse().unwrap();
         in_namespace(|| {
             let other = UdpSocket::bind("0.0.0.0:53").unwrap();
-            assert!(replies.add(place, now).is_none());
+            assert!(replies.add(place, now).is_err());
             drop(other);
-            assert!(replies.add(place, now + RETRY / 2).is_none());
-            assert!(replies.add(place, now + RETRY).is_some());
+            assert!(replies.add(place, now + RETRY / 2).is_err());
+            assert!(replies.add(place, now + RETRY).is_ok());
             assert!(replies.unusable.is_empty());
         });
     }
