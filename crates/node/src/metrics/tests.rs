@@ -214,10 +214,11 @@ fn every_metric_has_a_value_that_is_not_zero() {
         expired: 7,
         flows: 8,
         flows_open: 9,
-        datagrams_lost: 10,
-        bytes_to_endpoints: 11,
-        bytes_to_clients: 12,
-        failing: 13,
+        flows_replaced: 10,
+        datagrams_lost: 11,
+        bytes_to_endpoints: 12,
+        bytes_to_clients: 13,
+        failing: 14,
         is_redirected: true,
     };
     let metrics = metrics()

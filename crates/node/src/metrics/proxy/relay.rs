@@ -27,6 +27,8 @@ pub struct RelayMeasures {
     pub flows: u64,
     /// UDP flows open at present.
     pub flows_open: u64,
+    /// UDP flows ended before their idle time, because a new flow needed the place.
+    pub flows_replaced: u64,
     /// Datagrams dropped.
     pub datagrams_lost: u64,
     /// Bytes sent to endpoints.
@@ -47,9 +49,11 @@ pub(super) fn add(registry: &Registry, read: &Read) {
     };
     let counter = |name, help, which| add(name, help, MetricKind::Counter, which);
     counter("portolan_relay_connections_total", "Connections that the relay took in", |m| m.accepted);
-    counter("portolan_relay_refused_connections_total", "Connections refused for want of room", |m| {
-        m.no_room
-    });
+    counter(
+        "portolan_relay_refused_connections_total",
+        "Connections and UDP flows refused for want of room",
+        |m| m.no_room,
+    );
     counter(
         "portolan_relay_stray_connections_total",
         "Connections refused whose Service port is gone",
@@ -67,6 +71,11 @@ pub(super) fn add(registry: &Registry, read: &Read) {
         |m| m.expired,
     );
     counter("portolan_relay_udp_flows_total", "UDP flows that the relay began", |m| m.flows);
+    counter(
+        "portolan_relay_replaced_udp_flows_total",
+        "UDP flows that ended early because a new flow needed their place",
+        |m| m.flows_replaced,
+    );
     counter("portolan_relay_lost_datagrams_total", "Datagrams that were not passed on", |m| m.datagrams_lost);
     counter("portolan_relay_bytes_to_endpoints_total", "Bytes given to endpoints, over TCP and UDP", |m| {
         m.bytes_to_endpoints

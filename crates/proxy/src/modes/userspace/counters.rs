@@ -57,6 +57,7 @@ fn plus(sums: RelayMeasures, relay: &Counters) -> RelayMeasures {
         expired: plus(sums.expired, &relay.expired),
         flows: plus(sums.flows, &relay.flows),
         flows_open: plus(sums.flows_open, &relay.flows_open),
+        flows_replaced: plus(sums.flows_replaced, &relay.flows_replaced),
         datagrams_lost: plus(sums.datagrams_lost, &relay.datagrams_lost),
         bytes_to_endpoints: plus(sums.bytes_to_endpoints, &relay.bytes_to_backends),
         bytes_to_clients: plus(sums.bytes_to_clients, &relay.bytes_to_clients),
