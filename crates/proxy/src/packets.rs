@@ -30,6 +30,7 @@ use portolan_status::AgentState;
 use portolan_watch::{ClientSettings, Peers};
 
 use super::agent::api_server::places;
+use super::modes::DefaultMode;
 use super::options::{Loaded, ProxyOptions};
 use super::{configured_client, modes, settings};
 pub use command::{Asked, Output, print, print_as};
@@ -50,6 +51,9 @@ impl Configured {
     pub fn load(options: &ProxyOptions) -> anyhow::Result<Self> {
         ensure_no_action(options)?;
         let mut loaded = options.load()?;
+        if options.preferences.default_mode == DefaultMode::Nftables {
+            loaded.configuration.mode.get_or_insert(Mode::Nftables);
+        }
         loaded.configuration.capture = options.preferences.capture.unwrap_or_default();
         Ok(Self { loaded })
     }
@@ -429,6 +433,17 @@ mod tests {
         let lane = |mode: &str| portolan_status::Family { mode: mode.into(), ..Default::default() };
         assert_eq!(active_mode(&lane("ipvs")), Some(Mode::Ipvs));
         assert_eq!(active_mode(&lane("later")), None);
+    }
+
+    #[test]
+    fn a_configuration_without_a_mode_has_the_one_of_the_flag() {
+        let mode = |flags: &[&str]| {
+            let node = configured(flags).unwrap();
+            node.node_view(&Catalog::new("n1"), None).families.ipv6.unwrap().mode
+        };
+        assert_eq!(mode(&[]), "iptables");
+        assert_eq!(mode(&["--default-mode=nftables"]), "nftables");
+        assert_eq!(mode(&["--default-mode=nftables", "--proxy-mode=ipvs"]), "ipvs");
     }
 
     #[test]
