@@ -180,6 +180,18 @@ impl Host {
         Some(text.trim().to_owned())
     }
 
+    /// Does the same, and tells a file that is not there (`None`) from one that cannot be read.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn read_if_there(&self, path: &str) -> io::Result<Option<String>> {
+        match std::fs::read_to_string(self.file(path)) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Writes to an existing file.
     pub fn write(&self, path: &str, value: &str) -> io::Result<()> {
         io::Write::write_all(&mut self.open(path)?, value.as_bytes())
