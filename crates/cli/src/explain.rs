@@ -175,7 +175,8 @@ fn explain(
     let (programmed, faults) =
         if options.kernel { configured.programmed() } else { (PerFamily::default(), Vec::new()) };
     warnings.all("kernel-not-read", &faults);
-    if options.kernel && faults.is_empty() && programmed.ipv4.is_none() && programmed.ipv6.is_none() {
+    let has_nothing = |read: &Option<Observed>| read.as_ref().is_none_or(|read| read.ports.is_empty());
+    if options.kernel && faults.is_empty() && has_nothing(&programmed.ipv4) && has_nothing(&programmed.ipv6) {
         warnings.add("nothing-programmed", "the kernel of this node has no rules for Services");
     }
     let node = configured.node_view(&catalog, addresses);

@@ -11,16 +11,16 @@ use portolan_model::{Backend, Frontend, ServicePortName};
 
 use crate::facts::{Connection, Facts, Pod};
 use crate::nearest::nearest;
-use crate::obstacles::{firewall, stops};
+use crate::obstacles::{By, Foreign, Stop, firewall};
 use crate::programmed::programmed;
 use crate::question::{Flow, Question, Target};
 use crate::report::{
     Affinity, ConnectionReport, Connections, DecidedBy, Destination, EndpointReport, Fate, Filtered,
-    FrontendKind, Masquerade, MasqueradeUse, Note, Obstacle, ObstacleKind, Outcome, Programmed, Report,
-    ReversePath, Stage, Step, VERSION, Wanted,
+    FrontendKind, Masquerade, MasqueradeUse, Note, Outcome, Programmed, Report, Stage, Step, VERSION, Wanted,
 };
 use crate::resolve::{Asked, Unanswerable, pod_at, resolve};
 use crate::reverse_path::reverse_path;
+use crate::routing::routing;
 
 /// Most connections that a report lists.
 const MOST_CONNECTIONS: usize = 20;
@@ -60,7 +60,13 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
     let reverse_path = reverse_path(&asked, facts, &verdict.fate, explained.as_ref());
     add_notes(question, &asked, facts, &verdict, explained.as_ref(), &mut notes);
     let fate = verdict.fate.clone();
-    let foreign = Foreign { rules: firewall.as_deref().unwrap_or_default(), filters: &reverse_path };
+    let routing = routing(&asked, facts, &fate);
+    let foreign = Foreign {
+        rules: firewall.as_deref().unwrap_or_default(),
+        filters: &reverse_path,
+        routing: &routing,
+        needs_tracking: asked.view.needs_tracking(),
+    };
     let outcome = outcome(&fate, programmed.as_ref(), foreign);
     let wanted = wanted(&asked, facts, &table, verdict, explained);
     Ok(Report {
@@ -81,6 +87,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
         connections: connections.map(|found| report_connections(&found, is_partial, &of_new.fate)),
         firewall,
         reverse_path,
+        routing,
         notes,
         from: asked.client,
     })
@@ -320,13 +327,6 @@ fn masquerade(reason: &Reason) -> Option<Masquerade> {
     Some(Masquerade { applies, code: reason.code().to_owned() })
 }
 
-/// What stops the packet besides Services.
-#[derive(Clone, Copy)]
-struct Foreign<'a> {
-    rules: &'a [Obstacle],
-    filters: &'a [ReversePath],
-}
-
 fn outcome(fate: &verdict::Fate, programmed: Option<&Programmed>, foreign: Foreign<'_>) -> Outcome {
     if programmed.is_some_and(|programmed| !programmed.as_wanted) {
         return Outcome::NotAsWanted;
@@ -335,17 +335,19 @@ fn outcome(fate: &verdict::Fate, programmed: Option<&Programmed>, foreign: Forei
         verdict::Fate::Reject => Outcome::Refused,
         verdict::Fate::Drop => Outcome::Dropped,
         verdict::Fate::NotOurs => Outcome::NotAService,
-        verdict::Fate::Backends { .. } => match stops(foreign.rules, foreign.filters, fate) {
+        verdict::Fate::Backends { .. } => match foreign.stops(fate) {
             None => Outcome::Reachable,
-            Some(ObstacleKind::Rejects) => Outcome::Refused,
-            Some(_) => Outcome::Dropped,
+            Some(Stop::Refused(_)) => Outcome::Refused,
+            Some(Stop::Dropped(_)) => Outcome::Dropped,
+            Some(Stop::Taken) => Outcome::NotAService,
         },
     }
 }
 
 fn summary(outcome: Outcome, fate: &verdict::Fate, foreign: Foreign<'_>) -> String {
-    let by_rules = matches!(fate, verdict::Fate::Backends { .. });
+    let stop = if matches!(fate, verdict::Fate::Backends { .. }) { foreign.stops(fate) } else { None };
     match outcome {
+        Outcome::NotAsWanted => "the kernel has something else than what is wanted".to_owned(),
         Outcome::Reachable => {
             let rest = unless(foreign);
             match fate {
@@ -360,32 +362,30 @@ fn summary(outcome: Outcome, fate: &verdict::Fate, foreign: Foreign<'_>) -> Stri
                 _ => String::new(),
             }
         }
-        Outcome::Dropped if by_rules && filters_whole(foreign.filters) => {
-            "a reverse-path filter of this node drops the packet".to_owned()
-        }
-        Outcome::Refused | Outcome::Dropped if by_rules => {
-            "a rule of another program stops the packet".to_owned()
-        }
-        Outcome::Refused => "the packet is rejected with an answer".to_owned(),
-        Outcome::Dropped => "the packet is dropped without answer".to_owned(),
-        Outcome::NotAService => "Services do not affect the packet".to_owned(),
-        Outcome::NotAsWanted => "the kernel has something else than what is wanted".to_owned(),
+        Outcome::Refused | Outcome::Dropped | Outcome::NotAService => match stop {
+            Some(Stop::Taken) => "a rule of another program takes the packet before Services do".to_owned(),
+            Some(Stop::Dropped(by) | Stop::Refused(by)) => match by {
+                By::Rule => "a rule of another program stops the packet".to_owned(),
+                By::Filter => "a reverse-path filter of this node drops the packet".to_owned(),
+                By::Routing => "this node does not send the packet to its endpoint".to_owned(),
+            },
+            None if outcome == Outcome::Refused => "the packet is rejected with an answer".to_owned(),
+            None if outcome == Outcome::Dropped => "the packet is dropped without answer".to_owned(),
+            None => "Services do not affect the packet".to_owned(),
+        },
     }
-}
-
-/// Returns true if a filter drops the packet whatever its endpoint.
-fn filters_whole(filters: &[ReversePath]) -> bool {
-    filters.iter().any(|one| one.drops == Filtered::Packet && one.certain && one.endpoints.is_empty())
 }
 
 /// Returns the condition under which an endpoint gets the packet and its answer comes back.
 fn unless(foreign: Foreign<'_>) -> &'static str {
-    let Foreign { rules, filters } = foreign;
+    let Foreign { rules, filters, routing, .. } = foreign;
     let drops = |what| filters.iter().any(|one| one.drops == what);
     if !rules.is_empty() {
         ", unless a rule of another program stops or redirects it"
     } else if drops(Filtered::Packet) {
         ", unless a reverse-path filter of this node drops it"
+    } else if !routing.is_empty() {
+        ", unless it goes to one to which this node does not send it"
     } else if drops(Filtered::Answer) {
         ", and its answer comes back unless a reverse-path filter of this node drops it"
     } else {

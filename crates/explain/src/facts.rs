@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use portolan_firewall::Ruleset;
@@ -48,7 +49,7 @@ impl Services for Catalog {
     }
 }
 
-/// The IPv4 routes of a node, and its reverse-path filters. The kernel is asked for single routes while the answer is made,
+/// The routes of a node, and its reverse-path filters, which are for IPv4 only. The kernel is asked for single routes while the answer is made,
 /// because which ones matter depends on the endpoints.
 pub trait Routes: fmt::Debug {
     /// Returns the way of packets of this node to a destination.
@@ -65,6 +66,33 @@ pub trait Routes: fmt::Debug {
 
     /// Returns true if an interface has an address.
     fn has_address(&self, interface: &str) -> bool;
+
+    /// Returns true if the node forwards packets of a family that arrive at an interface, or at any if none is named. `None` if
+    /// that is not known.
+    fn forwards(&self, family: Family, interface: Option<&str>) -> Option<bool>;
+
+    /// Returns what the node's routes do with any packet to a destination.
+    fn lead(&self, destination: IpAddr) -> Lead;
+}
+
+/// What routes do with a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Lead {
+    /// That is not known, or depends on more than the destination.
+    Unknown,
+    /// They lead it to its destination, or to the next host.
+    On,
+    /// There is no route.
+    NoRoute,
+    /// The route is of the type `unreachable` or `prohibit`.
+    Refuses,
+    /// The route is of the type `blackhole`.
+    Discards,
+    /// The route leads through an interface without a carrier.
+    NoCarrier {
+        /// Name of the interface.
+        interface: String,
+    },
 }
 
 /// The way of packets to a destination.
@@ -155,6 +183,16 @@ pub struct FamilyView {
     pub settings: Settings,
     /// The differences of the mode from nftables mode.
     pub differences: ModeDifferences,
+    /// The ports of the relay, if connection tracking redirects packets of Services to it.
+    pub redirected_to: Option<RangeInclusive<u16>>,
+}
+
+impl FamilyView {
+    /// Returns true if packets of Services must be tracked: connection tracking translates their destination.
+    pub(crate) const fn needs_tracking(&self) -> bool {
+        let ModeDifferences { hides_clients, refuses_at_virtual_addresses, .. } = &self.differences;
+        !*refuses_at_virtual_addresses && (!*hides_clients || self.redirected_to.is_some())
+    }
 }
 
 /// A pod.

@@ -5,8 +5,8 @@
 //!
 //! - what is **wanted**: the verdict of `model::oracle` with its reasons, and the choice of each endpoint;
 //! - what is **programmed**, if it was read from the kernel: the differences of `model::observed` that concern the packet;
-//! - what else decides: connections that conntrack has of the flow, rules of other programs, and reverse-path filters, if these were
-//!   read.
+//! - what else decides: connections that conntrack has of the flow, rules of other programs, reverse-path filters and routes, if
+//!   these were read.
 //!
 //! ```text
 //! Question ──resolve──> client and destination ──oracle──> verdict ──> Report ──text──> lines for a terminal
@@ -28,17 +28,19 @@ mod question;
 mod report;
 mod resolve;
 mod reverse_path;
+mod routing;
 mod text;
 
 pub use answer::answer;
 pub use facts::{
-    Connection, Facts, FamilyView, Filter, Known, NodeView, Pod, Routes, Services, Strictness, Way,
+    Connection, Facts, FamilyView, Filter, Known, Lead, NodeView, Pod, Routes, Services, Strictness, Way,
 };
 pub use question::{Flow, ParseError, Question, Sender, ServicePortRef, Target};
 pub use report::{
     Affinity, Client, ClientKind, ConnectionReport, Connections, DecidedBy, Destination, DifferenceReport,
     EndpointReport, Fate, Filtered, FrontendKind, Masquerade, MasqueradeUse, Nearest, Note, Obstacle,
-    ObstacleKind, Outcome, Programmed, Report, ReversePath, Source, Stage, Step, VERSION, Wanted,
+    ObstacleKind, Outcome, Programmed, Report, ReversePath, Routing, RoutingFault, Source, Stage, Step, VERSION,
+    Wanted,
 };
 pub use resolve::{Ends, Unanswerable, ends, sender_pod};
 pub use text::{Style, printable};

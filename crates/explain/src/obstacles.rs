@@ -8,7 +8,7 @@ use portolan_model::verdict::Fate;
 
 use crate::facts::Facts;
 use crate::legs::{MOST_ENDPOINTS, endpoints, legs, unevaluated};
-use crate::report::{Note, Obstacle, ObstacleKind, ReversePath};
+use crate::report::{Note, Obstacle, ObstacleKind, ReversePath, Routing};
 use crate::resolve::Asked;
 
 /// Returns what rules of other programs do to the packet, and adds a note on what is not evaluated. Nothing is evaluated for
@@ -53,31 +53,88 @@ fn obstacles(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules: &Ruleset)
     found.into_iter().map(with_endpoints).collect()
 }
 
-/// Returns how the packet is certainly stopped whatever its endpoint, by rules or by a reverse-path filter; `None` if it may
-/// arrive, or if there are endpoints for which no rules are evaluated.
-pub(crate) fn stops(obstacles: &[Obstacle], filters: &[ReversePath], fate: &Fate) -> Option<ObstacleKind> {
-    if unevaluated(fate) > 0 {
-        return None;
-    }
-    let stopping = |endpoint: SocketAddr| {
-        if filters.iter().any(|filter| filter.certainly_drops_packet_to(endpoint)) {
-            return Some(ObstacleKind::Drops);
+/// What may stop the packet besides Services.
+#[derive(Clone, Copy)]
+pub(crate) struct Foreign<'a> {
+    pub(crate) rules: &'a [Obstacle],
+    pub(crate) filters: &'a [ReversePath],
+    pub(crate) routing: &'a [Routing],
+    /// True if connection tracking must see the packets of Services.
+    pub(crate) needs_tracking: bool,
+}
+
+/// How a packet to endpoints certainly ends without reaching them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It is dropped.
+    Dropped(By),
+    /// It is refused with an answer.
+    Refused(By),
+    /// A rule of another program takes it before Services do.
+    Taken,
+}
+
+/// What stops a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Rule,
+    Filter,
+    Routing,
+}
+
+impl Foreign<'_> {
+    /// Returns how the packet is certainly stopped whatever its endpoint; `None` if it may arrive, or if there are endpoints for
+    /// which no rules are evaluated.
+    pub(crate) fn stops(&self, fate: &Fate) -> Option<Stop> {
+        if unevaluated(fate) > 0 {
+            return None;
         }
-        let mut certain = obstacles.iter().filter(|obstacle| obstacle.certain);
-        let found = certain.find(|obstacle| {
-            matches!(obstacle.kind, ObstacleKind::Drops | ObstacleKind::Rejects)
-                && (obstacle.endpoints.is_empty() || obstacle.endpoints.contains(&endpoint))
-        });
-        found.map(|obstacle| obstacle.kind)
-    };
-    let kinds: Option<Vec<ObstacleKind>> = endpoints(fate).map(stopping).collect();
-    let kinds = kinds.filter(|kinds| !kinds.is_empty())?;
-    let all_reject = kinds.iter().all(|kind| *kind == ObstacleKind::Rejects);
-    Some(if all_reject { ObstacleKind::Rejects } else { ObstacleKind::Drops })
+        let stops: Option<Vec<Stop>> = endpoints(fate).map(|endpoint| self.stops_to(endpoint)).collect();
+        let stops = stops?;
+        let (first, rest) = stops.split_first()?;
+        // A packet that is dropped on one of the ways is dropped at times.
+        let dropped = stops.iter().find(|stop| matches!(stop, Stop::Dropped(_)));
+        let all_same = rest.iter().all(|stop| stop == first);
+        Some(if all_same { *first } else { *dropped.unwrap_or(first) })
+    }
+
+    fn stops_to(&self, endpoint: SocketAddr) -> Option<Stop> {
+        let concerns = |endpoints: &[SocketAddr]| endpoints.is_empty() || endpoints.contains(&endpoint);
+        let certain = || self.rules.iter().filter(|rule| rule.certain && concerns(&rule.endpoints));
+        // The packet is routed and filtered after its translation.
+        if certain().any(|rule| self.takes(rule.kind)) {
+            return Some(Stop::Taken);
+        }
+        if self.filters.iter().any(|filter| filter.certainly_drops_packet_to(endpoint)) {
+            return Some(Stop::Dropped(By::Filter));
+        }
+        if let Some(routing) = self.routing.iter().find(|routing| concerns(&routing.endpoints)) {
+            let by = By::Routing;
+            return Some(if routing.answers { Stop::Refused(by) } else { Stop::Dropped(by) });
+        }
+        certain().find_map(|rule| match rule.kind {
+            ObstacleKind::Drops => Some(Stop::Dropped(By::Rule)),
+            ObstacleKind::Rejects => Some(Stop::Refused(By::Rule)),
+            ObstacleKind::Redirects | ObstacleKind::NotTracked => None,
+        })
+    }
+
+    /// Returns true if Services do not get a packet after such a rule.
+    const fn takes(&self, kind: ObstacleKind) -> bool {
+        match kind {
+            ObstacleKind::Redirects => true,
+            ObstacleKind::NotTracked => self.needs_tracking,
+            ObstacleKind::Drops | ObstacleKind::Rejects => false,
+        }
+    }
 }
 
 fn obstacle(hit: &Hit<'_>) -> Obstacle {
     let rejects = hit.rule.is_some_and(|rule| rule.effect == Effect::Reject);
+    let mut only_if: Vec<String> = hit.only_if.iter().map(ToString::to_string).collect();
+    // Outside of chains of type nat it is passed to a socket, if there is one.
+    let needs_socket = hit.kind == Kind::Redirect && !hit.base.base.is_some_and(|base| base.nat);
+    only_if.extend(needs_socket.then(|| "a process listens there".to_owned()));
     Obstacle {
         kind: match hit.kind {
             Kind::Stop if rejects => ObstacleKind::Rejects,
@@ -85,11 +142,11 @@ fn obstacle(hit: &Hit<'_>) -> Obstacle {
             Kind::Redirect => ObstacleKind::Redirects,
             Kind::NoTrack => ObstacleKind::NotTracked,
         },
-        certain: hit.is_certain(),
+        certain: hit.is_certain() && !needs_socket,
         owner: Owner::of(&hit.chain.place, &hit.chain.name).to_string(),
         chain: hit.chain.to_string(),
         rule: hit.rule.map(ToString::to_string),
-        only_if: hit.only_if.iter().map(ToString::to_string).collect(),
+        only_if,
         endpoints: Vec::new(),
     }
 }

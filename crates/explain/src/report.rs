@@ -47,6 +47,10 @@ pub struct Report {
     /// What reverse-path filters of this node drop. Empty if nothing is dropped, or if it is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reverse_path: Vec<ReversePath>,
+    /// Endpoints to which this node does not send the packet, by its routes and settings. Empty if there are none, or if it is
+    /// not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routing: Vec<Routing>,
     /// What the reader should know besides.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<Note>,
@@ -76,7 +80,7 @@ pub enum Outcome {
     Refused,
     /// The packet is dropped without reply, by Services or by a rule of another program.
     Dropped,
-    /// Services do not affect the packet.
+    /// Services do not affect the packet. Also if a rule of another program takes it before them.
     NotAService,
     /// The kernel has something else than what is wanted.
     NotAsWanted,
@@ -423,6 +427,39 @@ impl ReversePath {
             && self.drops == Filtered::Packet
             && (self.endpoints.is_empty() || self.endpoints.contains(&endpoint))
     }
+}
+
+/// Why this node does not send the packet to endpoints. All of it is certain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Routing {
+    /// The reason.
+    pub fault: RoutingFault,
+    /// True if the node refuses the packet with an answer. Otherwise it drops the packet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answers: bool,
+    /// The interface without a carrier, or the one that does not forward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// The endpoints that are affected; empty if it is any endpoint.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<SocketAddr>,
+}
+
+/// What of the routes and settings stops the packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RoutingFault {
+    /// The node does not forward packets.
+    ForwardingOff,
+    /// There is no route to the endpoint.
+    NoRoute,
+    /// The route to the endpoint is of the type `unreachable` or `prohibit`.
+    RouteRefuses,
+    /// The route to the endpoint is of the type `blackhole`.
+    RouteDiscards,
+    /// The interface to the endpoint has no carrier.
+    NoCarrier,
 }
 
 /// What a reverse-path filter drops.

@@ -12,5 +12,6 @@ mod ipvs;
 mod kernel;
 mod random;
 mod reverse_path;
+mod routing;
 mod unanswerable;
 mod world;

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::report::{
     Client, ClientKind, ConnectionReport, Connections, EndpointReport, Filtered, Obstacle, ObstacleKind,
-    Outcome, Programmed, Report, ReversePath, Source, Stage, Step,
+    Outcome, Programmed, Report, ReversePath, Routing, RoutingFault, Source, Stage, Step,
 };
 
 /// How a report is printed.
@@ -47,6 +47,7 @@ impl Report {
             page.firewall(firewall);
         }
         page.reverse_path(&self.reverse_path);
+        page.routing(&self.routing);
         for (index, note) in self.notes.iter().enumerate() {
             page.row(if index == 0 { "note" } else { "" }, &note.text);
         }
@@ -234,6 +235,13 @@ impl Page {
             self.row(if index == 0 { "reverse path" } else { "" }, text);
         }
     }
+
+    fn routing(&mut self, faults: &[Routing]) {
+        for (index, fault) in faults.iter().enumerate() {
+            let text = self.paint(RED, &one_fault(fault));
+            self.row(if index == 0 { "route" } else { "" }, text);
+        }
+    }
 }
 
 /// Returns the text of a step. The label already names masquerading.
@@ -298,6 +306,28 @@ fn one_filter(filter: &ReversePath) -> String {
             endpoints.join(" and "),
             back("the endpoint")
         ),
+    }
+}
+
+fn one_fault(routing: &Routing) -> String {
+    let Routing { fault, answers: _, interface, endpoints } = routing;
+    let endpoints: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+    let to = if endpoints.is_empty() { "the endpoint".to_owned() } else { endpoints.join(" and ") };
+    match (fault, interface) {
+        (RoutingFault::ForwardingOff, None) => format!(
+            "this node does not forward packets, so those to {to} are dropped (net.ipv4.ip_forward, \
+             net.ipv6.conf.all.forwarding)"
+        ),
+        (RoutingFault::ForwardingOff, Some(interface)) => {
+            format!("this node does not forward packets that arrive at {interface}, so those to {to} are dropped")
+        }
+        (RoutingFault::NoRoute, _) => format!("this node has no route to {to}"),
+        (RoutingFault::RouteRefuses, _) => format!("the route to {to} refuses packets (unreachable, prohibit)"),
+        (RoutingFault::RouteDiscards, _) => format!("the route to {to} discards packets (blackhole)"),
+        (RoutingFault::NoCarrier, interface) => {
+            let interface = interface.as_deref().unwrap_or("an interface");
+            format!("the route to {to} leads through {interface}, which has no carrier: its other end is down")
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Follows a packet through the rules of a base chain.
 
-use super::{Answer, Chain, Effect, Owner, Packet, Passage, Rule, Ruleset, Test};
+use super::{Answer, CONNTRACK_PRIORITY, Chain, Effect, Hook, Owner, Packet, Passage, Rule, Ruleset, Test};
 
 /// A rule, or the policy of a base chain, that a packet meets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,10 +74,20 @@ pub fn along<'a>(
             let Some(is_translated) = chain.base.and_then(|base| passage.sees_translated(base)) else {
                 continue;
             };
-            hits.extend(walk(ruleset, chain, if is_translated { after } else { before }));
+            let found = walk(ruleset, chain, if is_translated { after } else { before });
+            // Connection tracking has seen the packet by then.
+            let is_too_late = |hit: &Hit<'_>| hit.kind == Kind::NoTrack && !is_before_tracking(chain);
+            hits.extend(found.into_iter().filter(|hit| !is_too_late(hit)));
         }
     }
     hits
+}
+
+/// Returns true if the kernel calls a base chain before connection tracking looks at the packet.
+fn is_before_tracking(chain: &Chain) -> bool {
+    chain.base.is_some_and(|base| {
+        matches!(base.hook, Hook::Prerouting | Hook::Output) && base.priority < CONNTRACK_PRIORITY
+    })
 }
 
 /// How the evaluation of a chain ended for a packet that fulfils the conditions on the way to it.
@@ -198,7 +208,7 @@ impl<'a> Walk<'a, '_> {
 mod tests {
     use portolan_model::Family;
 
-    use super::super::{Hook, saved};
+    use super::super::saved;
     use super::*;
 
     const SAVED: &str = "\

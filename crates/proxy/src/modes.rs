@@ -21,6 +21,7 @@ mod userspace;
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use portolan_engine::Claims;
@@ -135,6 +136,11 @@ pub(super) trait ModeDriver: Sync {
         family: Family,
         node: &settings::Node<'_>,
     ) -> ModeDifferences;
+
+    /// Returns the ports of the relay, if connection tracking redirects packets of Services to it.
+    fn redirected_to(&self, _: &Configuration) -> Option<RangeInclusive<u16>> {
+        None
+    }
 
     /// Returns the settings of a family's data plane. `service_cidrs` are those of the family.
     fn settings(

@@ -21,7 +21,7 @@ use ipnet::IpNet;
 use portolan_explain::{FamilyView, NodeView};
 use portolan_model::catalog::PerFamily;
 use portolan_model::object::Node;
-use portolan_model::observed::Observed;
+use portolan_model::observed::{Fact, Observed};
 use portolan_model::{Capture, Catalog, Event, Family};
 use portolan_node::config::{self, Configuration, DetectLocalMode, Mode, Readiness};
 use portolan_sock::SocketError;
@@ -162,19 +162,26 @@ impl Configured {
     }
 
     /// Reads what the kernel has of each family, in the terms of Services: of Portolan, or else of kube-proxy. If the
-    /// configuration names no mode, it gets the one whose rules the kernel has. Returns a fault for each family that could not
-    /// be read. May run programs.
+    /// configuration names no mode, it gets the one whose rules the kernel has. A family without rules of any mode has
+    /// [`nothing`]; if it has rules of another mode than the configured one, it is left out. Returns a fault for each family
+    /// that could not be read. May run programs.
     pub fn programmed(&mut self) -> (PerFamily<Option<Observed>>, Vec<String>) {
         let (mut programmed, mut faults) = (PerFamily::default(), Vec::new());
+        let mut missing = Vec::new();
         for family in settings::supported_families() {
             match read_of_either(&self.loaded.configuration, family) {
-                Ok(found) => {
-                    if let Some((mode, observed)) = found {
-                        self.loaded.configuration.mode.get_or_insert(mode);
-                        *programmed.get_mut(family) = Some(observed);
-                    }
+                Ok(Some((mode, observed))) => {
+                    self.loaded.configuration.mode.get_or_insert(mode);
+                    *programmed.get_mut(family) = Some(observed);
                 }
+                Ok(None) => missing.push(family),
                 Err(error) => faults.push(format!("cannot read the {family} rules of Services: {error}")),
+            }
+        }
+        for family in missing {
+            let any = Configuration { mode: None, ..self.loaded.configuration.clone() };
+            if matches!(read_of_either(&any, family), Ok(None)) {
+                *programmed.get_mut(family) = Some(nothing(family));
             }
         }
         (programmed, faults)
@@ -244,6 +251,11 @@ fn read_of_either(
         return Ok(found);
     }
     Ok(portolan_nftables::read_kube_proxy(family)?.map(|observed| (Mode::Nftables, observed)))
+}
+
+/// Returns what the kernel has if it has no rules of Services.
+pub const fn nothing(family: Family) -> Observed {
+    Observed { family, node_port_addresses: None, node_ports: Fact::Unknown, ports: Vec::new() }
 }
 
 /// What was read of a family, with the name of the mode that has programmed it.
@@ -324,7 +336,9 @@ pub(crate) fn node_view(
     for &family in families {
         let settings = driver.settings(configuration, family, &node, service_cidrs(family));
         let differences = driver.differences(configuration, family, &node);
-        *of_families.get_mut(family) = Some(FamilyView { mode: mode.to_owned(), settings, differences });
+        let redirected_to = driver.redirected_to(configuration);
+        *of_families.get_mut(family) =
+            Some(FamilyView { mode: mode.to_owned(), settings, differences, redirected_to });
     }
     NodeView { name, mode: mode.to_owned(), pod_cidrs, families: of_families, addresses }
 }

@@ -21,6 +21,12 @@ impl Errno {
     pub const EEXIST: Self = Self(libc::EEXIST);
     /// The kernel does not understand or does not support the request.
     pub const EINVAL: Self = Self(libc::EINVAL);
+    /// A route of the type `prohibit`, or no permission.
+    pub const EACCES: Self = Self(libc::EACCES);
+    /// No route leads there.
+    pub const ENETUNREACH: Self = Self(libc::ENETUNREACH);
+    /// A route of the type `unreachable`.
+    pub const EHOSTUNREACH: Self = Self(libc::EHOSTUNREACH);
     /// The object is in use.
     pub const EBUSY: Self = Self(libc::EBUSY);
     /// The kernel does not have the socket option.

@@ -25,6 +25,8 @@ pub const AF_INET6: u8 = 10;
 
 /// The interface is up.
 pub const IFF_UP: u32 = 1;
+/// The interface has a carrier: a cable, or whatever its other end is (`IFF_LOWER_UP`).
+pub const IFF_LOWER_UP: u32 = 1 << 16;
 /// The interface is a loopback one.
 pub const IFF_LOOPBACK: u32 = 8;
 

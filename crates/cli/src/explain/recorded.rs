@@ -6,7 +6,9 @@ use anyhow::anyhow;
 use portolan_doctor::Code;
 use portolan_explain::{Note, Source};
 use portolan_model::Family;
-use portolan_proxy::packets::Configured;
+use portolan_model::catalog::PerFamily;
+use portolan_model::observed::Observed;
+use portolan_proxy::packets::{Configured, nothing};
 use portolan_snapshot::{Snapshot, rules};
 use serde_json::Value;
 
@@ -69,8 +71,21 @@ pub(super) fn replay(
     let notes = notes(snapshot);
     let rules = snapshot.rules.as_deref().map(rules::ruleset).transpose();
     let rules = rules.map_err(|error| anyhow!("{}: rules: {error}", file.display()))?;
-    let Recorded { objects, programmed, .. } = recorded;
+    let is_read = recorded.unread_programmed().is_empty();
+    let Recorded { objects, programmed, snapshot } = recorded;
+    let programmed = if is_read { with_nothing(programmed, &snapshot.families()) } else { programmed };
     Ok(Replay { objects, world: World { source: Source::Snapshot, catalog, node, programmed, rules }, notes })
+}
+
+/// Returns what was programmed, also for families of which the kernel had nothing: a snapshot leaves these out.
+fn with_nothing(
+    mut programmed: PerFamily<Option<Observed>>,
+    families: &[Family],
+) -> PerFamily<Option<Observed>> {
+    for &family in families {
+        programmed.get_mut(family).get_or_insert_with(|| nothing(family));
+    }
+    programmed
 }
 
 /// Returns what of the node is not looked at, and what the doctor found there about it.
@@ -98,6 +113,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_family_of_which_the_kernel_had_nothing() {
+        let read = Observed { node_port_addresses: Some(Vec::new()), ..nothing(Family::Ipv4) };
+        let only_ipv4 = || PerFamily { ipv4: Some(read.clone()), ipv6: None };
+        let both = with_nothing(only_ipv4(), &Family::BOTH);
+        assert_eq!((both.ipv4.as_ref(), both.ipv6), (Some(&read), Some(nothing(Family::Ipv6))));
+        assert_eq!(with_nothing(only_ipv4(), &[Family::Ipv4]).ipv6, None, "it was not served");
+    }
 
     #[test]
     fn what_the_doctor_found_about_packets_is_a_note() {

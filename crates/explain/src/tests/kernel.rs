@@ -183,12 +183,40 @@ fn the_outcome_follows_certain_rules() {
     assert_eq!(report("svc/signals").outcome, Outcome::Refused);
     let dns = report("svc/dns:53/udp");
     assert_eq!((dns.outcome, dns.firewall.unwrap()[0].certain), (Outcome::Reachable, false));
-    let rules = report("svc/zoned").firewall.unwrap();
-    assert_eq!(rules.iter().map(|rule| rule.kind).collect::<Vec<_>>(), [ObstacleKind::NotTracked]);
     let own = behind_firewall(&world, "node", "svc/web");
     assert_eq!(own.firewall, Some(Vec::new()), "packets of the node are not forwarded");
     let stopped = report("svc/empty");
     assert_eq!((stopped.outcome, stopped.firewall), (Outcome::Refused, Some(Vec::new())));
+}
+
+/// Returns the outcome of a packet of the pod `client`, and of each obstacle its kind and whether it is certain.
+fn kinds(world: &World, saved: &str, to: &str) -> (Outcome, Vec<(ObstacleKind, bool)>) {
+    let rules = Ruleset::new(saved::chains(Family::Ipv4, saved));
+    let facts = Facts { rules: Some(&rules), ..world.facts() };
+    let report = crate::answer(&question("pod/client", to), &facts).unwrap();
+    let obstacles = report.firewall.unwrap().into_iter();
+    (report.outcome, obstacles.map(|obstacle| (obstacle.kind, obstacle.certain)).collect())
+}
+
+#[test]
+fn a_rule_that_takes_a_packet_before_services_do() {
+    let (world, ipvs) = (World::new(), World::in_mode("ipvs", &ModeDifferences::ipvs()));
+    let tproxy = World::in_mode("userspace", &ModeDifferences::userspace());
+    let (not_tracked, redirected) = ((ObstacleKind::NotTracked, true), (ObstacleKind::Redirects, true));
+    assert_eq!(kinds(&world, FIREWALL, "svc/zoned"), (Outcome::NotAService, vec![not_tracked]));
+    assert_eq!(kinds(&World::redirecting(), FIREWALL, "svc/zoned").0, Outcome::NotAService);
+    for world in [&ipvs, &tproxy] {
+        // They do not need connection tracking.
+        assert_eq!(kinds(world, FIREWALL, "svc/zoned").0, Outcome::Reachable);
+    }
+    let late = "*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j CT --notrack\nCOMMIT\n";
+    assert_eq!(kinds(&world, late, "svc/web"), (Outcome::Reachable, vec![]), "the packet is tracked by then");
+    let dnat = "*nat\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j DNAT --to-destination 10.9.9.9\nCOMMIT\n";
+    let iptables = World::in_mode("iptables", &ModeDifferences::iptables(Vec::new()));
+    assert_eq!(kinds(&iptables, dnat, "svc/web"), (Outcome::NotAService, vec![redirected]));
+    let tproxy = "*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j TPROXY --on-port 9\nCOMMIT\n";
+    let uncertain = (ObstacleKind::Redirects, false);
+    assert_eq!(kinds(&world, tproxy, "svc/web"), (Outcome::Reachable, vec![uncertain]));
 }
 
 /// Returns the outcome of a packet of the pod `client` that arrives at eth0, and of each obstacle whether it is certain, its owner

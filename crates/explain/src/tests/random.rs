@@ -48,7 +48,7 @@ fn node(rng: &mut Rng, catalog: &Catalog) -> NodeView {
             counters: false,
             ..Settings::plain(family)
         };
-        Some(FamilyView { mode: "any".to_owned(), settings, differences: differences.clone() })
+        Some(FamilyView { mode: "any".to_owned(), settings, differences: differences.clone(), redirected_to: None })
     };
     NodeView {
         name: "n1".to_owned(),

@@ -1,11 +1,12 @@
 //! Reverse-path filters of the node.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
+use portolan_model::Family;
 use portolan_model::oracle::ModeDifferences;
 
 use super::world::{World, question};
-use crate::facts::{Facts, Filter, Routes, Strictness, Way};
+use crate::facts::{Facts, Filter, Lead, Routes, Strictness, Way};
 use crate::report::{Filtered, Outcome, Report};
 use crate::text::Style;
 
@@ -57,6 +58,14 @@ impl Routes for Node {
 
     fn has_address(&self, interface: &str) -> bool {
         interface == "eth0" || (interface == "tun0" && self.tunnel_has_address)
+    }
+
+    fn forwards(&self, _: Family, _: Option<&str>) -> Option<bool> {
+        Some(true)
+    }
+
+    fn lead(&self, _: IpAddr) -> Lead {
+        Lead::On
     }
 }
 

@@ -121,6 +121,15 @@ impl World {
         Self { node: node(&world.catalog, name, differences), ..world }
     }
 
+    /// Lets the relay of the userspace mode get packets of IPv4 by redirection to its usual ports.
+    pub(super) fn redirecting() -> Self {
+        let mut world = Self::in_mode("userspace", &ModeDifferences::redirect());
+        if let Some(view) = &mut world.node.families.ipv4 {
+            view.redirected_to = Some(10261..=10262);
+        }
+        world
+    }
+
     /// Replaces the detection of pods in IPv4.
     pub(super) fn detecting(mut self, detector: LocalDetector) -> Self {
         if let Some(view) = &mut self.node.families.ipv4 {
@@ -170,7 +179,7 @@ fn node(catalog: &Catalog, mode: &str, differences: &ModeDifferences) -> NodeVie
             counters: false,
             ..Settings::plain(family)
         };
-        Some(FamilyView { mode: mode.to_owned(), settings, differences: differences.clone() })
+        Some(FamilyView { mode: mode.to_owned(), settings, differences: differences.clone(), redirected_to: None })
     };
     NodeView {
         name: "n1".to_owned(),

@@ -19,7 +19,7 @@ use portolan_explain::{
 };
 use portolan_iptables::Variant;
 use portolan_model::catalog::{ExplainedPort, LeftOut, ObjectFault, PerFamily};
-use portolan_model::observed::{Fact, Observed};
+use portolan_model::observed::Observed;
 use portolan_model::table::Entry;
 use portolan_model::{Family, Protocol, ServicePortName, Settings};
 use portolan_node::config::Configuration;
@@ -31,7 +31,7 @@ use super::{Control, ENGINE_WAIT, RequestPermit, routes};
 use crate::agent::Agent;
 use crate::agent::facts::OfPackets;
 use crate::modes::{self, Known};
-use crate::packets::{Kernel, ThisNode, interface_addresses, node_view};
+use crate::packets::{Kernel, ThisNode, interface_addresses, node_view, nothing};
 
 /// How often a difference is looked at before it counts.
 const LOOKS: u32 = 2;
@@ -207,11 +207,6 @@ impl Active {
             variant: self.variant,
         }
     }
-}
-
-/// Returns what the kernel has if it has no rules of the mode.
-const fn nothing(family: Family) -> Observed {
-    Observed { family, node_port_addresses: None, node_ports: Fact::Unknown, ports: Vec::new() }
 }
 
 fn entries(table: &Table) -> Vec<Entry> {

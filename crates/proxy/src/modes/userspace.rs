@@ -5,6 +5,7 @@
 //! with its last connection or at its deadline.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use portolan_engine::{Claims, Error, Table};
@@ -153,6 +154,11 @@ impl ModeDriver for Driver {
             Capture::Tproxy => ModeDifferences::userspace(),
             Capture::Redirect => ModeDifferences::redirect(),
         }
+    }
+
+    fn redirected_to(&self, configuration: &Configuration) -> Option<RangeInclusive<u16>> {
+        let Ports { cluster, local } = relay_options(configuration).ports;
+        (configuration.capture == Capture::Redirect).then(|| cluster.min(local)..=cluster.max(local))
     }
 
     fn listeners(&self, configuration: &Configuration, node_ip: Option<IpAddr>) -> Vec<SocketAddr> {

@@ -1,5 +1,5 @@
 //! What the kernel of this node has besides rules of Services: firewall rules of other programs, connections, the route of its
-//! own packets, and reverse-path filters.
+//! own packets, routes to endpoints, and reverse-path filters.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -25,7 +25,6 @@ pub struct Kernel {
     /// True if connections may be missing.
     partial: bool,
     node_source: Option<IpAddr>,
-    /// For IPv4 only: IPv6 has no reverse-path filter.
     routes: Option<NodeRoutes>,
     notes: Vec<Note>,
 }
@@ -62,10 +61,10 @@ impl Kernel {
         if let Some(Err(error)) = route {
             notes.push(no_route(destination, &error));
         }
-        let routes = match destination.is_ipv4().then(NodeRoutes::read).transpose() {
-            Ok(routes) => routes,
+        let routes = match NodeRoutes::read() {
+            Ok(routes) => Some(routes),
             Err(error) => {
-                notes.push(not_read(format!("cannot read the interfaces of this node: {error}")));
+                notes.push(not_read(format!("cannot read the interfaces and routes of this node: {error}")));
                 None
             }
         };

@@ -26,6 +26,7 @@ pub(crate) fn explain(
             mode: cluster.mode().name().to_owned(),
             settings,
             differences: cluster.differences(family),
+            redirected_to: None,
         })
     };
     let node = NodeView {

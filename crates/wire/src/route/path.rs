@@ -1,6 +1,6 @@
 //! Questions about the route of one packet.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::policy::LOCAL;
 use super::{AF_INET, AF_INET6};
@@ -46,6 +46,24 @@ pub fn arriving(interface: u32, source: Ipv4Addr, destination: Ipv4Addr) -> Requ
         message.attr_bytes(RTA_SRC, &source.octets());
         message.attr_u32_ne(RTA_IIF, interface);
     })
+}
+
+/// Asks for the route of packets of this host to a destination of either family, to be read by [`is_local`] and
+/// [`leaves_through`]. The kernel refuses if there is none.
+pub fn of(destination: IpAddr) -> Request {
+    match destination {
+        IpAddr::V4(destination) => to(destination),
+        IpAddr::V6(destination) => to_ipv6(destination),
+    }
+}
+
+/// Returns the index of the interface through which the packet of an answer leaves. `None` for another message.
+pub fn leaves_through(frame: &Frame<'_>) -> Result<Option<u32>, DecodeError> {
+    if frame.header.kind != RTM_NEWROUTE {
+        return Ok(None);
+    }
+    let map = frame.attributes(PATH, HEADER)?.by_kind::<31>()?;
+    Ok(Some(map.required(RTA_OIF)?.u32_ne()?))
 }
 
 /// Asks for the route of packets of this host to an IPv6 destination, to be read by [`is_local`]. The kernel refuses if

@@ -14,11 +14,15 @@ const RULE: &str = "rtnetlink rule";
 const ROUTE: &str = "rtnetlink route";
 /// Length of `struct fib_rule_hdr`, and of `struct rtmsg`.
 const HEADER: usize = 12;
+const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
 const FRA_FWMARK: u16 = 10;
 const FRA_TABLE: u16 = 15;
 const FRA_FWMASK: u16 = 16;
+const FRA_OIFNAME: u16 = 17;
 const FRA_PROTOCOL: u16 = 21;
+/// `RT_TABLE_DEFAULT`, `RT_TABLE_MAIN` and `RT_TABLE_LOCAL`.
+const TABLES_OF_EVERY_HOST: [u8; 3] = [253, 254, 255];
 /// `RTPROT_KERNEL`. systemd-networkd removes rules of other programs when it starts, but none with this protocol
 /// (`ManageForeignRoutingPolicyRules`, `networkd.conf(5)`).
 pub const OF_KERNEL: u8 = 2;
@@ -140,6 +144,23 @@ impl MarkRule {
             protocol: map.get(FRA_PROTOCOL).map(|attribute| attribute.u8()).transpose()?.unwrap_or_default(),
         }))
     }
+}
+
+/// Returns true for a rule that the kernel makes itself: it asks the table `local`, `main` or `default` for the route of
+/// any packet.
+pub fn is_of_every_host(frame: &Frame<'_>) -> Result<bool, DecodeError> {
+    if frame.header.kind != RTM_NEWRULE {
+        return Ok(false);
+    }
+    let map = frame.attributes(RULE, HEADER)?.by_kind::<22>()?;
+    let have = frame.payload.len();
+    let (&[_, destination, source, service, table, _, _, action], _) = frame
+        .payload
+        .split_first_chunk()
+        .ok_or(DecodeError::Truncated { object: RULE, offset: 0, needed: HEADER, have })?;
+    let has_condition = [FRA_IIFNAME, FRA_OIFNAME, FRA_FWMARK].into_iter().any(|kind| map.get(kind).is_some());
+    let is_plain = (destination, source, service, action) == (0, 0, 0, LOOK_UP_TABLE) && !has_condition;
+    Ok(is_plain && TABLES_OF_EVERY_HOST.contains(&table))
 }
 
 fn rule_request(kind: u16, flags: u16, rule: &MarkRule) -> Request {
