@@ -11,7 +11,7 @@ use portolan_model::{Backend, Frontend, ServicePortName};
 
 use crate::facts::{Connection, Facts, Pod};
 use crate::nearest::nearest;
-use crate::obstacles::{By, Foreign, Stop, firewall};
+use crate::obstacles::{By, Firewall, Foreign, Stop, firewall, names};
 use crate::programmed::programmed;
 use crate::question::{Flow, Question, Target};
 use crate::report::{
@@ -61,8 +61,11 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
     add_notes(question, &asked, facts, &verdict, explained.as_ref(), &mut notes);
     let fate = verdict.fate.clone();
     let routing = routing(&asked, facts, &fate);
+    let has_rules = firewall.is_some();
+    let Firewall { obstacles, policies } = firewall.unwrap_or_default();
     let foreign = Foreign {
-        rules: firewall.as_deref().unwrap_or_default(),
+        rules: &obstacles,
+        policies: &policies,
         filters: &reverse_path,
         routing: &routing,
         needs_tracking: asked.view.needs_tracking(),
@@ -85,7 +88,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
         wanted,
         programmed,
         connections: connections.map(|found| report_connections(&found, is_partial, &of_new.fate)),
-        firewall,
+        firewall: has_rules.then_some(obstacles),
         reverse_path,
         routing,
         notes,
@@ -377,11 +380,13 @@ fn summary(outcome: Outcome, fate: &verdict::Fate, foreign: Foreign<'_>) -> Stri
 }
 
 /// Returns the condition under which an endpoint gets the packet and its answer comes back.
-fn unless(foreign: Foreign<'_>) -> &'static str {
-    let Foreign { rules, filters, routing, .. } = foreign;
+fn unless(foreign: Foreign<'_>) -> String {
+    let Foreign { rules, policies, filters, routing, .. } = foreign;
     let drops = |what| filters.iter().any(|one| one.drops == what);
-    if !rules.is_empty() {
+    let rest = if !rules.is_empty() {
         ", unless a rule of another program stops or redirects it"
+    } else if !policies.is_empty() {
+        return format!(", unless a network policy of {} stops it", names(policies));
     } else if drops(Filtered::Packet) {
         ", unless a reverse-path filter of this node drops it"
     } else if !routing.is_empty() {
@@ -390,7 +395,8 @@ fn unless(foreign: Foreign<'_>) -> &'static str {
         ", and its answer comes back unless a reverse-path filter of this node drops it"
     } else {
         ""
-    }
+    };
+    rest.to_owned()
 }
 
 /// Adds what explains the verdict, but is no reason of it.

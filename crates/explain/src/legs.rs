@@ -8,6 +8,8 @@
 //!                prerouting, input*, to this node                     output*, postrouting, prerouting, input, to itself
 //! ```
 //!
+//! Before prerouting and after postrouting are the hooks of devices, ingress and egress.
+//!
 //! The star marks the hook in which the destination is translated. To IPVS every address of a Service is one of this node. A packet that it
 //! translates does not pass forward; it is sent from the beginning of output, unless the endpoint is this node.
 
@@ -28,14 +30,36 @@ pub(crate) const MOST_ENDPOINTS: usize = 64;
 /// Name of the loopback interface.
 const LOOPBACK: &str = "lo";
 
-const LEAVING: [Passage; 2] = [Passage::Tracked(Hook::Output), Passage::Tracked(Hook::Postrouting)];
-const ARRIVING: [Passage; 2] = [Passage::Tracked(Hook::Prerouting), Passage::Tracked(Hook::Input)];
-const FORWARDED: [Passage; 3] = [
+const LEAVING: [Passage; 3] = [
+    Passage::Tracked(Hook::Output),
+    Passage::Tracked(Hook::Postrouting),
+    Passage::Tracked(Hook::Egress),
+];
+const ARRIVING: [Passage; 3] = [
+    Passage::Tracked(Hook::Ingress),
+    Passage::Tracked(Hook::Prerouting),
+    Passage::Tracked(Hook::Input),
+];
+const FORWARDED: [Passage; 5] = [
+    Passage::Tracked(Hook::Ingress),
     Passage::Tracked(Hook::Prerouting),
     Passage::Tracked(Hook::Forward),
     Passage::Tracked(Hook::Postrouting),
+    Passage::Tracked(Hook::Egress),
 ];
-const TO_IPVS: [Passage; 2] = [Passage::Untranslated(Hook::Prerouting), Passage::BeforeIpvs(Hook::Input)];
+const TO_IPVS: [Passage; 3] = [
+    Passage::Untranslated(Hook::Ingress),
+    Passage::Untranslated(Hook::Prerouting),
+    Passage::BeforeIpvs(Hook::Input),
+];
+/// The last hooks of packets that IPVS sends.
+const SENT: [Passage; 2] = [Passage::Tracked(Hook::Postrouting), Passage::Tracked(Hook::Egress)];
+/// Those of packets that IPVS translates and that stay on this node.
+const TO_ITSELF: [Passage; 3] = [
+    Passage::AfterIpvs(Hook::Output),
+    Passage::Tracked(Hook::Postrouting),
+    Passage::Tracked(Hook::Egress),
+];
 
 /// A part of the path: the packet before and after its destination is translated, and the hooks that it passes.
 pub(crate) struct Leg {
@@ -155,7 +179,7 @@ fn through_ipvs(
         vec![
             leg(Packet { input: Some(Vec::new()), ..after.clone() }, &[Passage::SentByIpvs(Hook::Output)]),
             // Not every kernel knows here where the packet arrived.
-            leg(Packet { input: None, ..after.clone() }, &[Passage::Tracked(Hook::Postrouting)]),
+            leg(Packet { input: None, ..after.clone() }, &SENT),
         ]
     };
     let mut legs = match origin {
@@ -167,7 +191,7 @@ fn through_ipvs(
         (_, false) => sent(after),
         (Origin::Elsewhere, true) => vec![leg(after.clone(), &[Passage::AfterIpvs(Hook::Input)])],
         (Origin::Node, true) => vec![
-            leg(to_loopback(after), &[Passage::AfterIpvs(Hook::Output), Passage::Tracked(Hook::Postrouting)]),
+            leg(to_loopback(after), &TO_ITSELF),
             leg(from_loopback(after), &ARRIVING),
         ],
     });

@@ -11,7 +11,18 @@ use crate::legs::{MOST_ENDPOINTS, endpoints, legs, unevaluated};
 use crate::report::{Note, Obstacle, ObstacleKind, ReversePath, Routing};
 use crate::resolve::Asked;
 
-/// Returns what rules of other programs do to the packet, and adds a note on what is not evaluated. Nothing is evaluated for
+/// The code of the note on network policies.
+pub(crate) const POLICIES_NOTE: &str = "policies-not-evaluated";
+
+/// What rules of other programs do to a packet.
+#[derive(Debug, Default)]
+pub(crate) struct Firewall {
+    pub(crate) obstacles: Vec<Obstacle>,
+    /// The programs whose network policies it passes. They are not evaluated.
+    pub(crate) policies: BTreeSet<Owner>,
+}
+
+/// Returns what rules of other programs do to the packet, and adds notes on what is not evaluated. Nothing is evaluated for
 /// packets that Services reject or drop.
 pub(crate) fn firewall(
     asked: &Asked<'_>,
@@ -19,7 +30,7 @@ pub(crate) fn firewall(
     fate: &Fate,
     rules: &Ruleset,
     notes: &mut Vec<Note>,
-) -> Vec<Obstacle> {
+) -> Firewall {
     let left = unevaluated(fate);
     if left > 0 {
         let text = format!(
@@ -28,16 +39,29 @@ pub(crate) fn firewall(
         );
         notes.push(Note::new("firewall-some-endpoints", text));
     }
-    obstacles(asked, facts, fate, rules)
+    let firewall = evaluated(asked, facts, fate, rules);
+    if !firewall.policies.is_empty() {
+        let owners = names(&firewall.policies);
+        let text = format!("the network policies of {owners} were not evaluated; they may stop the packet");
+        notes.push(Note::new(POLICIES_NOTE, text));
+    }
+    firewall
 }
 
-fn obstacles(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules: &Ruleset) -> Vec<Obstacle> {
+/// Returns the names of programs.
+pub(crate) fn names(owners: &BTreeSet<Owner>) -> String {
+    let names: Vec<String> = owners.iter().map(ToString::to_string).collect();
+    names.join(" and ")
+}
+
+fn evaluated(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules: &Ruleset) -> Firewall {
     let all: BTreeSet<SocketAddr> = endpoints(fate).collect();
+    let mut policies = BTreeSet::new();
     let mut found: Vec<(Obstacle, BTreeSet<SocketAddr>)> = Vec::new();
     for leg in legs(asked, facts, fate) {
         let affected = leg.endpoint.map_or_else(|| all.clone(), |endpoint| BTreeSet::from([endpoint]));
         for hit in along(rules, &leg.before, &leg.after, leg.passages) {
-            let obstacle = obstacle(&hit);
+            let Some(obstacle) = obstacle(&hit, &mut policies) else { continue };
             match found.iter_mut().find(|(known, _)| *known == obstacle) {
                 Some((_, endpoints)) => endpoints.extend(&affected),
                 None => found.push((obstacle, affected.clone())),
@@ -50,13 +74,14 @@ fn obstacles(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate, rules: &Ruleset)
         let endpoints = if affects_all { Vec::new() } else { endpoints.into_iter().collect() };
         Obstacle { endpoints, ..obstacle }
     };
-    found.into_iter().map(with_endpoints).collect()
+    Firewall { obstacles: found.into_iter().map(with_endpoints).collect(), policies }
 }
 
 /// What may stop the packet besides Services.
 #[derive(Clone, Copy)]
 pub(crate) struct Foreign<'a> {
     pub(crate) rules: &'a [Obstacle],
+    pub(crate) policies: &'a BTreeSet<Owner>,
     pub(crate) filters: &'a [ReversePath],
     pub(crate) routing: &'a [Routing],
     /// True if connection tracking must see the packets of Services.
@@ -115,7 +140,7 @@ impl Foreign<'_> {
         certain().find_map(|rule| match rule.kind {
             ObstacleKind::Drops => Some(Stop::Dropped(By::Rule)),
             ObstacleKind::Rejects => Some(Stop::Refused(By::Rule)),
-            ObstacleKind::Redirects | ObstacleKind::NotTracked => None,
+            ObstacleKind::Redirects | ObstacleKind::NotTracked | ObstacleKind::NotJudged => None,
         })
     }
 
@@ -124,29 +149,35 @@ impl Foreign<'_> {
         match kind {
             ObstacleKind::Redirects => true,
             ObstacleKind::NotTracked => self.needs_tracking,
-            ObstacleKind::Drops | ObstacleKind::Rejects => false,
+            ObstacleKind::Drops | ObstacleKind::Rejects | ObstacleKind::NotJudged => false,
         }
     }
 }
 
-fn obstacle(hit: &Hit<'_>) -> Obstacle {
+/// Returns what a rule does. Network policies are no rule: their program is added to a list.
+fn obstacle(hit: &Hit<'_>, policies: &mut BTreeSet<Owner>) -> Option<Obstacle> {
     let rejects = hit.rule.is_some_and(|rule| rule.effect == Effect::Reject);
     let mut only_if: Vec<String> = hit.only_if.iter().map(ToString::to_string).collect();
     // Outside of chains of type nat it is passed to a socket, if there is one.
     let needs_socket = hit.kind == Kind::Redirect && !hit.base.base.is_some_and(|base| base.nat);
     only_if.extend(needs_socket.then(|| "a process listens there".to_owned()));
-    Obstacle {
+    Some(Obstacle {
         kind: match hit.kind {
             Kind::Stop if rejects => ObstacleKind::Rejects,
             Kind::Stop => ObstacleKind::Drops,
             Kind::Redirect => ObstacleKind::Redirects,
             Kind::NoTrack => ObstacleKind::NotTracked,
+            Kind::NotJudged => ObstacleKind::NotJudged,
+            Kind::Policies(owner) => {
+                policies.insert(owner);
+                return None;
+            }
         },
-        certain: hit.is_certain() && !needs_socket,
+        certain: hit.is_certain() && !needs_socket && hit.kind != Kind::NotJudged,
         owner: Owner::of(&hit.chain.place, &hit.chain.name).to_string(),
         chain: hit.chain.to_string(),
         rule: hit.rule.map(ToString::to_string),
         only_if,
         endpoints: Vec::new(),
-    }
+    })
 }

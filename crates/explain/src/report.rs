@@ -395,6 +395,8 @@ pub enum ObstacleKind {
     Redirects,
     /// Exempts it from connection tracking, so that it is not translated.
     NotTracked,
+    /// Decides in a way that is not known here, such as by a queue to a program.
+    NotJudged,
 }
 
 /// What a reverse-path filter drops. A strict filter drops a packet whose source has no route through the interface at which

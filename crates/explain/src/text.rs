@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::obstacles::POLICIES_NOTE;
 use crate::report::{
     Client, ClientKind, ConnectionReport, Connections, EndpointReport, Filtered, Obstacle, ObstacleKind,
     Outcome, Programmed, Report, ReversePath, Routing, RoutingFault, Source, Stage, Step,
@@ -44,7 +45,7 @@ impl Report {
             page.connections(connections);
         }
         if let Some(firewall) = &self.firewall {
-            page.firewall(firewall);
+            page.firewall(firewall, self.notes.iter().any(|note| note.code == POLICIES_NOTE));
         }
         page.reverse_path(&self.reverse_path);
         page.routing(&self.routing);
@@ -217,9 +218,13 @@ impl Page {
         }
     }
 
-    fn firewall(&mut self, obstacles: &[Obstacle]) {
-        if obstacles.is_empty() {
-            self.row("firewall", "no rule of another program affects the packet");
+    fn firewall(&mut self, obstacles: &[Obstacle], has_policies: bool) {
+        match obstacles {
+            [] if has_policies => {
+                self.row("firewall", "no rule of another program affects the packet, besides network policies");
+            }
+            [] => self.row("firewall", "no rule of another program affects the packet"),
+            _ => {}
         }
         for (index, obstacle) in obstacles.iter().enumerate() {
             let text = one_obstacle(obstacle);
@@ -338,6 +343,7 @@ fn one_obstacle(obstacle: &Obstacle) -> String {
         ObstacleKind::Rejects => "rejects the packet",
         ObstacleKind::Redirects => "redirects the packet",
         ObstacleKind::NotTracked => "exempts the packet from connection tracking",
+        ObstacleKind::NotJudged => "may decide about the packet in a way that is not known here",
     };
     let what = match rule {
         Some(rule) => format!("{chain}, of {owner}, {verb}: `{rule}`"),
@@ -350,7 +356,7 @@ fn one_obstacle(obstacle: &Obstacle) -> String {
     }
     if !only_if.is_empty() {
         let _ = write!(text, ", if {}", only_if.join(" and "));
-    } else if !certain {
+    } else if !certain && *kind != ObstacleKind::NotJudged {
         text.push_str(", unless an earlier rule decides");
     }
     text

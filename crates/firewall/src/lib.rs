@@ -66,6 +66,8 @@ pub enum TableFamily {
     Ip6,
     /// Both (nft's `inet`).
     Inet,
+    /// All packets of devices (nft's `netdev`).
+    Netdev,
 }
 
 /// A chain with its rules, in order.
@@ -97,6 +99,8 @@ pub struct Base {
 /// The point in a packet's path at which a chain is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
+    /// Packets that arrive at devices, before all other hooks.
+    Ingress,
     /// Arriving packets, before routing.
     Prerouting,
     /// Packets for this node.
@@ -107,6 +111,8 @@ pub enum Hook {
     Output,
     /// Leaving packets, after routing.
     Postrouting,
+    /// Packets that leave through devices, after all other hooks.
+    Egress,
 }
 
 /// Priority at which connection tracking looks at packets (`NF_IP_PRI_CONNTRACK`).
@@ -164,7 +170,8 @@ impl Base {
     pub const fn sees_translated(self) -> bool {
         match self.hook {
             Hook::Prerouting | Hook::Output => self.priority > TRANSLATION_PRIORITY,
-            Hook::Input | Hook::Forward | Hook::Postrouting => true,
+            Hook::Ingress => false,
+            Hook::Input | Hook::Forward | Hook::Postrouting | Hook::Egress => true,
         }
     }
 }
@@ -209,7 +216,7 @@ impl Ruleset {
 impl TableFamily {
     /// Returns true if chains of the table see packets of a family.
     pub fn sees(self, family: Family) -> bool {
-        matches!((self, family), (Self::Inet, _) | (Self::Ip, Family::Ipv4) | (Self::Ip6, Family::Ipv6))
+        matches!((self, family), (Self::Inet | Self::Netdev, _) | (Self::Ip, Family::Ipv4) | (Self::Ip6, Family::Ipv6))
     }
 }
 
@@ -232,6 +239,7 @@ impl fmt::Display for TableFamily {
             Self::Ip => "ip",
             Self::Ip6 => "ip6",
             Self::Inet => "inet",
+            Self::Netdev => "netdev",
         })
     }
 }
@@ -239,11 +247,13 @@ impl fmt::Display for TableFamily {
 impl fmt::Display for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Ingress => "ingress",
             Self::Prerouting => "prerouting",
             Self::Input => "input",
             Self::Forward => "forward",
             Self::Output => "output",
             Self::Postrouting => "postrouting",
+            Self::Egress => "egress",
         })
     }
 }

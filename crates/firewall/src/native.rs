@@ -35,8 +35,8 @@ const STATE_UNTRACKED: u32 = 1 << 6;
 /// The elements of small anonymous sets and maps, by family, table and name.
 pub type Sets = HashMap<(u8, String, String), Vec<Element>>;
 
-/// Makes chains of a list of chains and of rules in their order. A set that is not in `sets` has unknown elements. Tables of families without Services (ARP, bridges,
-/// devices) are left out.
+/// Makes chains of a list of chains and of rules in their order. A set that is not in `sets` has unknown elements. Tables of families without Services (ARP, bridges)
+/// are left out.
 pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> Vec<Chain> {
     let mut own_names: HashSet<(u8, String)> = HashSet::new();
     for chain in chains.iter().filter(|chain| chain.base.is_some()) {
@@ -45,7 +45,8 @@ pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> 
         }
     }
     let place = |family: wire::Family, table: &str| {
-        let is_named = TABLES_OF_IPTABLES.contains(&table) && family != wire::Family::INET;
+        let is_of_both = [wire::Family::INET, wire::Family::NETDEV].contains(&family);
+        let is_named = TABLES_OF_IPTABLES.contains(&table) && !is_of_both;
         let is_iptables = is_named && !own_names.contains(&(family.0, table.to_owned()));
         let program = if is_iptables { Program::IptablesNft } else { Program::Nft };
         Some(TableId { program, family: table_family(family)?, table: table.to_owned() })
@@ -58,7 +59,12 @@ pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> 
     let read = chains.into_iter().filter_map(|chain| {
         let place = place(chain.family, &chain.table)?;
         let rules = of_chain.remove(&(place.clone(), chain.name.clone())).unwrap_or_default();
-        Some(Chain { place, base: chain.base.as_ref().and_then(base), name: chain.name, rules })
+        let base = chain.base.as_ref().and_then(|base| self::base(place.family, base));
+        let read = Chain { place, base, name: chain.name, rules };
+        Some(match &chain.base {
+            Some(of_kernel) => of_devices(read, &of_kernel.devices),
+            None => read,
+        })
     });
     read.collect()
 }
@@ -68,22 +74,46 @@ fn table_family(family: wire::Family) -> Option<TableFamily> {
         wire::Family::INET => Some(TableFamily::Inet),
         wire::Family::IPV4 => Some(TableFamily::Ip),
         wire::Family::IPV6 => Some(TableFamily::Ip6),
+        wire::Family::NETDEV => Some(TableFamily::Netdev),
         _ => None,
     }
 }
 
-fn base(base: &wire::BaseChain) -> Option<Base> {
+fn base(family: TableFamily, base: &wire::BaseChain) -> Option<Base> {
     let hook = match base.hook {
+        wire::Hook::DEVICE_INGRESS if family == TableFamily::Netdev => Hook::Ingress,
+        wire::Hook::DEVICE_EGRESS if family == TableFamily::Netdev => Hook::Egress,
+        wire::Hook::INGRESS => Hook::Ingress,
         wire::Hook::PREROUTING => Hook::Prerouting,
         wire::Hook::INPUT => Hook::Input,
         wire::Hook::FORWARD => Hook::Forward,
         wire::Hook::OUTPUT => Hook::Output,
         wire::Hook::POSTROUTING => Hook::Postrouting,
-        // The hook `ingress` of an inet table.
         _ => return None,
     };
     let nat = base.kind == wire::ChainType::Nat;
     Some(Base { hook, priority: base.priority, nat, drops: base.policy == Policy::Drop })
+}
+
+/// Makes the devices of a chain, if it is at a hook of devices, a condition of each of its rules, and of its policy.
+fn of_devices(mut chain: Chain, devices: &[String]) -> Chain {
+    let Some(base) = &mut chain.base else { return chain };
+    let device: fn(String) -> Test = match base.hook {
+        Hook::Ingress => Test::Input,
+        Hook::Egress => Test::Output,
+        _ => return chain,
+    };
+    // The device may be a part of the interface of the packet, such as a port of a bridge.
+    let either = |name: &String| [device(name.clone()), Test::Unknown(format!("through {name}"))];
+    let condition = Test::Any(devices.iter().flat_map(either).collect());
+    if std::mem::take(&mut base.drops) {
+        let id = RuleId::Line("policy drop".to_owned());
+        chain.rules.push(Rule { tests: Vec::new(), effect: Effect::Drop, id });
+    }
+    for rule in &mut chain.rules {
+        rule.tests.insert(0, condition.clone());
+    }
+    chain
 }
 
 /// Reads a rule: several, if it has a map of verdicts.
@@ -112,6 +142,8 @@ enum Value {
     Input,
     Output,
     Family,
+    /// The protocol of the link layer's payload (`ETH_P_IP`, `ETH_P_IPV6`).
+    EtherType,
     Protocol,
     Source {
         prefix: u8,
@@ -269,6 +301,11 @@ impl<'a> Reader<'a> {
                 [10] => Family::Ipv6,
                 _ => return None,
             }),
+            Value::EtherType => Test::Family(match data {
+                [0x08, 0x00] => Family::Ipv4,
+                [0x86, 0xdd] => Family::Ipv6,
+                _ => return None,
+            }),
             Value::Protocol => Test::Protocol(*data.first()?),
             Value::Source { prefix } => Test::Source(network(self.family?, data, *prefix)?),
             Value::Destination { prefix } => Test::Destination(network(self.family?, data, *prefix)?),
@@ -346,7 +383,7 @@ impl<'a> Reader<'a> {
         Some(match value {
             Value::Input | Value::Output => 16,
             Value::Family | Value::Protocol => 1,
-            Value::Port => 2,
+            Value::EtherType | Value::Port => 2,
             Value::State(_) | Value::Status(_) => 4,
             Value::Source { .. } | Value::Destination { .. } => match self.family? {
                 Family::Ipv4 => 4,
@@ -400,6 +437,7 @@ impl Value {
             Self::Input => "iifname",
             Self::Output => "oifname",
             Self::Family => "family",
+            Self::EtherType => "protocol of the link",
             Self::Protocol => "protocol",
             Self::Source { .. } => "saddr",
             Self::Destination { .. } => "daddr",
@@ -416,6 +454,7 @@ fn meta(key: MetaKey) -> Value {
         MetaKey::IIFNAME => Value::Input,
         MetaKey::OIFNAME => Value::Output,
         MetaKey::NFPROTO => Value::Family,
+        MetaKey::PROTOCOL => Value::EtherType,
         MetaKey::L4PROTO => Value::Protocol,
         MetaKey::MARK => Value::Other("mark"),
         MetaKey::IIF => Value::Other("iif"),

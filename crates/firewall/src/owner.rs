@@ -93,7 +93,12 @@ impl Owner {
 
     /// Returns true if the program's rules belong to Services or network policies.
     pub const fn knows_services(self) -> bool {
-        matches!(self, Self::Portolan | Self::KubeProxy | Self::Calico | Self::Cilium | Self::KubeRouter)
+        matches!(self, Self::Portolan | Self::KubeProxy) || self.has_policies()
+    }
+
+    /// Returns true if the program's rules are those of network policies.
+    pub const fn has_policies(self) -> bool {
+        matches!(self, Self::Calico | Self::Cilium | Self::KubeRouter)
     }
 }
 

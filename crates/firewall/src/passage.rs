@@ -64,8 +64,8 @@ const fn is_before_ipvs(base: Base) -> bool {
         Hook::Output if base.nat => true,
         Hook::Input => base.priority < IPVS_INPUT_PRIORITY,
         Hook::Output => base.priority < IPVS_OUTPUT_PRIORITY,
-        Hook::Prerouting => true,
-        Hook::Forward | Hook::Postrouting => false,
+        Hook::Ingress | Hook::Prerouting => true,
+        Hook::Forward | Hook::Postrouting | Hook::Egress => false,
     }
 }
 

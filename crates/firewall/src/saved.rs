@@ -158,7 +158,7 @@ fn effect(target: &str, is_goto: bool, options: &[&str]) -> Effect {
         "DNAT" | "REDIRECT" | "TPROXY" | "NETMAP" => Effect::Redirect,
         "NOTRACK" => Effect::NoTrack,
         "CT" if options.contains(&"--notrack") => Effect::NoTrack,
-        "NFQUEUE" | "QUEUE" => Effect::Unknown,
+        "NFQUEUE" | "QUEUE" | "SYNPROXY" | "TARPIT" | "DELUDE" => Effect::Unknown,
         "LOG" | "NFLOG" | "MARK" | "CONNMARK" | "TCPMSS" | "TRACE" | "CT" | "SET" | "CHECKSUM" | "TTL"
         | "TOS" | "DSCP" | "CLASSIFY" | "AUDIT" | "SECMARK" | "CONNSECMARK" => Effect::Continue,
         chain if is_goto => Effect::Goto(chain.to_owned()),

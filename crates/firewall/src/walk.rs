@@ -28,6 +28,10 @@ pub enum Kind {
     Redirect,
     /// It is exempt from connection tracking.
     NoTrack,
+    /// Something decides that is not looked at, such as a program that gets the packet from a queue.
+    NotJudged,
+    /// It passes rules of a program that has network policies. They are not looked at.
+    Policies(Owner),
 }
 
 impl Hit<'_> {
@@ -44,10 +48,12 @@ const DEPTH: usize = 32;
 const RULES: usize = 200_000;
 
 /// Returns the rules of a base chain that stop, redirect or exempt packets of a description, and of the chains to which
-/// it leads. Rules of proxies and of network plug-ins that know Services are left out: they belong to Services.
+/// it leads. Rules of proxies and of network plug-ins that know Services are left out: they belong to Services, or to
+/// network policies.
 pub fn walk<'a>(ruleset: &'a Ruleset, base: &'a Chain, packet: &Packet) -> Vec<Hit<'a>> {
+    let (hits, only_if) = (Vec::new(), Vec::new());
     let mut walk =
-        Walk { ruleset, base, packet, hits: Vec::new(), only_if: Vec::new(), unless: false, left: RULES };
+        Walk { ruleset, base, packet, hits, only_if, unless: false, left: RULES, has_given_up: false };
     let end = walk.chain(base, 0);
     let drops = base.base.is_some_and(|base| base.drops);
     if end == End::Returned && drops {
@@ -68,12 +74,17 @@ pub fn along<'a>(
     let mut hits = Vec::new();
     for passage in passages {
         for chain in ruleset.base_chains(before.family, passage.hook()) {
-            if Owner::of(&chain.place, &chain.name).knows_services() {
-                continue;
-            }
             let Some(is_translated) = chain.base.and_then(|base| passage.sees_translated(base)) else {
                 continue;
             };
+            let owner = Owner::of(&chain.place, &chain.name);
+            if owner.has_policies() {
+                let (kind, only_if) = (Kind::Policies(owner), Vec::new());
+                hits.push(Hit { base: chain, chain, rule: None, kind, only_if, unless: false });
+            }
+            if owner.knows_services() {
+                continue;
+            }
             let found = walk(ruleset, chain, if is_translated { after } else { before });
             // Connection tracking has seen the packet by then.
             let is_too_late = |hit: &Hit<'_>| hit.kind == Kind::NoTrack && !is_before_tracking(chain);
@@ -107,12 +118,17 @@ struct Walk<'a, 'p> {
     only_if: Vec<&'a Test>,
     unless: bool,
     left: usize,
+    /// True if not all rules were looked at.
+    has_given_up: bool,
 }
 
 impl<'a> Walk<'a, '_> {
     fn chain(&mut self, chain: &'a Chain, depth: usize) -> End {
         for rule in &chain.rules {
             if self.left == 0 || depth > DEPTH {
+                if !std::mem::replace(&mut self.has_given_up, true) {
+                    self.hit(chain, Some(rule), Kind::NotJudged);
+                }
                 self.unless = true;
                 return End::Returned;
             }
@@ -167,6 +183,7 @@ impl<'a> Walk<'a, '_> {
                 decided
             }
             Effect::Unknown => {
+                self.hit(chain, Some(rule), Kind::NotJudged);
                 self.unless = true;
                 None
             }
@@ -175,19 +192,24 @@ impl<'a> Walk<'a, '_> {
                 sure.then_some(End::Returned)
             }
             Effect::Jump(to) => {
-                let end = self.jump(&chain.place, to, depth);
+                let end = self.jump(chain, rule, to, depth);
                 (sure && end == End::Decided).then_some(End::Decided)
             }
             Effect::Goto(to) => {
-                let end = self.jump(&chain.place, to, depth);
+                let end = self.jump(chain, rule, to, depth);
                 self.unless |= !sure;
                 sure.then_some(end)
             }
         }
     }
 
-    fn jump(&mut self, place: &super::TableId, to: &str, depth: usize) -> End {
-        if Owner::of(place, to).knows_services() {
+    fn jump(&mut self, from: &'a Chain, rule: &'a Rule, to: &str, depth: usize) -> End {
+        let place = &from.place;
+        let owner = Owner::of(place, to);
+        if owner.has_policies() {
+            self.hit(from, Some(rule), Kind::Policies(owner));
+        }
+        if owner.knows_services() {
             // It may decide about some packets: a proxy translates those of Services.
             self.unless = true;
             return End::Returned;

@@ -23,7 +23,15 @@ const TEXT: usize = 48;
 /// length of `kube-proxy`.
 const TABLE: &[u8] = b"other-fire";
 /// Hooks that a packet passes.
-const HOOKS: [Hook; 5] = [Hook::Prerouting, Hook::Input, Hook::Forward, Hook::Output, Hook::Postrouting];
+const HOOKS: [Hook; 7] = [
+    Hook::Ingress,
+    Hook::Prerouting,
+    Hook::Input,
+    Hook::Forward,
+    Hook::Output,
+    Hook::Postrouting,
+    Hook::Egress,
+];
 /// Networks of sources and destinations, in the rules and outside.
 const NETWORKS: [&str; 12] = [
     "0.0.0.0/0",
@@ -98,6 +106,7 @@ fn packet(script: &mut Script<'_>) -> Packet {
         protocol: script.pick(&[None, Some(6), Some(17), Some(132), Some(1)]),
         port: script.flag().then(|| script.pick(&PORTS)),
         translated: script.flag(),
+        ..Packet::of(family)
     }
 }
 

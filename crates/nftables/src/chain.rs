@@ -71,7 +71,7 @@ pub(super) fn base(
     priority: i32,
     rules: Vec<RuleBody>,
 ) -> ChainBody {
-    let base = BaseChain { kind, hook, priority, policy: Policy::Accept };
+    let base = BaseChain { kind, hook, priority, policy: Policy::Accept, devices: Vec::new() };
     ChainBody { name: name.into(), base: Some(base), rules }
 }
 

@@ -50,6 +50,8 @@ pub enum Of {
     Ip6,
     /// Both.
     Inet,
+    /// All packets of devices.
+    Netdev,
 }
 
 /// What the kernel knows of a chain that it calls.
@@ -70,6 +72,8 @@ pub struct Base {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum At {
+    /// Packets that arrive at devices.
+    Ingress,
     /// Arriving packets, before routing.
     Prerouting,
     /// Packets for the node.
@@ -80,6 +84,8 @@ pub enum At {
     Output,
     /// Leaving packets, after routing.
     Postrouting,
+    /// Packets that leave through devices.
+    Egress,
 }
 
 /// A rule. Either `handle` or `line` names it.
@@ -144,14 +150,19 @@ pub enum Effect {
     Unknown,
 }
 
-/// Returns the chains of programs that know nothing of Services. Those of proxies and of network plug-ins do not stop packets
-/// of Services by themselves, so that nothing is looked up in them.
+/// Returns the chains of programs that know nothing of Services. Those of proxies and of network plug-ins are not judged. Of
+/// network plug-ins the chains that the kernel calls are kept without rules, so that it is known that packets pass them.
 ///
 /// # Errors
 /// There are more than [`MOST_RULES`] rules.
 pub fn recorded(ruleset: &Ruleset) -> Result<Vec<Chain>, String> {
-    let foreign = |chain: &&firewall::Chain| !Owner::of(&chain.place, &chain.name).knows_services();
-    let chains: Vec<Chain> = ruleset.chains().iter().filter(foreign).map(Chain::from).collect();
+    let recorded = |chain: &firewall::Chain| {
+        let owner = Owner::of(&chain.place, &chain.name);
+        let is_passed = owner.has_policies() && chain.base.is_some();
+        let without_rules = || Chain::from(&firewall::Chain { rules: Vec::new(), ..chain.clone() });
+        if owner.knows_services() { is_passed.then(without_rules) } else { Some(Chain::from(chain)) }
+    };
+    let chains: Vec<Chain> = ruleset.chains().iter().filter_map(recorded).collect();
     let rules: usize = chains.iter().map(|chain| chain.rules.len()).sum();
     if rules > MOST_RULES {
         return Err(format!("there are {rules} rules; a snapshot has at most {MOST_RULES}"));
@@ -172,11 +183,13 @@ impl From<&firewall::Chain> for Chain {
     fn from(of: &firewall::Chain) -> Self {
         let base = |base: firewall::Base| Base {
             hook: match base.hook {
+                Hook::Ingress => At::Ingress,
                 Hook::Prerouting => At::Prerouting,
                 Hook::Input => At::Input,
                 Hook::Forward => At::Forward,
                 Hook::Output => At::Output,
                 Hook::Postrouting => At::Postrouting,
+                Hook::Egress => At::Egress,
             },
             priority: base.priority,
             nat: base.nat,
@@ -192,6 +205,7 @@ impl From<&firewall::Chain> for Chain {
                 TableFamily::Ip => Of::Ip,
                 TableFamily::Ip6 => Of::Ip6,
                 TableFamily::Inet => Of::Inet,
+                TableFamily::Netdev => Of::Netdev,
             },
             table: of.place.table.clone(),
             chain: of.name.clone(),
@@ -205,11 +219,13 @@ impl Chain {
     fn chain(&self) -> Result<firewall::Chain, String> {
         let base = |base: Base| firewall::Base {
             hook: match base.hook {
+                At::Ingress => Hook::Ingress,
                 At::Prerouting => Hook::Prerouting,
                 At::Input => Hook::Input,
                 At::Forward => Hook::Forward,
                 At::Output => Hook::Output,
                 At::Postrouting => Hook::Postrouting,
+                At::Egress => Hook::Egress,
             },
             priority: base.priority,
             nat: base.nat,
@@ -225,6 +241,7 @@ impl Chain {
                 Of::Ip => TableFamily::Ip,
                 Of::Ip6 => TableFamily::Ip6,
                 Of::Inet => TableFamily::Inet,
+                Of::Netdev => TableFamily::Netdev,
             },
             table: self.table.clone(),
         };

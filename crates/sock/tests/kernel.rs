@@ -83,6 +83,6 @@ fn new_table(transaction: &mut Transaction, family: Family) {
 }
 
 fn base_chain(family: Family, name: &str, kind: ChainType, hook: Hook, priority: i32) -> Chain {
-    let base = BaseChain { kind, hook, priority, policy: Policy::Accept };
+    let base = BaseChain { kind, hook, priority, policy: Policy::Accept, devices: Vec::new() };
     Chain { base: Some(base), ..Chain::regular(family, TABLE, name) }
 }

@@ -39,10 +39,10 @@ pub(super) fn is_foreign(chain: &Chain) -> bool {
 pub fn service_packet(facts: &Facts, family: Family, base: &Chain) -> Packet {
     let Some(properties) = base.base else { return Packet::of(family) };
     let (input, output) = match properties.hook {
-        Hook::Prerouting | Hook::Input => (interfaces(facts), Some(Vec::new())),
+        Hook::Ingress | Hook::Prerouting | Hook::Input => (interfaces(facts), Some(Vec::new())),
         Hook::Forward => (interfaces(facts), interfaces(facts)),
         Hook::Output => (Some(Vec::new()), None),
-        Hook::Postrouting => (None, interfaces(facts)),
+        Hook::Postrouting | Hook::Egress => (None, interfaces(facts)),
     };
     let translated = properties.sees_translated() && !ipvs::translates(facts);
     Packet { input, output, translated, ..Packet::of(family) }

@@ -20,7 +20,7 @@ const ANONYMOUS: &str = "__";
 /// Largest number of elements of a set that is read.
 const ELEMENTS: usize = 64;
 /// The families that see IP packets.
-const FAMILIES: [Family; 3] = [Family::IPV4, Family::IPV6, Family::INET];
+const FAMILIES: [Family; 4] = [Family::IPV4, Family::IPV6, Family::INET, Family::NETDEV];
 
 /// Returns the chains of all tables in the network namespace of this thread. Tables of proxies have no rules.
 pub(super) fn read() -> Result<Vec<crate::rules::Chain>, SocketError> {

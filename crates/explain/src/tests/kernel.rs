@@ -219,6 +219,32 @@ fn a_rule_that_takes_a_packet_before_services_do() {
     assert_eq!(kinds(&world, tproxy, "svc/web"), (Outcome::Reachable, vec![uncertain]));
 }
 
+#[test]
+fn what_is_not_judged_is_said() {
+    let world = World::new();
+    let report = |saved: &str| {
+        let rules = Ruleset::new(saved::chains(Family::Ipv4, saved));
+        let facts = Facts { rules: Some(&rules), ..world.facts() };
+        crate::answer(&question("pod/client", "svc/zoned"), &facts).unwrap()
+    };
+    let queue = report("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -j NFQUEUE --queue-num 0\nCOMMIT\n");
+    let text = queue.text(Style::Plain);
+    assert!(text.contains("may decide about the packet in a way that is not known here: `FORWARD -j NFQUEUE"), "{text}");
+    assert_eq!(queue.outcome, Outcome::Reachable);
+    assert!(queue.summary.ends_with(", unless a rule of another program stops or redirects it"), "{}", queue.summary);
+    let calico = report(
+        "*filter\n:FORWARD ACCEPT [0:0]\n:cali-FORWARD - [0:0]\n-A FORWARD -j cali-FORWARD\n-A cali-FORWARD -j DROP\nCOMMIT\n",
+    );
+    let text = calico.text(Style::Plain);
+    assert!(text.contains("no rule of another program affects the packet, besides network policies"), "{text}");
+    assert!(text.contains("the network policies of Calico were not evaluated; they may stop the packet"), "{text}");
+    assert!(calico.summary.ends_with(", unless a network policy of Calico stops it"), "{}", calico.summary);
+    let proxy = report(
+        "*filter\n:FORWARD ACCEPT [0:0]\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n-A KUBE-FORWARD -j DROP\nCOMMIT\n",
+    );
+    assert_eq!((proxy.firewall, proxy.notes), (Some(Vec::new()), Vec::new()), "Services know them");
+}
+
 /// Returns the outcome of a packet of the pod `client` that arrives at eth0, and of each obstacle whether it is certain, its owner
 /// and its rule.
 fn obstacles(world: &World, rules: &Ruleset, to: &str) -> (Outcome, Vec<(bool, String, Option<String>)>) {

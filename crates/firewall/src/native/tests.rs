@@ -1,6 +1,6 @@
 use portolan_wire::nftables::expr::{Counter, Reject, RejectType};
 
-use super::super::Packet;
+use super::super::{Packet, Ruleset};
 use super::*;
 
 fn read(family: wire::Family, expressions: Vec<Expr>) -> Rule {
@@ -192,6 +192,39 @@ fn effects() {
     assert_eq!(ip(Vec::new()).effect, Effect::Continue);
 }
 
+/// A chain of devices sees packets that arrive at one of them, or at a bridge of which it is a port.
+#[test]
+fn chains_of_devices() {
+    let chain = |family, hook, devices: &[&str]| {
+        let mut chain = wire::Chain::regular(family, "edge", "in");
+        let devices = devices.iter().map(|&name| name.to_owned()).collect();
+        let (kind, policy) = (wire::ChainType::Filter, Policy::Drop);
+        chain.base = Some(wire::BaseChain { kind, hook, priority: -500, policy, devices });
+        chain
+    };
+    let of = |family, hook, devices: &[&str], input: &[&str]| {
+        let accept = [load(MetaKey::PROTOCOL), cmp(CmpOperation::EQ, [0x86, 0xdd]), Expr::verdict(Verdict::Accept)];
+        let rule = wire::Rule::new(family, "edge", "in", accept.to_vec());
+        let ruleset = Ruleset::new(chains(vec![chain(family, hook, devices)], vec![rule], &Sets::new()));
+        let names = Some(input.iter().map(|&name| name.to_owned()).collect());
+        let packet = Packet { input: names, ..Packet::of(Family::Ipv4) };
+        let base = ruleset.base_chains(Family::Ipv4, Hook::Ingress);
+        let hits = base.iter().flat_map(|base| crate::walk(&ruleset, base, &packet)).collect::<Vec<_>>();
+        hits.iter().map(|hit| (hit.rule.unwrap().to_string(), hit.is_certain())).collect::<Vec<_>>()
+    };
+    for (family, hook) in [
+        (wire::Family::NETDEV, wire::Hook::DEVICE_INGRESS),
+        (wire::Family::INET, wire::Hook::INGRESS),
+    ] {
+        let dropped = |certain| vec![("policy drop".to_owned(), certain)];
+        assert_eq!(of(family, hook, &["eth0"], &["eth0"]), dropped(true));
+        assert_eq!(of(family, hook, &["eth0"], &["cni0"]), dropped(false), "eth0 may be a port of cni0");
+        assert_eq!(of(family, hook, &["eth*"], &["eth1"]), dropped(true));
+        assert_eq!(of(family, hook, &[], &["eth0"]), [], "without devices it sees nothing");
+    }
+    assert_eq!(of(wire::Family::NETDEV, wire::Hook::DEVICE_EGRESS, &["eth0"], &["eth0"]), [], "another hook");
+}
+
 #[test]
 fn tables_of_iptables_are_recognised_by_their_chains() {
     let chain = |family, table: &str, name: &str, base: bool| {
@@ -201,6 +234,7 @@ fn tables_of_iptables_are_recognised_by_their_chains() {
             hook: wire::Hook::FORWARD,
             priority: 0,
             policy: Policy::Drop,
+            devices: Vec::new(),
         });
         chain
     };

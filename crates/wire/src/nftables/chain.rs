@@ -17,6 +17,10 @@ const NFTA_CHAIN_USERDATA: u16 = 12;
 const ATTRIBUTES: usize = 13;
 const NFTA_HOOK_HOOKNUM: u16 = 1;
 const NFTA_HOOK_PRIORITY: u16 = 2;
+const NFTA_HOOK_DEV: u16 = 3;
+const NFTA_HOOK_DEVS: u16 = 4;
+const NFTA_DEVICE_NAME: u16 = 1;
+const NFTA_DEVICE_PREFIX: u16 = 2;
 
 numbers! {
     /// The point in a packet's path at which a base chain is called (`enum nf_inet_hooks`).
@@ -31,7 +35,16 @@ numbers! {
         OUTPUT = 3,
         /// All leaving packets, after routing.
         POSTROUTING = 4,
+        /// Packets that arrive at a device, before all others (tables of the family `inet`).
+        INGRESS = 5,
     }
+}
+
+impl Hook {
+    /// Packets that arrive at a device, in tables of the family `netdev` (`enum nf_dev_hooks`).
+    pub const DEVICE_INGRESS: Self = Self(0);
+    /// Packets that leave through a device, in tables of the family `netdev`.
+    pub const DEVICE_EGRESS: Self = Self(1);
 }
 
 /// A chain.
@@ -64,6 +77,9 @@ pub struct BaseChain {
     pub priority: i32,
     /// Verdict for packets that no rule decides.
     pub policy: Policy,
+    /// Names of the devices whose packets the chain sees, at the hooks of devices. Names that end in `*` are prefixes. Never
+    /// written.
+    pub devices: Vec<String>,
 }
 
 /// The type of a base chain: what its rules may do.
@@ -148,15 +164,31 @@ impl Chain {
 
 impl BaseChain {
     fn decode(hook: &Attribute<'_>, chain: &AttributeMap<'_, ATTRIBUTES>) -> Result<Self, DecodeError> {
-        let map = hook.nested("nf_tables hook").by_kind::<3>()?;
+        let map = hook.nested("nf_tables hook").by_kind::<5>()?;
         let policy = chain.get(NFTA_CHAIN_POLICY).map(|policy| Policy::decode(&policy)).transpose()?;
         Ok(Self {
             kind: ChainType::from_name(chain.required(NFTA_CHAIN_TYPE)?.text()?),
             hook: Hook(map.required(NFTA_HOOK_HOOKNUM)?.u32_be()?),
             priority: map.required(NFTA_HOOK_PRIORITY)?.i32_be()?,
             policy: policy.unwrap_or(Policy::Accept),
+            devices: devices(map.get(NFTA_HOOK_DEV), map.get(NFTA_HOOK_DEVS))?,
         })
     }
+}
+
+/// Reads the devices: the list has the one that is also named alone.
+fn devices(one: Option<Attribute<'_>>, list: Option<Attribute<'_>>) -> Result<Vec<String>, DecodeError> {
+    let Some(list) = list else { return one.iter().map(Attribute::string).collect() };
+    let mut devices = Vec::new();
+    for attribute in list.nested("nf_tables devices") {
+        let attribute = attribute?;
+        match attribute.kind {
+            NFTA_DEVICE_NAME => devices.push(attribute.string()?),
+            NFTA_DEVICE_PREFIX => devices.push(format!("{}*", attribute.string()?)),
+            _ => {}
+        }
+    }
+    Ok(devices)
 }
 
 impl ChainType {

@@ -87,7 +87,7 @@ fn a_chain() {
 #[test]
 fn a_base_chain() {
     let (kind, hook, policy) = (ChainType::Nat, Hook::PREROUTING, Policy::Accept);
-    let base = Some(BaseChain { kind, hook, priority: -100, policy });
+    let base = Some(BaseChain { kind, hook, priority: -100, policy, devices: Vec::new() });
     let chain = Chain { base, ..Chain::regular(FAMILY, "t", "pre") };
     assert_eq!(Chain::decode(&frame(&message(3, BASE_CHAIN))), Ok(chain));
 }

@@ -59,7 +59,10 @@ pub(crate) fn arbitrary_chain() -> impl Strategy<Value = Chain> {
     ];
     let policy = prop_oneof![Just(Policy::Accept), Just(Policy::Drop)];
     let base = (kind, any::<u32>(), any::<i32>(), policy)
-        .prop_map(|(kind, hook, priority, policy)| BaseChain { kind, hook: Hook(hook), priority, policy });
+        .prop_map(|(kind, hook, priority, policy)| {
+            let (hook, devices) = (Hook(hook), Vec::new());
+            BaseChain { kind, hook, priority, policy, devices }
+        });
     (family(), name(), name(), option::of(base), userdata()).prop_map(
         |(family, table, name, base, userdata)| Chain {
             base,

@@ -22,7 +22,7 @@ pub(super) fn mend(facts: &Facts, hit: &Hit<'_>, packet: &Packet) -> Option<Stri
         Hook::Output if Passage::BeforeIpvs(Hook::Output).is_of(base) => None,
         Hook::Output | Hook::Postrouting => accept(hit, "-m ipvs --ipvs", None),
         Hook::Forward => of_pods(hit, packet),
-        Hook::Prerouting => None,
+        Hook::Ingress | Hook::Prerouting | Hook::Egress => None,
     }
 }
 

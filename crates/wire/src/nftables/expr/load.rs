@@ -49,6 +49,8 @@ numbers! {
 numbers! {
     /// A property of the packet (`enum nft_meta_keys`).
     MetaKey(u32) {
+        /// Protocol of the link layer's payload, two bytes.
+        PROTOCOL = 1,
         /// The queueing priority, in the machine's byte order.
         PRIORITY = 2,
         /// The packet's mark, in the machine's byte order.
