@@ -50,6 +50,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
     let known = connections.as_deref().filter(|found| !(found.is_empty() && is_partial));
     let mut notes = std::mem::take(&mut asked.notes);
     let flow = flow_state(question, &asked, &of_new.fate, known, &mut notes)?;
+    asked.established = flow != FlowState::New;
     let verdict = if flow == FlowState::New { of_new.clone() } else { oracle.verdict(&asked.packet(flow)) };
     let explained =
         verdict.decided_by.as_ref().and_then(|decision| facts.services.explain(&decision.name, asked.family));

@@ -215,6 +215,7 @@ fn describe(asked: &Asked<'_>, destination: SocketAddr) -> Packet {
         destination: Some(host(destination.ip())),
         protocol: Some(asked.protocol.number()),
         port: Some(destination.port()..=destination.port()),
+        established: asked.established,
         ..Packet::of(asked.family)
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) protocol: Protocol,
     pub(crate) family: Family,
     pub(crate) view: &'a FamilyView,
+    /// True if the packet belongs to a flow that is established.
+    pub(crate) established: bool,
     pub(crate) notes: Vec<Note>,
 }
 
@@ -138,7 +140,7 @@ pub(crate) fn resolve<'a>(question: &Question, facts: &Facts<'a>) -> Result<Aske
         ));
     }
     let input = question.interface.clone();
-    Ok(Asked { client, input, destination, protocol, family, view, notes })
+    Ok(Asked { client, input, destination, protocol, family, view, established: false, notes })
 }
 
 /// The packets that a question is about, with addresses in place of names.

@@ -37,6 +37,8 @@ pub struct Packet {
     pub port: Option<RangeInclusive<u16>>,
     /// True if connection tracking has translated the destination. It does not count what IPVS translates.
     pub translated: bool,
+    /// True if the packet belongs to a connection that has had packets in both directions. Otherwise it starts one.
+    pub established: bool,
 }
 
 impl Packet {
@@ -51,6 +53,7 @@ impl Packet {
             protocol: None,
             port: None,
             translated: false,
+            established: false,
         }
     }
 }
@@ -148,7 +151,7 @@ impl Test {
                 packet.protocol.map_or(Answer::Maybe, |protocol| sure(protocol == *number))
             }
             Self::Port(range) => ports(range, packet.port.as_ref()),
-            Self::State(state) => state_of(*state, packet.translated),
+            Self::State(state) => state_of(*state, packet),
             Self::Any(tests) if cover(tests, packet) => Answer::Yes,
             Self::Any(tests) => any(tests.iter().map(|test| test.answer(packet))),
             Self::Not(test) => match test.answer(packet) {
@@ -235,9 +238,10 @@ fn ports(range: &RangeInclusive<u16>, known: Option<&RangeInclusive<u16>>) -> An
     }
 }
 
-/// Packets start a connection, which is translated or not.
-fn state_of(state: ConntrackStates, translated: bool) -> Answer {
-    if state.has(ConntrackStates::NEW) || (translated && state.has(ConntrackStates::DNAT)) {
+/// Packets start a connection or continue one, which is translated or not.
+fn state_of(state: ConntrackStates, packet: &Packet) -> Answer {
+    let own = if packet.established { ConntrackStates::ESTABLISHED } else { ConntrackStates::NEW };
+    if state.has(own) || (packet.translated && state.has(ConntrackStates::DNAT)) {
         Answer::Yes
     } else if state.has(ConntrackStates::SNAT) {
         Answer::Maybe
@@ -357,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_start_a_connection() {
+    fn packets_start_a_connection_or_continue_one() {
         let (new, translated) =
             (Packet::of(Family::Ipv4), Packet { translated: true, ..Packet::of(Family::Ipv4) });
         let old = Test::State(ConntrackStates::ESTABLISHED.with(ConntrackStates::RELATED));
@@ -367,6 +371,10 @@ mod tests {
         let dnat = Test::State(ConntrackStates::DNAT);
         assert_eq!((dnat.answer(&new), dnat.answer(&translated)), (Answer::No, Answer::Yes));
         assert_eq!(Test::State(ConntrackStates::INVALID).answer(&new), Answer::No);
+        let later = Packet { established: true, ..translated };
+        let new = Test::State(ConntrackStates::NEW);
+        assert_eq!([&old, &with_new, &dnat].map(|test| test.answer(&later)), [Answer::Yes; 3]);
+        assert_eq!(new.answer(&later), Answer::No);
     }
 
     #[test]

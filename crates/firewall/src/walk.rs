@@ -62,7 +62,7 @@ pub fn walk<'a>(ruleset: &'a Ruleset, base: &'a Chain, packet: &Packet) -> Vec<H
     walk.hits
 }
 
-/// Returns what rules of other programs do to the first packet of a connection to a Service, in the order in which the packet
+/// Returns what rules of other programs do to a packet of a connection to a Service, in the order in which the packet
 /// meets them. `before` describes it before its destination is translated, `after` describes it afterwards. `passages` are
 /// the hooks that it passes, such as prerouting, forward and postrouting.
 pub fn along<'a>(
@@ -77,6 +77,10 @@ pub fn along<'a>(
             let Some(is_translated) = chain.base.and_then(|base| passage.sees_translated(base)) else {
                 continue;
             };
+            // Chains of type nat see only the first packet of a connection.
+            if before.established && chain.base.is_some_and(|base| base.nat) {
+                continue;
+            }
             let owner = Owner::of(&chain.place, &chain.name);
             if owner.has_policies() {
                 let (kind, only_if) = (Kind::Policies(owner), Vec::new());

@@ -220,6 +220,24 @@ fn a_rule_that_takes_a_packet_before_services_do() {
 }
 
 #[test]
+fn a_later_packet_of_a_flow_is_established() {
+    let world = World::new();
+    let ask = |saved: &str| {
+        let rules = Ruleset::new(saved::chains(Family::Ipv4, saved));
+        let mut later = question("pod/client", "svc/zoned");
+        later.flow = Flow::Established { endpoint: Some("10.244.1.16:8080".parse().unwrap()) };
+        let facts = Facts { rules: Some(&rules), ..world.facts() };
+        crate::answer(&later, &facts).unwrap().outcome
+    };
+    let accept = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\nCOMMIT\n";
+    assert_eq!((ask(accept), kinds(&world, accept, "svc/zoned").0), (Outcome::Reachable, Outcome::Dropped));
+    let new = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m conntrack --ctstate NEW -j DROP\nCOMMIT\n";
+    assert_eq!((ask(new), kinds(&world, new, "svc/zoned").0), (Outcome::Reachable, Outcome::Dropped));
+    let nat = "*nat\n:PREROUTING DROP [0:0]\nCOMMIT\n";
+    assert_eq!(ask(nat), Outcome::Reachable, "only the first packet meets it");
+}
+
+#[test]
 fn what_is_not_judged_is_said() {
     let world = World::new();
     let report = |saved: &str| {
