@@ -183,6 +183,8 @@ pub struct FamilyView {
     pub settings: Settings,
     /// The differences of the mode from nftables mode.
     pub differences: ModeDifferences,
+    /// True if the mode's rules are in kube-proxy's chains of iptables, and translate packets there.
+    pub in_kube_proxys_chains: bool,
     /// The ports of the relay, if connection tracking redirects packets of Services to it.
     pub redirected_to: Option<RangeInclusive<u16>>,
 }

@@ -114,12 +114,14 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
             };
             endpoints(fate).flat_map(to_endpoint).collect()
         }
-        Fate::Backends { .. } => {
-            let to_endpoint = |endpoint: SocketAddr| {
-                let after = Packet { translated: true, ..describe(asked, endpoint) };
+        Fate::Backends { masqueraded, .. } => {
+            let to_endpoint = |(endpoint, masqueraded): (SocketAddr, &bool)| {
+                let masqueraded = asked.view.in_kube_proxys_chains.then_some(*masqueraded);
+                let before = Packet { masqueraded, ..before.clone() };
+                let after = Packet { translated: true, masqueraded, ..describe(asked, endpoint) };
                 path(origin, is_here(endpoint), &before, &after, Some(endpoint))
             };
-            endpoints(fate).flat_map(to_endpoint).collect()
+            endpoints(fate).zip(masqueraded).flat_map(to_endpoint).collect()
         }
     }
 }

@@ -140,14 +140,17 @@ impl Foreign<'_> {
         certain().find_map(|rule| match rule.kind {
             ObstacleKind::Drops => Some(Stop::Dropped(By::Rule)),
             ObstacleKind::Rejects => Some(Stop::Refused(By::Rule)),
-            ObstacleKind::Redirects | ObstacleKind::NotTracked | ObstacleKind::NotJudged => None,
+            ObstacleKind::Redirects
+            | ObstacleKind::NotTracked
+            | ObstacleKind::NotTranslated
+            | ObstacleKind::NotJudged => None,
         })
     }
 
     /// Returns true if Services do not get a packet after such a rule.
     const fn takes(&self, kind: ObstacleKind) -> bool {
         match kind {
-            ObstacleKind::Redirects => true,
+            ObstacleKind::Redirects | ObstacleKind::NotTranslated => true,
             ObstacleKind::NotTracked => self.needs_tracking,
             ObstacleKind::Drops | ObstacleKind::Rejects | ObstacleKind::NotJudged => false,
         }
@@ -167,6 +170,7 @@ fn obstacle(hit: &Hit<'_>, policies: &mut BTreeSet<Owner>) -> Option<Obstacle> {
             Kind::Stop => ObstacleKind::Drops,
             Kind::Redirect => ObstacleKind::Redirects,
             Kind::NoTrack => ObstacleKind::NotTracked,
+            Kind::NotTranslated => ObstacleKind::NotTranslated,
             Kind::NotJudged => ObstacleKind::NotJudged,
             Kind::Policies(owner) => {
                 policies.insert(owner);

@@ -395,6 +395,8 @@ pub enum ObstacleKind {
     Redirects,
     /// Exempts it from connection tracking, so that it is not translated.
     NotTracked,
+    /// Ends the chain that leads to Services before it does, so that the packet is not translated.
+    NotTranslated,
     /// Decides in a way that is not known here, such as by a queue to a program.
     NotJudged,
 }

@@ -343,6 +343,7 @@ fn one_obstacle(obstacle: &Obstacle) -> String {
         ObstacleKind::Rejects => "rejects the packet",
         ObstacleKind::Redirects => "redirects the packet",
         ObstacleKind::NotTracked => "exempts the packet from connection tracking",
+        ObstacleKind::NotTranslated => "ends the translation before Services get the packet",
         ObstacleKind::NotJudged => "may decide about the packet in a way that is not known here",
     };
     let what = match rule {

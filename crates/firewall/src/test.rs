@@ -39,6 +39,9 @@ pub struct Packet {
     pub translated: bool,
     /// True if the packet belongs to a connection that has had packets in both directions. Otherwise it starts one.
     pub established: bool,
+    /// If kube-proxy's chains lead the packet to an endpoint: whether they masquerade it. `None` if that is not known, or if
+    /// what leads it there is something else.
+    pub masqueraded: Option<bool>,
 }
 
 impl Packet {
@@ -54,6 +57,7 @@ impl Packet {
             port: None,
             translated: false,
             established: false,
+            masqueraded: None,
         }
     }
 }

@@ -28,6 +28,8 @@ pub enum Kind {
     Redirect,
     /// It is exempt from connection tracking.
     NoTrack,
+    /// It ends the chain before the rules that lead to Services, and is not translated.
+    NotTranslated,
     /// Something decides that is not looked at, such as a program that gets the packet from a queue.
     NotJudged,
     /// It passes rules of a program that has network policies. They are not looked at.
@@ -43,6 +45,8 @@ impl Hit<'_> {
 
 /// Deepest nesting of jumps. The kernel allows 16 (`NFT_JUMP_STACK_SIZE`); a saved ruleset may be anything.
 const DEPTH: usize = 32;
+/// The chain of kube-proxy that leads to those of Services.
+const SERVICES: &str = "KUBE-SERVICES";
 /// Largest number of rules that are looked at for one packet and base chain. Chains to which many rules jump are walked
 /// once for each jump.
 const RULES: usize = 200_000;
@@ -96,6 +100,12 @@ pub fn along<'a>(
         }
     }
     hits
+}
+
+/// Returns true if a base chain of type nat leads to kube-proxy's chain of Services.
+fn leads_to_services(base: &Chain) -> bool {
+    let leads = |rule: &Rule| matches!(&rule.effect, Effect::Jump(to) if to == SERVICES);
+    base.base.is_some_and(|base| base.nat) && base.rules.iter().any(leads)
 }
 
 /// Returns true if the kernel calls a base chain before connection tracking looks at the packet.
@@ -183,6 +193,7 @@ impl<'a> Walk<'a, '_> {
                 decided
             }
             Effect::Accept => {
+                self.hit_before_services(chain, rule);
                 self.unless |= !(sure && self.only_if.is_empty());
                 decided
             }
@@ -192,6 +203,9 @@ impl<'a> Walk<'a, '_> {
                 None
             }
             Effect::Return => {
+                if chain == self.base {
+                    self.hit_before_services(chain, rule);
+                }
                 self.unless |= !sure;
                 sure.then_some(End::Returned)
             }
@@ -201,6 +215,9 @@ impl<'a> Walk<'a, '_> {
             }
             Effect::Goto(to) => {
                 let end = self.jump(chain, rule, to, depth);
+                if chain == self.base && end == End::Returned {
+                    self.hit_before_services(chain, rule);
+                }
                 self.unless |= !sure;
                 sure.then_some(end)
             }
@@ -213,6 +230,9 @@ impl<'a> Walk<'a, '_> {
         if owner.has_policies() {
             self.hit(from, Some(rule), Kind::Policies(owner));
         }
+        if let (Owner::KubeProxy, Some(masqueraded)) = (owner, self.packet.masqueraded) {
+            return self.kube_proxy(to, masqueraded);
+        }
         if owner.knows_services() {
             // It may decide about some packets: a proxy translates those of Services.
             self.unless = true;
@@ -221,6 +241,26 @@ impl<'a> Walk<'a, '_> {
         match self.ruleset.chain(place, to) {
             Some(chain) => self.chain(chain, depth.saturating_add(1)),
             None => End::Returned,
+        }
+    }
+
+    /// Returns how a chain of kube-proxy ends for a packet that Services lead to an endpoint.
+    fn kube_proxy(&self, chain: &str, masqueraded: bool) -> End {
+        let decides = match chain {
+            // It translates the packet.
+            SERVICES => self.base.base.is_some_and(|base| base.nat),
+            // It accepts what has the mark of masquerading, and established connections.
+            "KUBE-FORWARD" => masqueraded || self.packet.established,
+            "KUBE-POSTROUTING" => masqueraded,
+            _ => false,
+        };
+        if decides { End::Decided } else { End::Returned }
+    }
+
+    /// Adds a hit for a rule that ends a chain which leads to Services, before it does.
+    fn hit_before_services(&mut self, chain: &'a Chain, rule: &'a Rule) {
+        if self.packet.masqueraded.is_some() && !self.packet.translated && leads_to_services(self.base) {
+            self.hit(chain, Some(rule), Kind::NotTranslated);
         }
     }
 
@@ -267,6 +307,51 @@ COMMIT
             format!("{:?} by {rule}, certain: {}", hit.kind, hit.is_certain())
         };
         hits.iter().map(text).collect()
+    }
+
+    /// Chains of iptables with those of kube-proxy.
+    fn of_kube_proxy(nat: &str, forward: &str, masqueraded: bool, established: bool) -> Vec<(Kind, bool)> {
+        let saved = format!(
+            "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n:mine - [0:0]\n{nat}\n\
+             -A PREROUTING -j KUBE-SERVICES\n-A PREROUTING -j DNAT --to-destination 10.9.9.9\nCOMMIT\n\
+             *filter\n:FORWARD DROP [0:0]\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n{forward}\nCOMMIT\n"
+        );
+        let ruleset = Ruleset::new(saved::chains(Family::Ipv4, &saved));
+        let before = Packet {
+            destination: Some("10.96.0.80/32".parse().expect("an address")),
+            masqueraded: Some(masqueraded),
+            established,
+            ..Packet::of(Family::Ipv4)
+        };
+        let after = Packet { translated: true, ..before.clone() };
+        let passages = [Hook::Prerouting, Hook::Forward].map(Passage::Tracked);
+        let hits = along(&ruleset, &before, &after, &passages);
+        hits.iter().map(|hit| (hit.kind, hit.is_certain())).collect()
+    }
+
+    #[test]
+    fn the_chain_of_kube_proxy_accepts_what_is_masqueraded_or_established() {
+        let dropped = [(Kind::Stop, true)];
+        assert_eq!(of_kube_proxy("", "", false, false), dropped);
+        assert_eq!(of_kube_proxy("", "-A FORWARD -s 10.0.0.0/8 -j ACCEPT", false, false), [(Kind::Stop, false)]);
+        assert_eq!(of_kube_proxy("", "", true, false), []);
+        assert_eq!(of_kube_proxy("", "", false, true), []);
+    }
+
+    #[test]
+    fn a_verdict_before_the_chain_of_services() {
+        let hits = |nat: &str| of_kube_proxy(nat, "", true, false);
+        for rules in [
+            "-A PREROUTING -d 10.96.0.80/32 -j ACCEPT",
+            "-A PREROUTING -d 10.96.0.80/32 -j RETURN",
+            "-A PREROUTING -j mine\n-A mine -j ACCEPT",
+            "-A PREROUTING -g mine",
+        ] {
+            assert_eq!(hits(rules), [(Kind::NotTranslated, true)], "{rules}");
+        }
+        assert_eq!(hits("-A PREROUTING -m mark --mark 1 -j ACCEPT"), [(Kind::NotTranslated, false)]);
+        assert_eq!(hits("-A PREROUTING -d 10.9.9.9/32 -j ACCEPT"), [], "another packet");
+        assert_eq!(hits("-A PREROUTING -j mine\n-A mine -j RETURN"), [], "Services come after that");
     }
 
     #[test]

@@ -137,6 +137,11 @@ pub(super) trait ModeDriver: Sync {
         node: &settings::Node<'_>,
     ) -> ModeDifferences;
 
+    /// Returns true if kube-proxy's chains of iptables translate packets of Services.
+    fn uses_kube_proxys_chains(&self, _: &Configuration) -> bool {
+        false
+    }
+
     /// Returns the ports of the relay, if connection tracking redirects packets of Services to it.
     fn redirected_to(&self, _: &Configuration) -> Option<RangeInclusive<u16>> {
         None

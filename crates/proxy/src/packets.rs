@@ -337,8 +337,10 @@ pub(crate) fn node_view(
         let settings = driver.settings(configuration, family, &node, service_cidrs(family));
         let differences = driver.differences(configuration, family, &node);
         let redirected_to = driver.redirected_to(configuration);
+        let in_kube_proxys_chains = driver.uses_kube_proxys_chains(configuration);
+        let mode = mode.to_owned();
         *of_families.get_mut(family) =
-            Some(FamilyView { mode: mode.to_owned(), settings, differences, redirected_to });
+            Some(FamilyView { mode, settings, differences, in_kube_proxys_chains, redirected_to });
     }
     NodeView { name, mode: mode.to_owned(), pod_cidrs, families: of_families, addresses }
 }

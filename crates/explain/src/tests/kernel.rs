@@ -219,6 +219,38 @@ fn a_rule_that_takes_a_packet_before_services_do() {
     assert_eq!(kinds(&world, tproxy, "svc/web"), (Outcome::Reachable, vec![uncertain]));
 }
 
+/// Docker sets the policy of FORWARD to DROP. kube-proxy's chain accepts what is masqueraded only.
+#[test]
+fn in_iptables_mode_a_policy_drops_packets_of_pods() {
+    let docker = "*filter\n:FORWARD DROP [0:0]\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\nCOMMIT\n";
+    let iptables = World::in_mode("iptables", &ModeDifferences::iptables(Vec::new()));
+    let dropped = vec![(ObstacleKind::Drops, true)];
+    assert_eq!(kinds(&iptables, docker, "svc/zoned"), (Outcome::Dropped, dropped));
+    let rules = Ruleset::new(saved::chains(Family::Ipv4, docker));
+    let facts = Facts { rules: Some(&rules), ..iptables.facts() };
+    let outside = crate::answer(&question("outside", "192.0.2.84:80"), &facts).unwrap();
+    assert_eq!((outside.outcome, outside.firewall), (Outcome::Reachable, Some(Vec::new())), "it is masqueraded");
+    let unknown = vec![(ObstacleKind::Drops, false)];
+    assert_eq!(kinds(&World::new(), docker, "svc/zoned"), (Outcome::Reachable, unknown), "of an earlier run");
+}
+
+#[test]
+fn in_iptables_mode_an_early_verdict_prevents_the_translation() {
+    let early = |verdict: &str| {
+        format!(
+            "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n\
+             -A PREROUTING -d 10.96.0.84/32 -j {verdict}\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n"
+        )
+    };
+    let iptables = World::in_mode("iptables", &ModeDifferences::iptables(Vec::new()));
+    for verdict in ["ACCEPT", "RETURN"] {
+        let found = kinds(&iptables, &early(verdict), "svc/zoned");
+        assert_eq!(found, (Outcome::NotAService, vec![(ObstacleKind::NotTranslated, true)]), "{verdict}");
+    }
+    assert_eq!(kinds(&iptables, &early("ACCEPT"), "svc/web"), (Outcome::Reachable, Vec::new()));
+    assert_eq!(kinds(&World::new(), &early("ACCEPT"), "svc/zoned"), (Outcome::Reachable, Vec::new()));
+}
+
 #[test]
 fn a_later_packet_of_a_flow_is_established() {
     let world = World::new();

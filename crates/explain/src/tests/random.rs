@@ -48,7 +48,13 @@ fn node(rng: &mut Rng, catalog: &Catalog) -> NodeView {
             counters: false,
             ..Settings::plain(family)
         };
-        Some(FamilyView { mode: "any".to_owned(), settings, differences: differences.clone(), redirected_to: None })
+        Some(FamilyView {
+            mode: "any".to_owned(),
+            settings,
+            differences: differences.clone(),
+            in_kube_proxys_chains: false,
+            redirected_to: None,
+        })
     };
     NodeView {
         name: "n1".to_owned(),

@@ -126,6 +126,7 @@ impl World {
         let mut world = Self::in_mode("userspace", &ModeDifferences::redirect());
         if let Some(view) = &mut world.node.families.ipv4 {
             view.redirected_to = Some(10261..=10262);
+            view.in_kube_proxys_chains = true;
         }
         world
     }
@@ -179,7 +180,13 @@ fn node(catalog: &Catalog, mode: &str, differences: &ModeDifferences) -> NodeVie
             counters: false,
             ..Settings::plain(family)
         };
-        Some(FamilyView { mode: mode.to_owned(), settings, differences: differences.clone(), redirected_to: None })
+        Some(FamilyView {
+            mode: mode.to_owned(),
+            settings,
+            differences: differences.clone(),
+            in_kube_proxys_chains: mode == "iptables",
+            redirected_to: None,
+        })
     };
     NodeView {
         name: "n1".to_owned(),

@@ -91,6 +91,10 @@ impl ModeDriver for Driver {
     }
 
     /// Node ports on loopback addresses follow the configuration, even if the kernel setting for them cannot be written.
+    fn uses_kube_proxys_chains(&self, _: &Configuration) -> bool {
+        true
+    }
+
     fn differences(
         &self,
         configuration: &Configuration,

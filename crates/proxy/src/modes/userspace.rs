@@ -156,6 +156,10 @@ impl ModeDriver for Driver {
         }
     }
 
+    fn uses_kube_proxys_chains(&self, configuration: &Configuration) -> bool {
+        configuration.capture == Capture::Redirect
+    }
+
     fn redirected_to(&self, configuration: &Configuration) -> Option<RangeInclusive<u16>> {
         let Ports { cluster, local } = relay_options(configuration).ports;
         (configuration.capture == Capture::Redirect).then(|| cluster.min(local)..=cluster.max(local))

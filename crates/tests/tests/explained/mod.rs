@@ -26,6 +26,7 @@ pub(crate) fn explain(
             mode: cluster.mode().name().to_owned(),
             settings,
             differences: cluster.differences(family),
+            in_kube_proxys_chains: cluster.mode().name() == "iptables",
             redirected_to: None,
         })
     };
