@@ -105,7 +105,9 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
                 };
                 path(Origin::Node, is_here(endpoint), &packet, &packet, Some(endpoint))
             };
-            let to_relay = path(origin, true, &before, &before, None);
+            let masqueraded = asked.view.in_kube_proxys_chains.then_some(false);
+            let before = Packet { masqueraded, ..before };
+            let to_relay = path(origin, true, &before, &at_relay(asked, &before), None);
             to_relay.into_iter().chain(endpoints(fate).flat_map(to_endpoint)).collect()
         }
         Fate::Backends { .. } if asked.view.differences.refuses_at_virtual_addresses => {
@@ -123,6 +125,18 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
             };
             endpoints(fate).zip(masqueraded).flat_map(to_endpoint).collect()
         }
+    }
+}
+
+/// Describes the packet as it arrives at the relay. If it is redirected there, connection tracking has translated it to an
+/// address of this node.
+fn at_relay(asked: &Asked<'_>, before: &Packet) -> Packet {
+    let Some(ports) = &asked.view.redirected_to else { return before.clone() };
+    Packet {
+        destination: asked.view.settings.node_ip.map(host),
+        port: Some(ports.clone()),
+        translated: true,
+        ..before.clone()
     }
 }
 

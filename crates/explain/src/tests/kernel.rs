@@ -393,6 +393,24 @@ fn the_relay_sends_packets_of_the_node() {
     assert_eq!((report.outcome, report.firewall), (Outcome::Reachable, Some(Vec::new())));
 }
 
+/// In the hook input, redirected packets have the relay's port, and are translated.
+#[test]
+fn the_relay_gets_redirected_packets_at_its_own_port() {
+    let outcome = |world: &World, rule: &str| {
+        kinds(world, &format!("*filter\n:INPUT ACCEPT [0:0]\n-A INPUT {rule}\nCOMMIT\n"), "svc/zoned").0
+    };
+    let (redirect, tproxy) =
+        (World::redirecting(), World::in_mode("userspace", &ModeDifferences::userspace()));
+    let of_both = |rule: &str| [outcome(&redirect, rule), outcome(&tproxy, rule)];
+    let (dropped, reachable) = (Outcome::Dropped, Outcome::Reachable);
+    assert_eq!(of_both("-p tcp -m tcp --dport 80 -j DROP"), [reachable, dropped]);
+    assert_eq!(of_both("-p tcp -m tcp --dport 10261:10262 -j DROP"), [dropped, reachable]);
+    assert_eq!(of_both("-d 192.0.2.1/32 -j DROP"), [dropped, reachable]);
+    assert_eq!(of_both("-m conntrack --ctstate DNAT -j DROP"), [dropped, reachable]);
+    let early = "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j ACCEPT\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n";
+    assert_eq!(kinds(&redirect, early, "svc/zoned").0, Outcome::NotAService);
+}
+
 /// The usual rules of a firewall for packets to this node.
 const INPUT: &str = "\
 *filter
