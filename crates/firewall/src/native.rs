@@ -15,7 +15,7 @@ use portolan_wire::nftables::expr::{
 };
 use portolan_wire::nftables::{self as wire, CATCH_ALL, Data, Element, Expr, Policy, Register, Verdict};
 
-use bytes::{name, network, number, port, prefix};
+use bytes::{Object, name, network, number, object, port, prefix};
 
 use super::{
     Base, Chain, ConntrackStates, Effect, Hook, Program, Rule, RuleId, TableFamily, TableId, Test, compat,
@@ -214,8 +214,13 @@ impl<'a> Reader<'a> {
             }
             "notrack" => self.decide(Effect::NoTrack),
             "queue" | "fwd" | "synproxy" => self.decide(Effect::Unknown),
-            // A reference to a named counter, or a change of the packet, decides nothing.
-            "objref" | "last" | "dup" | "payload" | "flow_offload" => {}
+            "objref" => match object(bytes) {
+                Object::DecidesNothing => {}
+                Object::Condition(name) => self.unknown(&name),
+                Object::Decides => self.decide(Effect::Unknown),
+            },
+            // A change of the packet decides nothing.
+            "last" | "dup" | "payload" | "flow_offload" => {}
             // Others load a value, which is compared later, or end the rule by themselves.
             name => self.unknown(name),
         }
