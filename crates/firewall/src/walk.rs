@@ -1,6 +1,11 @@
 //! Follows a packet through the rules of a base chain.
 
-use super::{Answer, CONNTRACK_PRIORITY, Chain, Effect, Hook, Owner, Packet, Passage, Rule, Ruleset, Test};
+use std::cmp::Ordering;
+
+use super::{
+    Answer, CONNTRACK_PRIORITY, Chain, Effect, Hook, Owner, Packet, Passage, Rule, Ruleset, TRANSLATION_PRIORITY,
+    Test,
+};
 
 /// A rule, or the policy of a base chain, that a packet meets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,10 +86,7 @@ pub fn along<'a>(
             let Some(is_translated) = chain.base.and_then(|base| passage.sees_translated(base)) else {
                 continue;
             };
-            // Chains of type nat see only the first packet of a connection.
-            if before.established && chain.base.is_some_and(|base| base.nat) {
-                continue;
-            }
+            let Some(is_sure) = is_called(chain, before, after) else { continue };
             let owner = Owner::of(&chain.place, &chain.name);
             if owner.has_policies() {
                 let (kind, only_if) = (Kind::Policies(owner), Vec::new());
@@ -93,7 +95,8 @@ pub fn along<'a>(
             if owner.knows_services() {
                 continue;
             }
-            let found = walk(ruleset, chain, if is_translated { after } else { before });
+            let mut found = walk(ruleset, chain, if is_translated { after } else { before });
+            found.iter_mut().for_each(|hit| hit.unless |= !is_sure);
             // Connection tracking has seen the packet by then.
             let is_too_late = |hit: &Hit<'_>| hit.kind == Kind::NoTrack && !is_before_tracking(chain);
             hits.extend(found.into_iter().filter(|hit| !is_too_late(hit)));
@@ -113,6 +116,27 @@ fn is_before_tracking(chain: &Chain) -> bool {
     chain.base.is_some_and(|base| {
         matches!(base.hook, Hook::Prerouting | Hook::Output) && base.priority < CONNTRACK_PRIORITY
     })
+}
+
+/// Returns true if a base chain is certainly called for a packet, and `None` if it is certainly not. Chains of type nat see the
+/// first packet of a connection only, and those of destinations are left out once one has translated the packet.
+fn is_called(chain: &Chain, before: &Packet, after: &Packet) -> Option<bool> {
+    let Some(base) = chain.base.filter(|base| base.nat) else { return Some(true) };
+    if before.established {
+        return None;
+    }
+    if !matches!(base.hook, Hook::Prerouting | Hook::Output) || !after.translated {
+        return Some(true);
+    }
+    if before.translated {
+        return None;
+    }
+    match base.priority.cmp(&TRANSLATION_PRIORITY) {
+        Ordering::Less => Some(true),
+        // The kernel does not say which of the chains of one priority is the first.
+        Ordering::Equal => Some(leads_to_services(chain)),
+        Ordering::Greater => None,
+    }
 }
 
 /// How the evaluation of a chain ended for a packet that fulfils the conditions on the way to it.
@@ -274,7 +298,7 @@ impl<'a> Walk<'a, '_> {
 mod tests {
     use portolan_model::Family;
 
-    use super::super::saved;
+    use super::super::{Base, Program, TableFamily, TableId, saved};
     use super::*;
 
     const SAVED: &str = "\
@@ -352,6 +376,31 @@ COMMIT
         assert_eq!(hits("-A PREROUTING -m mark --mark 1 -j ACCEPT"), [(Kind::NotTranslated, false)]);
         assert_eq!(hits("-A PREROUTING -d 10.9.9.9/32 -j ACCEPT"), [], "another packet");
         assert_eq!(hits("-A PREROUTING -j mine\n-A mine -j RETURN"), [], "Services come after that");
+    }
+
+    #[test]
+    fn chains_of_type_nat_after_the_translation_are_not_called() {
+        const NONE: [bool; 0] = [];
+        let place = TableId { program: Program::Nft, family: TableFamily::Inet, table: "mine".to_owned() };
+        let hits = |hook, priority, nat, (is_translated, translates): (bool, bool)| {
+            let base = Some(Base { hook, priority, nat, drops: true });
+            let chain = Chain { place: place.clone(), name: "c".to_owned(), base, rules: Vec::new() };
+            let before = Packet { translated: is_translated, ..Packet::of(Family::Ipv4) };
+            let after = Packet { translated: is_translated || translates, ..before.clone() };
+            let ruleset = Ruleset::new(vec![chain]);
+            let hits = along(&ruleset, &before, &after, &[Passage::Tracked(hook)]);
+            hits.iter().map(Hit::is_certain).collect::<Vec<_>>()
+        };
+        let (translates, not) = ((false, true), (false, false));
+        for hook in [Hook::Prerouting, Hook::Output] {
+            assert_eq!(hits(hook, -101, true, translates), [true]);
+            assert_eq!(hits(hook, -100, true, translates), [false], "which one is first is not known");
+            assert_eq!(hits(hook, -90, true, translates), NONE);
+            assert_eq!(hits(hook, -90, false, translates), [true], "of type filter");
+            assert_eq!(hits(hook, -90, true, not), [true], "nothing has translated it");
+            assert_eq!(hits(hook, -101, true, (true, false)), NONE, "it is translated already");
+        }
+        assert_eq!(hits(Hook::Postrouting, 110, true, translates), [true], "of sources");
     }
 
     #[test]
