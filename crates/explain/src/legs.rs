@@ -90,7 +90,7 @@ fn backends(fate: &Fate) -> &[Backend] {
 /// for packets that Services reject or drop.
 pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg> {
     let origin = Origin::of(asked);
-    let before = describe(asked, asked.destination);
+    let before = describe(asked, facts, asked.destination);
     let is_here = |endpoint: SocketAddr| facts.node.has(endpoint.ip());
     match fate {
         Fate::Reject | Fate::Drop => Vec::new(),
@@ -101,7 +101,10 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
                 let packet = Packet {
                     input: Some(Vec::new()),
                     source: asked.view.settings.node_ip.map(IpNet::from),
-                    ..describe(asked, endpoint)
+                    from_elsewhere: false,
+                    source_is_local: Some(true),
+                    to_elsewhere: !is_here(endpoint),
+                    ..describe(asked, facts, endpoint)
                 };
                 path(Origin::Node, is_here(endpoint), &packet, &packet, Some(endpoint))
             };
@@ -112,7 +115,7 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
         }
         Fate::Backends { .. } if asked.view.differences.refuses_at_virtual_addresses => {
             let to_endpoint = |endpoint: SocketAddr| {
-                through_ipvs(origin, is_here(endpoint), &before, &describe(asked, endpoint), endpoint)
+                through_ipvs(origin, is_here(endpoint), &before, &describe(asked, facts, endpoint), endpoint)
             };
             endpoints(fate).flat_map(to_endpoint).collect()
         }
@@ -120,7 +123,7 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
             let to_endpoint = |(endpoint, masqueraded): (SocketAddr, &bool)| {
                 let masqueraded = asked.view.in_kube_proxys_chains.then_some(*masqueraded);
                 let before = Packet { masqueraded, ..before.clone() };
-                let after = Packet { translated: true, masqueraded, ..describe(asked, endpoint) };
+                let after = Packet { translated: true, masqueraded, ..describe(asked, facts, endpoint) };
                 path(origin, is_here(endpoint), &before, &after, Some(endpoint))
             };
             endpoints(fate).zip(masqueraded).flat_map(to_endpoint).collect()
@@ -136,6 +139,7 @@ fn at_relay(asked: &Asked<'_>, before: &Packet) -> Packet {
         destination: asked.view.settings.node_ip.map(host),
         port: Some(ports.clone()),
         translated: true,
+        destination_is_local: Some(true),
         ..before.clone()
     }
 }
@@ -171,9 +175,17 @@ fn path(
                 leg(arriving.clone(), arriving, &ARRIVING),
             ]
         }
-        (Origin::Node, false) => vec![leg(before.clone(), after.clone(), &LEAVING)],
+        (Origin::Node, false) => {
+            // Output sees the interface of the route to the address before its translation.
+            let to_elsewhere = before.destination_is_local == Some(false);
+            let leaves = |packet: &Packet| Packet { to_elsewhere, ..packet.clone() };
+            vec![leg(leaves(before), leaves(after), &LEAVING)]
+        }
         (Origin::Elsewhere, true) => vec![leg(before.clone(), after.clone(), &ARRIVING)],
-        (Origin::Elsewhere, false) => vec![leg(before.clone(), after.clone(), &FORWARDED)],
+        (Origin::Elsewhere, false) => {
+            let after = Packet { to_elsewhere: true, ..after.clone() };
+            vec![leg(before.clone(), after, &FORWARDED)]
+        }
     }
 }
 
@@ -192,10 +204,11 @@ fn through_ipvs(
         endpoint: Some(endpoint),
     };
     let sent = |after: &Packet| {
+        let after = Packet { to_elsewhere: true, ..after.clone() };
         vec![
             leg(Packet { input: Some(Vec::new()), ..after.clone() }, &[Passage::SentByIpvs(Hook::Output)]),
             // Not every kernel knows here where the packet arrived.
-            leg(Packet { input: None, ..after.clone() }, &SENT),
+            leg(Packet { input: None, ..after }, &SENT),
         ]
     };
     let mut legs = match origin {
@@ -215,18 +228,26 @@ fn through_ipvs(
 }
 
 fn to_loopback(packet: &Packet) -> Packet {
-    Packet { output: Some(vec![LOOPBACK.to_owned()]), ..packet.clone() }
+    Packet { output: Some(vec![LOOPBACK.to_owned()]), to_elsewhere: false, ..packet.clone() }
 }
 
 fn from_loopback(packet: &Packet) -> Packet {
-    Packet { input: Some(vec![LOOPBACK.to_owned()]), output: Some(Vec::new()), ..packet.clone() }
+    let (input, output) = (Some(vec![LOOPBACK.to_owned()]), Some(Vec::new()));
+    Packet { input, output, from_elsewhere: false, to_elsewhere: false, ..packet.clone() }
 }
 
 /// Describes the packet with this destination.
-fn describe(asked: &Asked<'_>, destination: SocketAddr) -> Packet {
+fn describe(asked: &Asked<'_>, facts: &Facts<'_>, destination: SocketAddr) -> Packet {
     let input = asked.input.clone().map(|name| vec![name]);
+    let is_of_node = Origin::of(asked) == Origin::Node;
+    // To IPVS addresses of Services are addresses of this node, and interfaces of the node do not have them.
+    let has_more = asked.view.differences.refuses_at_virtual_addresses && destination == asked.destination;
+    let is_local = facts.node.has(destination.ip());
     Packet {
-        input: if Origin::of(asked) == Origin::Node { Some(Vec::new()) } else { input },
+        input: if is_of_node { Some(Vec::new()) } else { input },
+        from_elsewhere: !is_of_node,
+        source_is_local: Some(is_of_node),
+        destination_is_local: (is_local || !has_more).then_some(is_local),
         source: (!asked.client.example).then(|| host(asked.client.address)),
         destination: Some(host(destination.ip())),
         protocol: Some(asked.protocol.number()),

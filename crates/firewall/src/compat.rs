@@ -21,20 +21,31 @@ const CONNTRACK_ALIAS: u16 = 1 << 13;
 const CONNTRACK_FLAGS: usize = 146;
 /// `XT_CT_NOTRACK`.
 const CT_NOTRACK: u16 = 1;
+/// `XT_TCP_INV_FLAGS`.
+const INVERTED_FLAGS: u8 = 4;
+/// Length of `struct xt_addrtype_info_v1`.
+const ADDRESS_TYPES: usize = 8;
+/// Bit of the type `RTN_LOCAL`.
+const TYPE_LOCAL: u16 = 1 << 2;
+/// `XT_ADDRTYPE_INVERT_SOURCE`.
+const INVERTED_SOURCE_TYPE: u16 = 1;
+/// `XT_ADDRTYPE_INVERT_DEST`.
+const INVERTED_TYPE: u16 = 2;
 /// `XT_TCP_INV_DSTPT` and `XT_UDP_INV_DSTPT`.
 const INVERTED_DESTINATION: u8 = 2;
 
 /// Returns the conditions of a match of iptables, given its attributes.
 pub fn tests(bytes: &[u8]) -> Vec<Test> {
     let Some((name, info)) = read(bytes) else { return vec![Test::Unknown("match".to_owned())] };
-    let test = match name.as_str() {
+    let tests = match name.as_str() {
         "comment" => return Vec::new(),
-        "conntrack" | "state" => conntrack(&name, info),
+        "conntrack" | "state" => conntrack(&name, info).map(|test| vec![test]),
         "tcp" => tcp(info),
-        "udp" => udp(info),
+        "udp" => udp(info).map(|test| vec![test]),
+        "addrtype" => address_types(info),
         _ => None,
     };
-    vec![test.unwrap_or(Test::Unknown(name))]
+    tests.unwrap_or_else(|| vec![Test::Unknown(name)])
 }
 
 /// Returns the effect of a target of iptables, given its attributes; `None` if the packet goes on to the next rule.
@@ -70,12 +81,29 @@ fn conntrack(name: &str, info: &[u8]) -> Option<Test> {
 }
 
 /// Reads `struct xt_tcp`: source ports, destination ports, option, mask and value of flags, inversions.
-fn tcp(info: &[u8]) -> Option<Test> {
-    let (option, mask) = (*info.get(8)?, *info.get(9)?);
-    if option != 0 || mask != 0 {
+fn tcp(info: &[u8]) -> Option<Vec<Test>> {
+    let (option, mask, value, inversions) = (*info.get(8)?, *info.get(9)?, *info.get(10)?, *info.get(11)?);
+    if option != 0 {
         return None;
     }
-    ports(info, *info.get(11)?)
+    let flags = Test::TcpFlags { mask, value }.inverted_if(inversions & INVERTED_FLAGS != 0);
+    let ports = ports(info, inversions & !INVERTED_FLAGS)?;
+    Some(if mask == 0 { vec![ports] } else { vec![ports, flags] })
+}
+
+/// Reads `struct xt_addrtype_info_v1`: types of the source and of the destination, as bits, and flags.
+fn address_types(info: &[u8]) -> Option<Vec<Test>> {
+    let (source, destination, flags, _) = (word(info, 0)?, word(info, 2)?, word(info, 4)?, word(info, 6)?);
+    let is_known = |types: u16| types == 0 || types == TYPE_LOCAL;
+    // The first version of the match has two numbers of 32 bits here.
+    let is_modelled = info.len() == ADDRESS_TYPES && flags & !(INVERTED_SOURCE_TYPE | INVERTED_TYPE) == 0;
+    if !is_modelled || !is_known(source) || !is_known(destination) {
+        return None;
+    }
+    let of_source = Test::SourceIsLocal.inverted_if(flags & INVERTED_SOURCE_TYPE != 0);
+    let of_destination = Test::DestinationIsLocal.inverted_if(flags & INVERTED_TYPE != 0);
+    let tests = [(source, of_source), (destination, of_destination)].into_iter();
+    Some(tests.filter(|(types, _)| *types != 0).map(|(_, test)| test).collect())
 }
 
 /// Reads `struct xt_udp`: source ports, destination ports, inversions.
@@ -157,6 +185,31 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_tcp() {
+        let tcp = |inversions: u8| {
+            let mut info = words(&[0, u16::MAX, 0, u16::MAX]);
+            info.extend([0, 0x17, 2, inversions]);
+            tests(&extension("tcp", &info))
+        };
+        let (any, syn) = (Test::Port(0..=u16::MAX), Test::TcpFlags { mask: 0x17, value: 2 });
+        assert_eq!(tcp(0), [any.clone(), syn.clone()]);
+        assert_eq!(tcp(4), [any, syn.inverted_if(true)]);
+    }
+
+    #[test]
+    fn types_of_addresses() {
+        let of = |source, destination, flags| {
+            tests(&extension("addrtype", &words(&[source, destination, flags, 0])))
+        };
+        let unknown = [Test::Unknown("addrtype".to_owned())];
+        assert_eq!(of(0, 4, 0), [Test::DestinationIsLocal]);
+        assert_eq!(of(4, 4, 1), [Test::SourceIsLocal.inverted_if(true), Test::DestinationIsLocal]);
+        assert_eq!(of(0, 4, 2), [Test::DestinationIsLocal.inverted_if(true)]);
+        assert_eq!(of(0, 4, 4), unknown, "of the arriving interface");
+        assert_eq!(of(0, 8, 0), unknown, "broadcast");
+    }
+
+    #[test]
     fn targets() {
         assert_eq!(effect(&extension("DNAT", &[0; 44])), Some(Effect::Redirect));
         assert_eq!(effect(&extension("REJECT", &[0; 4])), Some(Effect::Reject));
@@ -169,11 +222,11 @@ mod tests {
     proptest! {
         #[test]
         fn any_information_of_any_length_is_read(
-            name in "tcp|udp|conntrack|state|CT|DNAT|[A-Za-z]{0,9}",
+            name in "tcp|udp|conntrack|state|addrtype|CT|DNAT|[A-Za-z]{0,9}",
             info in prop::collection::vec(any::<u8>(), 0..200),
         ) {
             let bytes = extension(&name, &info);
-            prop_assert_eq!(tests(&bytes).len(), 1);
+            prop_assert!(tests(&bytes).len() <= 2);
             let _ = effect(&bytes);
         }
     }

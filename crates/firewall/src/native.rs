@@ -10,8 +10,8 @@ use std::ops::RangeInclusive;
 
 use portolan_model::Family;
 use portolan_wire::nftables::expr::{
-    Bitwise, BitwiseOperation, Cmp, CmpOperation, Ct, CtKey, Immediate, Lookup, Meta, MetaKey, NatType,
-    Payload, PayloadBase, Range,
+    Bitwise, BitwiseOperation, Cmp, CmpOperation, Ct, CtKey, Fib, FibFlags, FibResult, Immediate, Lookup,
+    Meta, MetaKey, NatType, Payload, PayloadBase, Range,
 };
 use portolan_wire::nftables::{self as wire, CATCH_ALL, Data, Element, Expr, Policy, Register, Verdict};
 
@@ -29,15 +29,28 @@ const CHAINS_OF_IPTABLES: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT
 const STATUS_DNAT: u32 = 1 << 5;
 /// `IPS_SRC_NAT`.
 const STATUS_SNAT: u32 = 1 << 4;
+/// `RTN_LOCAL`: the address is one of this node.
+const LOCAL: u32 = 2;
+/// `NFTA_FIB_F_SADDR` and `NFTA_FIB_F_DADDR`, alone.
+const FIB_OF_SOURCE: FibFlags = FibFlags(1);
+const FIB_OF_DESTINATION: FibFlags = FibFlags(2);
 /// `NF_CT_STATE_UNTRACKED_BIT`. The other bits of a state are those of [`ConntrackStates`].
 const STATE_UNTRACKED: u32 = 1 << 6;
 
 /// The elements of small anonymous sets and maps, by family, table and name.
 pub type Sets = HashMap<(u8, String, String), Vec<Element>>;
 
+/// The names of interfaces, by their indexes.
+pub type Interfaces = HashMap<u32, String>;
+
 /// Makes chains of a list of chains and of rules in their order. A set that is not in `sets` has unknown elements. Tables of families without Services (ARP, bridges)
 /// are left out.
-pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> Vec<Chain> {
+pub fn chains(
+    chains: Vec<wire::Chain>,
+    rules: Vec<wire::Rule>,
+    sets: &Sets,
+    interfaces: &Interfaces,
+) -> Vec<Chain> {
     let mut own_names: HashSet<(u8, String)> = HashSet::new();
     for chain in chains.iter().filter(|chain| chain.base.is_some()) {
         if !CHAINS_OF_IPTABLES.contains(&chain.name.as_str()) {
@@ -54,7 +67,7 @@ pub fn chains(chains: Vec<wire::Chain>, rules: Vec<wire::Rule>, sets: &Sets) -> 
     let mut of_chain: HashMap<(TableId, String), Vec<Rule>> = HashMap::new();
     for rule in rules {
         let Some(place) = place(rule.family, &rule.table) else { continue };
-        of_chain.entry((place, rule.chain.clone())).or_default().extend(self::rules(&rule, sets));
+        of_chain.entry((place, rule.chain.clone())).or_default().extend(self::rules(&rule, sets, interfaces));
     }
     let read = chains.into_iter().filter_map(|chain| {
         let place = place(chain.family, &chain.table)?;
@@ -117,13 +130,13 @@ fn of_devices(mut chain: Chain, devices: &[String]) -> Chain {
 }
 
 /// Reads a rule: several, if it has a map of verdicts.
-pub fn rules(rule: &wire::Rule, sets: &Sets) -> Vec<Rule> {
+pub fn rules(rule: &wire::Rule, sets: &Sets, interfaces: &Interfaces) -> Vec<Rule> {
     let family = match rule.family {
         wire::Family::IPV4 => Some(Family::Ipv4),
         wire::Family::IPV6 => Some(Family::Ipv6),
         _ => None,
     };
-    let mut reader = Reader { family, ..Reader::new(rule, sets) };
+    let mut reader = Reader { family, ..Reader::new(rule, sets, interfaces) };
     for expression in &rule.expressions {
         reader.expression(expression);
     }
@@ -141,6 +154,8 @@ pub fn rules(rule: &wire::Rule, sets: &Sets) -> Vec<Rule> {
 enum Value {
     Input,
     Output,
+    InputIndex,
+    OutputIndex,
     Family,
     /// The protocol of the link layer's payload (`ETH_P_IP`, `ETH_P_IPV6`).
     EtherType,
@@ -152,6 +167,11 @@ enum Value {
         prefix: u8,
     },
     Port,
+    /// Some flags of TCP.
+    TcpFlags(u8),
+    /// The type of the source's or the destination's address.
+    SourceType,
+    DestinationType,
     /// Some bits of the state.
     State(u32),
     /// Some bits of the status.
@@ -163,6 +183,7 @@ enum Value {
 struct Reader<'a> {
     rule: &'a wire::Rule,
     sets: &'a Sets,
+    interfaces: &'a Interfaces,
     /// The family of the packet, if the table or an earlier condition tells.
     family: Option<Family>,
     registers: HashMap<Register, Value>,
@@ -173,9 +194,9 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(rule: &'a wire::Rule, sets: &'a Sets) -> Self {
+    fn new(rule: &'a wire::Rule, sets: &'a Sets, interfaces: &'a Interfaces) -> Self {
         let (registers, tests, branches) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { rule, sets, family: None, registers, tests, effect: None, branches }
+        Self { rule, sets, interfaces, family: None, registers, tests, effect: None, branches }
     }
 
     fn expression(&mut self, expression: &Expr) {
@@ -183,7 +204,7 @@ impl<'a> Reader<'a> {
             Expr::Meta(Meta::Load { key, destination }) => self.load(*destination, meta(*key)),
             Expr::Ct(Ct::Load { key, destination, .. }) => self.load(*destination, ct(*key)),
             Expr::Payload(payload) => self.load(payload.destination, self.payload(payload)),
-            Expr::Fib(fib) => self.load(fib.destination, Value::Other("fib")),
+            Expr::Fib(fib) => self.load(fib.destination, self::fib(fib)),
             Expr::Numgen(numgen) => self.load(numgen.destination, Value::Other("numgen")),
             Expr::Socket(socket) => {
                 self.load(socket.destination, Value::Other("socket"));
@@ -251,7 +272,11 @@ impl<'a> Reader<'a> {
         let Payload { base, offset, length, .. } = *payload;
         let bits = u8::try_from(length.saturating_mul(8)).unwrap_or(u8::MAX);
         if base == PayloadBase::TRANSPORT {
-            return if (offset, length) == (2, 2) { Value::Port } else { Value::Other("transport header") };
+            return match (offset, length) {
+                (2, 2) => Value::Port,
+                (13, 1) => Value::TcpFlags(u8::MAX),
+                _ => Value::Other("transport header"),
+            };
         }
         if base != PayloadBase::NETWORK {
             return Value::Other("packet");
@@ -301,6 +326,11 @@ impl<'a> Reader<'a> {
         let test = match value {
             Value::Input => Test::Input(name(data)?),
             Value::Output => Test::Output(name(data)?),
+            Value::InputIndex => Test::Input(self.interfaces.get(&number(data)?)?.clone()),
+            Value::OutputIndex => Test::Output(self.interfaces.get(&number(data)?)?.clone()),
+            Value::TcpFlags(mask) => Test::TcpFlags { mask: *mask, value: *data.first()? },
+            Value::SourceType if number(data)? == LOCAL => Test::SourceIsLocal,
+            Value::DestinationType if number(data)? == LOCAL => Test::DestinationIsLocal,
             Value::Family => Test::Family(match data {
                 [2] => Family::Ipv4,
                 [10] => Family::Ipv6,
@@ -320,7 +350,7 @@ impl<'a> Reader<'a> {
             }
             Value::State(mask) => return bits(*mask, data, state),
             Value::Status(mask) => return bits(*mask, data, status),
-            Value::Other(_) => return None,
+            Value::SourceType | Value::DestinationType | Value::Other(_) => return None,
         };
         Some((test, false))
     }
@@ -387,9 +417,10 @@ impl<'a> Reader<'a> {
     fn length(&self, value: &Value) -> Option<usize> {
         Some(match value {
             Value::Input | Value::Output => 16,
-            Value::Family | Value::Protocol => 1,
+            Value::Family | Value::Protocol | Value::TcpFlags(_) => 1,
             Value::EtherType | Value::Port => 2,
             Value::State(_) | Value::Status(_) => 4,
+            Value::InputIndex | Value::OutputIndex | Value::SourceType | Value::DestinationType => 4,
             Value::Source { .. } | Value::Destination { .. } => match self.family? {
                 Family::Ipv4 => 4,
                 Family::Ipv6 => 16,
@@ -447,6 +478,11 @@ impl Value {
             Self::Source { .. } => "saddr",
             Self::Destination { .. } => "daddr",
             Self::Port => "dport",
+            Self::InputIndex => "iif",
+            Self::OutputIndex => "oif",
+            Self::TcpFlags(_) => "tcp flags",
+            Self::SourceType => "fib saddr type",
+            Self::DestinationType => "fib daddr type",
             Self::State(_) => "ct state",
             Self::Status(_) => "ct status",
             Self::Other(name) => name,
@@ -462,9 +498,18 @@ fn meta(key: MetaKey) -> Value {
         MetaKey::PROTOCOL => Value::EtherType,
         MetaKey::L4PROTO => Value::Protocol,
         MetaKey::MARK => Value::Other("mark"),
-        MetaKey::IIF => Value::Other("iif"),
-        MetaKey::OIF => Value::Other("oif"),
+        MetaKey::IIF => Value::InputIndex,
+        MetaKey::OIF => Value::OutputIndex,
         _ => Value::Other("meta"),
+    }
+}
+
+/// Reads a lookup of the type of an address. It counts if the interface does not matter.
+fn fib(fib: &Fib) -> Value {
+    match (fib.result, fib.flags) {
+        (FibResult::ADDRTYPE, FIB_OF_SOURCE) => Value::SourceType,
+        (FibResult::ADDRTYPE, FIB_OF_DESTINATION) => Value::DestinationType,
+        _ => Value::Other("fib"),
     }
 }
 
@@ -483,6 +528,7 @@ fn masked(value: Value, mask: &[u8]) -> Value {
         Value::Destination { .. } => {
             prefix(mask).map_or(Value::Other("daddr"), |prefix| Value::Destination { prefix })
         }
+        Value::TcpFlags(_) => mask.first().map_or(Value::Other("tcp flags"), |mask| Value::TcpFlags(*mask)),
         Value::State(_) => number(mask).map_or(Value::Other("ct state"), Value::State),
         Value::Status(_) => number(mask).map_or(Value::Other("ct status"), Value::Status),
         value => Value::Other(value.name()),

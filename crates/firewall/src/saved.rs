@@ -6,6 +6,18 @@ use portolan_model::Family;
 use super::test::host;
 use super::{Base, Chain, ConntrackStates, Effect, Hook, Program, Rule, RuleId, TableFamily, TableId, Test};
 
+/// The names of flags of TCP in `iptables-save`.
+const TCP_FLAGS: [(&str, u8); 8] = [
+    ("FIN", 0x01),
+    ("SYN", 0x02),
+    ("RST", 0x04),
+    ("PSH", 0x08),
+    ("ACK", 0x10),
+    ("URG", 0x20),
+    ("ALL", 0x3f),
+    ("NONE", 0),
+];
+
 /// Reads all tables. Lines that cannot be read are skipped; options that are not known become unknown conditions.
 pub fn chains(family: Family, saved: &str) -> Vec<Chain> {
     let table_family = match family {
@@ -114,6 +126,9 @@ fn test(family: Family, option: &str, values: &[&str]) -> Option<Test> {
         "-p" => protocol(family, value).map(Test::Protocol),
         "--dport" | "--dports" => ports(value),
         "--ctstate" | "--state" => states(value),
+        "--tcp-flags" => flags(values),
+        "--src-type" if value == "LOCAL" => Some(Test::SourceIsLocal),
+        "--dst-type" if value == "LOCAL" => Some(Test::DestinationIsLocal),
         _ => None,
     };
     Some(test.unwrap_or_else(unknown))
@@ -142,6 +157,17 @@ fn protocol(family: Family, text: &str) -> Option<u8> {
 fn ports(text: &str) -> Option<Test> {
     let (first, last) = text.split_once(':').unwrap_or((text, text));
     Some(Test::Port(first.parse().ok()?..=last.parse().ok()?))
+}
+
+/// Reads the flags of TCP that count, and those that must be set.
+fn flags(values: &[&str]) -> Option<Test> {
+    let read = |names: &str| {
+        names.split(',').try_fold(0, |all, name| {
+            Some(all | TCP_FLAGS.iter().find(|(known, _)| *known == name).map(|(_, bits)| *bits)?)
+        })
+    };
+    let &[mask, value] = values else { return None };
+    Some(Test::TcpFlags { mask: read(mask)?, value: read(value)? })
 }
 
 fn states(text: &str) -> Option<Test> {
@@ -248,6 +274,29 @@ COMMIT
         assert_eq!(
             notrack.id,
             RuleId::Line("PREROUTING -d 10.96.0.10 -p udp -m udp --dport 53 -j CT --notrack".to_owned())
+        );
+    }
+
+    #[test]
+    fn flags_of_tcp_and_types_of_addresses() {
+        let saved = "*filter\n:INPUT ACCEPT [0:0]\n\
+                     -A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m state --state NEW -j DROP\n\
+                     -A INPUT -m addrtype --dst-type LOCAL ! --src-type LOCAL -j DROP\n\
+                     -A INPUT -m addrtype --dst-type BROADCAST -j DROP\n\
+                     -A INPUT -p tcp -m tcp --tcp-flags ALL NONE -j DROP\n";
+        let tests: Vec<String> = chains(Family::Ipv4, saved)[0]
+            .rules
+            .iter()
+            .map(|rule| rule.tests.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+            .collect();
+        assert_eq!(
+            tests,
+            [
+                "tcp, not tcp flags 0x02/0x17, ct new",
+                "fib daddr type local, not fib saddr type local",
+                "--dst-type BROADCAST",
+                "tcp, tcp flags 0x00/0x3f",
+            ]
         );
     }
 

@@ -18,7 +18,17 @@ pub enum Answer {
     Yes,
 }
 
+/// Name of the loopback interface.
+const LOOPBACK: &str = "lo";
+/// The protocol number of TCP.
+const TCP: u8 = 6;
+/// The flag of TCP that starts a connection.
+const SYN: u8 = 0x02;
+/// FIN, SYN, RST and ACK: those that the first packet of a connection certainly has or has not.
+const FLAGS_OF_FIRST: u8 = 0x17;
+
 /// A description of packets. What is `None` is unknown.
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
     /// The family.
@@ -27,6 +37,14 @@ pub struct Packet {
     pub input: Option<Vec<String>>,
     /// Interfaces through which the packet may leave; empty if it is for this node.
     pub output: Option<Vec<String>>,
+    /// True if the packet comes from elsewhere, so that it does not arrive at the loopback interface.
+    pub from_elsewhere: bool,
+    /// True if the packet goes elsewhere, so that it does not leave through the loopback interface.
+    pub to_elsewhere: bool,
+    /// True if the source is an address of this node.
+    pub source_is_local: Option<bool>,
+    /// True if the destination is an address of this node.
+    pub destination_is_local: Option<bool>,
     /// A network that contains the source.
     pub source: Option<IpNet>,
     /// A network that contains the destination.
@@ -51,6 +69,10 @@ impl Packet {
             family,
             input: None,
             output: None,
+            from_elsewhere: false,
+            to_elsewhere: false,
+            source_is_local: None,
+            destination_is_local: None,
             source: None,
             destination: None,
             protocol: None,
@@ -128,6 +150,17 @@ pub enum Test {
     Port(RangeInclusive<u16>),
     /// Any of several states of the connection.
     State(ConntrackStates),
+    /// Those flags of TCP that are in a mask have a value.
+    TcpFlags {
+        /// The flags that count.
+        mask: u8,
+        /// Their value.
+        value: u8,
+    },
+    /// The source is an address of this node.
+    SourceIsLocal,
+    /// The destination is an address of this node.
+    DestinationIsLocal,
     /// Any of several conditions.
     Any(Vec<Self>),
     /// The opposite of a condition.
@@ -147,6 +180,8 @@ impl Test {
     pub fn answer(&self, packet: &Packet) -> Answer {
         match self {
             Self::Family(family) => sure(*family == packet.family),
+            Self::Input(name) if packet.from_elsewhere && name == LOOPBACK => Answer::No,
+            Self::Output(name) if packet.to_elsewhere && name == LOOPBACK => Answer::No,
             Self::Input(name) => interface(name, packet.input.as_deref()),
             Self::Output(name) => interface(name, packet.output.as_deref()),
             Self::Source(net) => network(net, packet.source.as_ref()),
@@ -156,6 +191,9 @@ impl Test {
             }
             Self::Port(range) => ports(range, packet.port.as_ref()),
             Self::State(state) => state_of(*state, packet),
+            Self::TcpFlags { mask, value } => flags(*mask, *value, packet),
+            Self::SourceIsLocal => packet.source_is_local.map_or(Answer::Maybe, sure),
+            Self::DestinationIsLocal => packet.destination_is_local.map_or(Answer::Maybe, sure),
             Self::Any(tests) if cover(tests, packet) => Answer::Yes,
             Self::Any(tests) => any(tests.iter().map(|test| test.answer(packet))),
             Self::Not(test) => match test.answer(packet) {
@@ -254,6 +292,21 @@ fn state_of(state: ConntrackStates, packet: &Packet) -> Answer {
     }
 }
 
+/// The first packet of a connection has SYN and none of FIN, RST and ACK; later ones do not have SYN. Others may have any.
+fn flags(mask: u8, value: u8, packet: &Packet) -> Answer {
+    if packet.protocol != Some(TCP) {
+        return Answer::Maybe;
+    }
+    let (known, set) = if packet.established { (SYN, 0) } else { (FLAGS_OF_FIRST, SYN) };
+    if (value ^ set) & mask & known != 0 || value & !mask != 0 {
+        Answer::No
+    } else if mask & !known == 0 {
+        Answer::Yes
+    } else {
+        Answer::Maybe
+    }
+}
+
 /// Returns a network of one address.
 pub(crate) fn host(address: IpAddr) -> IpNet {
     IpNet::from(address)
@@ -267,7 +320,10 @@ impl fmt::Display for Test {
             Self::Output(name) => write!(f, "oifname {name}"),
             Self::Source(net) => write!(f, "saddr {net}"),
             Self::Destination(net) => write!(f, "daddr {net}"),
-            Self::Protocol(6) => f.write_str("tcp"),
+            Self::TcpFlags { mask, value } => write!(f, "tcp flags {value:#04x}/{mask:#04x}"),
+            Self::SourceIsLocal => f.write_str("fib saddr type local"),
+            Self::DestinationIsLocal => f.write_str("fib daddr type local"),
+            Self::Protocol(TCP) => f.write_str("tcp"),
             Self::Protocol(17) => f.write_str("udp"),
             Self::Protocol(number) => write!(f, "protocol {number}"),
             Self::Port(range) if range.start() == range.end() => write!(f, "dport {}", range.start()),
@@ -379,6 +435,44 @@ mod tests {
         let new = Test::State(ConntrackStates::NEW);
         assert_eq!([&old, &with_new, &dnat].map(|test| test.answer(&later)), [Answer::Yes; 3]);
         assert_eq!(new.answer(&later), Answer::No);
+    }
+
+    #[test]
+    fn what_comes_from_elsewhere_does_not_pass_the_loopback_interface() {
+        let unknown = Packet::of(Family::Ipv4);
+        let packet = Packet { from_elsewhere: true, to_elsewhere: true, ..unknown.clone() };
+        for test in [Test::Input, Test::Output] {
+            let answers = |packet| ["lo", "eth0"].map(|name| test(name.to_owned()).answer(packet));
+            assert_eq!(answers(&unknown), [Answer::Maybe; 2]);
+            assert_eq!(answers(&packet), [Answer::No, Answer::Maybe]);
+        }
+    }
+
+    #[test]
+    fn the_flags_of_tcp() {
+        let first = Packet { protocol: Some(TCP), ..Packet::of(Family::Ipv4) };
+        let later = Packet { established: true, ..first.clone() };
+        let of = |mask, value| [&first, &later].map(|packet| Test::TcpFlags { mask, value }.answer(packet));
+        let (yes, no, maybe) = (Answer::Yes, Answer::No, Answer::Maybe);
+        assert_eq!(of(0x17, 0x02), [yes, no], "--syn");
+        assert_eq!(of(0x02, 0), [no, yes], "no SYN");
+        assert_eq!(of(0x12, 0x10), [no, maybe], "ACK");
+        assert_eq!(of(0x3f, 0x02), [maybe, no], "whether it has PSH or URG is not known");
+        assert_eq!(of(0x3f, 0), [no, maybe], "none");
+        assert_eq!(of(0x02, 0x12), [no, no], "a value outside of its mask");
+        let unknown = Test::TcpFlags { mask: 0x17, value: 0x02 }.answer(&Packet::of(Family::Ipv4));
+        assert_eq!(unknown, maybe, "of another protocol");
+    }
+
+    #[test]
+    fn addresses_of_this_node() {
+        let of = |is_local| {
+            let packet = Packet { destination_is_local: is_local, ..Packet::of(Family::Ipv4) };
+            [Test::DestinationIsLocal, Test::SourceIsLocal].map(|test| test.answer(&packet))
+        };
+        let maybe = Answer::Maybe;
+        let found = [None, Some(true), Some(false)].map(of);
+        assert_eq!(found, [[maybe; 2], [Answer::Yes, maybe], [Answer::No, maybe]]);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
-use portolan_firewall::native::{self, Sets};
+use portolan_firewall::native::{self, Interfaces, Sets};
 use portolan_firewall::{Chain, Hit, Hook, Packet, Passage, Ruleset, along, saved, walk};
 use portolan_model::Family;
 use portolan_nftables::fuzzing::{OTHER, kube_proxy};
@@ -125,7 +125,7 @@ pub(crate) fn native_chains(messages: &[u8]) -> Vec<Chain> {
             _ => {}
         }
     }
-    native::chains(chains, rules, &sets)
+    native::chains(chains, rules, &sets, &Interfaces::from([(1, "lo".to_owned())]))
 }
 
 fn follow(ruleset: &Ruleset, packets: &[Packet; 2]) {

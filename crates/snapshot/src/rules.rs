@@ -125,6 +125,12 @@ pub enum Test {
     Ports(u16, u16),
     /// States of the connection, as bits.
     State(u16),
+    /// The flags of TCP that count, and their value.
+    TcpFlags(u8, u8),
+    /// The source is an address of the node.
+    SourceIsLocal,
+    /// The destination is an address of the node.
+    DestinationIsLocal,
     /// Any of several conditions.
     Any(Vec<Self>),
     /// The opposite of a condition.
@@ -307,6 +313,9 @@ impl From<&firewall::Test> for Test {
             firewall::Test::Protocol(number) => Self::Protocol(*number),
             firewall::Test::Port(range) => Self::Ports(*range.start(), *range.end()),
             firewall::Test::State(states) => Self::State(states.0),
+            firewall::Test::TcpFlags { mask, value } => Self::TcpFlags(*mask, *value),
+            firewall::Test::SourceIsLocal => Self::SourceIsLocal,
+            firewall::Test::DestinationIsLocal => Self::DestinationIsLocal,
             firewall::Test::Any(tests) => Self::Any(tests.iter().map(Self::from).collect()),
             firewall::Test::Not(test) => Self::Not(Box::new(Self::from(&**test))),
             firewall::Test::Unknown(text) => Self::Unknown(text.clone()),
@@ -330,6 +339,9 @@ impl Test {
             Self::Protocol(number) => firewall::Test::Protocol(*number),
             Self::Ports(first, last) => firewall::Test::Port(*first..=*last),
             Self::State(bits) => firewall::Test::State(ConntrackStates(*bits)),
+            Self::TcpFlags(mask, value) => firewall::Test::TcpFlags { mask: *mask, value: *value },
+            Self::SourceIsLocal => firewall::Test::SourceIsLocal,
+            Self::DestinationIsLocal => firewall::Test::DestinationIsLocal,
             Self::Any(tests) => {
                 let tests: Result<_, String> = tests.iter().map(Self::test).collect();
                 firewall::Test::Any(tests?)
@@ -358,6 +370,7 @@ COMMIT
 -A FORWARD -j KUBE-FORWARD
 -A FORWARD -s 10.244.1.0/24 -p tcp -m tcp --dport 8080:8090 -m conntrack --ctstate NEW,ESTABLISHED -j ACCEPT
 -A FORWARD ! -d 10.244.1.11/32 -p tcp -m multiport --dports 1,2:3 -j ufw-user
+-A FORWARD -p tcp -m tcp --tcp-flags SYN NONE -m addrtype --src-type LOCAL ! --dst-type LOCAL -j DROP
 -A FORWARD -m time --timestart 10:00 -j REJECT
 -A FORWARD -g ufw-user
 -A ufw-user -o eth+ -j RETURN
@@ -394,7 +407,7 @@ COMMIT
         chains[0].rules = vec![rule; MOST_RULES];
         assert_eq!(
             recorded(&Ruleset::new(chains)).unwrap_err(),
-            "there are 20007 rules; a snapshot has at most 20000"
+            "there are 20008 rules; a snapshot has at most 20000"
         );
     }
 

@@ -99,7 +99,14 @@ fn scope(facts: &Facts, hit: &Hit<'_>) -> Scope {
             Test::Destination(_) => scope.destination = true,
             Test::Port(range) => scope.dns |= *range == (DNS..=DNS),
             Test::Protocol(_) | Test::Family(_) => {}
-            Test::Source(_) | Test::State(_) | Test::Any(_) | Test::Not(_) | Test::Unknown(_) => {
+            Test::Source(_)
+            | Test::State(_)
+            | Test::TcpFlags { .. }
+            | Test::SourceIsLocal
+            | Test::DestinationIsLocal
+            | Test::Any(_)
+            | Test::Not(_)
+            | Test::Unknown(_) => {
                 scope.unknown = true;
             }
         }

@@ -6,8 +6,9 @@ use std::collections::hash_map::Entry;
 use portolan_sock::{Protocol, Socket, SocketError, retry_on_change};
 use portolan_wire::nftables::expr::Expr;
 use portolan_wire::nftables::{Chain, Element, Family, NftablesEvent, Rule, RuleName, request};
+use portolan_wire::route::{self, RouteEvent};
 
-use crate::rules::native::{self, Sets};
+use crate::rules::native::{self, Interfaces, Sets};
 
 /// `NFT_TABLE_F_DORMANT`: the kernel does not call the chains of the table.
 const DORMANT: u32 = 1;
@@ -26,7 +27,21 @@ const FAMILIES: [Family; 4] = [Family::IPV4, Family::IPV6, Family::INET, Family:
 pub(super) fn read() -> Result<Vec<crate::rules::Chain>, SocketError> {
     let mut socket = Socket::open(Protocol::Netfilter)?;
     let (chains, rules, sets) = retry_on_change(|| list(&mut socket))?;
-    Ok(native::chains(chains, rules, &sets))
+    let mut links = Socket::open(Protocol::Route)?;
+    let interfaces = retry_on_change(|| interfaces(&mut links))?;
+    Ok(native::chains(chains, rules, &sets, &interfaces))
+}
+
+/// Returns the names of the interfaces. Rules may test for their indexes.
+fn interfaces(socket: &mut Socket) -> Result<Interfaces, SocketError> {
+    let mut interfaces = Interfaces::new();
+    socket.dump(&mut route::links(), |frame| {
+        if let RouteEvent::NewLink(link) = RouteEvent::decode(frame)? {
+            interfaces.insert(link.index, link.name);
+        }
+        Ok(())
+    })?;
+    Ok(interfaces)
 }
 
 fn list(socket: &mut Socket) -> Result<(Vec<Chain>, Vec<Rule>, Sets), SocketError> {

@@ -398,6 +398,33 @@ fn the_relay_sends_packets_of_the_node() {
     assert_eq!((report.outcome, report.firewall), (Outcome::Reachable, Some(Vec::new())));
 }
 
+/// A usual script for servers: no packet of a client elsewhere passes, but to SSH.
+const SERVER: &str = "\
+*filter
+:INPUT DROP [0:0]
+-A INPUT -i lo -j ACCEPT
+-A INPUT -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A INPUT -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m conntrack --ctstate NEW -j ACCEPT
+-A INPUT -m addrtype ! --dst-type LOCAL -j ACCEPT
+-A INPUT -p tcp -m tcp --dport 22 -j ACCEPT
+COMMIT
+";
+
+#[test]
+fn a_usual_script_certainly_drops_packets_of_clients_elsewhere() {
+    let certain = vec![(ObstacleKind::Drops, true)];
+    let redirect = World::redirecting();
+    assert_eq!(kinds(&redirect, SERVER, "svc/zoned"), (Outcome::Dropped, certain.clone()));
+    let (_, found) = kinds(&World::new(), SERVER, "192.0.2.1:80");
+    assert_eq!(found, certain);
+    assert_eq!(kinds(&World::new(), SERVER, "192.0.2.1:22").1, []);
+    assert_eq!(kinds(&World::new(), SERVER, "svc/zoned"), (Outcome::Reachable, vec![]), "it is forwarded");
+    let ipvs = World::in_mode("ipvs", &ModeDifferences::ipvs());
+    let (outcome, found) = kinds(&ipvs, SERVER, "svc/zoned");
+    let uncertain = vec![(ObstacleKind::Drops, false)];
+    assert_eq!((outcome, found), (Outcome::Reachable, uncertain), "whether the address is local is not known");
+}
+
 /// In the hook input, redirected packets have the relay's port, and are translated.
 #[test]
 fn the_relay_gets_redirected_packets_at_its_own_port() {
@@ -439,7 +466,7 @@ fn what_the_node_sends_to_itself_passes_the_loopback_interface() {
     assert_eq!(obstacles("node", "192.0.2.1:22"), []);
     let chain = |name: &str| format!("chain {name} of table ip filter (iptables-legacy)");
     let input = obstacles("outside", "192.0.2.1:22");
-    assert_eq!(input, [(chain("INPUT"), false)], "the interface of the client is not known");
+    assert_eq!(input, [(chain("INPUT"), true)], "no client elsewhere arrives at lo");
     let mut asked = question("outside", "192.0.2.1:22");
     asked.interface = Some("eth0".to_owned());
     let firewall = crate::answer(&asked, &facts).unwrap().firewall.unwrap();

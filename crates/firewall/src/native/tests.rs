@@ -10,7 +10,8 @@ fn read(family: wire::Family, expressions: Vec<Expr>) -> Rule {
 }
 
 fn read_all(family: wire::Family, expressions: Vec<Expr>, sets: &Sets) -> Vec<Rule> {
-    rules(&wire::Rule { handle: Some(7), ..wire::Rule::new(family, "filter", "FORWARD", expressions) }, sets)
+    let rule = wire::Rule { handle: Some(7), ..wire::Rule::new(family, "filter", "FORWARD", expressions) };
+    rules(&rule, sets, &Interfaces::from([(1, "lo".to_owned())]))
 }
 
 fn lookup(set: &str, destination: Option<Register>) -> Expr {
@@ -182,6 +183,35 @@ fn what_is_not_modelled_is_unknown_and_never_left_out() {
 }
 
 #[test]
+fn interfaces_flags_and_types_of_addresses() {
+    let of = |expressions: Vec<Expr>| ip(expressions).to_string();
+    let index = |key, index: u32| of(vec![load(key), cmp(CmpOperation::EQ, index.to_ne_bytes())]);
+    assert_eq!(index(MetaKey::IIF, 1), "iifname lo continue");
+    assert_eq!(index(MetaKey::OIF, 1), "oifname lo continue");
+    assert_eq!(index(MetaKey::IIF, 9), "iif continue", "an interface that is not there");
+    let syn = |operation| {
+        let (register, mask) = (Register::R1, vec![0x17]);
+        let masked = Expr::Bitwise(Bitwise {
+            source: register,
+            destination: register,
+            length: 1,
+            operation: BitwiseOperation::MaskXor { mask, xor: vec![0] },
+        });
+        of(vec![payload(PayloadBase::TRANSPORT, 13, 1), masked, cmp(operation, [2])])
+    };
+    assert_eq!(syn(CmpOperation::EQ), "tcp flags 0x02/0x17 continue");
+    assert_eq!(syn(CmpOperation::NEQ), "not tcp flags 0x02/0x17 continue");
+    let fib = |flags, kind: u32| {
+        let fib = Fib { destination: Register::R1, result: FibResult::ADDRTYPE, flags: FibFlags(flags) };
+        of(vec![Expr::Fib(fib), cmp(CmpOperation::EQ, kind.to_ne_bytes())])
+    };
+    assert_eq!(fib(2, 2), "fib daddr type local continue");
+    assert_eq!(fib(1, 2), "fib saddr type local continue");
+    assert_eq!(fib(2, 3), "fib daddr type continue", "broadcast");
+    assert_eq!(fib(2 | 8, 2), "fib continue", "of one interface");
+}
+
+#[test]
 fn effects() {
     let reject = Expr::Reject(Reject { kind: RejectType::TCP_RST, code: 0 });
     assert_eq!(ip(vec![Expr::Counter(Counter::default()), reject]).effect, Effect::Reject);
@@ -205,7 +235,7 @@ fn chains_of_devices() {
     let of = |family, hook, devices: &[&str], input: &[&str]| {
         let accept = [load(MetaKey::PROTOCOL), cmp(CmpOperation::EQ, [0x86, 0xdd]), Expr::verdict(Verdict::Accept)];
         let rule = wire::Rule::new(family, "edge", "in", accept.to_vec());
-        let ruleset = Ruleset::new(chains(vec![chain(family, hook, devices)], vec![rule], &Sets::new()));
+        let ruleset = Ruleset::new(chains(vec![chain(family, hook, devices)], vec![rule], &Sets::new(), &Interfaces::new()));
         let names = Some(input.iter().map(|&name| name.to_owned()).collect());
         let packet = Packet { input: names, ..Packet::of(Family::Ipv4) };
         let base = ruleset.base_chains(Family::Ipv4, Hook::Ingress);
@@ -249,7 +279,7 @@ fn tables_of_iptables_are_recognised_by_their_chains() {
     ];
     let rules =
         vec![wire::Rule::new(wire::Family::IPV4, "filter", "mine", vec![Expr::verdict(Verdict::Drop)])];
-    let read = chains(all, rules, &Sets::new());
+    let read = chains(all, rules, &Sets::new(), &Interfaces::new());
     let programs: Vec<Program> = read.iter().map(|chain| chain.place.program).collect();
     let (nft, iptables) = (Program::Nft, Program::IptablesNft);
     assert_eq!(programs, [iptables, iptables, nft, nft, iptables]);
