@@ -30,16 +30,10 @@ pub(crate) const MOST_ENDPOINTS: usize = 64;
 /// Name of the loopback interface.
 const LOOPBACK: &str = "lo";
 
-const LEAVING: [Passage; 3] = [
-    Passage::Tracked(Hook::Output),
-    Passage::Tracked(Hook::Postrouting),
-    Passage::Tracked(Hook::Egress),
-];
-const ARRIVING: [Passage; 3] = [
-    Passage::Tracked(Hook::Ingress),
-    Passage::Tracked(Hook::Prerouting),
-    Passage::Tracked(Hook::Input),
-];
+const LEAVING: [Passage; 3] =
+    [Passage::Tracked(Hook::Output), Passage::Tracked(Hook::Postrouting), Passage::Tracked(Hook::Egress)];
+const ARRIVING: [Passage; 3] =
+    [Passage::Tracked(Hook::Ingress), Passage::Tracked(Hook::Prerouting), Passage::Tracked(Hook::Input)];
 const FORWARDED: [Passage; 5] = [
     Passage::Tracked(Hook::Ingress),
     Passage::Tracked(Hook::Prerouting),
@@ -55,11 +49,8 @@ const TO_IPVS: [Passage; 3] = [
 /// The last hooks of packets that IPVS sends.
 const SENT: [Passage; 2] = [Passage::Tracked(Hook::Postrouting), Passage::Tracked(Hook::Egress)];
 /// Those of packets that IPVS translates and that stay on this node.
-const TO_ITSELF: [Passage; 3] = [
-    Passage::AfterIpvs(Hook::Output),
-    Passage::Tracked(Hook::Postrouting),
-    Passage::Tracked(Hook::Egress),
-];
+const TO_ITSELF: [Passage; 3] =
+    [Passage::AfterIpvs(Hook::Output), Passage::Tracked(Hook::Postrouting), Passage::Tracked(Hook::Egress)];
 
 /// A part of the path: the packet before and after its destination is translated, and the hooks that it passes.
 pub(crate) struct Leg {
@@ -219,10 +210,9 @@ fn through_ipvs(
     legs.extend(match (origin, is_here) {
         (_, false) => sent(after),
         (Origin::Elsewhere, true) => vec![leg(after.clone(), &[Passage::AfterIpvs(Hook::Input)])],
-        (Origin::Node, true) => vec![
-            leg(to_loopback(after), &TO_ITSELF),
-            leg(from_loopback(after), &ARRIVING),
-        ],
+        (Origin::Node, true) => {
+            vec![leg(to_loopback(after), &TO_ITSELF), leg(from_loopback(after), &ARRIVING)]
+        }
     });
     legs
 }

@@ -39,8 +39,8 @@ pub use question::{Flow, ParseError, Question, Sender, ServicePortRef, Target};
 pub use report::{
     Affinity, Client, ClientKind, ConnectionReport, Connections, DecidedBy, Destination, DifferenceReport,
     EndpointReport, Fate, Filtered, FrontendKind, Masquerade, MasqueradeUse, Nearest, Note, Obstacle,
-    ObstacleKind, Outcome, Programmed, Report, ReversePath, Routing, RoutingFault, Source, Stage, Step, VERSION,
-    Wanted,
+    ObstacleKind, Outcome, Programmed, Report, ReversePath, Routing, RoutingFault, Source, Stage, Step,
+    VERSION, Wanted,
 };
 pub use resolve::{Ends, Unanswerable, ends, sender_pod};
 pub use text::{Style, printable};

@@ -9,6 +9,7 @@
 
 mod cases;
 mod ipvs;
+mod judged;
 mod kernel;
 mod random;
 mod reverse_path;

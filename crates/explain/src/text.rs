@@ -221,7 +221,10 @@ impl Page {
     fn firewall(&mut self, obstacles: &[Obstacle], has_policies: bool) {
         match obstacles {
             [] if has_policies => {
-                self.row("firewall", "no rule of another program affects the packet, besides network policies");
+                self.row(
+                    "firewall",
+                    "no rule of another program affects the packet, besides network policies",
+                );
             }
             [] => self.row("firewall", "no rule of another program affects the packet"),
             _ => {}
@@ -324,14 +327,20 @@ fn one_fault(routing: &Routing) -> String {
              net.ipv6.conf.all.forwarding)"
         ),
         (RoutingFault::ForwardingOff, Some(interface)) => {
-            format!("this node does not forward packets that arrive at {interface}, so those to {to} are dropped")
+            format!(
+                "this node does not forward packets that arrive at {interface}, so those to {to} are dropped"
+            )
         }
         (RoutingFault::NoRoute, _) => format!("this node has no route to {to}"),
-        (RoutingFault::RouteRefuses, _) => format!("the route to {to} refuses packets (unreachable, prohibit)"),
+        (RoutingFault::RouteRefuses, _) => {
+            format!("the route to {to} refuses packets (unreachable, prohibit)")
+        }
         (RoutingFault::RouteDiscards, _) => format!("the route to {to} discards packets (blackhole)"),
         (RoutingFault::NoCarrier, interface) => {
             let interface = interface.as_deref().unwrap_or("an interface");
-            format!("the route to {to} leads through {interface}, which has no carrier: its other end is down")
+            format!(
+                "the route to {to} leads through {interface}, which has no carrier: its other end is down"
+            )
         }
     }
 }

@@ -216,7 +216,10 @@ impl Ruleset {
 impl TableFamily {
     /// Returns true if chains of the table see packets of a family.
     pub fn sees(self, family: Family) -> bool {
-        matches!((self, family), (Self::Inet | Self::Netdev, _) | (Self::Ip, Family::Ipv4) | (Self::Ip6, Family::Ipv6))
+        matches!(
+            (self, family),
+            (Self::Inet | Self::Netdev, _) | (Self::Ip, Family::Ipv4) | (Self::Ip6, Family::Ipv6)
+        )
     }
 }
 

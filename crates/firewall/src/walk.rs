@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use super::{
-    Answer, CONNTRACK_PRIORITY, Chain, Effect, Hook, Owner, Packet, Passage, Rule, Ruleset, TRANSLATION_PRIORITY,
-    Test,
+    Answer, CONNTRACK_PRIORITY, Chain, Effect, Hook, Owner, Packet, Passage, Rule, Ruleset,
+    TRANSLATION_PRIORITY, Test,
 };
 
 /// A rule, or the policy of a base chain, that a packet meets.
@@ -357,7 +357,10 @@ COMMIT
     fn the_chain_of_kube_proxy_accepts_what_is_masqueraded_or_established() {
         let dropped = [(Kind::Stop, true)];
         assert_eq!(of_kube_proxy("", "", false, false), dropped);
-        assert_eq!(of_kube_proxy("", "-A FORWARD -s 10.0.0.0/8 -j ACCEPT", false, false), [(Kind::Stop, false)]);
+        assert_eq!(
+            of_kube_proxy("", "-A FORWARD -s 10.0.0.0/8 -j ACCEPT", false, false),
+            [(Kind::Stop, false)]
+        );
         assert_eq!(of_kube_proxy("", "", true, false), []);
         assert_eq!(of_kube_proxy("", "", false, true), []);
     }

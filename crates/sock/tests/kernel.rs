@@ -24,6 +24,8 @@ mod listing;
 mod nfacct;
 #[path = "kernel/privilege.rs"]
 mod privilege;
+#[path = "kernel/routes.rs"]
+mod routes;
 #[path = "kernel/transactions.rs"]
 mod transactions;
 

@@ -104,7 +104,10 @@ mod tests {
         std::fs::create_dir_all(&file).unwrap();
         let unread = read(&host);
         let [(Family::Ipv4, Err(error))] = unread.as_slice() else { panic!("{unread:?}") };
-        assert!(error.to_string().starts_with("cannot read /proc/thread-self/net/ip_tables_names"), "{error}");
+        assert!(
+            error.to_string().starts_with("cannot read /proc/thread-self/net/ip_tables_names"),
+            "{error}"
+        );
         std::fs::remove_dir(&file).unwrap();
         std::fs::write(&file, "").unwrap();
         assert_eq!(read(&host).len(), 0, "no tables");

@@ -1,7 +1,9 @@
 //! Rules of other programs.
 
-use portolan_doctor::{Code, Severity};
-use portolan_testkit::assert_legacy_may_be_missing;
+use portolan_doctor::{Code, Severity, gather};
+use portolan_firewall::Chain;
+use portolan_node::sysctl::Host;
+use portolan_testkit::{Namespace, assert_legacy_may_be_missing};
 
 use super::support::{codes, is_found_and_mended, look, nft, node, only, shell};
 
@@ -10,6 +12,76 @@ fn a_table_of_nft_whose_policy_drops() {
     let node = node("policy");
     nft(&node, "table inet fw { chain forward { type filter hook forward priority 0; policy drop; }; }");
     is_found_and_mended(&node, Code::ForwardDropped, Severity::Error);
+}
+
+/// Returns the rules of the chains of a table, as they were read.
+fn rules_of(node: &Namespace, table: &str) -> Vec<String> {
+    let (rules, unread) = node.run(|| gather::ruleset(&Host::default())).expect("the namespace");
+    assert_eq!(unread, []);
+    let chains = rules.chains().iter().filter(|chain| chain.place.table == table);
+    let line = |chain: &Chain| {
+        let hook = chain.base.map_or_else(String::new, |base| format!("{}: ", base.hook));
+        chain.rules.iter().map(|rule| format!("{hook}{rule}")).collect::<Vec<_>>()
+    };
+    chains.flat_map(line).collect()
+}
+
+#[test]
+fn what_rules_of_nft_test() {
+    let node = node("tests");
+    nft(
+        &node,
+        "table inet mine {
+             limit slow { rate 1/second; }
+             counter all { }
+             chain c {
+                 type filter hook input priority 0;
+                 iif lo accept
+                 limit name slow drop
+                 counter name all drop
+                 fib daddr type local drop
+                 fib saddr type local drop
+                 tcp flags & (fin | syn | rst | ack) != syn drop
+                 tcp flags syn / fin,syn,rst,ack drop
+             }
+         }",
+    );
+    let found = rules_of(&node, "mine");
+    assert_eq!(
+        found,
+        [
+            "input: iifname lo accept",
+            "input: limit name slow drop",
+            "input: drop",
+            "input: fib daddr type local drop",
+            "input: fib saddr type local drop",
+            "input: tcp not tcp flags 0x02/0x17 drop",
+            "input: tcp tcp flags 0x02/0x17 drop",
+        ]
+    );
+    shell(
+        &node,
+        "iptables-nft -A INPUT -p tcp ! --syn -j DROP
+         iptables-nft -A INPUT -m addrtype --dst-type LOCAL ! --src-type LOCAL -j DROP",
+    );
+    let found = rules_of(&node, "filter");
+    assert!(found[0].contains("not tcp flags 0x02/0x17"), "{found:?}");
+    assert!(
+        found[1].contains("fib daddr type local") && found[1].contains("not fib saddr type local"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn chains_of_devices() {
+    let node = node("devices");
+    let chain = "type filter hook ingress device eth0 priority 0;";
+    nft(&node, &format!("table netdev edge {{ chain c {{ {chain} ip daddr 10.96.0.1 drop; }}; }}"));
+    nft(&node, &format!("table inet edge {{ chain c {{ {chain} policy drop; }}; }}"));
+    let mut found = rules_of(&node, "edge");
+    found.sort();
+    let devices = "ingress: { iifname eth0, through eth0 }";
+    assert_eq!(found, [format!("{devices} IPv4 daddr 10.96.0.1/32 drop"), format!("{devices} policy drop")]);
 }
 
 #[test]

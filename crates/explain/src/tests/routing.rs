@@ -94,9 +94,8 @@ fn a_node_that_does_not_forward() {
 #[test]
 fn an_endpoint_without_a_way() {
     let world = World::new();
-    let to_signals = |lead: Lead, from: &str| {
-        routed(&world, &Node::new(&[("10.244.1.18", lead)]), from, "svc/signals")
-    };
+    let to_signals =
+        |lead: Lead, from: &str| routed(&world, &Node::new(&[("10.244.1.18", lead)]), from, "svc/signals");
     let found = |outcome, line: &str| (outcome, line.to_owned());
     assert_eq!(to_signals(Lead::On, "pod/client"), found(Outcome::Reachable, ""));
     assert_eq!(to_signals(Lead::Unknown, "pod/client"), found(Outcome::Reachable, ""));

@@ -1,6 +1,7 @@
-use portolan_wire::nftables::expr::{Counter, Reject, RejectType};
+use portolan_wire::nftables::expr::{Counter, CtKey, Fib, FibFlags, FibResult, MetaKey, Reject, RejectType};
 
 use super::super::{Packet, Ruleset};
+use super::value::STATUS_DNAT;
 use super::*;
 
 fn read(family: wire::Family, expressions: Vec<Expr>) -> Rule {
@@ -233,19 +234,24 @@ fn chains_of_devices() {
         chain
     };
     let of = |family, hook, devices: &[&str], input: &[&str]| {
-        let accept = [load(MetaKey::PROTOCOL), cmp(CmpOperation::EQ, [0x86, 0xdd]), Expr::verdict(Verdict::Accept)];
+        let accept =
+            [load(MetaKey::PROTOCOL), cmp(CmpOperation::EQ, [0x86, 0xdd]), Expr::verdict(Verdict::Accept)];
         let rule = wire::Rule::new(family, "edge", "in", accept.to_vec());
-        let ruleset = Ruleset::new(chains(vec![chain(family, hook, devices)], vec![rule], &Sets::new(), &Interfaces::new()));
+        let ruleset = Ruleset::new(chains(
+            vec![chain(family, hook, devices)],
+            vec![rule],
+            &Sets::new(),
+            &Interfaces::new(),
+        ));
         let names = Some(input.iter().map(|&name| name.to_owned()).collect());
         let packet = Packet { input: names, ..Packet::of(Family::Ipv4) };
         let base = ruleset.base_chains(Family::Ipv4, Hook::Ingress);
         let hits = base.iter().flat_map(|base| crate::walk(&ruleset, base, &packet)).collect::<Vec<_>>();
         hits.iter().map(|hit| (hit.rule.unwrap().to_string(), hit.is_certain())).collect::<Vec<_>>()
     };
-    for (family, hook) in [
-        (wire::Family::NETDEV, wire::Hook::DEVICE_INGRESS),
-        (wire::Family::INET, wire::Hook::INGRESS),
-    ] {
+    for (family, hook) in
+        [(wire::Family::NETDEV, wire::Hook::DEVICE_INGRESS), (wire::Family::INET, wire::Hook::INGRESS)]
+    {
         let dropped = |certain| vec![("policy drop".to_owned(), certain)];
         assert_eq!(of(family, hook, &["eth0"], &["eth0"]), dropped(true));
         assert_eq!(of(family, hook, &["eth0"], &["cni0"]), dropped(false), "eth0 may be a port of cni0");

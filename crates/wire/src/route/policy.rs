@@ -158,7 +158,8 @@ pub fn is_of_every_host(frame: &Frame<'_>) -> Result<bool, DecodeError> {
         .payload
         .split_first_chunk()
         .ok_or(DecodeError::Truncated { object: RULE, offset: 0, needed: HEADER, have })?;
-    let has_condition = [FRA_IIFNAME, FRA_OIFNAME, FRA_FWMARK].into_iter().any(|kind| map.get(kind).is_some());
+    let has_condition =
+        [FRA_IIFNAME, FRA_OIFNAME, FRA_FWMARK].into_iter().any(|kind| map.get(kind).is_some());
     let is_plain = (destination, source, service, action) == (0, 0, 0, LOOK_UP_TABLE) && !has_condition;
     Ok(is_plain && TABLES_OF_EVERY_HOST.contains(&table))
 }

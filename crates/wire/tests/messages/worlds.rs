@@ -58,11 +58,10 @@ pub(crate) fn arbitrary_chain() -> impl Strategy<Value = Chain> {
         Just(ChainType::Other("new".into()))
     ];
     let policy = prop_oneof![Just(Policy::Accept), Just(Policy::Drop)];
-    let base = (kind, any::<u32>(), any::<i32>(), policy)
-        .prop_map(|(kind, hook, priority, policy)| {
-            let (hook, devices) = (Hook(hook), Vec::new());
-            BaseChain { kind, hook, priority, policy, devices }
-        });
+    let base = (kind, any::<u32>(), any::<i32>(), policy).prop_map(|(kind, hook, priority, policy)| {
+        let (hook, devices) = (Hook(hook), Vec::new());
+        BaseChain { kind, hook, priority, policy, devices }
+    });
     (family(), name(), name(), option::of(base), userdata()).prop_map(
         |(family, table, name, base, userdata)| Chain {
             base,

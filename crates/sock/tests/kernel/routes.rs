@@ -1,0 +1,60 @@
+//! What the kernel does with single packets by its routes.
+
+use std::process::Command;
+
+use portolan_sock::Errno;
+use portolan_sock::namespace::in_new_network_namespace;
+use portolan_sock::routes::{Lead, Routes};
+use portolan_wire::route::{AF_INET, AF_INET6};
+
+fn run(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2 is installed");
+    assert!(status.success(), "ip {arguments}");
+}
+
+#[test]
+fn where_packets_are_led() {
+    in_new_network_namespace(|| {
+        run("link set lo up");
+        run("link add eth0 type veth peer name other");
+        run("link add cali1 type veth peer name end");
+        for link in ["eth0", "other", "cali1"] {
+            run(&format!("link set {link} up"));
+        }
+        run("addr add 192.0.2.1/24 dev eth0");
+        run("addr add 2001:db8::1/64 dev eth0 nodad");
+        run("route add 10.244.1.2 dev cali1");
+        run("-6 route add 2001:db8:1::2 dev cali1");
+        for (kind, last) in [("unreachable", 3), ("prohibit", 4), ("blackhole", 5)] {
+            run(&format!("route add {kind} 10.244.1.{last}"));
+            run(&format!("-6 route add {kind} 2001:db8:1::{last}"));
+        }
+        let routes = Routes::open().unwrap();
+        let leads = |ipv4: &str, ipv6: &str| {
+            [ipv4, ipv6].map(|address| routes.lead(address.parse().unwrap()).unwrap())
+        };
+        let both = |lead: &Lead| [lead.clone(), lead.clone()];
+        let through =
+            |interface: &str, has_carrier| Lead::Through { interface: interface.to_owned(), has_carrier };
+        assert_eq!(leads("192.0.2.1", "2001:db8::1"), both(&Lead::Here));
+        assert_eq!(leads("192.0.2.2", "2001:db8::2"), both(&through("eth0", true)));
+        assert_eq!(leads("10.244.1.2", "2001:db8:1::2"), both(&through("cali1", false)));
+        for (last, errno) in [(3, Errno::EHOSTUNREACH), (4, Errno::EACCES), (5, Errno::EINVAL)] {
+            let found = leads(&format!("10.244.1.{last}"), &format!("2001:db8:1::{last}"));
+            assert_eq!(found, both(&Lead::Refused(errno)), "{last}");
+        }
+        assert_eq!(leads("203.0.113.9", "2001:db8:9::9"), both(&Lead::Refused(Errno::ENETUNREACH)));
+        for family in [AF_INET, AF_INET6] {
+            assert_eq!(routes.policies(family).unwrap(), [], "those of every host do not count");
+        }
+        run("rule add from 192.0.2.0/24 table 100");
+        run("rule add fwmark 0x10/0x10 table 100 priority 500");
+        let policies = routes.policies(AF_INET).unwrap();
+        let priorities: Vec<_> = policies.iter().map(|rule| rule.map(|rule| rule.priority)).collect();
+        assert!(
+            priorities.contains(&None) && priorities.contains(&Some(500)) && priorities.len() == 2,
+            "{policies:?}"
+        );
+    })
+    .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace");
+}
