@@ -120,12 +120,14 @@ fn forwards(
         Family::Ipv6 if value(SETTINGS_IPV6, "all", "forwarding")? != 0 => return Some(true),
         Family::Ipv6 => (SETTINGS_IPV6, "force_forwarding"),
     };
-    let names: Vec<String> = names(folder);
+    let names: Vec<String> =
+        names(folder).into_iter().filter(|name| !NO_INTERFACES.contains(&name.as_str())).collect();
     let is_on = |name: &String| value(folder, name, setting).is_some_and(|value| value != 0);
     match interface {
         // The name may come from a command line, and is no path.
         Some(interface) => names.iter().find(|name| *name == interface).map(is_on),
-        None => Some(names.iter().filter(|name| !NO_INTERFACES.contains(&name.as_str())).any(is_on)),
+        // Without any interface, the settings could not be listed.
+        None => (!names.is_empty()).then(|| names.iter().any(is_on)),
     }
 }
 
@@ -178,5 +180,6 @@ mod tests {
         assert_eq!(found(six, Some("eth0"), &[("all", "forwarding")]), Some(true));
         assert_eq!(found(six, Some("eth0"), &[("eth0", "force_forwarding")]), Some(true));
         assert_eq!(forwards(six, None, names, |_: &str, _: &str, _: &str| None), None);
+        assert_eq!(forwards(four, None, |_: &str| Vec::new(), |_: &str, _: &str, _: &str| Some(0)), None);
     }
 }
