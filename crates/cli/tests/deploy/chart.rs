@@ -317,6 +317,18 @@ fn helm_renders_what_the_values_say() {
     assert!(chart.iter().all(|object| object["kind"] != "ServiceAccount"));
 }
 
+/// `null` removes a default value of a chart. What is given for a map is merged with its default.
+#[test]
+fn helm_leaves_the_selinux_type_out_or_sets_another() {
+    for (value, expected) in [
+        ("seLinuxOptions=null", Value::Null),
+        ("seLinuxOptions.type=portolan_t", json!({"type": "portolan_t", "level": "s0"})),
+    ] {
+        let Some(chart) = rendered(&[value]) else { return };
+        assert_eq!(pod(&chart)["containers"][0]["securityContext"]["seLinuxOptions"], expected, "{value}");
+    }
+}
+
 #[test]
 fn helm_refuses_values_that_make_no_sense() {
     let cases = [

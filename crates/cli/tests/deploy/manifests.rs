@@ -45,12 +45,21 @@ fn the_agent_has_two_capabilities_and_nothing_else() {
     assert_eq!(security["runAsNonRoot"], true);
     assert_eq!(security["capabilities"], json!({"drop": ["ALL"], "add": ["NET_ADMIN", "NET_BIND_SERVICE"]}));
     assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(security["seLinuxOptions"], json!({"type": "spc_t", "level": "s0"}));
     assert!(pod["terminationGracePeriodSeconds"].as_u64().unwrap() >= SHUTDOWN_LIMIT);
     let probe = |name: &str| agent[name]["httpGet"]["path"].as_str().unwrap().to_owned();
     assert_eq!(
         [probe("livenessProbe"), probe("readinessProbe"), probe("startupProbe")],
         ["/livez", "/readyz", "/livez"]
     );
+}
+
+/// A container that is not privileged runs as container_t, which may not open the netlink sockets of nftables and conntrack.
+#[test]
+fn the_container_of_the_page_has_the_selinux_type_of_the_manifests() {
+    let page = read("docs/serve.md");
+    let lines: Vec<&str> = page.lines().filter(|line| line.starts_with("podman run ")).collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.contains(" --security-opt label=type:spc_t ")));
 }
 
 /// The agent is not root, and its root file system is read-only.
