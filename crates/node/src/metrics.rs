@@ -1,8 +1,8 @@
 //! The metrics of the node agent, and the server that exposes them.
 //!
 //! The building blocks are plain atomics: [`Counter`], [`Seconds`], [`Gauge`], [`Histogram`]. The label values of a
-//! [`Vector`] are known when it is created, and its members appear after their first use. A [`DynamicVector`] learns
-//! label values at run time. A [`Registry`] prints metrics. [`ProxyMetrics`] lists the metrics of this program. There are
+//! [`Vector`] are known when it is created, and its members appear after their first use, or all at once with
+//! [`Vector::show_all`]. A [`DynamicVector`] learns label values at run time. A [`Registry`] prints metrics. [`ProxyMetrics`] lists the metrics of this program. There are
 //! no globals.
 
 #![allow(clippy::cast_precision_loss, reason = "every number of the text format is an f64")]
@@ -117,7 +117,7 @@ pub trait Labels: Copy + Send + Sync + 'static {
     fn text(self) -> String;
 }
 
-/// One metric for each combination of label values. It is exposed after its first use.
+/// One metric for each combination of label values. It is exposed after its first use or after [`Vector::show_all`].
 pub struct Vector<L, M> {
     members: Box<[OnceLock<M>]>,
     make: fn() -> M,
@@ -129,6 +129,14 @@ impl<L: Labels, M> Vector<L, M> {
     pub fn new(make: fn() -> M) -> Self {
         let members = L::all().iter().map(|_| OnceLock::new()).collect();
         Self { members, make, labels: PhantomData }
+    }
+
+    /// Exposes every member. `increase` and `rate` of Prometheus see no increase in a series that begins with 1, so a counter that
+    /// they are used on must begin with 0.
+    pub fn show_all(&self) {
+        for member in &self.members {
+            let _ = member.get_or_init(self.make);
+        }
     }
 
     /// Calls `use_it` with the member of some label values.

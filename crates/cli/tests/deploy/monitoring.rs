@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use portolan_node::metrics::{BuildInfo, ProxyMetrics};
 use serde_json::Value;
 
 use crate::files::{self, one_yaml, read, run, tool};
@@ -103,8 +104,8 @@ fn check(expressions: &[(String, String)]) {
     }
 }
 
-#[test]
-fn alerts_name_metrics_that_are_exported() {
+/// Returns the names and expressions of the alerts.
+fn alerts() -> Vec<(String, String)> {
     let rules = one_yaml("deploy/monitoring/alerts.yaml");
     let mut expressions = Vec::new();
     for group in rules["groups"].as_array().unwrap() {
@@ -117,6 +118,12 @@ fn alerts_name_metrics_that_are_exported() {
             expressions.push((name, rule["expr"].as_str().unwrap().to_owned()));
         }
     }
+    expressions
+}
+
+#[test]
+fn alerts_name_metrics_that_are_exported() {
+    let expressions = alerts();
     let names: BTreeSet<&String> = expressions.iter().map(|(name, _)| name).collect();
     assert_eq!(names.len(), expressions.len(), "two alerts of one name");
     check(&expressions);
@@ -131,7 +138,53 @@ fn alerts_name_metrics_that_are_exported() {
 }
 
 #[test]
-fn the_dashboard_names_metrics_that_are_exported() {
+fn the_alerts_fire_when_they_should() {
+    let Some(mut promtool) = tool("promtool") else { return };
+    promtool.args(["test", "rules"]).arg(files::path("crates/cli/tests/deploy/alerts.test.yaml"));
+    run(promtool);
+}
+
+/// Every program that uses Kubernetes' client library has `rest_client_*`, for example.
+#[test]
+fn alerts_leave_out_the_metrics_of_other_programs() {
+    const JOB: &str = r#"{job=~"portolan|kube-proxy""#;
+    for (name, expression) in alerts() {
+        for metric in names(&expression).metrics {
+            let is_own = metric.starts_with("kubeproxy_") || metric.starts_with("portolan_");
+            let asked = expression.matches(&format!("{metric}{JOB}")).count();
+            assert!(is_own || asked == expression.matches(&metric).count(), "{name}: {metric}");
+        }
+    }
+    let header = read("deploy/monitoring/alerts.yaml");
+    assert!(header.lines().take_while(|line| line.starts_with('#')).any(|line| line.contains("`job=~`")));
+}
+
+/// `increase` and `rate` see no increase in a series that begins with 1.
+#[test]
+fn counters_begin_with_zero() {
+    // Its labels are those of the requests. The first one of a code is not counted.
+    const LABELS_OF_REQUESTS: &str = "rest_client_requests_total";
+    let metrics = ProxyMetrics::new(BuildInfo::of_version("v1.36.0")).with_process();
+    metrics.mode("nftables", "configured", "nftables");
+    let page = metrics.page();
+    let mut counters = BTreeSet::new();
+    for (_, expression) in alerts().into_iter().chain(panels()) {
+        for part in expression.split("increase(").flat_map(|part| part.split("rate(")).skip(1) {
+            counters.insert(part.split(['{', '[']).next().unwrap().to_owned());
+        }
+    }
+    // A histogram has many observations, so the first one does not matter.
+    counters.retain(|name| !name.ends_with("_bucket") && !name.ends_with("_count"));
+    assert!(counters.remove(LABELS_OF_REQUESTS) && counters.len() > 5, "{counters:?}");
+    for name in counters {
+        let is_shown =
+            |line: &str| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} "));
+        assert!(page.lines().any(is_shown), "{name} is not there from the start");
+    }
+}
+
+/// Returns the titles and expressions of the dashboard.
+fn panels() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(&read("deploy/monitoring/dashboard.json")).unwrap();
     let mut expressions = Vec::new();
     let mut ids = BTreeSet::new();
@@ -142,6 +195,12 @@ fn the_dashboard_names_metrics_that_are_exported() {
             expressions.push((title.to_owned(), target["expr"].as_str().unwrap().to_owned()));
         }
     }
+    expressions
+}
+
+#[test]
+fn the_dashboard_names_metrics_that_are_exported() {
+    let expressions = panels();
     assert!(expressions.len() > 20);
     check(&expressions);
 }

@@ -63,6 +63,7 @@ impl ProxyMetrics {
         let version = build.git_version.clone();
         build.add_to(&registry);
         let metrics = Self::with_registry(registry, version);
+        metrics.begin_with_zero();
         // The configuration at the start of the program is valid, or the program would not start.
         metrics.last_reload.set(1.0);
         stability::add_to(&metrics.registry);
@@ -145,6 +146,15 @@ impl ProxyMetrics {
             version,
             registry,
         }
+    }
+
+    /// Exposes the counters that the alerts and the dashboard use `increase` and `rate` on.
+    fn begin_with_zero(&self) {
+        self.healthz_total.show_all();
+        self.livez_total.show_all();
+        self.watch_restarts.show_all();
+        self.empty_lists.show_all();
+        self.dataplane.conntrack_deleted.show_all();
     }
 
     /// Adds `process_*`, read for every page.
@@ -259,6 +269,10 @@ impl ProxyMetrics {
     /// Sets the mode to which the configuration leads, and the reason. `wanted` is the configured mode, or empty. It is shown as
     /// the mode that runs unless another one still runs in a family.
     pub fn mode(&self, mode: &str, reason: &str, wanted: &str) {
+        if mode == "nftables" {
+            self.dataplane.nftables_sync_failures.show_all();
+            self.dataplane.nftables_cleanup_failures.show_all();
+        }
         self.mode.choose(mode, reason, wanted);
     }
 

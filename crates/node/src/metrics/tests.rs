@@ -51,7 +51,7 @@ fn a_bound_belongs_to_its_bucket() {
 }
 
 #[test]
-fn nothing_is_shown_before_its_first_use() {
+fn only_counters_that_begin_with_zero_are_shown_before_their_first_use() {
     let page = metrics().page();
     let page = page.replace(&format!("/{}", platform()), "/PLATFORM");
     insta::assert_snapshot!(page, @r#"
@@ -61,6 +61,18 @@ fn nothing_is_shown_before_its_first_use() {
     # HELP hidden_metrics_total [BETA] Hidden metrics
     # TYPE hidden_metrics_total counter
     hidden_metrics_total 0
+    # HELP kubeproxy_conntrack_reconciler_deleted_entries_total [ALPHA] Cumulative conntrack flows deleted by conntrack reconciler
+    # TYPE kubeproxy_conntrack_reconciler_deleted_entries_total counter
+    kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv4"} 0
+    kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family="IPv6"} 0
+    # HELP kubeproxy_proxy_healthz_total [ALPHA] Cumulative proxy healthz HTTP status
+    # TYPE kubeproxy_proxy_healthz_total counter
+    kubeproxy_proxy_healthz_total{code="200"} 0
+    kubeproxy_proxy_healthz_total{code="503"} 0
+    # HELP kubeproxy_proxy_livez_total [ALPHA] Cumulative proxy livez HTTP status
+    # TYPE kubeproxy_proxy_livez_total counter
+    kubeproxy_proxy_livez_total{code="200"} 0
+    kubeproxy_proxy_livez_total{code="503"} 0
     # HELP kubeproxy_sync_proxy_rules_endpoint_changes_pending [ALPHA] Pending proxy rules Endpoint changes
     # TYPE kubeproxy_sync_proxy_rules_endpoint_changes_pending gauge
     kubeproxy_sync_proxy_rules_endpoint_changes_pending 0
@@ -97,6 +109,18 @@ fn nothing_is_shown_before_its_first_use() {
     # HELP portolan_programmed_and_verified 1 once everything was programmed and read back without a difference; only with readiness
     # TYPE portolan_programmed_and_verified gauge
     portolan_programmed_and_verified 0
+    # HELP portolan_watch_empty_lists_held_total Empty lists, where objects were known, that were asked for again before they were believed
+    # TYPE portolan_watch_empty_lists_held_total counter
+    portolan_watch_empty_lists_held_total{resource="services"} 0
+    portolan_watch_empty_lists_held_total{resource="endpointslices"} 0
+    portolan_watch_empty_lists_held_total{resource="nodes"} 0
+    portolan_watch_empty_lists_held_total{resource="servicecidrs"} 0
+    # HELP portolan_watch_restarts_total Watches that ended early or could not begin, whether or not they had to list again
+    # TYPE portolan_watch_restarts_total counter
+    portolan_watch_restarts_total{resource="services"} 0
+    portolan_watch_restarts_total{resource="endpointslices"} 0
+    portolan_watch_restarts_total{resource="nodes"} 0
+    portolan_watch_restarts_total{resource="servicecidrs"} 0
     # HELP registered_metrics_total [BETA] Registered metrics by stability level and the version that deprecates them
     # TYPE registered_metrics_total counter
     registered_metrics_total{deprecated_version="",stability_level="ALPHA"} 25
