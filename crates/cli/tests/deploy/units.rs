@@ -62,6 +62,17 @@ fn the_agent_has_time_to_end() {
     }
 }
 
+/// The API server, the DNS server and the prober give up `CAP_NET_ADMIN` on their threads, by capset, which is in @privileged. In
+/// the other units no thread calls it: the server has no capability, and the agent keeps its own.
+#[test]
+fn the_threads_of_up_can_give_up_the_capability() {
+    let text = read("deploy/systemd/portolan-up.service");
+    let filters: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("SystemCallFilter=")).collect();
+    let denied = filters.iter().rposition(|filter| filter.starts_with('~') && filter.contains("@privileged"));
+    let allowed = filters.iter().rposition(|filter| filter.split(' ').any(|call| call == "capset"));
+    assert!(denied.is_some() && allowed > denied, "{filters:?}");
+}
+
 #[test]
 fn the_user_of_the_units_is_made() {
     let made = read("deploy/systemd/portolan.sysusers");
