@@ -6,6 +6,7 @@ mod kubeconfig;
 mod limits;
 pub(crate) mod listening;
 mod process;
+mod proxy_access;
 mod stores;
 pub(crate) mod tls;
 
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use self::proxy_access::ProxyAccess;
 use crate::check_ips;
 use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
@@ -45,6 +47,10 @@ pub(crate) struct ServeOptions {
     /// revision, and end: with 0 if it is whole, 2 if it is damaged, 1 if it could not be found out. A server may run.
     #[arg(long, conflicts_with_all = ["repair_once", "in_memory", "etcd_servers"])]
     check: bool,
+    /// Write a kubeconfig for `portolan proxy` at every start, with the address of this server. A token that is in the file
+    /// stays.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair_once", "check"])]
+    write_proxy_kubeconfig: Option<PathBuf>,
     #[command(flatten)]
     server: ServerOptions,
 }
@@ -187,8 +193,12 @@ pub(crate) fn run(options: ServeOptions) -> anyhow::Result<ExitCode> {
     if options.repair_once {
         return portolan_serve::runtime()?.block_on(repair_once(options.server));
     }
-    let additions =
-        Additions { adjust: Box::new(|_| {}), started: |_: SocketAddr, _: &Arc<Api>| until_signal() };
+    let access = options.write_proxy_kubeconfig.map(|path| ProxyAccess::new(path, &options.server));
+    let started = |address: SocketAddr, _: &Arc<Api>| {
+        access.map_or(Ok(()), |access| access.write(address))?;
+        until_signal()
+    };
+    let additions = Additions { adjust: Box::new(|_| {}), started };
     run_server(options.server, additions).map(|()| ExitCode::SUCCESS)
 }
 

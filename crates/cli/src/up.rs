@@ -311,7 +311,7 @@ impl Access {
     /// Writes the kubeconfig of kubectl. Returns the access of the agent.
     fn set_up(&self, url: &str) -> anyhow::Result<LocalServer> {
         if !self.has_tls {
-            return Ok(LocalServer::of_kubeconfig(&without_credentials(url)));
+            return Ok(LocalServer::of_kubeconfig(Kubeconfig::without_credentials(url).text()));
         }
         let (pki, path) = (Pki::open(&self.pki).context("--data-dir")?, &self.kubeconfig);
         let admin = Kubeconfig::with_certificate(&pki, url, None, Role::Admin, Role::Admin.default_user())?;
@@ -320,16 +320,6 @@ impl Access {
         })?;
         Ok(LocalServer::of_kubeconfig(Kubeconfig::of_process(&pki, url, &self.token)?.text()))
     }
-}
-
-/// Returns a kubeconfig for a server that asks for no credentials.
-fn without_credentials(url: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Config\ncurrent-context: portolan\n\
-         clusters: [{{name: portolan, cluster: {{server: \"{url}\"}}}}]\n\
-         users: [{{name: portolan, user: {{}}}}]\n\
-         contexts: [{{name: portolan, context: {{cluster: portolan, user: portolan}}}}]\n"
-    )
 }
 
 /// Checks that this host reaches its own server. Otherwise the agent would wait without end.

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use portolan_testkit::{PortolanProcess, World};
+use portolan_testkit::{Namespace, PortolanProcess, World};
 use tempfile::tempdir;
 
 use common::{BINARY, PATIENCE, configuration, in_sync, objects};
@@ -80,6 +80,34 @@ fn a_proxy_connects_with_a_kubeconfig_from_before_the_first_start() {
     for complaint in ["nauthorized", "orbidden", "certificate"] {
         assert!(!said.contains(complaint), "{said}");
     }
+}
+
+/// The kubeconfig of the agent has the address of the server's options, also if they change, and the same token.
+#[test]
+fn a_server_writes_the_kubeconfig_of_the_proxy_at_each_start() {
+    let folder = tempdir().unwrap();
+    let (data, config) = (folder.path().join("data"), folder.path().join("proxy.conf"));
+    let node = Namespace::new("access").unwrap();
+    node.ip("link set lo up\n").unwrap();
+    let started = |options: &[&str]| {
+        let arguments = ["serve", "--data-dir", text(&data), "--write-proxy-kubeconfig", text(&config)];
+        let arguments = [&arguments[..], options].concat();
+        let mut server = PortolanProcess::start(&node, BINARY.as_ref(), &arguments).unwrap();
+        server.wait_for_output(PATIENCE, "serving the Kubernetes API").unwrap();
+        server.terminate(PATIENCE).unwrap();
+        fs::read_to_string(&config).unwrap()
+    };
+    let token = |config: &str| {
+        let (_, rest) = config.split_once("token: ").unwrap();
+        rest.lines().next().unwrap().to_owned()
+    };
+    let first = started(&["--listen", "127.0.0.1:7443"]);
+    assert!(first.contains("https://127.0.0.1:7443") && mode(&config) == 0o600, "{first}");
+    let second = started(&["--listen", "127.0.0.2:6443"]);
+    assert!(second.contains("https://127.0.0.2:6443") && !second.contains("7443"), "{second}");
+    assert_eq!(token(&second), token(&first));
+    let plain = started(&["--listen", "127.0.0.1:8080", "--insecure-http"]);
+    assert!(plain.contains("http://127.0.0.1:8080") && !plain.contains("token"), "{plain}");
 }
 
 /// Returns the certificate authority of a kubeconfig.

@@ -4,10 +4,14 @@ use std::process::Command;
 
 use crate::files::{BINARY, path, read, run, tool};
 
-/// The units, their programs, and the same as a subcommand of the binary under test.
+/// The units, their programs with the options of the unit, and the same as arguments of the binary under test.
 const UNITS: [(&str, &str, &str); 3] = [
     ("portolan-proxy", "/usr/bin/portolan-proxy", "proxy"),
-    ("portolan-serve", "/usr/bin/portolan serve", "serve"),
+    (
+        "portolan-serve",
+        "/usr/bin/portolan serve --write-proxy-kubeconfig /var/lib/portolan/proxy.conf",
+        "serve --write-proxy-kubeconfig /var/lib/portolan/proxy.conf",
+    ),
     ("portolan-up", "/usr/bin/portolan up", "up"),
 ];
 
@@ -41,15 +45,23 @@ fn systemd_has_no_complaint() {
 
 #[test]
 fn the_command_lines_exist() {
-    for (unit, program, subcommand) in UNITS {
+    for (unit, program, arguments) in UNITS {
         let text = read(&format!("deploy/systemd/{unit}.service"));
         let variable = format!("${}_OPTIONS", unit.to_uppercase().replace('-', "_"));
         assert!(text.contains(&format!("ExecStart={program} {variable}\n")), "{unit}");
         assert!(text.contains(&format!("EnvironmentFile=-/etc/default/{unit}\n")), "{unit}");
         let mut command = Command::new(BINARY);
-        command.arg(subcommand).args(options(unit).split_whitespace()).arg("--help");
+        command.args(arguments.split(' ')).args(options(unit).split_whitespace()).arg("--help");
         run(command);
     }
+}
+
+/// A kubeconfig from before the start of the server would have the address of a server without options.
+#[test]
+fn the_server_writes_the_kubeconfig_that_the_agent_reads() {
+    assert!(!read("deploy/systemd/portolan-serve.service").contains("ExecStartPre"));
+    let written = UNITS[1].1.rsplit(' ').next().unwrap();
+    assert!(options("portolan-proxy").contains(&format!("--kubeconfig {written}")), "{written}");
 }
 
 /// The userspace mode lets its connections go on for 22 s after a signal.

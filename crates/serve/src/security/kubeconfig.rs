@@ -10,7 +10,7 @@ use portolan_schema::json::{Value, json};
 use super::authorization::Role;
 use super::pki::{Pki, PkiError};
 use super::stamp::{self, Owner};
-use super::tokens::ProcessToken;
+use super::tokens::{Form, ProcessToken, Tokens};
 
 /// A kubeconfig for one user and one server.
 pub struct Kubeconfig(String);
@@ -44,9 +44,35 @@ impl Kubeconfig {
         Self::new(pki, server, authority, user, &credentials)
     }
 
+    /// Creates a kubeconfig for the default user of a role. Keeps the token of a former kubeconfig if it is one of this server for
+    /// the role, so that the file of tokens does not grow with every start.
+    pub fn with_former_token(pki: &Pki, server: &str, former: &str, role: Role) -> Result<Self, PkiError> {
+        let user = role.default_user();
+        let accepted = Tokens::parse(&pki.tokens()?, Form::Hashed).unwrap_or_default();
+        let is_kept = |token: &&str| {
+            let found = accepted.find(token);
+            found.is_some_and(|found| found.user == user && found.groups == [role.group()])
+        };
+        let former: Value = serde_saphyr::from_str(former).unwrap_or_default();
+        match former.pointer("/users/0/user/token").and_then(Value::as_str).filter(is_kept) {
+            Some(token) => Self::new(pki, server, None, user, &json!({"token": token})),
+            None => Self::with_token(pki, server, None, role, user),
+        }
+    }
+
     /// Creates the kubeconfig of a client in the process of the server, with the token that the server accepts.
     pub fn of_process(pki: &Pki, server: &str, token: &ProcessToken) -> Result<Self, PkiError> {
         Self::new(pki, server, None, token.user(), &json!({"token": token.text()}))
+    }
+
+    /// Creates a kubeconfig for a server that asks for no credentials.
+    pub fn without_credentials(server: &str) -> Self {
+        Self(format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: portolan\n\
+             clusters: [{{name: portolan, cluster: {{server: \"{server}\"}}}}]\n\
+             users: [{{name: portolan, user: {{}}}}]\n\
+             contexts: [{{name: portolan, context: {{cluster: portolan, user: portolan}}}}]\n"
+        ))
     }
 
     /// Returns the text, which is YAML. It is secret.

@@ -3,6 +3,7 @@ use std::time::Duration;
 use tempfile::{TempDir, tempdir};
 
 use super::*;
+use crate::security::kubeconfig::Kubeconfig;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -163,4 +164,27 @@ fn invalid_names_are_refused() {
     }
     let error = pki.server(&names(&["ä"]), SystemTime::now()).err().unwrap().to_string();
     assert!(error.contains("--tls-san"), "{error}");
+}
+
+/// The file of tokens would grow with every start of a server.
+#[test]
+fn a_token_is_kept_while_the_server_accepts_it_for_the_role() {
+    let (_folder, pki) = complete();
+    let of = |server: &str, former: &str| {
+        Kubeconfig::with_former_token(&pki, server, former, Role::Proxy).unwrap()
+    };
+    let token = |config: &Kubeconfig| {
+        let (_, rest) = config.text().split_once("token: ").unwrap();
+        rest.lines().next().unwrap().to_owned()
+    };
+    let first = of("https://192.0.2.1:6443", "");
+    let second = of("https://192.0.2.2:6443", first.text());
+    assert_eq!(token(&second), token(&first));
+    assert!(second.text().contains("https://192.0.2.2:6443") && !second.text().contains("192.0.2.1"));
+    let admin = Kubeconfig::with_token(&pki, "https://a", None, Role::Admin, "portolan-admin").unwrap();
+    let stored = pki.tokens().unwrap().lines().count();
+    for former in [admin.text(), "users: [{user: {token: made-up}}]", "users: 7", "no: [kubeconfig"] {
+        assert_ne!(token(&of("https://a", former)), token(&first), "{former}");
+    }
+    assert_eq!(pki.tokens().unwrap().lines().count(), stored + 4);
 }
