@@ -64,6 +64,15 @@ fn the_server_writes_the_kubeconfig_that_the_agent_reads() {
     assert!(options("portolan-proxy").contains(&format!("--kubeconfig {written}")), "{written}");
 }
 
+/// The user of the unit is not root, so without a mode the programs of iptables must not be chosen.
+#[test]
+fn the_agent_of_the_unit_chooses_nftables_where_the_configuration_names_no_mode() {
+    let text = read("deploy/systemd/portolan-proxy.default");
+    let lines: Vec<&str> = text.lines().filter(|line| line.contains("PORTOLAN_PROXY_OPTIONS=")).collect();
+    assert_eq!(lines.len(), 2);
+    assert!(lines.iter().all(|line| line.contains(" --default-mode=nftables")), "{text}");
+}
+
 /// The userspace mode lets its connections go on for 22 s after a signal.
 #[test]
 fn the_agent_has_time_to_end() {
