@@ -101,6 +101,7 @@ impl Program for Cli {
             Command::Proxy(options) => options.runs_until_signal(),
             Command::Serve { options, .. } => options.runs_until_signal(),
             Command::Up(options) => options.runs_until_signal(),
+            Command::Cleanup(options) => options.waits(),
             _ => false,
         }
     }

@@ -17,6 +17,8 @@ mod common;
 mod book;
 #[path = "deploy/chart.rs"]
 mod chart;
+#[path = "deploy/cleaning.rs"]
+mod cleaning;
 #[path = "deploy/files.rs"]
 mod files;
 #[path = "deploy/image.rs"]

@@ -13,7 +13,7 @@ mod survey;
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::thread::sleep;
+use std::thread::{park, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -47,9 +47,19 @@ pub struct CleanupOptions {
     /// Only list what would be removed and which kernel settings would be put back. Changes nothing.
     #[arg(long)]
     dry_run: bool,
+    /// If nothing is left, wait for SIGTERM afterwards: for a container that would be started again when it ends.
+    #[arg(long)]
+    wait: bool,
     /// Form of the report.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     output: Output,
+}
+
+impl CleanupOptions {
+    /// Returns true if the program waits for a signal after the clean-up.
+    pub const fn waits(&self) -> bool {
+        self.wait
+    }
 }
 
 /// What a clean-up is to remove.
@@ -61,7 +71,8 @@ struct Scope<'a> {
 }
 
 /// Runs the subcommand `cleanup`: removes what this program and kube-proxy left on this node, or with `--only-ours` only
-/// what kube-proxy does not use, and prints the report. Needs no API server.
+/// what kube-proxy does not use, and prints the report. Needs no API server. With `--wait` it then waits for a signal, which
+/// ends the process.
 ///
 /// # Errors
 /// The configuration file is wrong, something could not be read or removed, or it is there again. With `--only-ours`:
@@ -81,7 +92,17 @@ pub fn run(options: &CleanupOptions) -> anyhow::Result<()> {
     if failures > 0 {
         bail!("the clean-up is not complete (left or failed: {failures}); see the report");
     }
+    if options.wait {
+        wait_for_signal();
+    }
     Ok(())
+}
+
+/// Does not return: the signal ends the process.
+fn wait_for_signal() -> ! {
+    loop {
+        park();
+    }
 }
 
 /// Does the same for the flag `--cleanup`, and logs. Chains to which rules of other programs lead are no error there, as

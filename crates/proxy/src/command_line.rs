@@ -43,7 +43,11 @@ impl Program for CommandLine {
     }
 
     fn runs_until_signal(&self) -> bool {
-        self.action.is_none() && self.options.runs_until_signal()
+        match &self.action {
+            Some(Action::Cleanup(options)) => options.waits(),
+            Some(_) => false,
+            None => self.options.runs_until_signal(),
+        }
     }
 
     fn run(self) -> anyhow::Result<ExitCode> {
@@ -98,6 +102,7 @@ mod tests {
     fn the_subcommand_has_its_own_flags() {
         let parsed = parse("portolan-proxy cleanup --only_ours --config a_b").expect("a subcommand");
         assert!(matches!(parsed.action, Some(Action::Cleanup(_))) && !parsed.runs_until_signal());
+        assert!(parse("portolan-proxy cleanup --wait").expect("a subcommand").runs_until_signal());
         let help = error("portolan-proxy cleanup --help");
         assert!(help.contains("Usage: portolan-proxy cleanup [OPTIONS]"), "{help}");
         let parsed = parse("portolan-proxy status -o json --service a/b").expect("a subcommand");

@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::process::Stdio;
 
-use portolan_testkit::{Namespace, eventually};
+use portolan_testkit::{Namespace, PortolanProcess, eventually};
 use serde_json::Value;
 
 use crate::common::kernel::nft;
@@ -54,6 +54,24 @@ fn a_chain_that_a_rule_of_another_program_leads_to_is_left() {
     let (code, report, _) = clean(&node, &[]);
     assert_eq!(code, Some(0), "{report}");
     assert!(kube_chains(&node, "iptables-nft-save").is_empty(), "{report}");
+}
+
+/// A container of a DaemonSet that ends is started again, so it has to wait, and to end at a signal although it is the first process
+/// of its namespace.
+#[test]
+fn it_waits_for_a_signal_if_nothing_is_left() {
+    let node = Namespace::new("waiting").unwrap();
+    nft(&node, "add table ip portolan");
+    let arguments = ["--pid", "--fork", "--kill-child", BINARY, "cleanup", "--wait"];
+    let mut cleanup = PortolanProcess::start(&node, "unshare".as_ref(), &arguments).unwrap();
+    cleanup.wait_for_output(PATIENCE, "read again: nothing is left").unwrap();
+    assert!(!nft(&node, "list tables").contains("portolan"));
+    assert!(cleanup.ended().is_none(), "{}", cleanup.output());
+    // The child of unshare, which has no other.
+    let children = format!("/proc/{0}/task/{0}/children", cleanup.id());
+    let child = std::fs::read_to_string(children).unwrap();
+    assert!(std::process::Command::new("kill").arg(child.trim()).status().unwrap().success());
+    assert!(cleanup.wait_for_end(PATIENCE).unwrap().success(), "{}", cleanup.output());
 }
 
 #[test]

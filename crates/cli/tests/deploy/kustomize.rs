@@ -21,7 +21,7 @@ pub(crate) fn with_iptables() -> Value {
 }
 
 /// Returns the objects of a folder.
-fn build(folder: &str) -> Vec<Value> {
+pub(crate) fn build(folder: &str) -> Vec<Value> {
     let built = built(folder);
     let kubectls = tools("kubectl");
     let new_enough = kubectls.iter().find(|kubectl| knows_folders(kubectl));
