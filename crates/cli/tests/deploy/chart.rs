@@ -317,6 +317,38 @@ fn helm_renders_what_the_values_say() {
     assert!(chart.iter().all(|object| object["kind"] != "ServiceAccount"));
 }
 
+/// The kubelet creates a folder for root, so an agent of another user needs one that is there.
+#[test]
+fn helm_puts_the_control_socket_on_the_node_where_asked() {
+    for (values, state, socket) in [
+        (&["controlSocket.hostPath=/run/portolan"][..], "Directory", "Directory"),
+        (
+            &["controlSocket.hostPath=/run/portolan", "runAsRoot=true"],
+            "DirectoryOrCreate",
+            "DirectoryOrCreate",
+        ),
+        (
+            &["controlSocket.hostPath=/run/portolan", "configuration.mode=ipvs"],
+            "DirectoryOrCreate",
+            "DirectoryOrCreate",
+        ),
+        (&["controlSocket.hostPath=/run/agent"], "DirectoryOrCreate", "Directory"),
+    ] {
+        let Some(chart) = rendered(values) else { return };
+        let pod = pod(&chart);
+        let volume = |name: &str| {
+            let volumes = pod["volumes"].as_array().unwrap();
+            volumes.iter().find(|volume| volume["name"] == name).unwrap().clone()
+        };
+        let path = values[0].split('=').next_back().unwrap();
+        let expected = |name: &str, path: &str, kind: &str| json!({"name": name, "hostPath": {"path": path, "type": kind}});
+        assert_eq!(volume("run"), expected("run", path, socket), "{values:?}");
+        assert_eq!(volume("state"), expected("state", "/run/portolan", state), "{values:?}");
+        let mounts = pod["containers"][0]["volumeMounts"].as_array().unwrap();
+        assert!(mounts.contains(&json!({"name": "run", "mountPath": "/run/portolan"})), "{values:?}");
+    }
+}
+
 /// `null` removes a default value of a chart. What is given for a map is merged with its default.
 #[test]
 fn helm_leaves_the_selinux_type_out_or_sets_another() {
@@ -336,6 +368,7 @@ fn helm_refuses_values_that_make_no_sense() {
         (&[URL, "configuration.mode=kernelspace"], "mode"),
         (&[URL, "runAsRoot=perhaps"], "runAsRoot"),
         (&[URL, "nosuch=1"], "nosuch"),
+        (&[URL, "controlSocket.hostPath=run"], "hostPath"),
     ];
     for (values, named) in cases {
         let Some(mut helm) = helm(&["template", "portolan"], values) else { return };

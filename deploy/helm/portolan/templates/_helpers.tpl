@@ -65,6 +65,18 @@ true
 {{- end -}}
 
 {{/* The port of an IPV4:PORT or an [IPV6]:PORT, or a default for an address without one. */}}
+{{/* Not empty if the agent is root. */}}
+{{- define "portolan.root" -}}
+{{- if or .Values.runAsRoot (include "portolan.iptables" .) -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The type of a folder of the node: created by the kubelet it belongs to root, and another user cannot write there. */}}
+{{- define "portolan.folderType" -}}
+{{- ternary "DirectoryOrCreate" "Directory" (or (ne .path .root.Values.controlSocket.hostPath) (not (empty (include "portolan.root" .root)))) -}}
+{{- end -}}
+
 {{- define "portolan.port" -}}
 {{- $port := regexFind "^([^:]+|\\[.+\\]):[0-9]+$" .address | regexFind "[0-9]+$" -}}
 {{- default .default $port -}}
