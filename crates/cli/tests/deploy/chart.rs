@@ -142,10 +142,9 @@ fn the_role_is_that_of_the_manifests() {
 #[test]
 fn the_role_for_readiness_is_that_of_the_manifests() {
     let text = read(&format!("{CHART}/templates/readiness.yaml"));
-    assert!(text.starts_with(
-        "{{- if and .Values.rbac.create (or .Values.configuration.readiness.taint \
-         .Values.configuration.readiness.condition) }}\n"
-    ));
+    assert!(
+        text.contains("\n{{- if and .Values.rbac.create (or $readiness.taint $readiness.condition) }}\n")
+    );
     let plain: Vec<String> =
         text.lines().filter(|line| !line.trim_start().starts_with("{{")).map(without_actions).collect();
     let chart = permissions::given("readiness.yaml", &plain.join("\n"));
@@ -317,6 +316,49 @@ fn helm_renders_what_the_values_say() {
     assert!(chart.iter().all(|object| object["kind"] != "ServiceAccount"));
 }
 
+#[test]
+fn helm_renders_a_configuration_with_less_in_it() {
+    let Some(chart) = rendered(&["configuration.readiness=null"]) else { return };
+    let base = one_yaml("deploy/kustomize/base/daemonset.yaml");
+    assert_eq!(pod(&chart), &base["spec"]["template"]["spec"]);
+    let chart = rendered(&["configuration=null"]).unwrap();
+    assert_eq!(
+        pod(&chart),
+        &kustomize::with_iptables()["spec"]["template"]["spec"],
+        "no mode means iptables"
+    );
+    config::parse(of_kind(&chart, "ConfigMap")["data"]["config.conf"].as_str().unwrap()).unwrap();
+}
+
+#[test]
+fn the_notes_ask_where_the_servers_listen() {
+    for (values, health, metrics) in [
+        (&[][..], "127.0.0.1:10256", "127.0.0.1:10249"),
+        (&["configuration=null"], "127.0.0.1:10256", "127.0.0.1:10249"),
+        (&["configuration.metricsBindAddress=192.0.2.7:77"], "127.0.0.1:10256", "192.0.2.7:77"),
+        (&["configuration.metricsBindAddress=[fd00::7]:77"], "127.0.0.1:10256", "[fd00::7]:77"),
+        (&["configuration.metricsBindAddress=0.0.0.0"], "127.0.0.1:10256", "127.0.0.1:10249"),
+        (
+            &["configuration.metricsBindAddress=::1", "configuration.healthzBindAddress=::1"],
+            "[::1]:10256",
+            "[::1]:10249",
+        ),
+    ] {
+        let Some(helm) = helm(&["install", "portolan", "--dry-run=client"], &[&[URL], values].concat())
+        else {
+            return;
+        };
+        let notes = run(helm);
+        for line in [format!("curl http://{health}/readyz\n"), format!("curl http://{metrics}/proxyMode\n")] {
+            assert!(notes.contains(&line), "{values:?}: {line}: {notes}");
+        }
+        let is_hidden = metrics.starts_with("127.") || metrics.starts_with("[::1]");
+        let listens_everywhere = values.iter().any(|value| value.ends_with("0.0.0.0"));
+        let says_so = notes.contains("Metrics are served on the node's loopback only");
+        assert_eq!(says_so, is_hidden && !listens_everywhere, "{values:?}: {notes}");
+    }
+}
+
 /// The kubelet creates a folder for root, so an agent of another user needs one that is there.
 #[test]
 fn helm_puts_the_control_socket_on_the_node_where_asked() {
@@ -369,6 +411,7 @@ fn helm_refuses_values_that_make_no_sense() {
         (&[URL, "runAsRoot=perhaps"], "runAsRoot"),
         (&[URL, "nosuch=1"], "nosuch"),
         (&[URL, "controlSocket.hostPath=run"], "hostPath"),
+        (&[URL, "configuration.hostnameOverride=node-1"], "hostnameOverride"),
     ];
     for (values, named) in cases {
         let Some(mut helm) = helm(&["template", "portolan"], values) else { return };

@@ -59,12 +59,12 @@ volumeMounts:
 
 {{/* Not empty if the mode calls the iptables programs. */}}
 {{- define "portolan.iptables" -}}
-{{- if has (default "" .Values.configuration.mode) (list "" "iptables" "ipvs") -}}
+{{- $configuration := default dict .Values.configuration }}
+{{- if has (default "" $configuration.mode) (list "" "iptables" "ipvs") -}}
 true
 {{- end -}}
 {{- end -}}
 
-{{/* The port of an IPV4:PORT or an [IPV6]:PORT, or a default for an address without one. */}}
 {{/* Not empty if the agent is root. */}}
 {{- define "portolan.root" -}}
 {{- if or .Values.runAsRoot (include "portolan.iptables" .) -}}
@@ -77,6 +77,7 @@ true
 {{- ternary "DirectoryOrCreate" "Directory" (or (ne .path .root.Values.controlSocket.hostPath) (not (empty (include "portolan.root" .root)))) -}}
 {{- end -}}
 
+{{/* The port of an IPV4:PORT or an [IPV6]:PORT, or a default for an address without one. */}}
 {{- define "portolan.port" -}}
 {{- $port := regexFind "^([^:]+|\\[.+\\]):[0-9]+$" .address | regexFind "[0-9]+$" -}}
 {{- default .default $port -}}
@@ -88,6 +89,12 @@ true
 {{- if not (has $host (list "0.0.0.0" "::")) -}}
 {{- $host -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The address of a server for a client on the node, as HOST:PORT. */}}
+{{- define "portolan.local" -}}
+{{- $host := default "127.0.0.1" (include "portolan.host" .address) -}}
+{{ ternary (printf "[%s]" $host) $host (contains ":" $host) }}:{{ include "portolan.port" . }}
 {{- end -}}
 
 {{/* The target of the probes. Without a host it is the node's address, at which a server with another address does not answer. */}}

@@ -46,6 +46,39 @@ fn the_reference_page_is_made_from_the_table() {
     assert!(committed == page, "docs/reference/flags.md is not what the code says: run with UPDATE=1");
 }
 
+/// The flags of kube-proxy that have no field in its configuration.
+const OF_KUBE_PROXY: [&str; 10] = [
+    "config",
+    "write-config-to",
+    "cleanup",
+    "init-only",
+    "version",
+    "master",
+    "machine-id-file",
+    "boot-id-file",
+    "healthz-port",
+    "metrics-port",
+];
+
+#[test]
+fn the_page_about_differences_lists_the_flags_of_portolan() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
+    let page = std::fs::read_to_string(path).expect("the page");
+    let (before, _) = page.split_once("exist in Portolan\nonly.").expect("the sentence");
+    let (_, list) = before.rsplit_once("reference/flags.md)).").expect("its beginning");
+    let listed: BTreeSet<&str> =
+        list.split("`--").skip(1).filter_map(|word| word.split('`').next()).collect();
+    let is_own = |flag: &&flags::Flag| {
+        let section = flag.field.split('.').next().unwrap_or_default();
+        match section {
+            "" => !OF_KUBE_PROXY.contains(&flag.name),
+            _ => ["portolan", "addressGuard", "readiness"].contains(&section),
+        }
+    };
+    let own: BTreeSet<&str> = FLAGS.iter().filter(is_own).map(|flag| flag.name).collect();
+    assert_eq!(listed, own);
+}
+
 fn row(flag: &flags::Flag, help: &str) -> String {
     let code = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
     let counts = if flag.with_config { "yes" } else { "" };
