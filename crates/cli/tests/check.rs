@@ -157,6 +157,27 @@ fn the_api_server_is_asked() {
     assert_eq!(items(&report, "api", "failure").len(), 1, "{report:#}");
 }
 
+/// On a node, the configuration of a pod names files that only the pod has.
+#[test]
+fn the_api_server_is_asked_with_another_kubeconfig() {
+    let cluster = Cluster::new();
+    cluster.configure("clientConnection: {kubeconfig: /nonexistent/kubeconfig.conf}\n");
+    let file = cluster.configuration_file();
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig.conf");
+    fs::write(&kubeconfig, portolan_testkit::kubeconfig(&cluster.master())).unwrap();
+    let node = cluster.world.node().namespace();
+    let config = ["--config", file.to_str().unwrap()];
+    let arguments = [&config[..], &["--kubeconfig", kubeconfig.to_str().unwrap()]].concat();
+    let (_, report) = check(node, &arguments);
+    assert_eq!(items(&report, "api", "ok").len(), 1, "{report:#}");
+    let (status, _, errors) = run(node, &[&["plan"], &arguments[..]].concat());
+    assert!(matches!(status, 0 | 2), "{errors}");
+    assert!(!errors.contains("--kubeconfig"), "the flag is not ignored: {errors}");
+    let (status, _, errors) = run(node, &[&["plan"], &config[..]].concat());
+    assert!(status == 1 && errors.contains("/nonexistent"), "{errors}");
+}
+
 #[test]
 fn writes_to_the_node_that_are_not_permitted_are_found() {
     let (world, folder) = (common::world(), TempDir::new().unwrap());

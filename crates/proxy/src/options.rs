@@ -184,6 +184,21 @@ impl ProxyOptions {
         self.load_with(config::load_with_notes)
     }
 
+    /// Does the same for a command that asks the API server in the place of an agent, such as a check on a node: `--kubeconfig` has
+    /// precedence over the file, whose kubeconfig may exist in the pod of the agent only.
+    ///
+    /// # Errors
+    /// All errors of the file and the flags together.
+    pub(crate) fn load_to_ask(&self) -> anyhow::Result<Loaded> {
+        let mut options = self.clone();
+        let kubeconfig = options.given.take_text("kubeconfig");
+        let mut loaded = options.load()?;
+        if let Some(kubeconfig) = kubeconfig {
+            loaded.configuration.client_connection.kubeconfig = kubeconfig;
+        }
+        Ok(loaded)
+    }
+
     /// Reads the flags over the configuration that an agent reports. A file that a flag names replaces that configuration.
     ///
     /// # Errors

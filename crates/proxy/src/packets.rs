@@ -44,13 +44,13 @@ pub struct Configured {
 }
 
 impl Configured {
-    /// Reads the configuration from the flags and the file of an agent.
+    /// Reads the configuration from the flags and the file of an agent. A given kubeconfig has precedence over that of the file.
     ///
     /// # Errors
     /// The configuration is wrong, or the flags ask for an action.
     pub fn load(options: &ProxyOptions) -> anyhow::Result<Self> {
         ensure_no_action(options)?;
-        let mut loaded = options.load()?;
+        let mut loaded = options.load_to_ask()?;
         if options.preferences.default_mode == DefaultMode::Nftables {
             loaded.configuration.mode.get_or_insert(Mode::Nftables);
         }

@@ -60,6 +60,24 @@ fn a_command_that_connects_itself_takes_the_flags_of_the_connection() {
     assert_eq!(options.take_connection(), Connection::default(), "an empty text is none");
 }
 
+/// The kubeconfig of kubeadm's file exists in the pod only. The agent ignores the flag, as kube-proxy does.
+#[test]
+fn a_command_that_asks_for_an_agent_has_a_kubeconfig_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("config.conf");
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+                clientConnection: {kubeconfig: /in/the/pod, qps: 7}\n";
+    std::fs::write(&file, text).expect("a file");
+    let options = parse(&[&format!("--config={}", file.display())[..], "--kubeconfig=/here"]).expect("flags");
+    let (asked, agent) = (options.load_to_ask().expect("loaded"), options.load().expect("loaded"));
+    let kubeconfig = |loaded: &Loaded| loaded.configuration.client_connection.kubeconfig.clone();
+    assert_eq!((kubeconfig(&asked).as_str(), kubeconfig(&agent).as_str()), ("/here", "/in/the/pod"));
+    assert_eq!((asked.notes.len(), agent.notes.len()), (0, 1), "{:?}", agent.notes);
+    assert_eq!(field(&asked, "clientConnection.qps"), field(&agent, "clientConnection.qps"));
+    let without = parse(&["--kubeconfig=/here"]).expect("flags").load_to_ask().expect("loaded");
+    assert_eq!(kubeconfig(&without), "/here");
+}
+
 #[test]
 fn every_flag_says_what_its_field_says() {
     for &Case { name, with, good, field: path, want, bad } in CASES {
