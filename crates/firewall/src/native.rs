@@ -378,8 +378,12 @@ impl<'a> Reader<'a> {
             Value::Input | Value::Output => 16,
             Value::Family | Value::Protocol | Value::TcpFlags(_) => 1,
             Value::EtherType | Value::Port => 2,
-            Value::State(_) | Value::Status(_) => 4,
-            Value::InputIndex | Value::OutputIndex | Value::SourceType | Value::DestinationType => 4,
+            Value::State(_)
+            | Value::Status(_)
+            | Value::InputIndex
+            | Value::OutputIndex
+            | Value::SourceType
+            | Value::DestinationType => 4,
             Value::Source { .. } | Value::Destination { .. } => match self.family? {
                 Family::Ipv4 => 4,
                 Family::Ipv6 => 16,

@@ -96,7 +96,9 @@ pub fn along<'a>(
                 continue;
             }
             let mut found = walk(ruleset, chain, if is_translated { after } else { before });
-            found.iter_mut().for_each(|hit| hit.unless |= !is_sure);
+            for hit in &mut found {
+                hit.unless |= !is_sure;
+            }
             // Connection tracking has seen the packet by then.
             let is_too_late = |hit: &Hit<'_>| hit.kind == Kind::NoTrack && !is_before_tracking(chain);
             hits.extend(found.into_iter().filter(|hit| !is_too_late(hit)));
