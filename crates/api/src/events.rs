@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use portolan_schema::{
     Resource,
-    json::{Object, Value, json},
+    json::{self, Object, Value, json},
 };
 
 use crate::{
@@ -21,7 +21,7 @@ const MOST_NOTE: usize = 1024;
 pub struct Notice<'a> {
     /// Resource, namespace (empty for a cluster-scoped kind) and name of the object.
     pub regarding: (Resource, &'a str, &'a str),
-    /// The object's uid, by which `kubectl describe` finds Events; `None` if it is not known.
+    /// The object's uid, by which `kubectl describe` finds Events; `None` if it is that of the stored object.
     pub uid: Option<&'a str>,
     /// True for the type `Warning`, false for `Normal`.
     pub is_warning: bool,
@@ -46,7 +46,8 @@ impl Notice<'_> {
     async fn write(&self, api: &Api) -> Result<(), ApiError> {
         let (resource, namespace, name) = self.regarding;
         let event_namespace = if namespace.is_empty() { "default" } else { namespace };
-        let event = format!("{}.{:016x}", name.replace(':', "-"), self.fingerprint());
+        let uid = self.uid.map(str::to_owned).or_else(|| stored_uid(api, resource, namespace, name));
+        let event = format!("{}.{:016x}", name.replace(':', "-"), self.fingerprint(uid.as_deref()));
         let target = Target { resource: Resource::Event, namespace: event_namespace, name: &event };
         let now = metadata::now_micro();
         if let Some(stored) = api.store().latest(Resource::Event, &target.key()) {
@@ -64,7 +65,7 @@ impl Notice<'_> {
         if !namespace.is_empty() {
             regarding.insert("namespace".to_owned(), namespace.into());
         }
-        if let Some(uid) = self.uid {
+        if let Some(uid) = uid {
             regarding.insert("uid".to_owned(), uid.into());
         }
         let event = json!({
@@ -81,12 +82,17 @@ impl Notice<'_> {
         }
     }
 
-    fn fingerprint(&self) -> u64 {
+    fn fingerprint(&self, uid: Option<&str>) -> u64 {
         let mut hasher = DefaultHasher::new();
         let (resource, namespace, name) = self.regarding;
-        (resource, namespace, name, self.uid, self.reason, &self.note).hash(&mut hasher);
+        (resource, namespace, name, uid, self.reason, &self.note).hash(&mut hasher);
         hasher.finish()
     }
+}
+
+fn stored_uid(api: &Api, resource: Resource, namespace: &str, name: &str) -> Option<String> {
+    let stored = api.store().latest(resource, &Target { resource, namespace, name }.key())?.decode();
+    json::text(json::object(&stored, "metadata")?, "uid").map(str::to_owned)
 }
 
 /// Returns as many whole characters of the note as an Event may have.
@@ -98,7 +104,34 @@ fn shortened(note: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use futures::executor::block_on;
+
     use super::*;
+    use crate::testing::{self, delete, get, list, service};
+
+    #[test]
+    fn an_event_has_the_uid_of_its_object() {
+        let api = testing::api("10.0.0.0/24");
+        let tell = || {
+            let regarding = (Resource::Service, "default", "a");
+            let (controller, reason, action, note) = ("c", "Reason", "Action", "note".to_owned());
+            let notice = Notice { regarding, uid: None, is_warning: true, controller, reason, action, note };
+            block_on(notice.send(&api));
+        };
+        let mut uids = Vec::new();
+        for _ in 0..2 {
+            api.blocking().apply(service("a", "10.0.0.7")).unwrap();
+            tell();
+            tell();
+            uids.push(get(&api, Resource::Service, "default/a").unwrap()["metadata"]["uid"].clone());
+            delete(&api, Resource::Service, "a");
+        }
+        let events = list(&api, Resource::Event);
+        let mut told: Vec<_> = events.iter().map(|it| it["regarding"]["uid"].clone()).collect();
+        told.sort_by_key(|uid| uids.iter().position(|it| it == uid));
+        assert_eq!(told, uids, "{events:?}");
+        assert!(events.iter().all(|it| it["series"]["count"] == 2), "{events:?}");
+    }
 
     #[test]
     fn a_long_note_is_cut_between_characters() {

@@ -8,9 +8,13 @@
 )]
 
 mod common;
+#[path = "deploy/files.rs"]
+#[allow(dead_code, reason = "most of it is for the tests of deploy/")]
+mod files;
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Stdio;
 
 use portolan_node::health::TO_BE_DELETED_TAINT;
 use portolan_serve::{Draft, Resource, Transaction};
@@ -41,10 +45,38 @@ fn a_start_posts_an_event() {
     let cluster = Cluster::new();
     let _proxy = cluster.proxy();
     let event = event_with(&cluster, "Starting");
-    assert_eq!(event["regarding"], json!({"apiVersion": "v1", "kind": "Node", "name": NODE}));
+    assert_eq!(event["regarding"], json!({"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE}));
     assert_eq!((&event["type"], &event["action"]), (&json!("Normal"), &json!("StartKubeProxy")));
     assert_eq!(event["reportingController"], "kube-proxy");
     assert_eq!(event["metadata"]["namespace"], "default");
+}
+
+/// kubectl finds the events of an object by its UID.
+#[test]
+fn kubectl_describes_services_and_nodes_with_their_events() {
+    if files::tool("kubectl").is_none() {
+        return;
+    }
+    let cluster = Cluster::without_validation();
+    let _proxy = cluster.proxy();
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["loadBalancerSourceRanges"] = json!(["all of them"]);
+    cluster.service(service, &[&cluster.world.pods()[0]]);
+    service_event(&cluster, "SourceRangesClosed", "web");
+    event_with(&cluster, "Starting");
+    let describe = |object: [&str; 2]| {
+        let mut kubectl = cluster.world.node().namespace().command("kubectl");
+        kubectl.args(["--server", &cluster.master(), "describe"]).args(object);
+        kubectl.env("HOME", cluster.configuration_file().parent().unwrap()).env("KUBECONFIG", "/dev/null");
+        kubectl.stdin(Stdio::null()).stdout(Stdio::piped());
+        let output = kubectl.spawn().unwrap().wait_with_output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let described = describe(["service", "web"]);
+    assert!(described.contains("SourceRangesClosed"), "{described}");
+    let described = describe(["node", NODE]);
+    let starting = |line: &str| line.split_whitespace().nth(1) == Some("Starting");
+    assert!(described.lines().any(starting), "{described}");
 }
 
 #[test]
@@ -122,8 +154,10 @@ fn a_server_that_must_listen_and_cannot_posts_an_event_before_the_end() {
 
 /// Waits for an Event about this Service of namespace `default`.
 fn service_event(cluster: &Cluster, reason: &str, service: &str) -> Value {
-    let regarding = json!({"apiVersion": "v1", "kind": "Service", "namespace": "default", "name": service});
-    let is_it = |event: &Value| event["reason"] == reason && event["regarding"] == regarding;
+    let is_it = |event: &Value| {
+        let regarding = &event["regarding"];
+        event["reason"] == reason && regarding["kind"] == "Service" && regarding["name"] == service
+    };
     let found = || events(cluster).into_iter().find(is_it);
     let outcome = eventually(PATIENCE, "the Event", || found().is_some());
     assert!(outcome.is_ok(), "{reason} {service}: {:?}", events(cluster));

@@ -22,7 +22,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use portolan_testkit::{Namespace, PortolanProcess};
+use portolan_testkit::{Namespace, PortolanProcess, eventually};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -248,6 +248,19 @@ fn the_editor_shows_no_empty_annotations() {
         shell.good(&format!("KUBE_EDITOR={} {SERVER} -n shop edit service web", editor.display()));
         let shown = fs::read_to_string(shell.folder.path().join("edited")).unwrap();
         assert!(shown.contains("name: web\n") && !shown.contains("annotations"), "{shown}");
+    }
+}
+
+#[test]
+fn descriptions_have_the_events_of_the_server() {
+    for shell in shells_with(&["--load-balancer-ip-range", "192.0.2.7/32"]) {
+        shell.kubectl("apply -f web.yaml");
+        shell.kubectl("create service loadbalancer one --tcp=80");
+        // The only address is taken.
+        shell.kubectl("create service loadbalancer other --tcp=80");
+        let describe = || shell.kubectl("describe service other");
+        let seen = eventually(PATIENCE, "the Event", || describe().contains("LoadBalancerIPPending"));
+        assert!(seen.is_ok(), "{}\n{}", describe(), shell.kubectl("get events -o yaml"));
     }
 }
 

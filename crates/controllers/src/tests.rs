@@ -223,12 +223,13 @@ fn a_node_in_a_range_of_cluster_ips_gets_an_event() {
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "inside"},
         "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}});
     apply(&api, node).unwrap();
+    let uid = get(&api, Resource::Node, "inside").unwrap()["metadata"]["uid"].clone();
     let mut repair = Repair::default();
     for count in [json!(null), json!(2)] {
         assert_eq!(problems(&api, &mut repair), ["inside NodeOverlapsServiceCIDR"]);
         let events = list(&api, Resource::Event);
         assert_eq!(events.len(), 1, "{events:?}");
-        let regarding = json!({"apiVersion": "v1", "kind": "Node", "name": "inside"});
+        let regarding = json!({"apiVersion": "v1", "kind": "Node", "name": "inside", "uid": uid});
         assert_eq!((&events[0]["regarding"], &events[0]["series"]["count"]), (&regarding, &count));
         assert!(events[0]["note"].as_str().unwrap().contains("overlaps the range 10.0.0.0/24"));
     }

@@ -34,6 +34,9 @@ async fn recorded_events_are_stored() {
         Server::start(Config { listen: "127.0.0.1:0".parse().unwrap(), ..Config::default() }).unwrap();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "web"}});
     server.api().apply(namespace).await.unwrap();
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front", "namespace": "web"},
+        "spec": {"ports": [{"port": 80}]}});
+    server.api().apply(service).await.unwrap();
     let done = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&done);
     let settings = ClientSettings {
@@ -53,7 +56,7 @@ async fn recorded_events_are_stored() {
     recorder.event(EventNote::failed_to_start_service_healthcheck(("web", "front"), "in use"));
     time::timeout(DEADLINE, recorder.flushed()).await.expect("events were not posted");
     assert_eq!(recorder.lost(), 0);
-    assert_eq!(*done.lock().unwrap(), ["POST 201", "POST 201", "PATCH 200", "POST 201"]);
+    assert_eq!(*done.lock().unwrap(), ["POST 201", "POST 201", "PATCH 200", "GET 200", "POST 201"]);
 
     let events = get(&client, "/apis/events.k8s.io/v1/namespaces/default/events").await;
     let events: Vec<_> = events["items"].as_array().unwrap().iter().map(brief).collect();
@@ -62,7 +65,9 @@ async fn recorded_events_are_stored() {
         [json!(["Starting", null, null]), json!(["ConfigurationRefused", "mode: unknown \"x\"", 2])]
     );
     let events = get(&client, "/apis/events.k8s.io/v1/namespaces/web/events").await;
-    assert_eq!(events["items"][0]["regarding"]["name"], "front");
+    let service = get(&client, "/api/v1/namespaces/web/services/front").await;
+    let regarding = &events["items"][0]["regarding"];
+    assert_eq!((&regarding["name"], &regarding["uid"]), (&json!("front"), &service["metadata"]["uid"]));
     assert_eq!(events["items"][0]["reportingInstance"], "kube-proxy-host");
 }
 

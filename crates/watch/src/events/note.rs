@@ -30,7 +30,7 @@ pub struct Regarding {
 }
 
 impl Regarding {
-    /// A Node. Without a UID, as in kube-proxy, so that no Node object is needed.
+    /// A Node.
     pub fn node(name: &str) -> Self {
         Self { kind: "Node", namespace: Box::default(), name: name.into() }
     }

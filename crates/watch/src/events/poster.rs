@@ -5,11 +5,13 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt as _, Collected, Limited};
 use kube::client::Body;
 use tokio::time;
 
+use super::note::Regarding;
 use super::series::{Count, Recorded, Series, Step};
 use super::{Happened, Shared, wire};
 use crate::client::deadline::AnswerWithin;
@@ -23,8 +25,8 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Maximum time for an answer to begin, and again for its body.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of an answer's body.
-const ERROR_BODY: usize = 64 << 10;
+/// Maximum bytes of an answer's body: a list with one object, of which etcd takes 1.5 MiB at most.
+const BODY: usize = 2 << 20;
 
 /// Sends the events of a [`super::Recorder`].
 #[derive(Debug)]
@@ -86,7 +88,7 @@ impl Poster {
             Step::Patch(event, count) => (event, Some(*count)),
         };
         let outcome = match count {
-            Some(count) => self.deliver(event, || wire::patch(event, count)).await,
+            Some(count) => self.set_count(event, count).await,
             None => self.create(event, None).await,
         };
         match outcome {
@@ -99,7 +101,44 @@ impl Poster {
     }
 
     async fn create(&self, event: &Recorded, count: Option<Count>) -> Option<PostResult> {
-        self.deliver(event, || wire::create(event, count, &self.instance)).await
+        let mut tries = Tries::default();
+        loop {
+            let outcome = match self.uid(&event.note.regarding).await {
+                Ok(uid) => {
+                    self.attempt(wire::create(event, uid.as_deref(), count, &self.instance).ok()?).await
+                }
+                Err(outcome) => outcome,
+            };
+            if let Some(outcome) = tries.after(event, outcome).await {
+                return Some(outcome);
+            }
+        }
+    }
+
+    async fn set_count(&self, event: &Recorded, count: Count) -> Option<PostResult> {
+        let mut tries = Tries::default();
+        loop {
+            let outcome = self.attempt(wire::patch(event, count).ok()?).await;
+            if let Some(outcome) = tries.after(event, outcome).await {
+                return Some(outcome);
+            }
+        }
+    }
+
+    /// Returns the UID under which `kubectl describe` looks for events about an object. That of a Node is its name, as in
+    /// kube-proxy. That of a Service is asked for, because the Catalog does not keep it: 50,000 Services would need
+    /// a MiB for the few that have events. An object that is gone or may not be listed has none.
+    async fn uid(&self, regarding: &Regarding) -> Result<Option<String>, PostResult> {
+        let Some(request) = wire::find(regarding) else { return Ok(Some(regarding.name.to_string())) };
+        let Ok(request) = request else { return Ok(None) };
+        match self.exchange(request).await {
+            Err(error) => Err(PostResult::Later(pause(), error.into())),
+            Ok(Ok(body)) => Ok(wire::uid_in(&body)),
+            Ok(Err(status)) => match status.retry_after {
+                Some(wait) => Err(PostResult::Later(wait.max(PAUSE), Busy(status).into())),
+                None => Ok(None),
+            },
+        }
     }
 
     fn report(&self, event: &Recorded, outcome: Option<PostResult>) {
@@ -117,51 +156,55 @@ impl Poster {
         self.shared.lose();
     }
 
-    /// Tries until the API server has answered. Returns `None` if the request cannot be built.
-    async fn deliver(
-        &self,
-        event: &Recorded,
-        request: impl Fn() -> Result<Request<Body>, http::Error>,
-    ) -> Option<PostResult> {
-        let mut tries = 0;
-        loop {
-            let outcome = self.attempt(request().ok()?).await;
-            tries += 1;
-            let PostResult::Later(pause, error) = &outcome else { return Some(outcome) };
-            if tries == TRIES {
-                return Some(outcome);
-            }
-            tracing::debug!(reason = event.note.reason, error, tries, "an event will be tried again");
-            time::sleep(*pause).await;
-        }
-    }
-
+    /// Sends a request once. A conflict is a success: the object is this process's own, and the answer to an earlier
+    /// attempt was lost.
     async fn attempt(&self, request: Request<Body>) -> PostResult {
-        let answer = self.exchange(request).await;
-        let pause = PAUSE.mul_f64(0.9 + fastrand::f64() / 5.0);
-        match answer {
-            Err(error) => PostResult::Later(pause, error.into()),
-            Ok(None) => PostResult::Posted,
-            Ok(Some(status)) => match status.retry_after {
+        match self.exchange(request).await {
+            Err(error) => PostResult::Later(pause(), error.into()),
+            Ok(Ok(_)) => PostResult::Posted,
+            Ok(Err(status)) if status.code == StatusCode::CONFLICT.as_u16() => PostResult::Posted,
+            Ok(Err(status)) => match status.retry_after {
                 Some(wait) => PostResult::Later(wait.max(PAUSE), Busy(status).into()),
                 None => PostResult::Refused(status),
             },
         }
     }
 
-    /// Returns the status if the request was refused. A conflict is a success: the object is this process's own,
-    /// and the answer to an earlier attempt was lost.
-    async fn exchange(&self, mut request: Request<Body>) -> Result<Option<ApiStatus>, kube::Error> {
+    /// Returns the body of the answer, or the status if the request was refused.
+    async fn exchange(&self, mut request: Request<Body>) -> Result<Result<Bytes, ApiStatus>, kube::Error> {
         request.extensions_mut().insert(AnswerWithin(ANSWER));
         let answer = self.shared.client().send(request).await?;
         let (parts, body) = answer.into_parts();
-        let body = time::timeout(ANSWER, Limited::new(body, ERROR_BODY).collect()).await;
-        if parts.status.is_success() || parts.status == StatusCode::CONFLICT {
-            return Ok(None);
-        }
+        let body = time::timeout(ANSWER, Limited::new(body, BODY).collect()).await;
         let body = body.ok().and_then(Result::ok).map(Collected::to_bytes).unwrap_or_default();
-        Ok(Some(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body)))
+        if parts.status.is_success() {
+            return Ok(Ok(body));
+        }
+        Ok(Err(ApiStatus::from_answer(parts.status.as_u16(), &parts.headers, &body)))
     }
+}
+
+/// Counts the attempts for one event.
+#[derive(Debug, Default)]
+struct Tries(u32);
+
+impl Tries {
+    /// Returns the final result, or `None` after the time until the next attempt.
+    async fn after(&mut self, event: &Recorded, outcome: PostResult) -> Option<PostResult> {
+        self.0 = self.0.saturating_add(1);
+        let PostResult::Later(pause, error) = &outcome else { return Some(outcome) };
+        if self.0 >= TRIES {
+            return Some(outcome);
+        }
+        tracing::debug!(reason = event.note.reason, error, tries = self.0, "an event will be tried again");
+        time::sleep(*pause).await;
+        None
+    }
+}
+
+/// Returns the time until the next attempt.
+fn pause() -> Duration {
+    PAUSE.mul_f64(0.9 + fastrand::f64() / 5.0)
 }
 
 async fn until(due: Option<Instant>) {

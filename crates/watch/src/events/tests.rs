@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
@@ -36,6 +37,11 @@ struct Sent {
 struct Api {
     replies: Arc<Mutex<VecDeque<Reply>>>,
     sent: Arc<Mutex<Vec<Sent>>>,
+    /// The replies to lists of Services, then 200.
+    of_lists: Arc<Mutex<VecDeque<Reply>>>,
+    /// The Services of each list.
+    services: Value,
+    lists: Arc<Mutex<Vec<String>>>,
 }
 
 impl Api {
@@ -58,6 +64,12 @@ impl Api {
 
     async fn take(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let (parts, body) = request.into_parts();
+        if parts.method == "GET" {
+            self.lists.lock().unwrap().push(parts.uri.to_string());
+            let reply = self.of_lists.lock().unwrap().pop_front().unwrap_or(Reply::Code(200));
+            let list = json!({"kind": "ServiceList", "apiVersion": "v1", "items": self.services});
+            return answer(reply, &parts, Body::from(list.to_string().into_bytes())).await;
+        }
         let body = body.collect().await?.to_bytes();
         self.sent.lock().unwrap().push(Sent {
             line: format!("{} {}", parts.method, parts.uri),
@@ -66,16 +78,7 @@ impl Api {
             at: Instant::now(),
         });
         let reply = self.replies.lock().unwrap().pop_front();
-        let answer = match reply.unwrap_or(Reply::Code(201)) {
-            Reply::Code(code) => Response::builder().status(StatusCode::from_u16(code)?),
-            Reply::Busy(seconds) => Response::builder().status(429).header("Retry-After", seconds),
-            Reply::NoConnection => return Err("connection refused".into()),
-            Reply::Silence => {
-                let within = deadline::of(&parts.extensions);
-                return deadline::in_time(within, std::future::pending::<Result<_, BoxError>>()).await;
-            }
-        };
-        Ok(answer.body(Body::empty())?)
+        answer(reply.unwrap_or(Reply::Code(201)), &parts, Body::empty()).await
     }
 
     fn sent(&self) -> Vec<Sent> {
@@ -90,6 +93,19 @@ impl Api {
         };
         self.sent().iter().map(brief).collect()
     }
+}
+
+async fn answer(reply: Reply, asked: &Parts, body: Body) -> Result<Response<Body>, BoxError> {
+    let answer = match reply {
+        Reply::Code(code) => Response::builder().status(StatusCode::from_u16(code)?),
+        Reply::Busy(seconds) => Response::builder().status(429).header("Retry-After", seconds),
+        Reply::NoConnection => return Err("connection refused".into()),
+        Reply::Silence => {
+            let within = deadline::of(&asked.extensions);
+            return deadline::in_time(within, std::future::pending::<Result<_, BoxError>>()).await;
+        }
+    };
+    Ok(answer.body(body)?)
 }
 
 fn failed(text: &str) -> EventNote {
@@ -120,7 +136,7 @@ async fn an_event_about_the_node() {
             "metadata": {"name": null, "namespace": "default"},
             "reportingController": "kube-proxy", "reportingInstance": "kube-proxy-node-1.example",
             "action": "StartKubeProxy", "reason": "Starting", "type": "Normal",
-            "regarding": {"kind": "Node", "apiVersion": "v1", "name": "node-1"}})
+            "regarding": {"kind": "Node", "apiVersion": "v1", "name": "node-1", "uid": "node-1"}})
     );
 }
 
@@ -175,6 +191,43 @@ async fn every_event_has_upstream_s_words() {
     let names: std::collections::HashSet<_> =
         sent.iter().map(|sent| sent.body["metadata"]["name"].as_str()).collect();
     assert_eq!(names.len(), sent.len(), "no two events share a name");
+}
+
+/// `kubectl describe` looks for events by the UID of the object.
+#[tokio::test(start_paused = true)]
+async fn an_event_about_a_service_has_its_uid() {
+    let api = Api { services: json!([{"metadata": {"name": "web", "uid": "7ad1"}}]), ..Api::default() };
+    let recorder = api.recorder();
+    recorder.event(failed("x"));
+    recorder.event(failed("x"));
+    recorder.flushed().await;
+    assert_eq!(api.brief(), ["POST 1", "PATCH 2"]);
+    assert_eq!(api.sent()[0].body["regarding"]["uid"], "7ad1");
+    let list = "/api/v1/namespaces/ns/services?fieldSelector=metadata.name%3Dweb&resourceVersion=0";
+    assert_eq!(*api.lists.lock().unwrap(), [list]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_cannot_be_found_delays_no_event() {
+    for (of_lists, lists) in [
+        (vec![], 1),
+        (vec![Reply::Code(403)], 1),
+        (vec![Reply::NoConnection, Reply::Busy(17), Reply::Silence], 4),
+    ] {
+        let api = Api::default();
+        api.of_lists.lock().unwrap().extend(of_lists);
+        let recorder = api.recorder();
+        recorder.event(failed("x"));
+        recorder.flushed().await;
+        assert_eq!((api.lists.lock().unwrap().len(), recorder.lost()), (lists, 0));
+        assert_eq!(api.sent()[0].body["regarding"].get("uid"), None);
+    }
+    let api = Api::default();
+    api.of_lists.lock().unwrap().extend([Reply::NoConnection; 12]);
+    let recorder = api.recorder();
+    recorder.event(failed("x"));
+    recorder.flushed().await;
+    assert_eq!((api.sent().len(), recorder.lost()), (0, 1));
 }
 
 #[tokio::test(start_paused = true)]
@@ -303,7 +356,8 @@ async fn long_texts_are_cut_to_the_api_s_limits() {
     note.regarding.name = "n".repeat(253).into();
     let at = SystemTime::now();
     let event = Recorded { note, nanos: 0x17f0_0000_0000_0000, at };
-    let request = wire::create(&event, Some(Count { count: 2, last: at }), &wire::instance(&"h".repeat(200)));
+    let request =
+        wire::create(&event, None, Some(Count { count: 2, last: at }), &wire::instance(&"h".repeat(200)));
     let body = request.unwrap().into_body().collect().await.unwrap().to_bytes();
     let body: Value = serde_json::from_slice(&body).unwrap();
     let length = |value: &Value| value.as_str().unwrap().len();

@@ -8,8 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use kube::client::Body;
 use serde_json::{Value, json};
 
+use super::note::Regarding;
 use super::series::{Count, Recorded};
 use crate::content_type::JSON;
+use crate::request::path_segment;
 
 /// The API server's limits in bytes (`pkg/apis/core/validation/events.go`; names: RFC 1123 subdomains).
 const NOTE: usize = 1024;
@@ -27,9 +29,29 @@ pub(super) fn instance(host_name: &str) -> String {
     cut(&format!("{CONTROLLER}-{host_name}"), INSTANCE).to_owned()
 }
 
-/// Returns the request that creates an object.
+/// Returns the request that finds an object to read its UID, or `None` for a Node. A list needs no other permission than
+/// the watches. It may come from the API server's cache.
+pub(super) fn find(regarding: &Regarding) -> Option<Result<Request<Body>, http::Error>> {
+    let (namespace, name) = (path_segment(&regarding.namespace), path_segment(&regarding.name));
+    if namespace.is_empty() {
+        return None;
+    }
+    let selector = format!("fieldSelector=metadata.name%3D{name}&resourceVersion=0");
+    let request = Request::get(format!("/api/v1/namespaces/{namespace}/services?{selector}"));
+    Some(request.header(ACCEPT, JSON).body(Body::empty()))
+}
+
+/// Returns the UID of the only object of a list.
+pub(super) fn uid_in(list: &[u8]) -> Option<String> {
+    let list: Value = serde_json::from_slice(list).ok()?;
+    let uid = list.pointer("/items/0/metadata/uid")?.as_str()?;
+    Some(uid.to_owned()).filter(|uid| !uid.is_empty())
+}
+
+/// Returns the request that creates an object. `uid` is that of the object that the event is about.
 pub(super) fn create(
     event: &Recorded,
+    uid: Option<&str>,
     count: Option<Count>,
     instance: &str,
 ) -> Result<Request<Body>, http::Error> {
@@ -43,7 +65,7 @@ pub(super) fn create(
         "reportingInstance": instance,
         "action": note.action,
         "reason": note.reason,
-        "regarding": regarding(event),
+        "regarding": regarding(&event.note.regarding, uid),
         "type": note.event_type.name(),
     });
     if let Some(object) = object.as_object_mut() {
@@ -86,13 +108,15 @@ fn name(event: &Recorded) -> String {
     format!("{}{suffix}", object.trim_end_matches(['.', '-']))
 }
 
-fn regarding(event: &Recorded) -> Value {
-    let regarding = &event.note.regarding;
+fn regarding(regarding: &Regarding, uid: Option<&str>) -> Value {
     let mut object = json!({"kind": regarding.kind, "apiVersion": "v1", "name": regarding.name});
-    if let Some(object) = object.as_object_mut()
-        && !regarding.namespace.is_empty()
-    {
-        object.insert("namespace".to_owned(), json!(regarding.namespace));
+    if let Some(object) = object.as_object_mut() {
+        if !regarding.namespace.is_empty() {
+            object.insert("namespace".to_owned(), json!(regarding.namespace));
+        }
+        if let Some(uid) = uid {
+            object.insert("uid".to_owned(), json!(uid));
+        }
     }
     object
 }
