@@ -13,7 +13,8 @@ use portolan_ipam::AddressRange;
 use portolan_schema::SERVICE_NAME;
 use portolan_schema::json::{Value, json};
 
-use super::presence::{self, MANAGED_BY, MANAGER, Presence, ServerService, ensure, log_made};
+use super::object::MANAGED_BY;
+use super::presence::{self, MANAGER, Presence, ServerService, ensure, log_made};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 #[cfg(test)]

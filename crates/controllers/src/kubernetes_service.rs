@@ -15,7 +15,8 @@ use std::net::{IpAddr, SocketAddr};
 use portolan_api::{Api, ApiError, ServiceRanges};
 use portolan_schema::{SERVICE_NAME, json::json};
 
-use super::presence::{self, MANAGED_BY, MANAGER, Presence, ServerService, ensure, log_made};
+use super::object::MANAGED_BY;
+use super::presence::{self, MANAGER, Presence, ServerService, ensure, log_made};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 const NAME: &str = "kubernetes";

@@ -8,13 +8,17 @@
 //! in one line, and does not affect the other documents. While a file has an unreadable document, nothing that the
 //! file created is pruned: the document may declare that object.
 
+mod comebacks;
 mod contents;
 mod documents;
 mod elsewhere;
+mod events;
 mod follow;
 mod given;
 mod marker;
 mod reading;
+mod retry;
+mod unsure;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -29,17 +33,22 @@ use portolan_schema::{
     json::{self, Value},
 };
 use portolan_store::{Scope, StoredObject};
+use tokio::time::Instant;
 
 pub use self::follow::Follower;
 pub use self::given::{Given, GivenError, Keeper};
 pub(crate) use self::marker::MARKER;
 pub use self::reading::{Declared, Read, parse, read, read_stream};
 use self::{
+    comebacks::Comebacks,
     contents::{Contents, Found},
     documents::Document,
     elsewhere::elsewhere,
 };
-use crate::Seen;
+use crate::{
+    Seen,
+    object::{MANAGED_BY, MIRROR},
+};
 
 #[cfg(test)]
 mod tests;
@@ -54,6 +63,7 @@ struct Folder {
     /// Objects that could not be pruned yet.
     leftover: HashSet<ObjectId>,
     reserved: Reserved,
+    comebacks: Comebacks,
 }
 
 /// The objects of one source, which another one must not declare, with the place where each is declared.
@@ -63,8 +73,12 @@ pub struct Reserved(HashMap<ObjectId, PathBuf>);
 /// A file as it was last read.
 #[derive(Debug, Default)]
 struct File {
-    /// The content that was applied. `None` if the file must be processed again even if it does not change.
+    /// The content that was applied. `None` if it could not be read.
     content: Option<Vec<u8>>,
+    /// True if an object of the file has to be created again.
+    is_missing: bool,
+    /// The result of the last try.
+    synced: Synced,
     objects: HashSet<ObjectId>,
     /// The errors in the file that have been logged.
     complaints: Vec<String>,
@@ -86,14 +100,24 @@ enum Refusal {
     Duplicate(PathBuf),
     #[error("metadata.name: Required value: manifests name their objects")]
     NoName,
+    #[error(
+        "metadata.labels[endpointslice.kubernetes.io/managed-by]: this server makes the EndpointSlices of Endpoints, and deletes \
+         others with this label; leave the EndpointSlice out, or remove the label"
+    )]
+    Mirrored,
+    #[error("another client deletes the object each time; it is created again less and less often")]
+    Waiting,
 }
 
 /// The result of a synchronization.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Synced {
     /// Everything is in sync, except for errors that only a change of the folder can fix.
+    #[default]
     Done,
-    /// Not everything is in sync. A retry may succeed.
+    /// Something was refused, perhaps because of another object.
+    Refused,
+    /// Not everything is in sync. A retry may succeed soon.
     TryAgain,
 }
 
@@ -107,7 +131,8 @@ impl Folder {
     /// Creates the folder's state, with the objects that the folder created before this process started.
     fn new(api: Arc<Api>, path: PathBuf) -> Self {
         let (files, leftover) = (BTreeMap::new(), HashSet::new());
-        let mut folder = Self { api, path, files, leftover, reserved: Reserved::default() };
+        let (reserved, comebacks) = (Reserved::default(), Comebacks::default());
+        let mut folder = Self { api, path, files, leftover, reserved, comebacks };
         for resource in Resource::kept() {
             let snapshot = folder.api.store().snapshot(resource, &Scope::default(), None);
             for object in snapshot.into_iter().flat_map(|it| it.objects) {
@@ -120,7 +145,22 @@ impl Folder {
         folder
     }
 
-    /// Applies the files that have changed, and deletes the objects that no file declares.
+    /// Does the same as [`Folder::sync`] if the folder has changed, or an object has to be created again.
+    async fn sync_changed(&mut self, contents: Contents) -> Option<Synced> {
+        let is_same = |(path, found): (&PathBuf, &Found)| match (self.files.get(path), found) {
+            (_, Found::Unfinished) => true,
+            (None, _) => false,
+            (Some(file), Found::Content(content)) => {
+                !file.is_missing && file.content.as_ref() == Some(content)
+            }
+            (Some(file), Found::Unreadable(error)) => file.complaints == [complaint_of_file(path, error)],
+        };
+        let is_all_there = self.files.keys().all(|path| contents.contains_key(path));
+        if is_all_there && contents.iter().all(is_same) { None } else { Some(self.sync(contents).await) }
+    }
+
+    /// Applies the files that have changed, and those of which something was refused. Deletes the objects that no file
+    /// declares.
     async fn sync(&mut self, contents: Contents) -> Synced {
         let mut before = std::mem::take(&mut self.files);
         let mut made = std::mem::take(&mut self.leftover);
@@ -129,21 +169,22 @@ impl Folder {
         let mut synced = Synced::Done;
         for (path, found) in contents {
             let old = before.remove(&path).unwrap_or_default();
-            let (file, result) = self.sync_file(&path, found, old, &declared).await;
-            synced = synced.and(result);
+            let file = self.sync_file(&path, found, old, &declared).await;
+            synced = synced.max(file.synced);
             declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
             self.files.insert(path, file);
             // Other tasks, such as requests, run between the files of a large folder.
             tokio::task::yield_now().await;
         }
         for id in made.into_iter().filter(|id| !declared.contains_key(id)) {
-            synced = synced.and(self.prune(id).await);
+            synced = synced.max(self.prune(id).await);
         }
         synced
     }
 
-    /// Processes changes of the stored objects. Returns true if an object that a file declares was deleted.
-    fn observe(&mut self, seen: Vec<Seen>) -> bool {
+    /// Processes changes of the stored objects. Returns true if an object that a file declares was deleted and may be
+    /// created again.
+    fn observe(&mut self, seen: Vec<Seen>, now: Instant) -> bool {
         let mut gone: HashSet<ObjectId> = HashSet::new();
         for seen in seen {
             match seen {
@@ -161,12 +202,30 @@ impl Folder {
                 }
             }
         }
-        let mut is_missing = false;
-        for file in self.files.values_mut().filter(|file| !file.objects.is_disjoint(&gone)) {
-            file.content = None;
-            is_missing = true;
+        gone.retain(|id| self.files.values().any(|file| file.objects.contains(id)));
+        gone.retain(|id| self.comebacks.deleted(id, now));
+        self.miss(&gone)
+    }
+
+    /// Returns when an object that was deleted again and again may be created again.
+    fn due(&self) -> Option<Instant> {
+        self.comebacks.due()
+    }
+
+    /// Lets objects be created again of which it is time.
+    fn release(&mut self, now: Instant) {
+        let released = self.comebacks.release(now).into_iter().collect();
+        self.miss(&released);
+    }
+
+    /// Marks the files that declare one of the objects. Returns true if there is one.
+    fn miss(&mut self, objects: &HashSet<ObjectId>) -> bool {
+        let mut is_any = false;
+        for file in self.files.values_mut().filter(|file| !file.objects.is_disjoint(objects)) {
+            file.is_missing = true;
+            is_any = true;
         }
-        is_missing
+        is_any
     }
 
     async fn sync_file(
@@ -175,39 +234,38 @@ impl Folder {
         found: Found,
         old: File,
         declared: &HashMap<ObjectId, PathBuf>,
-    ) -> (File, Synced) {
+    ) -> File {
         let content = match found {
             Found::Content(content) => content,
-            Found::Unfinished => return (File { content: None, ..old }, Synced::Done),
-            Found::Unreadable(error) => return (unread(path, old, &error), Synced::Done),
+            Found::Unfinished => return File { content: None, synced: Synced::Done, ..old },
+            Found::Unreadable(error) => return unread(path, old, &error, Synced::Done),
         };
-        if old.content.as_ref() == Some(&content) {
-            return (old, Synced::Done);
+        if old.content.as_ref() == Some(&content) && !old.is_missing && old.synced == Synced::Done {
+            return old;
         }
         let owned = path.to_owned();
         let split = elsewhere(move || (documents::split(&owned, &content), content));
         let (documents, content) = match split.await {
             Ok(split) => split,
-            Err(error) => return (unread(path, old, &error), Synced::TryAgain),
+            Err(error) => return unread(path, old, &error, Synced::TryAgain),
         };
-        let mut file = File::default();
-        let (mut unreadable, mut again, mut synced) = (false, false, Synced::Done);
+        let mut file = File { content: Some(content), ..File::default() };
+        let mut unreadable = false;
         for document in documents {
             let Err(refusal) = self.apply(&document, path, declared, &mut file.objects).await else {
                 continue;
             };
             file.complaints.push(complaint(path, &document, &refusal));
             unreadable |= document.id().is_none();
-            again |= document.id().is_some();
-            synced = synced.and(refusal.may_pass());
+            if document.id().is_some() {
+                file.synced = file.synced.max(refusal.may_pass());
+            }
         }
         complain(&old.complaints, &file.complaints);
         if unreadable {
             file.objects.extend(old.objects);
         }
-        // Objects that were refused are tried again with the next change: the reason may lie in another object.
-        file.content = (!again).then_some(content);
-        (file, synced)
+        file
     }
 
     async fn apply(
@@ -222,8 +280,14 @@ impl Folder {
         if let Some(other) = declared.get(&id) {
             return Err(Refusal::Duplicate(other.clone()));
         }
+        if is_mirrored(id.resource, object) {
+            return Err(Refusal::Mirrored);
+        }
         if !own.insert(id.clone()) {
             return Err(Refusal::Duplicate(path.to_owned()));
+        }
+        if self.comebacks.is_waiting(&id) {
+            return Err(Refusal::Waiting);
         }
         let outcome = self.api.apply(marker::marked(object.clone(), &id, path)).await?;
         let deprecated = id.resource.info().deprecated.map(str::to_owned);
@@ -262,18 +326,13 @@ impl Folder {
             Err(error) => {
                 tracing::error!(kind, namespace, name, %error, "not pruned");
                 let synced = Refusal::Api(error).may_pass();
-                if synced == Synced::TryAgain {
-                    self.leftover.insert(id);
+                if synced != Synced::TryAgain {
+                    return Synced::Done;
                 }
+                self.leftover.insert(id);
                 synced
             }
         }
-    }
-}
-
-impl Synced {
-    fn and(self, other: Self) -> Self {
-        if self == Self::Done { other } else { self }
     }
 }
 
@@ -290,7 +349,8 @@ impl Refusal {
                 | ApiError::Unconfirmed(_)
                 | ApiError::Internal(_),
             ) => Synced::TryAgain,
-            _ => Synced::Done,
+            Self::Api(_) | Self::Duplicate(_) => Synced::Refused,
+            Self::NoName | Self::Mirrored | Self::Waiting => Synced::Done,
         }
     }
 }
@@ -328,10 +388,14 @@ fn complaint(path: &Path, document: &Document, refusal: &Refusal) -> String {
 }
 
 /// Returns the file as it was last read, with a complaint that it cannot be read.
-fn unread(path: &Path, old: File, error: &dyn fmt::Display) -> File {
-    let complaints = vec![format!("{}: {error}", path.display())];
+fn unread(path: &Path, old: File, error: &dyn fmt::Display, synced: Synced) -> File {
+    let complaints = vec![complaint_of_file(path, error)];
     complain(&old.complaints, &complaints);
-    File { content: None, complaints, ..old }
+    File { content: None, synced, complaints, ..old }
+}
+
+fn complaint_of_file(path: &Path, error: &dyn fmt::Display) -> String {
+    format!("{}: {error}", path.display())
 }
 
 /// Logs the complaints that have not been logged before.
@@ -339,6 +403,14 @@ fn complain(old: &[String], new: &[String]) {
     for complaint in new.iter().filter(|it| !old.contains(it)) {
         tracing::error!(complaint, "manifest not applied");
     }
+}
+
+/// Returns true if the controller that mirrors Endpoints would take the object for one of its own.
+fn is_mirrored(resource: Resource, object: &Value) -> bool {
+    let labels =
+        object.as_object().and_then(|object| json::object(json::object(object, "metadata")?, "labels"));
+    resource == Resource::EndpointSlice
+        && labels.and_then(|labels| json::text(labels, MANAGED_BY)) == Some(MIRROR)
 }
 
 fn object_id(object: &Value) -> Result<ObjectId, Refusal> {

@@ -11,11 +11,11 @@ use portolan_api::{Api, ApiError, DeleteOptions, Part, Preconditions, WriteOptio
 use portolan_schema::{Resource, SERVICE_NAME, json::Object};
 use portolan_store::{Scope, StoredObject};
 
-use self::plan::{MANAGED_BY, MANAGER, MAX_ADDRESSES, Wanted, Write, is_mirrored};
+use self::plan::{MAX_ADDRESSES, Wanted, Write, is_mirrored};
 use super::{
     BATCH, all, boxed,
     feed::{Feed, Seen},
-    object::{Metadata, ObjectRef},
+    object::{MANAGED_BY, MIRROR, Metadata, ObjectRef},
     queue::Queue,
 };
 
@@ -158,7 +158,7 @@ impl Mirror {
 }
 
 fn is_ours(slice: &StoredObject) -> bool {
-    slice.labels().get(MANAGED_BY) == Some(MANAGER)
+    slice.labels().get(MANAGED_BY) == Some(MIRROR)
 }
 
 /// Returns the key of the Endpoints that a slice mirrors.

@@ -7,6 +7,11 @@ use portolan_schema::Resource;
 use portolan_store::{Store, StoredObject};
 use serde::Deserialize;
 
+/// Label that names the manager of a slice (`k8s.io/api/discovery/v1` `LabelManagedBy`).
+pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY`] for slices that mirror Endpoints.
+pub(super) const MIRROR: &str = "endpointslicemirroring-controller.k8s.io";
+
 /// A reference to one object.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct ObjectRef {

@@ -16,9 +16,9 @@ use portolan_store::{Scope, StoredObject};
 use tokio::time::Instant;
 
 use super::RECHECK_INTERVAL;
+use super::object::MANAGED_BY;
 
-/// Label of the objects that these servers maintain (`k8s.io/api/discovery/v1` `LabelManagedBy`).
-pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY`] for the objects that these servers maintain.
 pub(super) const MANAGER: &str = "apiserver.portolan";
 
 /// The namespace of the Leases, as for upstream's API servers.

@@ -1,63 +1,57 @@
-//! Follows the folder: notices changes of its files by inotify on the folder itself (mounted configuration swaps a
-//! symlink in it), and the deletion of objects that it declares.
+//! Follows the folder: notices changes of its files by inotify, and at an interval those that inotify does not report.
+//! Notices the deletion of objects that it declares.
 
 use std::{
-    collections::HashSet,
-    ffi::OsString,
+    future::pending,
     io,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use inotify::{EventMask, Inotify, WatchMask};
 use portolan_api::Api;
 use portolan_schema::Resource;
+use rustix::io::Errno;
 use tokio::{
-    io::unix::AsyncFd,
     sync::watch,
-    time::{sleep, timeout},
+    time::{Instant, sleep_until},
 };
 
 use super::{
-    Folder, Reserved, Synced,
-    contents::{self, Contents},
+    Folder, Reserved,
+    contents::{self, Contents, Found},
     elsewhere::elsewhere,
+    events::{self, Events},
+    retry::Retry,
+    unsure::Unsure,
 };
 use crate::Feed;
 
-/// Time without events after which changes are applied: editors and `cp` cause several events for one change.
-const QUIET: Duration = Duration::from_millis(30);
-/// Longest wait for a quiet folder. It is read then anyway.
-const LONGEST_SETTLING: Duration = Duration::from_secs(1);
 /// Most reads of a folder that keeps changing while it is read.
 const READS: usize = 5;
-/// Interval at which a folder that has vanished is searched for, and first delay of a retry.
-const RETRY: Duration = Duration::from_secs(1);
-/// Longest delay of a retry. The delay starts at [`RETRY`] and doubles with each failure.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
-const BUFFER: usize = 4096;
+/// Interval at which a folder that is watched is read. inotify does not report a change of a file that a symlink in the
+/// folder leads to, nor one by another host.
+const REREAD: Duration = Duration::from_secs(30);
+/// The same for a folder that cannot be watched.
+const UNWATCHED: Duration = Duration::from_secs(5);
+/// The same for a folder that cannot be read, or that has changed in a way that has to stay to count.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Keeps the stored objects in sync with a folder.
 #[derive(Debug)]
 pub struct Follower {
     folder: Folder,
-    events: Events,
+    /// `None` while the folder cannot be watched.
+    events: Option<Events>,
     feed: Feed,
-    /// Delay until failed objects are retried; `None` if nothing failed.
-    retry: Option<Duration>,
+    retry: Retry,
+    /// When the folder is read even if nothing is noticed.
+    reread: Instant,
+    unsure: Unsure,
     /// True if the folder has changed while it was read.
     is_stale: bool,
-}
-
-/// The inotify events of the folder.
-#[derive(Debug)]
-struct Events {
-    inotify: AsyncFd<Inotify>,
-    /// Files that were written to and have not been closed since.
-    writing: HashSet<OsString>,
-    /// True if the folder itself was removed or renamed.
-    is_lost: bool,
+    /// Why the folder could not be read the last time.
+    unread: Option<String>,
 }
 
 impl Follower {
@@ -68,14 +62,28 @@ impl Follower {
 
     /// Does the same as [`Follower::start`]. Objects that are reserved for another source are refused.
     pub async fn start_beside(api: Arc<Api>, path: PathBuf, reserved: Reserved) -> io::Result<Self> {
-        let events = Events::of(&path).await?;
         let path = std::path::absolute(path)?;
-        let resources = Resource::kept();
-        let feed = Feed::new(api.store(), resources);
+        let events = Events::of(&path).await;
+        let feed = Feed::new(api.store(), Resource::kept());
         let folder = Folder { reserved, ..Folder::new(api, path) };
-        let mut follower = Self { folder, events, feed, retry: None, is_stale: false };
+        let mut follower = Self {
+            folder,
+            events: None,
+            feed,
+            retry: Retry::default(),
+            reread: Instant::now(),
+            unsure: Unsure::default(),
+            is_stale: false,
+            unread: None,
+        };
+        let failure = events.map(|events| follower.events = Some(events)).err();
         let contents = follower.read().await?;
-        follower.sync(contents).await;
+        // A folder that is not there is an error of the reading.
+        if let Some(error) = failure {
+            warn_of_reading(&follower.folder.path, &error);
+        }
+        follower.retry.after(follower.folder.sync(contents).await, false, Instant::now());
+        follower.plan_reading();
         Ok(follower)
     }
 
@@ -94,189 +102,160 @@ impl Follower {
 
     async fn follow(&mut self) {
         loop {
-            let retry = if self.is_stale { Some(RETRY) } else { self.retry };
-            let is_due = async {
-                match retry {
-                    Some(delay) => sleep(delay).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.events.wait() => self.events.settle().await,
+            // All are absolute: changes of the store do not defer them.
+            let due = [self.retry.at(), self.folder.due(), Some(self.reread)];
+            let due = due.into_iter().flatten().min().unwrap_or(self.reread);
+            let is_reported = tokio::select! {
+                () = wait(&mut self.events) => true,
                 () = self.feed.changed() => {
                     let seen = self.feed.take();
-                    if !self.folder.observe(seen) {
+                    if !self.folder.observe(seen, Instant::now()) {
                         continue;
                     }
+                    false
                 }
-                () = is_due => {}
+                () = sleep_until(due) => false,
+            };
+            if let (true, Some(events)) = (is_reported, &mut self.events) {
+                events.settle().await;
             }
-            if self.events.is_lost {
-                self.find_again().await;
-            }
-            match self.read().await {
+            self.folder.release(Instant::now());
+            let contents = if is_reported { self.read().await } else { self.read_unreported().await };
+            match contents {
                 Ok(contents) => self.sync(contents).await,
-                Err(error) => {
-                    tracing::error!(folder = %self.folder.path.display(), %error, "manifests folder cannot be read");
-                }
+                Err(error) => self.complain(&error),
             }
+            self.plan_reading();
         }
     }
 
     async fn sync(&mut self, contents: Contents) {
-        self.retry = match (self.folder.sync(contents).await, self.retry) {
-            (Synced::Done, _) => None,
-            (Synced::TryAgain, None) => Some(RETRY),
-            (Synced::TryAgain, Some(delay)) => Some(delay.saturating_mul(2).min(LONGEST_RETRY)),
+        if self.unread.take().is_some() {
+            tracing::info!(folder = %self.folder.path.display(), "manifests folder is read again");
+        }
+        let is_retry = self.retry.is_due(Instant::now());
+        let result = match is_retry {
+            true => Some(self.folder.sync(contents).await),
+            false => self.folder.sync_changed(contents).await,
         };
+        if let Some(result) = result {
+            self.retry.after(result, is_retry, Instant::now());
+        }
+    }
+
+    /// Sets the time of the next reading.
+    fn plan_reading(&mut self) {
+        let after = match &self.events {
+            _ if self.is_stale || self.unsure.is_any() || self.unread.is_some() => SOON,
+            Some(_) => REREAD,
+            None => UNWATCHED,
+        };
+        self.reread = Instant::now() + after;
+    }
+
+    /// Logs a new reason why the folder cannot be read. Its objects stay.
+    fn complain(&mut self, error: &io::Error) {
+        let unread = error.to_string();
+        if self.unread.as_ref() != Some(&unread) {
+            tracing::error!(folder = %self.folder.path.display(), error = unread, "manifests folder cannot be read; its objects stay");
+        }
+        self.unread = Some(unread);
+    }
+
+    /// Reads the folder when no event has reported a change.
+    async fn read_unreported(&mut self) -> io::Result<Contents> {
+        let mut contents = self.read().await?;
+        self.unsure.confirm(&mut contents, &self.folder.files);
+        Ok(contents)
     }
 
     /// Reads the folder while no file changes, so that no half-written file is applied.
     async fn read(&mut self) -> io::Result<Contents> {
         self.is_stale = false;
-        for _ in 1..READS {
+        for read in 1..=READS {
             let contents = self.contents().await?;
-            if self.events.take().is_empty() {
+            let Some(events) = &mut self.events else { return Ok(contents) };
+            let touched = events.take();
+            if events.is_lost {
+                self.watch_again().await;
+            } else if touched.is_empty() {
+                return Ok(contents);
+            } else if read < READS {
+                events.settle().await;
+            } else {
+                // Files that still change are read soon.
+                self.is_stale = true;
+                let mut contents = contents;
+                for name in touched {
+                    if let Some(found) = contents.get_mut(&self.folder.path.join(name)) {
+                        *found = Found::Unfinished;
+                    }
+                }
                 return Ok(contents);
             }
-            self.events.settle().await;
         }
-        let mut contents = self.contents().await?;
-        // Files that still change are read at the retry.
-        for name in self.events.take() {
-            self.is_stale = true;
-            if let Some(found) = contents.get_mut(&self.folder.path.join(name)) {
-                *found = contents::Found::Unfinished;
-            }
+        Err(io::Error::other("it is exchanged again and again"))
+    }
+
+    /// Reads the present contents of the folder. Watches the folder again if the path leads to another one than before.
+    async fn contents(&mut self) -> io::Result<Contents> {
+        if self.events.as_ref().is_none_or(|events| events.is_lost) {
+            self.watch_again().await;
+        }
+        let writing = self.events.as_ref().map(|events| events.writing.clone()).unwrap_or_default();
+        let path = self.folder.path.clone();
+        let read = move || {
+            Ok::<_, io::Error>((events::identity(&path)?, contents::read(&path, &writing, contents::LIMIT)?))
+        };
+        let (identity, contents) = elsewhere(read).await??;
+        if let Some(events) = &mut self.events {
+            events.is_lost |= events.identity != identity;
         }
         Ok(contents)
     }
 
-    /// Reads the present contents of the folder.
-    async fn contents(&self) -> io::Result<Contents> {
-        let (path, writing) = (self.folder.path.clone(), self.events.writing.clone());
-        elsewhere(move || contents::read(&path, &writing, contents::LIMIT)).await?
-    }
-
-    /// Waits until a folder of the same name exists again, after it was removed or renamed. Its objects stay
-    /// meanwhile.
-    async fn find_again(&mut self) {
-        let path = self.folder.path.clone();
-        tracing::warn!(folder = %path.display(), "manifests folder is gone; its objects stay, waiting for it");
-        loop {
-            match Events::of(&path).await {
-                Ok(events) => {
-                    self.events = events;
-                    return;
+    /// Starts another watch. Without one the folder is read at an interval.
+    async fn watch_again(&mut self) {
+        // The old watch ends first, so that one is enough.
+        let was_watched = self.events.take().is_some();
+        match Events::of(&self.folder.path).await {
+            Ok(events) => {
+                self.events = Some(events);
+                if !was_watched {
+                    tracing::info!(folder = %self.folder.path.display(), "manifests folder is watched now");
                 }
-                Err(_) => sleep(RETRY).await,
             }
+            // The reading reports a folder that is gone.
+            Err(error) if was_watched && error.kind() != io::ErrorKind::NotFound => {
+                warn_of_reading(&self.folder.path, &error);
+            }
+            Err(_) => {}
         }
     }
 }
 
-impl Events {
-    #[expect(
-        deprecated,
-        reason = "the replacement is an unsafe fn, which this crate may not call; its contract holds: Inotify owns its descriptor"
-    )]
-    async fn of(path: &Path) -> io::Result<Self> {
-        let path = path.to_owned();
-        // The file system must look the folder up, which may take as long as reading it.
-        let inotify = elsewhere(move || Self::watch(&path)).await??;
-        Ok(Self { inotify: AsyncFd::new(inotify)?, writing: HashSet::new(), is_lost: false })
-    }
-
-    fn watch(path: &Path) -> io::Result<Inotify> {
-        let inotify = Inotify::init()?;
-        let mask = WatchMask::CREATE
-            | WatchMask::MODIFY
-            | WatchMask::CLOSE_WRITE
-            | WatchMask::MOVED_TO
-            | WatchMask::MOVED_FROM
-            | WatchMask::DELETE
-            | WatchMask::DELETE_SELF
-            | WatchMask::MOVE_SELF
-            | WatchMask::ONLYDIR;
-        inotify.watches().add(path, mask)?;
-        Ok(inotify)
-    }
-
-    /// Waits until there is a change to read. A file that is open for writing is not ready yet.
-    async fn wait(&mut self) {
-        loop {
-            // A folder that went while it was read gives no further event.
-            if self.is_lost {
-                return;
-            }
-            match self.inotify.readable_mut().await {
-                // All pending events are read below. Later ones make the descriptor ready again.
-                Ok(mut ready) => ready.clear_ready(),
-                Err(_) => self.is_lost = true,
-            }
-            let touched = self.take();
-            if self.is_lost || touched.iter().any(|name| !self.writing.contains(name)) {
-                return;
-            }
-        }
-    }
-
-    /// Waits until there have been no events for a while.
-    async fn settle(&mut self) {
-        let quiet = async { while timeout(QUIET, self.wait()).await.is_ok() && !self.is_lost {} };
-        // Files that are still being written then are known to be unfinished.
-        let _ = timeout(LONGEST_SETTLING, quiet).await;
-    }
-
-    /// Reads all pending events. Returns the names of the files that they concern.
-    fn take(&mut self) -> HashSet<OsString> {
-        let mut touched = HashSet::new();
-        let mut buffer = [0; BUFFER];
-        loop {
-            let events = match self.inotify.get_mut().read_events(&mut buffer) {
-                Ok(events) => events,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return touched,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => {
-                    self.is_lost = true;
-                    return touched;
-                }
-            };
-            for event in events {
-                self.is_lost |= event.mask.intersects(GONE);
-                let name = event.name.unwrap_or_default().to_owned();
-                if event.mask.contains(EventMask::MODIFY) {
-                    self.writing.insert(name.clone());
-                } else if event.mask.contains(EventMask::Q_OVERFLOW) {
-                    self.writing.clear();
-                } else if !event.mask.contains(EventMask::CREATE) {
-                    self.writing.remove(&name);
-                }
-                touched.insert(name);
-            }
-        }
+/// Waits for a change, or for ever without a watch.
+async fn wait(events: &mut Option<Events>) {
+    match events {
+        Some(events) => events.wait().await,
+        None => pending().await,
     }
 }
 
-const GONE: EventMask = EventMask::DELETE_SELF.union(EventMask::MOVE_SELF).union(EventMask::IGNORED);
+/// Warns that the folder is read at an interval because it cannot be watched, and says what mends this.
+fn warn_of_reading(path: &Path, error: &io::Error) {
+    let mend = match Errno::from_io_error(error) {
+        Some(Errno::MFILE) => {
+            "; if processes of this user hold all inotify instances, raise fs.inotify.max_user_instances"
+        }
+        Some(Errno::NOSPC) => {
+            "; processes of this user hold all inotify watches: raise fs.inotify.max_user_watches"
+        }
+        _ => "",
+    };
+    let seconds = UNWATCHED.as_secs();
+    tracing::warn!(folder = %path.display(), %error, "manifests folder cannot be watched; it is read every {seconds} seconds{mend}");
+}
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Longer than any delay on a busy machine.
-    const DEADLINE: Duration = Duration::from_secs(60);
-
-    #[tokio::test]
-    async fn a_folder_that_goes_while_it_is_read_is_noticed() {
-        let parent = tempfile::tempdir().unwrap();
-        let folder = parent.path().join("manifests");
-        std::fs::create_dir(&folder).unwrap();
-        let mut events = Events::of(&folder).await.unwrap();
-        std::fs::rename(&folder, parent.path().join("aside")).unwrap();
-        // What a read does when it has the contents.
-        assert!(!events.take().is_empty());
-        timeout(DEADLINE, events.wait()).await.unwrap();
-        assert!(events.is_lost);
-    }
-}
+mod tests;

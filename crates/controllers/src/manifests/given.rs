@@ -8,18 +8,16 @@ use portolan_schema::{Resource, json::Value};
 use thiserror::Error;
 use tokio::{
     sync::watch,
-    time::{Duration, sleep},
+    time::{Instant, sleep_until},
 };
 
 use super::{
-    Folder, ObjectId, Reserved, Synced,
+    Folder, ObjectId, Reserved,
     contents::{Contents, Found},
     marker, object_id,
+    retry::Retry,
 };
 use crate::Feed;
-
-/// Delay after which objects that could not be written are tried again.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// Objects that the program gives.
 #[derive(Debug, Clone)]
@@ -108,18 +106,23 @@ impl Keeper {
     }
 
     async fn follow(&mut self) {
-        let mut synced = Synced::Done;
+        let mut retry = Retry::default();
         loop {
+            // Absolute: changes of the store do not defer it.
+            let due = retry.at().into_iter().chain(self.folder.due()).min();
             tokio::select! {
                 () = self.feed.changed() => {
                     let seen = self.feed.take();
-                    if !self.folder.observe(seen) {
+                    if !self.folder.observe(seen, Instant::now()) {
                         continue;
                     }
                 }
-                () = sleep(RETRY), if synced == Synced::TryAgain => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
-            synced = self.folder.sync(self.contents()).await;
+            let is_retry = retry.is_due(Instant::now());
+            self.folder.release(Instant::now());
+            let result = self.folder.sync(self.contents()).await;
+            retry.after(result, is_retry, Instant::now());
         }
     }
 

@@ -27,11 +27,13 @@ struct Annotations<'a> {
     marker: std::borrow::Cow<'a, str>,
 }
 
-/// Returns the object with the annotation. An object of the wrong shape is returned unchanged; the API refuses it
+/// Returns the object with the annotation and without owners: a manifest that was exported names them by UIDs of another
+/// server, and garbage is what has no owner. An object of the wrong shape is returned unchanged; the API refuses it
 /// later.
 pub(super) fn marked(mut object: Value, id: &ObjectId, file: &Path) -> Value {
     let metadata = object.as_object_mut().and_then(|object| json::object_mut(object, "metadata"));
     if let Some(metadata) = metadata {
+        metadata.remove("ownerReferences");
         if metadata.get("annotations").is_some_and(Value::is_null) {
             metadata.remove("annotations");
         }

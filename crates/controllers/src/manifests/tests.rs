@@ -152,3 +152,26 @@ async fn objects_refused_by_a_terminating_namespace_are_retried() {
     assert_eq!(folder.sync(contents(&[("a.yaml", text)])).await, Synced::TryAgain);
     assert!(complaints(&folder)[0].contains("being terminated"), "{:?}", complaints(&folder));
 }
+
+#[tokio::test]
+async fn what_other_controllers_would_delete_is_left_out_or_refused() {
+    let mut folder = folder();
+    // As kubectl prints it: the owner is a Service of another cluster.
+    let exported = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nmetadata:\n  name: NAME\n  uid: 1b4e28ba\n  \
+        labels: {endpointslice.kubernetes.io/managed-by: MANAGER}\n  \
+        ownerReferences: [{apiVersion: v1, kind: Service, name: web, uid: 7ad1}]\nendpoints: [{addresses: [10.1.1.1]}]\n";
+    let exported = |name: &str, manager: &str| exported.replace("NAME", name).replace("MANAGER", manager);
+    let ours = exported("web-1", "endpointslice-controller.k8s.io");
+    let mirrored = exported("web-2", "endpointslicemirroring-controller.k8s.io");
+    let text = format!("{ours}---\n{mirrored}");
+    assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Done);
+    let snapshot = folder.api.store().snapshot(Resource::EndpointSlice, &Scope::default(), None).unwrap();
+    assert_eq!(snapshot.objects.iter().map(|it| it.name()).collect::<Vec<_>>(), ["web-1"]);
+    let stored = snapshot.objects[0].decode();
+    assert_eq!(stored["metadata"].get("ownerReferences"), None);
+    let complaints = complaints(&folder);
+    assert!(
+        complaints.len() == 1 && complaints[0].contains("endpointslice.kubernetes.io/managed-by"),
+        "{complaints:?}"
+    );
+}

@@ -13,15 +13,14 @@ use portolan_schema::{
     json::{Object, Value, json},
 };
 
-use crate::manifests::MARKER;
+use crate::{
+    manifests::MARKER,
+    object::{MANAGED_BY, MIRROR},
+};
 
 /// Most addresses of one subset that are mirrored, and most endpoints of one slice (upstream's default of
 /// `--mirroring-max-endpoints-per-subset`).
 pub(super) const MAX_ADDRESSES: usize = 1000;
-/// Label that names the manager of a slice.
-pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Value of [`MANAGED_BY`] for mirrored slices.
-pub(super) const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP_MIRROR: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Annotation of Endpoints that serve only as a lock (client-go `resourcelock.LeaderElectionRecordAnnotationKey`).
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
@@ -195,7 +194,7 @@ fn content(endpoints: &Object, group: &Group, list: &[Value], old: Option<&Objec
     let name = fields::text(source, "name").unwrap_or_default();
     let mut labels = fields::object(source, "labels").cloned().unwrap_or_default();
     labels.insert(SERVICE_NAME.to_owned(), name.into());
-    labels.insert(MANAGED_BY.to_owned(), MANAGER.into());
+    labels.insert(MANAGED_BY.to_owned(), MIRROR.into());
     let mut annotations = fields::object(source, "annotations").cloned().unwrap_or_default();
     annotations.retain(|key, _| !OWN_ANNOTATIONS.contains(&key.as_str()));
     let owner = json!([{

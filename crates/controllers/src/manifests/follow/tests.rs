@@ -1,0 +1,213 @@
+use std::{fs, os::unix::fs::symlink, process::Command, time::Duration};
+
+use portolan_api::{Api, ApiConfig, DeleteOptions, Target};
+use portolan_schema::json::json;
+use tokio::{sync::watch, task::JoinHandle, time};
+
+use super::*;
+use crate::namespaces::Namespaces;
+
+/// Virtual seconds that a change may take. The folder is read by another thread, which needs real time.
+const PATIENCE: usize = 7200;
+
+fn api() -> Arc<Api> {
+    Arc::new(Api::new(&ApiConfig::default()))
+}
+
+fn service(name: &str, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\nspec: {{ports: [{{port: 80}}]{more}}}\n"
+    )
+}
+
+/// Follows a folder until the end of the test.
+async fn follow(api: &Arc<Api>, folder: &Path) -> (JoinHandle<()>, watch::Sender<bool>) {
+    let follower = Follower::start(Arc::clone(api), folder.to_owned()).await.unwrap();
+    let (stop, stopping) = watch::channel(false);
+    (tokio::spawn(follower.run(stopping)), stop)
+}
+
+fn has(api: &Api, name: &str) -> bool {
+    api.store().get(Resource::Service, &format!("default/{name}")).is_some()
+}
+
+fn service_target(name: &str) -> Target<'_> {
+    Target { resource: Resource::Service, namespace: "default", name }
+}
+
+/// Waits on paused time.
+async fn until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..PATIENCE {
+        if is_so() {
+            return;
+        }
+        step().await;
+    }
+    panic!("not so: {what}");
+}
+
+/// Lets a second of paused time pass. The thread that reads the folder needs real time.
+async fn step() {
+    std::thread::sleep(Duration::from_millis(1));
+    time::sleep(Duration::from_secs(1)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_others_always_delete_comes_back_less_and_less_often() {
+    let (api, folder) = (api(), tempfile::tempdir().unwrap());
+    fs::write(folder.path().join("a.yaml"), service("a", "")).unwrap();
+    fs::write(folder.path().join("b.yaml"), service("b", "")).unwrap();
+    let _running = follow(&api, folder.path()).await;
+    let mut deletions = 0;
+    // At once, and after 1, 2, 4, 8, 16, 32, 60, 60 ... seconds.
+    for _ in 0..600 {
+        while has(&api, "a") {
+            api.delete_with(service_target("a"), &DeleteOptions::default()).await.unwrap();
+            deletions += 1;
+            assert!(deletions < 30, "{deletions} deletions");
+            // The follower may write it again.
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+        }
+        step().await;
+    }
+    assert!(deletions > 1, "{deletions} deletions");
+    // Another object comes back at once, and this one when the other client has ended.
+    api.delete_with(service_target("b"), &DeleteOptions::default()).await.unwrap();
+    until("b", || has(&api, "b")).await;
+    until("a", || has(&api, "a")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_failed_is_retried_while_the_store_changes() {
+    let (api, folder) = (api(), tempfile::tempdir().unwrap());
+    fs::write(folder.path().join("a.yaml"), service("a", "").replace("name: a", "name: a, namespace: shop"))
+        .unwrap();
+    let _running = follow(&api, folder.path()).await;
+    let namespace = Target { resource: Resource::Namespace, namespace: "", name: "shop" };
+    api.delete_with(namespace, &DeleteOptions::default()).await.unwrap();
+    let busy = Arc::clone(&api);
+    let writes = tokio::spawn(async move {
+        for number in 0..u64::MAX {
+            let number = number.to_string();
+            busy.apply(json!({"apiVersion": "v1", "kind": "Service",
+                "metadata": {"name": "busy", "annotations": {"number": number}}, "spec": {"ports": [{"port": 80}]}}))
+                .await
+                .unwrap();
+            time::sleep(Duration::from_millis(300)).await;
+        }
+    });
+    // The Namespace goes, with its object, after the first attempt to write the object again.
+    let service = || api.store().get(Resource::Service, "shop/a");
+    let before = service().unwrap().revision();
+    let target = Target { resource: Resource::Service, namespace: "shop", name: "a" };
+    api.delete_with(target, &DeleteOptions::default()).await.unwrap();
+    for _ in 0..20 {
+        step().await;
+    }
+    let emptying = tokio::spawn(Namespaces::new(&api).run());
+    until("the object is back", || service().is_some_and(|it| it.revision() > before)).await;
+    emptying.abort();
+    writes.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_other_objects_prevent_is_retried() {
+    let (api, folder) = (api(), tempfile::tempdir().unwrap());
+    let other = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "other"},
+        "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]}});
+    api.apply(other).await.unwrap();
+    fs::write(folder.path().join("a.yaml"), service("a", ", clusterIP: 10.96.0.77")).unwrap();
+    let _running = follow(&api, folder.path()).await;
+    assert!(!has(&api, "a"));
+    api.delete_with(service_target("other"), &DeleteOptions::default()).await.unwrap();
+    until("the address is free", || has(&api, "a")).await;
+}
+
+/// inotify reports nothing for these.
+#[tokio::test(start_paused = true)]
+async fn changes_behind_links_are_noticed() {
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let at = |name: &str| parent.path().join(name);
+    for (folder, name) in [("v1", "one"), ("v2", "two")] {
+        fs::create_dir(at(folder)).unwrap();
+        fs::write(at(folder).join("a.yaml"), service(name, "")).unwrap();
+    }
+    symlink("../target", at("v1").join("link.yaml")).unwrap();
+    symlink("v1", at("manifests")).unwrap();
+    let _running = follow(&api, &at("manifests")).await;
+    assert!(has(&api, "one"));
+    // The file could not be read.
+    fs::write(at("target"), service("linked", "")).unwrap();
+    until("the target exists", || has(&api, "linked")).await;
+    fs::write(at("target"), service("changed", "")).unwrap();
+    until("the target has changed", || has(&api, "changed") && !has(&api, "linked")).await;
+    symlink("v2", at("next")).unwrap();
+    fs::rename(at("next"), at("manifests")).unwrap();
+    until("the folder is another one", || has(&api, "two") && !has(&api, "one") && !has(&api, "changed"))
+        .await;
+    fs::write(at("v2").join("b.yaml"), service("three", "")).unwrap();
+    until("the other folder is followed", || has(&api, "three")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_folder_that_goes_keeps_its_objects_and_is_found_again() {
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let (folder, aside) = (parent.path().join("manifests"), parent.path().join("aside"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a.yaml"), service("a", "")).unwrap();
+    let _running = follow(&api, &folder).await;
+    fs::rename(&folder, &aside).unwrap();
+    for _ in 0..300 {
+        step().await;
+    }
+    assert!(has(&api, "a"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("b.yaml"), service("b", "")).unwrap();
+    until("the new folder is followed", || has(&api, "b") && !has(&api, "a")).await;
+}
+
+/// How many instances of inotify this user may have in this user namespace.
+const INSTANCES: &str = "/proc/sys/user/max_inotify_instances";
+/// Set in the process that has a user namespace of its own.
+const IN_NAMESPACE: &str = "PORTOLAN_TEST_IN_USER_NAMESPACE";
+
+#[test]
+fn without_inotify_the_folder_is_read_at_an_interval() {
+    if std::env::var_os(IN_NAMESPACE).is_some() {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        return builder.enable_all().start_paused(true).build().unwrap().block_on(without_inotify());
+    }
+    // Only a process with one thread may enter a user namespace.
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "sh", "-c"])
+        .arg(format!("echo 0 >{INSTANCES} && exec \"$@\""))
+        .arg("sh")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "manifests::follow::tests::without_inotify_the_folder_is_read_at_an_interval"])
+        .arg("--nocapture")
+        .env(IN_NAMESPACE, "1")
+        .output()
+        .unwrap();
+    let text =
+        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+async fn without_inotify() {
+    assert!(inotify::Inotify::init().is_err());
+    let (api, folder) = (api(), tempfile::tempdir().unwrap());
+    fs::write(folder.path().join("a.yaml"), service("a", "")).unwrap();
+    let _running = follow(&api, folder.path()).await;
+    assert!(has(&api, "a"));
+    fs::write(folder.path().join("b.yaml"), service("b", "")).unwrap();
+    until("the new file", || has(&api, "b")).await;
+    fs::remove_file(folder.path().join("a.yaml")).unwrap();
+    until("the removed file", || !has(&api, "a")).await;
+    // There is an instance again.
+    fs::write(INSTANCES, "1").unwrap();
+    until("the folder is watched", || inotify::Inotify::init().is_err()).await;
+    fs::write(folder.path().join("c.yaml"), service("c", "")).unwrap();
+    until("another file", || has(&api, "c")).await;
+}
