@@ -116,6 +116,20 @@ fn changed_configurations_post_events() {
 }
 
 #[test]
+fn an_unreadable_configuration_counts_as_refused() {
+    let cluster = Cluster::new();
+    let _proxy = cluster.proxy();
+    let (file, aside) = (cluster.configuration_file(), cluster.configuration_file().with_extension("aside"));
+    std::fs::rename(&file, &aside).unwrap();
+    let event = event_with(&cluster, "ConfigurationRefused");
+    assert!(event["note"].as_str().unwrap().contains("cannot be read: No such file"), "{event}");
+    shows(&cluster, "portolan_config_last_reload_successful 0");
+    std::fs::rename(&aside, &file).unwrap();
+    shows(&cluster, "portolan_config_last_reload_successful 1");
+    shows(&cluster, "portolan_config_reloads_total{result=\"refused\"} 1");
+}
+
+#[test]
 fn a_health_check_node_port_that_cannot_be_opened_posts_an_event() {
     let cluster = Cluster::new();
     let pod = &cluster.world.pods()[0];

@@ -5,7 +5,8 @@
 //! being written is read when its writer closes it.
 //!
 //! inotify may be used up: the kernel limits what all processes of a user have of it, also in other containers. Then the
-//! file is read at an interval until there is some again.
+//! file is read at an interval until there is some again. A file that is watched is read at a longer interval, because no
+//! event reports a change by another host, on a network file system.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -17,11 +18,15 @@ use std::time::Duration;
 use inotify::{Event, EventMask, Inotify, WatchDescriptor, WatchMask};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// More links than this are a loop (`MAXSYMLINKS` of the kernel).
 const LINKS: usize = 40;
-/// Delay before a watch that could not be set up is retried, and interval at which the file is read meanwhile.
+/// Delay before a watch that could not be set up is retried, and interval at which the file is read meanwhile. What no event
+/// has reported counts if it is still so after this time.
 const RETRY: Duration = Duration::from_secs(5);
+/// Interval at which a file that is watched is read.
+const REREAD: Duration = Duration::from_secs(30);
 /// Bytes of one read of events.
 const BUFFER: usize = 8192;
 
@@ -30,9 +35,14 @@ const BUFFER: usize = 8192;
 pub(super) struct FileWatch {
     path: PathBuf,
     content: Option<Vec<u8>>,
+    /// Why the file cannot be read, if that was reported.
+    unreadable: Option<String>,
     /// `None` while it cannot be set up.
     watch: Option<Watch>,
 }
+
+/// What a reading has found.
+type Found = Result<Vec<u8>, String>;
 
 /// The inotify watches of the folders and the file.
 #[derive(Debug)]
@@ -49,7 +59,7 @@ impl FileWatch {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let watch = Watch::set_up(&path).inspect_err(|error| warn_of_reading(&path, error)).ok();
-        Ok(Self { content: std::fs::read(&path).ok(), path, watch })
+        Ok(Self { content: std::fs::read(&path).ok(), path, unreadable: None, watch })
     }
 
     /// Returns the content at the last reading, or `None` if the file has never been readable.
@@ -57,38 +67,66 @@ impl FileWatch {
         self.content.as_deref()
     }
 
-    /// Waits until the content changes. If the file is missing or unreadable, waits for it.
-    pub(super) async fn changed(&mut self) {
-        // What was read without a watch, once. Its writer may not have finished.
-        let mut once = None;
+    /// Waits until the content changes, or the file is readable again.
+    ///
+    /// # Errors
+    /// The file has become unreadable, or for another reason than before. What was read before stays the content.
+    pub(super) async fn changed(&mut self) -> Result<(), String> {
+        // What was found without an event, once. Its writer may not have finished.
+        let mut once: Option<Found> = None;
+        let mut due = Instant::now() + self.interval(false);
         loop {
-            match &mut self.watch {
-                Some(watch) => {
-                    if let Err(error) = watch.relevant().await {
-                        tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; starting another watch");
-                    }
-                }
-                None => tokio::time::sleep(RETRY).await,
+            let mut is_complete = self.wait(due).await;
+            is_complete |= self.set_up_again();
+            let found = std::fs::read(&self.path).map_err(|error| error.to_string());
+            let is_news = match &found {
+                Ok(content) => self.content.as_ref() != Some(content) || self.unreadable.is_some(),
+                Err(reason) => self.unreadable.as_ref() != Some(reason),
+            };
+            if is_news
+                && (is_complete && found.is_ok() || once.as_ref() == Some(&found) && due <= Instant::now())
+            {
+                return self.take(found);
             }
-            self.set_up_again();
-            match std::fs::read(&self.path) {
-                Ok(content) if self.content.as_ref() == Some(&content) => once = None,
-                // A watch also reports when the writer has finished. Without one, the content counts when it stays.
-                Ok(content) if self.watch.is_some() || once.as_ref() == Some(&content) => {
-                    self.content = Some(content);
-                    return;
-                }
-                Ok(content) => once = Some(content),
-                Err(error) => {
-                    tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be read; what is in use stays");
-                }
+            let was_sure = once.is_none();
+            once = is_news.then_some(found);
+            // The time is absolute, so that events do not defer it.
+            if due <= Instant::now() || was_sure && once.is_some() {
+                due = Instant::now() + self.interval(once.is_some());
             }
         }
     }
 
+    fn take(&mut self, found: Found) -> Result<(), String> {
+        self.unreadable = found.as_ref().err().cloned();
+        self.content = Some(found?);
+        Ok(())
+    }
+
+    /// Returns the time until the next reading.
+    fn interval(&self, is_unsure: bool) -> Duration {
+        if is_unsure || self.watch.is_none() { RETRY } else { REREAD }
+    }
+
+    /// Waits for an event, at most until this time. Returns true if a writer has finished.
+    async fn wait(&mut self, due: Instant) -> bool {
+        let Some(watch) = &mut self.watch else {
+            sleep_until(due).await;
+            return false;
+        };
+        match timeout_at(due, watch.relevant()).await {
+            Ok(Ok(is_complete)) => is_complete,
+            Ok(Err(error)) => {
+                tracing::warn!(file = %self.path.display(), %error, "the configuration file cannot be watched; starting another watch");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
     /// Sets up the watch again, because the path may lead elsewhere. The new watch reports later events. Earlier
-    /// changes show when the file is read.
-    fn set_up_again(&mut self) {
+    /// changes show when the file is read. Returns true if there was none.
+    fn set_up_again(&mut self) -> bool {
         // The old watch ends first, so that one is enough.
         let was_watched = self.watch.take().is_some();
         match Watch::set_up(&self.path) {
@@ -97,10 +135,12 @@ impl FileWatch {
                 if !was_watched {
                     tracing::info!(file = %self.path.display(), "the configuration file is watched now");
                 }
+                return !was_watched;
             }
             Err(error) if was_watched => warn_of_reading(&self.path, &error),
             Err(_) => {}
         }
+        false
     }
 }
 
@@ -127,6 +167,7 @@ impl Watch {
         let folder_mask = WatchMask::CREATE
             | WatchMask::CLOSE_WRITE
             | WatchMask::MOVED_TO
+            | WatchMask::ATTRIB
             | WatchMask::DELETE_SELF
             | WatchMask::MOVE_SELF
             | WatchMask::ONLYDIR;
@@ -140,20 +181,25 @@ impl Watch {
             folders.entry(descriptor).or_insert((folder, HashSet::new())).1.insert(name);
         }
         // A file that is mounted by itself is written through another folder.
-        let file = watches.add(path, WatchMask::CLOSE_WRITE | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF);
+        let file_mask =
+            WatchMask::CLOSE_WRITE | WatchMask::ATTRIB | WatchMask::DELETE_SELF | WatchMask::MOVE_SELF;
+        let file = watches.add(path, file_mask);
         Ok(Self { events: readable(inotify)?, folders, file: file.ok() })
     }
 
-    /// Waits for events after which the content may differ. Consumes all pending events.
-    async fn relevant(&mut self) -> io::Result<()> {
+    /// Waits for events after which the content may differ. Consumes all pending events. Returns false if only attributes
+    /// have changed: the file may be readable, but a writer may not have finished.
+    async fn relevant(&mut self) -> io::Result<bool> {
         loop {
             let mut ready = self.events.readable_mut().await?;
-            let (mut buffer, mut relevant) = ([0; BUFFER], false);
+            let (mut buffer, mut relevant, mut complete) = ([0; BUFFER], false, false);
             loop {
                 match ready.get_inner_mut().read_events(&mut buffer) {
                     Ok(events) => {
                         for event in events {
-                            relevant |= is_relevant(&event, &self.folders, self.file.as_ref());
+                            let is_relevant = is_relevant(&event, &self.folders, self.file.as_ref());
+                            relevant |= is_relevant;
+                            complete |= is_relevant && !event.mask.contains(EventMask::ATTRIB);
                         }
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -163,7 +209,7 @@ impl Watch {
             }
             ready.clear_ready();
             if relevant {
-                return Ok(());
+                return Ok(complete);
             }
         }
     }

@@ -62,11 +62,18 @@ impl Reload<'_> {
             None => false,
         };
         loop {
-            if !changed {
-                watch.changed().await;
+            let before = watch.content().map(<[u8]>::to_vec);
+            if !std::mem::take(&mut changed)
+                && let Err(reason) = watch.changed().await
+            {
+                self.unreadable(file, &reason);
+                continue;
             }
-            changed = false;
             if !self.options.config_reload {
+                // A file that is readable again may be the same.
+                if watch.content() == before.as_deref() {
+                    continue;
+                }
                 return anyhow::anyhow!(ENDS);
             }
             self.reload(watch.content().unwrap_or_default()).await;
@@ -108,10 +115,22 @@ impl Reload<'_> {
             Err(error) => {
                 let reasons = format!("{error:#}");
                 tracing::error!(reasons, "the changed configuration is refused; the one in use stays");
-                self.metrics.config_reload(metrics::Reload::Refused);
-                self.notes.not_reloaded(&reasons);
+                self.refused(&reasons);
             }
         }
+    }
+
+    /// Reports that the file cannot be read. With `--config-reload=false` it is not a change of its content.
+    fn unreadable(&self, file: &Path, reason: &str) {
+        tracing::error!(file = %file.display(), reason, "the configuration file cannot be read; the one in use stays");
+        if self.options.config_reload {
+            self.refused(&format!("{} cannot be read: {reason}", file.display()));
+        }
+    }
+
+    fn refused(&self, reasons: &str) {
+        self.metrics.config_reload(metrics::Reload::Refused);
+        self.notes.not_reloaded(reasons);
     }
 
     /// Checks and applies a configuration. Returns the fields that changed, and the kernel settings that could not be written.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::future::Future;
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 async fn changes(watch: &mut FileWatch) {
-    tokio::time::timeout(PATIENCE, watch.changed()).await.expect("the change is noticed");
+    tokio::time::timeout(PATIENCE, watch.changed()).await.expect("the change is noticed").unwrap();
 }
 
 /// Checks that the pending events report no change, and that a real change is reported after them, so the watch still
@@ -25,7 +25,7 @@ async fn changes_only_with(watch: &mut FileWatch, content: &str, change: impl Fn
     let quiet = tokio::time::timeout(Duration::from_millis(50), &mut changed).await;
     assert!(quiet.is_err(), "there is nothing new");
     change();
-    tokio::time::timeout(PATIENCE, changed).await.expect("the change is noticed");
+    tokio::time::timeout(PATIENCE, changed).await.expect("the change is noticed").unwrap();
     assert_eq!(watch.content.as_deref(), Some(content.as_bytes()));
 }
 
@@ -77,6 +77,66 @@ fn removed_and_made_again() {
         changes_only_with(&mut watch, "two", || fs::write(&path, "two").unwrap()).await;
         fs::rename(&path, folder.path().join("away")).unwrap();
         changes_only_with(&mut watch, "three", || fs::write(&path, "three").unwrap()).await;
+    });
+}
+
+#[test]
+fn a_file_that_becomes_unreadable_is_reported_once_if_it_stays_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "one").unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let reason = watch.changed().await.unwrap_err();
+        assert!(reason.contains("No such file"), "{reason}");
+        assert!(tokio::time::timeout(REREAD * 5, watch.changed()).await.is_err(), "it was reported");
+        assert_eq!(watch.content(), Some(&b"one"[..]));
+        // Another reason: what should be a file is a folder.
+        fs::create_dir(&path).unwrap();
+        let reason = watch.changed().await.unwrap_err();
+        assert!(reason.contains("directory"), "{reason}");
+        fs::remove_dir(&path).unwrap();
+        fs::write(&path, "one").unwrap();
+        tokio::time::timeout(REREAD * 5, watch.changed()).await.expect("it is readable again").unwrap();
+        assert_eq!(watch.content(), Some(&b"one"[..]));
+    });
+}
+
+/// As on a network file system, where another host writes.
+#[test]
+fn a_change_without_an_event_is_noticed_when_it_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "one").unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        // The file stays open, so no event says that its writer has finished.
+        let mut file = fs::File::options().write(true).open(&path).unwrap();
+        file.write_all(b"two").unwrap();
+        let changed = tokio::time::timeout(REREAD * 2, watch.changed()).await;
+        changed.expect("the change is noticed").unwrap();
+        assert_eq!(watch.content(), Some(&b"two"[..]));
+    });
+}
+
+#[test]
+fn a_file_that_gets_its_permissions_later_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    fs::write(&path, "one").unwrap();
+    run(async {
+        let mut watch = FileWatch::open(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let events = &mut watch.watch.as_mut().unwrap();
+        let is_complete = tokio::time::timeout(PATIENCE, events.relevant()).await.unwrap().unwrap();
+        assert!(!is_complete, "somebody may write at this moment");
+        fs::write(&path, "two").unwrap();
+        assert!(tokio::time::timeout(PATIENCE, events.relevant()).await.unwrap().unwrap());
     });
 }
 
@@ -179,7 +239,7 @@ fn without_inotify() {
         fs::write(&path, "th").unwrap();
         assert!(tokio::time::timeout(RETRY * 3 / 2, &mut changed).await.is_err(), "read once");
         fs::write(&path, "three").unwrap();
-        tokio::time::timeout(RETRY * 4, changed).await.expect("the change is noticed");
+        tokio::time::timeout(RETRY * 4, changed).await.expect("the change is noticed").unwrap();
         assert_eq!(watch.content(), Some(&b"three"[..]));
     });
     // There is an instance again: the watch notices what the interval would notice later.
@@ -187,7 +247,7 @@ fn without_inotify() {
         let mut watch = FileWatch::open(&path).unwrap();
         fs::write(INSTANCES, "1").unwrap();
         fs::write(&path, "four").unwrap();
-        tokio::time::timeout(RETRY * 2, watch.changed()).await.expect("the change is noticed");
+        tokio::time::timeout(RETRY * 2, watch.changed()).await.expect("the change is noticed").unwrap();
         assert!(watch.watch.is_some());
     });
 }
