@@ -93,7 +93,7 @@ enum Then {
     Pages { for_good: bool },
     /// A new list in one piece, because the revision of the pages expired before the last page.
     Whole,
-    /// A new list after `Timing::unavailable_retry`.
+    /// A new list after `Timing::unavailable_retry` or later.
     Unavailable,
 }
 
@@ -124,6 +124,8 @@ pub(crate) struct Reflector {
     /// a short one. Each watch that worked sets it and the first use clears it, so that a server that cuts or refuses
     /// everything is not asked in a tight loop.
     spare: bool,
+    /// Delay after the next answer that the server does not have the collection.
+    missing: Duration,
     quiet: Quiet,
     guard: Guard,
     timing: Timing,
@@ -142,6 +144,7 @@ impl Reflector {
             stuck: 0,
             backoff: Backoff::new(timing.backoff),
             spare: true,
+            missing: timing.unavailable_retry,
             quiet: Quiet::new(timing.bookmark_silence),
             guard: Guard::new(kind, known, timing.empty_list_hold),
             timing,
@@ -165,6 +168,7 @@ impl Reflector {
 
     /// Records that the answer has status 200. Returns true if a list begins with it.
     pub(crate) fn opened(&mut self, now: Instant) -> bool {
+        self.missing = self.timing.unavailable_retry;
         let watching_since = (self.state == State::Watch).then_some(now);
         self.open = Some(Open { watching_since, ..Open::default() });
         let begins = match &self.state {
@@ -312,10 +316,11 @@ impl Reflector {
         let then = self.then(reason, open.is_some());
         let refused_stream =
             matches!(then, Then::Pages { .. }) && matches!(reason, RestartReason::Refused(s) if s.code < 500);
-        let wait = match then {
-            Then::Unavailable => Wait::Own(self.timing.unavailable_retry),
-            _ if refused_stream => Wait::None,
-            _ => self.wait(reason, open.as_ref(), worked),
+        let (wait, jitter) = match then {
+            Then::Unavailable if is_not_found(reason) => (Wait::Own(self.missing()), jitter / 2.0),
+            Then::Unavailable => (Wait::Own(self.timing.unavailable_retry), jitter),
+            _ if refused_stream => (Wait::None, jitter),
+            _ => (self.wait(reason, open.as_ref(), worked), jitter),
         };
         if matches!(reason, RestartReason::NoBookmarks(_)) {
             self.quiet.lost_patience();
@@ -367,6 +372,13 @@ impl Reflector {
         }
         self.spare = true;
         true
+    }
+
+    /// Returns the delay after an answer that the server does not have the collection. Only another version of the server has it.
+    fn missing(&mut self) -> Duration {
+        let delay = self.missing;
+        self.missing = delay.saturating_mul(2).min(self.timing.missing_maximum);
+        delay
     }
 
     /// Returns what the next request waits for.
@@ -471,13 +483,14 @@ impl Reflector {
         let server_fault = status.code >= 500;
         match &self.state {
             _ if matches!(status.code, 401 | 408 | 429 | 503) || status.is_of_gateway() => Then::Same,
+            // A server without the collection has it in no form.
+            _ if self.optional && status.code == 404 => Then::Unavailable,
             State::Stream => {
                 let for_good =
                     matches!(status.code, 400 | 405 | 406 | 415 | 422 | 501) || status.lacks_streamed_lists();
                 Then::Pages { for_good }
             }
             State::Pages { token, .. } if !token.is_empty() && status.expired() => Then::Whole,
-            _ if self.optional && status.code == 404 => Then::Unavailable,
             State::Pages { .. } if self.optional && status.code == 403 => Then::Unavailable,
             // The permission to watch may be granted again. The known objects stay.
             State::Watch if status.code == 403 => Then::Same,
@@ -496,6 +509,10 @@ impl Reflector {
         let relist = status.expired() || status.too_large || self.stuck >= STUCK;
         if relist { Then::Relist } else { Then::Same }
     }
+}
+
+fn is_not_found(reason: &RestartReason) -> bool {
+    matches!(reason, RestartReason::Refused(status) if status.code == 404)
 }
 
 /// Returns true if one resource version is older than the other. Versions are decimal numbers (KEP-5504); any other

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_node::metrics::{BuildInfo, ProxyMetrics};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::files::{self, one_yaml, read, run, tool};
 
@@ -133,6 +133,47 @@ fn alerts_name_metrics_that_are_exported() {
     }
     if let Some(mut promtool) = tool("promtool") {
         promtool.args(["check", "rules"]).arg(files::path("deploy/monitoring/alerts.yaml"));
+        run(promtool);
+    }
+}
+
+/// Requests in 20 minutes by code, and whether the alert about the API server fires.
+const REQUESTS: [(&[(&str, u32)], bool); 4] = [
+    // An API server older than Kubernetes 1.33 has no ServiceCIDRs, and watches take minutes.
+    (&[("200", 8), ("404", 26), ("410", 2)], false),
+    (&[("200", 8), ("403", 26)], true),
+    (&[("200", 8), ("<error>", 20), ("429", 3), ("503", 3)], true),
+    (&[("200", 26), ("401", 8)], false),
+];
+
+#[test]
+fn the_alert_about_the_api_server_ignores_what_a_server_lacks() {
+    for (requests, fires) in REQUESTS {
+        let Some(mut promtool) = tool("promtool") else { return };
+        let series = requests.iter().map(|(code, count)| {
+            let name = format!(r#"rest_client_requests_total{{job="kube-proxy", instance="i", code="{code}"}}"#);
+            json!({"series": name, "values": format!("0+{}x60", f64::from(*count) / 20.0)})
+        });
+        let alert = r#"ALERTS{alertname="PortolanAPIErrors", alertstate="firing""#;
+        let labels = format!(r#"{alert}, severity="warning", job="kube-proxy", instance="i"}}"#);
+        let firing = fires.then(|| json!({"labels": labels, "value": 1}));
+        let test = json!({
+            "rule_files": [files::path("deploy/monitoring/alerts.yaml")],
+            "evaluation_interval": "1m",
+            "tests": [{
+                "interval": "1m",
+                "input_series": series.collect::<Vec<_>>(),
+                "promql_expr_test": [{
+                    "expr": format!("{alert}}}"),
+                    "eval_time": "50m",
+                    "exp_samples": firing.into_iter().collect::<Vec<_>>(),
+                }],
+            }],
+        });
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("test.yaml");
+        std::fs::write(&file, test.to_string()).unwrap();
+        promtool.args(["test", "rules"]).arg(file);
         run(promtool);
     }
 }

@@ -199,9 +199,10 @@ async fn an_endless_line_is_cut_off() {
 #[tokio::test(start_paused = true)]
 async fn a_server_without_service_cidrs() {
     let log = play(Kind::ServiceCidr, [status(404), status(404), status(404)]).await;
-    assert_eq!(log.events, ["unavailable"]);
-    log.assert_backed_off(2, 60_000);
-    assert_eq!(log.queries(), [STREAM, "limit=500", STREAM, "limit=500"]);
+    assert_eq!(log.events, ["unavailable"; 3]);
+    log.assert_backed_off(1, 60_000);
+    log.assert_backed_off(2, 120_000);
+    assert_eq!(log.queries(), [STREAM; 4]);
     assert_eq!(log.restarts, 0);
 }
 

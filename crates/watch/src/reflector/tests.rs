@@ -252,15 +252,26 @@ fn error_events_without_progress_start_over() {
 }
 
 #[test]
-fn an_optional_collection_may_be_missing() {
-    for code in [403, 404] {
-        let mut reflector = optional();
-        assert!(!fail(&mut reflector, refused(code)).unavailable, "pages are tried first");
-        let next = reflector.failed(&refused(code), Instant::now(), 0.5);
+fn an_optional_collection_may_be_forbidden_or_missing() {
+    let mut reflector = optional();
+    assert!(!fail(&mut reflector, refused(403)).unavailable, "pages are tried first");
+    let next = reflector.failed(&refused(403), Instant::now(), 0.5);
+    assert!(next.unavailable && !next.report);
+    assert_eq!(next.delay, UNAVAILABLE_RETRY.mul_f64(1.5));
+    assert_eq!(reflector.query(), Query::Stream);
+
+    let mut reflector = optional();
+    let delay = |reflector: &mut Reflector, jitter| {
+        let next = reflector.failed(&refused(404), Instant::now(), jitter);
         assert!(next.unavailable && !next.report);
-        assert_eq!(next.delay, UNAVAILABLE_RETRY.mul_f64(1.5));
-        assert_eq!(reflector.query(), Query::Stream);
-    }
+        assert_eq!(reflector.query(), Query::Stream, "pages are not tried");
+        next.delay.as_secs()
+    };
+    let delays = [0.0; 6].map(|jitter| delay(&mut reflector, jitter));
+    assert_eq!(delays, [60, 120, 240, 480, 600, 600]);
+    assert_eq!(delay(&mut reflector, 1.0), 900);
+    reflector.opened(Instant::now());
+    assert_eq!(delay(&mut reflector, 0.0), 60, "the server had it");
     let mut needed = paging();
     let next = fail(&mut needed, refused(404));
     assert!(!next.unavailable && next.report);
