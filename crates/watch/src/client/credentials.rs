@@ -65,8 +65,38 @@ pub enum CredentialError {
 /// The source of the user's credentials.
 pub(super) enum Credentials {
     Fixed(Credential),
-    File { path: PathBuf, last: Mutex<Option<HeaderValue>> },
+    File { path: PathBuf, last: Mutex<Last> },
     Exec(Box<Plugin>),
+}
+
+/// The last token of a file, and the failures to read the file since.
+#[derive(Default)]
+pub(super) struct Last {
+    token: Option<HeaderValue>,
+    failures: Failures,
+}
+
+/// Failures in a row with one reason. There are many requests while the API server is away.
+#[derive(Debug, Default)]
+struct Failures {
+    reason: String,
+    count: u32,
+}
+
+impl Failures {
+    /// Records a failure. Returns true if it is to be logged: the first, second, fourth, eighth... one with this reason.
+    fn is_news(&mut self, reason: String) -> bool {
+        if reason != self.reason {
+            *self = Self { reason, count: 0 };
+        }
+        self.count = self.count.saturating_add(1);
+        self.count.is_power_of_two()
+    }
+
+    /// Records a success. Returns true if it ends failures.
+    fn end(&mut self) -> bool {
+        std::mem::take(self).count > 0
+    }
 }
 
 impl Credentials {
@@ -99,7 +129,10 @@ impl Credentials {
         let inline = inline.map(|token| header("Bearer", token, "token")).transpose()?;
         match read(path) {
             Err(error) if inline.is_none() => Err(error),
-            _ => Ok(Self::File { path: path.to_owned(), last: Mutex::new(inline) }),
+            _ => {
+                let last = Last { token: inline, ..Last::default() };
+                Ok(Self::File { path: path.to_owned(), last: Mutex::new(last) })
+            }
         }
     }
 
@@ -110,13 +143,22 @@ impl Credentials {
             Self::File { path, last } => {
                 let read = read(path);
                 let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                let Last { token, failures } = &mut *last;
                 match read {
-                    Ok(token) => *last = Some(token),
+                    Ok(new) => {
+                        *token = Some(new);
+                        if failures.end() {
+                            tracing::info!(path = %path.display(), "the token file is read again");
+                        }
+                    }
+                    Err(error) if token.is_none() => return Err(error),
                     // The last token stays in use: some programs remove the file after it was read.
-                    Err(error) if last.is_some() => tracing::warn!(%error, "using the last token"),
-                    Err(error) => return Err(error),
+                    Err(error) if failures.is_news(error.to_string()) => {
+                        tracing::warn!(%error, failures = failures.count, "using the last token");
+                    }
+                    Err(error) => tracing::debug!(%error, "using the last token"),
                 }
-                Ok(Credential { authorization: last.clone(), identity: None })
+                Ok(Credential { authorization: token.clone(), identity: None })
             }
             Self::Exec(plugin) => Ok(plugin.current().await?),
         }
@@ -159,5 +201,21 @@ impl CredentialError {
     /// Adds the URL of the API server.
     pub(super) fn of(self, url: &http::Uri) -> ClientError {
         ClientError::Credentials { url: url.to_string(), source: self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_failures_of_many_are_logged() {
+        let mut failures = Failures::default();
+        let mut told =
+            |reason: &str, times: u32| (0..times).filter(|_| failures.is_news(reason.to_owned())).count();
+        assert_eq!(told("no such file", 1000), 10);
+        assert_eq!(told("the file is empty", 2), 2, "another reason");
+        assert!(failures.end() && !failures.end());
+        assert!(failures.is_news("the file is empty".to_owned()));
     }
 }
