@@ -14,7 +14,7 @@ use portolan_schema::SERVICE_NAME;
 use portolan_schema::json::{Value, json};
 
 use super::object::MANAGED_BY;
-use super::presence::{self, MANAGER, Presence, ServerService, ensure, log_made};
+use super::presence::{self, MANAGER, Presence, ServerService, ensure};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 #[cfg(test)]
@@ -85,7 +85,7 @@ impl DnsService {
         match self.make(api).await {
             Err(error @ (ApiError::Unavailable(_) | ApiError::Unconfirmed(_))) => Err(error),
             other => {
-                log_made(SERVICE, other);
+                Presence::default().log_made(SERVICE, "Service", other);
                 Ok(())
             }
         }
@@ -95,8 +95,11 @@ impl DnsService {
     async fn make(&self, api: &Api) -> Result<Option<String>, ApiError> {
         match ensure(api, self.service(true)).await {
             Err(error @ ApiError::Invalid { .. }) => {
-                tracing::warn!(%error, "kube-system/kube-dns gets another cluster IP than the usual one");
-                ensure(api, self.service(false)).await
+                let made = ensure(api, self.service(false)).await;
+                if matches!(made, Ok(Some(_))) {
+                    tracing::warn!(%error, "kube-system/kube-dns gets another cluster IP than the usual one");
+                }
+                made
             }
             other => other,
         }
@@ -104,7 +107,7 @@ impl DnsService {
 
     /// Creates missing objects, and removes those of servers that are gone. Returns true if there are other servers.
     async fn sync(&self, api: &Api, presence: &mut Presence) -> bool {
-        log_made(SERVICE, self.make(api).await);
+        presence.log_made(SERVICE, "Service", self.make(api).await);
         let slices = SERVICE.slices(api);
         let foreign = slices.iter().find(|slice| !presence::is_of_a_server(slice));
         let names: Vec<String> = self.endpoints.iter().map(slice_name).collect();
@@ -119,7 +122,7 @@ impl DnsService {
                 if let Err(error) = presence::renew(api, name).await {
                     tracing::warn!(name, %error, "Lease not renewed");
                 }
-                log_made(SERVICE, ensure(api, slice(endpoint)).await);
+                presence.log_made(SERVICE, name, ensure(api, slice(endpoint)).await);
             }
         }
         let own: Vec<&str> = names.iter().map(String::as_str).collect();

@@ -16,7 +16,7 @@ use portolan_api::{Api, ApiError, ServiceRanges};
 use portolan_schema::{SERVICE_NAME, json::json};
 
 use super::object::MANAGED_BY;
-use super::presence::{self, MANAGER, Presence, ServerService, ensure, log_made};
+use super::presence::{self, MANAGER, Presence, ServerService, ensure};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 const NAME: &str = "kubernetes";
@@ -64,7 +64,7 @@ impl KubernetesService {
         match ensure(api, self.service()).await {
             Err(error @ (ApiError::Unavailable(_) | ApiError::Unconfirmed(_))) => Err(error),
             other => {
-                log_made(SERVICE, other);
+                Presence::default().log_made(SERVICE, "Service", other);
                 Ok(())
             }
         }
@@ -72,13 +72,13 @@ impl KubernetesService {
 
     /// Creates missing objects, and removes those of servers that are gone.
     async fn sync(&self, api: &Api, presence: &mut Presence) {
-        log_made(SERVICE, ensure(api, self.service()).await);
+        presence.log_made(SERVICE, "Service", ensure(api, self.service()).await);
         let name = self.endpoint.map(|endpoint| self.slice_name(endpoint));
         if let (Some(endpoint), Some(name)) = (self.endpoint, &name) {
             if let Err(error) = presence::renew(api, name).await {
                 tracing::warn!(name, %error, "Lease not renewed");
             }
-            log_made(SERVICE, ensure(api, self.slice(endpoint)).await);
+            presence.log_made(SERVICE, name, ensure(api, self.slice(endpoint)).await);
         }
         let own: Vec<&str> = name.as_deref().into_iter().collect();
         presence.sweep(api, SERVICE, &own).await;

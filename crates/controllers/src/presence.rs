@@ -52,9 +52,11 @@ pub(super) fn is_of_a_server(object: &StoredObject) -> bool {
     object.labels().get(MANAGED_BY) == Some(MANAGER)
 }
 
-/// The other servers, as this server has observed them.
+/// The other servers, as this server has observed them, and what was logged about the objects of this one.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
+    /// The last error of each object that could not be made.
+    complaints: HashMap<String, String>,
     /// By the name of each EndpointSlice: the revision of its Lease, and the time since when the Lease has it.
     seen: HashMap<String, (Option<u64>, Instant)>,
 }
@@ -88,6 +90,35 @@ pub(super) async fn leave(api: &Api, service: ServerService, name: &str) {
 }
 
 impl Presence {
+    /// Logs the result of [`ensure`] for an object of the Service. It is made at each check: an error is logged when it is
+    /// another one than before.
+    pub(super) fn log_made(
+        &mut self,
+        service: ServerService,
+        object: &str,
+        made: Result<Option<String>, ApiError>,
+    ) {
+        match made {
+            Ok(made) => {
+                self.complaints.remove(object);
+                if let Some(key) = made {
+                    tracing::info!(key, "made");
+                }
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if self.is_news(object, &error) {
+                    let ServerService { namespace, name: service } = service;
+                    tracing::error!(namespace, service, object, error, "an object of a Service of this server cannot be made");
+                }
+            }
+        }
+    }
+
+    fn is_news(&mut self, object: &str, error: &str) -> bool {
+        self.complaints.insert(object.to_owned(), error.to_owned()).as_deref() != Some(error)
+    }
+
     /// Removes the EndpointSlices and Leases of servers that are gone. `own` are the names of this server's. Returns true
     /// if there are other servers.
     pub(super) async fn sweep(&mut self, api: &Api, service: ServerService, own: &[&str]) -> bool {
@@ -150,16 +181,18 @@ pub(super) async fn ensure(api: &Api, object: Value) -> Result<Option<String>, A
     }
 }
 
-/// Logs the result of [`ensure`] for an object of the Service.
-pub(super) fn log_made(service: ServerService, made: Result<Option<String>, ApiError>) {
-    match made {
-        Ok(Some(key)) => tracing::info!(key, "made"),
-        Ok(None) => {}
-        Err(error) => {
-            tracing::error!(
-                namespace = service.namespace, service = service.name, %error,
-                "a Service of this server cannot be made"
-            );
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_logged_when_it_is_another_one() {
+        let mut presence = Presence::default();
+        let service = ServerService { namespace: "default", name: "kubernetes" };
+        let news = ["taken", "taken", "full", "taken"].map(|error| presence.is_news("Service", error));
+        assert_eq!(news, [true, false, true, true]);
+        assert!(presence.is_news("slice", "taken"), "another object");
+        presence.log_made(service, "Service", Ok(None));
+        assert!(presence.is_news("Service", "taken"), "it was made meanwhile");
     }
 }
