@@ -100,7 +100,9 @@ fn changed_configurations_post_events() {
     cluster.configure("nftables: {masqueradeBit: 32}\n");
     let event = event_with(&cluster, "ConfigurationRefused");
     assert_eq!(event["type"], "Warning");
-    assert!(event["note"].as_str().unwrap().contains("nftables.masqueradeBit"), "{event}");
+    // `kubectl get events` shows the first line.
+    let note = event["note"].as_str().unwrap();
+    assert!(note.contains("nftables.masqueradeBit") && note.lines().count() == 1, "{event}");
     cluster.configure("nftables: {masqueradeBit: 7}\n");
     let event = event_with(&cluster, "ConfigurationReloaded");
     assert_eq!((&event["type"], &event["note"]), (&json!("Normal"), &json!("changed: nftables")));

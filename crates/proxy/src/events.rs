@@ -134,7 +134,35 @@ impl Notes {
 
     /// Posts that a changed configuration file has been refused.
     pub(super) fn not_reloaded(&self, reasons: &str) {
-        let note = format!("the configuration in use stays: {reasons}");
+        let note = format!("the configuration in use stays: {}", on_one_line(reasons));
         self.recorder.event(EventNote::configuration_refused(&self.node, &note));
+    }
+}
+
+/// Joins the lines of a text: `kubectl get events` shows the first one only.
+fn on_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for part in text.lines().map(str::trim).filter(|part| !part.is_empty()) {
+        match line.chars().last() {
+            None => {}
+            Some(':' | ';' | ',') => line.push(' '),
+            Some(_) => line.push_str("; "),
+        }
+        line.push_str(part);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_is_in_the_first_line() {
+        let reasons = "the configuration is invalid:\n  mode: unknown \"x\"\n  iptables.masqueradeBit: 32 is too large\n";
+        let line =
+            "the configuration is invalid: mode: unknown \"x\"; iptables.masqueradeBit: 32 is too large";
+        assert_eq!(on_one_line(reasons), line);
+        assert_eq!(on_one_line("a; b"), "a; b");
     }
 }
