@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,10 @@ use crate::zone::Zone;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod turns;
 mod udp;
+
+use turns::Turns;
 
 /// Attempts to find a port that is free for both transports.
 const BIND_TRIES: usize = 20;
@@ -107,8 +110,7 @@ pub struct Server {
     forwarder: Option<Forwarder>,
     limits: Limits,
     metrics: Metrics,
-    /// Number of requests, from which sets of records take their beginning.
-    turn: AtomicUsize,
+    turns: Turns,
 }
 
 /// What is left to do for a request after the zone was asked.
@@ -122,7 +124,9 @@ enum Rest {
 impl Server {
     /// Makes a server for a zone. `forwarder` is asked about other names; without one they are refused.
     pub fn new(zone: Arc<RwLock<Zone>>, forwarder: Option<Forwarder>, limits: Limits) -> Self {
-        Self { zone, forwarder, limits, metrics: Metrics::default(), turn: AtomicUsize::new(0) }
+        // Servers of one cluster, and each run, begin elsewhere.
+        let turns = Turns::new(rand::random());
+        Self { zone, forwarder, limits, metrics: Metrics::default(), turns }
     }
 
     /// Returns the counters.
@@ -140,7 +144,7 @@ impl Server {
     /// Answers from the zone. `out` has the answer, or is empty.
     fn ask_zone(&self, request: &[u8], transport: Transport, out: &mut Vec<u8>) -> Rest {
         let start = Instant::now();
-        let turn = self.turn.fetch_add(1, Relaxed);
+        let turn = self.turns.next();
         let verdict = {
             let zone = self.zone.read().unwrap_or_else(PoisonError::into_inner);
             respond(&zone, request, transport, self.forwarder.is_some(), turn, out)

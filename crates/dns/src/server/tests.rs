@@ -1,3 +1,5 @@
+use std::collections::HashMap;
+
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use serde_json::json;
@@ -7,7 +9,7 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::forward::PATIENCE;
-use crate::object::Service;
+use crate::object::{Service, Slice};
 use crate::zone::Settings;
 
 /// A running server, which ends with the test.
@@ -46,9 +48,13 @@ fn start(forwarder: Option<Forwarder>, limits: Limits) -> Running {
 }
 
 fn request(id: u16, name: &str) -> Vec<u8> {
+    request_of(RecordType::A, id, name)
+}
+
+fn request_of(kind: RecordType, id: u16, name: &str) -> Vec<u8> {
     let mut message = Message::new(id, MessageType::Query, OpCode::Query);
     message.metadata.recursion_desired = true;
-    message.add_query(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
+    message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
     message.to_vec().unwrap()
 }
 
@@ -242,4 +248,49 @@ async fn without_an_answer_of_another_server_the_client_gets_an_error() {
     let answer = udp(running.address, &request(5, "www.example.com.")).await;
     assert_eq!((answer.id, answer.response_code), (5, ResponseCode::ServFail));
     assert_eq!(running.server.metrics().forward_failed.load(Relaxed), 1);
+}
+
+/// Returns a server for the headless Service `shop/db` with as many IPv4 endpoints. Its answers are the same in each run.
+fn headless(endpoints: u8) -> Server {
+    let mut zone = Zone::new(Settings::new("cluster.local").unwrap(), 1);
+    zone.set_in_sync(true);
+    let service = json!({"metadata": {"name": "db", "namespace": "shop"}, "spec": {"clusterIP": "None"}});
+    zone.set_service(Service::try_from(&service).unwrap());
+    let endpoints: Vec<_> =
+        (0..endpoints).map(|last| json!({"addresses": [format!("10.1.0.{last}")]})).collect();
+    let labels = json!({"kubernetes.io/service-name": "db"});
+    let metadata = json!({"name": "db-1", "namespace": "shop", "labels": labels});
+    let slice = json!({"metadata": metadata, "endpoints": endpoints});
+    zone.set_slice(Slice::try_from(&slice).unwrap());
+    let mut server = Server::new(Arc::new(RwLock::new(zone)), None, Limits::default());
+    server.turns = Turns::new(1);
+    server
+}
+
+#[test]
+fn each_endpoint_comes_first_equally_often_whatever_the_pattern_of_requests() {
+    // A client asks for A only; for A and AAAA, as getaddrinfo does; and for both with a search list, where the first
+    // name does not exist.
+    let alone = vec![request(1, "db.shop.svc.cluster.local.")];
+    let pair = [alone.clone(), vec![request_of(RecordType::AAAA, 2, "db.shop.svc.cluster.local.")]].concat();
+    let absent = "db.shop.svc.cluster.local.shop.svc.cluster.local.";
+    let search = [vec![request(3, absent), request_of(RecordType::AAAA, 4, absent)], pair.clone()].concat();
+    // The number of endpoints, and the limit of the chi-square statistic that equal chances exceed once in 1000 times.
+    for (endpoints, limit) in [(2, 10.83), (3, 13.82), (4, 16.27), (8, 24.32)] {
+        for pattern in [&alone, &pair, &search] {
+            let server = headless(endpoints);
+            let mut first: HashMap<String, u32> = HashMap::new();
+            let mut out = Vec::new();
+            for request in pattern.iter().cycle().take(pattern.len() * 4000) {
+                server.ask_zone(request, Transport::Udp, &mut out);
+                let found = addresses(&Message::from_vec(&out).unwrap());
+                found.into_iter().take(1).for_each(|address| *first.entry(address).or_default() += 1);
+            }
+            let expected = 4000.0 / f64::from(endpoints);
+            let squares = first.values().map(|times| (f64::from(*times) - expected).powi(2)).sum::<f64>();
+            let chi_square = squares / expected;
+            assert_eq!(first.len(), usize::from(endpoints), "{} requests: {first:?}", pattern.len());
+            assert!(chi_square < limit, "{} requests: {chi_square}, {first:?}", pattern.len());
+        }
+    }
 }

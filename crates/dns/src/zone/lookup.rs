@@ -109,7 +109,7 @@ impl Node<'_> {
 
 impl Zone {
     /// Looks up a name and a type. Returns `None` if the name is not the cluster's. Sets of records start at
-    /// the position `turn`, so that a number that grows with each request spreads clients over a headless Service.
+    /// the position `turn`, so that a random number for each request spreads clients over a headless Service.
     pub fn lookup(&self, name: &Name, kind: RecordType, turn: usize) -> Option<Lookup<'_>> {
         self.follow(name, kind, turn, MAX_ALIASES)
     }

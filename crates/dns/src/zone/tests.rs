@@ -198,7 +198,7 @@ fn headless_services() {
 }
 
 #[test]
-fn sets_begin_elsewhere_with_each_request() {
+fn sets_begin_at_the_turn_of_the_request() {
     let zone = cluster();
     let name = Name::from_ascii("db.shop.svc.cluster.local.").unwrap();
     let first = |turn| {
