@@ -31,6 +31,9 @@ use self::slice::SliceEntry;
 use self::sync::Origin;
 pub use self::write::{EndpointWrite, SliceWrite};
 
+/// Probes in a row that this node could not make, after which it is reported.
+const UNABLE_IN_A_ROW: u32 = 3;
+
 /// What changed since the last call of [`Plan::take_changes`].
 #[derive(Debug, Default)]
 pub struct Changes {
@@ -109,6 +112,8 @@ struct Target {
     service: Key,
     address: SocketAddr,
     check: Check,
+    /// Probes in a row that this node could not make.
+    unable: u32,
     /// Slices that list it.
     slices: BTreeSet<Key>,
 }
@@ -287,9 +292,13 @@ impl Plan {
         let passed = match outcome {
             ProbeOutcome::Passed => true,
             ProbeOutcome::Failed(_) => false,
-            ProbeOutcome::Unable(_) => return None,
+            ProbeOutcome::Unable(error) => {
+                self.unable(endpoint, error);
+                return None;
+            }
         };
         let target = self.targets.get_mut(&endpoint)?;
+        target.unable = 0;
         let entry = self.services.get_mut(&target.service)?;
         let check = entry.check.clone()?;
         let old = target.check.state();
@@ -308,6 +317,16 @@ impl Plan {
             }
         }
         Some(Effect { is_healthy: state.is_healthy(), changed })
+    }
+
+    /// Counts a probe that this node could not make, and reports the endpoint if it was the last one of many.
+    fn unable(&mut self, endpoint: u64, error: &str) {
+        let Some(target) = self.targets.get_mut(&endpoint) else { return };
+        target.unable = target.unable.saturating_add(1);
+        if target.unable == UNABLE_IN_A_ROW {
+            let slice = target.slices.first().and_then(|key| self.slices.get(key));
+            self.changes.reports.extend(slice.map(|slice| remark::not_probed(slice, target.address, error)));
+        }
     }
 
     /// Decides about the groups with changes. To be called after a batch of observations and results.

@@ -202,8 +202,9 @@ async fn within(
     }
 }
 
-/// Returns the outcome of a connection that could not be made.
-fn of_connect(error: &io::Error) -> ProbeOutcome {
+/// Returns the outcome of a call of this node, such as socket(2) or connect(2), that failed. Errors of this node are not the
+/// endpoint's, among them a connection that a route or the security policy of this node prohibits.
+fn of_call(error: &io::Error) -> ProbeOutcome {
     match Errno::from_io_error(error) {
         Some(
             Errno::MFILE
@@ -216,8 +217,17 @@ fn of_connect(error: &io::Error) -> ProbeOutcome {
             | Errno::PERM
             | Errno::AFNOSUPPORT,
         ) => ProbeOutcome::Unable(error.to_string()),
-        Some(Errno::CONNREFUSED | Errno::CONNRESET) => ProbeOutcome::Failed(Failure::Refused),
-        Some(Errno::TIMEDOUT) => ProbeOutcome::Failed(Failure::TimedOut),
-        _ => ProbeOutcome::Failed(Failure::Unreachable(error.to_string())),
+        _ => of_answer(error),
     }
+}
+
+/// Returns the outcome of a connection that has begun and failed later, with the error of the socket (`SO_ERROR`). It
+/// tells what the network answered: the kernel makes `EACCES` of an `ICMPv6` message that a firewall or a router has
+/// prohibited the connection (`icmpv6_err_convert` in the kernel's `net/ipv6/icmp.c`).
+fn of_answer(error: &io::Error) -> ProbeOutcome {
+    ProbeOutcome::Failed(match Errno::from_io_error(error) {
+        Some(Errno::CONNREFUSED | Errno::CONNRESET) => Failure::Refused,
+        Some(Errno::TIMEDOUT) => Failure::TimedOut,
+        _ => Failure::Unreachable(error.to_string()),
+    })
 }

@@ -269,12 +269,12 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
     }
 
     fn report(&mut self, report: Report, now: Duration) {
-        tracing::info!(
-            object = &*report.regarding.key,
-            reason = report.reason,
-            note = report.note,
-            "health check"
-        );
+        let (object, reason, note) = (&*report.regarding.key, report.reason, &report.note);
+        if report.is_warning {
+            tracing::warn!(object, reason, note, "health check");
+        } else {
+            tracing::info!(object, reason, note, "health check");
+        }
         if self.budget.allows(&report.regarding.key, now) {
             self.events.event(report);
         } else {

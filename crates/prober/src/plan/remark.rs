@@ -73,6 +73,14 @@ pub(super) fn endpoint(
     of_slice(slice, is_warning, reason, note)
 }
 
+/// Returns the Event of an endpoint that this node could not probe several times in a row.
+pub(super) fn not_probed(slice: &SliceEntry, address: SocketAddr, error: &str) -> Report {
+    let note = format!(
+        "endpoint {address} cannot be probed, and its conditions stay as they are: {error}; see the limits, the routes and the security policy of the node that probes"
+    );
+    of_slice(slice, true, "EndpointNotProbed", note)
+}
+
 /// Returns the Event of a slice that does not have the port of the check.
 pub(super) fn lacks_port(slice: &SliceEntry, port: &PortChoice) -> Report {
     let note = match port {

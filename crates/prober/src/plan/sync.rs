@@ -98,8 +98,8 @@ impl Plan {
         let number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1);
         self.numbers.insert(id, number);
-        let target =
-            Target { service: Arc::clone(service), address, check, slices: [Arc::clone(key)].into() };
+        let slices = [Arc::clone(key)].into();
+        let target = Target { service: Arc::clone(service), address, check, unable: 0, slices };
         self.targets.insert(number, target);
         self.counts.add(check.state());
         if let Some(entry) = self.services.get_mut(service) {

@@ -432,3 +432,30 @@ fn a_result_that_this_node_could_not_get_decides_nothing() {
     assert_eq!(world.plan.result(99, &ProbeOutcome::Passed, NOW), None);
     assert_eq!(world.plan.counts(), Counts { undecided: 1, ..Counts::default() });
 }
+
+#[test]
+fn an_endpoint_that_cannot_be_probed_for_three_intervals_is_reported_once() {
+    let mut world = World::new(&[("", "tcp")]);
+    world.store(slice("a", &["10.0.0.1", "10.0.0.2"]));
+    world.settle();
+    let number = world.plan.numbers[&("shop/web".into(), "10.0.0.1:80".parse().unwrap())];
+    let unable = ProbeOutcome::Unable("Permission denied".to_owned());
+    let unable = |world: &mut World, times: usize| {
+        for _ in 0..times {
+            assert_eq!(world.plan.result(number, &unable, NOW), None, "it decides nothing");
+        }
+        world.settle();
+        std::mem::take(&mut world.reports)
+    };
+    assert_eq!(unable(&mut world, 2), Vec::<String>::new());
+    let reports = unable(&mut world, 1);
+    let [report] = &reports[..] else { panic!("{reports:?}") };
+    assert!(report.starts_with("EndpointNotProbed: "), "{report}");
+    assert!(report.contains("10.0.0.1:80") && report.contains("Permission denied"), "{report}");
+    assert_eq!(unable(&mut world, 100), Vec::<String>::new());
+    world.result("10.0.0.1", true);
+    world.settle();
+    assert_eq!(world.reasons(), ["EndpointHealthy"]);
+    assert_eq!(unable(&mut world, 2), Vec::<String>::new(), "they were not in a row");
+    assert_eq!(unable(&mut world, 1).len(), 1);
+}

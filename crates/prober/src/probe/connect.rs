@@ -6,17 +6,14 @@
 //!   `TCP_QUICKACK` is off. The endpoint's kernel then makes no connection and does not wake the program.
 //! - A socket is used again. connect(2) with `AF_UNSPEC` resets the connection, frees its local port and keeps the socket.
 
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use tokio::net::TcpStream;
+use rustix::net::sockopt;
 
-use super::{Failure, ProbeOutcome, of_connect, socket};
+use super::{Failure, ProbeOutcome, of_answer, socket};
 
 /// A poll(2) that does not wait.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -36,14 +33,12 @@ impl Sockets {
     pub(super) fn begin(&mut self, address: SocketAddr) -> Result<OwnedFd, ProbeOutcome> {
         let socket = match self.of(address).pop() {
             Some(socket) => socket,
-            None => new_socket(address).map_err(|errno| of_connect(&errno.into()))?,
+            None => socket::new(address)?,
         };
         // If this fails, the endpoint gets a whole connection.
         let _ = sockopt::set_tcp_quickack(&socket, false);
-        match rustix::net::connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
-            Err(errno) => Err(of_connect(&errno.into())),
-        }
+        socket::begin(&socket, address)?;
+        Ok(socket)
     }
 
     /// Ends a connection of which there is an answer. Returns the outcome.
@@ -75,12 +70,6 @@ impl Sockets {
     }
 }
 
-fn new_socket(address: SocketAddr) -> rustix::io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
-}
-
 /// Returns what is known of connections, in their order. Does not wait.
 pub(super) fn answers<'a>(sockets: impl Iterator<Item = &'a OwnedFd>) -> Vec<Answer> {
     let mut polled: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(socket, PollFlags::OUT)).collect();
@@ -93,7 +82,7 @@ fn outcome(socket: &OwnedFd, address: SocketAddr, answer: Answer) -> ProbeOutcom
     if answer.intersects(PollFlags::ERR | PollFlags::HUP) {
         let error = sockopt::socket_error(socket).and_then(std::convert::identity);
         if let Err(errno) = error {
-            return of_connect(&errno.into());
+            return of_answer(&errno.into());
         }
     }
     let own = rustix::net::getsockname(socket).and_then(SocketAddr::try_from);
@@ -118,13 +107,7 @@ pub(super) async fn wait(socket: OwnedFd, address: SocketAddr) -> Result<(), Pro
         let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
         return if outcome == ProbeOutcome::Passed { Ok(()) } else { Err(outcome) };
     }
-    let connected = async {
-        let stream = TcpStream::from_std(socket.into())?;
-        stream.writable().await?;
-        stream.take_error()?.map_or(Ok(stream), Err)
-    };
-    let stream = connected.await.map_err(|error: io::Error| of_connect(&error))?;
-    socket::check(stream, address).map(socket::close)
+    socket::established(socket, address).await.map(socket::close)
 }
 
 #[cfg(test)]
@@ -133,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_is_connected_to_itself_is_refused() {
-        let socket = new_socket(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let socket = socket::new(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let own = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
         let _ = rustix::net::connect(&socket, &own);

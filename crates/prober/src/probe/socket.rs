@@ -7,24 +7,55 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 
-use super::{Failure, ProbeOutcome, of_connect};
+use super::{Failure, ProbeOutcome, of_answer, of_call};
 
 /// Connects to an endpoint.
 pub(super) async fn open(address: SocketAddr) -> Result<TcpStream, ProbeOutcome> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
-    let stream = socket.map_err(|error| of_connect(&error))?.connect(address).await;
-    let stream = stream.map_err(|error| of_connect(&error))?;
-    check(stream, address)
+    let socket = new(address)?;
+    begin(&socket, address)?;
+    established(socket, address).await
+}
+
+/// Creates a socket for an address of this family.
+pub(super) fn new(address: SocketAddr) -> Result<OwnedFd, ProbeOutcome> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(|errno| of_call(&errno.into()))
+}
+
+/// Begins a connection.
+pub(super) fn begin(socket: &OwnedFd, address: SocketAddr) -> Result<(), ProbeOutcome> {
+    match rustix::net::connect(socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
+        Err(errno) => Err(of_call(&errno.into())),
+    }
+}
+
+/// Waits until a connection that has begun is established.
+pub(super) async fn established(socket: OwnedFd, address: SocketAddr) -> Result<TcpStream, ProbeOutcome> {
+    let connected = async {
+        let stream = TcpStream::from_std(socket.into())?;
+        stream.writable().await?;
+        let error = stream.take_error()?;
+        Ok((stream, error))
+    };
+    match connected.await.map_err(|error: io::Error| of_call(&error))? {
+        (stream, None) => check(stream, address),
+        (_, Some(error)) => Err(of_answer(&error)),
+    }
 }
 
 /// Refuses a connection of a socket to itself.
-pub(super) fn check(stream: TcpStream, address: SocketAddr) -> Result<TcpStream, ProbeOutcome> {
+fn check(stream: TcpStream, address: SocketAddr) -> Result<TcpStream, ProbeOutcome> {
     if stream.local_addr().is_ok_and(|own| is_itself(own, address)) {
         close(stream);
         return Err(ProbeOutcome::Failed(Failure::Refused));

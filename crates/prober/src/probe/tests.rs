@@ -407,14 +407,19 @@ async fn a_connection_that_the_endpoint_closes_first_gets_no_reset() {
 }
 
 #[test]
-fn errors_of_this_node_decide_nothing() {
-    let outcome = |errno: Errno| of_connect(&io::Error::from(errno));
+fn errors_of_calls_of_this_node_decide_nothing_and_those_of_the_network_do() {
     for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS, Errno::ADDRNOTAVAIL, Errno::PERM] {
-        assert!(matches!(outcome(errno), ProbeOutcome::Unable(_)), "{errno:?}");
+        assert!(matches!(of_call(&errno.into()), ProbeOutcome::Unable(_)), "{errno:?}");
     }
-    assert_eq!(outcome(Errno::TIMEDOUT), ProbeOutcome::Failed(Failure::TimedOut));
-    for errno in [Errno::HOSTUNREACH, Errno::NETUNREACH] {
-        assert!(matches!(outcome(errno), ProbeOutcome::Failed(Failure::Unreachable(_))), "{errno:?}");
+    for errno in [Errno::ACCESS, Errno::PERM, Errno::NOPROTOOPT, Errno::HOSTUNREACH, Errno::NETUNREACH] {
+        let outcome = of_answer(&errno.into());
+        assert!(matches!(outcome, ProbeOutcome::Failed(Failure::Unreachable(_))), "{errno:?}");
+    }
+    for outcome in [of_call, of_answer] {
+        let outcome = |errno: Errno| outcome(&errno.into());
+        assert_eq!(outcome(Errno::TIMEDOUT), ProbeOutcome::Failed(Failure::TimedOut));
+        assert_eq!(outcome(Errno::CONNREFUSED), ProbeOutcome::Failed(Failure::Refused));
+        assert!(matches!(outcome(Errno::NETUNREACH), ProbeOutcome::Failed(Failure::Unreachable(_))));
     }
 }
 
