@@ -18,7 +18,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::io::Errno;
 use tokio::time::{Instant, timeout_at};
@@ -60,6 +59,14 @@ pub enum Failure {
     /// The answer is no HTTP, too long, or incomplete.
     #[error("no valid answer: {0}")]
     Answer(String),
+    /// The endpoint failed at another port, to which it redirected the request.
+    #[error("redirected to {to}: {failure}")]
+    Redirected {
+        /// Address and port.
+        to: SocketAddr,
+        /// What failed there.
+        failure: Box<Self>,
+    },
 }
 
 /// Names of the failures in metrics, in the order of [`Failure::index`].
@@ -75,6 +82,7 @@ impl Failure {
             Self::Tls(_) => 3,
             Self::Status(_) => 4,
             Self::Answer(_) => 5,
+            Self::Redirected { failure, .. } => failure.index(),
         }
     }
 }
@@ -146,15 +154,12 @@ impl Probes for Client {
     ) -> impl Future<Output = ProbeOutcome> + Send + 'static {
         let (check, tls) = (Arc::clone(check), Arc::clone(&self.tls));
         async move {
-            let begun = Instant::now();
-            let probe = async {
-                match &check.probe {
-                    Probe::Tcp => connect::probe(address).await,
-                    // The state of a request is large. A `tcp` probe need not have room for it.
-                    Probe::Http(request) => Box::pin(get::get(address, request, &tls)).await,
-                }
-            };
-            within(begun, check.timing.timeout, probe).await
+            let deadline = deadline(Instant::now(), &check);
+            match &check.probe {
+                Probe::Tcp => until(deadline, connect::probe(address)).await,
+                // The state of a request is large. A `tcp` probe need not have room for it.
+                Probe::Http(request) => outcome(Box::pin(get::get(address, request, &tls, deadline)).await),
+            }
         }
     }
 
@@ -174,9 +179,7 @@ impl Probes for Client {
                 Some(Err(outcome)) => return Begun::Ended(outcome),
                 Some(Ok(socket)) => match answers.next().filter(|answer| !answer.is_empty()) {
                     Some(answer) => return Begun::Ended(self.sockets.end(socket, address, answer)),
-                    None => {
-                        Box::pin(within(now, wanted.check.timing.timeout, connect::wait(socket, address)))
-                    }
+                    None => Box::pin(until(deadline(now, &wanted.check), connect::wait(socket, address))),
                 },
             };
             waiting = waiting.saturating_add(1);
@@ -188,18 +191,18 @@ impl Probes for Client {
     }
 }
 
-/// Ends a probe at its timeout.
-async fn within(
-    begun: Instant,
-    timeout: Duration,
-    probe: impl Future<Output = Result<(), ProbeOutcome>>,
-) -> ProbeOutcome {
-    let deadline = begun.checked_add(timeout).unwrap_or(begun);
-    match timeout_at(deadline, probe).await {
-        Ok(Ok(())) => ProbeOutcome::Passed,
-        Ok(Err(outcome)) => outcome,
-        Err(_) => ProbeOutcome::Failed(Failure::TimedOut),
-    }
+/// Returns when a probe is over.
+fn deadline(begun: Instant, check: &HealthCheck) -> Instant {
+    begun.checked_add(check.timing.timeout).unwrap_or(begun)
+}
+
+/// Ends a probe at its deadline.
+async fn until(deadline: Instant, probe: impl Future<Output = Result<(), ProbeOutcome>>) -> ProbeOutcome {
+    outcome(timeout_at(deadline, probe).await.unwrap_or(Err(ProbeOutcome::Failed(Failure::TimedOut))))
+}
+
+fn outcome(result: Result<(), ProbeOutcome>) -> ProbeOutcome {
+    result.map_or_else(std::convert::identity, |()| ProbeOutcome::Passed)
 }
 
 /// Returns the outcome of a call of this node, such as socket(2) or connect(2), that failed. Errors of this node are not the

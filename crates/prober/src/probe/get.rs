@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
 use super::redirect::RequestTarget;
@@ -33,21 +34,37 @@ enum Answer {
     Redirect(Box<RequestTarget>),
 }
 
-/// Sends the request and follows redirects to the same endpoint.
+/// Sends the request and follows redirects to the same endpoint, until the deadline.
 pub(super) async fn get(
     address: SocketAddr,
     probe: &HttpProbe,
     tls: &Arc<ClientConfig>,
+    deadline: Instant,
 ) -> Result<(), ProbeOutcome> {
     let mut place = RequestTarget::first(address, probe);
     for _ in 0..=MOST_REDIRECTS {
-        match ask(&place, probe, tls).await? {
+        let answer = timeout_at(deadline, ask(&place, probe, tls)).await;
+        let answer = answer.unwrap_or(Err(ProbeOutcome::Failed(Failure::TimedOut)));
+        match answer.map_err(|outcome| at(place.address, address, outcome))? {
             Answer::Passed => return Ok(()),
-            Answer::Failed(status) => return Err(ProbeOutcome::Failed(Failure::Status(status))),
+            Answer::Failed(status) => {
+                let outcome = ProbeOutcome::Failed(Failure::Status(status));
+                return Err(at(place.address, address, outcome));
+            }
             Answer::Redirect(next) => place = *next,
         }
     }
     Err(bad("too many redirects"))
+}
+
+/// Adds the address at which a probe failed, if it is not the one that is probed.
+fn at(place: SocketAddr, probed: SocketAddr, outcome: ProbeOutcome) -> ProbeOutcome {
+    match outcome {
+        ProbeOutcome::Failed(failure) if place != probed => {
+            ProbeOutcome::Failed(Failure::Redirected { to: place, failure: Box::new(failure) })
+        }
+        outcome => outcome,
+    }
 }
 
 async fn ask(

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use http::Uri;
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 
 use crate::annotations::HttpProbe;
 
@@ -30,7 +30,9 @@ impl RequestTarget {
     }
 
     /// Returns where a redirect leads, or `None` if it leads away from the endpoint, or cannot be understood. A redirect
-    /// to the endpoint's address or to the `Host` of the request stays there; it may change port and scheme.
+    /// to the endpoint's address stays there; it may change port and scheme. A redirect to the `Host` of the request
+    /// stays there only with the same port and scheme: at 443 of this name, for example, a proxy in front of the endpoint
+    /// often listens.
     pub(super) fn redirected(&self, location: &str) -> Option<Self> {
         let location = location.split('#').next()?;
         if location.starts_with("//") {
@@ -58,18 +60,27 @@ impl RequestTarget {
             "https" => true,
             _ => return None,
         };
-        let authority = uri.authority()?;
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
         let host = host_of(authority.as_str());
-        let is_same = host.eq_ignore_ascii_case(self.host())
-            || host.parse::<IpAddr>().is_ok_and(|address| address == self.address.ip());
-        if !is_same || authority.as_str().contains('@') {
-            return None;
-        }
-        let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
+        let port = port_of(authority, tls);
+        let is_address = host.parse::<IpAddr>().is_ok_and(|address| address == self.address.ip());
+        let is_name = host.eq_ignore_ascii_case(self.host()) && tls == self.tls && self.is_at(port);
+        let port = if is_address { port } else { is_name.then_some(self.address.port())? };
         let path = uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
         let address = SocketAddr::new(self.address.ip(), port);
         Some(Self { tls, address, authority: authority.as_str().to_owned(), path })
     }
+
+    /// Returns true if a port is the one of the request: as the header `Host` says, or the endpoint's.
+    fn is_at(&self, port: u16) -> bool {
+        let host_port = self.authority.parse().map(|authority| port_of(&authority, self.tls));
+        port == self.address.port() || host_port.is_ok_and(|host_port| host_port == port)
+    }
+}
+
+/// Returns the port of an authority, or that of the scheme.
+fn port_of(authority: &Authority, tls: bool) -> u16 {
+    authority.port_u16().unwrap_or(if tls { 443 } else { 80 })
 }
 
 /// Returns the host of an authority, without brackets and port.
@@ -107,10 +118,30 @@ mod tests {
         ] {
             assert_eq!(redirected("10.0.0.1:8080", None, location).as_deref(), Some(wanted), "{location}");
         }
-        let own = redirected("10.0.0.1:80", Some("shop.example.com"), "https://Shop.example.com/x").unwrap();
-        assert_eq!(own, "https 10.0.0.1:443 Shop.example.com /x");
         let ipv6 = redirected("[2001:db8::1]:80", None, "http://[2001:db8:0::1]:81/").unwrap();
         assert_eq!(ipv6, "http [2001:db8::1]:81 [2001:db8:0::1]:81 /");
+    }
+
+    #[test]
+    fn redirects_to_the_name_of_the_request_are_followed_at_the_same_port_and_scheme() {
+        let of = |location| redirected("10.0.0.1:8080", Some("shop.example.com"), location);
+        for (location, wanted) in [
+            ("/x", "http 10.0.0.1:8080 shop.example.com /x"),
+            ("http://Shop.example.com/x", "http 10.0.0.1:8080 Shop.example.com /x"),
+            ("//shop.example.com:80/x", "http 10.0.0.1:8080 shop.example.com:80 /x"),
+            ("http://shop.example.com:8080/x", "http 10.0.0.1:8080 shop.example.com:8080 /x"),
+            ("https://10.0.0.1/x", "https 10.0.0.1:443 10.0.0.1 /x"),
+        ] {
+            assert_eq!(of(location).as_deref(), Some(wanted), "{location}");
+        }
+        for location in [
+            "https://shop.example.com/x",
+            "https://shop.example.com:8080/x",
+            "http://shop.example.com:9090/x",
+            "http://shop.example.com:443/x",
+        ] {
+            assert_eq!(of(location), None, "{location}");
+        }
     }
 
     #[test]

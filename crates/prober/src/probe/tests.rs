@@ -308,6 +308,44 @@ async fn redirects_to_the_endpoint_are_followed_and_others_are_not() {
     assert_eq!(answer_failure(probe(circle, &[HTTP]).await), "too many redirects");
 }
 
+#[tokio::test]
+async fn a_redirect_to_the_name_at_another_port_decides_by_its_status() {
+    let redirect = |_: &str| {
+        "HTTP/1.1 301 Moved\r\nlocation: https://shop.example.com/x\r\ncontent-length: 0\r\n\r\n".to_owned()
+    };
+    let address = serve(redirect).await;
+    let host = ("-host", "shop.example.com");
+    assert_eq!(probe(address, &[HTTP, host]).await, ProbeOutcome::Passed, "301 passes by itself");
+    assert_eq!(
+        probe(address, &[HTTP, host, ("-statuses", "200")]).await,
+        ProbeOutcome::Failed(Failure::Status(301))
+    );
+}
+
+#[tokio::test]
+async fn a_failure_at_another_port_names_the_address() {
+    let moved = async |to: SocketAddr, timeout: &str| {
+        let answer = format!("HTTP/1.1 302 X\r\nlocation: http://{to}/x\r\ncontent-length: 0\r\n\r\n");
+        let outcome = probe(serve(move |_| answer.clone()).await, &[HTTP, ("-timeout", timeout)]).await;
+        let ProbeOutcome::Failed(failure) = outcome else { panic!("{outcome:?}") };
+        (failure.to_string(), failure.index())
+    };
+    let (_closed, closed) = closed();
+    assert_eq!(moved(closed, "5m").await, (format!("redirected to {closed}: connection refused"), 1));
+    let broken = serve(|_| status(503)).await;
+    assert_eq!(moved(broken, "5m").await, (format!("redirected to {broken}: HTTP status 503"), 4));
+    // On a busy machine the redirect may come after a short time.
+    let (_listener, _held, silent) = silent().await;
+    let mut failures = Vec::new();
+    for timeout in ["300ms", "5s", "5m"] {
+        failures.push(moved(silent, timeout).await);
+        if failures.contains(&(format!("redirected to {silent}: no answer in time"), 0)) {
+            return;
+        }
+    }
+    panic!("{failures:?}");
+}
+
 /// Starts a server that begins an answer and goes on with it for ever.
 async fn endless(begin: &'static str, more: &'static str) -> SocketAddr {
     let (listener, address) = listen().await;
