@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use portolan_schema::SERVICE_NAME;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 
 use crate::annotations::CHECK;
@@ -16,6 +17,8 @@ pub type Key = Arc<str>;
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Annotation of a slice whose conditions the prober has written.
 pub const MARKER: &str = portolan_schema::HEALTH_CHECKED;
+/// The field manager of the prober's writes.
+pub const MANAGER: &str = "portolan-prober";
 /// End of the [`MANAGED_BY`] values of Kubernetes' own controllers.
 const CONTROLLERS: &str = ".k8s.io";
 /// [`MANAGED_BY`] of the slices in which `portolan serve` lists its own addresses.
@@ -41,6 +44,31 @@ pub struct Metadata {
     /// Owners.
     #[serde(deserialize_with = "or_default")]
     pub owner_references: Vec<OwnerReference>,
+    /// The field manager besides [`MANAGER`] that wrote the endpoints of a slice last, if one is known.
+    #[serde(rename = "managedFields", deserialize_with = "other_manager")]
+    pub other_manager: Option<String>,
+}
+
+/// Who wrote fields of an object, and when.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct ManagedFields {
+    #[serde(deserialize_with = "or_default")]
+    manager: String,
+    /// A time of RFC 3339 in UTC, so times compare as texts.
+    #[serde(deserialize_with = "or_default")]
+    time: String,
+    #[serde(rename = "fieldsV1", deserialize_with = "or_default")]
+    fields: OwnedFields,
+}
+
+/// Whether the list of endpoints is among the fields. It has one owner, besides those that apply it (`atomic` in the
+/// schema of the EndpointSlice).
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct OwnedFields {
+    #[serde(rename = "f:endpoints")]
+    endpoints: Option<IgnoredAny>,
 }
 
 /// A reference to an owner.
@@ -146,6 +174,12 @@ fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D)
     Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
+fn other_manager<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let all: Vec<ManagedFields> = or_default(from)?;
+    let others = all.into_iter().filter(|it| it.manager != MANAGER && it.fields.endpoints.is_some());
+    Ok(others.max_by(|one, other| one.time.cmp(&other.time)).map(|entry| entry.manager))
+}
+
 impl Metadata {
     /// Returns the object's key.
     pub fn key(&self) -> Key {
@@ -210,6 +244,28 @@ mod tests {
         assert_eq!(&*slice.metadata.key(), "n/a");
         assert_eq!(slice.endpoints[0].conditions, Some(Conditions::default()));
         assert!(slice.ports.is_empty() && slice.service().is_none() && !slice.is_marked());
+    }
+
+    #[test]
+    fn the_last_other_manager_of_the_endpoints_is_known() {
+        let of = |managed: &str| {
+            slice(&format!(r#"{{"metadata":{{"managedFields":{managed}}}}}"#)).metadata.other_manager
+        };
+        let entry = |manager: &str, second: u8, field: &str| {
+            format!(
+                r#"{{"manager":"{manager}","time":"2026-03-01T10:00:0{second}Z","fieldsV1":{{"f:{field}":{{}}}}}}"#
+            )
+        };
+        let all = [
+            entry("applies", 1, "endpoints"),
+            entry("updates", 2, "endpoints"),
+            entry(MANAGER, 3, "endpoints"),
+            entry("labels", 4, "metadata"),
+        ];
+        assert_eq!(of(&format!("[{}]", all.join(","))).as_deref(), Some("updates"));
+        for none in ["null", "[]", "[{}]", r#"[{"manager":"a","fieldsV1":null}]"#] {
+            assert_eq!(of(none), None, "{none}");
+        }
     }
 
     #[test]

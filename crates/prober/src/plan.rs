@@ -222,6 +222,7 @@ impl Plan {
         if let (Some(old), Some(entry)) = (old, self.slices.get_mut(&key)) {
             entry.targets = old.targets;
             entry.lacks_port = old.lacks_port;
+            entry.written = old.written;
         }
         if old_service != service {
             self.forget_slice(old_service.as_ref(), &key);
@@ -274,6 +275,7 @@ impl Plan {
         (self.counts, self.open_groups) = (Counts::default(), 0);
         for entry in self.slices.values_mut() {
             entry.targets.clear();
+            entry.written = slice::Written::default();
         }
         for entry in self.services.values_mut() {
             (entry.ipv4, entry.ipv6) = (Group::default(), Group::default());
@@ -401,6 +403,12 @@ impl Plan {
         if let Some(entry) = self.slices.get_mut(&write.key) {
             entry.written(write, resource_version);
         }
+    }
+
+    /// Returns the Event of a slice whose conditions another client changes back. Unchanged ones are written at most once in
+    /// `interval` meanwhile.
+    pub fn overwritten(&self, key: &Key, interval: Duration) -> Option<Report> {
+        self.slices.get(key).map(|entry| remark::overwritten(entry, interval))
     }
 
     /// Returns how many endpoints are in each state.

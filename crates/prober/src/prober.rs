@@ -2,6 +2,7 @@
 //! tasks of their own that return their results to it.
 
 mod budget;
+mod paces;
 #[cfg(test)]
 mod tests;
 mod writes;
@@ -16,6 +17,7 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use self::budget::Budget;
+use self::paces::Paces;
 use self::writes::Writes;
 use crate::client::{Events, LeaseClient, Writer};
 use crate::error::WriteError;
@@ -72,6 +74,7 @@ pub struct Prober<P, W, E, L> {
     has_slices: bool,
     schedule: crate::schedule::Schedule,
     writes: Writes,
+    paces: Paces,
     budget: Budget,
     metrics: Arc<Metrics>,
     endpoints: HashMap<u64, Arc<EndpointMetrics>>,
@@ -112,6 +115,7 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
             has_slices: false,
             schedule: crate::schedule::Schedule::default(),
             writes: Writes::default(),
+            paces: Paces::default(),
             budget: Budget::default(),
             metrics: Arc::default(),
             endpoints: HashMap::new(),
@@ -223,6 +227,7 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
         self.apply_changes(now);
         self.schedule.clear();
         self.writes.clear();
+        self.paces.clear();
         self.probing.abort_all();
     }
 
@@ -362,6 +367,16 @@ impl<P: Probes, W: Writer, E: Events, L: LeaseClient> Prober<P, W, E, L> {
                 self.writes.finished(&key, now, &Ok(()));
                 continue;
             };
+            if !write.is_repeat {
+                self.paces.changes(&key);
+            } else if let Some(at) = self.paces.held_until(&key, now) {
+                self.writes.postpone(&key, at);
+                continue;
+            } else if self.paces.repeats(&key, now)
+                && let Some(report) = self.plan.overwritten(&key, paces::LONGEST)
+            {
+                self.report(report, now);
+            }
             let writer = Arc::clone(&self.writer);
             self.writing.spawn(async move {
                 let result = within(WRITE_TIMEOUT, writer.write(&write)).await;

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use portolan_api::{Api, ApiError, Change, FieldManager, Part, Target, WriteOptions, events, metadata};
 use portolan_prober::lease::{Claim, Held, NAME, NAMESPACE};
+use portolan_prober::object::MANAGER;
 use portolan_prober::plan::SliceWrite;
 use portolan_prober::{Events, LeaseClient, Report, WriteError, Writer};
 use portolan_schema::Resource;
@@ -12,8 +13,6 @@ use portolan_schema::json::Value;
 use portolan_schema::patch::{JsonPatch, Patch};
 use tokio::sync::mpsc;
 
-/// The field manager of all writes, and the controller of Events.
-const MANAGER: &str = "portolan-prober";
 /// What the controller does, for Events.
 const ACTION: &str = "Probe";
 /// Events that wait to be written. More are dropped.

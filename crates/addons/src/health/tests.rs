@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use portolan_api::{ApiConfig, Part, Target, WriteOptions};
+use portolan_api::{ApiConfig, FieldManager, Part, Target, WriteOptions};
 use portolan_prober::plan::Plan;
 use portolan_prober::probe::{Failure, ProbeOutcome};
 use portolan_prober::{HealthCheck, Input, LeaseClient as _, WriteError, Writer as _};
@@ -161,6 +161,31 @@ async fn results_become_conditions_and_events() {
     let next = serve(&api, &failing, None);
     until("probes of the next server", || next.metrics.passed.get() >= 6).await;
     assert_eq!(api.store().get(Resource::EndpointSlice, "default/web-1").unwrap().revision(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_changes_conditions_back_is_named() {
+    let (api, failing) = (api().await, Failing::default());
+    failing.set("192.0.2.2:8080", true);
+    let _server = serve(&api, &failing, None);
+    let has_result = || ready(&api) == [Some(true), Some(false)];
+    until("the result", has_result).await;
+    for _ in 0..5 {
+        let mut other = stored(&api, Resource::EndpointSlice, "default/web-1");
+        other["endpoints"][1]["conditions"] = json!({"ready": true, "serving": true});
+        let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
+        let field_manager = FieldManager::new("other-controller").unwrap();
+        let options = WriteOptions { field_manager, ..WriteOptions::default() };
+        api.update(target, Part::Main, other.as_object().cloned().unwrap(), options).await.unwrap();
+        until("the same result again", has_result).await;
+    }
+    let notes = || {
+        let snapshot = api.store().snapshot(Resource::Event, &Scope::default(), None).unwrap().objects;
+        let events = snapshot.iter().map(|event| Value::Object(event.decode()));
+        let events = events.filter(|event| event["reason"] == *"HealthCheckOverwritten");
+        events.map(|event| event["note"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    until("its Event", || notes().iter().any(|note| note.contains("\"other-controller\""))).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,11 +1,12 @@
 //! The Events of the plan.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::{ServiceEntry, group::Group, slice::SliceEntry};
-use crate::annotations::{Complaint, HealthCheck, PortChoice, Probe};
+use crate::annotations::{CHECK, Complaint, HealthCheck, PortChoice, Probe};
 use crate::object::Key;
 use crate::probe::ProbeOutcome;
 
@@ -90,6 +91,19 @@ pub(super) fn lacks_port(slice: &SliceEntry, port: &PortChoice) -> Report {
         _ => "endpoints are not checked: the slice has no TCP port; set portolan.dev/health-check-port of the Service to a number".to_owned(),
     };
     of_slice(slice, true, "HealthCheckLacksPort", note)
+}
+
+/// Returns the Event of a slice whose conditions another client changes back.
+pub(super) fn overwritten(slice: &SliceEntry, interval: Duration) -> Report {
+    let manager = slice.slice.metadata.other_manager.as_ref();
+    let manager = manager.map(|manager| format!(" (the field manager {manager:?} wrote them last)"));
+    let note = format!(
+        "another client changes the conditions of the health check back{}; while that goes on, they are written again at most every {} s; let that client leave ready and serving as they are, or remove {} from the Service",
+        manager.unwrap_or_default(),
+        interval.as_secs(),
+        CHECK.name,
+    );
+    of_slice(slice, true, "HealthCheckOverwritten", note)
 }
 
 /// Returns the Event of a group in which all endpoints became ready, or only the healthy ones.

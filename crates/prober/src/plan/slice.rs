@@ -1,5 +1,7 @@
 //! A slice as it was last observed or written.
 
+use std::collections::HashMap;
+
 use super::write::{EndpointWrite, MarkerChange, SliceWrite};
 use crate::object::{Conditions, EndpointSlice, Key, MARKER};
 
@@ -13,12 +15,44 @@ pub(super) struct SliceEntry {
     pub(super) targets: Vec<Option<u64>>,
     /// True if the slice should be checked and does not have the port.
     pub(super) lacks_port: bool,
+    /// What was written.
+    pub(super) written: Written,
+}
+
+/// What was written to a slice, whatever it has meanwhile: another client may have changed it back.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// The last conditions `ready` and `serving` of endpoints, by their numbers in the plan.
+    conditions: HashMap<u64, (Option<bool>, Option<bool>)>,
+    /// True if the last write removed them.
+    is_released: bool,
+}
+
+impl Written {
+    /// Drops the endpoints that are not probed any more.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(u64) -> bool) {
+        self.conditions.retain(|number, _| is_kept(*number));
+    }
+
+    fn add(&mut self, write: &SliceWrite) {
+        self.is_released = write.marker == MarkerChange::Remove;
+        let numbered = |change: &EndpointWrite| Some((change.number?, (change.ready, change.serving)));
+        self.conditions.extend(write.endpoints.iter().filter_map(numbered));
+    }
+
+    fn has(&self, endpoints: &[EndpointWrite], marker: MarkerChange) -> bool {
+        let has = |change: &EndpointWrite| {
+            let written = change.number.and_then(|number| self.conditions.get(&number));
+            written == Some(&(change.ready, change.serving))
+        };
+        if marker == MarkerChange::Remove { self.is_released } else { endpoints.iter().all(has) }
+    }
 }
 
 impl SliceEntry {
     pub(super) fn new(slice: EndpointSlice) -> Self {
         let (key, service) = (slice.metadata.key(), slice.service());
-        Self { key, service, slice, targets: Vec::new(), lacks_port: false }
+        Self { key, service, slice, targets: Vec::new(), lacks_port: false, written: Written::default() }
     }
 
     /// Returns true if `other` is an older version of the slice. A watch that lags delivers such versions after a write.
@@ -45,7 +79,8 @@ impl SliceEntry {
         };
         let endpoint = |(index, ready, serving): (usize, Option<bool>, Option<bool>)| {
             let old = self.slice.endpoints.get(index)?.conditions;
-            Some(EndpointWrite { index, old, ready, serving })
+            let number = self.targets.get(index).copied().flatten();
+            Some(EndpointWrite { index, number, old, ready, serving })
         };
         let endpoints: Vec<EndpointWrite> = wanted.filter(differs).filter_map(endpoint).collect();
         let annotations = self.slice.metadata.annotations.is_some();
@@ -59,7 +94,7 @@ impl SliceEntry {
         let is_set = |conditions: &Conditions| conditions.ready.is_some() || conditions.serving.is_some();
         let endpoint = |(index, endpoint): (usize, &crate::object::Endpoint)| {
             let old = endpoint.conditions.filter(is_set)?;
-            Some(EndpointWrite { index, old: Some(old), ready: None, serving: None })
+            Some(EndpointWrite { index, number: None, old: Some(old), ready: None, serving: None })
         };
         let endpoints = || self.slice.endpoints.iter().enumerate().filter_map(endpoint).collect();
         self.slice.is_marked().then(|| self.with(endpoints(), MarkerChange::Remove))
@@ -68,13 +103,18 @@ impl SliceEntry {
     fn with(&self, endpoints: Vec<EndpointWrite>, marker: MarkerChange) -> SliceWrite {
         let metadata = &self.slice.metadata;
         let (uid, resource_version) = (metadata.uid.clone(), metadata.resource_version.clone());
-        SliceWrite { key: self.key.clone(), uid, resource_version, endpoints, marker }
+        let is_repeat = self.written.has(&endpoints, marker);
+        SliceWrite { key: self.key.clone(), uid, resource_version, endpoints, is_repeat, marker }
     }
 
     /// Applies a write that succeeded, unless another version of the slice has been observed meanwhile.
     pub(super) fn written(&mut self, write: &SliceWrite, resource_version: &str) {
         let metadata = &mut self.slice.metadata;
-        if metadata.uid != write.uid || metadata.resource_version != write.resource_version {
+        if metadata.uid != write.uid {
+            return;
+        }
+        self.written.add(write);
+        if metadata.resource_version != write.resource_version {
             return;
         }
         resource_version.clone_into(&mut metadata.resource_version);

@@ -46,6 +46,7 @@ impl Plan {
         let kept: HashSet<u64> = targets.iter().flatten().copied().collect();
         if let Some(entry) = self.slices.get_mut(key) {
             entry.targets = targets;
+            entry.written.retain(|number| kept.contains(&number));
         }
         let gone = old.into_iter().flatten().filter(|number| !kept.contains(number));
         gone.for_each(|number| self.unlink(number, key));

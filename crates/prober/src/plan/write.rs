@@ -20,6 +20,8 @@ pub struct SliceWrite {
     pub resource_version: String,
     /// The endpoints that change.
     pub endpoints: Vec<EndpointWrite>,
+    /// True if all of this was written before, and another client has changed it back.
+    pub is_repeat: bool,
     pub(super) marker: MarkerChange,
 }
 
@@ -28,6 +30,8 @@ pub struct SliceWrite {
 pub struct EndpointWrite {
     /// Position in the slice.
     pub index: usize,
+    /// Its number in the plan. `None` if it is not probed.
+    pub(super) number: Option<u64>,
     /// The conditions that it has; `None` if it has none.
     pub old: Option<Conditions>,
     /// The condition `ready`; `None` removes it.

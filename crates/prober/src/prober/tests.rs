@@ -14,6 +14,8 @@ use crate::client::NoLease;
 use crate::probe::Failure;
 use crate::testing::{patched, service, slice};
 
+mod fights;
+
 /// What the endpoints answer; one that is not listed passes.
 #[derive(Debug, Clone, Default)]
 struct Endpoints(Arc<Mutex<Answers>>);
@@ -95,6 +97,10 @@ struct Stored {
     lease: Option<Value>,
     version: u64,
     writes: usize,
+    /// Times at which writes began.
+    attempts: Vec<Instant>,
+    /// True if another client makes all endpoints ready after each write.
+    is_contested: bool,
     /// Errors of the next writes.
     errors: Vec<WriteError>,
     watchers: Vec<mpsc::UnboundedSender<Input>>,
@@ -121,6 +127,7 @@ impl Stored {
 
 impl Writer for Api {
     async fn write(&self, write: &SliceWrite) -> Result<String, WriteError> {
+        self.0.lock().unwrap().attempts.push(Instant::now());
         sleep(Duration::from_millis(2)).await;
         let mut stored = self.0.lock().unwrap();
         if let Some(error) = stored.errors.pop() {
@@ -133,7 +140,11 @@ impl Writer for Api {
         }
         let new = patched(old, &write.json_patch());
         stored.writes += 1;
-        Ok(stored.put(new))
+        let version = stored.put(new);
+        if stored.is_contested {
+            fights::overwrite(&mut stored);
+        }
+        Ok(version)
     }
 }
 

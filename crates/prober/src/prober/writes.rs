@@ -32,7 +32,7 @@ struct Entry {
     again: bool,
     /// Conflicts or failures in a row.
     failures: u32,
-    /// True if it waits for its newest version.
+    /// True if a change of the slice makes it due: it waits for its newest version, or was postponed.
     waits: bool,
 }
 
@@ -55,7 +55,7 @@ impl Writes {
         }
     }
 
-    /// Takes a slice that is due. [`finished`](Self::finished) must follow.
+    /// Takes a slice that is due. [`finished`](Self::finished) or [`postpone`](Self::postpone) must follow.
     pub(super) fn take(&mut self, now: Duration) -> Option<Key> {
         let (at, _) = self.queue.first().filter(|_| self.under_way < AT_ONCE)?;
         if *at > now {
@@ -66,6 +66,14 @@ impl Writes {
         let entry = self.slices.get_mut(&key)?;
         (entry.at, entry.again) = (None, false);
         Some(key)
+    }
+
+    /// Puts back a slice that was taken. It is due at `at`, or as soon as it changes.
+    pub(super) fn postpone(&mut self, key: &Key, at: Duration) {
+        self.under_way = self.under_way.saturating_sub(1);
+        let Some(entry) = self.slices.get_mut(key).filter(|entry| entry.at.is_none()) else { return };
+        (entry.at, entry.waits) = (Some(at), true);
+        self.queue.insert((at, key.clone()));
     }
 
     /// Returns when a slice is due.
@@ -165,6 +173,22 @@ mod tests {
         writes.take(now);
         writes.finished(&key, now, &Err(WriteError::Gone));
         assert_eq!(writes.next(), None);
+    }
+
+    #[test]
+    fn a_slice_that_is_postponed_is_due_at_its_time_or_when_it_changes() {
+        let mut writes = Writes::default();
+        let key: Key = "n/a".into();
+        writes.add(key.clone(), at(0));
+        writes.take(at(0));
+        writes.postpone(&key, at(1000));
+        assert_eq!((writes.take(at(999)), writes.next()), (None, Some(at(1000))));
+        writes.add(key.clone(), at(500));
+        assert_eq!(writes.take(at(500)), Some(key.clone()));
+        writes.postpone(&key, at(1000));
+        assert_eq!(writes.take(at(1000)), Some(key.clone()));
+        writes.finished(&key, at(1000), &Ok(()));
+        assert_eq!((writes.next(), writes.under_way), (None, 0));
     }
 
     #[test]
