@@ -195,7 +195,10 @@ impl Store for EtcdStore {
 
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
         let shared = Arc::clone(&self.shared);
-        async move { shared.refresh().await }.boxed()
+        // The caller may be a thread without a runtime.
+        let task = self.runtime.spawn(async move { shared.refresh().await });
+        let ended = |error: tokio::task::JoinError| Err(CommitError::Unavailable(error.to_string()));
+        task.map(move |done| done.unwrap_or_else(ended)).boxed()
     }
 
     fn writable(&self) -> Result<(), String> {

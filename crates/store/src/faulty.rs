@@ -29,19 +29,29 @@ pub struct FaultyStore {
     inner: MemoryStore,
     refuses: AtomicBool,
     /// The objects of accepted transactions while writes do not finish; `None` otherwise.
-    accepted: Mutex<Option<Accepted>>,
+    accepted: Mutex<Option<Objects>>,
     last: Mutex<Transaction>,
     is_behind: AtomicBool,
+    /// Former versions that are shown until the next refresh.
+    former: Mutex<Objects>,
     subscribed_behind: AtomicBool,
 }
 
-type Accepted = HashMap<(Resource, String), Arc<StoredObject>>;
+type Objects = HashMap<(Resource, String), Arc<StoredObject>>;
 
 impl FaultyStore {
     /// Creates an empty store without faults.
     pub fn new(history: History) -> Self {
-        let (refuses, accepted, last, is_behind, subscribed_behind) = <_>::default();
-        Self { inner: MemoryStore::new(history), refuses, accepted, last, is_behind, subscribed_behind }
+        let (refuses, accepted, last, is_behind, former, subscribed_behind) = <_>::default();
+        Self {
+            inner: MemoryStore::new(history),
+            refuses,
+            accepted,
+            last,
+            is_behind,
+            former,
+            subscribed_behind,
+        }
     }
 
     /// Sets whether every write is refused with [`CommitError::Unavailable`] and the text [`REFUSAL`].
@@ -49,7 +59,7 @@ impl FaultyStore {
         self.refuses.store(refuses, Relaxed);
     }
 
-    /// From this call on, writes are accepted and never finish.
+    /// From this call on, writes are accepted and never finish, and neither do refreshes.
     pub fn hang(&self) {
         *lock(&self.accepted) = Some(HashMap::new());
     }
@@ -68,6 +78,13 @@ impl FaultyStore {
     /// after another server has written.
     pub fn fall_behind(&self) {
         self.is_behind.store(true, Relaxed);
+    }
+
+    /// Until the next refresh, this former version of an object is shown. This is how a store that several servers share
+    /// looks after another server has changed the object.
+    pub fn show_former(&self, resource: Resource, object: Arc<StoredObject>) {
+        lock(&self.former).insert((resource, object.key().to_owned()), object);
+        self.fall_behind();
     }
 
     /// Returns true if a reader subscribed to changes while the store was behind. It gets no signal for a change that
@@ -92,7 +109,8 @@ impl Store for FaultyStore {
     }
 
     fn get(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
-        self.inner.get(resource, key)
+        let former = lock(&self.former).get(&(resource, key.to_owned())).cloned();
+        former.or_else(|| self.inner.get(resource, key))
     }
 
     fn count(&self, resource: Resource) -> usize {
@@ -107,7 +125,7 @@ impl Store for FaultyStore {
     fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
         let accepted = lock(&self.accepted);
         let accepted = accepted.as_ref().and_then(|accepted| accepted.get(&(resource, key.to_owned())));
-        accepted.cloned().or_else(|| self.inner.latest(resource, key))
+        accepted.cloned().or_else(|| self.get(resource, key))
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
@@ -127,7 +145,11 @@ impl Store for FaultyStore {
     }
 
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
+        if lock(&self.accepted).is_some() {
+            return pending().boxed();
+        }
         self.is_behind.store(false, Relaxed);
+        lock(&self.former).clear();
         self.inner.refresh()
     }
 

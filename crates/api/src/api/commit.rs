@@ -4,6 +4,9 @@
 //! The store checks the conditions of the transaction; on etcd, etcd itself does. If several servers share the store,
 //! another one may have changed an object that the decision depends on. The store then reports a conflict: the server
 //! reads the current state, and decides the write again after a random back-off.
+//!
+//! A write that would change nothing needs no transaction, so nothing checks its conditions. It is answered only if
+//! the object that it was compared with is published, and is the current one after a refresh.
 
 use std::{
     sync::Arc,
@@ -96,6 +99,15 @@ impl Api {
             let seen = self.store.revision();
             let decided = self.decide_and_submit(&mut decide);
             let (commit, under_way, rest) = match decided {
+                Ok(Submitted::Done(outcome)) if outcome.effect == Effect::Unchanged => {
+                    // Another server may have changed the object, or its version here may not be durable yet.
+                    let is_published = outcome.revision <= seen;
+                    if is_published && is_fresh || self.store.refresh().await? == seen && is_published {
+                        return Ok(outcome);
+                    }
+                    is_fresh = true;
+                    continue;
+                }
                 Ok(Submitted::Done(outcome)) => return Ok(outcome),
                 Ok(Submitted::Write(commit, under_way, rest)) => (commit, under_way, rest),
                 // The reason for the refusal may be stale: refresh, and decide once more if anything has changed.

@@ -1,11 +1,18 @@
 use futures::FutureExt;
 use portolan_schema::json::json;
-use portolan_store::{Draft, Step};
+use portolan_store::{Draft, History, Step, faulty::FaultyStore};
 
 use super::*;
 
 fn api(validate: bool) -> Api {
     Api::new(&ApiConfig { validate, service_ranges: "10.0.0.0/24".parse().unwrap(), ..ApiConfig::default() })
+}
+
+fn faulty_api() -> (Api, Arc<FaultyStore>) {
+    let store = Arc::new(FaultyStore::new(History::default()));
+    let config = ApiConfig { service_ranges: "10.0.0.0/24".parse().unwrap(), ..ApiConfig::default() };
+    let api = Api::open(Arc::clone(&store) as Arc<dyn Store>, &config).now_or_never().unwrap().unwrap();
+    (api, store)
 }
 
 fn service(name: &str, spec: &Value) -> Value {
@@ -95,6 +102,34 @@ fn failed_and_dry_writes_take_nothing() {
     assert!(refused.to_string().contains("already allocated to Service default/a"), "{refused}");
     let freed = json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30_001}]});
     api.blocking().apply(service("c", &freed)).unwrap();
+}
+
+#[test]
+fn a_write_that_another_server_has_overtaken_is_stored() {
+    let (api, store) = faulty_api();
+    let first = api.blocking().apply(service("a", &json!({"ports": [{"port": 80}]}))).unwrap();
+    let former = store.get(Resource::Service, "default/a").unwrap();
+    let port = |port: u16| json!({"spec": {"ports": [{"port": port}]}}).as_object().unwrap().clone();
+    let patch = |body| api.blocking().merge_patch(target("a"), Part::Main, body, WriteOptions::default());
+    let second = patch(port(81)).unwrap();
+    // This server has not seen the second write. It would leave the object that it knows as it is.
+    store.show_former(Resource::Service, former);
+    let third = patch(port(80)).unwrap();
+    assert!(first.revision < second.revision && second.revision < third.revision);
+    assert_eq!((third.effect, &decoded(&third)["spec"]["ports"][0]["port"]), (Effect::Updated, &json!(80)));
+}
+
+#[test]
+fn a_write_that_changes_nothing_is_answered_when_what_it_found_is_durable() {
+    let (api, store) = faulty_api();
+    api.blocking().apply(service("a", &json!({"ports": [{"port": 80}]}))).unwrap();
+    let patch = json!({"spec": {"ports": [{"port": 81}]}}).as_object().unwrap().clone();
+    let patch = || api.merge_patch(target("a"), Part::Main, patch.clone(), WriteOptions::default());
+    store.hang();
+    let mut first = Box::pin(patch());
+    assert!((&mut first).now_or_never().is_none());
+    let mut second = Box::pin(patch());
+    assert!((&mut second).now_or_never().is_none());
 }
 
 #[test]
