@@ -15,6 +15,14 @@ pub enum OpenError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// A sync of the file has failed, and the copy that replaces it cannot be written.
+    #[error("{}: a sync has failed, so the file must be copied before the next write: {source}", .path.display())]
+    Copy {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// Another process holds the lock of the data folder.
     #[error("{} is in use by another process; stop it, or give this one a data folder of its own", .0.display())]
     InUse(PathBuf),

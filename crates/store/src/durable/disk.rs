@@ -17,7 +17,7 @@ use redb::StorageBackend;
 
 #[cfg(test)]
 use super::journal::{Journal, What};
-use super::space::is_full;
+use super::space::{free, is_full};
 use crate::metrics::Counters;
 
 /// The disk of one data folder. Whatever has to survive a loss of power is written through it.
@@ -57,6 +57,12 @@ pub(super) struct Faults {
     /// The next sync fails.
     #[cfg(test)]
     pub(super) one_sync: Arc<AtomicBool>,
+    /// No byte is free for a copy of the file.
+    #[cfg(test)]
+    pub(super) no_room: Arc<AtomicBool>,
+    /// Copies of the file fail at their end, as if another program had taken the rest of the disk.
+    #[cfg(test)]
+    pub(super) copies: Arc<AtomicBool>,
     /// Everything that was asked of the disk.
     #[cfg(test)]
     pub(super) journal: Journal,
@@ -83,6 +89,14 @@ impl Faults {
         }
         fail_if(&self.syncs)
     }
+
+    fn on_copy(&self) -> Result<()> {
+        fail_if(&self.copies)
+    }
+
+    fn free(&self, folder: &Path) -> u64 {
+        if self.no_room.load(SeqCst) { 0 } else { free(folder) }
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +117,16 @@ impl Faults {
     #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "fails in tests")]
     fn on_sync(&self) -> Result<()> {
         Ok(())
+    }
+
+    #[expect(clippy::unnecessary_wraps, clippy::unused_self, reason = "fails in tests")]
+    fn on_copy(&self) -> Result<()> {
+        Ok(())
+    }
+
+    #[expect(clippy::unused_self, reason = "differs in tests")]
+    fn free(&self, folder: &Path) -> u64 {
+        free(folder)
     }
 }
 
@@ -145,17 +169,36 @@ impl Medium {
         Disk { file, medium: self.clone() }
     }
 
-    /// Replaces a file by a durable copy of itself, which has the name `new` until it is complete.
+    /// Replaces a file by a durable copy of itself, which has the name `new` until it is complete. Removes a copy that
+    /// fails, because it may have taken the last free space.
     pub(super) fn rewrite(&self, path: &Path, new: &Path) -> Result<()> {
+        let done = self.copy(path, new).and_then(|()| self.rename(new, path));
+        let done = done.inspect_err(|_| {
+            // Usually there is none: the copy was not begun, or it has the other name.
+            let _ = fs::remove_file(new);
+        });
+        self.noting(done)?;
+        self.unsynced.store(false, SeqCst);
+        Ok(())
+    }
+
+    fn copy(&self, path: &Path, new: &Path) -> Result<()> {
+        let mut old = File::open(path)?;
+        // A copy that does not fit would fill the disk first.
+        let needed = old.metadata()?.len();
+        let free = self.faults.free(path.parent().unwrap_or(Path::new(".")));
+        if free < needed {
+            let text = format!("the copy needs {needed} bytes, and {free} are free on the disk");
+            return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+        }
         let mut file = self.create(new)?;
-        io::copy(&mut File::open(path)?, &mut file)?;
+        io::copy(&mut old, &mut file)?;
         #[cfg(test)]
         self.note(&file, |file| What::Wrote(0, content(file)));
+        self.faults.on_copy()?;
         file.sync_all()?;
         #[cfg(test)]
         self.note(&file, |_| What::Synced);
-        self.rename(new, path)?;
-        self.unsynced.store(false, SeqCst);
         Ok(())
     }
 

@@ -88,7 +88,7 @@ struct Forgotten {
 }
 
 impl Folder {
-    /// Locks the folder. Creates it if it is missing.
+    /// Locks the folder. Creates it if it is missing. Removes an incomplete file.
     pub(super) fn take(path: &Path, counters: Arc<Counters>, faults: Faults) -> Result<Self, OpenError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -103,6 +103,14 @@ impl Folder {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(OpenError::InUse(path.to_owned())),
             Err(TryLockError::Error(source)) => return Err(OpenError::Io { path: lock_path, source }),
+        }
+        // What a process was writing when it was killed.
+        let new = path.join(NEW_FILE_NAME);
+        match fs::remove_file(&new) {
+            Err(source) if source.kind() != io::ErrorKind::NotFound => {
+                return Err(OpenError::Io { path: new, source });
+            }
+            _ => {}
         }
         Ok(Self { path: path.to_owned(), medium: Medium::new(counters, faults), _lock: lock })
     }
@@ -143,7 +151,8 @@ impl Folder {
         let path = self.path.join(FILE_NAME);
         if self.medium.is_unsynced() {
             let new = self.path.join(NEW_FILE_NAME);
-            self.medium.rewrite(&path, &new).map_err(|source| OpenError::Io { path: new, source })?;
+            let copied = self.medium.rewrite(&path, &new);
+            copied.map_err(|source| OpenError::Copy { path: path.clone(), source })?;
         }
         let file = self.medium.open(&path).map_err(|source| OpenError::Io { path: path.clone(), source })?;
         // redb would initialize an empty file as a new database.

@@ -136,7 +136,7 @@ impl Space {
 
     /// Returns the bytes that are free on the disk, without the reserve.
     fn available(&self) -> u64 {
-        statvfs(&self.folder).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
+        free(&self.folder)
     }
 
     /// Allocates more for the reserve. Keeps what it already holds, because another program could take released
@@ -167,6 +167,11 @@ impl Space {
     fn path(&self) -> PathBuf {
         self.folder.join(FILE_NAME)
     }
+}
+
+/// Returns the bytes that are free on the disk with a folder; 0 if that is not known.
+pub(super) fn free(folder: &Path) -> u64 {
+    statvfs(folder).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 /// Returns true if an error says that the disk or the quota is full.

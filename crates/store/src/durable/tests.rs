@@ -175,6 +175,29 @@ async fn after_a_failed_sync_the_file_decides_what_was_written() {
 }
 
 #[tokio::test]
+async fn a_copy_after_a_failed_sync_does_not_fill_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let new = dir.path().join("objects.redb.new");
+    fs::write(&new, "of a killed process").unwrap();
+    let (store, faults) = faulty(&dir);
+    assert!(!new.exists());
+    store.commit(put("a", "1", None)).await.unwrap();
+    faults.no_room.store(true, SeqCst);
+    faults.one_sync.store(true, SeqCst);
+    assert!(store.commit(put("b", "1", None)).await.is_err());
+    let said = |part: &str| store.writable().is_err_and(|reason| reason.contains(part));
+    assert!(said("a sync has failed") && said("0 are free"), "{:?}", store.writable());
+    assert!(!new.exists());
+    faults.copies.store(true, SeqCst);
+    faults.no_room.store(false, SeqCst);
+    until("the copy fails at its end", || said("a sync has failed") && !said("0 are free")).await;
+    until("the copy is removed", || !new.exists()).await;
+    faults.copies.store(false, SeqCst);
+    until("writing does again", || store.writable().is_ok()).await;
+    store.commit(put("c", "1", None)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_file_that_lost_what_was_acknowledged_is_not_written_to() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);

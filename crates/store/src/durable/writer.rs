@@ -25,7 +25,7 @@ use super::{
     queue::{Answer, Group, Settled},
     space::{Gain, Shorten, Space},
 };
-use crate::{CommitError, Transaction, published::Publication, transaction::Write};
+use crate::{CommitError, OpenError, Transaction, published::Publication, transaction::Write};
 
 /// While writes fail, the writer probes this often whether they succeed again.
 const PROBE: Duration = Duration::from_secs(2);
@@ -276,6 +276,10 @@ impl Writer {
                 let writes = mem::take(writes);
                 self.file = State::Open(database);
                 debug!(written, "the store can be read from its file again");
+                if is_overflow && !self.space.restore() {
+                    self.enter_full();
+                    self.note(CANNOT_WRITE, FULL);
+                }
                 if written {
                     self.forgotten(self.forgetting);
                     self.publish(&writes);
@@ -289,6 +293,9 @@ impl Writer {
             Err(reason) => {
                 if is_overflow {
                     self.enter_full();
+                }
+                // Deleting objects does not help while the file must be copied.
+                if is_overflow && !matches!(reason, OpenError::Copy { .. }) {
                     self.note(CANNOT_OPEN, &format!("{FULL} ({reason})"));
                 } else {
                     self.note(CANNOT_OPEN, &reason.to_string());
