@@ -75,7 +75,7 @@ pub(super) async fn fresh_enough(
     match freshness {
         Freshness::Any => Ok(()),
         Freshness::Latest => {
-            store.refresh().await?;
+            store.refresh_for_reads().await?;
             Ok(())
         }
         Freshness::Revision(revision) => wait_for(store, resource, revision).await,
@@ -87,7 +87,7 @@ pub(super) async fn fresh_enough(
 /// it a moment ago.
 async fn catch_up(store: &dyn Store, revision: u64) -> Result<(), ApiError> {
     if store.revision() < revision {
-        store.refresh().await?;
+        store.refresh_for_reads().await?;
     }
     Ok(())
 }

@@ -34,6 +34,8 @@ use super::{
 
 /// Maximum number of changes that are read from the store at once.
 const BATCH: usize = 64;
+/// Most seconds that a watch lasts. A client that may no longer watch gets events until then.
+const MOST_SECONDS: u64 = 3600;
 /// Interval of bookmarks (upstream: about a minute).
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a watch waits while the store has not reached its revision. Upstream waits until the end of the watch. A
@@ -303,10 +305,11 @@ impl Watch {
 impl Timing {
     fn new(timeout_seconds: Option<u64>) -> Self {
         // Random, so that clients do not all reconnect at once.
-        let seconds =
-            timeout_seconds.filter(|seconds| *seconds > 0).unwrap_or_else(|| fastrand::u64(1800..3600));
+        let seconds = timeout_seconds
+            .filter(|seconds| *seconds > 0)
+            .unwrap_or_else(|| fastrand::u64(MOST_SECONDS / 2..MOST_SECONDS));
         let now = Instant::now();
-        let end = now + Duration::from_secs(seconds.min(86_400));
+        let end = now + Duration::from_secs(seconds.min(MOST_SECONDS));
         let mut timing = Self { end, next_bookmark: now };
         timing.schedule_bookmark();
         timing

@@ -14,7 +14,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use common::*;
 use futures::executor::block_on;
-use portolan_serve::{Api, ApiConfig, Config, ControllersConfig, History, Server, Store};
+use portolan_serve::{Api, ApiConfig, Config, ControllersConfig, History, RunningServer, Server, Store};
 use portolan_store::faulty::FaultyStore;
 use serde_json::{Value, json};
 
@@ -158,8 +158,8 @@ fn a_large_list_arrives_whole() {
     assert_eq!(list["items"][299]["endpoints"].as_array().unwrap().len(), 100);
 }
 
-#[test]
-fn writes_of_another_server_are_visible_after_a_refresh() {
+/// Returns a server whose store a test can hinder.
+fn with_faults() -> (RunningServer, Arc<FaultyStore>) {
     let store = Arc::new(FaultyStore::new(History::default()));
     let api = block_on(Api::open(Arc::clone(&store) as Arc<dyn Store>, &ApiConfig::default())).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -168,6 +168,20 @@ fn writes_of_another_server_are_visible_after_a_refresh() {
         ..Config::default()
     };
     let server = Server::start_with(Arc::new(api), config, listener).unwrap();
+    (server, store)
+}
+
+#[test]
+fn reads_do_not_wait_for_writes_in_progress() {
+    let (server, store) = with_faults();
+    server.api().blocking().apply(service("a")).unwrap();
+    store.hang();
+    assert_eq!(names(&get(server.local_addr(), SERVICES).expect(200)), ["a"]);
+}
+
+#[test]
+fn writes_of_another_server_are_visible_after_a_refresh() {
+    let (server, store) = with_faults();
     let address = server.local_addr();
     get(address, SERVICES).expect(200);
     for name in ["a", "b"] {

@@ -31,9 +31,10 @@ use std::{
     path::Path,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread::{self, JoinHandle},
+    time::{Duration, Instant},
 };
 
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::{BoxFuture, FutureExt, ready};
 use portolan_schema::Resource;
 use tokio::sync::{oneshot, watch};
 
@@ -76,6 +77,9 @@ pub struct DurableStore {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// After this time in one sync the store counts as not writable.
+const SLOW_SYNC: Duration = Duration::from_secs(5);
 
 /// State shared by the store and its writer thread.
 #[derive(Debug)]
@@ -121,6 +125,21 @@ impl DurableStore {
         let thread = thread::Builder::new().name("store".into()).spawn(move || writer.run());
         let thread = thread.map_err(|source| OpenError::Io { path: dir.to_owned(), source })?;
         Ok(Self { published, shared, thread: Some(thread) })
+    }
+}
+
+impl DurableStore {
+    /// Returns why writes fail, or wait for a disk that hangs.
+    fn writable_at(&self, now: Instant) -> Result<(), String> {
+        if let Some(reason) = self.shared.trouble.reason() {
+            return Err(reason);
+        }
+        let began = self.shared.counters.sync_in_progress();
+        let took = began.map_or(Duration::ZERO, |began| now.saturating_duration_since(began));
+        if took < SLOW_SYNC {
+            return Ok(());
+        }
+        Err(format!("the disk with the data folder has not finished a sync for {} s", took.as_secs()))
     }
 }
 
@@ -183,8 +202,13 @@ impl Store for DurableStore {
             .boxed()
     }
 
+    fn refresh_for_reads(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
+        // A write is answered only after it was published.
+        ready(Ok(self.published.read().revision())).boxed()
+    }
+
     fn writable(&self) -> Result<(), String> {
-        self.shared.trouble.reason().map_or(Ok(()), Err)
+        self.writable_at(Instant::now())
     }
 
     fn metrics(&self) -> Metrics {

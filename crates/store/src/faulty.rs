@@ -148,6 +148,10 @@ impl Store for FaultyStore {
         if lock(&self.accepted).is_some() {
             return pending().boxed();
         }
+        self.refresh_for_reads()
+    }
+
+    fn refresh_for_reads(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
         self.is_behind.store(false, Relaxed);
         lock(&self.former).clear();
         self.inner.refresh()

@@ -94,9 +94,15 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// revision. Call it before retrying a transaction that met a conflict.
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>>;
 
+    /// Waits until the published state has every write that any server answered before the call. Returns its revision.
+    /// Enough for reads: unlike [`Store::refresh`], it does not wait for transactions in progress.
+    fn refresh_for_reads(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
+        self.refresh()
+    }
+
     /// Returns at most `limit` changes with a revision greater than `after`, in order, without gaps. Returns
     /// [`Expired`] for a revision that is not in the history and for one that is not published. If several servers
-    /// share one state, another server may have published that revision already: call [`Store::refresh`] first. The
+    /// share one state, another server may have published that revision already: call [`Store::refresh_for_reads`] first. The
     /// same holds for [`Store::snapshot`].
     fn changes(&self, resource: Resource, after: u64, limit: usize) -> Result<Changes, Expired>;
 

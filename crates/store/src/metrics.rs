@@ -1,8 +1,11 @@
 //! A store's counters, as plain values without the names that metrics have.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
-    time::Duration,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
 };
 
 use portolan_schema::Resource;
@@ -45,6 +48,8 @@ pub(crate) struct Counters {
     group_sizes: [AtomicU64; GROUP_SIZE_BOUNDS.len() + 1],
     syncs: AtomicU64,
     sync_nanos: AtomicU64,
+    /// When the fsync in progress began.
+    sync_began: Mutex<Option<Instant>>,
     loads: AtomicU64,
 }
 
@@ -71,7 +76,19 @@ impl Counters {
         }
     }
 
+    /// Notes that an fsync begins. [`Counters::sync`] must follow.
+    pub(crate) fn begin_sync(&self, now: Instant) {
+        *self.sync_began.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+    }
+
+    /// Returns when the fsync in progress began, if there is one.
+    pub(crate) fn sync_in_progress(&self) -> Option<Instant> {
+        *self.sync_began.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an fsync has ended.
     pub(crate) fn sync(&self, took: Duration) {
+        *self.sync_began.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.syncs.fetch_add(1, Relaxed);
         self.sync_nanos.fetch_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Relaxed);
     }

@@ -73,6 +73,20 @@ async fn the_last_bookmark_is_sent_even_if_it_is_late() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_watch_lasts_an_hour_at_most() {
+    let api = Arc::new(Api::new(&ApiConfig::default()));
+    for query in ["timeoutSeconds=86400", "timeoutSeconds=3600", "timeoutSeconds=0", ""] {
+        let (_stop, stopping) = watch::channel(false);
+        let revision = api.store().revision();
+        let begin = Instant::now();
+        let mut answer = start(&api, &format!("resourceVersion={revision}&{query}"), stopping);
+        assert_eq!(next(&mut answer).await, None);
+        let hours = begin.elapsed().as_secs_f64() / 3600.0;
+        assert!((0.5..1.01).contains(&hours), "{query}: {hours}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_is_far_behind_gets_all_changes_in_chunks_of_limited_size() {
     const TEXT: usize = 10_000;
     let api = Arc::new(Api::new(&ApiConfig::default()));

@@ -274,6 +274,7 @@ impl StorageBackend for Disk {
 
     fn sync_data(&self) -> Result<()> {
         let started = Instant::now();
+        self.medium.counters.begin_sync(started);
         let synced = self.file.sync_data().and_then(|()| self.medium.faults.on_sync());
         self.medium.counters.sync(started.elapsed());
         #[cfg(test)]

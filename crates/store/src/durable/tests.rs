@@ -62,6 +62,27 @@ async fn accepted_changes_are_latest_but_not_published_until_durable() {
 }
 
 #[tokio::test]
+async fn reads_do_not_wait_for_a_sync_and_one_that_hangs_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, faults) = faulty(&dir);
+    let begin = store.revision();
+    let held = faults.gate.lock().unwrap();
+    let write = store.commit(put("a", "1", None));
+    assert!(matches!(store.refresh_for_reads().now_or_never(), Some(Ok(revision)) if revision == begin));
+    let mut refresh = store.refresh();
+    assert!((&mut refresh).now_or_never().is_none());
+    until("the sync has begun", || store.shared.counters.sync_in_progress().is_some()).await;
+    let began = store.shared.counters.sync_in_progress().unwrap();
+    assert!(store.writable_at(began).is_ok());
+    let reason = store.writable_at(began + 2 * SLOW_SYNC).unwrap_err();
+    assert!(reason.contains("for 10 s"), "{reason}");
+    drop(held);
+    let written = write.await.unwrap().revision;
+    assert_eq!(refresh.await.unwrap(), written);
+    assert!(store.writable_at(began + 2 * SLOW_SYNC).is_ok());
+}
+
+#[tokio::test]
 async fn transactions_that_wait_share_a_sync() {
     let dir = tempfile::tempdir().unwrap();
     let (store, faults) = faulty(&dir);
