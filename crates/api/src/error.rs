@@ -203,7 +203,7 @@ pub enum ApiError {
     /// An internal error, which the client cannot fix.
     #[error("Internal error occurred: {0}")]
     Internal(String),
-    /// The store cannot write at present.
+    /// The store cannot be written or read at present.
     #[error("{0}; try again")]
     Unavailable(String),
     /// The result of the write is unknown.
@@ -242,7 +242,7 @@ impl From<CommitError> for ApiError {
                 Self::Contended { resource, name }
             }
             CommitError::TooLarge(_) => Self::TooLargeToStore(text),
-            CommitError::Unavailable(_) => Self::Unavailable(text),
+            CommitError::Unavailable(_) | CommitError::Unreadable(_) => Self::Unavailable(text),
             CommitError::Unknown(_) => Self::Unconfirmed(text),
         }
     }

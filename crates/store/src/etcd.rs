@@ -75,7 +75,9 @@ struct Shared {
     behind: Notify,
     /// Why the last write failed. Empty after a write that succeeded.
     trouble: Trouble,
-    /// Notified when a write fails.
+    /// Why the state cannot be kept in sync with etcd. Empty after a read that succeeded.
+    unreadable: Trouble,
+    /// Notified when a write or a read fails.
     failing: Notify,
 }
 
@@ -99,6 +101,7 @@ impl EtcdStore {
             counters,
             behind: Notify::new(),
             trouble: Trouble::default(),
+            unreadable: Trouble::default(),
             failing: Notify::new(),
         });
         let Loaded { tables, position } = begin::begin(&shared).await?;
@@ -142,15 +145,18 @@ impl Shared {
     }
 
     async fn refresh(&self) -> Result<u64, CommitError> {
+        let done = self.see_head().await;
+        done.inspect_err(|reason| self.cannot_read(reason)).map_err(CommitError::Unreadable)
+    }
+
+    /// Reads up to which revision etcd has writes, and waits until this server has published them.
+    async fn see_head(&self) -> Result<u64, String> {
         let deadline = self.client.deadline();
         let request = RangeRequest { key: self.layout.head(), ..RangeRequest::default() };
-        let answer = self.client.range(request).await;
-        let answer = answer.map_err(|failure| CommitError::Unavailable(failure.text()))?;
+        let answer = self.client.range(request).await.map_err(|failure| failure.text())?;
         let last = answer.kvs.first().map_or(0, |head| unsigned(head.mod_revision));
         if !self.has_published(revision(last, 0), deadline).await {
-            return Err(CommitError::Unavailable(
-                "etcd did not show its last writes to this server in time".into(),
-            ));
+            return Err("etcd did not show its last writes to this server in time".into());
         }
         Ok(self.published.read().revision())
     }
@@ -197,12 +203,14 @@ impl Store for EtcdStore {
         let shared = Arc::clone(&self.shared);
         // The caller may be a thread without a runtime.
         let task = self.runtime.spawn(async move { shared.refresh().await });
-        let ended = |error: tokio::task::JoinError| Err(CommitError::Unavailable(error.to_string()));
+        let ended = |error: tokio::task::JoinError| Err(CommitError::Unreadable(error.to_string()));
         task.map(move |done| done.unwrap_or_else(ended)).boxed()
     }
 
     fn writable(&self) -> Result<(), String> {
-        self.shared.trouble.reason().map_or(Ok(()), Err)
+        let unreadable =
+            self.shared.unreadable.reason().map(|reason| format!("etcd cannot be read: {reason}"));
+        unreadable.or_else(|| self.shared.trouble.reason()).map_or(Ok(()), Err)
     }
 
     fn metrics(&self) -> Metrics {

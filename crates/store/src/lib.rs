@@ -109,7 +109,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns a signal that fires at each change of the resource.
     fn subscribe(&self, resource: Resource) -> watch::Receiver<u64>;
 
-    /// Returns an error if writes are known to fail; the text says why. Does not wait for anything.
+    /// Returns an error if writes or reads are known to fail; the text says why. Does not wait for anything.
     fn writable(&self) -> Result<(), String> {
         Ok(())
     }

@@ -80,6 +80,9 @@ pub enum CommitError {
     /// The store cannot write. Nothing was written.
     #[error("the store cannot write: {0}")]
     Unavailable(String),
+    /// The store cannot show its current state. Returned by [`Store::refresh`](crate::Store::refresh).
+    #[error("the store cannot be read: {0}")]
+    Unreadable(String),
     /// The store failed or did not answer in time. It is unknown whether the transaction was carried out.
     #[error("the store did not confirm the write, which may or may not have been done: {0}")]
     Unknown(String),

@@ -5,19 +5,22 @@
 //! events. Instead every transaction that writes an object also writes `head`, so a read of that one key shows up to
 //! which revision the watch must come.
 //!
+//! If etcd does not answer, or no watch can be opened, the store reports after two seconds that etcd cannot be read.
+//!
 //! When the watch breaks, it resumes after the last transaction received, at the next server. If etcd has compacted
 //! that revision, or its revision is lower (a restored backup), or the endpoints lead to another cluster, everything
 //! is read again. The history then starts empty, because it is unknown which objects were deleted when. Clients get
 //! 410 Expired and list again.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::time::sleep;
-use tracing::{debug, error, info, warn};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::Streaming;
+use tracing::{debug, info, warn};
 
 use super::{
-    Shared,
+    LONG, Shared,
     client::Failure,
     events::{Disorder, by_revision, object, publication},
     layout::{KNOWN_FORMAT, KeyMeaning, format_of, head_value, revision_after, signed, unsigned},
@@ -151,19 +154,30 @@ fn check_format(shared: &Shared, head: &KeyValue) -> Result<(), OpenError> {
 /// Follows etcd. Never returns.
 pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
     let mut pause = FIRST_PAUSE;
+    // Since when no watch has been open.
+    let mut broken = None;
     loop {
         let before = position;
         let mut server = shared.client.current();
-        let end = match find(&shared, position).await {
+        let end = match find_or_report(&shared, position).await {
             Ok(()) => {
                 server = shared.client.current();
-                watch(&shared, server, &mut position).await
+                match open(&shared, server, position).await {
+                    Ok(stream) => {
+                        broken = None;
+                        watch(&shared, stream, &mut position).await
+                    }
+                    Err(end) => end,
+                }
             }
             Err(end) => end,
         };
         match end {
             End::Broken(reason) => {
                 warn!(%reason, "the watch of etcd broke off; going on");
+                if broken.get_or_insert_with(Instant::now).elapsed() >= LONG {
+                    shared.cannot_read(&reason);
+                }
                 // Calls that failed at this server have left it. The server that they use now is not to blame.
                 shared.client.leave(server);
             }
@@ -175,12 +189,24 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
                         position = new;
                         info!("everything in etcd was read again");
                     }
-                    Err(reason) => error!(%reason, "etcd cannot be read; trying again"),
+                    Err(reason) => shared.cannot_read(&reason.to_string()),
                 }
             }
         }
         pause = if position == before { pause.saturating_mul(2).min(LONGEST_PAUSE) } else { FIRST_PAUSE };
         sleep(pause).await;
+    }
+}
+
+/// Does the same as [`find`]. If that takes long, reports meanwhile that etcd cannot be read.
+async fn find_or_report(shared: &Shared, position: Position) -> Result<(), End> {
+    let mut found = pin!(find(shared, position));
+    match timeout(LONG, &mut found).await {
+        Ok(found) => found,
+        Err(_) => {
+            shared.cannot_read("no endpoint has answered for two seconds");
+            found.await
+        }
     }
 }
 
@@ -199,15 +225,17 @@ async fn find(shared: &Shared, position: Position) -> Result<(), End> {
     Ok(())
 }
 
-/// Publishes the changes from one watch at a server until it ends.
-async fn watch(shared: &Shared, server: usize, position: &mut Position) -> End {
+/// Opens a watch at a server.
+async fn open(shared: &Shared, server: usize, position: Position) -> Result<Streaming<WatchResponse>, End> {
     let (key, range_end) = shared.layout.range();
     let create = WatchCreateRequest { key, range_end, start_revision: signed(position.next) };
-    let mut stream = match shared.client.watch(server, create).await {
-        Ok(stream) => stream,
-        Err(failure) => return End::Broken(failure.text()),
-    };
+    let opened = shared.client.watch(server, create).await;
     debug!(next = position.next, "following etcd");
+    opened.map_err(|failure| End::Broken(failure.text()))
+}
+
+/// Publishes the changes from one watch until it ends.
+async fn watch(shared: &Shared, mut stream: Streaming<WatchResponse>, position: &mut Position) -> End {
     loop {
         let message = tokio::select! {
             message = stream.message() => message,

@@ -1,7 +1,8 @@
-//! Detects when writes to etcd fail or are not delivered back to this server, and when they succeed again.
+//! Detects when etcd cannot be read, when writes to it fail or are not delivered back to this server, and when that
+//! is over.
 //!
-//! While writes fail, the server reports itself as not ready and clients' writes go to other servers. The probe
-//! therefore writes by itself.
+//! During that time, the server reports itself as not ready and clients' requests go to other servers. The probe
+//! therefore reads and writes by itself.
 
 use std::{sync::Arc, time::Duration};
 
@@ -41,6 +42,20 @@ impl Shared {
         self.failing.notify_one();
     }
 
+    /// Notes that the current state cannot be read from etcd.
+    pub(super) fn cannot_read(&self, reason: &str) {
+        if self.unreadable.set(reason) {
+            error!(reason, "etcd cannot be read");
+        }
+        self.failing.notify_one();
+    }
+
+    fn can_read(&self) {
+        if self.unreadable.clear() {
+            info!("etcd can be read again");
+        }
+    }
+
     /// Notes a successful write. Must not be called for a transaction that writes nothing, because it succeeds on a
     /// full etcd, too.
     pub(super) fn mended(&self) {
@@ -50,12 +65,23 @@ impl Shared {
     }
 }
 
-/// While writes fail, writes `head` periodically until that succeeds. Never returns.
+/// While reads or writes fail, reads or writes `head` periodically until that succeeds. Never returns.
 pub(super) async fn probe(shared: Arc<Shared>) {
     loop {
         shared.failing.notified().await;
-        while shared.trouble.reason().is_some() {
+        loop {
+            let (reads_fail, writes_fail) =
+                (shared.unreadable.reason().is_some(), shared.trouble.reason().is_some());
+            if !reads_fail && !writes_fail {
+                break;
+            }
             sleep(PAUSE).await;
+            if reads_fail && shared.refresh().await.is_ok() {
+                shared.can_read();
+            }
+            if !writes_fail {
+                continue;
+            }
             if let Err(reason) = shared.write_and_see().await {
                 shared.trouble.set(&reason);
             } else {

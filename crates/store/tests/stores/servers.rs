@@ -19,6 +19,13 @@ use crate::{
 };
 
 const PREFIX: &str = "/portolan/v1";
+/// The calls that give etcd the user `root`, and require one from then on.
+const ROOT: [(&str, &str); 4] = [
+    ("/v3/auth/user/add", r#"{"name": "root", "password": "secret"}"#),
+    ("/v3/auth/role/add", r#"{"name": "root"}"#),
+    ("/v3/auth/user/grant", r#"{"user": "root", "role": "root"}"#),
+    ("/v3/auth/enable", "{}"),
+];
 const DEADLINE: Duration = Duration::from_secs(120);
 
 fn history() -> History {
@@ -341,7 +348,11 @@ async fn an_etcd_that_hangs_leaves_a_write_unknown_and_can_be_read() {
     until("etcd has stopped", || is_stopped(etcd.id())).await;
     let outcome = commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await;
     assert!(matches!(outcome, Err(CommitError::Unknown(_))), "{outcome:?}");
-    assert!(matches!(store.refresh().await, Err(CommitError::Unavailable(_))));
+    let unread = store.refresh().await.unwrap_err();
+    assert!(
+        matches!(unread, CommitError::Unreadable(_)) && !unread.to_string().contains("write"),
+        "{unread}"
+    );
     assert_eq!(store.count(SERVICE), 1);
     assert_eq!(store.metrics().failed, 1);
     kill_process(pid, Signal::CONT).unwrap();
@@ -356,6 +367,18 @@ async fn an_etcd_that_hangs_leaves_a_write_unknown_and_can_be_read() {
     }
     store.refresh().await.unwrap();
     assert_eq!(store.count(SERVICE), 2);
+}
+
+#[tokio::test]
+async fn an_etcd_that_is_away_is_reported_without_a_request() {
+    let Some(mut etcd) = Etcd::start() else { return };
+    let store = EtcdStore::connect(options(&etcd, PREFIX), history()).await.unwrap();
+    assert_eq!(store.writable(), Ok(()));
+    etcd.kill();
+    until("it is reported", || store.writable().is_err_and(|reason| reason.contains("cannot be read"))).await;
+    etcd.restart();
+    until("it is back", || store.writable().is_ok()).await;
+    assert_eq!(store.metrics().loads, 1);
 }
 
 #[tokio::test]
@@ -455,10 +478,9 @@ async fn a_newer_layout_and_a_foreign_prefix_are_refused() {
 #[tokio::test]
 async fn an_etcd_with_users_is_used_as_one_of_them() {
     let Some(etcd) = Etcd::start() else { return };
-    etcd.call("/v3/auth/user/add", r#"{"name": "root", "password": "secret"}"#);
-    etcd.call("/v3/auth/role/add", r#"{"name": "root"}"#);
-    etcd.call("/v3/auth/user/grant", r#"{"user": "root", "role": "root"}"#);
-    etcd.call("/v3/auth/enable", "{}");
+    for (path, body) in ROOT {
+        etcd.call(path, body);
+    }
     let error = EtcdStore::connect(options(&etcd, PREFIX), history()).await.unwrap_err();
     assert!(error.to_string().contains("user name is empty"), "{error}");
     let user = |password: &str| Some(Credentials { name: "root".into(), password: password.into() });
