@@ -36,6 +36,13 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// One attempt may take this fraction of the timeout: a quarter.
 const PATIENCE: u32 = 4;
 
+/// How often one call logs in again because etcd refused the token.
+const LOGINS: u32 = 2;
+
+/// What etcd says of a token, with the code `InvalidArgument` (`api/v3rpc/rpctypes`).
+const TOKEN_REFUSALS: [&str; 2] =
+    ["etcdserver: revision of auth store is old", "etcdserver: user name is empty"];
+
 /// A client of the cluster.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -174,14 +181,15 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let mut attempts = self.servers.len();
+        let (mut attempts, mut logins) = (self.servers.len(), LOGINS);
         loop {
             let server = self.current();
             let failure = match self.attempt(server, path, request, deadline).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let refused = self.forget_token(&failure);
+            let refused = self.forget_token(&failure) && logins > 0;
+            logins = logins.saturating_sub(u32::from(refused));
             if failure.is_passing() {
                 self.leave(server);
             }
@@ -251,8 +259,7 @@ impl Client {
 
     /// Returns true if etcd refused the token. The token is then dropped.
     fn forget_token(&self, failure: &Failure) -> bool {
-        let refused = failure.status.code() == Code::Unauthenticated;
-        refused && self.lock_token().take().is_some()
+        failure.is_of_token() && self.lock_token().take().is_some()
     }
 
     fn lock_token(&self) -> std::sync::MutexGuard<'_, Option<MetadataValue<Ascii>>> {
@@ -271,6 +278,17 @@ impl Failure {
 
     fn late(sent: bool) -> Self {
         Self { status: late(), sent }
+    }
+
+    /// Returns true if etcd refused the token before it processed the request. A token that etcd signs itself (JWT) is of
+    /// no use after any change of etcd's users or roles. etcd's own client logs in again for the same errors
+    /// (`client/v3`, `shouldRefreshToken`).
+    fn is_of_token(&self) -> bool {
+        match self.status.code() {
+            Code::Unauthenticated => true,
+            Code::InvalidArgument => TOKEN_REFUSALS.contains(&self.status.message()),
+            _ => false,
+        }
     }
 
     /// Returns true if another server or a later attempt may succeed.

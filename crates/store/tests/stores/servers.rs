@@ -495,6 +495,28 @@ async fn an_etcd_with_users_is_used_as_one_of_them() {
 }
 
 #[tokio::test]
+async fn a_change_of_etcds_users_renews_the_token() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&secret, "a secret").unwrap();
+    let kind = format!("jwt,sign-method=HS256,ttl=1h,priv-key={}", secret.path().display());
+    let Some(etcd) = Etcd::start_with("http", &["--auth-token".into(), kind]) else { return };
+    for (path, body) in ROOT {
+        etcd.call(path, body);
+    }
+    let credentials = Some(Credentials { name: "root".into(), password: "secret".into() });
+    let with = EtcdOptions { credentials, ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(with, history()).await.unwrap();
+    insist(&store, "n/a").await;
+    let token = etcd.ask("/v3/auth/authenticate", r#"{"name": "root", "password": "secret"}"#).1;
+    let token = token.rsplit("\"token\":\"").next().unwrap().split('"').next().unwrap().to_owned();
+    // etcd refuses tokens from before this change.
+    etcd.call_as(&token, "/v3/auth/user/add", r#"{"name": "other", "password": "other"}"#);
+    store.refresh().await.unwrap();
+    commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
+    assert_eq!((store.count(SERVICE), store.writable()), (2, Ok(())));
+}
+
+#[tokio::test]
 async fn commits_without_an_etcd_are_unavailable() {
     let Some(mut etcd) = Etcd::start() else { return };
     let store = EtcdStore::connect(options(&etcd, PREFIX), history()).await.unwrap();

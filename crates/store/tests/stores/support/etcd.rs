@@ -127,15 +127,25 @@ impl Etcd {
 
     /// Calls etcd's JSON gateway, for calls that the store does not need itself.
     pub fn call(&self, path: &str, body: &str) {
-        let (head, answer) = self.ask(path, body);
+        self.call_as("", path, body);
+    }
+
+    /// Does the same with a token of etcd's authentication.
+    pub fn call_as(&self, token: &str, path: &str, body: &str) {
+        let (head, answer) = self.ask_as(token, path, body);
         assert!(head.contains(" 200 "), "{path}: {head}\n{answer}");
     }
 
     /// Returns the head and the body of an answer of etcd's JSON gateway.
     pub fn ask(&self, path: &str, body: &str) -> (String, String) {
+        self.ask_as("", path, body)
+    }
+
+    fn ask_as(&self, token: &str, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.client)).unwrap();
         let length = body.len();
-        write!(stream, "POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n{body}").unwrap();
+        let token = if token.is_empty() { String::new() } else { format!("Authorization: {token}\r\n") };
+        write!(stream, "POST {path} HTTP/1.0\r\n{token}Content-Length: {length}\r\n\r\n{body}").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
