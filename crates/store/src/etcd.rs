@@ -18,6 +18,7 @@ mod layout;
 mod messages;
 mod options;
 mod probe;
+mod renew;
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +31,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-pub use self::options::{Credentials, EtcdOptions, EtcdTls};
+pub use self::options::{Credentials, EtcdOptions, EtcdTls, Renewal, Secrets};
 use self::{
     client::Client,
     follow::Loaded,
@@ -110,6 +111,9 @@ impl EtcdStore {
         tasks.push(tokio::spawn(probe::probe(Arc::clone(&shared))).abort_handle());
         if let Some(window) = options.compaction {
             tasks.push(tokio::spawn(compact::compact(Arc::clone(&shared), window)).abort_handle());
+        }
+        if let Some(renewal) = options.renewal.clone() {
+            tasks.push(tokio::spawn(renew::renew(Arc::clone(&shared), options, renewal)).abort_handle());
         }
         Ok(Self { published, shared, runtime: Handle::current(), tasks })
     }

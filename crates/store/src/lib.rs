@@ -47,7 +47,7 @@ pub use self::{
 pub use self::durable::fuzzing;
 
 #[cfg(feature = "etcd")]
-pub use self::etcd::{Credentials, EtcdOptions, EtcdStore, EtcdTls};
+pub use self::etcd::{Credentials, EtcdOptions, EtcdStore, EtcdTls, Renewal, Secrets};
 
 /// Limits of the history that is kept for each resource. A watch or a page that starts before the history gets 410
 /// Expired.

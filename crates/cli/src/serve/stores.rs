@@ -25,7 +25,7 @@ pub(super) struct StoreOptions {
 }
 
 /// Where etcd is, and how to talk to it.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_field_names, reason = "clap makes the flags from these names")]
 pub(super) struct EtcdFlags {
     /// Keep objects in etcd, which several servers may share, instead of a file.

@@ -3,7 +3,7 @@
 use std::{
     error::Error,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
@@ -46,12 +46,20 @@ const TOKEN_REFUSALS: [&str; 2] =
 /// A client of the cluster.
 #[derive(Debug)]
 pub(super) struct Client {
-    servers: Vec<Channel>,
+    /// How to reach each server.
+    access: Mutex<Access>,
+    count: usize,
     names: String,
     current: AtomicUsize,
-    credentials: Option<Credentials>,
     token: Mutex<Option<MetadataValue<Ascii>>>,
     timeout: Duration,
+}
+
+/// What depends on the certificates and the credentials, which may be replaced.
+#[derive(Debug)]
+struct Access {
+    servers: Vec<Channel>,
+    credentials: Option<Credentials>,
 }
 
 /// Why a call failed.
@@ -65,14 +73,24 @@ pub(super) struct Failure {
 
 impl Client {
     pub(super) fn new(options: &EtcdOptions) -> Result<Self, OpenError> {
+        let access = Access::new(options)?;
         Ok(Self {
-            servers: options.checked_endpoints()?.iter().map(Endpoint::connect_lazy).collect(),
+            count: access.servers.len(),
+            access: Mutex::new(access),
             names: options.endpoints.join(", "),
             current: AtomicUsize::new(0),
-            credentials: options.credentials.clone(),
             token: Mutex::new(None),
             timeout: options.timeout,
         })
+    }
+
+    /// Uses other certificates and credentials, for the same endpoints, from the next call on. Calls in progress and open
+    /// watches keep their connections.
+    pub(super) fn renew(&self, options: &EtcdOptions) -> Result<(), OpenError> {
+        let access = Access::new(options)?;
+        *self.lock_access() = access;
+        self.lock_token().take();
+        Ok(())
     }
 
     /// Returns the endpoints as a text for messages.
@@ -142,7 +160,7 @@ impl Client {
 
     /// Switches to the server after this one, which has failed, if this one is still the current one.
     pub(super) fn leave(&self, server: usize) {
-        let next = server.wrapping_add(1).checked_rem(self.servers.len()).unwrap_or(0);
+        let next = server.wrapping_add(1).checked_rem(self.count).unwrap_or(0);
         // Many calls may fail together. Only the first of them switches.
         let _ = self.current.compare_exchange(server, next, Relaxed, Relaxed);
     }
@@ -181,7 +199,7 @@ impl Client {
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let (mut attempts, mut logins) = (self.servers.len(), LOGINS);
+        let (mut attempts, mut logins) = (self.count, LOGINS);
         loop {
             let server = self.current();
             let failure = match self.attempt(server, path, request, deadline).await {
@@ -222,10 +240,10 @@ impl Client {
     }
 
     async fn ready(&self, server: usize) -> Result<Grpc<Channel>, Failure> {
-        let Some(channel) = self.servers.get(server) else {
+        let Some(channel) = self.lock_access().servers.get(server).cloned() else {
             return Err(Failure { status: Status::unavailable("there is no server"), sent: false });
         };
-        let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(usize::MAX);
+        let mut grpc = Grpc::new(channel).max_decoding_message_size(usize::MAX);
         let unsent = |error| Failure { status: Status::unavailable(chain(&error)), sent: false };
         grpc.ready().await.map_err(unsent)?;
         Ok(grpc)
@@ -234,11 +252,11 @@ impl Client {
     /// Returns the token for etcd's authentication, or `None` if no credentials are configured. Logs in if there is
     /// no token yet.
     async fn token(&self, deadline: Instant) -> Result<Option<MetadataValue<Ascii>>, Failure> {
-        let Some(credentials) = &self.credentials else { return Ok(None) };
+        let Some(credentials) = self.lock_access().credentials.clone() else { return Ok(None) };
         if let Some(token) = self.lock_token().clone() {
             return Ok(Some(token));
         }
-        let Credentials { name, password } = credentials.clone();
+        let Credentials { name, password } = credentials;
         let request = headed(AuthenticateRequest { name, password }, None);
         let path = PathAndQuery::from_static("/etcdserverpb.Auth/Authenticate");
         let login = async {
@@ -262,8 +280,19 @@ impl Client {
         failure.is_of_token() && self.lock_token().take().is_some()
     }
 
-    fn lock_token(&self) -> std::sync::MutexGuard<'_, Option<MetadataValue<Ascii>>> {
+    fn lock_access(&self) -> MutexGuard<'_, Access> {
+        self.access.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_token(&self) -> MutexGuard<'_, Option<MetadataValue<Ascii>>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Access {
+    fn new(options: &EtcdOptions) -> Result<Self, OpenError> {
+        let servers = options.checked_endpoints()?.iter().map(Endpoint::connect_lazy).collect();
+        Ok(Self { servers, credentials: options.credentials.clone() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! Options for etcd: its endpoints, TLS, credentials and timeouts.
 
-use std::{error::Error, fmt, iter, time::Duration};
+use std::{error::Error, fmt, iter, sync::Arc, time::Duration};
 
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
@@ -27,6 +27,8 @@ pub struct EtcdOptions {
     pub tls: Option<EtcdTls>,
     /// Name and password, if etcd requires authentication.
     pub credentials: Option<Credentials>,
+    /// Reads the certificates and the credentials again while the store is used; `None` if they never change.
+    pub renewal: Option<Renewal>,
     /// Deadline of a request, all attempts included. A connection on which nothing comes for half of this time after a
     /// ping is given up.
     pub timeout: Duration,
@@ -36,8 +38,33 @@ pub struct EtcdOptions {
     pub compaction: Option<Duration>,
 }
 
-/// Certificates for etcd, in PEM.
+/// Reads the certificates and credentials for etcd. Called from a thread that may block.
 #[derive(Clone)]
+pub struct Renewal(Arc<dyn Fn() -> Result<Secrets, String> + Send + Sync>);
+
+/// The certificates and the credentials for etcd.
+pub type Secrets = (Option<EtcdTls>, Option<Credentials>);
+
+impl Renewal {
+    /// Creates a renewal that calls `read`. The error says which file cannot be read, and why.
+    pub fn new(read: impl Fn() -> Result<Secrets, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+
+    /// Reads the certificates and the credentials.
+    pub fn read(&self) -> Result<Secrets, String> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Renewal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Renewal").finish_non_exhaustive()
+    }
+}
+
+/// Certificates for etcd, in PEM.
+#[derive(Clone, PartialEq, Eq)]
 pub struct EtcdTls {
     /// The CA of etcd's certificates.
     pub ca: Vec<u8>,
@@ -48,7 +75,7 @@ pub struct EtcdTls {
 }
 
 /// A user of etcd.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
     /// The name.
     pub name: String,
@@ -63,6 +90,7 @@ impl Default for EtcdOptions {
             prefix: "/portolan/v1".into(),
             tls: None,
             credentials: None,
+            renewal: None,
             timeout: Duration::from_secs(10),
             compaction: Some(Duration::from_secs(600)),
         }

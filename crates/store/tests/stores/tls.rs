@@ -1,8 +1,12 @@
 //! etcd with TLS and certificates for both sides.
 
-use std::{fs, time::Duration};
+use std::{
+    fs,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use portolan_store::{EtcdOptions, EtcdStore, EtcdTls, History, OpenError, Store};
+use portolan_store::{EtcdOptions, EtcdStore, EtcdTls, History, OpenError, Renewal, Store};
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose as Usage, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -84,6 +88,44 @@ async fn etcd_is_reached_by_tls_with_certificates_of_both_sides() {
         let error = connect(tls, etcd.endpoint(), short).await.unwrap_err();
         assert!(matches!(error, OpenError::Options { field: "certificates", .. }), "{error}");
     }
+}
+
+#[tokio::test]
+async fn rotated_certificates_are_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).into_os_string().into_string().unwrap();
+    let issue = |authority: &Authority| {
+        let (certificate, key) = authority.certify("127.0.0.1");
+        fs::write(path("server.crt"), certificate).unwrap();
+        fs::write(path("server.key"), key).unwrap();
+        fs::write(path("ca.crt"), &authority.pem).unwrap();
+        authority.client(Some(authority.certify("portolan")))
+    };
+    let former = issue(&Authority::new());
+    let mut flags = vec!["--client-cert-auth".to_owned()];
+    for (flag, name) in
+        [("--cert-file", "server.crt"), ("--key-file", "server.key"), ("--trusted-ca-file", "ca.crt")]
+    {
+        flags.extend([flag.to_owned(), path(name)]);
+    }
+    let Some(mut etcd) = Etcd::start_with("https", &flags) else { return };
+    let given = Arc::new(Mutex::new(Err("half a file".to_owned())));
+    let renewal = Renewal::new({
+        let given = Arc::clone(&given);
+        move || given.lock().unwrap().clone().map(|tls: EtcdTls| (Some(tls), None))
+    });
+    let endpoints = vec![etcd.endpoint()];
+    let options =
+        EtcdOptions { endpoints, tls: Some(former), renewal: Some(renewal), ..EtcdOptions::default() };
+    let store = EtcdStore::connect(options, History::default()).await.unwrap();
+    let rotated = issue(&Authority::new());
+    etcd.restart();
+    assert!(store.refresh().await.is_err());
+    *given.lock().unwrap() = Ok(rotated);
+    let used = async { while store.refresh().await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(120), used).await.unwrap();
+    commit(&store, vec![put(NODE, "x", "1", None)]).await.unwrap();
+    assert_eq!((store.count(NODE), store.metrics().loads), (1, 1));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use portolan_serve::{History, Store};
-use portolan_store::{Credentials, EtcdOptions, EtcdStore, EtcdTls};
+use portolan_store::{Credentials, EtcdOptions, EtcdStore, EtcdTls, Renewal, Secrets};
 
 use super::EtcdFlags;
 
@@ -15,6 +15,23 @@ pub(super) async fn connect(flags: &EtcdFlags, history: History) -> anyhow::Resu
 }
 
 fn options(flags: &EtcdFlags) -> anyhow::Result<EtcdOptions> {
+    let (tls, credentials) = secrets(flags)?;
+    let again = flags.clone();
+    let has_files = tls.is_some() || credentials.is_some();
+    let renewal =
+        has_files.then(|| Renewal::new(move || secrets(&again).map_err(|error| format!("{error:#}"))));
+    Ok(EtcdOptions {
+        endpoints: flags.etcd_servers.clone(),
+        prefix: flags.etcd_prefix.clone(),
+        tls,
+        credentials,
+        renewal,
+        ..EtcdOptions::default()
+    })
+}
+
+/// Reads the files of the flags.
+fn secrets(flags: &EtcdFlags) -> anyhow::Result<Secrets> {
     let tls = match &flags.etcd_cafile {
         None if flags.etcd_certfile.is_some() => {
             anyhow::bail!("--etcd-certfile: give --etcd-cafile, too: the authority of etcd's certificates")
@@ -32,13 +49,7 @@ fn options(flags: &EtcdFlags) -> anyhow::Result<EtcdOptions> {
         }),
     };
     let credentials = flags.etcd_credentials_file.as_ref().map(|file| credentials(file)).transpose()?;
-    Ok(EtcdOptions {
-        endpoints: flags.etcd_servers.clone(),
-        prefix: flags.etcd_prefix.clone(),
-        tls,
-        credentials,
-        ..EtcdOptions::default()
-    })
+    Ok((tls, credentials))
 }
 
 fn credentials(file: &Path) -> anyhow::Result<Credentials> {
@@ -56,4 +67,32 @@ fn credentials(file: &Path) -> anyhow::Result<Credentials> {
 
 fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("{flag}: cannot read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: EtcdFlags,
+    }
+
+    fn parsed(arguments: &[&str]) -> EtcdOptions {
+        let line = ["x", "--etcd-servers=127.0.0.1:2379"].iter().chain(arguments);
+        options(&<Line as clap::Parser>::try_parse_from(line).unwrap().flags).unwrap()
+    }
+
+    #[test]
+    fn files_are_read_again() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "root\nsecret\n").unwrap();
+        let options = parsed(&[&format!("--etcd-credentials-file={}", file.path().display())]);
+        std::fs::write(&file, "root\nother\n").unwrap();
+        assert_eq!(options.credentials.unwrap().password, "secret");
+        let (_, again) = options.renewal.unwrap().read().unwrap();
+        assert_eq!(again.unwrap().password, "other");
+        assert!(parsed(&[]).renewal.is_none());
+    }
 }
