@@ -6,9 +6,11 @@ mod etcd;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use clap::Args;
+use portolan_node::config::parse_duration;
 use portolan_serve::{History, MemoryStore, Store};
 use portolan_store::{DurableStore, OpenError};
 
@@ -46,6 +48,15 @@ pub(super) struct EtcdFlags {
     /// File with a user and a password for etcd, one a line.
     #[arg(long, value_name = "FILE", requires = "etcd_servers")]
     etcd_credentials_file: Option<PathBuf>,
+    /// How often versions older than this are removed from etcd, also those of other programs; 0 leaves that to etcd.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "10m",
+        value_parser = parse_duration,
+        requires = "etcd_servers"
+    )]
+    etcd_compaction_interval: Duration,
 }
 
 impl EtcdFlags {

@@ -26,6 +26,7 @@ fn options(flags: &EtcdFlags) -> anyhow::Result<EtcdOptions> {
         tls,
         credentials,
         renewal,
+        compaction: Some(flags.etcd_compaction_interval).filter(|interval| !interval.is_zero()),
         ..EtcdOptions::default()
     })
 }
@@ -71,6 +72,8 @@ fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[derive(Debug, clap::Parser)]
@@ -82,6 +85,13 @@ mod tests {
     fn parsed(arguments: &[&str]) -> EtcdOptions {
         let line = ["x", "--etcd-servers=127.0.0.1:2379"].iter().chain(arguments);
         options(&<Line as clap::Parser>::try_parse_from(line).unwrap().flags).unwrap()
+    }
+
+    #[test]
+    fn compaction_has_an_interval_and_can_be_left_to_etcd() {
+        assert_eq!(parsed(&[]).compaction, EtcdOptions::default().compaction);
+        assert_eq!(parsed(&["--etcd-compaction-interval=5m"]).compaction, Some(Duration::from_secs(300)));
+        assert_eq!(parsed(&["--etcd-compaction-interval=0"]).compaction, None);
     }
 
     #[test]
