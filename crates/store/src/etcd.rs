@@ -5,7 +5,8 @@
 //! the server's memory was behind etcd, the server calls [`Store::refresh`] and plans the write again.
 //!
 //! Every transaction that writes an object also writes the key `head` ([`layout`]). A read of `head` shows up to
-//! which revision the watch must come, without relying on etcd's progress notifications ([`follow`]). A server starts
+//! which revision the watch must come, without relying on etcd's progress notifications ([`follow`]). The exception are
+//! removals from a full etcd: other servers may show the objects until their watch delivers the removal. A server starts
 //! with such a write, so the state it reads has a revision that the other servers know, too ([`begin`]).
 
 mod begin;
@@ -128,7 +129,12 @@ impl Shared {
         let deadline = self.client.deadline();
         commit::check(&transaction, |resource, key| self.published.read().get(resource, key))?;
         let request = commit::request(&self.layout, &transaction);
-        let answer = self.client.transact(request, deadline).await;
+        let mut answer = self.client.transact(request, deadline).await;
+        let is_full = answer.as_ref().is_err_and(commit::is_full);
+        if is_full && transaction.only_removes() {
+            let request = commit::request_without_head(&self.layout, &transaction);
+            answer = self.client.transact(request, deadline).await;
+        }
         let answer = answer.map_err(|failure| commit::failure(&failure))?;
         let done = commit::outcome(transaction, &answer)?;
         let Some(revision) = done.revision else {
@@ -139,7 +145,9 @@ impl Shared {
                 "etcd has it, but did not show it to this server in time".into(),
             ));
         }
-        self.mended();
+        if !is_full {
+            self.mended();
+        }
         let tables = self.published.read();
         let objects = done.objects.into_iter().map(|(resource, draft, revision)| {
             let published = tables.get(resource, draft.key()).filter(|object| object.revision() == revision);

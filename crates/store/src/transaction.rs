@@ -121,6 +121,12 @@ impl Transaction {
             })
     }
 
+    /// Returns true if the transaction removes objects and writes none.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn only_removes(&self) -> bool {
+        self.writes() && !self.steps.iter().any(|step| matches!(step, Step::Put { .. }))
+    }
+
     /// Returns true if the transaction writes anything when its conditions hold.
     pub(crate) fn writes(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step, Step::Require { .. }))

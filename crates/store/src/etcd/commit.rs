@@ -44,8 +44,19 @@ pub(super) fn check(
     if transaction.steps.iter().any(impossible) { transaction.judge(published) } else { Ok(()) }
 }
 
-/// Returns the request for a transaction.
+/// Returns the request for a transaction, with the write of `head` if it writes anything.
 pub(super) fn request(layout: &Layout, transaction: &Transaction) -> TxnRequest {
+    let mut request = request_without_head(layout, transaction);
+    if !request.success.is_empty() {
+        let head = PutRequest { key: layout.head(), value: head_value() };
+        request.success.push(RequestOp { request: Some(Request::Put(head)) });
+    }
+    request
+}
+
+/// Returns the request for a transaction without the write of `head`. A full etcd refuses each request that writes a
+/// value, but it carries out one that only removes keys.
+pub(super) fn request_without_head(layout: &Layout, transaction: &Transaction) -> TxnRequest {
     let mut request = TxnRequest::default();
     for step in &transaction.steps {
         let key = layout.key(step.resource(), step.key());
@@ -67,11 +78,12 @@ pub(super) fn request(layout: &Layout, transaction: &Transaction) -> TxnRequest 
         };
         request.success.push(RequestOp { request: Some(write) });
     }
-    if !request.success.is_empty() {
-        let head = PutRequest { key: layout.head(), value: head_value() };
-        request.success.push(RequestOp { request: Some(Request::Put(head)) });
-    }
     request
+}
+
+/// Returns true if etcd refused a request because it is full (its alarm `NOSPACE`).
+pub(super) fn is_full(failure: &Failure) -> bool {
+    failure.status.code() == Code::ResourceExhausted && failure.text().contains("database space exceeded")
 }
 
 /// What a successful transaction has written.

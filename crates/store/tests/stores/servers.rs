@@ -462,6 +462,27 @@ async fn old_revisions_are_compacted_by_any_number_of_servers() {
 }
 
 #[tokio::test]
+async fn objects_are_deleted_from_a_full_etcd() {
+    let quota = ["--quota-backend-bytes".to_owned(), (4 << 20).to_string()];
+    let Some(etcd) = Etcd::start_with("http", &quota) else { return };
+    let store = EtcdStore::connect(options(&etcd, PREFIX), history()).await.unwrap();
+    let mut number = 0;
+    let full = loop {
+        let large = put(SERVICE, &format!("n/{number}"), &"x".repeat(500_000), None);
+        match commit(&store, vec![large]).await {
+            Ok(_) => number += 1,
+            Err(error) => break error,
+        }
+        assert!(number < 100, "etcd is never full");
+    };
+    assert!(full.to_string().contains("database space exceeded"), "{full}");
+    let first = store.get(SERVICE, "n/0").unwrap().revision();
+    commit(&store, vec![remove(SERVICE, "n/0", first)]).await.unwrap();
+    assert_eq!(store.count(SERVICE), number - 1);
+    assert!(store.writable().is_err());
+}
+
+#[tokio::test]
 async fn a_newer_layout_and_a_foreign_prefix_are_refused() {
     let Some(etcd) = Etcd::start() else { return };
     for (prefix, value) in [("/newer", "2"), ("/foreign", "hello")] {
