@@ -289,10 +289,22 @@ fn selectable_fields(resource: Resource, object: &Object) -> Pairs {
         .filter_map(|path| {
             let (outer, inner) = path.rsplit_once('.').unwrap_or(("", path));
             let parent = if outer.is_empty() { Some(object) } else { json::object(object, outer) };
-            Some((*path, selectable_text(parent?.get(inner)?)))
+            let value = parent.and_then(|parent| parent.get(inner)).map(selectable_text);
+            let value = value.filter(|value| !value.is_empty());
+            Some((*path, value.or_else(|| selected_instead(path, object))?))
         })
         .collect();
     Pairs::new(values.iter().map(|(name, value)| (*name, value.as_str())))
+}
+
+/// Returns the value that a selector finds for a field that is absent, if it is not the empty text. As upstream
+/// (`pkg/registry/core/node/strategy.go` and `event/strategy.go`).
+fn selected_instead(path: &str, object: &Object) -> Option<String> {
+    match path {
+        "spec.unschedulable" => Some("false".to_owned()),
+        "deprecatedSource.component" => json::text(object, "reportingController").map(str::to_owned),
+        _ => None,
+    }
 }
 
 fn selectable_text(value: &Value) -> String {
@@ -361,6 +373,33 @@ mod tests {
             assert_eq!(value["metadata"]["resourceVersion"], revision.to_string());
             assert_eq!(value["spec"]["ports"][0]["port"], 80);
             assert_eq!((&value["apiVersion"], &value["kind"]), (&"v1".into(), &"Service".into()));
+        }
+    }
+
+    #[test]
+    fn absent_fields_are_selected_as_upstream_does() {
+        let field = |resource, value: Value, field: &str| {
+            Draft::new(resource, value.as_object().unwrap()).at(1).field(field).to_owned()
+        };
+        let json = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        for (text, expected) in [
+            (r#"{"metadata": {"name": "a"}}"#, "false"),
+            (r#"{"metadata": {"name": "a"}, "spec": {"unschedulable": true}}"#, "true"),
+        ] {
+            assert_eq!(field(Resource::Node, json(text), "spec.unschedulable"), expected);
+        }
+        for (text, expected) in [
+            (r#"{"metadata": {"name": "a"}, "reportingController": "c"}"#, "c"),
+            (
+                r#"{"metadata": {"name": "a"}, "reportingController": "c", "deprecatedSource": {"component": ""}}"#,
+                "c",
+            ),
+            (
+                r#"{"metadata": {"name": "a"}, "reportingController": "c", "deprecatedSource": {"component": "d"}}"#,
+                "d",
+            ),
+        ] {
+            assert_eq!(field(Resource::Event, json(text), "deprecatedSource.component"), expected);
         }
     }
 
