@@ -32,6 +32,7 @@ mod query;
 mod review;
 mod route;
 mod table;
+mod text_list;
 mod watch;
 
 use std::{collections::HashSet, convert::Infallible, sync::Arc};

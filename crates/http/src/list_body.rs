@@ -39,11 +39,6 @@ impl ListBody {
         }
     }
 
-    /// Returns the whole list.
-    pub(crate) fn collect_now(mut self) -> Vec<u8> {
-        std::iter::from_fn(|| self.next_chunk()).flatten().collect()
-    }
-
     fn next_chunk(&mut self) -> Option<Bytes> {
         if self.left == 0 {
             return None;

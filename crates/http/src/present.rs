@@ -27,6 +27,7 @@ use super::{
     protobuf::{self, Item},
     query::Query,
     table::{self, IncludeObject},
+    text_list::{Style, TextList},
 };
 
 /// Number of list items that are decoded before the task yields. Each takes about 10 us.
@@ -87,12 +88,21 @@ impl Presenter {
             let objects = objects.into_iter().map(|stored| Item::Json(self.seen(stored)));
             return self.protobuf_list(metadata, objects).await;
         }
-        let body = ListBody::new(&self.list_head(metadata), self.items(objects).await);
-        if self.format.encoding == Encoding::Json && !self.pretty {
-            return Ok(typed(StatusCode::OK, Encoding::Json, body.boxed_unsync()));
-        }
-        let list: Value = serde_json::from_slice(&body.collect_now()).unwrap_or_default();
-        Ok(document(StatusCode::OK, self.format.encoding, self.pretty, &list))
+        let head = self.list_head(metadata);
+        let style = match self.format.encoding {
+            Encoding::Yaml => Style::Yaml,
+            Encoding::Json | Encoding::Protobuf if self.pretty => Style::Pretty,
+            Encoding::Json | Encoding::Protobuf => {
+                let body = ListBody::new(&head, self.items(objects).await);
+                return Ok(typed(StatusCode::OK, Encoding::Json, body.boxed_unsync()));
+            }
+        };
+        let mut head: Object = serde_json::from_str(&format!("{head}]}}")).unwrap_or_default();
+        let items = if matches!(self.format.view, View::Table(_)) { "rows" } else { "items" };
+        head.remove(items);
+        let presenter = self.clone();
+        let list = TextList::new(style, &head, items, objects, move |stored| presenter.item(stored));
+        Ok(typed(StatusCode::OK, self.format.encoding, list.boxed_unsync()))
     }
 
     async fn protobuf_list(
@@ -206,15 +216,19 @@ impl Presenter {
             if index % ITEMS_AT_A_TIME == ITEMS_AT_A_TIME - 1 {
                 tokio::task::yield_now().await;
             }
-            let object = self.decoded(&stored);
-            let value = match self.format.view {
-                View::Whole => Value::Object(object),
-                View::Metadata(version) => table::partial(&object, version),
-                View::Table(version) => table::row(self.resource, &object, self.include, version, self.now),
-            };
-            items.push(value.to_string().into());
+            items.push(self.item(&stored).to_string().into());
         }
         items
+    }
+
+    /// Returns an item of a list.
+    fn item(&self, stored: &Bytes) -> Value {
+        let object = self.decoded(stored);
+        match self.format.view {
+            View::Whole => Value::Object(object),
+            View::Metadata(version) => table::partial(&object, version),
+            View::Table(version) => table::row(self.resource, &object, self.include, version, self.now),
+        }
     }
 }
 
