@@ -19,7 +19,7 @@ mod stamp;
 mod tls;
 mod tokens;
 
-pub(crate) use authentication::Unauthorized;
+pub(crate) use authentication::{Unauthorized, bearer};
 pub use authorization::Role;
 pub(crate) use authorization::{Identity, forbidden_message};
 pub use kubeconfig::Kubeconfig;

@@ -31,7 +31,7 @@ pub(super) fn identify(
 }
 
 /// Returns the token of a request that has exactly one Authorization header, with the scheme Bearer.
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let (value, None) = (values.next()?, values.next()) else { return None };
     let (scheme, token) = value.to_str().ok()?.trim().split_once(' ')?;

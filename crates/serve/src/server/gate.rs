@@ -22,7 +22,7 @@ use super::ration::Shown;
 use super::refusal::{Refusal, text};
 use super::release::Freed;
 use super::requests::{Labels, Requests};
-use crate::security::{Identity, Peer, Security, Unauthorized};
+use crate::security::{Identity, Peer, Security, Unauthorized, bearer};
 
 /// Values that an answer keeps alive until it is sent.
 type Held = Vec<Box<dyn Any + Send>>;
@@ -213,13 +213,17 @@ impl Gate {
         Some(said.ok_or(Refusal::NotFound).map(|(code, said)| text(code, PLAIN, said)))
     }
 
-    /// Refuses requests from web pages in a browser on this host, which could use the browser's credentials or its
-    /// access to loopback. Pages send an Origin header with requests that change something. After DNS rebinding, they
-    /// send their own name as the host.
+    /// Refuses requests from web pages in a browser, which could use the browser's client certificate or its access to
+    /// loopback. Pages send an Origin header with requests that change something. After DNS rebinding, they send their
+    /// own name as the host.
+    ///
+    /// With TLS, a bearer token shows that the request is none of a foreign page: a browser adds no such token by itself,
+    /// and a page of another origin may not send one, because this server permits no cross-origin requests (CORS).
     fn check_origin(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), Refusal> {
-        let foreign_host =
-            || self.security.is_none() && self.loopback && host(uri, headers).is_some_and(is_foreign);
-        if headers.contains_key(header::ORIGIN) || foreign_host() { Err(Refusal::Browser) } else { Ok(()) }
+        let is_plain = self.security.is_none();
+        let foreign_host = || is_plain && self.loopback && host(uri, headers).is_some_and(is_foreign);
+        let foreign_page = headers.contains_key(header::ORIGIN) && (is_plain || bearer(headers).is_none());
+        if foreign_page || foreign_host() { Err(Refusal::Browser) } else { Ok(()) }
     }
 }
 

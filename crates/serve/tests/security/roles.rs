@@ -177,6 +177,17 @@ fn issued(secure: &Secure, from: i64, until: i64) -> Client {
 }
 
 #[test]
+fn pages_in_a_browser_are_kept_out_unless_they_have_a_token() {
+    let secure = start();
+    let token = secure.pki.issue_token(Role::Admin, "admin").unwrap();
+    let page = |client: Client| client.with_header("origin", "https://console.example").get(SERVICES).code;
+    // A browser uses an installed certificate for the requests of every page.
+    assert_eq!(page(secure.client(Role::Admin)), 403);
+    assert_eq!(page(secure.anonymous()), 403);
+    assert_eq!(page(secure.anonymous().with_token(&token)), 200);
+}
+
+#[test]
 fn a_token_file_and_another_authority_are_accepted() {
     let other = tempfile::tempdir().unwrap();
     let other = Pki::open(other.path()).unwrap();
