@@ -109,7 +109,13 @@ impl Presence {
                 let error = error.to_string();
                 if self.is_news(object, &error) {
                     let ServerService { namespace, name: service } = service;
-                    tracing::error!(namespace, service, object, error, "an object of a Service of this server cannot be made");
+                    tracing::error!(
+                        namespace,
+                        service,
+                        object,
+                        error,
+                        "an object of a Service of this server cannot be made"
+                    );
                 }
             }
         }

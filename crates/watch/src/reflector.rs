@@ -46,6 +46,9 @@ const PAGE_LIMIT: u32 = 500;
 /// once, once per watch that worked (`Reflector::spare`).
 const SHORT_WATCH: Duration = Duration::from_secs(1);
 
+/// How many times `Timing::unavailable_retry` a collection that the server does not have is left alone at most.
+const MISSING: u32 = 10;
+
 /// After this many `ERROR` events in a row at one resource version the collection is listed again.
 const STUCK: u8 = 3;
 
@@ -377,7 +380,8 @@ impl Reflector {
     /// Returns the delay after an answer that the server does not have the collection. Only another version of the server has it.
     fn missing(&mut self) -> Duration {
         let delay = self.missing;
-        self.missing = delay.saturating_mul(2).min(self.timing.missing_maximum);
+        let longest = self.timing.unavailable_retry.saturating_mul(MISSING);
+        self.missing = delay.saturating_mul(2).min(longest);
         delay
     }
 

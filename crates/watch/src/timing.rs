@@ -38,10 +38,9 @@ pub struct Timing {
     /// accepts the first empty list.
     pub empty_list_hold: Duration,
     /// A collection that may not be read is requested again after this time, times 1 to 2. One that the server does not
-    /// have is requested again after this time, times 1 to 1.5; the time doubles with each such answer.
+    /// have is requested again after this time, times 1 to 1.5; the time doubles with each such answer, up to ten times the
+    /// value.
     pub unavailable_retry: Duration,
-    /// Maximum to which that time doubles.
-    pub missing_maximum: Duration,
 }
 
 impl Timing {
@@ -64,7 +63,6 @@ impl Default for Timing {
             bookmark_silence: Duration::from_secs(90),
             empty_list_hold: Duration::from_secs(30),
             unavailable_retry: Duration::from_secs(60),
-            missing_maximum: Duration::from_secs(600),
         }
     }
 }

@@ -134,9 +134,10 @@ impl Follower {
             tracing::info!(folder = %self.folder.path.display(), "manifests folder is read again");
         }
         let is_retry = self.retry.is_due(Instant::now());
-        let result = match is_retry {
-            true => Some(self.folder.sync(contents).await),
-            false => self.folder.sync_changed(contents).await,
+        let result = if is_retry {
+            Some(self.folder.sync(contents).await)
+        } else {
+            self.folder.sync_changed(contents).await
         };
         if let Some(result) = result {
             self.retry.after(result, is_retry, Instant::now());
