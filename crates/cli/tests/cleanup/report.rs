@@ -56,7 +56,7 @@ fn a_chain_that_a_rule_of_another_program_leads_to_is_left() {
     assert!(kube_chains(&node, "iptables-nft-save").is_empty(), "{report}");
 }
 
-/// A container of a DaemonSet that ends is started again, so it has to wait, and to end at a signal although it is the first process
+/// A container of a `DaemonSet` that ends is started again, so it has to wait, and to end at a signal although it is the first process
 /// of its namespace.
 #[test]
 fn it_waits_for_a_signal_if_nothing_is_left() {
