@@ -171,7 +171,9 @@ mod tests {
             serde_json::to_string_pretty(&members).unwrap().lines().map(str::to_owned).collect();
         let mut found: Vec<String> = text.lines().map(str::to_owned).collect();
         for lines in [&mut lines, &mut found] {
-            lines.iter_mut().for_each(|line| *line = line.trim_end_matches(',').to_owned());
+            for line in &mut lines {
+                *line = line.trim_end_matches(',').to_owned();
+            }
             lines.sort();
         }
         assert_eq!(found, lines);

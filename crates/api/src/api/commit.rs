@@ -102,7 +102,8 @@ impl Api {
                 Ok(Submitted::Done(outcome)) if outcome.effect == Effect::Unchanged => {
                     // Another server may have changed the object, or its version here may not be durable yet.
                     let is_published = outcome.revision <= seen;
-                    if is_published && is_fresh || self.store.refresh().await? == seen && is_published {
+                    let is_current = is_published && is_fresh;
+                    if is_current || (self.store.refresh().await? == seen && is_published) {
                         return Ok(outcome);
                     }
                     is_fresh = true;

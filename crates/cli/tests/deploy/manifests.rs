@@ -54,7 +54,7 @@ fn the_agent_has_two_capabilities_and_nothing_else() {
     );
 }
 
-/// A container that is not privileged runs as container_t, which may not open the netlink sockets of nftables and conntrack.
+/// A container that is not privileged runs as `container_t`, which may not open the netlink sockets of nftables and conntrack.
 #[test]
 fn the_container_of_the_page_has_the_selinux_type_of_the_manifests() {
     let page = read("docs/serve.md");

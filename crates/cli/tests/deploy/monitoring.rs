@@ -151,7 +151,8 @@ fn the_alert_about_the_api_server_ignores_what_a_server_lacks() {
     for (requests, fires) in REQUESTS {
         let Some(mut promtool) = tool("promtool") else { return };
         let series = requests.iter().map(|(code, count)| {
-            let name = format!(r#"rest_client_requests_total{{job="kube-proxy", instance="i", code="{code}"}}"#);
+            let name =
+                format!(r#"rest_client_requests_total{{job="kube-proxy", instance="i", code="{code}"}}"#);
             json!({"series": name, "values": format!("0+{}x60", f64::from(*count) / 20.0)})
         });
         let alert = r#"ALERTS{alertname="PortolanAPIErrors", alertstate="firing""#;

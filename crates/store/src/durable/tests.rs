@@ -61,6 +61,7 @@ async fn accepted_changes_are_latest_but_not_published_until_durable() {
     );
 }
 
+#[expect(clippy::await_holding_lock, reason = "the sync waits for the lock while other tasks run")]
 #[tokio::test]
 async fn reads_do_not_wait_for_a_sync_and_one_that_hangs_is_reported() {
     let dir = tempfile::tempdir().unwrap();
@@ -72,14 +73,14 @@ async fn reads_do_not_wait_for_a_sync_and_one_that_hangs_is_reported() {
     let mut refresh = store.refresh();
     assert!((&mut refresh).now_or_never().is_none());
     until("the sync has begun", || store.shared.counters.sync_in_progress().is_some()).await;
-    let began = store.shared.counters.sync_in_progress().unwrap();
-    assert!(store.writable_at(began).is_ok());
-    let reason = store.writable_at(began + 2 * SLOW_SYNC).unwrap_err();
+    let since = store.shared.counters.sync_in_progress().unwrap();
+    assert!(store.writable_at(since).is_ok());
+    let reason = store.writable_at(since + 2 * SLOW_SYNC).unwrap_err();
     assert!(reason.contains("for 10 s"), "{reason}");
     drop(held);
     let written = write.await.unwrap().revision;
     assert_eq!(refresh.await.unwrap(), written);
-    assert!(store.writable_at(began + 2 * SLOW_SYNC).is_ok());
+    assert!(store.writable_at(since + 2 * SLOW_SYNC).is_ok());
 }
 
 #[tokio::test]

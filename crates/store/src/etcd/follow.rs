@@ -201,13 +201,11 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
 /// Does the same as [`find`]. If that takes long, reports meanwhile that etcd cannot be read.
 async fn find_or_report(shared: &Shared, position: Position) -> Result<(), End> {
     let mut found = pin!(find(shared, position));
-    match timeout(LONG, &mut found).await {
-        Ok(found) => found,
-        Err(_) => {
-            shared.cannot_read("no endpoint has answered for two seconds");
-            found.await
-        }
+    if let Ok(found) = timeout(LONG, &mut found).await {
+        return found;
     }
+    shared.cannot_read("no endpoint has answered for two seconds");
+    found.await
 }
 
 /// Checks that the position belongs to this cluster and is not ahead of its history. The read is linearizable, so a
