@@ -171,7 +171,7 @@ mod tests {
             serde_json::to_string_pretty(&members).unwrap().lines().map(str::to_owned).collect();
         let mut found: Vec<String> = text.lines().map(str::to_owned).collect();
         for lines in [&mut lines, &mut found] {
-            for line in &mut lines {
+            for line in lines.iter_mut() {
                 *line = line.trim_end_matches(',').to_owned();
             }
             lines.sort();
