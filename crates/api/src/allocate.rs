@@ -34,7 +34,7 @@ pub(crate) use self::{
     records::{Cidr, FAMILY, MANAGED_BY, MANAGER, address_of, parent_of, ready_condition},
     refusal::refused,
     spec::Reading,
-    steps::hold,
+    steps::{exchange, hold},
 };
 use self::{
     nodes::FollowedNodes,

@@ -300,9 +300,14 @@ impl<'a> Draft<'a> {
     }
 
     fn claim_address(&mut self, address: IpAddr) -> Result<(), Refusal> {
+        if self.held.addresses.contains(&address) {
+            self.keep.addresses.push(address);
+            return Ok(());
+        }
         let holder = self.planner.holders.of_address(address);
-        let is_own = self.is_own(&holder);
-        if self.held.addresses.contains(&address) || is_own {
+        if self.is_own(&holder) {
+            // Any client may write an IPAddress that names the Service, for an address outside of all ranges, too.
+            self.planner.allocations.addresses.check_range(address)?;
             self.keep.addresses.push(address);
             return Ok(());
         }

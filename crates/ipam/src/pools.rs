@@ -130,10 +130,14 @@ impl AddressPools {
 
     /// Checks that the address can be allocated: a ready range can allocate it, and it is not taken.
     pub fn check(&self, address: IpAddr) -> Result<(), AddressError> {
-        if !self.ready().any(|pool| pool.range.accepts(address)) {
-            return Err(self.why_not(address));
-        }
+        self.check_range(address)?;
         if self.is_taken(address) { Err(AddressError::Allocated { address }) } else { Ok(()) }
+    }
+
+    /// Checks that a ready range can allocate the address, whether it is taken or not.
+    pub fn check_range(&self, address: IpAddr) -> Result<(), AddressError> {
+        let is_accepted = self.ready().any(|pool| pool.range.accepts(address));
+        if is_accepted { Ok(()) } else { Err(self.why_not(address)) }
     }
 
     /// Takes the address in every range that contains it, ready or not. Returns false if it is taken or in no range.

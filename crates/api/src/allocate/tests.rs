@@ -285,6 +285,22 @@ fn objects_written_by_hand_count() {
 }
 
 #[test]
+fn an_address_recorded_for_a_service_must_be_in_a_range() {
+    let api = api("10.0.0.0/28");
+    for address in ["192.168.5.5", "127.0.0.1", "10.0.0.0", "10.0.0.5"] {
+        let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "IPAddress", "metadata": {"name": address},
+            "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": "a"}}});
+        api.blocking().apply(object).unwrap();
+    }
+    for address in ["192.168.5.5", "127.0.0.1", "10.0.0.0"] {
+        let (code, message) = refusal(&api, "a", &json!({"clusterIP": address}));
+        assert_eq!(code, 422);
+        assert!(message.contains("spec.clusterIPs: Invalid value"), "{message}");
+    }
+    assert_eq!(create(&api, "a", &json!({"clusterIP": "10.0.0.5"})).unwrap()["clusterIP"], "10.0.0.5");
+}
+
+#[test]
 fn a_service_that_only_claims_an_address_does_not_free_it() {
     let config =
         ApiConfig { service_ranges: "10.0.0.0/24".parse().unwrap(), validate: false, ..ApiConfig::default() };

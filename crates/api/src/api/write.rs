@@ -27,7 +27,7 @@ use super::{
     patch::{self, Change},
 };
 use crate::{
-    allocate::{Ledger, Reading, hold, refused},
+    allocate::{self, Ledger, Reading, refused},
     error::ApiError,
     kinds::{self, service},
     metadata,
@@ -371,8 +371,10 @@ impl Api {
     ) -> Transaction {
         let (namespace, name) = key.split_once('/').unwrap_or(("", key));
         let owner = ServiceKey::new(namespace, name);
-        let mut steps = ledger.steps(&*self.store, &owner, &exchange.take, &exchange.release);
-        steps.extend(hold(&*self.store, &owner, &exchange.find));
+        let Exchange { take, find, release, .. } = exchange;
+        let mut steps = ledger.require_ranges(take.addresses.iter().chain(&find.addresses));
+        steps.extend(allocate::exchange(&*self.store, &owner, take, release));
+        steps.extend(allocate::hold(&*self.store, &owner, find));
         steps.push(step);
         Transaction { steps }
     }

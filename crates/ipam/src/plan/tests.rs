@@ -163,6 +163,37 @@ fn refused_addresses_are_reported_on_cluster_ips() {
 }
 
 #[test]
+fn an_own_record_does_not_widen_the_ranges() {
+    let mut cluster = Cluster::dual();
+    for text in ["10.0.0.0", "10.9.0.1", "127.0.0.1", "fd00::1:0"] {
+        cluster.holders.insert(address(text), Holder::Service(owner()));
+        let errors = cluster.create(asking(&[text], SingleStack)).unwrap_err();
+        let is_outside =
+            |error| matches!(error, AddressError::NoSuchRange { .. } | AddressError::NotInRange { .. });
+        assert!(
+            matches!(&errors[0].reason, Refusal::Address(error) if is_outside(error.clone())),
+            "{errors:?}"
+        );
+    }
+    // A range that is being removed gives no address to a Service that does not have it yet.
+    let range = AddressRange::new("10.9.0.0/24".parse().unwrap()).unwrap();
+    let taken = [address("10.9.0.1")];
+    cluster.allocations.addresses.add(range, false, taken);
+    cluster.create(asking(&["10.9.0.1"], SingleStack)).unwrap_err();
+    cluster.allocations.addresses.add(range, true, taken);
+    let plan = cluster.create(asking(&["10.9.0.1"], SingleStack)).unwrap();
+    assert_eq!(plan.keep.addresses, taken);
+    // A Service keeps its address after the range is gone.
+    cluster.allocations.addresses.remove(range);
+    assert_eq!(cluster.update(plan.spec.clone(), &plan.spec).unwrap().keep.addresses, taken);
+    // An ExternalName Service has no address, so it gets this one as a new Service does.
+    let external = ServiceSpec { service_type: ServiceType::ExternalName, ..ServiceSpec::default() };
+    cluster.holders.insert(taken[0], Holder::Service(owner()));
+    let errors = cluster.update(plan.spec, &external).unwrap_err();
+    assert!(matches!(errors[0].reason, Refusal::Address(AddressError::NoSuchRange { .. })), "{errors:?}");
+}
+
+#[test]
 fn a_service_gets_all_that_it_asks_or_nothing() {
     let mut cluster = Cluster::new(&["10.0.0.0/28", "fd00::/127"]);
     cluster.stored(asking(&["fd00::1"], SingleStack));

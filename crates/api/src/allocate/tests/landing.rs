@@ -72,6 +72,9 @@ fn an_address_that_is_found_recorded_must_stay_recorded() {
     let required = steps.iter().find(|step| step.resource() == Resource::IpAddress).unwrap();
     assert!(matches!(required, Step::Require { .. }));
     assert_eq!(required.expected(), Some(recorded.revision()));
+    // Its range must stay, too.
+    let range = steps.iter().find(|step| step.resource() == Resource::ServiceCidr).unwrap();
+    assert!(matches!(range, Step::Require { expected: Some(_), .. }));
     assert_eq!(keys(&api, Resource::IpAddress), ["10.0.0.7"]);
     // The IPAddress of a listed address is not required by later writes: the repair loop restores it.
     delete(&api, Resource::IpAddress, "10.0.0.7");
