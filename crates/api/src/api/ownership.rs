@@ -129,11 +129,17 @@ impl Owners {
         old: &Object,
         new: &mut Object,
     ) -> Result<(), ApiError> {
-        let Record::Update { given, asked } = self.record else { return Ok(()) };
-        put(new, given);
-        let now = metadata::now();
-        let writer = writer(&self.manager, self.subresource, &now);
-        managed::updated(resource, old, new, &asked, writer).map_err(ApiError::Patch)
+        match self.record {
+            Record::Create => {}
+            Record::Update { given, asked } => {
+                put(new, given);
+                let now = metadata::now();
+                let writer = writer(&self.manager, self.subresource, &now);
+                managed::updated(resource, old, new, &asked, writer).map_err(ApiError::Patch)?;
+            }
+            Record::Apply(_) => managed::applied(resource, self.subresource, old, new),
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
 use futures::FutureExt;
-use portolan_schema::json::json;
+use portolan_schema::{json::json, patch::Apply};
 use portolan_store::{Draft, History, Step, faulty::FaultyStore};
 
 use super::*;
@@ -362,4 +362,29 @@ fn an_applied_slice_keeps_the_results_of_health_checks() {
     let erased = decoded(&applied_after_checks(false, &plain, &plain));
     assert!(!erased.to_string().contains("health-checked"), "{erased:#}");
     assert_eq!(erased["endpoints"][0]["conditions"], Value::Null);
+}
+
+/// Applies a slice as `kubectl apply --server-side` does.
+fn server_side_applied(api: &Api, slice: Value) -> Result<WriteResult, ApiError> {
+    let configuration = slice.as_object().cloned().unwrap();
+    let apply = Apply::decode(Resource::EndpointSlice, configuration, false).unwrap();
+    let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
+    let options = WriteOptions { field_manager: FieldManager::new("me").unwrap(), ..WriteOptions::default() };
+    api.change(target, Part::Main, Change::Apply(apply), options).now_or_never().unwrap()
+}
+
+#[test]
+fn a_repeated_server_side_apply_is_not_stored() {
+    let mut wanted = slice(&json!([{"addresses": ["10.1.0.1"]}]));
+    // The server fills in the protocol.
+    wanted["ports"] = json!([{"port": 80}]);
+    let mut old = decoded(&server_side_applied(&api(true), wanted.clone()).unwrap());
+    old["metadata"]["managedFields"][0]["time"] = "2020-01-01T00:00:00Z".into();
+    let api = api(true);
+    store(&api, Resource::EndpointSlice, &old);
+    let again = server_side_applied(&api, wanted.clone()).unwrap();
+    assert_eq!(again.effect, Effect::Unchanged, "{:#}", decoded(&again));
+    wanted["endpoints"] = json!([{"addresses": ["10.1.0.2"]}]);
+    let changed = decoded(&server_side_applied(&api, wanted).unwrap());
+    assert_ne!(changed["metadata"]["managedFields"][0]["time"], "2020-01-01T00:00:00Z");
 }

@@ -111,6 +111,15 @@ pub fn check_manager(name: &str) -> Result<(), &'static str> {
     }
 }
 
+/// Restores the times of `old` in the owners of `new`, the complete result of a server-side apply, if no field differs: an
+/// object with new times only is not stored again (apiserver `IgnoreManagedFieldsTimestampsTransformer`).
+pub fn applied(resource: Resource, subresource: &str, old: &Object, new: &mut Object) {
+    // The apply itself may have seen a difference: the configuration lacks values that the server fills in afterwards.
+    if (Scope { resource, subresource }).compare(old, new).is_empty() {
+        Managers::decode_stored(recorded(new)).timed_as(recorded(old)).store(new);
+    }
+}
+
 fn put_back(object: &mut Object, entries: Option<&[Value]>) {
     if let (Some(metadata), Some(entries)) = (json::object_mut(object, "metadata"), entries) {
         metadata.insert("managedFields".to_owned(), entries.into());
