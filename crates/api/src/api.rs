@@ -95,6 +95,9 @@ pub struct WriteOptions {
     pub namespace_must_exist: bool,
     /// The manager that owns the written fields.
     pub field_manager: FieldManager,
+    /// An update leaves `managedFields` as they are: the written fields keep their owners. This is for results that the
+    /// server itself writes into the fields of others. An atomic list has one owner, which then would be the server.
+    pub keeps_owners: bool,
 }
 
 /// The result of a write.
@@ -303,9 +306,7 @@ impl Api {
             Some(stored) => {
                 let stored = stored.decode();
                 applied::keep_finalizers_and_owners(&mut object, &stored);
-                if self.keeps_health_checks {
-                    health::keep(resource, &mut object, &stored);
-                }
+                self.keep_results(resource, &mut object, &stored);
                 self.update(target, Part::Main, object, options).await?
             }
             None => self.create_absent(resource, namespace, object, options).await?,

@@ -27,7 +27,8 @@ pub struct ApiConfig {
     /// True if objects are validated (`--validation`). If false, only well-formed JSON and metadata are required, so
     /// that clients can be tested with objects that no API server would store.
     pub validate: bool,
-    /// True if [`Api::apply`](crate::Api::apply) keeps the results of health checks in EndpointSlices. False for a server
+    /// True if an EndpointSlice that is applied again, by [`Api::apply`](crate::Api::apply) or server-side apply, keeps
+    /// the results of its health checks. False for a server
     /// whose store has no health checks: the results of an earlier run would stay for good.
     pub keeps_health_checks: bool,
     /// Decides which endpoints the health checks of this server judge. `None`: it has none.

@@ -11,6 +11,8 @@
 #[path = "deploy/files.rs"]
 #[allow(dead_code, reason = "most of it is for the tests of deploy/")]
 mod files;
+#[path = "kubectl/health_checks.rs"]
+mod health_checks;
 #[path = "kubectl/scripts.rs"]
 mod scripts;
 #[path = "kubectl/shell.rs"]

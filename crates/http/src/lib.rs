@@ -282,7 +282,8 @@ fn write_options(headers: &HeaderMap, query: &Query) -> Result<WriteOptions, Api
         _ => FieldValidation::Warn,
     };
     let field_manager = field_manager(headers, query)?;
-    Ok(WriteOptions { dry_run, field_validation, field_manager, namespace_must_exist: true })
+    let namespace_must_exist = true;
+    Ok(WriteOptions { dry_run, field_validation, namespace_must_exist, field_manager, keeps_owners: false })
 }
 
 /// Returns the field manager of a write: the name that the client gives, or else the name of its program.

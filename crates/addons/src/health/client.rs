@@ -39,7 +39,8 @@ fn write_error(error: &ApiError) -> WriteError {
     }
 }
 
-/// Writes EndpointSlices.
+/// Writes EndpointSlices. Their fields keep their owners. `endpoints` can only have an owner as a whole, so the prober
+/// would own the endpoints, too, and a client that applies them would get a conflict.
 #[derive(Debug)]
 pub(super) struct Slices(pub(super) Arc<Api>);
 
@@ -49,7 +50,8 @@ impl Writer for Slices {
         let target = Target { resource: Resource::EndpointSlice, namespace, name };
         let patch = JsonPatch::decode(write.json_patch().into());
         let patch = patch.map_err(|error| WriteError::Failed(error.to_string()))?;
-        let result = self.0.change(target, Part::Main, Change::Patch(Patch::Json(patch)), options()).await;
+        let options = WriteOptions { keeps_owners: true, ..WriteOptions::default() };
+        let result = self.0.change(target, Part::Main, Change::Patch(Patch::Json(patch)), options).await;
         match result {
             Ok(outcome) => Ok(outcome.revision.to_string()),
             // A patch of positions that another version does not have fails before the versions are compared.

@@ -3,12 +3,16 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use portolan_api::{ApiConfig, FieldManager, Part, Target, WriteOptions};
+use portolan_api::{
+    Api, ApiConfig, ApiError, Change, Effect, FieldManager, HealthChecked, Part, Target, WriteOptions,
+    WriteResult,
+};
 use portolan_prober::plan::Plan;
 use portolan_prober::probe::{Failure, ProbeOutcome};
 use portolan_prober::{HealthCheck, Input, LeaseClient as _, WriteError, Writer as _};
 use portolan_schema::Resource;
 use portolan_schema::json::{Value, json};
+use portolan_schema::patch::Apply;
 use portolan_store::Scope;
 use portolan_web::metrics::{Collect as _, Page};
 use tokio::task::JoinHandle;
@@ -121,6 +125,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) -> Duration {
 #[tokio::test(start_paused = true)]
 async fn results_become_conditions_and_events() {
     let (api, failing) = (api().await, Failing::default());
+    let before = stored(&api, Resource::EndpointSlice, "default/web-1");
     let server = serve(&api, &failing, None);
     until("both are ready", || ready(&api) == [Some(true); 2]).await;
     failing.set("192.0.2.2:8080", true);
@@ -128,8 +133,7 @@ async fn results_become_conditions_and_events() {
     failing.set("192.0.2.2:8080", false);
     until("it comes back", || ready(&api) == [Some(true); 2]).await;
     let slice = stored(&api, Resource::EndpointSlice, "default/web-1");
-    let managers = slice["metadata"]["managedFields"].as_array().unwrap().iter();
-    assert!(managers.map(|it| it["manager"].as_str().unwrap()).any(|manager| manager == "portolan-prober"));
+    assert_eq!(slice["metadata"]["managedFields"], before["metadata"]["managedFields"]);
     let events = || {
         let snapshot = api.store().snapshot(Resource::Event, &Scope::default(), None).unwrap().objects;
         snapshot.iter().map(|event| Value::Object(event.decode())).collect::<Vec<_>>()
@@ -221,6 +225,69 @@ async fn no_version_of_a_slice_has_a_ready_endpoint_without_a_result() {
     api.apply(service(&json!({}))).await.unwrap();
     until("no conditions", || ready(&api) == [None]).await;
     assert_eq!(put(slice(&["192.0.2.1", "192.0.2.5"])).await, [None; 2]);
+}
+
+/// Applies a slice as `kubectl apply --server-side` does.
+async fn applied(api: &Api, manager: &str, slice: Value) -> Result<WriteResult, ApiError> {
+    let configuration = slice.as_object().cloned().unwrap();
+    let apply = Apply::decode(Resource::EndpointSlice, configuration, false).unwrap();
+    let options =
+        WriteOptions { field_manager: FieldManager::new(manager).unwrap(), ..WriteOptions::default() };
+    let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
+    api.change(target, Part::Main, Change::Apply(apply), options).await
+}
+
+/// Returns a slice without a field that has a default.
+fn complete(addresses: &[&str]) -> Value {
+    let mut slice = slice(addresses);
+    slice["ports"] = json!([{"name": "", "port": 8080, "protocol": "TCP"}]);
+    slice
+}
+
+fn owners(api: &Api) -> Value {
+    stored(api, Resource::EndpointSlice, "default/web-1")["metadata"]["managedFields"].clone()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_owner_of_a_slice_can_apply_it_again() {
+    for health_checked in [Some(health_checked as HealthChecked), None] {
+        let api = Arc::new(Api::new(&ApiConfig { health_checked, ..ApiConfig::default() }));
+        api.apply(checked()).await.unwrap();
+        applied(&api, "one", complete(&["192.0.2.1", "192.0.2.2"])).await.unwrap();
+        applied(&api, "other", complete(&["192.0.2.1", "192.0.2.2"])).await.unwrap();
+        let before = owners(&api);
+        let failing = Failing::default();
+        failing.set("192.0.2.2:8080", true);
+        let _server = serve(&api, &failing, None);
+        until("results", || ready(&api) == [Some(true), Some(false)]).await;
+        assert_eq!(owners(&api), before, "results are nobody's");
+
+        let same = applied(&api, "one", complete(&["192.0.2.1", "192.0.2.2"])).await.unwrap();
+        assert_eq!(same.effect, Effect::Unchanged);
+        // The list belongs to both.
+        let more = || complete(&["192.0.2.3", "192.0.2.2", "192.0.2.1"]);
+        let refused = applied(&api, "one", more()).await.unwrap_err().to_string();
+        assert!(refused.contains("conflict with \"other\": .endpoints"), "{refused}");
+        let nothing = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": {"name": "web-1"},
+            "addressType": "IPv4"});
+        applied(&api, "other", nothing).await.unwrap();
+        let outcome = applied(&api, "one", more()).await.unwrap();
+        assert_eq!(outcome.effect, Effect::Updated);
+        let known = ready(&api)[1..].to_vec();
+        assert_eq!(known, [Some(false), Some(true)], "results stay");
+        until("the new one", || ready(&api) == [Some(true), Some(false), Some(true)]).await;
+        let same = applied(&api, "one", more()).await.unwrap();
+        assert_eq!(same.effect, Effect::Unchanged);
+
+        // Without a check there are no results.
+        let before = owners(&api);
+        api.apply(service(&json!({}))).await.unwrap();
+        until("no conditions", || ready(&api) == [None; 3]).await;
+        assert_eq!(owners(&api), before);
+        let same = applied(&api, "one", more()).await.unwrap();
+        assert_eq!(ready(&api), [None; 3]);
+        assert_eq!(same.effect, Effect::Updated, "conditions without members are no longer there");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,14 +14,21 @@ use super::{Api, Target};
 const CHECKED: [&str; 2] = ["ready", "serving"];
 
 impl Api {
+    /// Keeps the results of health checks in an EndpointSlice that is applied again, if health checks use the store.
+    pub(super) fn keep_results(&self, resource: Resource, object: &mut Object, stored: &Object) {
+        let is_slice = resource == Resource::EndpointSlice;
+        if is_slice && self.keeps_health_checks && is_of_same_service(object, stored) {
+            keep(object, stored);
+        }
+    }
+
     /// Sets `ready: false` in new endpoints of a slice, and keeps the results of the others, if health checks of this
     /// server judge them. An endpoint that is given with a condition is left as given.
     pub(super) fn hold_back_unchecked(&self, object: &mut Object, old: Option<&Object>) {
         let Some(awaiting) = self.awaiting(object) else { return };
-        // An endpoint that moves here from a Service without checks is a new one.
-        let old = old.filter(|old| service_of(old) == service_of(object));
+        let old = old.filter(|old| is_of_same_service(old, object));
         if let Some(old) = old {
-            keep(Resource::EndpointSlice, object, old);
+            keep(object, old);
         }
         let known = old.map(by_address).unwrap_or_default();
         let mut is_held_back = false;
@@ -61,10 +68,7 @@ impl Api {
 
 /// Keeps the results of health checks in an EndpointSlice: the annotation, and the conditions of each endpoint that is
 /// stored with the same first address. An endpoint that is given with one of these conditions is left as given.
-pub(super) fn keep(resource: Resource, object: &mut Object, stored: &Object) {
-    if resource != Resource::EndpointSlice {
-        return;
-    }
+fn keep(object: &mut Object, stored: &Object) {
     let annotations = json::object(stored, "metadata").and_then(|it| json::object(it, "annotations"));
     let Some(mark) = annotations.and_then(|annotations| annotations.get(HEALTH_CHECKED)) else { return };
     let Some(metadata) = json::object_mut(object, "metadata") else { return };
@@ -91,6 +95,12 @@ pub(super) fn keep(resource: Resource, object: &mut Object, stored: &Object) {
 fn by_address(slice: &Object) -> HashMap<&str, &Object> {
     let endpoints = json::list(slice, "endpoints").iter().rev().filter_map(Value::as_object);
     endpoints.filter_map(|endpoint| Some((first_address(endpoint)?, endpoint))).collect()
+}
+
+/// Returns true if two versions of a slice belong to the same Service. Endpoints that move to another one are new there:
+/// it may have another check.
+fn is_of_same_service(one: &Object, other: &Object) -> bool {
+    service_of(one) == service_of(other)
 }
 
 /// Returns the name of the Service of a slice.

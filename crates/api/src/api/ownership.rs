@@ -87,8 +87,8 @@ enum Record {
     /// The writer owns the fields that it changes. `given` is the `managedFields` in the request; `asked` are the
     /// fields that the new object has once defaults are set.
     Update { given: Option<Value>, asked: Fields },
-    /// Server-side apply has computed the `managedFields` already.
-    Apply(Option<Value>),
+    /// The `managedFields` are known before the object is complete.
+    Known(Option<Value>),
 }
 
 impl Owners {
@@ -105,8 +105,16 @@ impl Owners {
 
     /// Returns the owners for the result of a server-side apply. Removes `managedFields` from `new`.
     pub(super) fn of_apply(part: Part, new: &mut Object, options: WriteOptions) -> Self {
-        let record = Record::Apply(taken(new));
+        let record = Record::Known(taken(new));
         Self { manager: options.field_manager, subresource: subresource(part), record }
+    }
+
+    /// Returns the owners of `old`, for an update that leaves them as they are. Removes `managedFields` from `new`.
+    pub(super) fn kept(old: &Object, new: &mut Object) -> Self {
+        taken(new);
+        let record =
+            json::object(old, "metadata").and_then(|metadata| metadata.get("managedFields")).cloned();
+        Self { manager: FieldManager::SERVER, subresource: "", record: Record::Known(record) }
     }
 
     /// Notes which fields are set. Must be called after defaulting and before the server fills in allocated values,
@@ -118,7 +126,7 @@ impl Owners {
                 managed::created(resource, object, writer(&self.manager, self.subresource, &now));
             }
             Record::Update { asked, .. } => *asked = managed::present(resource, self.subresource, object),
-            Record::Apply(record) => put(object, record.take()),
+            Record::Known(record) => put(object, record.take()),
         }
     }
 
@@ -137,7 +145,7 @@ impl Owners {
                 let writer = writer(&self.manager, self.subresource, &now);
                 managed::updated(resource, old, new, &asked, writer).map_err(ApiError::Patch)?;
             }
-            Record::Apply(_) => managed::applied(resource, self.subresource, old, new),
+            Record::Known(_) => managed::applied(resource, self.subresource, old, new),
         }
         Ok(())
     }

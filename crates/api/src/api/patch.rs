@@ -28,20 +28,25 @@ pub enum Change {
 }
 
 impl Change {
-    /// Returns the object after the change, and the owners of its fields.
+    /// Returns the object after the change, and the owners of its fields. `keep` is that of [`Apply::onto_keeping`].
     pub(super) fn onto(
         self,
         resource: Resource,
         part: Part,
         old: &Object,
         options: WriteOptions,
+        keep: impl FnOnce(&mut Object, &Object),
     ) -> Result<(Object, Owners), ApiError> {
         let mut new = match self {
             Self::Replace(object) => object.object()?,
             Self::Patch(patch) => patch.apply(resource, old)?,
-            Self::Apply(apply) => return applied(&apply, part, Some(old), options),
+            Self::Apply(apply) => return applied(&apply, part, Some(old), options, keep),
         };
-        let owners = Owners::of_update(part, &mut new, options);
+        let owners = if options.keeps_owners {
+            Owners::kept(old, &mut new)
+        } else {
+            Owners::of_update(part, &mut new, options)
+        };
         Ok((new, owners))
     }
 
@@ -68,10 +73,11 @@ pub(super) fn applied(
     part: Part,
     live: Option<&Object>,
     options: WriteOptions,
+    keep: impl FnOnce(&mut Object, &Object),
 ) -> Result<(Object, Owners), ApiError> {
     let now = metadata::now();
     let writer = ownership::writer(&options.field_manager, ownership::subresource(part), &now);
-    let mut new = apply.onto(live, writer)?;
+    let mut new = apply.onto_keeping(live, writer, keep)?;
     let owners = Owners::of_apply(part, &mut new, options);
     Ok((new, owners))
 }

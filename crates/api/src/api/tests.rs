@@ -388,3 +388,38 @@ fn a_repeated_server_side_apply_is_not_stored() {
     let changed = decoded(&server_side_applied(&api, wanted).unwrap());
     assert_ne!(changed["metadata"]["managedFields"][0]["time"], "2020-01-01T00:00:00Z");
 }
+
+#[test]
+fn a_server_side_apply_keeps_the_results_of_health_checks_of_the_same_service() {
+    let of = |service: &str| {
+        let mut slice = slice(&json!([{"addresses": ["10.1.0.1"]}]));
+        slice["metadata"] = json!({"name": "web-1", "labels": {"kubernetes.io/service-name": service}});
+        slice
+    };
+    for keeps_health_checks in [true, false] {
+        let api = Api::new(&ApiConfig { keeps_health_checks, ..ApiConfig::default() });
+        let owners = |outcome: &WriteResult| decoded(outcome)["metadata"]["managedFields"].clone();
+        let before = owners(&server_side_applied(&api, of("a")).unwrap());
+        let results = json!({"metadata": {"annotations": {"portolan.dev/health-checked": "true"}},
+            "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": false, "serving": false}}]});
+        let results = results.as_object().cloned().unwrap();
+        let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
+        let options = WriteOptions { keeps_owners: true, ..WriteOptions::default() };
+        let written = api.blocking().merge_patch(target, Part::Main, results.clone(), options).unwrap();
+        assert_eq!(owners(&written), before);
+        let again = server_side_applied(&api, of("a")).unwrap();
+        assert_eq!(again.effect == Effect::Unchanged, keeps_health_checks, "{:#}", decoded(&again));
+        let moved = decoded(&server_side_applied(&api, of("b")).unwrap());
+        assert_eq!(moved["endpoints"][0]["conditions"], Value::Null, "{moved:#}");
+        // A client that writes the same becomes the owner.
+        api.blocking().merge_patch(target, Part::Main, results, WriteOptions::default()).unwrap();
+        assert_eq!(
+            server_side_applied(&api, of("b")).is_ok(),
+            keeps_health_checks,
+            "the same but for results"
+        );
+        let mut other = of("b");
+        other["endpoints"] = json!([{"addresses": ["10.1.0.2"]}]);
+        assert_eq!(server_side_applied(&api, other).unwrap_err().code(), 409);
+    }
+}

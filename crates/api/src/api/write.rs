@@ -127,7 +127,8 @@ impl Api {
         };
         let mut old = view::seen(resource, stored.decode());
         let is_patch = change.is_patch();
-        let (mut new, owners) = change.onto(resource, part, &old, options)?;
+        let keep = |new: &mut Object, old: &Object| self.keep_results(resource, new, old);
+        let (mut new, owners) = change.onto(resource, part, &old, options, keep)?;
         match_url(resource, target.namespace, Some(target.name), &mut new)?;
         if self.validate {
             // An earlier version may have stored zero values that mean absence. They are no difference to the new
@@ -161,7 +162,9 @@ impl Api {
             Change::Replace(object) if target.resource.info().create_on_update && part == Part::Main => {
                 (object.object()?, Owners::of_create(options))
             }
-            Change::Apply(apply) if part == Part::Main => patch::applied(&apply, part, None, options)?,
+            Change::Apply(apply) if part == Part::Main => {
+                patch::applied(&apply, part, None, options, |_, _| {})?
+            }
             _ => return Err(target.not_found().into()),
         };
         let uid = json::object(&object, "metadata").and_then(|metadata| json::text(metadata, "uid"));

@@ -15,7 +15,7 @@ use super::{PATIENCE, SERVER, blocks, page};
 
 /// `portolan serve` in a namespace, and a folder with one kubectl and the example of the page.
 pub(crate) struct Shell {
-    node: Namespace,
+    pub(crate) node: Namespace,
     pub(crate) folder: TempDir,
     _server: PortolanProcess,
 }

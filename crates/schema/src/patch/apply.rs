@@ -74,6 +74,18 @@ impl Apply {
     /// Returns the object after the apply, with its `managedFields`. `live` is the stored object; `None` creates a new
     /// one.
     pub fn onto(&self, live: Option<&Object>, writer: Writer<'_>) -> Result<Object, PatchError> {
+        self.onto_keeping(live, writer, |_, _| {})
+    }
+
+    /// Returns the object after the apply like [`Apply::onto`]. `keep` puts values of the live object, its second
+    /// argument, back into the new one: those that the server itself has written into fields of the managers. They are
+    /// kept before the two objects are compared, so they are no change, and cause no conflict.
+    pub fn onto_keeping(
+        &self,
+        live: Option<&Object>,
+        writer: Writer<'_>,
+        keep: impl FnOnce(&mut Object, &Object),
+    ) -> Result<Object, PatchError> {
         let scope = Scope { resource: self.resource, subresource: writer.subresource };
         scope.check(&self.configuration)?;
         live.map_or(Ok(()), |live| scope.check(live))?;
@@ -103,6 +115,9 @@ impl Apply {
             let mut kept = named.clone();
             managers.0.values().for_each(|owned| kept.add(&owned.fields));
             prune_members(Node::root(self.resource), &mut object, &previous.fields, &kept);
+        }
+        if let Some(live) = live {
+            keep(&mut object, live);
         }
         shape::drop_absent(self.resource, &mut object);
         let difference = scope.compare(before, &object);
