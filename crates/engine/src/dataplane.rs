@@ -248,7 +248,8 @@ pub trait Dataplane {
     /// Returns the mode, the place and the names.
     fn about(&self) -> About;
 
-    /// Writes the changes, as one transaction if the kernel has transactions.
+    /// Writes the changes, as one transaction if the kernel has transactions. Refusals may end in a later one: a packet that is on
+    /// its way has to meet them or what has taken their place.
     ///
     /// The cost must be that of the changes. Service ports that cannot be programmed are left out and listed in
     /// [`Commit::refused`]; they are no error. A data plane that cannot write only the changes may compare everything,

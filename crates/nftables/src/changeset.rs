@@ -106,6 +106,15 @@ impl Changeset {
         self.delete(element.set, &element.key, element.key_end.as_ref());
     }
 
+    /// Keeps the deletions of a set whose key passes the test.
+    pub(crate) fn retain_deletions(&mut self, set: Set, mut is_kept: impl FnMut(&[u8]) -> bool) {
+        let Some(mut entries) = self.deletions.get_mut(set.index()).map(std::mem::take) else { return };
+        entries.retain(|entry| is_kept(self.operation(*entry).key));
+        if let Some(place) = self.deletions.get_mut(set.index()) {
+            *place = entries;
+        }
+    }
+
     /// Returns the deletions (`false`) and additions (`true`) of a set in the order of their keys, a deletion before
     /// the addition of the same key.
     pub(crate) fn in_key_order(&self, set: Set) -> Vec<(bool, Operation<'_>)> {

@@ -160,6 +160,16 @@ impl Nftables {
     }
 
     fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
+        let mut commit = self.commit_first(&plan)?;
+        commit.add(&self.commit_later(&plan.later)?);
+        let layout = self.planner.layout();
+        commit.messages.extend(preview::first_of_plan(layout, &plan));
+        commit.refused = plan.refused;
+        Ok(commit)
+    }
+
+    /// Commits all of a plan but the ends of refusals.
+    fn commit_first(&mut self, plan: &Plan) -> Result<Commit, Error> {
         let settings = self.planner.settings.clone();
         let Layout { target, has_source_ranges, .. } = self.planner.layout();
         let layout = Layout { settings: &settings, target, has_source_ranges };
@@ -187,11 +197,17 @@ impl Nftables {
             encode::class(&mut transaction, layout, number, class);
             self.keep(&class.to_string());
         }
-        let mut commit = self.write(transaction, &plan.elements)?;
-        commit.messages.extend(preview::first_of_plan(layout, &plan));
-        commit.objects = objects;
-        commit.refused = plan.refused;
-        Ok(commit)
+        Ok(Commit { objects, ..self.write(transaction, &plan.elements)? })
+    }
+
+    /// Commits the ends of refusals. Until then, the kernel has the refusals and what is in their place. So it is if this fails,
+    /// and the comparison that follows a failure deletes them.
+    fn commit_later(&mut self, ends: &Changeset) -> Result<Commit, Error> {
+        if ends.is_empty() {
+            return Ok(Commit::default());
+        }
+        let transaction = self.begin(None);
+        self.write(transaction, ends)
     }
 
     /// Commits the transaction with the elements: as one transaction if the send buffer is large enough, else as
@@ -263,7 +279,9 @@ impl Nftables {
             let mut transaction = self.begin(Some(generation));
             difference.encode(&mut transaction, &self.planner, exists);
             if exists {
-                self.write(transaction, &difference.elements)?
+                let mut commit = self.write(transaction, &difference.elements)?;
+                commit.add(&self.commit_later(&difference.later)?);
+                commit
             } else {
                 self.load(table, transaction)?
             }
@@ -443,3 +461,6 @@ impl Dataplane for Nftables {
         Ok(Removal::Done)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -70,8 +70,8 @@ pub(super) fn elements(
 }
 
 /// Writes element operations as several transactions of at most about `limit` bytes, for sockets whose send buffer
-/// cannot grow (in a user namespace). Endpoints come before the frontends that lead to them. A key changes its data
-/// within one transaction.
+/// cannot grow (in a user namespace). What comes is written first: refusals, then endpoints before the frontends that lead to
+/// them. What goes is written last, in the opposite order. A key changes its data within one transaction.
 pub(super) fn elements_in_parts(
     place: FamilyTable,
     changes: &Changeset,
@@ -82,12 +82,9 @@ pub(super) fn elements_in_parts(
     let limit = limit.saturating_sub(PART_OVERHEAD);
     let mut parts = Vec::new();
     let mut part = begin();
-    for set in PART_ORDER {
-        let operations = match set {
-            // Old and new ranges may overlap under different keys.
-            Set::SourceRanges => changes.deletions_first(set),
-            set => changes.in_key_order(set),
-        };
+    let coming = PART_ORDER.into_iter().map(|set| (set, coming(changes, set)));
+    let going = PART_ORDER.into_iter().rev().map(|set| (set, going(changes, set)));
+    for (set, operations) in coming.chain(going) {
         let mut rest = operations.as_slice();
         while !rest.is_empty() {
             let counter = counter_of(set, counters);
@@ -106,6 +103,34 @@ pub(super) fn elements_in_parts(
     parts
 }
 
+/// Returns the additions of a set, with the deletions of the same keys.
+fn coming(changes: &Changeset, set: Set) -> Vec<(bool, Operation<'_>)> {
+    if set == Set::SourceRanges {
+        // Old and new ranges may overlap under different keys.
+        return changes.deletions_first(set);
+    }
+    let operations = changes.in_key_order(set);
+    let with_addition = by_key(&operations).filter(|same_key| same_key.iter().any(|(addition, _)| *addition));
+    with_addition.flatten().copied().collect()
+}
+
+/// Returns the deletions of a set without an addition of the same key.
+fn going(changes: &Changeset, set: Set) -> Vec<(bool, Operation<'_>)> {
+    if set == Set::SourceRanges {
+        return Vec::new();
+    }
+    let operations = changes.in_key_order(set);
+    let alone = by_key(&operations).filter(|same_key| same_key.iter().all(|(addition, _)| !addition));
+    alone.flatten().copied().collect()
+}
+
+/// Returns the operations of each key together.
+fn by_key<'a, 'b>(
+    operations: &'b [(bool, Operation<'a>)],
+) -> impl Iterator<Item = &'b [(bool, Operation<'a>)]> {
+    operations.chunk_by(|(_, a), (_, b)| (a.key, a.key_end) == (b.key, b.key_end))
+}
+
 /// Upper limit for the bytes of the first message headers of a set and the end of a batch.
 const PART_OVERHEAD: usize = 1024;
 
@@ -116,7 +141,7 @@ const MESSAGE_OVERHEAD: usize = 128;
 /// Returns how many of the operations fit into `room` bytes. Operations of one key are not separated.
 fn fitting(operations: &[(bool, Operation<'_>)], counter: Option<Counter>, room: usize) -> usize {
     let (mut count, mut bytes) = (0, 2 * MESSAGE_OVERHEAD);
-    for same_key in operations.chunk_by(|(_, a), (_, b)| (a.key, a.key_end) == (b.key, b.key_end)) {
+    for same_key in by_key(operations) {
         bytes += same_key.iter().map(|(_, operation)| element_bytes(operation, counter)).sum::<usize>();
         if bytes + bytes / MESSAGE_LENGTH * MESSAGE_OVERHEAD > room {
             break;
@@ -154,8 +179,12 @@ fn write_keys(
     }
 }
 
-/// The order of the sets in parts: what counts, endpoints, then what the checks need, then frontends.
+/// The order of the sets in parts: refusals, what counts, endpoints, then what the checks need, then frontends.
 const PART_ORDER: [Set; 18] = [
+    Set::NoEndpointServices,
+    Set::NoLocalEndpointServices,
+    Set::NoEndpointNodePorts,
+    Set::NoLocalEndpointNodePorts,
     Set::ServiceCounters,
     Set::SourceRangeDrops,
     Set::Endpoints,
@@ -168,10 +197,6 @@ const PART_ORDER: [Set; 18] = [
     Set::NodePortIps,
     Set::Services,
     Set::NodePorts,
-    Set::NoEndpointServices,
-    Set::NoLocalEndpointServices,
-    Set::NoEndpointNodePorts,
-    Set::NoLocalEndpointNodePorts,
     Set::ClusterIps,
     // Only elements of other programs, which are deleted. Those of classes are written with their chains.
     Set::Classes,

@@ -81,7 +81,10 @@ fn compared(table: &Table, capture: Option<Listeners>, memory: &Memory) -> (Diff
     let mut transaction = Transaction::begin(1, None);
     difference.encode(&mut transaction, &planner, exists);
     let place = planner.layout().place();
-    encode::elements(&mut transaction, place, &difference.elements, planner.settings.counters);
+    // In the kernel these are two transactions.
+    for elements in [&difference.elements, &difference.later] {
+        encode::elements(&mut transaction, place, elements, planner.settings.counters);
+    }
     if !exists {
         load(&mut transaction, &planner, table);
     }

@@ -13,14 +13,17 @@ use super::content::{self, ClassPair, Values};
 use super::counted::{Counted, CountedAddresses};
 use super::element::{Element, Set};
 use super::layout::{Layout, Target};
+use super::order;
 use super::placement::{self, Before, Placement, Slots};
 use super::value::{Ids, Value};
 use portolan_engine::dataplane::{Extent, Refusal};
 
-/// The content of a transaction.
+/// The content of a transaction, and of the one after it if refusals end.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) elements: Changeset,
+    /// The ends of refusals that the elements replace: the transaction after it.
+    pub(crate) later: Changeset,
     /// Classes whose chains have yet to be created, with their numbers.
     pub(crate) classes: Vec<(u16, Class)>,
     /// True if the first source ranges come, and with them the chains that check them. What is left of earlier ones is written
@@ -129,13 +132,15 @@ impl Planner {
         }
     }
 
-    /// Plans the transaction that applies the changes.
+    /// Plans the transactions that apply the changes.
     pub(crate) fn plan(&mut self, changes: &[Change]) -> Plan {
         let (mut plan, had_source_ranges) = (Plan::default(), self.has_source_ranges());
         for change in changes {
             self.plan_one(change, &mut plan);
         }
         plan.creates_source_range_check = self.has_source_ranges() && !had_source_ranges;
+        let wanted = || changes.iter().filter_map(|change| change.new.clone());
+        plan.later = order::take_replaced_refusals(&mut plan.elements, wanted);
         plan
     }
 

@@ -40,6 +40,7 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
     }
     lines.objects(&difference, planner.layout(), exists);
     lines.elements(&difference.elements);
+    lines.elements(&difference.later);
     if !exists {
         let mut pieces = Pieces::default();
         while let Some(elements) = pieces.next(&planner, table) {
@@ -62,6 +63,7 @@ pub(super) fn first_of_plan(layout: Layout<'_>, plan: &Plan) -> Vec<String> {
         lines.class("add", *number, &format!(" : goto {class}"));
     }
     lines.elements(&plan.elements);
+    lines.elements(&plan.later);
     lines.written
 }
 
@@ -70,6 +72,7 @@ pub(super) fn first_of_difference(layout: Layout<'_>, difference: &Difference, e
     let mut lines = Lines::new(layout.place(), layout.settings.counters, Messages::LINES.saturating_add(1));
     lines.objects(difference, layout, exists);
     lines.elements(&difference.elements);
+    lines.elements(&difference.later);
     lines.written
 }
 

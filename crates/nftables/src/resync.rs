@@ -17,6 +17,7 @@ use super::element::{Element, Set};
 use super::encode;
 use super::layout::Layout;
 use super::load::shared_elements;
+use super::order;
 use super::planner::{Plan, Planner};
 use super::readback::{Actual, View, same_rules};
 use super::skeleton;
@@ -36,6 +37,8 @@ pub(super) type Pause<'a, E> = &'a mut dyn FnMut(&mut Planner, &mut View) -> Res
 #[derive(Debug)]
 pub(super) struct Difference {
     pub(super) elements: Changeset,
+    /// The ends of refusals that the elements replace: the transaction after it.
+    pub(super) later: Changeset,
     pub(super) plan: Plan,
     /// True if the table is created anew: it does not exist, or parts differ that cannot be changed in place.
     pub(super) rebuild: bool,
@@ -92,7 +95,8 @@ impl Difference {
         let exists = view.table.is_some();
         let actual = if rebuild { &mut empty } else { &mut *view };
         // Without a table all elements are missing. They are written piece by piece, see `Pieces`.
-        let elements = if exists { elements(planner, table, actual, pause)? } else { Changeset::default() };
+        let mut elements =
+            if exists { elements(planner, table, actual, pause)? } else { Changeset::default() };
         planner.ids.release_reserved();
         // What arrived has been placed or deleted since it was refused, or it is refused now.
         plan.refused.retain(|Refusal { name, .. }| match view.arrived.get(name) {
@@ -100,8 +104,10 @@ impl Difference {
             None => true,
         });
         plan.refused.extend(review(planner, table, view));
+        let later = later(&mut elements, table, view, rebuild);
         let mut difference = Self {
             elements,
+            later,
             plan,
             rebuild,
             chains: Vec::new(),
@@ -274,16 +280,35 @@ pub(super) fn adopt_classes(planner: &mut Planner, view: &View) {
 
 /// Counts the Service ports with source ranges, and returns refusals for all that have more endpoints than they can use.
 fn review(planner: &mut Planner, table: &Table, view: &View) -> Vec<Refusal> {
-    let of_table = table.iter().filter(|(name, _)| !view.arrived.contains_key(*name));
-    let arrived = view.arrived.iter().filter_map(|(name, forwarding)| Some((name, forwarding.clone()?)));
     let (mut refusals, mut with_source_ranges) = (Vec::new(), 0);
-    for (name, forwarding) in of_table.chain(arrived) {
+    for (name, forwarding) in wanted(table, view) {
         let is_counted = planner.placed.contains_key(name) && content::has_source_ranges(&forwarding);
         with_source_ranges += usize::from(is_counted);
         refusals.extend(planner.placed_left_out(name, &forwarding));
     }
     planner.with_source_ranges = with_source_ranges;
     refusals
+}
+
+/// Returns the Service ports of the table, with those that have arrived.
+fn wanted<'a>(
+    table: &'a Table,
+    view: &'a View,
+) -> impl Iterator<Item = (&'a Arc<ServicePortName>, Arc<Forwarding>)> {
+    let of_table = table.iter().filter(|(name, _)| !view.arrived.contains_key(*name));
+    let arrived = view.arrived.iter().filter_map(|(name, forwarding)| Some((name, forwarding.clone()?)));
+    of_table.chain(arrived)
+}
+
+/// Takes the ends of refusals that the elements replace out of them, also of the table that is in the place of a new one.
+fn later(elements: &mut Changeset, table: &Table, view: &View, rebuild: bool) -> Changeset {
+    let wanted = || wanted(table, view).map(|(_, forwarding)| forwarding);
+    if rebuild {
+        let former = |set: Set| view.rows_of(set).map(|row| row.key);
+        order::keep_replaced_refusals(elements, former, wanted)
+    } else {
+        order::take_replaced_refusals(elements, wanted)
+    }
 }
 
 /// Returns some Service ports after `last`, or `None` if there are none.

@@ -1,5 +1,5 @@
-//! Writes changes as one transaction: reads what the kernel has of the changed Service ports, places them, and commits the
-//! difference.
+//! Writes changes: reads what the kernel has of the changed Service ports, places them, and commits the difference as one
+//! transaction, or as two if refusals end ([`order`]).
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -7,13 +7,14 @@ use std::time::Instant;
 
 use portolan_engine::dataplane::{Commit, Error};
 use portolan_model::{Change, Family, Forwarding, ServicePortName};
-use portolan_sock::{Socket, SocketError};
+use portolan_sock::{CommitError, Socket, SocketError};
 use portolan_wire::nftables::Transaction;
 
 use super::super::changeset::{Changeset, comment_for};
 use super::super::content;
 use super::super::element::{Data, Element, Key, Set};
 use super::super::encode;
+use super::super::order;
 use super::super::planner::{Plan, Planner};
 use super::super::preview;
 use super::super::readback::{Actual, View};
@@ -54,7 +55,7 @@ enum Prepared {
     Unknown,
 }
 
-/// One transaction of changes.
+/// One plan of changes.
 pub(super) struct Writing<'a> {
     planner: &'a mut Planner,
     view: &'a mut View,
@@ -108,6 +109,8 @@ impl<'a> Writing<'a> {
         }
         let (difference, touched) = self.difference(&wanted);
         self.plan.elements = difference;
+        let wanted = || changes.iter().filter_map(|change| change.new.clone());
+        self.plan.later = order::take_replaced_refusals(&mut self.plan.elements, wanted);
         let Some(commit) = self.commit()? else { return Ok(Written::Nothing) };
         self.note(&touched);
         Ok(Written::All(commit))
@@ -325,35 +328,46 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// Commits the difference. Returns `None` if it does not fit into one transaction.
+    /// Commits the difference. Returns `None` if a transaction of it does not fit.
     fn commit(&mut self) -> Result<Option<Commit>, Error> {
-        let Self { planner, view, socket, plan, .. } = self;
-        let elements = &plan.elements;
-        let layout = planner.layout();
-        let counters = planner.settings.counters;
-        let mut transaction = Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), Some(view.generation));
+        let (layout, plan) = (self.planner.layout(), &self.plan);
+        let mut transaction = begin(self.socket, self.view);
         for &(number, class) in &plan.classes {
             class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
             encode::class(&mut transaction, layout, number, class);
         }
-        let mut commit =
-            Commit { elements: elements.len(), objects: plan.classes.len(), ..Commit::default() };
-        if transaction.is_empty() && elements.is_empty() {
+        let all = plan.elements.len().saturating_add(plan.later.len());
+        let mut commit = Commit { elements: all, objects: plan.classes.len(), ..Commit::default() };
+        if transaction.is_empty() && all == 0 {
             return Ok(Some(commit));
         }
-        let estimate = transaction.len() + encode::estimate(elements, counters);
-        if elements.len() > SEQUENCE_ROOM as usize || socket.reserve_send_capacity(estimate)? < estimate {
+        if all > SEQUENCE_ROOM as usize
+            || !self.fits(&transaction, &self.plan.elements)?
+            || !self.fits(&transaction, &self.plan.later)?
+        {
             return Ok(None);
         }
-        encode::elements(&mut transaction, layout.place(), elements, counters);
-        let batch = transaction.finish().map_err(SocketError::from)?;
-        let started = Instant::now();
-        socket.commit(&batch)?;
-        view.generation = view.generation.wrapping_add(1);
-        commit.kernel = started.elapsed();
-        commit.bytes = batch.len();
-        commit.messages.extend(preview::first_of_plan(layout, plan));
+        let (elements, later) = (&self.plan.elements, &self.plan.later);
+        let (place, counters) = (layout.place(), self.planner.settings.counters);
+        encode::elements(&mut transaction, place, elements, counters);
+        send(self.socket, self.view, transaction, &mut commit)?;
+        if !later.is_empty() {
+            let mut transaction = begin(self.socket, self.view);
+            encode::elements(&mut transaction, place, later, counters);
+            // What the view does not know yet is in the kernel, whatever refuses the rest. All is read again.
+            send(self.socket, self.view, transaction, &mut commit).map_err(|error| match error {
+                Error::Commit(CommitError::Refused(_)) => SocketError::Interrupted.into(),
+                other => other,
+            })?;
+        }
+        commit.messages.extend(preview::first_of_plan(self.planner.layout(), &self.plan));
         Ok(Some(commit))
+    }
+
+    /// Returns true if the send buffer is large enough for a transaction with the elements.
+    fn fits(&self, transaction: &Transaction, elements: &Changeset) -> Result<bool, SocketError> {
+        let estimate = transaction.len() + encode::estimate(elements, self.planner.settings.counters);
+        Ok(self.socket.reserve_send_capacity(estimate)? >= estimate)
     }
 
     /// Notes in the view what the kernel has now.
@@ -370,6 +384,27 @@ impl<'a> Writing<'a> {
             }
         }
     }
+}
+
+/// Begins a transaction that the kernel refuses if another program has committed since the view was begun.
+fn begin(socket: &mut Socket, view: &View) -> Transaction {
+    Transaction::begin(socket.next_sequence(SEQUENCE_ROOM), Some(view.generation))
+}
+
+/// Commits a transaction, and adds it to what was written.
+fn send(
+    socket: &mut Socket,
+    view: &mut View,
+    transaction: Transaction,
+    commit: &mut Commit,
+) -> Result<(), Error> {
+    let batch = transaction.finish().map_err(SocketError::from)?;
+    let started = Instant::now();
+    socket.commit(&batch)?;
+    view.generation = view.generation.wrapping_add(1);
+    commit.kernel += started.elapsed();
+    commit.bytes += batch.len();
+    Ok(())
 }
 
 /// Returns the elements of a Service port that it may share with others.

@@ -51,6 +51,12 @@ fn replay(model: &mut Model, changes: &Changeset, context: &str) {
     }
 }
 
+/// Applies both transactions of a plan.
+fn replay_plan(model: &mut Model, plan: &Plan, context: &str) {
+    replay(model, &plan.elements, context);
+    replay(model, &plan.later, context);
+}
+
 /// Returns what the model means to packets, without ids, class numbers, order of indexes, and slots.
 fn meaning(model: &Model, planner: &Planner) -> BTreeSet<String> {
     let classes: BTreeMap<u16, Class> = planner.classes.iter().collect();
@@ -179,7 +185,7 @@ fn plans_fit_the_kernel_and_end_where_a_start_from_scratch_does() {
         for step in 0..15 {
             let plan = planner.plan(&edited.edit(family));
             assert_eq!(plan.refused, []);
-            replay(&mut model, &plan.elements, &format!("seed {seed} step {step}"));
+            replay_plan(&mut model, &plan, &format!("seed {seed} step {step}"));
             if step % 5 == 4 {
                 planner.classes.take_idle();
             }
@@ -196,7 +202,7 @@ fn plans_fit_the_kernel_and_end_where_a_start_from_scratch_does() {
             .map(|change| Change { old: change.new, new: None, ..change })
             .collect();
         let plan = planner.plan(&all_gone);
-        replay(&mut model, &plan.elements, "the end");
+        replay_plan(&mut model, &plan, "the end");
         assert_eq!(model, Model::new());
         planner.classes.take_idle();
         assert_eq!(planner.classes.iter().count() + planner.classes.balances().count(), 0);
@@ -234,11 +240,11 @@ fn without_a_free_id_a_service_port_is_refused_and_the_others_are_not() {
         ["demo/web-2"]
     );
     assert!(plan.refused[0].reason.contains("262,143 ids"), "{}", plan.refused[0].reason);
-    replay(&mut model, &plan.elements, "one refused");
+    replay_plan(&mut model, &plan, "one refused");
     planner.ids.release(77);
     let plan = planner.plan(&[web(2, 2)]);
     assert_eq!(plan.refused, []);
-    replay(&mut model, &plan.elements, "one id is free again");
+    replay_plan(&mut model, &plan, "one id is free again");
     let (fresh, fresh_model) = from_scratch(settings(Family::Ipv4), &[web(1, 3), web(2, 2)]);
     assert_eq!(meaning(&model, &planner), meaning(&fresh_model, &fresh));
 }
@@ -254,7 +260,7 @@ fn without_a_free_class_a_service_port_is_refused_and_programmed_no_more() {
     let plan = planner.plan(&[web(1, 3)]);
     assert_eq!(plan.refused.len(), 1);
     assert!(plan.refused[0].reason.contains("16,383 combinations"), "{}", plan.refused[0].reason);
-    replay(&mut model, &plan.elements, "refused");
+    replay_plan(&mut model, &plan, "refused");
     let (_, fresh_model) = from_scratch(settings(Family::Ipv4), &[web(2, 2)]);
     assert_eq!(model.len(), fresh_model.len(), "nothing of the refused one is left");
     planner.classes.release(others[7]);
@@ -262,7 +268,7 @@ fn without_a_free_class_a_service_port_is_refused_and_programmed_no_more() {
     let plan = planner.plan(&[web(1, 3)]);
     assert_eq!(plan.refused, []);
     assert_eq!(plan.classes.len(), 1);
-    replay(&mut model, &plan.elements, "a class is free again");
+    replay_plan(&mut model, &plan, "a class is free again");
 }
 
 #[test]

@@ -52,6 +52,7 @@ impl Written {
         let mut transaction = Transaction::begin(1, None);
         difference.encode(&mut transaction, &self.planner, true);
         self.commit(transaction, &difference.elements);
+        self.commit(Transaction::begin(1, None), &difference.later);
         !difference.is_empty()
     }
 
@@ -73,6 +74,7 @@ impl Written {
             encode::class(&mut transaction, self.planner.layout(), number, class);
         }
         self.commit(transaction, &plan.elements);
+        self.commit(Transaction::begin(1, None), &plan.later);
     }
 
     fn commit(&mut self, mut transaction: Transaction, elements: &Changeset) {

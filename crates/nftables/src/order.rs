@@ -1,0 +1,135 @@
+//! Which part of a change is a transaction of its own, after the others: the end of a refusal.
+//!
+//! A packet meets the rules that translate in one hook and those that refuse or drop in a later one, and the generation of
+//! the ruleset may change between the two. If the first endpoint of a Service port comes, a packet that found no endpoint
+//! in the first hook has to find the refusal in the second one: a packet that meets neither leaves this node as it is, and
+//! connection tracking keeps it so for the whole connection. So a refusal goes after what takes its place: a translation, or
+//! a drop in the place of a rejection.
+//!
+//! ```text
+//! first transaction:  + services 192.0.2.1 . tcp . 80   (no-endpoint-services has it, too)
+//! second transaction:                                   - no-endpoint-services 192.0.2.1 . tcp . 80
+//! ```
+//!
+//! Between the two, translated packets pass the refusals, as at any other time. The other direction needs one transaction: a
+//! packet that is not translated any more meets the refusal of the same generation or of a later one.
+//!
+//! Pure. It must not know ids, classes and the kernel.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
+
+use portolan_model::{Forwarding, Frontend};
+
+use super::changeset::Changeset;
+use super::content;
+use super::element::{Data, Element, Key, Set};
+
+/// The sets whose elements refuse or drop. Each has the sets that may take its place and that packets meet before: drops come
+/// before rejections.
+const REFUSALS: [(Set, &[Set]); 4] = [
+    (Set::NoEndpointServices, &[Set::Services, Set::NoLocalEndpointServices]),
+    (Set::NoLocalEndpointServices, &[Set::Services]),
+    (Set::NoEndpointNodePorts, &[Set::NodePorts, Set::NoLocalEndpointNodePorts]),
+    (Set::NoLocalEndpointNodePorts, &[Set::NodePorts]),
+];
+
+/// Takes the ends of refusals out of a change, as far as the change puts something in their place. They are the transaction
+/// after it.
+///
+/// `wanted` returns the Service ports with their states after the change, others may be among them. It is called only if there
+/// is such a refusal.
+pub(crate) fn take_replaced_refusals<I>(changes: &mut Changeset, wanted: impl FnOnce() -> I) -> Changeset
+where
+    I: IntoIterator<Item = Arc<Forwarding>>,
+{
+    let deleted = |set: Set| changes.deletions(set).filter_map(|operation| Key::from_kernel(operation.key));
+    let replaced = replaced(changes, deleted, wanted);
+    for (set, _) in REFUSALS {
+        let is_kept = |key: &[u8]| Key::from_kernel(key).is_none_or(|key| !replaced.contains(&(set, key)));
+        if !replaced.is_empty() {
+            changes.retain_deletions(set, is_kept);
+        }
+    }
+    ends_of(&replaced)
+}
+
+/// Adds the refusals of a table that is created anew to the new table, as far as the change puts something in their place.
+/// Returns their ends, which are the transaction after it. `former` returns the keys of the old table's sets.
+pub(crate) fn keep_replaced_refusals<I, K>(
+    changes: &mut Changeset,
+    former: impl Fn(Set) -> K,
+    wanted: impl FnOnce() -> I,
+) -> Changeset
+where
+    I: IntoIterator<Item = Arc<Forwarding>>,
+    K: IntoIterator<Item = Key>,
+{
+    let replaced = replaced(changes, former, wanted);
+    for &(set, key) in &replaced {
+        changes.add(&Element { set, key, key_end: None, data: Data::EMPTY }, "");
+    }
+    ends_of(&replaced)
+}
+
+fn ends_of(refusals: &BTreeSet<(Set, Key)>) -> Changeset {
+    let mut later = Changeset::default();
+    for (set, key) in refusals {
+        later.delete(*set, key, None);
+    }
+    later
+}
+
+/// Returns those of the refusals that end whose frontends the change adds to another set.
+fn replaced<I, K>(
+    changes: &Changeset,
+    ending: impl Fn(Set) -> K,
+    wanted: impl FnOnce() -> I,
+) -> BTreeSet<(Set, Key)>
+where
+    I: IntoIterator<Item = Arc<Forwarding>>,
+    K: IntoIterator<Item = Key>,
+{
+    let mut replaced = BTreeSet::new();
+    for (refusal, places) in REFUSALS {
+        let mut ending = ending(refusal).into_iter().peekable();
+        if ending.peek().is_none() {
+            continue;
+        }
+        let added = |set: Set| changes.additions(set).map(|operation| operation.key);
+        let elsewhere: HashSet<&[u8]> = places.iter().copied().flat_map(added).collect();
+        // A refusal that stays and gets another name is written in one transaction.
+        let stays: HashSet<&[u8]> = added(refusal).collect();
+        let is_replaced = |key: &Key| elsewhere.contains(key.as_slice()) && !stays.contains(key.as_slice());
+        replaced.extend(ending.filter(is_replaced).map(|key| (refusal, key)));
+    }
+    if !replaced.is_empty() {
+        wanted().into_iter().for_each(|forwarding| leave_out(&mut replaced, &forwarding));
+    }
+    replaced
+}
+
+/// Leaves out frontends that are the address and port of one of their own endpoints. The translation of their packets changes
+/// nothing, so the kernel does not mark them as translated, and a refusal that is still there would hit them. If one is not
+/// translated, it arrives at the same endpoint.
+fn leave_out(replaced: &mut BTreeSet<(Set, Key)>, forwarding: &Forwarding) {
+    for &frontend in forwarding.frontends.iter().filter(|frontend| leads_to_itself(forwarding, **frontend)) {
+        let (key, _) = content::frontend_key(frontend, forwarding.protocol);
+        for (set, _) in REFUSALS {
+            replaced.remove(&(set, key));
+        }
+    }
+}
+
+/// Returns true if a packet to a frontend may go to the same address and port. Node ports are on addresses that are not known
+/// here.
+fn leads_to_itself(forwarding: &Forwarding, frontend: Frontend) -> bool {
+    let mut backends = forwarding.cluster.iter().chain(&forwarding.local);
+    match frontend {
+        Frontend::NodePort(port) => backends.any(|backend| backend.port == port),
+        _ => backends.any(|backend| Some(backend.socket()) == frontend.socket()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
