@@ -365,7 +365,7 @@ fn an_applied_slice_keeps_the_results_of_health_checks() {
 }
 
 /// Applies a slice as `kubectl apply --server-side` does.
-fn server_side_applied(api: &Api, slice: Value) -> Result<WriteResult, ApiError> {
+fn server_side_applied(api: &Api, slice: &Value) -> Result<WriteResult, ApiError> {
     let configuration = slice.as_object().cloned().unwrap();
     let apply = Apply::decode(Resource::EndpointSlice, configuration, false).unwrap();
     let target = Target { resource: Resource::EndpointSlice, namespace: "default", name: "web-1" };
@@ -378,14 +378,14 @@ fn a_repeated_server_side_apply_is_not_stored() {
     let mut wanted = slice(&json!([{"addresses": ["10.1.0.1"]}]));
     // The server fills in the protocol.
     wanted["ports"] = json!([{"port": 80}]);
-    let mut old = decoded(&server_side_applied(&api(true), wanted.clone()).unwrap());
+    let mut old = decoded(&server_side_applied(&api(true), &wanted).unwrap());
     old["metadata"]["managedFields"][0]["time"] = "2020-01-01T00:00:00Z".into();
     let api = api(true);
     store(&api, Resource::EndpointSlice, &old);
-    let again = server_side_applied(&api, wanted.clone()).unwrap();
+    let again = server_side_applied(&api, &wanted).unwrap();
     assert_eq!(again.effect, Effect::Unchanged, "{:#}", decoded(&again));
     wanted["endpoints"] = json!([{"addresses": ["10.1.0.2"]}]);
-    let changed = decoded(&server_side_applied(&api, wanted).unwrap());
+    let changed = decoded(&server_side_applied(&api, &wanted).unwrap());
     assert_ne!(changed["metadata"]["managedFields"][0]["time"], "2020-01-01T00:00:00Z");
 }
 
@@ -399,7 +399,7 @@ fn a_server_side_apply_keeps_the_results_of_health_checks_of_the_same_service() 
     for keeps_health_checks in [true, false] {
         let api = Api::new(&ApiConfig { keeps_health_checks, ..ApiConfig::default() });
         let owners = |outcome: &WriteResult| decoded(outcome)["metadata"]["managedFields"].clone();
-        let before = owners(&server_side_applied(&api, of("a")).unwrap());
+        let before = owners(&server_side_applied(&api, &of("a")).unwrap());
         let results = json!({"metadata": {"annotations": {"portolan.dev/health-checked": "true"}},
             "endpoints": [{"addresses": ["10.1.0.1"], "conditions": {"ready": false, "serving": false}}]});
         let results = results.as_object().cloned().unwrap();
@@ -407,19 +407,19 @@ fn a_server_side_apply_keeps_the_results_of_health_checks_of_the_same_service() 
         let options = WriteOptions { keeps_owners: true, ..WriteOptions::default() };
         let written = api.blocking().merge_patch(target, Part::Main, results.clone(), options).unwrap();
         assert_eq!(owners(&written), before);
-        let again = server_side_applied(&api, of("a")).unwrap();
+        let again = server_side_applied(&api, &of("a")).unwrap();
         assert_eq!(again.effect == Effect::Unchanged, keeps_health_checks, "{:#}", decoded(&again));
-        let moved = decoded(&server_side_applied(&api, of("b")).unwrap());
+        let moved = decoded(&server_side_applied(&api, &of("b")).unwrap());
         assert_eq!(moved["endpoints"][0]["conditions"], Value::Null, "{moved:#}");
         // A client that writes the same becomes the owner.
         api.blocking().merge_patch(target, Part::Main, results, WriteOptions::default()).unwrap();
         assert_eq!(
-            server_side_applied(&api, of("b")).is_ok(),
+            server_side_applied(&api, &of("b")).is_ok(),
             keeps_health_checks,
             "the same but for results"
         );
         let mut other = of("b");
         other["endpoints"] = json!([{"addresses": ["10.1.0.2"]}]);
-        assert_eq!(server_side_applied(&api, other).unwrap_err().code(), 409);
+        assert_eq!(server_side_applied(&api, &other).unwrap_err().code(), 409);
     }
 }

@@ -19,7 +19,9 @@ spec:
 
 /// Returns an EndpointSlice with these endpoints of 192.0.2.0/24.
 fn slice(hosts: &[u8]) -> String {
-    let endpoints: String = hosts.iter().map(|host| format!("- addresses: [192.0.2.{host}]\n")).collect();
+    let endpoints: Vec<String> =
+        hosts.iter().map(|host| format!("- addresses: [192.0.2.{host}]\n")).collect();
+    let endpoints = endpoints.concat();
     format!(
         "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nports: [{{port: 8080}}]\n\
          metadata: {{name: checked-1, labels: {{kubernetes.io/service-name: checked}}}}\nendpoints:\n{endpoints}"

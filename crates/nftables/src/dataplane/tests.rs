@@ -218,7 +218,7 @@ fn what_a_crash_or_an_error_between_two_transactions_leaves_is_mended_by_a_compa
             let Running { mut nftables, mut table } = Running::start(&settings, without);
             let plan = nftables.planner.plan(&table.take(with, []).forwardings);
             let kept = plan.later.len();
-            assert!(kept > 0 && plan.elements.len() > 0);
+            assert!(kept > 0 && !plan.elements.is_empty());
             nftables.commit_first(&plan).unwrap();
             if is_crash {
                 nftables = Nftables::open(settings.clone()).unwrap();
