@@ -10,6 +10,7 @@
 )]
 #![allow(unreachable_pub, clippy::unused_async, reason = "the stores have the same functions")]
 
+mod administration;
 mod crash;
 mod power;
 mod servers;

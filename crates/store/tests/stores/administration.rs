@@ -1,0 +1,93 @@
+//! What administrators of an etcd decide: its users, its quota, and what else is in it.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use portolan_store::{Credentials, EtcdOptions, EtcdStore, OpenError, Store};
+
+use crate::{
+    servers::{PREFIX, history, insist},
+    support::{SERVICE, commit, etcd::Etcd, options, put, remove},
+};
+
+/// The calls that give etcd the user `root`, and require one from then on.
+const ROOT: [(&str, &str); 4] = [
+    ("/v3/auth/user/add", r#"{"name": "root", "password": "secret"}"#),
+    ("/v3/auth/role/add", r#"{"name": "root"}"#),
+    ("/v3/auth/user/grant", r#"{"user": "root", "role": "root"}"#),
+    ("/v3/auth/enable", "{}"),
+];
+
+#[tokio::test]
+async fn an_etcd_with_users_is_used_as_one_of_them() {
+    let Some(etcd) = Etcd::start() else { return };
+    for (path, body) in ROOT {
+        etcd.call(path, body);
+    }
+    let error = EtcdStore::connect(options(&etcd, PREFIX), history()).await.unwrap_err();
+    assert!(error.to_string().contains("user name is empty"), "{error}");
+    let user = |password: &str| Some(Credentials { name: "root".into(), password: password.into() });
+    let wrong = EtcdOptions { credentials: user("wrong"), ..options(&etcd, PREFIX) };
+    let error = EtcdStore::connect(wrong, history()).await.unwrap_err();
+    assert!(error.to_string().contains("authentication failed"), "{error}");
+    let right = EtcdOptions { credentials: user("secret"), ..options(&etcd, PREFIX) };
+    assert!(!format!("{right:?}").contains("secret"));
+    let store = EtcdStore::connect(right, history()).await.unwrap();
+    insist(&store, "n/a").await;
+    assert_eq!(store.count(SERVICE), 1);
+}
+
+#[tokio::test]
+async fn a_change_of_etcds_users_renews_the_token() {
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&secret, "a secret").unwrap();
+    let kind = format!("jwt,sign-method=HS256,ttl=1h,priv-key={}", secret.path().display());
+    let Some(etcd) = Etcd::start_with("http", &["--auth-token".into(), kind]) else { return };
+    for (path, body) in ROOT {
+        etcd.call(path, body);
+    }
+    let credentials = Some(Credentials { name: "root".into(), password: "secret".into() });
+    let with = EtcdOptions { credentials, ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(with, history()).await.unwrap();
+    insist(&store, "n/a").await;
+    let token = etcd.ask("/v3/auth/authenticate", r#"{"name": "root", "password": "secret"}"#).1;
+    let token = token.rsplit("\"token\":\"").next().unwrap().split('"').next().unwrap().to_owned();
+    // etcd refuses tokens from before this change.
+    etcd.call_as(&token, "/v3/auth/user/add", r#"{"name": "other", "password": "other"}"#);
+    store.refresh().await.unwrap();
+    commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
+    assert_eq!((store.count(SERVICE), store.writable()), (2, Ok(())));
+}
+
+#[tokio::test]
+async fn objects_are_deleted_from_a_full_etcd() {
+    let quota = ["--quota-backend-bytes".to_owned(), (4 << 20).to_string()];
+    let Some(etcd) = Etcd::start_with("http", &quota) else { return };
+    let store = EtcdStore::connect(options(&etcd, PREFIX), history()).await.unwrap();
+    let mut number = 0;
+    let full = loop {
+        let large = put(SERVICE, &format!("n/{number}"), &"x".repeat(500_000), None);
+        match commit(&store, vec![large]).await {
+            Ok(_) => number += 1,
+            Err(error) => break error,
+        }
+        assert!(number < 100, "etcd is never full");
+    };
+    assert!(full.to_string().contains("database space exceeded"), "{full}");
+    let first = store.get(SERVICE, "n/0").unwrap().revision();
+    commit(&store, vec![remove(SERVICE, "n/0", first)]).await.unwrap();
+    assert_eq!(store.count(SERVICE), number - 1);
+    assert!(store.writable().is_err());
+}
+
+#[tokio::test]
+async fn a_newer_layout_and_a_foreign_prefix_are_refused() {
+    let Some(etcd) = Etcd::start() else { return };
+    for (prefix, value) in [("/newer", "2"), ("/foreign", "hello")] {
+        let (key, value) = (BASE64_STANDARD.encode(format!("{prefix}/head")), BASE64_STANDARD.encode(value));
+        etcd.call("/v3/kv/put", &format!("{{\"key\": \"{key}\", \"value\": \"{value}\"}}"));
+        let error = EtcdStore::connect(options(&etcd, prefix), history()).await.unwrap_err();
+        match prefix {
+            "/newer" => assert!(matches!(error, OpenError::Newer { found: 2, known: 1, .. }), "{error}"),
+            _ => assert!(error.to_string().contains("in use by something else"), "{error}"),
+        }
+    }
+}
