@@ -173,9 +173,9 @@ impl Lane {
         }
     }
 
-    /// Lets the data plane keep what its next start can use, if it is in sync.
+    /// Lets the data plane keep what its next start can use, if it is in sync and no drift waits for its repair.
     pub(super) fn leave(&mut self, generation: u32) {
-        if self.successor.is_none() && self.retired.is_empty() {
+        if self.successor.is_none() && self.retired.is_empty() && self.repairs.due().is_none() {
             self.active.leave(generation);
         }
     }

@@ -197,6 +197,13 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Returns true if it is not known whether kube-proxy left anything, and this process cannot find out.
+    pub const fn is_unknown(&self) -> bool {
+        matches!(self, Self::Unreadable { .. } | Self::NoProgram { .. })
+    }
+}
+
 /// What an active mode, or connections of a former one, use of the objects that kube-proxy may have left. These are
 /// kept.
 #[derive(Debug, Clone, Default)]

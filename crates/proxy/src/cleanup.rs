@@ -237,12 +237,18 @@ fn remove_all(configuration: &Configuration) -> Vec<String> {
     errors
 }
 
-/// Removes what kube-proxy left, apart from what the running mode uses. Returns what failed. With `names_held`, it logs
-/// which chains stay because other programs use them.
-pub(super) fn take_over(keep: &Keep, names_held: bool) -> Vec<String> {
+/// Removes what kube-proxy left, apart from what the running mode uses. Returns what failed. The first time, it also logs which
+/// chains stay because other programs use them, and what this process cannot look at.
+pub(super) fn take_over(keep: &Keep, is_first: bool) -> Vec<String> {
     let (removed, errors) = portolan_leftovers::remove(keep);
-    log_removed(&removed, names_held);
-    errors.iter().map(ToString::to_string).collect()
+    log_removed(&removed, is_first);
+    let (unknown, failed): (Vec<Error>, Vec<Error>) = errors.into_iter().partition(Error::is_unknown);
+    if is_first {
+        for error in unknown {
+            tracing::warn!(%error, "what kube-proxy left cannot be removed");
+        }
+    }
+    failed.iter().map(ToString::to_string).collect()
 }
 
 /// Removes what kube-proxy left in any mode. Returns what was removed and what failed.

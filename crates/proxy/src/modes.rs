@@ -240,6 +240,11 @@ pub(super) enum Over {
 pub(super) const MODES: [&dyn ModeDriver; 4] =
     [&userspace::Driver, &nftables::Driver, &iptables::Driver, &ipvs::Driver];
 
+/// Returns true if a program of iptables can read the rules of a family. Runs programs.
+pub(super) fn can_read_iptables(family: Family) -> bool {
+    Programs::to_read(family, None).is_ok()
+}
+
 /// Reads with the programs of the variant of iptables that is known, or else of each one until one finds rules. If the legacy
 /// variant fails beside the other one, its tables do not exist.
 fn read_with_programs(

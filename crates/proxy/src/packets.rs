@@ -180,7 +180,12 @@ impl Configured {
         }
         for family in missing {
             let any = Configuration { mode: None, ..self.loaded.configuration.clone() };
-            if matches!(read_of_either(&any, family), Ok(None)) {
+            if !modes::can_read_iptables(family) {
+                faults.push(format!(
+                    "the {family} rules of Services are not known: there are none of nftables, and no program that reads those of \
+                     iptables; ask where iptables is installed, such as in the proxy's container"
+                ));
+            } else if matches!(read_of_either(&any, family), Ok(None)) {
                 *programmed.get_mut(family) = Some(nothing(family));
             }
         }

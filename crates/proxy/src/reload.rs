@@ -63,15 +63,14 @@ impl Reload<'_> {
         };
         loop {
             let before = watch.content().map(<[u8]>::to_vec);
-            if !std::mem::take(&mut changed)
-                && let Err(reason) = watch.changed().await
-            {
+            let was_changed = std::mem::take(&mut changed);
+            if !was_changed && let Err(reason) = watch.changed().await {
                 self.unreadable(file, &reason);
                 continue;
             }
             if !self.options.config_reload {
                 // A file that is readable again may be the same.
-                if watch.content() == before.as_deref() {
+                if !was_changed && watch.content() == before.as_deref() {
                     continue;
                 }
                 return anyhow::anyhow!(ENDS);

@@ -102,9 +102,7 @@ impl Follower {
 
     async fn follow(&mut self) {
         loop {
-            // All are absolute: changes of the store do not defer them.
-            let due = [self.retry.at(), self.folder.due(), Some(self.reread)];
-            let due = due.into_iter().flatten().min().unwrap_or(self.reread);
+            let due = self.due();
             let is_reported = tokio::select! {
                 () = wait(&mut self.events) => true,
                 () = self.feed.changed() => {
@@ -127,6 +125,13 @@ impl Follower {
             }
             self.plan_reading();
         }
+    }
+
+    /// Returns when to read the folder if nothing changes before. All times are absolute: changes of the store do not defer them.
+    fn due(&self) -> Instant {
+        // Documents are tried again when the folder can be read.
+        let retry = self.retry.at().filter(|_| self.unread.is_none());
+        [retry, self.folder.due()].into_iter().flatten().fold(self.reread, Instant::min)
     }
 
     async fn sync(&mut self, contents: Contents) {

@@ -205,15 +205,19 @@ impl Agent {
             if is_new {
                 running.flows.requests().configure(family, settings.node_port_addresses.clone());
             }
+            // The data plane that runs until another mode takes over has its own settings.
+            let of_current = if running.changes_mode(family) { of_current_mode } else { settings.clone() };
+            let is_new_for_current = running.note_sent(family, &of_current);
             match step {
-                Step::Replace(dataplane) => replacements.push((settings.clone(), dataplane)),
-                Step::Keep | Step::Wait | Step::Retry if is_new => {
-                    tracing::info!(%family, "settings changed: comparing everything");
-                    if running.changes_mode(family) {
-                        running.engine.configure_both(of_current_mode, settings.clone());
-                    } else {
-                        running.engine.configure(settings.clone());
+                Step::Replace(dataplane) => {
+                    if running.changes_mode(family) && is_new_for_current {
+                        running.engine.configure(of_current);
                     }
+                    replacements.push((settings.clone(), dataplane));
+                }
+                Step::Keep | Step::Wait | Step::Retry if is_new || is_new_for_current => {
+                    tracing::info!(%family, "settings changed: comparing everything");
+                    running.engine.configure_both(of_current, settings.clone());
                 }
                 Step::Keep | Step::Wait | Step::Retry => {}
             }
@@ -253,6 +257,14 @@ impl Running {
     /// Returns true if a family's data plane is of another mode.
     fn has_other_mode(&self, family: Family, mode: Mode) -> bool {
         self.planes.iter().any(|plane| plane.family == family && plane.blueprint.mode() != mode)
+    }
+
+    /// Notes which settings a family's current data plane has, once they are sent. Returns true if it did not have them.
+    fn note_sent(&mut self, family: Family, settings: &Settings) -> bool {
+        let Some(plane) = self.planes.iter_mut().find(|plane| plane.family == family) else { return false };
+        let is_new = plane.settings != *settings;
+        plane.settings = settings.clone();
+        is_new
     }
 
     /// Returns true if a data plane of another mode is to replace that of a family.

@@ -43,6 +43,8 @@ pub(super) struct Plane {
     pub(super) own: Option<Own>,
     /// The mode of the current data plane.
     pub(super) mode: Mode,
+    /// The settings that were sent for it last.
+    pub(super) settings: Settings,
     /// The data plane that is to replace the current one.
     pub(super) next: Option<Next>,
 }
@@ -80,9 +82,13 @@ impl Running {
 
     /// Records that a family's next data plane has become the active one.
     pub(super) fn replaced(&mut self, family: Family) {
+        let settings = self.settings.iter().find(|settings| settings.family == family);
         for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
             if let Some(next) = plane.next.take() {
                 (plane.own, plane.mode) = (next.own, plane.blueprint.mode());
+                if let Some(settings) = settings {
+                    plane.settings = settings.clone();
+                }
             }
         }
     }

@@ -137,7 +137,15 @@ impl Agent {
             };
             let modes::Made { dataplane, own } = blueprint.make(settings.clone(), found, &mut self.shared)?;
             let (mode, claims) = (blueprint.mode(), dataplane.about().claims);
-            planes.push(Plane { family, blueprint, claims, own, mode, next: None });
+            planes.push(Plane {
+                family,
+                blueprint,
+                claims,
+                own,
+                mode,
+                settings: settings.clone(),
+                next: None,
+            });
             dataplanes.push((settings.clone(), dataplane));
         }
         // None is left, unless the configuration has changed since.

@@ -90,11 +90,11 @@ impl ModeDriver for Driver {
         claims(family)
     }
 
-    /// Node ports on loopback addresses follow the configuration, even if the kernel setting for them cannot be written.
     fn uses_kube_proxys_chains(&self, _: &Configuration) -> bool {
         true
     }
 
+    /// Node ports on loopback addresses follow the configuration, even if the kernel setting for them cannot be written.
     fn differences(
         &self,
         configuration: &Configuration,

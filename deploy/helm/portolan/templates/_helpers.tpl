@@ -74,7 +74,7 @@ true
 
 {{/* The type of a folder of the node: created by the kubelet it belongs to root, and another user cannot write there. */}}
 {{- define "portolan.folderType" -}}
-{{- ternary "DirectoryOrCreate" "Directory" (or (ne .path .root.Values.controlSocket.hostPath) (not (empty (include "portolan.root" .root)))) -}}
+{{- ternary "DirectoryOrCreate" "Directory" (or (ne .path (default "" (default dict .root.Values.controlSocket).hostPath)) (not (empty (include "portolan.root" .root)))) -}}
 {{- end -}}
 
 {{/* The port of an IPV4:PORT or an [IPV6]:PORT, or a default for an address without one. */}}

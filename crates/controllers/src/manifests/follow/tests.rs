@@ -168,6 +168,26 @@ async fn a_folder_that_goes_keeps_its_objects_and_is_found_again() {
     until("the new folder is followed", || has(&api, "b") && !has(&api, "a")).await;
 }
 
+/// A document that is to be tried again does not lead to one reading after the other.
+#[tokio::test(start_paused = true)]
+async fn a_folder_that_is_gone_is_read_at_an_interval() {
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let folder = parent.path().join("manifests");
+    fs::create_dir(&folder).unwrap();
+    // Out of all ranges.
+    fs::write(folder.join("a.yaml"), service("a", ", clusterIP: 192.0.2.1")).unwrap();
+    let mut follower = Follower::start(api, folder.clone()).await.unwrap();
+    let retry = follower.retry.at().expect("a document that is refused");
+    fs::remove_dir_all(&folder).unwrap();
+    tokio::time::advance(retry - Instant::now() + SOON).await;
+    for _ in 0..3 {
+        let error = follower.read_unreported().await.unwrap_err();
+        follower.complain(&error);
+        follower.plan_reading();
+        assert_eq!(follower.due(), Instant::now() + SOON);
+    }
+}
+
 /// How many instances of inotify this user may have in this user namespace.
 const INSTANCES: &str = "/proc/sys/user/max_inotify_instances";
 /// Set in the process that has a user namespace of its own.
