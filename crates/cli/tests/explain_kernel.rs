@@ -107,7 +107,7 @@ fn in_userspace_mode() {
 fn of_kube_proxys_nftables_mode() {
     let node = Namespace::new("explain").unwrap();
     // The node has a way to the endpoints.
-    node.ip("link set lo up\nlink add eth0 type dummy\naddr add 10.180.0.1/15 dev eth0\nlink set eth0 up\n")
+    node.ip("link set lo up\nlink add eth0 type veth peer name other0\naddr add 10.180.0.1/15 dev eth0\nlink set eth0 up\nlink set other0 up\n")
         .unwrap();
     node.run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap().unwrap();
     node.output_with_input("nft", &["-f", "-"], KUBE_PROXY_NFT).unwrap();
