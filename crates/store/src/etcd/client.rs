@@ -43,6 +43,9 @@ const LOGINS: u32 = 2;
 const TOKEN_REFUSALS: [&str; 2] =
     ["etcdserver: revision of auth store is old", "etcdserver: user name is empty"];
 
+/// A token of etcd's authentication.
+type Token = MetadataValue<Ascii>;
+
 /// A client of the cluster.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -51,7 +54,9 @@ pub(super) struct Client {
     count: usize,
     names: String,
     current: AtomicUsize,
-    token: Mutex<Option<MetadataValue<Ascii>>>,
+    token: Mutex<Option<Token>>,
+    /// Held during a login, so that calls that are refused together log in once. etcd takes long for a login.
+    login: tokio::sync::Mutex<()>,
     timeout: Duration,
 }
 
@@ -80,6 +85,7 @@ impl Client {
             names: options.endpoints.join(", "),
             current: AtomicUsize::new(0),
             token: Mutex::new(None),
+            login: tokio::sync::Mutex::default(),
             timeout: options.timeout,
         })
     }
@@ -102,6 +108,13 @@ impl Client {
     pub(super) fn deadline(&self) -> Instant {
         let now = Instant::now();
         now.checked_add(self.timeout).unwrap_or(now)
+    }
+
+    /// Returns the deadline of one attempt that starts at the call.
+    fn patience(&self, deadline: Instant) -> Instant {
+        Instant::now()
+            .checked_add(self.timeout / PATIENCE)
+            .map_or(deadline, |patience| patience.min(deadline))
     }
 
     /// Reads keys. The result is at least as new as the call.
@@ -148,7 +161,7 @@ impl Client {
         };
         let opened = timeout_at(deadline, open).await.unwrap_or_else(|_| Err(Failure::late(true)));
         opened.map(tonic::Response::into_inner).inspect_err(|failure| {
-            self.forget_token(failure);
+            self.forget_token(failure, token.as_ref());
             self.leave(server);
         })
     }
@@ -175,8 +188,7 @@ impl Client {
         let mut reason: Option<Failure> = None;
         loop {
             // A server that hangs must not use up the time for trying the other servers.
-            let patience = Instant::now().checked_add(self.timeout / PATIENCE).unwrap_or(deadline);
-            let failure = match self.once(path, &request, patience.min(deadline)).await {
+            let failure = match self.once(path, &request, self.patience(deadline)).await {
                 Err(failure) if failure.is_passing() => failure,
                 done => return done,
             };
@@ -202,11 +214,15 @@ impl Client {
         let (mut attempts, mut logins) = (self.count, LOGINS);
         loop {
             let server = self.current();
-            let failure = match self.attempt(server, path, request, deadline).await {
+            let (outcome, token) = match self.token(deadline).await {
+                Ok(token) => (self.attempt(server, path, request, token.as_ref(), deadline).await, token),
+                Err(failure) => (Err(failure), None),
+            };
+            let failure = match outcome {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let refused = self.forget_token(&failure) && logins > 0;
+            let refused = self.forget_token(&failure, token.as_ref()) && logins > 0;
             logins = logins.saturating_sub(u32::from(refused));
             if failure.is_passing() {
                 self.leave(server);
@@ -224,16 +240,16 @@ impl Client {
         server: usize,
         path: &'static str,
         request: &Q,
+        token: Option<&Token>,
         deadline: Instant,
     ) -> Result<A, Failure>
     where
         Q: Message + Clone + 'static,
         A: Message + Default + 'static,
     {
-        let token = self.token(deadline).await?;
         let mut grpc =
             timeout_at(deadline, self.ready(server)).await.unwrap_or_else(|_| Err(Failure::late(false)))?;
-        let request = headed(request.clone(), token.as_ref());
+        let request = headed(request.clone(), token);
         let call = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
         let answer = timeout_at(deadline, call).await;
         answer.unwrap_or_else(|_| Err(late())).map(tonic::Response::into_inner).map_err(Failure::of)
@@ -251,11 +267,18 @@ impl Client {
 
     /// Returns the token for etcd's authentication, or `None` if no credentials are configured. Logs in if there is
     /// no token yet.
-    async fn token(&self, deadline: Instant) -> Result<Option<MetadataValue<Ascii>>, Failure> {
+    async fn token(&self, deadline: Instant) -> Result<Option<Token>, Failure> {
         let Some(credentials) = self.lock_access().credentials.clone() else { return Ok(None) };
         if let Some(token) = self.lock_token().clone() {
             return Ok(Some(token));
         }
+        let late = |_| Failure::late(false);
+        let _turn = timeout_at(deadline, self.login.lock()).await.map_err(late)?;
+        if let Some(token) = self.lock_token().clone() {
+            return Ok(Some(token));
+        }
+        // A server that hangs must not use up the time of the calls that wait.
+        let deadline = self.patience(deadline);
         let Credentials { name, password } = credentials;
         let request = headed(AuthenticateRequest { name, password }, None);
         let path = PathAndQuery::from_static("/etcdserverpb.Auth/Authenticate");
@@ -267,7 +290,7 @@ impl Client {
         let answer = timeout_at(deadline, login).await.unwrap_or_else(|_| Err(Failure::late(false)));
         // Only the login was sent, not the request itself.
         let answer = answer.map_err(|failure| Failure { sent: false, ..failure })?.into_inner();
-        let token: MetadataValue<Ascii> = answer
+        let token: Token = answer
             .token
             .parse()
             .map_err(|_| Failure { status: Status::internal("etcd's token is not text"), sent: false })?;
@@ -275,16 +298,21 @@ impl Client {
         Ok(Some(token))
     }
 
-    /// Returns true if etcd refused the token. The token is then dropped.
-    fn forget_token(&self, failure: &Failure) -> bool {
-        failure.is_of_token() && self.lock_token().take().is_some()
+    /// Returns true if etcd refused the token that a call used. The token is then dropped, unless another call has
+    /// replaced it already.
+    fn forget_token(&self, failure: &Failure, used: Option<&Token>) -> bool {
+        let refused = used.is_some() && failure.is_of_token();
+        if refused {
+            self.lock_token().take_if(|token| Some(&*token) == used);
+        }
+        refused
     }
 
     fn lock_access(&self) -> MutexGuard<'_, Access> {
         self.access.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_token(&self) -> MutexGuard<'_, Option<MetadataValue<Ascii>>> {
+    fn lock_token(&self) -> MutexGuard<'_, Option<Token>> {
         self.token.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -349,7 +377,7 @@ fn late() -> Status {
 }
 
 /// Adds the metadata to a request.
-fn headed<T>(message: T, token: Option<&MetadataValue<Ascii>>) -> Request<T> {
+fn headed<T>(message: T, token: Option<&Token>) -> Request<T> {
     let mut request = Request::new(message);
     // A server without a connection to the cluster's leader must refuse the request instead of waiting.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));

@@ -1,6 +1,7 @@
 //! What administrators of an etcd decide: its users, its quota, and what else is in it.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use futures::future::{join, join_all};
 use portolan_store::{Credentials, EtcdOptions, EtcdStore, OpenError, Store};
 
 use crate::{
@@ -48,13 +49,31 @@ async fn a_change_of_etcds_users_renews_the_token() {
     let with = EtcdOptions { credentials, ..options(&etcd, PREFIX) };
     let store = EtcdStore::connect(with, history()).await.unwrap();
     insist(&store, "n/a").await;
-    let token = etcd.ask("/v3/auth/authenticate", r#"{"name": "root", "password": "secret"}"#).1;
-    let token = token.rsplit("\"token\":\"").next().unwrap().split('"').next().unwrap().to_owned();
+    let token = etcd.token("root", "secret");
     // etcd refuses tokens from before this change.
     etcd.call_as(&token, "/v3/auth/user/add", r#"{"name": "other", "password": "other"}"#);
     store.refresh().await.unwrap();
     commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
     assert_eq!((store.count(SERVICE), store.writable()), (2, Ok(())));
+    // Several calls at once are refused, and all are repeated.
+    for round in 0..5 {
+        let body = format!(r#"{{"name": "other{round}", "password": "other"}}"#);
+        let token = etcd.token("root", "secret");
+        etcd.call_as(&token, "/v3/auth/user/add", &body);
+        let refreshes = join_all((0..20).map(|_| store.refresh()));
+        let commits = join_all(
+            (0..20)
+                .map(|number| commit(&store, vec![put(SERVICE, &format!("n/{round}-{number}"), "1", None)])),
+        );
+        let (refreshed, committed) = join(refreshes, commits).await;
+        for done in refreshed {
+            done.unwrap();
+        }
+        for done in committed {
+            done.unwrap();
+        }
+    }
+    assert_eq!((store.count(SERVICE), store.writable()), (102, Ok(())));
 }
 
 #[tokio::test]

@@ -141,6 +141,13 @@ impl Etcd {
         self.ask_as("", path, body)
     }
 
+    /// Logs in. Returns the token.
+    pub fn token(&self, name: &str, password: &str) -> String {
+        let body = format!(r#"{{"name": "{name}", "password": "{password}"}}"#);
+        let answer = self.ask("/v3/auth/authenticate", &body).1;
+        answer.rsplit("\"token\":\"").next().unwrap().split('"').next().unwrap().to_owned()
+    }
+
     fn ask_as(&self, token: &str, path: &str, body: &str) -> (String, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.client)).unwrap();
         let length = body.len();
