@@ -17,7 +17,7 @@ use redb::StorageBackend;
 
 #[cfg(test)]
 use super::journal::{Journal, What};
-use super::space::{free, is_full};
+use super::space::{free_for_copy, is_full, taken};
 use crate::metrics::Counters;
 
 /// The disk of one data folder. Whatever has to survive a loss of power is written through it.
@@ -94,8 +94,8 @@ impl Faults {
         fail_if(&self.copies)
     }
 
-    fn free(&self, folder: &Path) -> u64 {
-        if self.no_room.load(SeqCst) { 0 } else { free(folder) }
+    fn free(&self, folder: &Path) -> Option<u64> {
+        if self.no_room.load(SeqCst) { Some(0) } else { free_for_copy(folder) }
     }
 }
 
@@ -125,8 +125,8 @@ impl Faults {
     }
 
     #[expect(clippy::unused_self, reason = "differs in tests")]
-    fn free(&self, folder: &Path) -> u64 {
-        free(folder)
+    fn free(&self, folder: &Path) -> Option<u64> {
+        free_for_copy(folder)
     }
 }
 
@@ -184,10 +184,10 @@ impl Medium {
 
     fn copy(&self, path: &Path, new: &Path) -> Result<()> {
         let mut old = File::open(path)?;
-        // A copy that does not fit would fill the disk first.
-        let needed = old.metadata()?.len();
+        // A copy that does not fit would fill the disk first. Where the free space is not known, it is tried.
+        let needed = taken(&old.metadata()?);
         let free = self.faults.free(path.parent().unwrap_or(Path::new(".")));
-        if free < needed {
+        if let Some(free) = free.filter(|free| *free < needed) {
             let text = format!("the copy needs {needed} bytes, and {free} are free on the disk");
             return Err(io::Error::new(io::ErrorKind::StorageFull, text));
         }

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::fs::{FallocateFlags, fallocate, statvfs};
+use rustix::{
+    fs::{FallocateFlags, StatVfs, fallocate, statvfs},
+    process::geteuid,
+};
 
 /// Bytes of the reserve. A group of deletions on a full disk ([`super::queue`]) changes some hundred pages of 4 KiB.
 const RESERVE: u64 = 4 << 20;
@@ -134,9 +137,10 @@ impl Space {
         self.available() >= HEADROOM
     }
 
-    /// Returns the bytes that are free on the disk, without the reserve.
+    /// Returns the bytes that are free on the disk, without the reserve. If that is not known, there is enough:
+    /// otherwise a full disk would never count as recovered.
     fn available(&self) -> u64 {
-        free(&self.folder)
+        free(&self.folder, false).unwrap_or(HEADROOM)
     }
 
     /// Allocates more for the reserve. Keeps what it already holds, because another program could take released
@@ -169,9 +173,22 @@ impl Space {
     }
 }
 
-/// Returns the bytes that are free on the disk with a folder; 0 if that is not known.
-pub(super) fn free(folder: &Path) -> u64 {
-    statvfs(folder).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
+/// Returns the bytes that are free on the disk with a folder for a copy of a file; `None` if that is not known. A file
+/// system may reserve space that only root can use. Root in a container may not be able to, but a copy that fails is
+/// removed.
+pub(super) fn free_for_copy(folder: &Path) -> Option<u64> {
+    free(folder, geteuid().is_root())
+}
+
+fn free(folder: &Path, reserved: bool) -> Option<u64> {
+    statvfs(folder).ok().and_then(|found| free_bytes(&found, reserved))
+}
+
+/// Returns the free bytes. `reserved` includes those that only root can use. Some file systems do not count their
+/// space: they have no blocks.
+fn free_bytes(found: &StatVfs, reserved: bool) -> Option<u64> {
+    let blocks = if reserved { found.f_bfree } else { found.f_bavail };
+    (found.f_blocks > 0).then(|| blocks.saturating_mul(found.f_frsize))
 }
 
 /// Returns true if an error says that the disk or the quota is full.
@@ -219,6 +236,23 @@ mod tests {
         let hole = File::create(folder.path().join("hole")).unwrap();
         hole.set_len(RESERVE).unwrap();
         assert_eq!(holds(&hole).unwrap(), 0);
+    }
+
+    #[test]
+    fn free_space_that_is_not_known_is_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        // The file system of `/proc` has no blocks.
+        for unknown in [Path::new("/proc"), &folder.path().join("missing")] {
+            assert_eq!(free_for_copy(unknown), None);
+            let space = Space { folder: unknown.to_owned(), is_full: true, loose: 0, shortened: None };
+            assert!(space.has_headroom());
+            assert_eq!(space.missing(), RESERVE);
+        }
+        let mut found = statvfs(folder.path()).unwrap();
+        (found.f_blocks, found.f_bfree, found.f_bavail, found.f_frsize) = (9, 5, 3, 1024);
+        assert_eq!([true, false].map(|reserved| free_bytes(&found, reserved)), [Some(5120), Some(3072)]);
+        found.f_blocks = 0;
+        assert_eq!(free_bytes(&found, true), None);
     }
 
     #[test]
