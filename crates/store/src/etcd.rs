@@ -77,8 +77,10 @@ struct Shared {
     behind: Notify,
     /// Why the last write failed. Empty after a write that succeeded.
     trouble: Trouble,
-    /// Why the state cannot be kept in sync with etcd. Empty after a read that succeeded.
+    /// Why the last read failed. Empty after a read that succeeded.
     unreadable: Trouble,
+    /// Why the state cannot be kept in sync with etcd. Empty while etcd answers on a watch.
+    unfollowed: Trouble,
     /// Notified when a write or a read fails.
     failing: Notify,
 }
@@ -104,6 +106,7 @@ impl EtcdStore {
             behind: Notify::new(),
             trouble: Trouble::default(),
             unreadable: Trouble::default(),
+            unfollowed: Trouble::default(),
             failing: Notify::new(),
         });
         let Loaded { tables, position } = begin::begin(&shared).await?;
@@ -222,7 +225,9 @@ impl Store for EtcdStore {
     fn writable(&self) -> Result<(), String> {
         let unreadable =
             self.shared.unreadable.reason().map(|reason| format!("etcd cannot be read: {reason}"));
-        unreadable.or_else(|| self.shared.trouble.reason()).map_or(Ok(()), Err)
+        let unfollowed =
+            || self.shared.unfollowed.reason().map(|reason| format!("etcd cannot be followed: {reason}"));
+        unreadable.or_else(unfollowed).or_else(|| self.shared.trouble.reason()).map_or(Ok(()), Err)
     }
 
     fn metrics(&self) -> Metrics {

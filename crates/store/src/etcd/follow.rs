@@ -5,7 +5,9 @@
 //! events. Instead every transaction that writes an object also writes `head`, so a read of that one key shows up to
 //! which revision the watch must come.
 //!
-//! If etcd does not answer, or no watch can be opened, the store reports after two seconds that etcd cannot be read.
+//! If etcd does not answer, the store reports after two seconds that etcd cannot be read. If etcd gives no watch, it
+//! reports after two seconds that etcd cannot be followed, until a watch brings its first message. etcd opens the
+//! watches that it refuses, too: it cancels them in their first message.
 //!
 //! When the watch breaks, it resumes after the last transaction received, at the next server. If etcd has compacted
 //! that revision, or its revision is lower (a restored backup), or the endpoints lead to another cluster, everything
@@ -154,7 +156,7 @@ fn check_format(shared: &Shared, head: &KeyValue) -> Result<(), OpenError> {
 /// Follows etcd. Never returns.
 pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
     let mut pause = FIRST_PAUSE;
-    // Since when no watch has been open.
+    // Since when no watch has brought a message.
     let mut broken = None;
     loop {
         let before = position;
@@ -163,10 +165,7 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
             Ok(()) => {
                 server = shared.client.current();
                 match open(&shared, server, position).await {
-                    Ok(stream) => {
-                        broken = None;
-                        watch(&shared, stream, &mut position).await
-                    }
+                    Ok(stream) => watch(&shared, stream, &mut position, &mut broken).await,
                     Err(end) => end,
                 }
             }
@@ -176,7 +175,7 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
             End::Broken(reason) => {
                 warn!(%reason, "the watch of etcd broke off; going on");
                 if broken.get_or_insert_with(Instant::now).elapsed() >= LONG {
-                    shared.cannot_read(&reason);
+                    shared.cannot_follow(&reason);
                 }
                 // Calls that failed at this server have left it. The server that they use now is not to blame.
                 shared.client.leave(server);
@@ -189,7 +188,7 @@ pub(super) async fn follow(shared: Arc<Shared>, mut position: Position) {
                         position = new;
                         info!("everything in etcd was read again");
                     }
-                    Err(reason) => shared.cannot_read(&reason.to_string()),
+                    Err(reason) => shared.cannot_follow(&reason.to_string()),
                 }
             }
         }
@@ -233,7 +232,12 @@ async fn open(shared: &Shared, server: usize, position: Position) -> Result<Stre
 }
 
 /// Publishes the changes from one watch until it ends.
-async fn watch(shared: &Shared, mut stream: Streaming<WatchResponse>, position: &mut Position) -> End {
+async fn watch(
+    shared: &Shared,
+    mut stream: Streaming<WatchResponse>,
+    position: &mut Position,
+    broken: &mut Option<Instant>,
+) -> End {
     loop {
         let message = tokio::select! {
             message = stream.message() => message,
@@ -247,6 +251,9 @@ async fn watch(shared: &Shared, mut stream: Streaming<WatchResponse>, position: 
         if let Err(end) = take(shared, position, &answer) {
             return end;
         }
+        // The first message says only that the watch was created.
+        *broken = None;
+        shared.follows();
     }
 }
 

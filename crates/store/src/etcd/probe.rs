@@ -1,5 +1,5 @@
-//! Detects when etcd cannot be read, when writes to it fail or are not delivered back to this server, and when that
-//! is over.
+//! Detects when etcd cannot be read or followed, when writes to it fail or are not delivered back to this server, and
+//! when that is over.
 //!
 //! During that time, the server reports itself as not ready and clients' requests go to other servers. The probe
 //! therefore reads and writes by itself.
@@ -40,6 +40,20 @@ impl Shared {
             error!(reason, "a write to etcd failed");
         }
         self.failing.notify_one();
+    }
+
+    /// Notes that no changes arrive from etcd. Reads may succeed meanwhile.
+    pub(super) fn cannot_follow(&self, reason: &str) {
+        if self.unfollowed.set(reason) {
+            error!(reason, "etcd cannot be followed");
+        }
+    }
+
+    /// Notes that changes arrive from etcd.
+    pub(super) fn follows(&self) {
+        if self.unfollowed.clear() {
+            info!("etcd is followed again");
+        }
     }
 
     /// Notes that the current state cannot be read from etcd.

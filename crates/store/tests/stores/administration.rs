@@ -1,12 +1,14 @@
 //! What administrators of an etcd decide: its users, its quota, and what else is in it.
 
+use std::time::{Duration, Instant};
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 use futures::future::{join, join_all};
 use portolan_store::{Credentials, EtcdOptions, EtcdStore, OpenError, Store};
 
 use crate::{
-    servers::{PREFIX, history, insist},
-    support::{SERVICE, commit, etcd::Etcd, options, put, remove},
+    servers::{PREFIX, history, insist, through, until},
+    support::{SERVICE, commit, etcd::Etcd, options, proxy::Proxy, put, remove},
 };
 
 /// The calls that give etcd the user `root`, and require one from then on.
@@ -74,6 +76,48 @@ async fn a_change_of_etcds_users_renews_the_token() {
         }
     }
     assert_eq!((store.count(SERVICE), store.writable()), (102, Ok(())));
+}
+
+/// etcd opens the watch of a user who may not read the range, and cancels it in its first message.
+#[tokio::test]
+async fn an_etcd_that_can_be_read_and_not_watched_is_reported_until_it_can_be_watched() {
+    let Some(etcd) = Etcd::start() else { return };
+    for (path, body) in ROOT.iter().take(3) {
+        etcd.call(path, body);
+    }
+    let encode = |key: &str| BASE64_STANDARD.encode(key);
+    let (all, end) = (encode(&format!("{PREFIX}/")), encode(&format!("{PREFIX}0")));
+    let range = format!(r#""key": "{all}", "range_end": "{end}""#);
+    let grant = format!(r#"{{"name": "some", "perm": {{"permType": "READWRITE", {range}}}}}"#);
+    let head = encode(&format!("{PREFIX}/head"));
+    let only_head = format!(r#"{{"name": "some", "perm": {{"permType": "READWRITE", "key": "{head}"}}}}"#);
+    etcd.call("/v3/auth/user/add", r#"{"name": "some", "password": "some"}"#);
+    etcd.call("/v3/auth/role/add", r#"{"name": "some"}"#);
+    etcd.call("/v3/auth/role/grant", &grant);
+    etcd.call("/v3/auth/role/grant", &only_head);
+    etcd.call("/v3/auth/user/grant", r#"{"user": "some", "role": "some"}"#);
+    etcd.call("/v3/auth/enable", "{}");
+    let proxy = Proxy::start(etcd.port()).await;
+    let credentials = Some(Credentials { name: "some".into(), password: "some".into() });
+    let store = EtcdStore::connect(EtcdOptions { credentials, ..through(&proxy) }, history()).await.unwrap();
+    let root = etcd.token("root", "secret");
+    let revoke = format!(r#"{{"role": "some", {range}}}"#);
+    etcd.call_as(&root, "/v3/auth/role/revoke", &revoke);
+    // An open watch goes on.
+    proxy.cut();
+    proxy.mend();
+    until("it is reported", || store.writable().is_err_and(|reason| reason.contains("followed"))).await;
+    // Reads succeed. That does not say that changes arrive. The probe reads once a second.
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(4) {
+        store.refresh().await.unwrap();
+        assert!(store.writable().is_err());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    etcd.call_as(&root, "/v3/auth/role/grant", &grant);
+    until("it is followed", || store.writable().is_ok()).await;
+    insist(&store, "n/a").await;
+    assert_eq!((store.count(SERVICE), store.metrics().loads), (1, 1));
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ pub fn history() -> History {
     History::default()
 }
 
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
         assert!(begin.elapsed() < DEADLINE, "waited in vain for {what}");
@@ -168,7 +168,7 @@ async fn a_cut_connection_is_made_again_and_nothing_is_missed() {
     assert_eq!(far.metrics().loads, 1);
 }
 
-fn through(proxy: &Proxy) -> EtcdOptions {
+pub fn through(proxy: &Proxy) -> EtcdOptions {
     // Longer than any delay on a busy machine.
     let timeout = Duration::from_secs(60);
     EtcdOptions {
