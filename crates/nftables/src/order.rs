@@ -14,6 +14,9 @@
 //! Between the two, translated packets pass the refusals, as at any other time. The other direction needs one transaction: a
 //! packet that is not translated any more meets the refusal of the same generation or of a later one.
 //!
+//! Nothing waits between the two. A packet that another program holds between its hooks while both are committed (`NFQUEUE`)
+//! meets neither.
+//!
 //! Pure. It must not know ids, classes and the kernel.
 
 use std::collections::{BTreeSet, HashSet};
@@ -37,8 +40,8 @@ const REFUSALS: [(Set, &[Set]); 4] = [
 /// Takes the ends of refusals out of a change, as far as the change puts something in their place. They are the transaction
 /// after it.
 ///
-/// `wanted` returns the Service ports with their states after the change, others may be among them. It is called only if there
-/// is such a refusal.
+/// `wanted` returns the Service ports with their states after the change. There may be others among them. It is called
+/// only if there is such a refusal.
 pub(crate) fn take_replaced_refusals<I>(changes: &mut Changeset, wanted: impl FnOnce() -> I) -> Changeset
 where
     I: IntoIterator<Item = Arc<Forwarding>>,

@@ -354,7 +354,7 @@ impl<'a> Writing<'a> {
         if !later.is_empty() {
             let mut transaction = begin(self.socket, self.view);
             encode::elements(&mut transaction, place, later, counters);
-            // What the view does not know yet is in the kernel, whatever refuses the rest. All is read again.
+            // The first transaction is in the kernel, and the view does not know it. Everything is read again.
             send(self.socket, self.view, transaction, &mut commit).map_err(|error| match error {
                 Error::Commit(CommitError::Refused(_)) => SocketError::Interrupted.into(),
                 other => other,

@@ -2,11 +2,12 @@
 //! this with other versions.
 
 use std::fmt::Write as _;
+use std::process::Command;
 
 use portolan_model::{Change, ExternalPolicy, Family, Forwarding, Frontend, LocalDetector, Settings};
 
 use super::support::{
-    Edited, backends, cluster_ip, every_kind, in_namespace, ip, list, of, programmed, put, settings,
+    Edited, backends, cluster_ip, every_kind, in_namespace, ip, list, nft, of, programmed, put, settings,
 };
 
 #[test]
@@ -103,4 +104,44 @@ fn an_example_in_ipv6() {
 #[test]
 fn an_example_with_counters() {
     insta::assert_snapshot!(example_listing(Family::Ipv4, true));
+}
+
+/// The page with the commands that save a ruleset.
+const PAGE: &str = include_str!("../../../../docs/troubleshooting.md");
+
+/// nft loads a file as a whole or not at all, and it cannot load what it lists of our tables.
+#[test]
+fn the_commands_of_the_page_save_a_ruleset_that_nft_loads() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("nftables.conf");
+    let (_, section) = PAGE.split_once("## Saving the ruleset").unwrap();
+    let commands = section.split("```").nth(1).unwrap();
+    let commands = commands.replace("/etc/nftables.conf", file.to_str().unwrap());
+    let others = || [nft("list table inet filter"), nft("list table ip mine")];
+    let saved = in_namespace(|| {
+        nft("add table inet filter");
+        nft("add chain inet filter input { type filter hook input priority 0 ; policy drop ; }");
+        nft("add rule inet filter input tcp dport { 22, 443 } accept");
+        nft("add table ip mine");
+        nft("add set ip mine allowed { type ipv4_addr ; elements = { 192.0.2.1 } ; }");
+        for family in Family::BOTH {
+            drop(programmed(settings(family), &every_kind(family)));
+        }
+        nft("add table ip portolan-userspace");
+        nft("add table ip6 portolan-relay");
+        let output = Command::new("sh").args(["-ec", &commands]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        others()
+    });
+    let load = format!("-f {}", file.display());
+    in_namespace(|| {
+        nft("add table ip portolan");
+        // At boot, and at a reload.
+        for _ in 0..2 {
+            nft(&load);
+            assert_eq!(others(), saved);
+        }
+        let tables = nft("list tables");
+        assert_eq!(tables.lines().count(), 3, "nothing else: {tables}");
+    });
 }
