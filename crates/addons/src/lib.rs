@@ -83,7 +83,7 @@ pub struct Addons {
 }
 
 impl Addons {
-    /// Checks the settings and binds the sockets.
+    /// Checks the settings and binds the sockets, besides those of addresses that this host does not have yet.
     pub fn prepare(config: &AddonsConfig) -> Result<Self, AddonError> {
         let names = config.names.as_ref().map(names::Prepared::new).transpose()?;
         Ok(Self { names, health_checks: config.health_checks.clone() })

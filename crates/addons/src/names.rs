@@ -5,6 +5,7 @@ mod forward;
 #[cfg(test)]
 mod tests;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
@@ -60,12 +61,13 @@ impl Readiness {
     }
 }
 
-/// A DNS server whose settings are checked and whose sockets are bound.
+/// A DNS server whose settings are checked and whose sockets are bound, besides those of addresses that come later.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     settings: Settings,
-    sockets: Vec<(SocketAddr, Bound)>,
-    forward: Option<forward::Servers>,
+    /// The sockets are absent if this host does not have the address yet.
+    sockets: Vec<(SocketAddr, Option<Bound>)>,
+    forward: Option<(Forward, forward::Servers)>,
     service: bool,
 }
 
@@ -77,12 +79,18 @@ impl Prepared {
             if address.ip().is_unspecified() {
                 return Err(AddonError::Unspecified(*address));
             }
-            let failed = |source| AddonError::Listen { address: *address, source };
-            let bound = Bound::new(*address).map_err(failed)?;
-            Ok((bound.address().map_err(failed)?, bound))
+            let bound = Bound::new(*address).and_then(|bound| Ok((bound.address()?, Some(bound))));
+            match bound {
+                // At boot it may come later, and a virtual address moves between hosts.
+                Err(error) if error.kind() == ErrorKind::AddrNotAvailable && address.port() != 0 => {
+                    Ok((*address, None))
+                }
+                bound => bound.map_err(|source| AddonError::Listen { address: *address, source }),
+            }
         };
         let sockets = config.listen.iter().map(bind).collect::<Result<_, _>>()?;
-        let forward = config.forward.as_ref().map(Forward::read).transpose()?;
+        let read = |forward: &Forward| Ok::<_, AddonError>((forward.clone(), forward.read()?));
+        let forward = config.forward.as_ref().map(read).transpose()?;
         Ok(Self { settings, sockets, forward, service: config.service })
     }
 
@@ -104,7 +112,8 @@ impl Prepared {
         metrics: &Sources,
     ) -> Result<Readiness, AddonError> {
         let own = forward::own_addresses(&self.addresses(), &self.settings.server, api);
-        let forwarder = self.forward.and_then(|servers| servers.forwarder(&own));
+        let forwarder = self.forward.as_ref().and_then(|(_, servers)| servers.forwarder(&own));
+        let later = self.forward.filter(|_| forwarder.is_none());
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         // Serial numbers are compared in a circle of 2^32 (RFC 1982), so the high bits may be lost.
         let serial = u32::try_from(seconds & u64::from(u32::MAX)).unwrap_or_default();
@@ -119,10 +128,17 @@ impl Prepared {
             for (address, bound) in sockets {
                 listeners.spawn(listen(Arc::clone(&server), address, bound));
             }
+            let forward = async {
+                if let Some((forward, servers)) = later {
+                    server.forward_to(forward.wait(servers, &own).await);
+                }
+                std::future::pending::<()>().await;
+            };
             let in_sync = &ended.0.0.is_in_sync;
             tokio::select! {
                 () = thread::stopped(stopping) => {}
                 () = feed::follow(&api, &zone, loaded, in_sync) => {}
+                () = forward => {}
                 Some(Err(error)) = listeners.join_next() => tracing::error!(%error, "the DNS server panicked"),
             }
         })?;
@@ -131,17 +147,25 @@ impl Prepared {
     }
 }
 
-/// Answers at one address. If a socket fails, listens again.
-async fn listen(server: Arc<Server>, address: SocketAddr, bound: Bound) {
-    tracing::info!(%address, "answering DNS requests");
-    let mut sockets = Sockets::new(bound);
+/// Answers at one address. If a socket fails or the address is missing, listens again.
+async fn listen(server: Arc<Server>, address: SocketAddr, bound: Option<Bound>) {
+    let mut sockets = bound.map_or_else(|| Sockets::bind(address), Sockets::new);
+    // An address may be missing for long. The log has one line about that.
+    let mut known = None;
     loop {
         let result = match sockets {
-            Ok(sockets) => Arc::clone(&server).serve(sockets).await,
+            Ok(sockets) => {
+                tracing::info!(%address, "answering DNS requests");
+                known = None;
+                Arc::clone(&server).serve(sockets).await
+            }
             Err(error) => Err(error),
         };
-        if let Err(error) = result {
+        if let Err(error) = result
+            && known != Some(error.kind())
+        {
             tracing::error!(%address, %error, "DNS: cannot listen; will try again");
+            known = Some(error.kind());
         }
         tokio::time::sleep(PAUSE).await;
         sockets = Sockets::bind(address);

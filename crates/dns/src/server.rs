@@ -7,7 +7,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, UdpSocket};
@@ -107,7 +107,7 @@ impl Sockets {
 #[derive(Debug)]
 pub struct Server {
     zone: Arc<RwLock<Zone>>,
-    forwarder: Option<Forwarder>,
+    forwarder: OnceLock<Forwarder>,
     limits: Limits,
     metrics: Metrics,
     turns: Turns,
@@ -126,7 +126,14 @@ impl Server {
     pub fn new(zone: Arc<RwLock<Zone>>, forwarder: Option<Forwarder>, limits: Limits) -> Self {
         // Servers of one cluster, and each run, begin elsewhere.
         let turns = Turns::new(rand::random());
+        let forwarder = forwarder.map(OnceLock::from).unwrap_or_default();
         Self { zone, forwarder, limits, metrics: Metrics::default(), turns }
+    }
+
+    /// Asks `forwarder` about other names from now on, if the server has none.
+    pub fn forward_to(&self, forwarder: Forwarder) {
+        // It fails if there is one.
+        let _ = self.forwarder.set(forwarder);
     }
 
     /// Returns the counters.
@@ -147,7 +154,7 @@ impl Server {
         let turn = self.turns.next();
         let verdict = {
             let zone = self.zone.read().unwrap_or_else(PoisonError::into_inner);
-            respond(&zone, request, transport, self.forwarder.is_some(), turn, out)
+            respond(&zone, request, transport, self.forwarder.get().is_some(), turn, out)
         };
         match verdict {
             Verdict::Ignored => {
@@ -187,7 +194,7 @@ impl Server {
         Asking: Future<Output = Result<Vec<u8>, ForwardError>>,
     {
         self.metrics.forwarded.fetch_add(1, Relaxed);
-        let answer = asking(self.forwarder.as_ref()?).await;
+        let answer = asking(self.forwarder.get()?).await;
         if answer.is_err() {
             self.metrics.forward_failed.fetch_add(1, Relaxed);
         }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use portolan_api::Api;
 use portolan_dns::ObjectName;
@@ -15,10 +16,13 @@ use crate::AddonError;
 /// Port of DNS servers.
 const PORT: u16 = 53;
 
+/// Time from one read of a file that names no server to the next.
+const PAUSE: Duration = Duration::from_secs(2);
+
 /// Where the servers are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Forward {
-    /// In a file with the format of resolv.conf, which is read at the start.
+    /// In a file with the format of resolv.conf, which is read at the start, and then until it names a server.
     File(PathBuf),
     /// These.
     Servers(Vec<SocketAddr>),
@@ -60,10 +64,26 @@ impl Forward {
             }
         })
     }
+
+    /// Reads the servers again until there is one. `known` is what was read before.
+    pub(super) async fn wait(&self, mut known: Servers, own: &[SocketAddr]) -> Forwarder {
+        loop {
+            tokio::time::sleep(PAUSE).await;
+            // The file may be missing while it is replaced.
+            let Ok(servers) = self.read() else { continue };
+            if servers == known {
+                continue;
+            }
+            if let Some(forwarder) = servers.forwarder(own) {
+                return forwarder;
+            }
+            known = servers;
+        }
+    }
 }
 
 /// The servers as they were written.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) enum Servers {
     Listed(Vec<SocketAddr>),
     File { file: String, text: String },
@@ -72,13 +92,13 @@ pub(super) enum Servers {
 impl Servers {
     /// Returns the forwarder; `None` if no server is left. Addresses of this server are left out, because it would ask
     /// itself.
-    pub(super) fn forwarder(self, own: &[SocketAddr]) -> Option<Forwarder> {
+    pub(super) fn forwarder(&self, own: &[SocketAddr]) -> Option<Forwarder> {
         let servers: Vec<SocketAddr> = match self {
-            Self::Listed(servers) => servers.into_iter().filter(|server| !own.contains(server)).collect(),
+            Self::Listed(servers) => servers.iter().copied().filter(|server| !own.contains(server)).collect(),
             Self::File { file, text } => {
                 let own: Vec<IpAddr> =
                     own.iter().filter(|own| own.port() == PORT).map(SocketAddr::ip).collect();
-                let found = ResolvConf::read(&text, &own);
+                let found = ResolvConf::read(text, &own);
                 for nameserver in &found.unusable {
                     tracing::warn!(file, nameserver, "not an address: left out");
                 }

@@ -5,7 +5,7 @@ use hickory_proto::rr::{Name, RecordType};
 use portolan_api::{ApiConfig, Preconditions, Target, WriteOptions};
 use portolan_schema::Resource;
 use portolan_schema::json::{Value, json};
-use portolan_testkit::eventually;
+use portolan_testkit::{Namespace, eventually};
 
 use super::*;
 use crate::testing::assert_documented;
@@ -28,13 +28,16 @@ fn start(api: &Arc<Api>) -> Running {
 }
 
 fn start_at(listen: &str, api: &Arc<Api>) -> Running {
-    let config = NamesConfig {
-        listen: vec![listen.parse().unwrap()],
-        domain: "cluster.local".to_owned(),
-        forward: None,
-        service: true,
-    };
-    let prepared = Prepared::new(&config).unwrap();
+    start_with(&config(listen, None), api)
+}
+
+fn config(listen: &str, forward: Option<Forward>) -> NamesConfig {
+    let listen = vec![listen.parse().unwrap()];
+    NamesConfig { listen, domain: "cluster.local".to_owned(), forward, service: true }
+}
+
+fn start_with(config: &NamesConfig, api: &Arc<Api>) -> Running {
+    let prepared = Prepared::new(config).unwrap();
     let address = prepared.addresses()[0];
     let ((loaded, is_loaded), (stop, stopping)) = (watch::channel(false), watch::channel(false));
     let (mut tasks, metrics) = (JoinSet::new(), Sources::default());
@@ -45,16 +48,22 @@ fn start_at(listen: &str, api: &Arc<Api>) -> Running {
 impl Running {
     /// Returns the response code and the records of the answer.
     fn ask(&self, name: &str, kind: RecordType) -> (ResponseCode, Vec<String>) {
+        self.try_ask(name, kind, PATIENCE).unwrap()
+    }
+
+    /// The same, or `None` without an answer in time.
+    fn try_ask(&self, name: &str, kind: RecordType, within: Duration) -> Option<(ResponseCode, Vec<String>)> {
         let mut message = Message::new(7, MessageType::Query, OpCode::Query);
+        message.metadata.recursion_desired = true;
         message.add_query(Query::query(Name::from_ascii(name).unwrap(), kind));
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_read_timeout(Some(within)).unwrap();
         socket.send_to(&message.to_vec().unwrap(), self.address).unwrap();
         let mut bytes = [0; 4096];
-        let (length, _) = socket.recv_from(&mut bytes).unwrap();
+        let (length, _) = socket.recv_from(&mut bytes).ok()?;
         let answer = Message::from_vec(&bytes[..length]).unwrap();
         let records = answer.answers.iter().map(|record| record.data.to_string()).collect();
-        (answer.response_code, records)
+        Some((answer.response_code, records))
     }
 
     /// Asks until the answer is as expected.
@@ -132,6 +141,60 @@ async fn changes_are_answered() {
     assert_eq!(running.readiness.check(), Err("the DNS server has ended".to_owned()));
 }
 
+/// Needs root.
+#[test]
+fn an_address_that_comes_later_is_listened_on_then() {
+    let namespace = Namespace::new("late").unwrap();
+    namespace.ip("link set lo up\n").unwrap();
+    let test = || {
+        let api = Arc::new(Api::new(&ApiConfig::default()));
+        let running = start_at("192.0.2.53:53", &api);
+        assert_eq!(running.address, "192.0.2.53:53".parse().unwrap());
+        running.loaded.send_replace(true);
+        namespace.ip("addr add 192.0.2.53/32 dev lo\n").unwrap();
+        let within = Duration::from_millis(100);
+        let answers =
+            || running.try_ask(WEB, RecordType::A, within) == Some((ResponseCode::NXDomain, vec![]));
+        eventually(PATIENCE, "an answer", answers).unwrap();
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    namespace.run(|| runtime.block_on(async { test() })).unwrap();
+}
+
+/// Answers requests at an address without records, as another server would.
+fn other_server(address: &str) {
+    let socket = UdpSocket::bind(address).unwrap();
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok((length, client)) = socket.recv_from(&mut bytes) {
+            let mut message = Message::from_vec(&bytes[..length]).unwrap();
+            message.metadata.message_type = MessageType::Response;
+            socket.send_to(&message.to_vec().unwrap(), client).unwrap();
+        }
+    });
+}
+
+/// Needs root.
+#[test]
+fn a_file_that_names_no_server_is_read_until_it_names_one() {
+    let namespace = Namespace::new("forward").unwrap();
+    namespace.ip("link set lo up\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resolv.conf");
+    std::fs::write(&file, "# written by the DHCP client later\n").unwrap();
+    let test = || {
+        other_server("127.0.0.9:53");
+        let api = Arc::new(Api::new(&ApiConfig::default()));
+        let running = start_with(&config("127.0.0.1:0", Some(Forward::File(file.clone()))), &api);
+        let code = || running.ask("www.example.com.", RecordType::A).0;
+        assert_eq!(code(), ResponseCode::Refused);
+        std::fs::write(&file, "nameserver 127.0.0.9\n").unwrap();
+        eventually(PATIENCE, "an answer of the other server", || code() == ResponseCode::NoError).unwrap();
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    namespace.run(|| runtime.block_on(async { test() })).unwrap();
+}
+
 #[tokio::test]
 async fn an_object_that_cannot_be_used_affects_only_itself() {
     let api = Arc::new(Api::new(&ApiConfig { validate: false, ..ApiConfig::default() }));
@@ -151,12 +214,7 @@ async fn an_object_that_cannot_be_used_affects_only_itself() {
 fn mistakes_name_the_flag_and_the_value() {
     let taken = Bound::new("127.0.0.1:0".parse().unwrap()).unwrap();
     let taken = (taken.address().unwrap(), taken);
-    let good = NamesConfig {
-        listen: vec!["127.0.0.1:0".parse().unwrap()],
-        domain: "cluster.local".to_owned(),
-        forward: None,
-        service: true,
-    };
+    let good = config("127.0.0.1:0", None);
     let error = |config: &NamesConfig| Prepared::new(config).unwrap_err().to_string();
     let listen = error(&NamesConfig { listen: vec![taken.0], ..good.clone() });
     assert!(listen.starts_with(&format!("--dns-listen: cannot listen on {}: ", taken.0)), "{listen}");
