@@ -44,12 +44,54 @@ pub fn main<P: Program>() -> ExitCode {
     match program.run() {
         Ok(code) => code,
         Err(error) if tracing::dispatcher::has_been_set() => {
-            tracing::error!("{error:#}");
+            tracing::error!("{}", text(&error));
             ExitCode::FAILURE
         }
         Err(error) => {
-            eprintln!("Error: {error:#}");
+            eprintln!("Error: {}", text(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Returns an error and its causes, on one line. The text of many errors has that of their cause, which is then not
+/// repeated.
+pub fn text(error: &anyhow::Error) -> String {
+    let mut all = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if all.is_empty() {
+            all = cause;
+        } else if !all.contains(&cause) {
+            all = format!("{all}: {cause}");
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Error, ErrorKind};
+
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    enum Whole {
+        #[error("--flag: cannot listen: {0}; free the port")]
+        Listen(#[from] Error),
+        #[error("{0}")]
+        Part(#[source] Box<Self>),
+    }
+
+    #[test]
+    fn each_cause_is_named_once() {
+        let listen = || Whole::Part(Box::new(Whole::Listen(ErrorKind::AddrNotAvailable.into())));
+        assert_eq!(text(&listen().into()), "--flag: cannot listen: address not available; free the port");
+        let outer = Err::<(), _>(listen()).context("no start").unwrap_err();
+        assert_eq!(text(&outer), "no start: --flag: cannot listen: address not available; free the port");
+        let plain =
+            Err::<(), _>(Error::from(ErrorKind::NotFound)).context("a file").context("b").unwrap_err();
+        assert_eq!(text(&plain), format!("{plain:#}"));
     }
 }

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::{io, thread};
 
 use anyhow::anyhow;
-use portolan_proxy::privilege;
+use portolan_proxy::{privilege, program};
 use portolan_serve::manifests::Given;
 use portolan_serve::{Api, Config, OwnNode, ProcessToken, Transport};
 use tokio::sync::{oneshot, watch};
@@ -132,7 +132,7 @@ impl Server {
         let _ = stop.send(());
         let is_whole = thread.join().is_ok();
         match ended.try_recv() {
-            Ok(error) => tracing::warn!("the API server ended with an error: {error:#}"),
+            Ok(error) => tracing::warn!("the API server ended with an error: {}", program::text(&error)),
             Err(_) if !is_whole => tracing::error!("the thread of the API server panicked"),
             Err(_) => {}
         }

@@ -73,6 +73,30 @@ fn the_agent_of_the_unit_chooses_nftables_where_the_configuration_names_no_mode(
     assert!(lines.iter().all(|line| line.contains(" --default-mode=nftables")), "{text}");
 }
 
+/// Returns the lines of one section of a unit.
+fn settings(unit: &str, section: &str) -> Vec<String> {
+    let text = read(&format!("deploy/systemd/{unit}.service"));
+    let of_section = text.lines().skip_while(|line| *line != format!("[{section}]")).skip(1);
+    of_section.take_while(|line| !line.starts_with('[')).map(str::to_owned).collect()
+}
+
+/// At boot an address to listen on may come late. A unit that had a limit of restarts would give up before that.
+#[test]
+fn every_unit_waits_for_the_network_and_starts_again_without_a_limit() {
+    for (unit, ..) in UNITS {
+        for (section, setting) in [
+            ("Unit", "Wants=network-online.target"),
+            ("Unit", "After=network-online.target"),
+            ("Unit", "StartLimitIntervalSec=0"),
+            ("Service", "Restart=always"),
+            ("Service", "RestartSec=1"),
+        ] {
+            let has = settings(unit, section).iter().any(|line| line == setting);
+            assert!(has, "{unit}: no {setting} in [{section}]");
+        }
+    }
+}
+
 /// The userspace mode lets its connections go on for 22 s after a signal.
 #[test]
 fn the_agent_has_time_to_end() {

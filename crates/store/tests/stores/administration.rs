@@ -67,12 +67,12 @@ async fn a_change_of_etcds_users_renews_the_token() {
             (0..20)
                 .map(|number| commit(&store, vec![put(SERVICE, &format!("n/{round}-{number}"), "1", None)])),
         );
-        let (refreshed, committed) = join(refreshes, commits).await;
-        for done in refreshed {
-            done.unwrap();
+        let (done, committed) = join(refreshes, commits).await;
+        for refresh in done {
+            refresh.unwrap();
         }
-        for done in committed {
-            done.unwrap();
+        for commit in committed {
+            commit.unwrap();
         }
     }
     assert_eq!((store.count(SERVICE), store.writable()), (102, Ok(())));
