@@ -94,7 +94,8 @@ fn renewed_streams_and_flows_notice_what_happens_to_new_ones() {
     let (world, plan) = world_and_plan(Family::Ipv4);
     let plan = TrafficPlan { connections_per_second: 0, streams: 1, udp_flows: 1, ..plan };
     let plan = TrafficPlan { renewed_streams: 2, renewed_flows: 2, ..plan };
-    count(&world, "tcp flags syn / fin,syn,rst,ack", "opened");
+    // The kernel tracks connections from now on. Those from before would count as new ones at their next packet.
+    count(&world, "ct state new tcp flags syn / fin,syn,rst,ack", "opened");
     let traffic = Traffic::start(world.client().namespace(), plan).unwrap();
     await_packets(&world, "opened", 4);
     let report = traffic.stop().unwrap();
