@@ -260,7 +260,7 @@ async fn the_owner_of_a_slice_can_apply_it_again() {
         failing.set("192.0.2.2:8080", true);
         let _server = serve(&api, &failing, None);
         until("results", || ready(&api) == [Some(true), Some(false)]).await;
-        assert_eq!(owners(&api), before, "results are nobody's");
+        assert_eq!(owners(&api), before, "results have no owner");
 
         let same = applied(&api, "one", complete(&["192.0.2.1", "192.0.2.2"])).await.unwrap();
         assert_eq!(same.effect, Effect::Unchanged);

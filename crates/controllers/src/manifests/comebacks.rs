@@ -77,7 +77,7 @@ mod tests {
             assert!(!comebacks.deleted(&id, now) && comebacks.is_waiting(&id));
             let due = comebacks.due().unwrap();
             assert_eq!((due - now).as_secs(), seconds);
-            // Somebody else has made and deleted it meanwhile.
+            // Another client has created and deleted it meanwhile.
             assert!(!comebacks.deleted(&id, now) && comebacks.due() == Some(due));
             assert!(comebacks.release(due - SHORTEST / 2).is_empty());
             now = due;

@@ -182,7 +182,7 @@ impl Written {
         self.generations.elements.len() - 1
     }
 
-    /// Returns what the kernel has, with a set that nobody knows if the table cannot be mended.
+    /// Returns what the kernel has, with a set that this version does not know if the table cannot be mended.
     fn view(&self, is_beyond_repair: bool) -> View {
         let place = self.planner.layout().place();
         let mut view = View { table: Some(skeleton::table(place)), ..View::default() };

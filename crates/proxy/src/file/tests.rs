@@ -134,7 +134,7 @@ fn a_file_that_gets_its_permissions_later_is_read() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
         let events = watch.watch.as_mut().unwrap();
         let is_complete = tokio::time::timeout(PATIENCE, events.relevant()).await.unwrap().unwrap();
-        assert!(!is_complete, "somebody may write at this moment");
+        assert!(!is_complete, "the file may be half written");
         fs::write(&path, "two").unwrap();
         assert!(tokio::time::timeout(PATIENCE, events.relevant()).await.unwrap().unwrap());
     });
