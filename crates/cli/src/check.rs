@@ -10,7 +10,7 @@ mod report;
 use std::process::ExitCode;
 
 use clap::Args;
-use portolan_doctor::facts::{Facts, Program};
+use portolan_doctor::facts::{Facts, Mode, Program};
 use portolan_doctor::{Code, Finding, Severity, checks};
 use portolan_model::object::Kind;
 use portolan_proxy::packets::Configured;
@@ -68,7 +68,8 @@ pub(crate) fn run(options: &CheckOptions) -> anyhow::Result<ExitCode> {
 fn surroundings(configured: Option<&Configured>, found: Option<&Found>) -> Vec<Item> {
     // The checks of a start report a missing pod CIDR.
     let cluster = found.map(|found| found.facts(false));
-    let facts = Facts { cluster, ..doctor::facts(configured) };
+    let next_mode = configured.and_then(Configured::mode_name).and_then(Mode::named);
+    let facts = Facts { cluster, next_mode, ..doctor::facts(configured) };
     let mut items: Vec<Item> = facts.proxies.processes.iter().map(other_proxy).collect();
     items.extend(checks::findings(&facts).iter().filter_map(of_finding));
     items.extend(facts.unread.iter().map(|unread| {
@@ -98,7 +99,9 @@ fn other_proxy(process: &portolan_doctor::facts::Process) -> Item {
 fn of_finding(finding: &Finding) -> Option<Item> {
     let Finding { code, severity, title, mend, .. } = finding;
     let outcome = match (code, severity) {
-        (Code::ForwardingOff, _) => return None,
+        (Code::ForwardingOff, Severity::Error) => return None,
+        // The agent of the report is yet to start.
+        (Code::ProxyWithoutRules, _) => CheckResult::Warning,
         // A start takes them over, or removes them.
         (
             Code::NoProxy

@@ -14,13 +14,14 @@ mod soak;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::process::Stdio;
 use std::time::Duration;
 
 use portolan_testkit::{
     Family, Namespace, PortolanProcess, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, eventually,
     probe_many,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use common::kernel::nft;
 use common::load::{self, assert_lossless_but_answers, busy_services};
@@ -199,6 +200,50 @@ fn where_the_mark_counts_in_the_check_of_sources_packets_are_redirected() {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         reaches(client, protocol, at("198.51.100.7:80"), &all);
         reaches(pods[0].namespace(), protocol, at("10.96.0.10:80"), &all);
+    }
+}
+
+/// Returns the findings of `portolan doctor` on a node: code, severity and mend.
+fn found(node: &Namespace) -> Vec<[String; 3]> {
+    let mut command = node.command(env!("CARGO_BIN_EXE_portolan"));
+    command.args(["doctor", "-o", "json"]).stdout(Stdio::piped());
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap().iter();
+    findings
+        .map(|found| ["code", "severity", "mend"].map(|key| found[key].as_str().unwrap().to_owned()))
+        .collect()
+}
+
+/// Drops what arrives for the node and what it forwards, except for packets of known connections.
+const DROPS: &str = "table inet fw {
+    chain input { type filter hook input priority 0; policy drop; iif lo accept; ct state established accept; }
+    chain forward { type filter hook forward priority 0; policy drop; ct state established accept; }
+}";
+
+#[test]
+fn doctor_names_a_firewall_that_drops_what_is_captured_and_its_command_helps() {
+    for (capture, accepts) in [(TPROXY, "meta mark and 0x1000 == 0x1000"), (REDIRECT, "ct status dnat")] {
+        let cluster = Cluster::new();
+        let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+        busy_services(&cluster);
+        let all = cluster.all_pods();
+        let _proxy = cluster.proxy_with_arguments(USERSPACE, &[capture]);
+        node.output_with_input("nft", &["-f", "-"], DROPS).unwrap();
+        let to = at("198.51.100.7:80");
+        let probe = Probe::new(Protocol::Tcp, to).expecting_silence();
+        assert_eq!(client.probe(probe).unwrap(), ProbeResult::TimedOut);
+        let dropped: Vec<_> =
+            found(node).into_iter().filter(|[code, ..]| code.ends_with("-dropped")).collect();
+        let mend = format!("nft insert rule inet fw input {accepts} accept");
+        let [input, forward] = dropped.as_slice() else { panic!("{dropped:?}") };
+        assert_eq!(input, &["input-dropped".to_owned(), "error".to_owned(), mend.clone()]);
+        // Other nodes may send packets to endpoints here.
+        assert_eq!((forward[0].as_str(), forward[1].as_str()), ("forward-dropped", "warning"));
+        node.output("sh", &["-ec", &mend]).unwrap();
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            reaches(client, protocol, to, &all);
+        }
     }
 }
 

@@ -14,7 +14,9 @@ use crate::facts::Facts;
 use crate::finding::Finding;
 
 pub use affinity::full_lists;
-pub use proxies::{Mode, mode, tried_mode};
+pub use proxies::{mode, tried_mode};
+
+pub use crate::facts::Mode;
 
 /// Returns all findings, worst first; those of equal severity in the order of [`Code::ALL`](crate::Code::ALL).
 pub fn findings(facts: &Facts) -> Vec<Finding> {
@@ -83,7 +85,7 @@ pub(crate) mod testing {
 
     /// Returns a node with these chains and processes.
     pub(crate) fn proxied(chains: Vec<Chain>, processes: Vec<Process>) -> Facts {
-        let proxies = Proxies { processes, complete: true };
+        let proxies = Proxies { processes, complete: true, ..Proxies::default() };
         Facts { rules: Ruleset::new(chains), proxies, ..Facts::default() }
     }
 }

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod link;
+mod mode;
 mod object;
 
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::fmt;
 
 pub use cluster::{Api, Cluster, Denied, ServiceFacts};
 pub use link::{Link, Role};
+pub use mode::Mode;
 pub use object::{Lack, Object, Part};
 
 use crate::rules::Ruleset;
@@ -31,6 +33,10 @@ pub struct Facts {
     pub links: Vec<Link>,
     /// Proxies that run in this network namespace.
     pub proxies: Proxies,
+    /// The mode that the running proxy answers at its metrics port, if its command line does not name it.
+    pub answered_mode: Option<Mode>,
+    /// The mode in which a start would program Services; `None` if no start is planned.
+    pub next_mode: Option<Mode>,
     /// Firewall rules of all programs.
     pub rules: Ruleset,
     /// True if rules may be missing there, because some could not be read.
@@ -114,8 +120,29 @@ pub struct AffinityLists {
 pub struct Proxies {
     /// The processes, without this one.
     pub processes: Vec<Process>,
-    /// True if every process of the machine was visible. In a container without the host's process IDs it is false.
+    /// Processes that contain kube-proxy. Whether it runs cannot be seen.
+    pub containing: Vec<Containing>,
+    /// True if no other proxy can run. In a container without the host's process IDs, and beside a process that contains
+    /// kube-proxy, it is false.
     pub complete: bool,
+}
+
+/// A process of a program that contains kube-proxy, and runs it unless its configuration says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Containing {
+    /// Process ID.
+    pub pid: u32,
+    /// Which program it is.
+    pub program: Distribution,
+}
+
+/// A distribution of Kubernetes whose program contains kube-proxy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Distribution {
+    /// `k3s server` or `k3s agent`.
+    K3s,
+    /// `kubelite` of `MicroK8s`.
+    Kubelite,
 }
 
 /// A process that programs Services.

@@ -72,7 +72,7 @@ codes! {
         mend "`modprobe nf_conntrack`";
     ForwardingOff: "forwarding-off",
         breaks "Connections of pods and from outside do not reach endpoints; connections of the node itself do.",
-        mend "`sysctl -w net.ipv4.ip_forward=1`, or `net.ipv6.conf.all.forwarding=1`";
+        mend "`sysctl -w net.ipv4.ip_forward=1`, `net.ipv6.conf.all.forwarding=1`, or `net.ipv4.conf.INTERFACE.forwarding=1`";
     ReversePathStrict: "reverse-path-strict",
         breaks "Packets whose answers would leave through another interface are dropped without a trace.",
         mend "`sysctl -w net.ipv4.conf.INTERFACE.rp_filter=2`, unless the network plug-in wants 1";
@@ -154,6 +154,9 @@ codes! {
     NoProxy: "no-proxy",
         breaks "Services keep their last state: connections go to endpoints that may be gone.",
         mend "start a proxy, or `portolan-proxy cleanup`";
+    ProxyWithoutRules: "proxy-without-rules",
+        breaks "No Service works on this node.",
+        mend "`portolan status`, and the log of the agent: it may not reach the API server";
     ApiUnreachable: "api-unreachable",
         breaks "The proxy keeps the last state that it knows and does not follow changes.",
         mend "check `clientConnection.kubeconfig`, the network and the certificate";

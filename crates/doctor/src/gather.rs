@@ -6,6 +6,7 @@
 mod files;
 mod legacy;
 mod links;
+mod mode;
 mod processes;
 mod rules;
 
@@ -13,7 +14,7 @@ use std::fmt::Display;
 
 use portolan_node::sysctl::Host;
 
-use crate::facts::{AffinityLists, Facts, Object, Program, Unread};
+use crate::facts::{AffinityLists, Facts, Object, Process, Program, Unread};
 use crate::rules::Ruleset;
 
 /// Returns the facts of this node. Blocks while the programs of the older iptables run.
@@ -30,6 +31,9 @@ pub fn facts(host: &Host) -> Facts {
     match processes::read() {
         Ok(proxies) => facts.proxies = proxies,
         Err(error) => facts.unread.push(unread("processes", &error)),
+    }
+    if let [Process { mode: None, .. }] = facts.proxies.processes.as_slice() {
+        facts.answered_mode = mode::answered();
     }
     let (rules, unread) = ruleset(host);
     (facts.rules, facts.rules_are_partial) = (rules, !unread.is_empty());

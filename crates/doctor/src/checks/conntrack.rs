@@ -1,7 +1,7 @@
 //! Connection tracking: its table, what it dropped, and how strict it is.
 
-use super::proxies::{Mode, mode};
-use crate::facts::Facts;
+use super::proxies::mode;
+use crate::facts::{Facts, Mode};
 use crate::finding::{Code, Finding, Severity};
 
 const MAX: &str = "net/netfilter/nf_conntrack_max";
@@ -144,7 +144,7 @@ mod tests {
         let settings = with_settings(&[("net/ipv4/ip_forward", "1")]);
         assert_eq!(findings(&settings), [], "no proxy runs");
         let process = Process { pid: 1, program: Program::Portolan, mode: Some("nftables".to_owned()) };
-        let proxies = Proxies { processes: vec![process], complete: true };
+        let proxies = Proxies { processes: vec![process], complete: true, ..Proxies::default() };
         let found = findings(&Facts { proxies, ..settings });
         assert_eq!(codes(&found), [(Code::ConntrackMissing, Severity::Error)]);
     }

@@ -2,10 +2,11 @@
 //!
 //! For each hook there is a description of the packets of Services that pass it. [`walk()`] returns the rules that stop
 //! them. A rule that stops only some packets is reported if it does so for a whole interface of pods or of the node's
-//! network: narrower rules are the operator's choice, and whether they hit a Service cannot be decided here. In IPVS mode
-//! packets pass other hooks: `ipvs`.
+//! network: narrower rules are the operator's choice, and whether they hit a Service cannot be decided here. Which hooks
+//! packets pass depends on the mode: `path`. `mend` has the commands.
 
-mod ipvs;
+mod mend;
+mod path;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +14,11 @@ use ipnet::IpNet;
 use portolan_model::Family;
 
 use crate::facts::{Facts, Link, Role};
-use crate::finding::{Code, Finding, Severity, shell_word};
-use crate::rules::{Chain, Hit, Hook, Kind, Owner, Packet, Program, RuleId, Test, is_named, walk};
+use crate::finding::{Code, Finding, Severity};
+use crate::rules::{Chain, Hit, Hook, Kind, Owner, Packet, Test, is_named, walk};
+
+pub(super) use mend::remove;
+pub(super) use path::Path;
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = stops(facts);
@@ -44,7 +48,7 @@ pub fn service_packet(facts: &Facts, family: Family, base: &Chain) -> Packet {
         Hook::Output => (Some(Vec::new()), None),
         Hook::Postrouting | Hook::Egress => (None, interfaces(facts)),
     };
-    let translated = properties.sees_translated() && !ipvs::translates(facts);
+    let translated = Path::of(facts).is_translated_at(properties);
     Packet { input, output, translated, ..Packet::of(family) }
 }
 
@@ -105,10 +109,14 @@ fn stop(facts: &Facts, code: Code, hit: &Hit<'_>, packet: &Packet) -> Option<Fin
     if hit.kind != Kind::Stop || !is_wide(facts, hit) {
         return None;
     }
-    // In the other modes only packets to processes of this node pass it.
-    let concerns_some = code == Code::InputDropped && !ipvs::translates(facts);
-    let severity = if hit.is_certain() && !concerns_some { Severity::Error } else { Severity::Warning };
-    Some(Finding::new(code, severity, title(hit), mend(facts, hit, packet)))
+    let path = Path::of(facts);
+    let severity =
+        if hit.is_certain() && path.concerns_all(code) { Severity::Error } else { Severity::Warning };
+    let finding = Finding::new(code, severity, title(hit), mend::command(facts, path, hit, packet));
+    Some(match path.breaks(code) {
+        Some(breaks) => Finding { breaks: breaks.to_owned(), ..finding },
+        None => finding,
+    })
 }
 
 /// Returns true if the rule stops all packets, or those of a whole interface that packets of Services use.
@@ -141,64 +149,6 @@ fn title(hit: &Hit<'_>) -> String {
                 format!("packets with {}", conditions.join(" and "))
             };
             format!("a rule of {} stops {which}{exceptions}: `{rule}`", hit.chain)
-        }
-    }
-}
-
-/// Returns the command that lets packets of Services pass, and no others. Where they are not translated yet, nothing in
-/// the packet tells, so the rule itself goes.
-fn mend(facts: &Facts, hit: &Hit<'_>, packet: &Packet) -> String {
-    let by_ipvs = if ipvs::translates(facts) { ipvs::mend(facts, hit, packet) } else { None };
-    if let Some(command) = by_ipvs {
-        return command;
-    }
-    if !packet.translated {
-        return remove(hit);
-    }
-    let forward = hit.base.base.is_some_and(|base| base.hook == Hook::Forward);
-    let place = &hit.base.place;
-    // Docker leaves this chain to the operator, and calls it first.
-    let docker =
-        forward && facts.rules.chain(place, "DOCKER-USER").is_some() && place.program != Program::Nft;
-    let chain = if docker { "DOCKER-USER" } else { &hit.base.name };
-    match place.program {
-        Program::Nft => format!(
-            "nft insert rule {} {} {} ct status dnat accept",
-            place.family,
-            shell_word(&place.table),
-            shell_word(chain)
-        ),
-        Program::IptablesNft | Program::IptablesLegacy => {
-            let table = if place.table == "filter" { String::new() } else { format!("-t {} ", place.table) };
-            format!("{} {table}-I {chain} -m conntrack --ctstate DNAT -j ACCEPT", place.command())
-        }
-    }
-}
-
-/// Returns the command that removes the rule of a hit.
-pub(super) fn remove(hit: &Hit<'_>) -> String {
-    let place = &hit.chain.place;
-    match hit.rule.map(|rule| &rule.id) {
-        Some(RuleId::Line(line)) => format!("{} -t {} -D {line}", place.command(), place.table),
-        Some(RuleId::Handle(handle)) => format!(
-            "nft delete rule {} {} {} handle {handle}",
-            place.family,
-            shell_word(&place.table),
-            shell_word(&hit.chain.name)
-        ),
-        None => accept_policy(hit.base),
-    }
-}
-
-fn accept_policy(base: &Chain) -> String {
-    let (place, name) = (&base.place, &base.name);
-    match place.program {
-        Program::Nft => {
-            let (table, chain) = (shell_word(&place.table), shell_word(name));
-            format!("nft chain {} {table} {chain} '{{ policy accept ; }}'", place.family)
-        }
-        Program::IptablesNft | Program::IptablesLegacy => {
-            format!("{} -t {} -P {name} ACCEPT", place.command(), place.table)
         }
     }
 }

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use portolan_model::Family;
 
-use super::proxies::{Mode, mode, tried_mode};
-use crate::facts::{Facts, KernelVersion, Lack};
+use super::proxies::{mode, tried_mode};
+use crate::facts::{Facts, KernelVersion, Lack, Mode};
 use crate::finding::{Code, Finding, Severity};
 
 /// The oldest kernel for the nftables mode: catch-all elements of sets.
@@ -137,7 +137,7 @@ mod tests {
 
     fn running(mode: &str) -> Proxies {
         let process = Process { pid: 7, program: Program::Portolan, mode: Some(mode.to_owned()) };
-        Proxies { processes: vec![process], complete: true }
+        Proxies { processes: vec![process], complete: true, ..Proxies::default() }
     }
 
     #[test]

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use super::proxies::{IPVS_DEVICE, Mode, OWN_TABLE, Rules, USERSPACE_TABLE, is_services};
-use crate::facts::{Facts, Object, Part, Process, Program};
+use super::proxies::{IPVS_DEVICE, OWN_TABLE, Rules, USERSPACE_TABLE, is_services};
+use crate::facts::{Facts, Mode, Object, Part, Process, Program};
 use crate::finding::{Code, Finding, Fix, Severity};
 
 /// Number of objects of one kind that a title names.

@@ -1,6 +1,6 @@
-//! Interfaces: strict reverse path filters, bridges whose packets pass no rules, and sizes of packets.
+//! Interfaces: those that forward nothing, strict reverse path filters, bridges whose packets pass no rules, and sizes of packets.
 
-use super::proxies::Rules;
+use super::firewall::Path;
 use crate::facts::{Facts, Link, Role};
 use crate::finding::{Code, Finding, Severity, sysctl_command};
 
@@ -8,14 +8,58 @@ use crate::finding::{Code, Finding, Severity, sysctl_command};
 const STRICT: u64 = 1;
 /// Number of interfaces that a title names. Each pod has one.
 const NAMED: usize = 4;
+const IP_FORWARD: &str = "net/ipv4/ip_forward";
+const ALL_FORWARDING: &str = "net/ipv4/conf/all/forwarding";
+/// Beginnings of names of tunnels between pods of different nodes, by network plug-in. Others may be an operator's VPN.
+const OF_PLUGINS: [&str; 10] = [
+    "flannel",
+    "vxlan.calico",
+    "vxlan-v6.calico",
+    "tunl",
+    "wireguard.cali",
+    "wg-v6.cali",
+    "cilium",
+    "antrea",
+    "genev_sys",
+    "kube",
+];
 const CALL_IPTABLES: &str = "net/bridge/bridge-nf-call-iptables";
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
+    findings.extend(forwarding(facts));
     findings.extend(reverse_path(facts));
     findings.extend(bridges(facts));
     findings.extend(mtu(facts));
     findings
+}
+
+/// Finds interfaces whose packets the kernel does not forward, although it forwards others. IPv6 has no such setting.
+fn forwarding(facts: &Facts) -> Option<Finding> {
+    let path = |link: &Link| format!("net/ipv4/conf/{}/forwarding", link.name);
+    let is_off = |link: &&Link| {
+        link.up && link.role(&facts.links) != Role::None && facts.setting(&path(link)) == Some("0")
+    };
+    let off: Vec<&Link> = facts.links.iter().filter(is_off).collect();
+    // If it is off everywhere, that is another finding.
+    let first = off.first().filter(|_| facts.setting(IP_FORWARD) == Some("1"))?;
+    let title = format!("the kernel does not forward IPv4 packets that arrive through {}", names(&off));
+    let breaks = "Connections to Services that arrive there do not reach endpoints in pods.";
+    let finding = match off.len() {
+        1 => Finding::setting(Code::ForwardingOff, Severity::Warning, title, &path(first), "1"),
+        // The kernel writes it to all interfaces.
+        _ => Finding::new(Code::ForwardingOff, Severity::Warning, title, sysctl_command(ALL_FORWARDING, "1")),
+    };
+    Some(Finding { breaks: breaks.to_owned(), ..finding })
+}
+
+/// Returns the first names of interfaces, and the number of the others.
+fn names(links: &[&Link]) -> String {
+    let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).take(NAMED).collect();
+    match links.len().saturating_sub(names.len()) {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
 }
 
 /// Returns the reverse path filter of an interface: the higher of its own value and that of all interfaces.
@@ -38,12 +82,7 @@ fn reverse_path(facts: &Facts) -> Option<Finding> {
     // With one way out, answers leave through the interface at which their packets arrive.
     let severity =
         if uplinks > 1 && strict.iter().any(is_uplink) { Severity::Warning } else { Severity::Note };
-    let names: Vec<&str> = strict.iter().map(|link| link.name.as_str()).take(NAMED).collect();
-    let more = match strict.len().saturating_sub(names.len()) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let title = format!("the reverse path filter is strict (rp_filter 1) on {}{more}", names.join(", "));
+    let title = format!("the reverse path filter is strict (rp_filter 1) on {}", names(&strict));
     // The higher of both values counts, so 2 in either place is loose.
     let mend = match strict.len() {
         1 => sysctl_command(&path(&first.name), "2"),
@@ -63,7 +102,7 @@ fn bridges(facts: &Facts) -> Option<Finding> {
     };
     let bridge = facts.links.iter().find(has_pods)?;
     let name = &bridge.name;
-    if Rules::of(facts).userspace {
+    if Path::of(facts) == Path::Tproxy {
         let is_lost = facts.setting(CALL_IPTABLES) == Some("1");
         let title = format!("packets of pods on the bridge {name} to Services are lost");
         return is_lost
@@ -85,7 +124,8 @@ fn bridges(facts: &Facts) -> Option<Finding> {
     }
 }
 
-/// Compares the largest packet of pods with that of the interfaces through which it leaves.
+/// Compares the largest packet of pods with that of the interfaces through which it leaves. Whether packets of pods leave
+/// through a tunnel that is not of a network plug-in is not known.
 fn mtu(facts: &Facts) -> Option<Finding> {
     let of = |roles: &'static [Role]| {
         facts.links.iter().filter(|link| link.up && link.mtu > 0 && roles.contains(&link.role(&facts.links)))
@@ -103,7 +143,9 @@ fn mtu(facts: &Facts) -> Option<Finding> {
         "set the MTU of pods to {} in the network plug-in; until then: ip link set {} mtu {}",
         out.mtu, pods.name, out.mtu
     );
-    Some(Finding::new(Code::MtuMismatch, Severity::Warning, title, mend))
+    let is_known = out.has_default_route || OF_PLUGINS.iter().any(|prefix| out.name.starts_with(prefix));
+    let severity = if is_known { Severity::Warning } else { Severity::Note };
+    Some(Finding::new(Code::MtuMismatch, severity, title, mend))
 }
 
 #[cfg(test)]
@@ -143,6 +185,31 @@ mod tests {
         let mut loose = one;
         loose.settings.insert("net/ipv4/conf/all/rp_filter".to_owned(), "2".to_owned());
         assert_eq!(findings(&loose), [], "the higher value counts");
+    }
+
+    #[test]
+    fn interfaces_that_forward_nothing() {
+        let settings = |eth0, cali1| {
+            with_settings(&[
+                ("net/ipv4/ip_forward", "1"),
+                ("net/ipv4/conf/eth0/forwarding", eth0),
+                ("net/ipv4/conf/cali1/forwarding", cali1),
+                ("net/ipv4/conf/docker0/forwarding", "0"),
+            ])
+        };
+        let links =
+            vec![uplink(2, "eth0", 1500), link(3, "cali1", "veth", 1500), link(4, "docker0", "bridge", 1500)];
+        let of = |eth0, cali1| findings(&Facts { links: links.clone(), ..settings(eth0, cali1) });
+        assert_eq!(of("1", "1"), []);
+        let one = of("0", "1");
+        assert_eq!(codes(&one), [(Code::ForwardingOff, Severity::Warning)]);
+        assert_eq!(one[0].title, "the kernel does not forward IPv4 packets that arrive through eth0");
+        assert_eq!(one[0].mend, "sysctl -w net.ipv4.conf.eth0.forwarding=1");
+        let both = of("0", "0");
+        assert_eq!(both[0].mend, "sysctl -w net.ipv4.conf.all.forwarding=1");
+        let mut nowhere = Facts { links, ..settings("0", "0") };
+        nowhere.settings.insert("net/ipv4/ip_forward".to_owned(), "0".to_owned());
+        assert_eq!(findings(&nowhere), [], "that is a finding about the kernel");
     }
 
     #[test]
@@ -187,5 +254,7 @@ mod tests {
         let tunnel = link(5, "flannel.1", "vxlan", 1450);
         assert_eq!(findings(&facts(vec![uplink(2, "eth0", 1500), tunnel, pod(1500)])).len(), 1);
         assert_eq!(findings(&facts(vec![pod(9000)])), [], "no way out is known");
+        let vpn = facts(vec![uplink(2, "eth0", 1500), link(5, "wg0", "wireguard", 1420), pod(1500)]);
+        assert_eq!(codes(&findings(&vpn)), [(Code::MtuMismatch, Severity::Note)]);
     }
 }

@@ -1,47 +1,8 @@
 //! Who programs Services on this node, and in which mode.
 
-use std::fmt;
-
-use crate::facts::{Facts, Part, Process, Program};
+use crate::facts::{Containing, Distribution, Facts, Mode, Part, Process, Program};
 use crate::finding::{Code, Finding, Severity};
 use crate::rules::{Chain, Owner, Program as Tool};
-
-/// The mode in which Services are programmed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// nftables.
-    Nftables,
-    /// iptables.
-    Iptables,
-    /// IPVS.
-    Ipvs,
-    /// userspace.
-    Userspace,
-}
-
-impl Mode {
-    /// Returns the mode that the value of `--proxy-mode` names.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        match name {
-            "nftables" => Some(Self::Nftables),
-            "iptables" => Some(Self::Iptables),
-            "ipvs" => Some(Self::Ipvs),
-            "userspace" => Some(Self::Userspace),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nftables => "nftables",
-            Self::Iptables => "iptables",
-            Self::Ipvs => "ipvs",
-            Self::Userspace => "userspace",
-        })
-    }
-}
 
 /// The network device of the IPVS mode.
 pub(super) const IPVS_DEVICE: &str = "kube-ipvs0";
@@ -53,8 +14,8 @@ pub(super) const USERSPACE_TABLE: &str = "portolan-userspace";
 /// The chain through which packets of Services go in the modes with kube-proxy's names.
 const SERVICES_CHAIN: &str = "KUBE-SERVICES";
 
-/// Returns the mode in which Services are programmed: what the command line of the running proxy says, or else what its
-/// rules show. `None` if there is neither.
+/// Returns the mode in which Services are programmed: what the command line of the running proxy says, or else what it
+/// answers, or else what its rules show. `None` if there is neither.
 pub fn mode(facts: &Facts) -> Option<Mode> {
     let said = facts.proxies.processes.iter().find_map(|process| Mode::named(process.mode.as_deref()?));
     let rules = Rules::of(facts);
@@ -64,7 +25,12 @@ pub fn mode(facts: &Facts) -> Option<Mode> {
         (rules.device, Mode::Ipvs),
         (rules.chains, Mode::Iptables),
     ];
-    said.or_else(|| shown.into_iter().find(|(is, _)| *is).map(|(_, mode)| mode))
+    said.or(facts.answered_mode).or_else(|| shown.into_iter().find(|(is, _)| *is).map(|(_, mode)| mode))
+}
+
+/// Returns the mode in which a start would program Services, or else that of [`mode`].
+pub(super) fn next_mode(facts: &Facts) -> Option<Mode> {
+    facts.next_mode.or_else(|| mode(facts))
 }
 
 /// Returns the mode of [`mode`], or the nftables mode if there is none. A trial finds out whether this node can run it.
@@ -116,21 +82,57 @@ pub(super) fn is_services(chain: &Chain) -> bool {
 }
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut findings: Vec<Finding> = of_processes(facts).into_iter().collect();
+    findings.extend(facts.proxies.containing.iter().map(contained));
+    findings
+}
+
+fn of_processes(facts: &Facts) -> Option<Finding> {
     let of = |program| -> Vec<&Process> {
         facts.proxies.processes.iter().filter(|process| process.program == program).collect()
     };
     let (own, others) = (of(Program::Portolan), of(Program::KubeProxy));
     if own.len() + others.len() > 1 {
-        return vec![two(&own, &others)];
+        return Some(two(&own, &others));
     }
     let is_table = |part| matches!(part, Part::Nftables | Part::Userspace);
     let has_rules = Rules::of(facts).any() || facts.objects.iter().any(|object| is_table(object.part));
-    if facts.proxies.complete && own.is_empty() && others.is_empty() && has_rules {
+    if let [process] = [own, others].concat()[..] {
+        let is_known = !facts.rules_are_partial;
+        return (is_known && !has_rules).then(|| without_rules(process));
+    }
+    (facts.proxies.complete && has_rules).then(|| {
         let title = "the kernel has rules for Services, but no proxy runs in this network namespace";
         let mend = "start the proxy; or remove its rules: portolan-proxy cleanup";
-        return vec![Finding::new(Code::NoProxy, Severity::Warning, title, mend)];
-    }
-    Vec::new()
+        Finding::new(Code::NoProxy, Severity::Warning, title, mend)
+    })
+}
+
+fn without_rules(process: &Process) -> Finding {
+    let Process { pid, program, .. } = process;
+    let title = format!("{program} (process {pid}) runs, but the kernel has no rules for Services");
+    let mend = match program {
+        Program::Portolan => "portolan status, and the log of the agent: it may not reach the API server",
+        Program::KubeProxy => "read the log of kube-proxy: it may not reach the API server",
+    };
+    Finding::new(Code::ProxyWithoutRules, Severity::Error, title, mend)
+}
+
+/// Returns the note for a process that contains kube-proxy. Its command line does not tell whether kube-proxy runs.
+fn contained(process: &Containing) -> Finding {
+    let (name, mend) = match process.program {
+        Distribution::K3s => ("k3s", "start k3s with --disable-kube-proxy before Portolan, unless you do"),
+        Distribution::Kubelite => (
+            "kubelite of MicroK8s",
+            "let kubelite run without kube-proxy before Portolan starts, unless it does",
+        ),
+    };
+    let title =
+        format!("{name} (process {}) contains kube-proxy, which may program Services here", process.pid);
+    let breaks =
+        "If its kube-proxy runs, Portolan and it program the same Services, and undo each other's changes.";
+    let finding = Finding::new(Code::OtherServiceProxy, Severity::Note, title, mend);
+    Finding { breaks: breaks.to_owned(), ..finding }
 }
 
 fn two(own: &[&Process], others: &[&Process]) -> Finding {
@@ -163,6 +165,9 @@ mod tests {
         let device = Link { name: IPVS_DEVICE.to_owned(), ..Link::default() };
         let ipvs = Facts { links: vec![device], ..proxied(vec![iptables()], Vec::new()) };
         assert_eq!(mode(&ipvs), Some(Mode::Ipvs));
+        let answered =
+            Facts { answered_mode: Some(Mode::Userspace), ..proxied(vec![iptables()], Vec::new()) };
+        assert_eq!(mode(&answered), Some(Mode::Userspace), "chains of redirect");
         assert_eq!(mode(&Facts::default()), None);
     }
 
@@ -190,5 +195,26 @@ mod tests {
         let relay = Object { part: Part::Userspace, kind: "table", name: "portolan-relay".to_owned() };
         let listed = Facts { objects: vec![relay], ..proxied(Vec::new(), Vec::new()) };
         assert_eq!(codes(&findings(&listed)), expected, "a table without chains");
+    }
+
+    #[test]
+    fn a_proxy_without_rules() {
+        let mut facts = proxied(Vec::new(), vec![process(5, Program::Portolan)]);
+        let found = findings(&facts);
+        assert_eq!(codes(&found), [(Code::ProxyWithoutRules, Severity::Error)]);
+        assert_eq!(found[0].title, "Portolan (process 5) runs, but the kernel has no rules for Services");
+        facts.rules_are_partial = true;
+        assert_eq!(findings(&facts), [], "they may be among those that could not be read");
+        assert_eq!(findings(&proxied(vec![own()], vec![process(5, Program::Portolan)])), []);
+    }
+
+    #[test]
+    fn a_program_that_contains_kube_proxy_may_program_the_rules() {
+        let mut facts = proxied(vec![iptables()], Vec::new());
+        facts.proxies.containing = vec![Containing { pid: 5, program: Distribution::K3s }];
+        facts.proxies.complete = false;
+        let found = findings(&facts);
+        assert_eq!(codes(&found), [(Code::OtherServiceProxy, Severity::Note)]);
+        assert_eq!(found[0].title, "k3s (process 5) contains kube-proxy, which may program Services here");
     }
 }

@@ -2,7 +2,7 @@
 
 use portolan_node::sysctl::Host;
 
-use crate::facts::{AffinityLists, ConntrackCounters, Facts, KernelVersion};
+use crate::facts::{AffinityLists, ConntrackCounters, Facts, KernelVersion, Link};
 
 /// The settings of the whole network namespace that the checks read, below `/proc/sys`.
 const SETTINGS: [&str; 9] = [
@@ -33,7 +33,9 @@ pub(super) fn kernel(host: &Host) -> Option<KernelVersion> {
 
 /// Reads the settings of the namespace, and those of each interface of `facts`.
 pub(super) fn settings(host: &Host, facts: &mut Facts) {
-    let of_links = facts.links.iter().map(|link| format!("net/ipv4/conf/{}/rp_filter", link.name));
+    let of_link =
+        |link: &Link| ["rp_filter", "forwarding"].map(|name| format!("net/ipv4/conf/{}/{name}", link.name));
+    let of_links = facts.links.iter().flat_map(of_link);
     let paths: Vec<String> = SETTINGS.iter().map(|&path| path.to_owned()).chain(of_links).collect();
     for path in paths {
         if let Some(value) = host.read(&format!("/proc/sys/{path}")) {
@@ -87,7 +89,6 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::facts::Link;
 
     #[test]
     fn counters_are_hexadecimal_and_of_each_processor() {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::facts::{Process, Program, Proxies};
+use crate::facts::{Containing, Distribution, Process, Program, Proxies};
 
 /// Inode of the machine's first namespace of process IDs (`PROC_PID_INIT_INO` of the kernel).
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
@@ -19,19 +19,20 @@ const PORTOLAN_PROXY: &str = "portolan-proxy";
 pub(super) fn read() -> io::Result<Proxies> {
     let here = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let own = std::process::id();
-    let mut proxies = Proxies {
-        complete: std::fs::metadata("/proc/self/ns/pid")?.ino() == FIRST_PID_NAMESPACE,
-        processes: Vec::new(),
-    };
+    let complete = std::fs::metadata("/proc/self/ns/pid")?.ino() == FIRST_PID_NAMESPACE;
+    let mut proxies = Proxies { complete, ..Proxies::default() };
     for entry in std::fs::read_dir("/proc")?.flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
         let folder = entry.path();
         // A process may end while it is looked at.
-        let Some(process) = proxy(pid, &folder).filter(|_| pid != own) else { continue };
+        let Some(found) = found(pid, &folder).filter(|_| pid != own) else { continue };
         match std::fs::metadata(folder.join("ns/net")) {
-            Ok(namespace) if namespace.ino() == here => proxies.processes.push(process),
+            Ok(namespace) if namespace.ino() == here => match found {
+                Found::Proxy(process) => proxies.processes.push(process),
+                Found::Containing(process) => proxies.containing.push(process),
+            },
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // The kernel refuses the look at a process that ends meanwhile.
@@ -40,19 +41,46 @@ pub(super) fn read() -> io::Result<Proxies> {
         }
     }
     proxies.processes.sort_by_key(|process| process.pid);
+    proxies.containing.sort_by_key(|process| process.pid);
+    proxies.complete &= proxies.containing.is_empty();
     Ok(proxies)
 }
 
-/// Reads a process; `None` if it is no proxy.
-fn proxy(pid: u32, folder: &Path) -> Option<Process> {
+/// What a process is.
+enum Found {
+    Proxy(Process),
+    Containing(Containing),
+}
+
+/// Reads a process; `None` if it neither is a proxy nor contains one.
+fn found(pid: u32, folder: &Path) -> Option<Found> {
     let line = std::fs::read(folder.join("cmdline")).ok()?;
     let arguments: Vec<String> =
         line.split(|byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned()).collect();
+    if let Some(program) = distribution(&arguments) {
+        return Some(Found::Containing(Containing { pid, program }));
+    }
     // Only root can read it of other users' processes. A deleted file has a suffix after its name.
     let file = std::fs::read_link(folder.join("exe")).ok();
     let file = file.as_deref().and_then(Path::file_name).and_then(OsStr::to_str);
     let program = program(&arguments, file.unwrap_or_default())?;
-    Some(Process { pid, program, mode: mode(&arguments) })
+    Some(Found::Proxy(Process { pid, program, mode: mode(&arguments) }))
+}
+
+/// Returns the distribution whose program contains kube-proxy. `None` if the command line says that kube-proxy is off.
+///
+/// k3s replaces its command line by a title of two words, so that tokens do not show.
+fn distribution(arguments: &[String]) -> Option<Distribution> {
+    let mut words = arguments.iter().flat_map(|argument| argument.split_ascii_whitespace());
+    match Path::new(words.next()?).file_name()?.to_str()? {
+        "k3s" if ["server", "agent"].contains(&words.next()?) => {
+            let is_off =
+                words.any(|word| word == "--disable-kube-proxy" || word == "--disable-kube-proxy=true");
+            (!is_off).then_some(Distribution::K3s)
+        }
+        "kubelite" => Some(Distribution::Kubelite),
+        _ => None,
+    }
 }
 
 /// Returns which proxy it is. Portolan may be called by the name kube-proxy; then the name of its file differs.
@@ -125,6 +153,24 @@ mod tests {
         assert_eq!(of("portolan doctor", "portolan"), None);
         assert_eq!(of("vim kube-proxy", "vim"), None);
         assert_eq!(of("", ""), None);
+    }
+
+    #[test]
+    fn programs_that_contain_kube_proxy() {
+        let of = |arguments: &[&str]| {
+            distribution(&arguments.iter().copied().map(str::to_owned).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&["/usr/local/bin/k3s server", "", ""]), Some(Distribution::K3s));
+        assert_eq!(of(&["k3s", "agent", "--server", "https://10.0.0.1:6443"]), Some(Distribution::K3s));
+        assert_eq!(of(&["k3s", "server", "--disable-kube-proxy"]), None);
+        assert_eq!(of(&["k3s", "server", "--disable-kube-proxy=false"]), Some(Distribution::K3s));
+        assert_eq!(of(&["k3s", "kubectl", "get", "pods"]), None);
+        assert_eq!(
+            of(&["/snap/microk8s/1/kubelite", "--start-control-plane=false"]),
+            Some(Distribution::Kubelite)
+        );
+        assert_eq!(of(&["vim", "k3s"]), None);
+        assert_eq!(of(&[""]), None);
     }
 
     #[test]

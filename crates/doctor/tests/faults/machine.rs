@@ -11,7 +11,7 @@ use portolan_doctor::{Code, Severity};
 use portolan_node::sysctl::Host;
 use portolan_testkit::Namespace;
 
-use super::support::{Proxy, codes, node, on, only};
+use super::support::{Proxy, codes, node, on, only, own_table, upstream_chains};
 
 const RELEASE: &str = "proc/sys/kernel/osrelease";
 const FORWARD: &str = "proc/sys/net/ipv4/ip_forward";
@@ -32,6 +32,11 @@ impl Machine {
     fn new(name: &str, mode: &str) -> Self {
         let node = node(name);
         let own = Proxy::with(&node, "portolan", &[&format!("--proxy-mode={mode}")]);
+        if mode == "nftables" {
+            own_table(&node)
+        } else {
+            upstream_chains(&node)
+        }
         let machine = Self { folder: tempfile::tempdir().expect("a scratch folder"), node, own };
         machine.write(RELEASE, "6.1.0-18-amd64\n");
         machine.write(FORWARD, "1\n");

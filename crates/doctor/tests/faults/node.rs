@@ -37,6 +37,14 @@ fn forwarding_that_is_off_is_switched_on_by_a_fix_only() {
 }
 
 #[test]
+fn one_interface_forwards_nothing() {
+    let node = node("arriving");
+    set(&node, "net/ipv4/conf/eth0/forwarding", "0");
+    is_found_and_mended(&node, Code::ForwardingOff, Severity::Warning);
+    assert_eq!(setting(&node, "net/ipv4/conf/eth0/forwarding"), "1");
+}
+
+#[test]
 fn strict_reverse_path_filters() {
     let node = node("reverse");
     set(&node, "net/ipv4/conf/veth1/rp_filter", "1");

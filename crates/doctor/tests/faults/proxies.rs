@@ -9,10 +9,11 @@ use super::support::{Proxy, codes, fix, look, node, own_table, shell, upstream_c
 fn two_proxies_run() {
     let node = node("two");
     let upstream = Proxy::start(&node, "kube-proxy");
-    assert_eq!(codes(&look(&node)), [], "kube-proxy alone");
+    assert_eq!(codes(&look(&node)), [(Code::ProxyWithoutRules, Severity::Error)], "kube-proxy alone");
+    upstream_chains(&node);
+    assert_eq!(codes(&look(&node)), []);
     let own = Proxy::start(&node, "portolan");
     own_table(&node);
-    upstream_chains(&node);
     let report = look(&node);
     assert_eq!(codes(&report), [(Code::TwoProxies, Severity::Error)]);
     assert!(report.findings[0].title.contains(&own.id().to_string()), "{}", report.findings[0].title);
@@ -26,6 +27,7 @@ fn two_proxies_run() {
 fn a_proxy_of_another_namespace_is_not_seen() {
     let (node, other) = (node("here"), node("there"));
     let own = Proxy::start(&node, "portolan");
+    own_table(&node);
     let upstream = Proxy::start(&other, "kube-proxy");
     assert_eq!(codes(&look(&node)), []);
     own.end();
@@ -70,4 +72,16 @@ fn tables_of_portolan_beside_a_running_kube_proxy() {
     upstream_table(&node);
     assert_eq!(codes(&look(&node)), [(Code::LeftoversOfPortolan, Severity::Warning)]);
     upstream.end();
+}
+
+#[test]
+fn k3s_may_program_the_rules() {
+    let node = node("k3s");
+    upstream_chains(&node);
+    assert_eq!(codes(&look(&node)), [(Code::NoProxy, Severity::Warning)]);
+    let k3s = Proxy::titled(&node, "k3s server");
+    let report = look(&node);
+    assert_eq!(codes(&report), [(Code::OtherServiceProxy, Severity::Note)], "{:#?}", report.findings);
+    assert!(report.findings[0].title.contains(&k3s.id().to_string()), "{}", report.findings[0].title);
+    k3s.end();
 }

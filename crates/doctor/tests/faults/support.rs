@@ -1,5 +1,6 @@
 //! A node in a namespace, and its examination.
 
+use std::io::{Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
@@ -120,6 +121,17 @@ impl Proxy {
         let mut command = node.command(&program);
         command.args(["-c", "read end", "proxy"]).args(arguments).stdin(Stdio::piped());
         Self { process: command.spawn().expect("a process"), _folder: folder }
+    }
+
+    /// Starts it with a command line that is only a title, as k3s has it.
+    pub(crate) fn titled(node: &Namespace, title: &str) -> Self {
+        let mut command = node.command("/bin/bash");
+        command.args(["-c", &format!("exec -a '{title}' cat")]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().expect("a process");
+        // cat answers when it has the title.
+        process.stdin.as_mut().expect("its input").write_all(b"x").expect("a byte to it");
+        process.stdout.take().expect("its output").read_exact(&mut [0]).expect("a byte of it");
+        Self { process, _folder: tempfile::tempdir().expect("a scratch folder") }
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::checks::testing::codes;
-use crate::rules::{Base, Effect, Rule, Ruleset, TableFamily, TableId, saved};
+use crate::rules::{Base, Effect, Program, Rule, RuleId, Ruleset, TableFamily, TableId, saved};
 
 pub(super) fn facts(saved: &str) -> Facts {
     Facts { rules: Ruleset::new(saved::chains(Family::Ipv4, saved)), ..Facts::default() }

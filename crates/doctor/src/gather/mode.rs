@@ -1,0 +1,51 @@
+//! The mode that a running proxy answers.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::facts::Mode;
+
+/// Where kube-proxy and Portolan answer with their mode if their configuration names no other `metricsBindAddress`.
+const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
+const REQUEST: &[u8] = b"GET /proxyMode HTTP/1.0\r\nHost: localhost\r\n\r\n";
+/// How long the connection, and each read, may take.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Largest answer that is read, in bytes.
+const LARGEST: u64 = 4096;
+
+/// Returns the mode of the proxy in the network namespace of this thread. `None` if it does not say.
+pub(super) fn answered() -> Option<Mode> {
+    let mut stream = TcpStream::connect_timeout(&METRICS, PATIENCE).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_write_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(REQUEST).ok()?;
+    let mut answer = Vec::new();
+    stream.take(LARGEST).read_to_end(&mut answer).ok()?;
+    read(&String::from_utf8_lossy(&answer))
+}
+
+/// Returns the mode in an answer of HTTP.
+fn read(answer: &str) -> Option<Mode> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let mut status = head.split(' ');
+    let is_http = status.next()?.starts_with("HTTP/1.");
+    (is_http && status.next()? == "200").then(|| Mode::named(body.trim())).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_of_proxies() {
+        let answer =
+            |status: &str, body: &str| format!("HTTP/1.0 {status}\r\nContent-Type: text/plain\r\n\r\n{body}");
+        assert_eq!(read(&answer("200 OK", "userspace")), Some(Mode::Userspace));
+        assert_eq!(read(&answer("200 OK", "iptables\n")), Some(Mode::Iptables));
+        assert_eq!(read(&answer("404 Not Found", "iptables")), None);
+        assert_eq!(read(&answer("200 OK", "kernelspace")), None);
+        assert_eq!(read("SSH-2.0-OpenSSH_9.2\r\n"), None);
+        assert_eq!(read(""), None);
+    }
+}
