@@ -23,7 +23,7 @@ mod service;
 mod tests;
 
 /// One moment on both clocks: the monotonic one for differences, the wall clock for output.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// The monotonic time.
     pub monotonic: Instant,
@@ -62,11 +62,28 @@ struct State {
     v4: FamilyState,
     v6: FamilyState,
     node: Option<NodeState>,
-    watches: [Option<Now>; Resource::ALL.len()],
+    watches: [WatchState; Resource::ALL.len()],
     /// All families have been programmed at least once.
     ready: bool,
     /// What the first complete commit waits for, as text.
     awaited: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct WatchState {
+    updated: Option<Now>,
+    failure: Option<WatchFailure>,
+}
+
+/// A watch whose requests to the API server have failed since it was last updated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchFailure {
+    /// When the first of these requests failed.
+    pub since: Now,
+    /// Number of failed requests.
+    pub times: u32,
+    /// Why the last one failed.
+    pub reason: String,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,13 +124,27 @@ impl Health {
     /// or a bookmark has arrived.
     pub fn watch_updated(&self, resource: Resource, now: Now) {
         if let Some(watch) = self.lock().watches.get_mut(resource as usize) {
-            *watch = Some(now);
+            *watch = WatchState { updated: Some(now), failure: None };
         }
+    }
+
+    /// Records that a request for this resource failed and will be repeated.
+    pub fn watch_failed(&self, resource: Resource, reason: String, now: Now) {
+        if let Some(watch) = self.lock().watches.get_mut(resource as usize) {
+            let before = watch.failure.take();
+            let (since, times) = before.map_or((now, 0), |failure| (failure.since, failure.times));
+            watch.failure = Some(WatchFailure { since, times: times.saturating_add(1), reason });
+        }
+    }
+
+    /// Returns the failure of the requests for this resource; `None` if it was updated since.
+    pub fn watch_failure(&self, resource: Resource) -> Option<WatchFailure> {
+        self.lock().watches.get(resource as usize)?.failure.clone()
     }
 
     /// Returns the time since the last [`Health::watch_updated`]; `None` if the first list is not complete.
     pub fn watch_age(&self, resource: Resource, now: Instant) -> Option<Duration> {
-        let watch_updated = (*self.lock().watches.get(resource as usize)?)?;
+        let watch_updated = self.lock().watches.get(resource as usize)?.updated?;
         Some(now.saturating_duration_since(watch_updated.monotonic))
     }
 
@@ -168,7 +199,8 @@ impl Health {
     fn report(&self, now: Now, node_eligible: Option<bool>) -> (u16, String) {
         let (timeout, families, watches) = {
             let state = self.lock();
-            (state.timeout, [(Family::Ipv4, state.v4), (Family::Ipv6, state.v6)], state.watches)
+            let watches = state.watches.each_ref().map(|watch| watch.updated);
+            (state.timeout, [(Family::Ipv4, state.v4), (Family::Ipv6, state.v6)], watches)
         };
         let status = families.into_iter().filter_map(|(family, state)| {
             let healthy = state.is_healthy(timeout, now);

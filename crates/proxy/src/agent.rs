@@ -268,7 +268,10 @@ impl Agent {
                 self.notes.empty_list_held(kind, known);
             }
             // The watcher has logged it.
-            WatchEvent::Restarted { kind, .. } => self.metrics.watch_restarted(resource(kind)),
+            WatchEvent::Restarted { kind, reason, .. } => {
+                self.metrics.watch_restarted(resource(kind));
+                self.health.watch_failed(resource(kind), reason.to_string(), Now::read());
+            }
             WatchEvent::Fault { kind, error } => {
                 tracing::error!(kind = kind.name(), %error, "an object was skipped");
                 self.count_bad_objects();

@@ -252,6 +252,20 @@ pub struct Watch {
     pub resource: String,
     /// Seconds since it last received anything. Null before the first list.
     pub age_seconds: Option<f64>,
+    /// Requests that have failed since then. Null if none has.
+    pub failure: Option<WatchFailure>,
+}
+
+/// Requests of a watch that failed, one after the other.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WatchFailure {
+    /// When the first of them failed.
+    pub since: Moment,
+    /// Number of them.
+    pub times: u32,
+    /// Why the last one failed.
+    pub reason: String,
 }
 
 /// How full the table of tracked connections is.

@@ -26,7 +26,7 @@ pub mod text;
 
 pub use document::{
     Agent, AgentState, Conntrack, Drift, Family, Health, Moment, Objects, Problem, RecordedEvent,
-    RefusedPort, Relay, Sync, Totals, Watch, What,
+    RefusedPort, Relay, Sync, Totals, Watch, WatchFailure, What,
 };
 pub use rates::{Busiest, Reading, ServiceRate, ServiceRates};
 pub use services::{

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::format::{age, columns, one_line, percent, short};
-use crate::{AgentState, Family, RecordedEvent, ServiceRates, Sync, text};
+use crate::{AgentState, Family, RecordedEvent, ServiceRates, Sync, problems, text};
 
 /// Seconds over which rates are measured.
 const SPAN: f64 = 60.0;
@@ -170,7 +170,8 @@ fn headline(state: &AgentState) -> Line {
     let (node, mode) = (&state.agent.node, text::mode(state));
     if state.in_sync {
         let since = text::compared(state).map(|since| format!(", compared {} ago", age(since)));
-        return line(Look::Good, format!("{node}: in sync ({mode}{})", since.unwrap_or_default()));
+        let what = if problems::is_cut_off(state) { " with the last known state" } else { "" };
+        return line(Look::Good, format!("{node}: in sync{what} ({mode}{})", since.unwrap_or_default()));
     }
     line(Look::Bad, format!("{node}: NOT IN SYNC: the kernel may lack changes of Services ({mode})"))
 }

@@ -17,19 +17,22 @@ pub const NODE_NOT_ELIGIBLE: &str = "nodeNotEligible";
 pub const REFUSED: &str = "servicePortsRefused";
 /// Other programs change the rules.
 pub const DRIFT: &str = "drift";
+/// Requests to the API server fail.
+pub const WATCH_FAILS: &str = "watchFails";
 /// A watch has received nothing for a long time.
 pub const WATCH_SILENT: &str = "watchSilent";
 /// The table of tracked connections is almost full.
 pub const CONNTRACK_FULL: &str = "conntrackFull";
 
 /// All codes.
-pub const ALL: [&str; 9] = [
+pub const ALL: [&str; 10] = [
     ENGINE_BUSY,
     NOT_READY,
     NOT_IN_SYNC,
     UNHEALTHY,
     REFUSED,
     CONNTRACK_FULL,
+    WATCH_FAILS,
     WATCH_SILENT,
     DRIFT,
     NODE_NOT_ELIGIBLE,
@@ -39,6 +42,8 @@ pub const ALL: [&str; 9] = [
 const ALMOST_FULL: u64 = 90;
 /// Seconds after which a watch counts as silent. An API server sends a bookmark about every minute.
 const SILENT: f64 = 15.0 * 60.0;
+/// Number of failed requests of a watch from which on it is a problem. One fails at each restart of the API server.
+const FAILS: u32 = 2;
 /// Seconds for which drift is a problem after it was repaired.
 const DRIFT_IS_RECENT: f64 = 10.0 * 60.0;
 
@@ -90,6 +95,9 @@ fn all(state: &AgentState) -> Vec<Problem> {
             ),
         );
     }
+    if let Some(text) = watches_fail(state) {
+        add(WATCH_FAILS, text);
+    }
     for watch in &state.watches {
         if let Some(silence) = watch.age_seconds.filter(|silence| *silence > SILENT) {
             let text = format!("the watch of {} has received nothing for {}", watch.resource, age(silence));
@@ -132,6 +140,29 @@ fn not_in_sync(family: &Family) -> String {
     let error = error.and_then(|failure| failure.error.as_deref());
     let error = error.map(|error| format!(": {}", one_line(error))).unwrap_or_default();
     format!("{name}: not in sync with the kernel{since}: {reason}{error}")
+}
+
+/// Returns true if the API server may have changes that this agent does not know.
+pub(crate) fn is_cut_off(state: &AgentState) -> bool {
+    state.problems.iter().any(|problem| [WATCH_FAILS, WATCH_SILENT].contains(&problem.code.as_str()))
+}
+
+fn watches_fail(state: &AgentState) -> Option<String> {
+    let failures = || {
+        let watches = state.watches.iter();
+        let failing = watches.filter_map(|watch| Some((watch, watch.failure.as_ref()?)));
+        failing.filter(|(_, failure)| failure.times >= FAILS)
+    };
+    let (_, longest) =
+        failures().max_by(|(_, a), (_, b)| a.since.age_seconds.total_cmp(&b.since.age_seconds))?;
+    let resources: Vec<&str> = failures().map(|(watch, _)| watch.resource.as_str()).collect();
+    Some(format!(
+        "requests to the API server for {} have failed for {} ({} times): {}; changes since then are not known",
+        resources.join(", "),
+        age(longest.since.age_seconds),
+        longest.times,
+        one_line(&longest.reason)
+    ))
 }
 
 fn refused(family: &Family) -> String {

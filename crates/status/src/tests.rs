@@ -66,16 +66,20 @@ pub(crate) fn good() -> AgentState {
         engine_answered: true,
         families: vec![family("IPv4"), family("IPv6")],
         watches: vec![
-            Watch { resource: "services".into(), age_seconds: Some(2.5) },
-            Watch { resource: "endpointslices".into(), age_seconds: Some(1.0) },
-            Watch { resource: "nodes".into(), age_seconds: Some(4.0) },
-            Watch { resource: "servicecidrs".into(), age_seconds: Some(40.0) },
+            watch("services", 2.5),
+            watch("endpointslices", 1.0),
+            watch("nodes", 4.0),
+            watch("servicecidrs", 40.0),
         ],
         conntrack: Some(Conntrack { entries: 1_000, max: 131_072 }),
         ..AgentState::default()
     };
     problems::judge(&mut state);
     state
+}
+
+fn watch(resource: &str, age: f64) -> Watch {
+    Watch { resource: resource.into(), age_seconds: Some(age), failure: None }
 }
 
 /// Returns the state of an agent with every problem.
@@ -90,6 +94,10 @@ pub(crate) fn bad() -> AgentState {
     state.relay = Some(Relay { connections: 12, flows: 3, failing_endpoints: 1, draining: 1 });
     state.watches[0].age_seconds = Some(1_000.0);
     state.watches[2].age_seconds = None;
+    for (watch, times) in state.watches.iter_mut().zip([12, 13, 1]) {
+        let reason = "connection refused\n".to_owned();
+        watch.failure = Some(WatchFailure { since: moment(200.0 + f64::from(times)), times, reason });
+    }
     let [v4, v6] = &mut state.families[..] else { panic!("two families") };
     v4.sync = "comparing".into();
     v4.reason = Some("failure".into());

@@ -3,6 +3,7 @@
 use crate::counters;
 use crate::document::event;
 use crate::format::{age, columns, one_line, percent, short};
+use crate::problems;
 use crate::{AgentState, Candidate, Family, ServicePage, ServicePort, ServiceRate, ServiceRates, Sync};
 
 /// How many syncs are shown.
@@ -79,7 +80,8 @@ fn headline(state: &AgentState) -> String {
     let mode = mode(state);
     if state.in_sync {
         let since = compared(state).map(|since| format!(", compared {} ago", age(since))).unwrap_or_default();
-        return format!("In sync: the kernel has every Service ({mode}{since}).");
+        let what = if problems::is_cut_off(state) { "the last known state" } else { "every Service" };
+        return format!("In sync: the kernel has {what} ({mode}{since}).");
     }
     format!("NOT IN SYNC: the kernel may lack changes of Services ({mode}).")
 }

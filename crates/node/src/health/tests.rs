@@ -77,6 +77,23 @@ fn healthz_shows_the_age_of_each_watch_without_effect() {
 }
 
 #[test]
+fn failures_of_a_watch_count_until_it_is_updated() {
+    let (clock, health) = (Clock::new(), Health::new(TIMEOUT));
+    let failure = || health.watch_failure(Resource::Services);
+    assert_eq!(failure(), None);
+    health.watch_updated(Resource::Services, clock.after(0));
+    health.watch_failed(Resource::Services, "refused".to_owned(), clock.after(1_000));
+    health.watch_failed(Resource::Services, "no route".to_owned(), clock.after(3_000));
+    let expected = WatchFailure { since: clock.after(1_000), times: 2, reason: "no route".to_owned() };
+    assert_eq!(failure(), Some(expected));
+    assert_eq!(health.watch_failure(Resource::Nodes), None);
+    let age = health.watch_age(Resource::Services, clock.after(3_000).monotonic);
+    assert_eq!(age, Some(Duration::from_secs(3)), "a failure is no update");
+    health.watch_updated(Resource::Services, clock.after(4_000));
+    assert_eq!(failure(), None);
+}
+
+#[test]
 fn bodies_are_those_of_kube_proxy() {
     let clock = Clock::new();
     let health = Health::new(TIMEOUT);

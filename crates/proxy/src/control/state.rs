@@ -112,7 +112,12 @@ fn capture(configuration: &Configuration) -> Option<String> {
 
 fn watch(control: &Control, resource: Resource, now: Now) -> status::Watch {
     let age = control.health.watch_age(resource, now.monotonic);
-    status::Watch { resource: resource.name().to_owned(), age_seconds: age.map(seconds) }
+    let failure = control.health.watch_failure(resource).map(|failure| status::WatchFailure {
+        since: moment(failure.since.monotonic, now),
+        times: failure.times,
+        reason: failure.reason,
+    });
+    status::Watch { resource: resource.name().to_owned(), age_seconds: age.map(seconds), failure }
 }
 
 fn family(lane: &Lane, facts: &Facts, now: Now) -> Family {

@@ -128,7 +128,7 @@ fn state(turn: u32) -> AgentState {
         engine_answered: true,
         families: ["IPv4", "IPv6"].map(|name| family(name, turn)).into(),
         watches: ["services", "endpointslices", "nodes", "servicecidrs"]
-            .map(|resource| Watch { resource: resource.into(), age_seconds: Some(2.0) })
+            .map(|resource| Watch { resource: resource.into(), age_seconds: Some(2.0), failure: None })
             .into(),
         conntrack: Some(Conntrack { entries: 9_400 + u64::from(turn * 37 % 90), max: 131_072 }),
         ..AgentState::default()
