@@ -161,6 +161,7 @@ impl Lane {
             self.drift.noticed = self.drift.noticed.saturating_add(1);
             self.drift.last = Some(now);
             self.not_before = Some(now);
+            self.repairs.begin();
         }
     }
 
@@ -323,13 +324,10 @@ impl Lane {
         let mut report = self.report((mode, Step::Commit), (started, ended), full, outcome);
         report.cause = first_cause.unwrap_or_else(|| Cause::new(reason, &changes.forwardings));
         if let Ok(commit) = &report.outcome {
-            report.repaired =
-                reason == Some(Reason::Drift) && commit.elements.saturating_add(commit.objects) > 0;
-            self.drift.repaired = self.drift.repaired.saturating_add(report.repaired.into());
-            if reason == Some(Reason::Drift) {
-                self.repairs.ended(ended, report.duration);
-            }
             let full = commit.full;
+            let mends = full && self.repairs.succeeded(ended, report.duration);
+            report.repaired = mends && commit.elements.saturating_add(commit.objects) > 0;
+            self.drift.repaired = self.drift.repaired.saturating_add(report.repaired.into());
             if !full {
                 report.changed = changes.forwardings.into_iter().map(|change| change.name).collect();
             }

@@ -5,9 +5,13 @@ use std::time::{Duration, Instant};
 
 /// Minimum time between the end of a repair and the next one.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// That time is at least the duration of the last repair times this number: repairs of a large table take no more than a
-/// fifth of the thread's time.
+/// Number of repairs in a row that have only this time between them. A restart of a firewall often flushes the ruleset twice.
+const PROMPT: u32 = 3;
+/// After these, the time is at least the duration of the last repair times this number: repairs of a large table take no more
+/// than a fifth of the thread's time.
 const PAUSE: u32 = 4;
+/// Time without a repair after which the next one is the first of a row.
+const QUIET: Duration = Duration::from_secs(30);
 
 /// The repairs of one family.
 #[derive(Debug, Default)]
@@ -16,6 +20,10 @@ pub(super) struct Repairs {
     at: Option<Instant>,
     /// Earliest start of the next repair.
     not_before: Option<Instant>,
+    /// True from the start of a repair until a comparison succeeds.
+    is_under_way: bool,
+    /// Number of repairs in a row, and when the last one ended.
+    row: Option<(u32, Instant)>,
 }
 
 impl Repairs {
@@ -30,14 +38,27 @@ impl Repairs {
         self.at
     }
 
+    /// A comparison is demanded because of drift.
+    pub(super) const fn begin(&mut self) {
+        self.is_under_way = true;
+    }
+
     /// A comparison begins. It mends the drift that was noted before.
     pub(super) const fn compares(&mut self) {
         self.at = None;
     }
 
-    /// A repair has ended after this time.
-    pub(super) fn ended(&mut self, now: Instant, duration: Duration) {
-        self.not_before = now.checked_add(INTERVAL.max(duration.saturating_mul(PAUSE)));
+    /// A comparison has succeeded after this time. Returns true if it was a repair, also if an attempt before it failed.
+    pub(super) fn succeeded(&mut self, now: Instant, duration: Duration) -> bool {
+        if !std::mem::take(&mut self.is_under_way) {
+            return false;
+        }
+        let last = self.row.filter(|&(_, ended)| now.saturating_duration_since(ended) < QUIET + duration);
+        let count = last.map_or(1, |(count, _)| count.saturating_add(1));
+        self.row = Some((count, now));
+        let pause = if count < PROMPT { Duration::ZERO } else { duration.saturating_mul(PAUSE) };
+        self.not_before = now.checked_add(INTERVAL.max(pause));
+        true
     }
 }
 
@@ -45,20 +66,49 @@ impl Repairs {
 mod tests {
     use super::*;
 
+    /// Repairs drift that is noticed at a time. Returns the time from the end of the repair to the next one.
+    fn repaired(repairs: &mut Repairs, at: Instant, duration: Duration) -> Duration {
+        assert!(repairs.notice(at) && repairs.due().is_none());
+        repairs.begin();
+        repairs.compares();
+        let end = at + duration;
+        assert!(repairs.succeeded(end, duration));
+        assert!(!repairs.notice(end));
+        repairs.due().expect("a pause").saturating_duration_since(end)
+    }
+
     #[test]
-    fn the_time_between_repairs_grows_with_the_last_one() {
+    fn a_row_of_repairs_is_slowed_down() {
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut repairs = Repairs::default();
+        assert_eq!(repaired(&mut repairs, start, second), INTERVAL);
+        assert_eq!(repaired(&mut repairs, start + 2 * second, second), INTERVAL, "a second flush");
+        assert_eq!(repaired(&mut repairs, start + 4 * second, second), 4 * second);
+        assert_eq!(repaired(&mut repairs, start + 9 * second, second), 4 * second);
+        assert_eq!(repaired(&mut repairs, start + 50 * second, second), INTERVAL, "a new row");
+        let short = Duration::from_millis(1);
+        let mut repairs = Repairs::default();
+        assert!((0..5).all(|at| repaired(&mut repairs, start + at * second, short) == INTERVAL));
+    }
+
+    #[test]
+    fn drift_during_a_pause_is_repaired_after_it() {
         let start = Instant::now();
         let after = |milliseconds| start + Duration::from_millis(milliseconds);
         let mut repairs = Repairs::default();
-        assert!(repairs.notice(start) && repairs.due().is_none());
-        repairs.ended(after(10), Duration::from_millis(10));
+        repaired(&mut repairs, start, Duration::from_millis(10));
         assert!(!repairs.notice(after(20)) && !repairs.notice(after(30)));
         assert_eq!(repairs.due(), Some(after(210)));
-        assert!(repairs.notice(after(210)) && repairs.due().is_none());
-        repairs.ended(after(500), Duration::from_millis(290));
-        assert!(!repairs.notice(after(501)));
-        assert_eq!(repairs.due(), Some(after(500 + 4 * 290)));
         repairs.compares();
         assert_eq!(repairs.due(), None);
+    }
+
+    #[test]
+    fn only_what_began_as_a_repair_ends_as_one() {
+        let now = Instant::now();
+        let mut repairs = Repairs::default();
+        assert!(!repairs.succeeded(now, INTERVAL) && repairs.notice(now));
+        repairs.begin();
+        assert!(repairs.succeeded(now, INTERVAL) && !repairs.succeeded(now, INTERVAL));
     }
 }

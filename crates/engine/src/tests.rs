@@ -360,6 +360,21 @@ fn drift_is_repaired_at_once_and_no_more_than_five_times_a_second() {
 }
 
 #[test]
+fn a_repair_whose_first_attempt_failed_counts_as_one() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.writes(3);
+    recorder.fails(1);
+    bench.handle.compare(Family::Ipv4);
+    bench.settle();
+    bench.advance_to_next();
+    let drift = bench.snapshot().drift;
+    assert_eq!((drift.noticed, drift.repaired), (1, 1));
+    bench.handle.compare(Family::Ipv4);
+    assert_eq!(bench.advance_to_next(), 200 * MILLISECOND, "a pause follows it");
+}
+
+#[test]
 fn changes_do_not_wait_for_the_next_repair() {
     let recorder = Recorder::at("here");
     let mut bench = Bench::in_sync(&recorder, Timing { min_interval: Duration::ZERO, ..timing() });

@@ -137,6 +137,9 @@ fn run(line: &str, chains: &mut Chains) -> Result<(), String> {
         if chain.len() > 28 {
             return Err("too long a name".to_owned());
         }
+        if chain.contains(char::is_whitespace) {
+            return Err("an invalid chain name".to_owned());
+        }
         chains.insert(chain.to_owned(), Vec::new());
         return Ok(());
     }

@@ -47,6 +47,14 @@ pub(super) fn is_of_service(chain: &str) -> bool {
     Kind::ALL.iter().any(|kind| chain.starts_with(kind.prefix()))
 }
 
+/// Returns the name in a declaration of a chain, such as `KUBE-SERVICES - [0:0]`. `None` if the name has a space: iptables accepts
+/// none, but a program that writes to the kernel itself can create such a chain.
+pub(super) fn declared(declaration: &str) -> Option<&str> {
+    let mut words = declaration.split(' ');
+    let name = words.next();
+    name.filter(|_| words.count() <= 2)
+}
+
 /// The part of a name that differs between Service ports or endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Hash([u8; LENGTH]);
@@ -127,6 +135,14 @@ impl fmt::Display for ChainName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn declarations_of_chains() {
+        assert_eq!(declared("KUBE-SERVICES - [0:0]"), Some("KUBE-SERVICES"));
+        assert_eq!(declared("INPUT ACCEPT [5:300]"), Some("INPUT"));
+        assert_eq!(declared("INPUT"), Some("INPUT"));
+        assert_eq!(declared("KUBE-SEP-A B - [0:0]"), None);
+    }
 
     #[test]
     fn names_that_kube_proxy_gives() {

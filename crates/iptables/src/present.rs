@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::fixed::{FILTER_DISPATCH, FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
-use super::name::is_of_service;
+use super::name::{declared, is_of_service};
 use super::rule::{self, IptablesTable};
 use super::saved::Content;
 
@@ -38,7 +38,7 @@ impl Present {
             self.table = IptablesTable::named(name.trim_end());
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
-                self.chain(table, chain.split(' ').next().unwrap_or_default());
+                declared(chain).into_iter().for_each(|name| self.chain(table, name));
             } else if let Some(rule) = line.strip_prefix("-A ") {
                 self.rule(table, rule.trim_end());
             }

@@ -14,8 +14,8 @@
 //! Between the two, translated packets pass the refusals, as at any other time. The other direction needs one transaction: a
 //! packet that is not translated any more meets the refusal of the same generation or of a later one.
 //!
-//! Nothing waits between the two. A packet that another program holds between its hooks while both are committed (`NFQUEUE`)
-//! meets neither.
+//! Nothing waits between the two. A packet that stays between its hooks while both are committed meets neither: another program
+//! holds it (`NFQUEUE`), or the processor that handles it is paused, as a virtual one may be.
 //!
 //! Pure. It must not know ids, classes and the kernel.
 

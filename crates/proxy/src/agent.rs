@@ -323,8 +323,8 @@ impl Agent {
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
         self.sync_health_checks(family);
         self.report_refusals(step);
-        if step.replaced {
-            self.replaced(family);
+        if let Some(mode) = step.replaced_by {
+            self.replaced(family, mode);
         }
         self.note_verification(step);
         let Some(running) = &mut self.running else { return };
@@ -342,11 +342,14 @@ impl Agent {
         }
     }
 
-    /// Handles the switch of a family to another data plane.
-    fn replaced(&mut self, family: Family) {
+    /// Handles the switch of a family to a data plane of a mode.
+    fn replaced(&mut self, family: Family, mode: &str) {
         let Some(running) = &mut self.running else { return };
-        running.replaced(family);
+        running.replaced(family, mode);
         self.drain_relays();
+        // Addresses may be free to be captured, or have to be kept, in the new mode.
+        self.review_api_server();
+        self.hand_over();
     }
 
     fn look_for_drift(&self) {
@@ -366,7 +369,7 @@ impl Agent {
     /// family waits for another data plane, there will be another subscription.
     pub(super) fn watched(&self) {
         if let Some(running) =
-            self.running.as_ref().filter(|running| running.planes.iter().all(|plane| plane.next.is_none()))
+            self.running.as_ref().filter(|running| running.planes.iter().all(|plane| plane.next.is_empty()))
         {
             running.engine.watched();
         }
@@ -471,8 +474,9 @@ impl Agent {
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
             let mut udp: Vec<_> =
                 udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
-            modes::leave_unused(&self.configuration, &self.catalog, family, &mut udp);
-            modes::serve_by_relay(&self.configuration, node_ips.known(family), &mut udp);
+            let mode = running.mode_of(family).unwrap_or(self.configuration.mode_or_default());
+            modes::leave_unused(mode, &self.catalog, family, &mut udp);
+            modes::serve_by_relay(mode, &self.configuration, node_ips.known(family), &mut udp);
             let health_checks = health_checks::of_family(&changes.health_checks, family);
             let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
             // Changes without effect in this family do not count for its programming latency.

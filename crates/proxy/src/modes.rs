@@ -283,7 +283,7 @@ pub(super) fn read(configuration: &Configuration, family: Family) -> Result<Opti
 }
 
 /// Returns the driver of a mode.
-fn driver(mode: Mode) -> &'static dyn ModeDriver {
+pub(super) fn driver(mode: Mode) -> &'static dyn ModeDriver {
     match mode {
         Mode::Nftables => &nftables::Driver,
         Mode::Iptables => &iptables::Driver,
@@ -308,27 +308,23 @@ pub(super) fn with_measures(metrics: ProxyMetrics, meters: &Meters) -> ProxyMetr
 }
 
 /// Adds the relay's listeners to the serving endpoints of UDP Services, so that flows to the relay do not count as
-/// stale.
+/// stale. The mode is that of the current data plane.
 pub(super) fn serve_by_relay(
+    mode: Mode,
     configuration: &Configuration,
     node_ip: Option<IpAddr>,
     services: &mut [UdpService],
 ) {
-    let listeners = configured(configuration).listeners(configuration, node_ip);
+    let listeners = driver(mode).listeners(configuration, node_ip);
     for service in services.iter_mut().filter(|service| !service.serving.is_empty()) {
         service.serving.extend(&listeners);
     }
 }
 
 /// If UDP flows leave an endpoint that gets no new ones, removes such endpoints from the serving ones. Their entries in conntrack
-/// are deleted then; the kernel drops packets of the flows until that.
-pub(super) fn leave_unused(
-    configuration: &Configuration,
-    catalog: &Catalog,
-    family: Family,
-    services: &mut [UdpService],
-) {
-    if configured(configuration).keeps_udp_flows() {
+/// are deleted then; the kernel drops packets of the flows until that. The mode is that of the current data plane.
+pub(super) fn leave_unused(mode: Mode, catalog: &Catalog, family: Family, services: &mut [UdpService]) {
+    if driver(mode).keeps_udp_flows() {
         return;
     }
     for service in services {
@@ -365,15 +361,18 @@ pub(super) struct InUse {
     pub(super) configuration: Configuration,
     pub(super) families: Vec<Family>,
     pub(super) chains: Vec<Claims>,
+    /// Whether a current or coming data plane adds the addresses of Services to the node, as IPVS does.
+    pub(super) adds_addresses: bool,
 }
 
 impl InUse {
-    /// Returns what the mode, or draining connections of a former mode, use of kube-proxy's leftovers. Runs programs.
+    /// Returns what the data planes, or draining connections of a former one, use of kube-proxy's leftovers.
     pub(super) fn keep(self) -> Keep {
-        let Self { configuration, families, chains } = self;
-        let drains = || families.iter().any(|&family| ipvs::former(&configuration, family, None).is_some());
-        let ipvs = configured(&configuration).adds_addresses() || drains();
-        Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs.clone() }
+        let Self { configuration, families, chains, adds_addresses } = self;
+        // What cannot be looked at may be in use.
+        let drains = || families.iter().any(|&family| portolan_ipvs::is_left(family).unwrap_or(true));
+        let ipvs = adds_addresses || drains();
+        Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs }
     }
 }
 

@@ -23,8 +23,8 @@ pub(super) struct Synced {
     pub(super) family: Family,
     /// The object changes of the commits.
     pub(super) objects: ObjectChanges,
-    /// Whether another data plane has become the active one.
-    pub(super) replaced: bool,
+    /// The mode of the data plane that has become the active one, if it is another one. Of several, the last one.
+    pub(super) replaced_by: Option<&'static str>,
     /// Service ports that could not be programmed.
     pub(super) refused: Vec<Refusal>,
     /// Whether everything was compared with the kernel.
@@ -39,7 +39,7 @@ impl Synced {
     /// Adds a later commit of the family.
     fn add(&mut self, later: Self) {
         self.objects += later.objects;
-        self.replaced |= later.replaced;
+        self.replaced_by = later.replaced_by.or(self.replaced_by);
         self.verified |= later.verified;
         if later.full {
             (self.full, self.refused, self.changed) = (true, later.refused, BTreeSet::new());
@@ -158,7 +158,7 @@ impl Reporter {
                 self.done.add(Synced {
                     family,
                     objects: report.objects,
-                    replaced: report.step == Step::Replacement,
+                    replaced_by: (report.step == Step::Replacement).then_some(mode),
                     refused: commit.refused.clone(),
                     full: commit.full,
                     verified: report.verified,
@@ -215,7 +215,7 @@ mod tests {
         Synced {
             family: Family::Ipv6,
             objects: ObjectChanges { services: 1, endpoint_slices: 0 },
-            replaced: false,
+            replaced_by: None,
             refused: refused.iter().map(refusal).collect(),
             full,
             verified: false,
@@ -243,8 +243,9 @@ mod tests {
         assert_eq!(full, Synced { objects: two, ..step(true, &[], &["c"]) });
         let then = merged([step(true, &[], &["a", "b"]), step(false, &["b", "c"], &["c"])]).await;
         assert_eq!(then, Synced { objects: two, ..step(true, &[], &["a", "c"]) });
-        let replaced = merged([Synced { replaced: true, ..first.clone() }, first]).await;
-        assert!(replaced.replaced);
+        let by = |mode| Synced { replaced_by: Some(mode), ..first.clone() };
+        let replaced = merged([by("ipvs"), by("nftables"), first.clone()]).await;
+        assert_eq!(replaced.replaced_by, Some("nftables"));
         let verified =
             merged([Synced { verified: true, ..step(true, &[], &[]) }, step(false, &["a"], &[])]).await;
         assert!(verified.verified && verified.full);

@@ -1,9 +1,10 @@
 //! UDP flows: each has a socket that is connected to its backend, so that answers and ICMP errors reach the flow. Answers
 //! leave through a socket of the port where the client's datagrams arrive, one for each port in use. If capture translates
 //! packets, they leave through the listener. Datagrams of a flow that arrive together are sent together. If a new flow finds
-//! no free place, one that was answered ends in its favour ([`Flows::replaceable`]).
+//! no free place, source port or descriptor, one that was answered ends in its favour ([`Flows::replaceable`]).
 
 mod replies;
+mod sending;
 
 use std::io::IoSlice;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use portolan_model::{Capture, Family, Protocol};
-use portolan_sock::datagrams::{self, Addresses, BATCH, Batch};
+use portolan_sock::datagrams::{Addresses, BATCH, Batch};
 use portolan_sock::original;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, connect, recv};
@@ -27,6 +28,7 @@ use crate::share::Share;
 use crate::slots::Slot;
 use crate::table::{RelayTable, Scope, ServiceId};
 use replies::Replies;
+use sending::{Sending, after, errno};
 
 pub use replies::can_answer_from_every_port;
 
@@ -65,16 +67,6 @@ struct Flow {
     is_proven: bool,
     to_backend: Sending,
     to_client: Sending,
-}
-
-/// How datagrams are sent one way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sending {
-    /// Those of one length in one call.
-    Together,
-    /// Each by itself, because the route or the device does not allow more: a datagram is longer than the MTU, or the
-    /// device cannot compute checksums.
-    OneByOne,
 }
 
 /// A place for a new flow.
@@ -320,19 +312,23 @@ impl UdpFlows {
         attempts: &mut Attempts,
         context: &mut Context<'_>,
     ) -> Result<FlowId, Refusal> {
-        let (client, here) = key;
         let place = self.place(service, context).ok_or(Refusal::NoPlace)?;
-        if context.options.capture == Capture::Tproxy {
-            self.replies.add(here, context.now)?;
+        let mut opened = self.open(key, destination, service, scope, attempts, context);
+        // A flow ends only if the new one can begin, or if its port or descriptor may be what is missing.
+        let ending = match (&opened, place) {
+            (Ok(_) | Err(Refusal::Shortage(_)), Place::Of(id)) => Some(id),
+            (Err(Refusal::Shortage(_)), Place::Free) => self.flows.replaceable(service, context.now),
+            _ => None,
+        };
+        if let Some(id) = ending {
+            Counters::count(&context.counters.flows_replaced);
+            self.end(id, context.table, context.counters);
+            if opened.is_err() {
+                opened = self.open(key, destination, service, scope, attempts, context);
+            }
         }
-        let (fd, backend) = open(service, client.ip(), destination, scope, attempts, context)
-            .inspect_err(|_| self.replies.end(here))?;
+        let (fd, backend) = opened?;
         let Context { table, poller, counters, now, .. } = context;
-        // Last, so that no flow ends in vain.
-        if let Place::Of(id) = place {
-            Counters::count(&counters.flows_replaced);
-            self.end(id, table, counters);
-        }
         self.share.occupy();
         table.hold(service);
         let (to_backend, to_client) = (Sending::Together, Sending::Together);
@@ -348,6 +344,24 @@ impl UdpFlows {
             self.end(id, table, counters);
             Refusal::Shortage(errno)
         })
+    }
+
+    /// Opens the sockets of a new flow: the one that answers to its clients, and one that is connected to a backend. Returns
+    /// the second one, and the backend.
+    fn open(
+        &mut self,
+        (client, here): Key,
+        destination: SocketAddr,
+        service: ServiceId,
+        scope: Scope,
+        attempts: &mut Attempts,
+        context: &mut Context<'_>,
+    ) -> Result<(OwnedFd, SocketAddr), Refusal> {
+        if context.options.capture == Capture::Tproxy {
+            self.replies.add(here, context.now)?;
+        }
+        open(service, client.ip(), destination, scope, attempts, context)
+            .inspect_err(|_| self.replies.end(here))
     }
 
     /// Returns a place for a new flow of a Service port.
@@ -389,40 +403,6 @@ impl UdpFlows {
         Counters::uncount(&counters.flows_open);
         self.replies.end(here);
     }
-}
-
-impl Sending {
-    /// Sends the first datagrams of a flow in one call. Returns how many were sent, or why the first one was not.
-    fn send(
-        &mut self,
-        fd: &OwnedFd,
-        datagrams: &[IoSlice<'_>],
-        addresses: Addresses,
-    ) -> Result<usize, Errno> {
-        let send_first = |count: usize| {
-            let first = datagrams.get(..count).unwrap_or(datagrams);
-            datagrams::send(fd, first, addresses).map(|()| count).map_err(errno)
-        };
-        let together = datagrams::together(datagrams);
-        if *self == Self::Together && together > 1 {
-            let sent = send_first(together);
-            if !matches!(sent, Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE)) {
-                return sent;
-            }
-            *self = Self::OneByOne;
-        }
-        send_first(1)
-    }
-}
-
-fn errno(errno: portolan_sock::Errno) -> Errno {
-    Errno::from_raw_os_error(errno.0)
-}
-
-/// Returns the number of bytes of the first `count` datagrams, and the datagrams after them.
-fn after<'a, 'b>(datagrams: &'a [IoSlice<'b>], count: usize) -> (usize, &'a [IoSlice<'b>]) {
-    let (first, rest) = datagrams.split_at_checked(count).unwrap_or((datagrams, &[]));
-    (first.iter().map(|datagram| datagram.len()).sum(), rest)
 }
 
 /// Returns the listener where datagrams arrive, which sends the answers to them. A separate socket bound to its address

@@ -16,7 +16,7 @@ use super::line::{Match, Rule};
 use super::node_ports::NodePortRules;
 use super::unknown::UnknownRules;
 use crate::fixed::{EXTERNAL_SERVICES, JUMPS, MARK_MASQUERADE, NODE_PORTS, PROXY_FIREWALL, RELAY, SERVICES};
-use crate::name::{ChainName, Hash, Kind};
+use crate::name::{ChainName, Hash, Kind, declared};
 use crate::rule::IptablesTable;
 
 /// The chains of this mode, and the rules of the kernel's own chains that jump to them.
@@ -181,7 +181,7 @@ impl Chains {
             self.incompatible(text);
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
-                self.declare(table, chain.split(' ').next().unwrap_or_default());
+                declared(chain).into_iter().for_each(|name| self.declare(table, name));
             } else if let Some(rule) = Rule::parse(line) {
                 self.rule(table, &rule, line);
             }

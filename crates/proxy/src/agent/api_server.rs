@@ -22,11 +22,19 @@ impl Agent {
     /// that add the addresses of Services to the node need them.
     pub(super) fn follow_api_servers(&mut self) {
         if self.running.is_some()
-            && modes::configured(&self.configuration).adds_addresses()
+            && self.adds_addresses()
             && self.catalog.api_servers_behind(&self.peers.sockets()) != self.api_servers
         {
             self.review_api_server();
         }
+    }
+
+    /// Returns true if a data plane adds the addresses of Services to the node: a current one, or one that is to replace it.
+    pub(super) fn adds_addresses(&self) -> bool {
+        let adds = |mode| modes::driver(mode).adds_addresses();
+        let planes = self.running.as_ref().map(|running| running.planes.as_slice()).unwrap_or_default();
+        adds(self.configuration.mode_or_default())
+            || planes.iter().any(|plane| adds(plane.mode) || adds(plane.blueprint.mode()))
     }
 
     /// Passes the addresses and ports that must stay reachable to the Catalog. Does nothing if the node's addresses
@@ -35,8 +43,7 @@ impl Agent {
         let Ok(own) = addresses::list_except(portolan_ipvs::DEVICE) else { return };
         let sockets = self.peers.sockets();
         self.api_servers = self.catalog.api_servers_behind(&sockets);
-        let adds_addresses = modes::configured(&self.configuration).adds_addresses();
-        let api_server = places(&sockets, &self.api_servers, adds_addresses, &own);
+        let api_server = places(&sockets, &self.api_servers, self.adds_addresses(), &own);
         tracing::debug!(?sockets, behind = ?self.api_servers, "the API server is reached here");
         let applied = self.catalog.set_api_server(api_server);
         for fault in &applied.faults {

@@ -7,6 +7,7 @@ impl Agent {
     /// Begins a removal of what kube-proxy left. Until [`Agent::end_removal`], no mode with kube-proxy's names starts. Returns
     /// what data planes of this process use or have used, and `None` before the first commits.
     pub(crate) fn start_removal(&mut self) -> Option<InUse> {
+        let adds_addresses = self.adds_addresses();
         let running = self.running.as_mut()?;
         running.removes_leftovers = true;
         let chains = running.planes.iter().filter_map(|plane| plane.claims);
@@ -14,6 +15,7 @@ impl Agent {
             configuration: self.configuration.clone(),
             families: self.families.clone(),
             chains: chains.chain(running.former_claims.iter().copied()).collect(),
+            adds_addresses,
         })
     }
 

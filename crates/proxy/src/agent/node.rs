@@ -202,12 +202,12 @@ impl Agent {
                 of_other_mode.extend(running.has_other_mode(family, wanted).then_some(family));
             }
             let is_new = !running.settings.contains(settings);
-            if is_new {
-                running.flows.requests().configure(family, settings.node_port_addresses.clone());
-            }
             // The data plane that runs until another mode takes over has its own settings.
             let of_current = if running.changes_mode(family) { of_current_mode } else { settings.clone() };
             let is_new_for_current = running.note_sent(family, &of_current);
+            if is_new_for_current {
+                running.flows.requests().configure(family, of_current.node_port_addresses.clone());
+            }
             match step {
                 Step::Replace(dataplane) => {
                     if running.changes_mode(family) && is_new_for_current {
@@ -304,7 +304,8 @@ impl Running {
             Ok(modes::Made { dataplane, own }) => {
                 let claims = dataplane.about().claims;
                 let former = std::mem::replace(&mut plane.claims, claims);
-                (plane.blueprint, plane.next) = (blueprint, Some(Next { own }));
+                plane.next.push(Next { mode: blueprint.mode(), settings: settings.clone(), own });
+                plane.blueprint = blueprint;
                 self.note_former(former);
                 Step::Replace(dataplane)
             }

@@ -34,7 +34,7 @@ impl Agent {
     /// Drains the relays for which no packets are captured.
     pub(super) fn drain_relays(&mut self) {
         let Some(running) = &self.running else { return };
-        if running.planes.iter().any(|plane| plane.next.is_some()) {
+        if running.planes.iter().any(|plane| !plane.next.is_empty()) {
             return;
         }
         let captures = running.planes.iter().any(|plane| plane.blueprint.captures());

@@ -45,12 +45,17 @@ pub(super) struct Plane {
     pub(super) mode: Mode,
     /// The settings that were sent for it last.
     pub(super) settings: Settings,
-    /// The data plane that is to replace the current one.
-    pub(super) next: Option<Next>,
+    /// The data planes that are to replace the current one, the wanted one last. The engine may have finished an earlier one
+    /// whose report is on its way.
+    pub(super) next: Vec<Next>,
 }
 
 /// A data plane that is not active yet.
 pub(super) struct Next {
+    /// Its mode.
+    pub(super) mode: Mode,
+    /// The settings that it was created with.
+    pub(super) settings: Settings,
     /// See [`Made`](crate::modes::Made).
     pub(super) own: Option<Own>,
 }
@@ -58,7 +63,18 @@ pub(super) struct Next {
 impl Plane {
     /// Returns true if a data plane of another mode is to replace the current one.
     pub(super) fn changes_mode(&self) -> bool {
-        self.next.is_some() && self.mode != self.blueprint.mode()
+        !self.next.is_empty() && self.mode != self.blueprint.mode()
+    }
+
+    /// Records that a data plane of a mode has replaced the current one. `settings` are those of the wanted one.
+    fn replaced(&mut self, mode: &str, settings: Option<&Settings>) {
+        // Of two of one mode, the last one: the engine gives up the first when it gets the second.
+        let Some(at) = self.next.iter().rposition(|next| next.mode.name() == mode) else { return };
+        // What was to come before it never will.
+        let Some(next) = self.next.drain(..=at).next_back() else { return };
+        let is_wanted = self.next.is_empty();
+        (self.own, self.mode) = (next.own, next.mode);
+        self.settings = settings.filter(|_| is_wanted).cloned().unwrap_or(next.settings);
     }
 }
 
@@ -80,27 +96,33 @@ impl Running {
         }
     }
 
-    /// Records that a family's next data plane has become the active one.
-    pub(super) fn replaced(&mut self, family: Family) {
+    /// Returns the mode of a family's current data plane.
+    pub(super) fn mode_of(&self, family: Family) -> Option<Mode> {
+        self.planes.iter().find(|plane| plane.family == family).map(|plane| plane.mode)
+    }
+
+    /// Records that a data plane of a mode has become the active one of a family.
+    pub(super) fn replaced(&mut self, family: Family, mode: &str) {
         let settings = self.settings.iter().find(|settings| settings.family == family);
-        for plane in self.planes.iter_mut().filter(|plane| plane.family == family) {
-            if let Some(next) = plane.next.take() {
-                (plane.own, plane.mode) = (next.own, plane.blueprint.mode());
-                if let Some(settings) = settings {
-                    plane.settings = settings.clone();
-                }
-            }
-        }
+        let Some(plane) = self.planes.iter_mut().find(|plane| plane.family == family) else { return };
+        plane.replaced(mode, settings);
+        // Stale flows are found by the node ports' addresses of the data plane that runs.
+        self.flows.requests().configure(family, plane.settings.node_port_addresses.clone());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
     use portolan_engine::Timing;
     use portolan_model::NodePortAddresses;
     use portolan_model::catalog::PerFamily;
+    use portolan_node::address::NodeAddresses;
+    use portolan_node::config::Configuration;
 
     use super::*;
+    use crate::settings;
 
     #[test]
     fn an_engine_whose_thread_has_ended_is_named() {
@@ -127,5 +149,33 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(running.ended_thread(), Some("engine"));
+    }
+
+    /// Returns a family's data plane, whose blueprint is that of the configured mode.
+    fn plane(mode: Mode, settings: Settings) -> Plane {
+        let family = settings.family;
+        let ips = NodeAddresses { primary: family, v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
+        let node = settings::Node { ips: &ips, pod_cidrs: &[], addresses: &[] };
+        let configuration = Configuration { mode: Some(mode), ..Configuration::default() };
+        let blueprint = Blueprint::new(&configuration, family, &node);
+        Plane { family, blueprint, claims: None, own: None, mode, settings, next: Vec::new() }
+    }
+
+    #[test]
+    fn the_data_plane_that_took_over_is_the_one_of_the_report() {
+        let settings = |masquerade_bit| Settings { masquerade_bit, ..Settings::plain(Family::Ipv4) };
+        let next = |mode, bit| Next { mode, settings: settings(bit), own: None };
+        let mut plane = plane(Mode::Iptables, settings(1));
+        plane.next = vec![next(Mode::Nftables, 2), next(Mode::Iptables, 3)];
+        assert!(!plane.changes_mode(), "the wanted one has the same mode");
+        plane.replaced("nftables", Some(&settings(4)));
+        assert_eq!((plane.mode, &plane.settings, plane.next.len()), (Mode::Nftables, &settings(2), 1));
+        plane.replaced("iptables", Some(&settings(4)));
+        assert_eq!((plane.mode, &plane.settings, plane.next.len()), (Mode::Iptables, &settings(4), 0));
+        plane.next = vec![next(Mode::Nftables, 5), next(Mode::Iptables, 6)];
+        plane.replaced("iptables", None);
+        assert!(plane.next.is_empty() && plane.settings == settings(6), "the first one was given up");
+        plane.replaced("nftables", None);
+        assert_eq!(plane.mode, Mode::Iptables, "it is unknown");
     }
 }

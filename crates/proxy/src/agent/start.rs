@@ -144,7 +144,7 @@ impl Agent {
                 own,
                 mode,
                 settings: settings.clone(),
-                next: None,
+                next: Vec::new(),
             });
             dataplanes.push((settings.clone(), dataplane));
         }
@@ -260,8 +260,9 @@ impl Agent {
             });
             engine.begin_with(Table::with(Settings::plain(family), entries));
             let mut udp: Vec<_> = self.catalog.udp_services(family).collect();
-            modes::leave_unused(&self.configuration, &self.catalog, family, &mut udp);
-            modes::serve_by_relay(&self.configuration, self.node_ips().known(family), &mut udp);
+            let mode = self.configuration.mode_or_default();
+            modes::leave_unused(mode, &self.catalog, family, &mut udp);
+            modes::serve_by_relay(mode, &self.configuration, self.node_ips().known(family), &mut udp);
             let objects = self.backlog.hand_over(family);
             let health_checks = health_checks::all_of_family(&checks, family);
             let work = Work { udp, objects, health_checks, ..Work::default() };

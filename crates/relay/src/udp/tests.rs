@@ -180,3 +180,26 @@ fn no_flow_ends_in_vain() {
         flowing.has(PLACES, 0);
     });
 }
+
+#[test]
+fn an_answered_flow_ends_if_no_source_port_is_free() {
+    flowing(|mut flowing| {
+        let clients: Vec<UdpSocket> = (0..3).map(|_| local_socket()).collect();
+        let other = local_socket();
+        // Two ports are left for flows.
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "20000 20001").unwrap();
+        let relays: Vec<Option<SocketAddr>> = clients.iter().map(|client| flowing.ask(client)).collect();
+        assert!(relays[0].is_some() && relays[1].is_some() && relays[2].is_none(), "{relays:?}");
+        flowing.has(2, 0);
+        flowing.now += SECOND;
+        assert_eq!((flowing.ask(&other), flowing.refused()), (None, 2), "both wait for their answers");
+        for (client, relay) in clients.iter().zip(relays.into_iter().flatten()) {
+            flowing.answer(client, relay);
+        }
+        flowing.now += SECOND;
+        let relay = flowing.ask(&other).unwrap();
+        flowing.answer(&other, relay);
+        flowing.has(2, 1);
+        assert_eq!(flowing.refused(), 2);
+    });
+}
