@@ -247,6 +247,22 @@ fn doctor_names_a_firewall_that_drops_what_is_captured_and_its_command_helps() {
     }
 }
 
+#[test]
+fn a_rule_of_policy_routing_that_is_deleted_comes_back_at_once_and_counts_as_drift() {
+    let cluster = Cluster::new();
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let proxy = cluster.proxy_with_arguments(USERSPACE, &[TPROXY]);
+    let repairs = || metric(&cluster, "portolan_dataplane_drift_repairs_total");
+    for (family, count) in [("-4", 1), ("-6", 2)] {
+        node.output("ip", &[family, "rule", "del", "priority", "500"]).unwrap();
+        let is_repaired = || routes(node) == 2 && repairs() == count;
+        eventually(PATIENCE, "the rule of policy routing", is_repaired)
+            .unwrap_or_else(|error| panic!("{error}: {}", proxy.output()));
+    }
+    reaches(client, Protocol::Tcp, at("198.51.100.7:80"), &cluster.all_pods());
+}
+
 /// Checks Services and metrics with one way of capturing. Returns the proxy's log.
 fn serve_and_count(capture: &str, way: &str) -> String {
     let cluster = Cluster::new();

@@ -11,7 +11,7 @@ use portolan_wire::nfacct::NfacctEvent;
 use portolan_wire::nftables::NftablesEvent;
 use portolan_wire::route::RouteEvent;
 use portolan_wire::route::path::Path;
-use portolan_wire::route::policy::{MarkRule, is_local_route};
+use portolan_wire::route::policy::{MarkRule, deleted_rule, is_local_route};
 use portolan_wire::{Frame, Frames, ipvs};
 
 use crate::observed::{NFNETLINK_HEADER, header_of, ipvs_listing, nftables_listing};
@@ -92,6 +92,7 @@ pub(crate) fn route(bytes: &[u8]) {
         let _ = RouteEvent::decode(&frame);
         let _ = MarkRule::decode(&frame);
         let _ = is_local_route(&frame, 2, 28_783);
+        let _ = deleted_rule(&frame);
         let _ = Path::decode(&frame);
     });
 }

@@ -33,7 +33,7 @@ use portolan_engine::drift::Own;
 use portolan_model::catalog::{Changes, GuardedAddresses, PerFamily};
 use portolan_model::object::Kind;
 use portolan_model::{Catalog, Change, Event, Family};
-use portolan_node::config::Configuration;
+use portolan_node::config::{Configuration, Mode};
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
 use portolan_recorder::Recorder;
@@ -380,6 +380,13 @@ impl Agent {
         self.record_drift(family);
         if let Some(running) = &self.running {
             running.engine.compare(family);
+        }
+    }
+
+    /// Handles the deletion of the rule by which captured packets reach the relay, if the mode that runs needs it.
+    pub(super) fn routing_deleted(&mut self, family: Family) {
+        if self.running.as_ref().and_then(|running| running.mode_of(family)) == Some(Mode::Userspace) {
+            self.drifted(family);
         }
     }
 

@@ -67,6 +67,7 @@ use portolan_node::config::Logging;
 use portolan_node::health::Health;
 use portolan_node::metrics::{AgentPages, BuildInfo, Pages, PagesSettings, ProxyMetrics, SetVerbosity};
 use portolan_sock::addresses::Addresses;
+use portolan_userspace::RuleWatch;
 use portolan_watch::events::Recorder;
 use portolan_watch::{Client, ClientSettings, Peers, RequestDone, Timing, Watcher};
 use tokio::io::unix::AsyncFd;
@@ -283,6 +284,7 @@ async fn follow(options: &ProxyOptions, start: Start, slot: &AgentSlot) -> anyho
         error = finding_programs(&agent) => Err(error),
         error = drift(&agent) => Err(error),
         error = address_changes(&agent) => Err(error),
+        error = rule_deletions(&agent) => Err(error),
         never = following_api_server(&agent, &peers) => match never {},
         never = readiness::follow(progress, &node_name, &notes, &metrics) => match never {},
         never = leftovers::removing(&agent, &notes, &metrics) => match never {},
@@ -468,6 +470,24 @@ async fn address_changes(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
     let Err(error) = on_readable(watch, |watch| {
         if watch.changed()? {
             agent.borrow_mut().addresses_changed();
+        }
+        Ok(())
+    })
+    .await;
+    error
+}
+
+/// Notifies the agent when a rule of the userspace mode's policy routing is deleted.
+async fn rule_deletions(agent: &Rc<RefCell<Agent>>) -> anyhow::Error {
+    let watch = match RuleWatch::open() {
+        Ok(watch) => watch,
+        Err(error) => {
+            return anyhow::Error::new(error).context("cannot subscribe to changes of policy routing");
+        }
+    };
+    let Err(error) = on_readable(watch, |watch| {
+        for family in watch.deleted()? {
+            agent.borrow_mut().routing_deleted(family);
         }
         Ok(())
     })

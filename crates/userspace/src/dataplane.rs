@@ -38,6 +38,8 @@ pub struct Userspace {
     /// Changes that have not been passed to the kernel's data plane, because the policy routing or the table of the
     /// relay's connections could not be written.
     pending: Merged,
+    /// Number of objects that a check has written. The comparison after it reports them.
+    mended: usize,
     /// Marks the relay as one that traffic is captured for; `None` once this data plane captures nothing.
     capturing: Option<Capturing>,
     /// How many times UDP flows have been deleted since another data plane took over; [`MAX_DELETIONS`] as soon as none was
@@ -79,6 +81,7 @@ impl Userspace {
             relay,
             family,
             pending: Merged::default(),
+            mended: 0,
         }
     }
 
@@ -182,7 +185,7 @@ impl Dataplane for Userspace {
         let written = self.kernel.ensure(table.settings())?;
         let (seen, changes_seen) = (self.seen(table), self.pending.take());
         let mut commit = self.kernel.rules().compare(&seen, &changes_seen)?;
-        commit.objects += written;
+        commit.objects += written + std::mem::take(&mut self.mended);
         commit.refused.extend(refusals(table.iter().map(|(name, _)| name)));
         Ok(commit)
     }
@@ -191,6 +194,7 @@ impl Dataplane for Userspace {
     /// them, and returns false if something was missing.
     fn is_intact(&mut self, table: &Table) -> Result<bool, Error> {
         let written = self.kernel.ensure(table.settings())?;
+        self.mended += written;
         let seen = self.seen(table);
         Ok(written == 0 && self.kernel.rules().is_intact(&seen)?)
     }

@@ -76,4 +76,4 @@ mod seen;
 pub use dataplane::{Userspace, spawn_translated};
 pub use observe::{read, read_redirect};
 pub use remains::Remains;
-pub use routing::{RULE_PRIORITY, Routing, TABLE, find as find_routing};
+pub use routing::{RULE_PRIORITY, Routing, RuleWatch, TABLE, find as find_routing};

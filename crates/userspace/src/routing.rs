@@ -1,13 +1,16 @@
 //! Policy routing: the kernel delivers marked packets to this node, whatever their destination is.
 
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd as _, AsRawFd, RawFd};
+
 use portolan_model::{Family, Settings};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::Request;
 use portolan_wire::route::policy::{
-    MarkRule, OF_KERNEL, add_local_route, add_rule, delete_local_route, delete_rule, is_local_route, routes,
-    rules,
+    MarkRule, OF_KERNEL, add_local_route, add_rule, delete_local_route, delete_rule, deleted_rule,
+    is_local_route, routes, rules,
 };
-use portolan_wire::route::{AF_INET, AF_INET6};
+use portolan_wire::route::{AF_INET, AF_INET6, GROUP_IPV4_RULE, GROUP_IPV6_RULE};
 
 use portolan_nftables::capture_mark;
 use portolan_sock::retry_on_change;
@@ -52,6 +55,47 @@ pub struct Routing {
     pub rules: Vec<MarkRule>,
     /// True if [`TABLE`] has the route that delivers packets to this node.
     pub has_route: bool,
+}
+
+/// A subscription to deletions of the policy rule.
+#[derive(Debug)]
+pub struct RuleWatch {
+    events: Socket,
+}
+
+impl RuleWatch {
+    /// Subscribes in the network namespace of this thread.
+    pub fn open() -> Result<Self, SocketError> {
+        let events = Socket::open(Protocol::Route)?;
+        events.subscribe(&[GROUP_IPV4_RULE, GROUP_IPV6_RULE])?;
+        Ok(Self { events })
+    }
+
+    /// Reads the pending notifications. Returns the families in which a rule that leads to [`TABLE`] was deleted, or may have
+    /// been.
+    pub fn deleted(&mut self) -> Result<Vec<Family>, SocketError> {
+        let mut deleted = BTreeSet::new();
+        let received = self.events.receive(|frame| {
+            deleted.extend(deleted_rule(frame)?);
+            Ok(())
+        });
+        match received {
+            Ok(_) => {
+                let is_ours = |family: &Family| deleted.contains(&(number(*family), TABLE));
+                Ok(Family::BOTH.into_iter().filter(is_ours).collect())
+            }
+            Err(SocketError::Overrun | SocketError::Truncated { .. } | SocketError::Decode(_)) => {
+                Ok(Family::BOTH.into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl AsRawFd for RuleWatch {
+    fn as_raw_fd(&self) -> RawFd {
+        self.events.as_fd().as_raw_fd()
+    }
 }
 
 /// Reads what a removal would remove, in the network namespace of this thread.

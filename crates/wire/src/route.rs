@@ -15,6 +15,10 @@ pub const GROUP_LINK: u32 = 1;
 pub const GROUP_IPV4_ADDRESS: u32 = 5;
 /// Multicast group of changes to IPv6 addresses.
 pub const GROUP_IPV6_ADDRESS: u32 = 9;
+/// Multicast group of changes to rules of policy routing, IPv4.
+pub const GROUP_IPV4_RULE: u32 = 8;
+/// Multicast group of changes to rules of policy routing, IPv6.
+pub const GROUP_IPV6_RULE: u32 = 19;
 
 /// `AF_UNSPEC`: any family.
 pub const AF_UNSPEC: u8 = 0;

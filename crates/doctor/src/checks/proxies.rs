@@ -1,6 +1,6 @@
 //! Who programs Services on this node, and in which mode.
 
-use crate::facts::{Containing, Distribution, Facts, Mode, Part, Process, Program};
+use crate::facts::{Containing, Distribution, Facts, Mode, Object, Part, Process, Program};
 use crate::finding::{Code, Finding, Severity};
 use crate::rules::{Chain, Owner, Program as Tool};
 
@@ -84,7 +84,24 @@ pub(super) fn is_services(chain: &Chain) -> bool {
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = of_processes(facts).into_iter().collect();
     findings.extend(facts.proxies.containing.iter().map(contained));
+    findings.extend(routing(facts));
     findings
+}
+
+/// Finds families in which packets are captured by tproxy and no rule of policy routing delivers them.
+fn routing(facts: &Facts) -> Option<Finding> {
+    let of = |part, kind: &str| {
+        let is_it = |object: &&Object| object.part == part && object.kind == kind;
+        facts.objects.iter().filter(is_it).collect::<Vec<_>>()
+    };
+    let tables = of(Part::Userspace, "table");
+    let tables = tables.iter().filter(|table| table.name == USERSPACE_TABLE).count();
+    let captures = mode(facts) == Some(Mode::Userspace) && Rules::of(facts).userspace;
+    (captures && of(Part::Routing, "rule").len() < tables).then(|| {
+        let title = "packets are captured by tproxy, and a rule of policy routing that delivers them is missing: ip rule";
+        let mend = Code::RoutingMissing.usual_mend();
+        Finding::new(Code::RoutingMissing, Severity::Error, title, mend)
+    })
 }
 
 fn of_processes(facts: &Facts) -> Option<Finding> {
@@ -152,7 +169,7 @@ fn two(own: &[&Process], others: &[&Process]) -> Finding {
 mod tests {
     use super::*;
     use crate::checks::testing::{chain, codes, iptables, own, process, proxied};
-    use crate::facts::{Link, Object};
+    use crate::facts::Link;
 
     #[test]
     fn the_mode_is_what_the_process_says_or_the_rules_show() {
@@ -216,5 +233,18 @@ mod tests {
         let found = findings(&facts);
         assert_eq!(codes(&found), [(Code::OtherServiceProxy, Severity::Note)]);
         assert_eq!(found[0].title, "k3s (process 5) contains kube-proxy, which may program Services here");
+    }
+
+    #[test]
+    fn captured_packets_that_no_rule_delivers() {
+        let object = |part, kind, name: &str| Object { part, kind, name: name.to_owned() };
+        let table = || object(Part::Userspace, "table", USERSPACE_TABLE);
+        let rule = || object(Part::Routing, "rule", "500: mark 0x1000/0x1000 to table 28783");
+        let mut facts =
+            proxied(vec![chain(Tool::Nft, USERSPACE_TABLE, "x")], vec![process(5, Program::Portolan)]);
+        facts.objects = vec![table(), table(), rule(), rule()];
+        assert_eq!(findings(&facts), []);
+        facts.objects.pop();
+        assert_eq!(codes(&findings(&facts)), [(Code::RoutingMissing, Severity::Error)], "of one family");
     }
 }

@@ -114,6 +114,21 @@ pub fn is_local_route(frame: &Frame<'_>, family: u8, table: u32) -> Result<bool,
     Ok((found, destination, protocol, kind, of) == (family, 0, MADE_BY_HAND, LOCAL, table))
 }
 
+/// Returns the family and the table of a rule whose deletion is notified, and `None` for other messages.
+pub fn deleted_rule(frame: &Frame<'_>) -> Result<Option<(u8, u32)>, DecodeError> {
+    if frame.header.kind != RTM_DELRULE {
+        return Ok(None);
+    }
+    let map = frame.attributes(RULE, HEADER)?.by_kind::<22>()?;
+    let have = frame.payload.len();
+    let (&[family, _, _, _, of_header], _) = frame
+        .payload
+        .split_first_chunk()
+        .ok_or(DecodeError::Truncated { object: RULE, offset: 0, needed: HEADER, have })?;
+    let table = map.get(FRA_TABLE).map(|attribute| attribute.u32_ne()).transpose()?;
+    Ok(Some((family, table.unwrap_or(u32::from(of_header)))))
+}
+
 impl MarkRule {
     /// Reads a rule. Returns `None` if it has no mark, matches addresses, or does not select a table.
     pub fn decode(frame: &Frame<'_>) -> Result<Option<Self>, DecodeError> {
