@@ -147,7 +147,11 @@ impl ServerOptions {
 
     /// Returns what the optional parts do at a start, one line for each that is on.
     pub(crate) fn optional_parts(&self) -> Vec<String> {
-        self.addons.described()
+        let ranges = self.load_balancer_ip_range.iter().map(|ranges| {
+            let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+            format!("give Services of type LoadBalancer addresses of {}", ranges.join(", "))
+        });
+        ranges.chain(self.addons.described()).collect()
     }
 
     /// Returns the settings of the API.

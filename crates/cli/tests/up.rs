@@ -368,6 +368,7 @@ fn a_dry_run_leaves_no_trace() {
         "--passive-health-checks",
         "--dns-listen=192.0.2.10:10053",
         "--dns-forward=192.0.2.53",
+        "--load-balancer-ip-range=198.51.100.0/28",
     ];
     let arguments = [&["--dry-run", "shop/web=80:10.0.0.11:8080,10.0.0.12:8080"][..], &addons].concat();
     let (code, output) = site.run(&host, &arguments);
@@ -381,6 +382,7 @@ fn a_dry_run_leaves_no_trace() {
         "shop/web 80/TCP, with a node port -> 2 backends",
         "answer DNS requests for names below cluster.local at 192.0.2.10:10053, and forward other names",
         "probe the endpoints of Services that have an annotation",
+        "give Services of type LoadBalancer addresses of 198.51.100.0/28",
         "set endpoints aside for a while if connections to them fail",
         "Objects that are stored already were not compared",
         "Nothing was changed",
