@@ -3,7 +3,9 @@
 use portolan_engine::Error;
 use portolan_model::Family;
 use portolan_sock::{ATTEMPTS, Socket, SocketError};
-use portolan_wire::nftables::{Data, Expr, Family as WireFamily, Rule, Transaction, Verdict};
+use portolan_wire::nftables::{
+    Data, Expr, Family as WireFamily, NftablesEvent, Rule, Transaction, Verdict, request,
+};
 
 /// Sequence numbers for one transaction.
 const SEQUENCE_ROOM: u32 = 1 << 16;
@@ -55,4 +57,26 @@ pub fn wire_family(family: Family) -> WireFamily {
         Family::Ipv4 => WireFamily::IPV4,
         Family::Ipv6 => WireFamily::IPV6,
     }
+}
+
+/// Lists the targets of a chain's rules, with the rules' handles.
+pub(super) fn jumps(
+    socket: &mut Socket,
+    family: WireFamily,
+    table: &str,
+    chain: &str,
+) -> Result<Vec<(String, u64)>, SocketError> {
+    let mut found = Vec::new();
+    socket.dump(&mut request::rules(family, table, Some(chain)), |frame| {
+        match NftablesEvent::decode(frame)? {
+            NftablesEvent::NewRule(rule)
+                if rule.table == table && rule.chain == chain && rule.family == family =>
+            {
+                found.extend(jump(rule).map(|jump| (jump.to, jump.rule)));
+            }
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::fixed::{FILTER_DISPATCH, FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
 use super::name::{declared, is_of_service};
+use super::program::Candidate;
 use super::rule::{self, IptablesTable};
 use super::saved::Content;
 
@@ -32,6 +33,11 @@ pub struct Present {
 }
 
 impl Present {
+    /// Returns the rules that are looked for in a table that a save does not print.
+    pub(super) fn candidates() -> Vec<Candidate<'static>> {
+        JUMPS.iter().map(|jump| (jump.table.name(), jump.from, jump.rule)).collect()
+    }
+
     /// Adds one line of a save.
     pub fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix('*') {

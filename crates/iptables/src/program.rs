@@ -2,6 +2,7 @@
 
 mod error;
 mod pipes;
+mod unprinted;
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use portolan_model::Family;
 
-use self::error::failed;
+use self::error::{failed, lock_file};
 use self::pipes::{complaint, listening, pipe};
 use super::present::is_own;
 use super::rule::{IptablesTable, words};
@@ -19,6 +20,8 @@ use super::{Meter, Present, Writers, lock};
 use portolan_engine::dataplane::Claims;
 
 pub use self::error::Error;
+pub use self::unprinted::Candidate;
+pub(crate) use self::unprinted::unprinted;
 
 /// Seconds for which a program waits for the lock of the older iptables (as in kube-proxy).
 const LOCK_WAIT: &str = "5";
@@ -167,7 +170,7 @@ impl Programs {
     /// Reads the state of the tables for a full load.
     pub fn present(&self) -> Result<Present, Error> {
         let mut present = Present::default();
-        self.save(&[], |line| present.line(line))?;
+        self.save_all(&Present::candidates(), |line| present.line(line))?;
         Ok(present)
     }
 
@@ -250,7 +253,8 @@ impl Programs {
         }
         let message = complaint(&*output.stderr);
         // Other messages, such as that of a lock that is held, do not mean that the rule is missing.
-        if NOT_FOUND.iter().any(|text| message.contains(text)) {
+        let is_about_lock = lock_file(&message).is_some();
+        if !is_about_lock && NOT_FOUND.iter().any(|text| message.contains(text)) {
             return Ok(false);
         }
         Err(failed(program, output.status, message, &mut |_| Ok(())))

@@ -11,7 +11,7 @@ use portolan_wire::nftables::{Family as WireFamily, NftablesEvent, request};
 
 use super::fixed::MARK_MASQUERADE;
 use super::name::is_of_service;
-use super::netlink::{commit, jump, retry_on_change, wire_family};
+use super::netlink::{commit, jumps, retry_on_change, wire_family};
 use super::present::is_own;
 use super::rule::IptablesTable;
 use portolan_engine::Error;
@@ -125,28 +125,6 @@ fn chains(
             && let Some((_, table)) = tables.iter().find(|(name, _)| *name == chain.table)
         {
             found.entry(*table).or_default().push(chain.name);
-        }
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-/// Lists the targets of a chain's rules, with the rules' handles.
-fn jumps(
-    socket: &mut Socket,
-    family: WireFamily,
-    table: &str,
-    chain: &str,
-) -> Result<Vec<(String, u64)>, SocketError> {
-    let mut found = Vec::new();
-    socket.dump(&mut request::rules(family, table, Some(chain)), |frame| {
-        match NftablesEvent::decode(frame)? {
-            NftablesEvent::NewRule(rule)
-                if rule.table == table && rule.chain == chain && rule.family == family =>
-            {
-                found.extend(jump(rule).map(|jump| (jump.to, jump.rule)));
-            }
-            _ => {}
         }
         Ok(())
     })?;

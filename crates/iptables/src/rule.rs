@@ -18,17 +18,22 @@ pub(super) enum IptablesTable {
 impl IptablesTable {
     /// Returns the table of this name; `None` if this mode does not write to it.
     pub(super) fn named(name: &str) -> Option<Self> {
-        [Self::Mangle, Self::Filter, Self::Nat].into_iter().find(|table| table.to_string() == name)
+        [Self::Mangle, Self::Filter, Self::Nat].into_iter().find(|table| table.name() == name)
+    }
+
+    /// Returns its name.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Mangle => "mangle",
+            Self::Filter => "filter",
+            Self::Nat => "nat",
+        }
     }
 }
 
 impl Display for IptablesTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Mangle => "mangle",
-            Self::Filter => "filter",
-            Self::Nat => "nat",
-        })
+        f.write_str(self.name())
     }
 }
 

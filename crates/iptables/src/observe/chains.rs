@@ -17,6 +17,7 @@ use super::node_ports::NodePortRules;
 use super::unknown::UnknownRules;
 use crate::fixed::{EXTERNAL_SERVICES, JUMPS, MARK_MASQUERADE, NODE_PORTS, PROXY_FIREWALL, RELAY, SERVICES};
 use crate::name::{ChainName, Hash, Kind, declared};
+use crate::program::unprinted;
 use crate::rule::IptablesTable;
 
 /// The chains of this mode, and the rules of the kernel's own chains that jump to them.
@@ -177,8 +178,8 @@ impl Chains {
     pub(super) fn line(&mut self, line: &str) {
         if let Some(name) = line.strip_prefix('*') {
             self.table = IptablesTable::named(name.trim_end());
-        } else if let Some(text) = line.strip_prefix("# Table `") {
-            self.incompatible(text);
+        } else if let Some(table) = unprinted(line) {
+            self.incompatible(table);
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
                 declared(chain).into_iter().for_each(|name| self.declare(table, name));
@@ -188,9 +189,8 @@ impl Chains {
         }
     }
 
-    /// Notes what the front end of nftables prints instead of a table that has rules which iptables does not have.
-    fn incompatible(&mut self, text: &str) {
-        let Some((table, _)) = text.split_once("' is incompatible") else { return };
+    /// Notes a table that the save does not print.
+    fn incompatible(&mut self, table: &str) {
         if IptablesTable::named(table).is_some() {
             self.unreadable = Some(table.to_owned());
         }

@@ -42,6 +42,19 @@ pub enum Error {
         /// The program's error output, after a colon.
         message: String,
     },
+    /// The file of the lock cannot be opened: no restore can succeed here.
+    #[error(
+        "{program} cannot open its lock file {file} ({message}); run it as root, make the file and its folder writable for \
+         this process (in a pod: mount /run/xtables.lock of the node), or set `mode: nftables`"
+    )]
+    LockFile {
+        /// The program.
+        program: String,
+        /// The file.
+        file: String,
+        /// The program's error output.
+        message: String,
+    },
     /// A restore failed, or a program ended with an error.
     #[error("{program} failed ({status}): {message}{}{}", killed(*.status), refused(.lines))]
     Failed {
@@ -58,13 +71,21 @@ pub enum Error {
     /// A table has rules that the program cannot print, so its chains cannot be read.
     #[error(
         "{program} cannot print the {table} table, because another program has written rules into it that iptables does \
-         not have; find them with `nft list ruleset` and remove them"
+         not have; find them with `nft list ruleset`, and move them into a table of their own"
     )]
     Unreadable {
         /// The program.
         program: String,
         /// The table.
         table: String,
+    },
+    /// The kernel does not list the chains of a table that the program cannot print.
+    #[error("table {table} cannot be listed over netlink: {source}")]
+    Netlink {
+        /// The table.
+        table: String,
+        /// The error.
+        source: portolan_sock::SocketError,
     },
     /// The program is older than 1.6.2: its restore cannot wait for the lock, nor masquerade to random ports.
     #[error("{program} is too old ({output}); install iptables 1.6.2 or newer, or choose another proxy mode")]
@@ -113,9 +134,10 @@ pub(super) fn failed(
     message: String,
     write: &mut dyn FnMut(&mut dyn fmt::Write) -> fmt::Result,
 ) -> Error {
-    if status.code() == Some(RESOURCE_PROBLEM)
-        && (message.contains("xtables lock") || message.contains("xtables.lock"))
-    {
+    if let Some(file) = lock_file(&message) {
+        return Error::LockFile { program, file: file.to_owned(), message };
+    }
+    if status.code() == Some(RESOURCE_PROBLEM) && message.contains("holding the xtables lock") {
         return Error::Locked { program, message: format!(": {message}") };
     }
     let mut lines = Vec::new();
@@ -125,6 +147,12 @@ pub(super) fn failed(
         lines = finder.lines;
     }
     Error::Failed { program, status, message, lines }
+}
+
+/// Returns the lock file that a program could not open: `can't open lock file /run/xtables.lock: Read-only file system`.
+pub(super) fn lock_file(message: &str) -> Option<&str> {
+    let (_, rest) = message.split_once("can't open lock file ")?;
+    rest.split_once(": ").map(|(file, _)| file)
 }
 
 /// Finds the line number in `iptables-restore: line 7 failed`, `line 7: RULE_APPEND failed`, or `Error occurred at
@@ -189,6 +217,8 @@ mod tests {
         let locked = end(4, "Another app is currently holding the xtables lock. Stopped waiting after 5s.");
         assert!(locked.starts_with("iptables-restore waited 5 s for /run/xtables.lock"), "{locked}");
         assert!(end(4, "line 3: RULE_APPEND failed").contains("exit status: 4"));
+        let file = end(4, "Fatal: can't open lock file /run/xtables.lock: Read-only file system");
+        assert!(file.starts_with("iptables-restore cannot open its lock file /run/xtables.lock ("), "{file}");
         assert!(end(1, "cannot open the xtables lock").contains("exit status: 1"));
     }
 

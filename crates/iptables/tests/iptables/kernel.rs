@@ -241,6 +241,63 @@ fn rules_that_another_program_removes_are_restored() {
     }
 }
 
+fn nft(arguments: &str) {
+    let status = Command::new("nft").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "nft {arguments}");
+}
+
+/// `iptables-nft-save` does not print a table with a rule that iptables does not have.
+#[test]
+fn rules_that_a_save_cannot_print_are_no_reason_to_write_jumps_again() {
+    in_namespace(|| {
+        let programs = Programs::of(Family::Ipv4, Variant::Nft).unwrap();
+        apply(
+            &programs,
+            "*nat\n:KUBE-SVC-STALE - [0:0]\n:KUBE-SVC-HELD - [0:0]\n:MINE - [0:0]\n-A MINE -j KUBE-SVC-HELD\nCOMMIT\n",
+        );
+        apply(&programs, "*filter\n-A INPUT -i lo -j ACCEPT\nCOMMIT\n");
+        nft("add rule ip filter INPUT ct state established accept");
+        nft("add chain ip nat MORE");
+        nft("add rule ip nat MORE ct state established accept");
+        assert!(!save(Family::Ipv4, Variant::Nft).contains("*nat"), "the table is not printed");
+        let mut iptables = driven(programs.clone(), settings(Family::Ipv4));
+        iptables.apply(&ipv4()).unwrap();
+        for _ in 0..3 {
+            iptables.resync().unwrap();
+        }
+        nft("flush chain ip filter INPUT");
+        nft("flush chain ip nat MORE");
+        nft("delete chain ip nat MORE");
+        let saved = save(Family::Ipv4, Variant::Nft);
+        let jumps = |to: &str| saved.lines().filter(|line| line.ends_with(&format!("-j {to}"))).count();
+        // From PREROUTING and OUTPUT of nat; FORWARD and OUTPUT of filter.
+        assert_eq!(
+            (jumps("KUBE-SERVICES"), jumps("KUBE-POSTROUTING"), jumps("KUBE-FORWARD")),
+            (4, 1, 1),
+            "{saved}"
+        );
+        assert!(!saved.contains("KUBE-SVC-STALE"), "{saved}");
+        assert!(saved.contains("-A MINE -j KUBE-SVC-HELD"), "{saved}");
+        iptables.resync().unwrap();
+        let fresh = load_fresh();
+        let mut expected = unordered(&fresh);
+        expected.retain(|(_, chain), _| chain.starts_with("KUBE-SEP-"));
+        let mut found = unordered(&saved);
+        found.retain(|(_, chain), _| chain.starts_with("KUBE-SEP-"));
+        assert_eq!(found, expected);
+    });
+}
+
+/// Returns what a load into an empty namespace writes.
+fn load_fresh() -> String {
+    in_namespace(|| {
+        let mut iptables = driven(Programs::of(Family::Ipv4, Variant::Nft).unwrap(), settings(Family::Ipv4));
+        iptables.apply(&ipv4()).unwrap();
+        iptables.resync().unwrap();
+        save(Family::Ipv4, Variant::Nft)
+    })
+}
+
 /// The kernel keeps the list of an endpoint's clients for as long as a rule refers to it.
 #[test]
 fn session_affinity_outlives_loads_and_changes_of_other_endpoints() {

@@ -1,0 +1,109 @@
+//! Tables that `iptables-nft-save` does not print, because another program has written rules into them that iptables does not
+//! have, as `nft add rule ip filter INPUT ct state established accept` does. Instead of such a table it prints a comment, and
+//! ends successfully. The other programs of iptables still work with the table.
+//!
+//! What a full load needs is found out in other ways: chains and their jumps over netlink, and single rules by `-C`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use portolan_model::Family;
+use portolan_sock::{Protocol, Socket, retry_on_change};
+use portolan_wire::nftables::{NftablesEvent, request};
+
+use super::{Error, Programs, Variant, base};
+use crate::netlink::{jumps, wire_family};
+use crate::rule::words;
+
+/// The beginning of the names of chains of this program, kube-proxy and kubelet.
+const KUBERNETES: &str = "KUBE-";
+
+/// A rule that may be in a table: its table, its chain, and its text as a save prints it.
+pub type Candidate<'a> = (&'a str, &'a str, &'a str);
+
+/// Returns the table that a line of a save names as one that it does not print.
+pub(crate) fn unprinted(line: &str) -> Option<&str> {
+    let rest = line.strip_prefix("# Table `")?;
+    rest.split_once("' is incompatible").map(|(table, _)| table)
+}
+
+impl Programs {
+    /// Calls `line` for each line of a save of all tables. For a table that the save does not print, these are lines for its chains,
+    /// for the candidates that it has, and for rules in chains of other programs that lead to other chains, without their
+    /// conditions.
+    pub fn save_all(&self, candidates: &[Candidate<'_>], mut line: impl FnMut(&str)) -> Result<(), Error> {
+        let mut tables = BTreeSet::new();
+        self.save(&[], |text| match unprinted(text) {
+            Some(table) => drop(tables.insert(table.to_owned())),
+            None => line(text),
+        })?;
+        for table in tables.into_iter().filter(|_| self.variant == Variant::Nft) {
+            tracing::debug!(
+                table,
+                "iptables-save does not print this table: its chains are read over netlink"
+            );
+            for text in self.lines_of(&table, candidates)? {
+                line(&text);
+            }
+        }
+        Ok(())
+    }
+
+    fn lines_of(&self, table: &str, candidates: &[Candidate<'_>]) -> Result<Vec<String>, Error> {
+        let jumps = self.jumps_of(table)?;
+        let chains = jumps.keys().map(|chain| format!(":{chain} - [0:0]"));
+        let mut lines: Vec<String> = [format!("*{table}")].into_iter().chain(chains).collect();
+        let mut known = BTreeSet::new();
+        for &(_, chain, rule) in
+            candidates.iter().filter(|(of, chain, _)| *of == table && jumps.contains_key(*chain))
+        {
+            if self.ask(["-C", chain, "-t", table].into_iter().chain(words(rule)))? {
+                lines.push(format!("-A {chain} {rule}"));
+                known.insert((chain, rule.rsplit(' ').next().unwrap_or_default()));
+            }
+        }
+        let of_others = jumps.iter().filter(|(chain, _)| !chain.starts_with(KUBERNETES));
+        for (chain, to) in of_others.flat_map(|(chain, to)| to.iter().map(move |to| (chain, to))) {
+            if !known.contains(&(chain.as_str(), to.as_str())) {
+                lines.push(format!("-A {chain} -j {to}"));
+            }
+        }
+        Ok(lines)
+    }
+
+    /// Returns the chains of a table, each with the chains that its rules lead to. Rules of Kubernetes' chains are not read.
+    fn jumps_of(&self, table: &str) -> Result<BTreeMap<String, Vec<String>>, Error> {
+        let unreadable = |source| Error::Netlink { table: table.to_owned(), source };
+        let is_v6 = self.name.starts_with(base(Family::Ipv6));
+        let family = wire_family(if is_v6 { Family::Ipv6 } else { Family::Ipv4 });
+        let mut socket = Socket::open(Protocol::Netfilter).map_err(unreadable)?;
+        let read = retry_on_change(|| {
+            let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            socket.dump(&mut request::chains(family), |frame| {
+                if let NftablesEvent::NewChain(chain) = NftablesEvent::decode(frame)?
+                    && chain.family == family
+                    && chain.table == table
+                {
+                    found.insert(chain.name, Vec::new());
+                }
+                Ok(())
+            })?;
+            for (chain, to) in found.iter_mut().filter(|(chain, _)| !chain.starts_with(KUBERNETES)) {
+                to.extend(jumps(&mut socket, family, table, chain)?.into_iter().map(|(to, _)| to));
+            }
+            Ok(found)
+        });
+        read.map_err(unreadable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn comments_of_a_save() {
+        assert_eq!(unprinted("# Table `filter' is incompatible, use 'nft' tool."), Some("filter"));
+        assert_eq!(unprinted("# Generated by iptables-nft-save v1.8.9 (nf_tables)"), None);
+        assert_eq!(unprinted("*filter"), None);
+    }
+}
