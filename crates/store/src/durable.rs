@@ -104,6 +104,15 @@ impl DurableStore {
     }
 
     fn open_with(dir: &Path, limits: History, faults: Faults) -> Result<Self, OpenError> {
+        let (writer, shared) = Self::read(dir, limits, faults)?;
+        let published = Arc::clone(&shared.published);
+        let thread = thread::Builder::new().name("store".into()).spawn(move || writer.run());
+        let thread = thread.map_err(|source| OpenError::Io { path: dir.to_owned(), source })?;
+        Ok(Self { published, shared, thread: Some(thread) })
+    }
+
+    /// Opens and reads the file. Returns the writer, which does not run yet.
+    fn read(dir: &Path, limits: History, faults: Faults) -> Result<(Writer, Arc<Shared>), OpenError> {
         let counters = Arc::new(Counters::default());
         let folder = Folder::take(dir, Arc::clone(&counters), faults)?;
         // After a crash the database may have to write before it can be read. On a full disk it does so from the
@@ -120,11 +129,9 @@ impl DurableStore {
         let queue = Mutex::new((Queue::new(tables.revision()), false));
         let published = Arc::new(Published::new(tables));
         let (wake, trouble) = (Condvar::new(), Trouble::default());
-        let shared = Arc::new(Shared { published: Arc::clone(&published), counters, queue, wake, trouble });
+        let shared = Arc::new(Shared { published, counters, queue, wake, trouble });
         let writer = Writer::new(folder, database, (forget, space), Arc::clone(&shared));
-        let thread = thread::Builder::new().name("store".into()).spawn(move || writer.run());
-        let thread = thread.map_err(|source| OpenError::Io { path: dir.to_owned(), source })?;
-        Ok(Self { published, shared, thread: Some(thread) })
+        Ok((writer, shared))
     }
 }
 

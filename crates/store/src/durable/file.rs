@@ -316,6 +316,11 @@ impl Forget {
         self.0.iter().fold(0, |sum, forgotten| sum.saturating_add(forgotten.bytes as u64))
     }
 
+    /// Returns the number of pending updates.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Returns true if no update is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

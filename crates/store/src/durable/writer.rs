@@ -27,6 +27,9 @@ use super::{
 };
 use crate::{CommitError, OpenError, Transaction, published::Publication, transaction::Write};
 
+#[cfg(test)]
+mod tests;
+
 /// While writes fail, the writer probes this often whether they succeed again.
 const PROBE: Duration = Duration::from_secs(2);
 /// Maximum number of dropped changes whose entries are removed in one database transaction while the disk is full.
@@ -45,7 +48,7 @@ pub(super) struct Writer {
     file: State,
     /// Updates for changes that the history has dropped. The next group writes them.
     forget: Forget,
-    /// Maximum number of these updates in the current write.
+    /// Number of these updates in the current write.
     forgetting: usize,
     space: Space,
     shared: Arc<Shared>,
@@ -142,7 +145,9 @@ impl Writer {
             self.space.release();
         }
         let State::Open(database) = &self.file else { return };
-        self.forgetting = if self.space.is_full { FORGET_WHEN_FULL } else { usize::MAX };
+        let most = if self.space.is_full { FORGET_WHEN_FULL } else { usize::MAX };
+        // Counted now: more updates may be added before it is known whether this write is in the file.
+        self.forgetting = most.min(self.forget.len());
         let numbers = self.numbers(revision, &group.writes);
         match file::write(database, &group.writes, numbers, (&self.forget, self.forgetting)) {
             Ok(()) => {
@@ -263,7 +268,10 @@ impl Writer {
             }
             is_overflow = true;
             self.space.release();
-            self.folder.open()
+            let opened = self.folder.open();
+            // The overflow of this attempt must not count as one of a later write.
+            self.folder.takes_overflow();
+            opened
         });
         let published = self.shared.published.read().revision();
         let State::Doubtful(writes) = &mut self.file else { return };
@@ -347,16 +355,20 @@ impl Writer {
     /// Returns true if there is enough space again for every transaction. Compacts the file first if that is needed
     /// and worthwhile.
     fn find_room(&mut self) -> bool {
-        let mut has_room = matches!(self.file, State::Open(_)) && self.space.is_mended();
+        let mut has_room = self.is_open() && self.space.is_mended();
         if !has_room && self.space.may_shorten(Instant::now()) {
             for _ in 0..2 {
+                // The history must not be dropped for a file that cannot be made shorter now.
+                if !self.is_open() {
+                    break;
+                }
                 let before = self.gain();
                 let Some(way) = before.way(self.space.missing()) else { break };
                 self.shorten(way);
                 self.space.shortened(Instant::now());
                 let is_whole = self.space.restore();
-                let is_open = matches!(self.file, State::Open(_));
-                has_room = is_open && (self.space.is_mended() || is_whole && before.is_much(self.gain()));
+                has_room =
+                    self.is_open() && (self.space.is_mended() || is_whole && before.is_much(self.gain()));
                 if has_room {
                     break;
                 }
@@ -369,6 +381,10 @@ impl Writer {
             self.mended();
         }
         has_room
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.file, State::Open(_))
     }
 
     fn gain(&self) -> Gain {
