@@ -95,6 +95,11 @@ impl Addons {
         self.names.as_ref().map(names::Prepared::endpoints).unwrap_or_default()
     }
 
+    /// Returns the addresses at which the DNS server answers, now and later. `None` if there is no DNS server.
+    pub fn dns_answering(&self) -> Option<watch::Receiver<Vec<SocketAddr>>> {
+        self.names.as_ref().map(names::Prepared::answering)
+    }
+
     /// Starts the parts, which run until the server stops. `loaded` becomes true when the objects of the manifests folder
     /// are stored; no name is said not to exist before. Returns the readiness of the DNS server, if there is one.
     pub fn start(

@@ -2,6 +2,7 @@
 
 mod feed;
 mod forward;
+mod listen;
 #[cfg(test)]
 mod tests;
 
@@ -9,22 +10,21 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use portolan_api::Api;
-use portolan_dns::server::{Bound, Sockets};
+use portolan_dns::server::Bound;
 use portolan_dns::{Limits, Server, Settings, Zone};
-use portolan_web::metrics::{Collect, MetricKind, Page, Sources};
+use portolan_web::metrics::{Collect, MetricKind, Page, Sources, labels_text};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 pub use self::forward::{Forward, ForwardParseError};
+use self::listen::Answering;
 use crate::{AddonError, thread};
 
 /// Name of the thread.
 const THREAD: &str = "portolan-dns";
-/// Time from the failure of a socket to the next attempt to listen.
-const PAUSE: Duration = Duration::from_secs(1);
 
 /// Settings of the DNS server.
 #[derive(Debug, Clone)]
@@ -67,6 +67,7 @@ pub(crate) struct Prepared {
     settings: Settings,
     /// The sockets are absent if this host does not have the address yet.
     sockets: Vec<(SocketAddr, Option<Bound>)>,
+    answering: Answering,
     forward: Option<(Forward, forward::Servers)>,
     service: bool,
 }
@@ -88,15 +89,22 @@ impl Prepared {
                 bound => bound.map_err(|source| AddonError::Listen { address: *address, source }),
             }
         };
-        let sockets = config.listen.iter().map(bind).collect::<Result<_, _>>()?;
+        let sockets = config.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
+        let bound = sockets.iter().filter(|(_, bound)| bound.is_some()).map(|(address, _)| *address);
+        let answering = Answering::new(bound.filter(|address| listen::is_local(*address)).collect());
         let read = |forward: &Forward| Ok::<_, AddonError>((forward.clone(), forward.read()?));
         let forward = config.forward.as_ref().map(read).transpose()?;
-        Ok(Self { settings, sockets, forward, service: config.service })
+        Ok(Self { settings, sockets, answering, forward, service: config.service })
     }
 
     /// Returns the addresses that are to be endpoints of the Service.
     pub(crate) fn endpoints(&self) -> Vec<SocketAddr> {
         if self.service { self.addresses() } else { Vec::new() }
+    }
+
+    /// Returns the addresses at which the server answers, now and later.
+    pub(crate) fn answering(&self) -> watch::Receiver<Vec<SocketAddr>> {
+        self.answering.subscribe()
     }
 
     fn addresses(&self) -> Vec<SocketAddr> {
@@ -111,7 +119,8 @@ impl Prepared {
         tasks: &mut JoinSet<()>,
         metrics: &Sources,
     ) -> Result<Readiness, AddonError> {
-        let own = forward::own_addresses(&self.addresses(), &self.settings.server, api);
+        let addresses = self.addresses();
+        let own = forward::own_addresses(&addresses, &self.settings.server, api);
         let forwarder = self.forward.as_ref().and_then(|(_, servers)| servers.forwarder(&own));
         let later = self.forward.filter(|_| forwarder.is_none());
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -120,13 +129,19 @@ impl Prepared {
         let zone = Arc::new(RwLock::new(Zone::new(self.settings, serial)));
         let server = Arc::new(Server::new(Arc::clone(&zone), forwarder, Limits::default()));
         let readiness = Readiness::default();
-        let source = Source { server: Arc::clone(&server), readiness: readiness.clone() };
+        let answering = self.answering;
+        let source = Source {
+            server: Arc::clone(&server),
+            readiness: readiness.clone(),
+            addresses,
+            answering: answering.clone(),
+        };
         let (api, ended) = (Arc::clone(api), Ended(readiness.clone()));
         let sockets = self.sockets;
         thread::spawn(THREAD, stopping, tasks, async move |stopping| {
             let mut listeners = JoinSet::new();
             for (address, bound) in sockets {
-                listeners.spawn(listen(Arc::clone(&server), address, bound));
+                listeners.spawn(listen::listen(Arc::clone(&server), address, bound, answering.clone()));
             }
             let forward = async {
                 if let Some((forward, servers)) = later {
@@ -147,31 +162,6 @@ impl Prepared {
     }
 }
 
-/// Answers at one address. If a socket fails or the address is missing, listens again.
-async fn listen(server: Arc<Server>, address: SocketAddr, bound: Option<Bound>) {
-    let mut sockets = bound.map_or_else(|| Sockets::bind(address), Sockets::new);
-    // An address may be missing for long. The log has one line about that.
-    let mut known = None;
-    loop {
-        let result = match sockets {
-            Ok(sockets) => {
-                tracing::info!(%address, "answering DNS requests");
-                known = None;
-                Arc::clone(&server).serve(sockets).await
-            }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = result
-            && known != Some(error.kind())
-        {
-            tracing::error!(%address, %error, "DNS: cannot listen; will try again");
-            known = Some(error.kind());
-        }
-        tokio::time::sleep(PAUSE).await;
-        sockets = Sockets::bind(address);
-    }
-}
-
 /// Notes the end of the thread, also after a panic.
 struct Ended(Readiness);
 
@@ -185,6 +175,9 @@ impl Drop for Ended {
 struct Source {
     server: Arc<Server>,
     readiness: Readiness,
+    /// All addresses of the server.
+    addresses: Vec<SocketAddr>,
+    answering: Answering,
 }
 
 impl Collect for Source {
@@ -193,5 +186,11 @@ impl Collect for Source {
         let help = "1 if all Services and EndpointSlices have been read.";
         let is_ready = f64::from(u8::from(self.readiness.check().is_ok()));
         page.single("portolan_dns_in_sync", MetricKind::Gauge, help, is_ready);
+        let (name, help) = ("portolan_dns_answering", "1 if the server answers at the address.");
+        page.family(name, MetricKind::Gauge, help);
+        for address in &self.addresses {
+            let labels = labels_text([("address", &address.to_string())]);
+            page.sample(name, &labels, f64::from(u8::from(self.answering.contains(address))));
+        }
     }
 }

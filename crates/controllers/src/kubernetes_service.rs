@@ -16,7 +16,7 @@ use portolan_api::{Api, ApiError, ServiceRanges};
 use portolan_schema::{SERVICE_NAME, json::json};
 
 use super::object::MANAGED_BY;
-use super::presence::{self, MANAGER, Presence, ServerService, ensure};
+use super::presence::{Holder, MANAGER, Presence, ServerService, ensure};
 use super::{ControllersConfig, RECHECK_INTERVAL};
 
 const NAME: &str = "kubernetes";
@@ -29,6 +29,7 @@ pub(crate) struct KubernetesService {
     cluster_ip: IpAddr,
     port: u16,
     endpoint: Option<IpAddr>,
+    holder: Holder,
 }
 
 /// Maintains the Service: checks it every [`RECHECK_INTERVAL`].
@@ -54,6 +55,7 @@ impl KubernetesService {
             cluster_ip: range.first()?,
             port: address.port(),
             endpoint: advertised.filter(|it| !it.is_loopback() && !it.is_unspecified()),
+            holder: Holder::new(NAME),
         };
         config.kubernetes_service.then_some(service)
     }
@@ -75,7 +77,7 @@ impl KubernetesService {
         presence.log_made(SERVICE, "Service", ensure(api, self.service()).await);
         let name = self.endpoint.map(|endpoint| self.slice_name(endpoint));
         if let (Some(endpoint), Some(name)) = (self.endpoint, &name) {
-            if let Err(error) = presence::renew(api, name).await {
+            if let Err(error) = self.holder.renew(api, name).await {
                 tracing::warn!(name, %error, "Lease not renewed");
             }
             presence.log_made(SERVICE, name, ensure(api, self.slice(endpoint)).await);
@@ -88,7 +90,7 @@ impl KubernetesService {
     /// Removes this server's endpoint.
     pub(crate) async fn leave(&self, api: &Api) {
         if let Some(endpoint) = self.endpoint {
-            presence::leave(api, SERVICE, &self.slice_name(endpoint)).await;
+            self.holder.leave(api, SERVICE, &self.slice_name(endpoint)).await;
             endpoints::sync(api).await;
         }
     }

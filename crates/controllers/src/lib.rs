@@ -65,9 +65,11 @@ pub struct ControllersConfig {
     pub kubernetes_service: bool,
     /// Address of that Service's endpoint (`--advertise-address`). `None`: the address listened on.
     pub advertise_address: Option<IpAddr>,
-    /// Addresses at which this process answers DNS requests: the endpoints of the Service `kube-system/kube-dns`, which
-    /// is maintained if pods can reach one of them.
+    /// Addresses at which this process is to answer DNS requests: the endpoints of the Service `kube-system/kube-dns`,
+    /// which is maintained if pods can reach one of them.
     pub dns_endpoints: Vec<SocketAddr>,
+    /// Those addresses at which it answers, now and later. The others are no endpoints. `None`: all of them.
+    pub dns_answering: Option<watch::Receiver<Vec<SocketAddr>>>,
     /// True if garbage is collected, deleted Namespaces are emptied, Endpoints are mirrored and Events expire. False
     /// for tests of clients whose objects name owners that do not exist.
     pub housekeeping: bool,
@@ -83,6 +85,7 @@ impl Default for ControllersConfig {
             kubernetes_service: false,
             advertise_address: None,
             dns_endpoints: Vec::new(),
+            dns_answering: None,
             housekeeping: true,
             event_ttl: Duration::from_secs(60 * 60),
             own_node: None,

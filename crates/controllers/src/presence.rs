@@ -5,7 +5,14 @@
 //! A Lease has expired if it was not renewed while this server has watched it for the Lease's duration. Only this
 //! server's own clock is used, so the clocks of the servers need not agree.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use portolan_api::{Api, ApiError, Effect, Part, Preconditions, Target, WriteOptions, metadata};
 use portolan_schema::{
@@ -35,7 +42,7 @@ pub(super) struct ServerService {
 
 impl ServerService {
     /// Returns the EndpointSlices of the Service, those of servers and all others.
-    pub(super) fn slices(self, api: &Api) -> Vec<std::sync::Arc<StoredObject>> {
+    pub(super) fn slices(self, api: &Api) -> Vec<Arc<StoredObject>> {
         let scope = Scope { namespace: Some(self.namespace), ..Scope::default() };
         let slices = api.store().snapshot(Resource::EndpointSlice, &scope, None).map(|it| it.objects);
         let has_label = |slice: &StoredObject| slice.labels().get(SERVICE_NAME) == Some(self.name);
@@ -61,32 +68,67 @@ pub(super) struct Presence {
     seen: HashMap<String, (Option<u64>, Instant)>,
 }
 
-/// Renews the Lease of the server with this EndpointSlice.
-pub(super) async fn renew(api: &Api, name: &str) -> Result<(), ApiError> {
-    let now = metadata::now_micro();
-    let duration = DURATION.as_secs();
-    let spec = json!({"holderIdentity": name, "leaseDurationSeconds": duration, "renewTime": now});
-    let object = if api.store().latest(Resource::Lease, &lease(name).key()).is_some() {
-        json!({"spec": spec})
-    } else {
-        let metadata = json!({"name": name, "namespace": NAMESPACE, "labels": {MANAGED_BY: MANAGER}});
-        json!({"metadata": metadata, "spec": spec})
-    };
-    let Value::Object(object) = object else { return Ok(()) };
-    let options = WriteOptions::default();
-    let done = if object.contains_key("metadata") {
-        api.create(Resource::Lease, NAMESPACE, object, options).await
-    } else {
-        api.merge_patch(lease(name), Part::Main, object, options).await
-    };
-    done.map(drop)
+/// A server as the holder of its Leases. Servers with the same address have the same EndpointSlice and Lease, so the name
+/// does not say which of them renewed the Lease last.
+#[derive(Debug, Clone)]
+pub(super) struct Holder(String);
+
+impl Holder {
+    /// Returns a holder that differs from all others, also from those of earlier runs. `name` makes it readable.
+    pub(super) fn new(name: &str) -> Self {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let (process, number) = (std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        Self(format!("{name}_{process}_{since:x}_{number}"))
+    }
+
+    /// Renews the Lease of the EndpointSlice `name`.
+    pub(super) async fn renew(&self, api: &Api, name: &str) -> Result<(), ApiError> {
+        let (holder, now) = (&self.0, metadata::now_micro());
+        let duration = DURATION.as_secs();
+        let spec = json!({"holderIdentity": holder, "leaseDurationSeconds": duration, "renewTime": now});
+        let object = if stored_lease(api, name).is_some() {
+            json!({"spec": spec})
+        } else {
+            let metadata = json!({"name": name, "namespace": NAMESPACE, "labels": {MANAGED_BY: MANAGER}});
+            json!({"metadata": metadata, "spec": spec})
+        };
+        let Value::Object(object) = object else { return Ok(()) };
+        let options = WriteOptions::default();
+        let done = if object.contains_key("metadata") {
+            api.create(Resource::Lease, NAMESPACE, object, options).await
+        } else {
+            api.merge_patch(lease(name), Part::Main, object, options).await
+        };
+        done.map(drop)
+    }
+
+    /// Returns true if this server was the last one to renew the Lease.
+    pub(super) fn holds(&self, api: &Api, name: &str) -> bool {
+        stored_lease(api, name).is_some_and(|lease| self.is_of(&lease))
+    }
+
+    fn is_of(&self, lease: &StoredObject) -> bool {
+        let lease = lease.decode();
+        json::object(&lease, "spec").and_then(|spec| json::text(spec, "holderIdentity")) == Some(&self.0)
+    }
+
+    /// Removes the EndpointSlice and the Lease, unless another server has renewed the Lease since.
+    pub(super) async fn leave(&self, api: &Api, service: ServerService, name: &str) {
+        let stored = stored_lease(api, name);
+        if stored.as_ref().is_some_and(|stored| !self.is_of(stored)) {
+            return;
+        }
+        // The Lease is deleted first, at this revision: another server may renew it at this moment.
+        let revision = stored.map(|stored| stored.revision());
+        if revision.is_none() || remove(api, lease(name), revision).await {
+            remove(api, service.slice(name), None).await;
+        }
+    }
 }
 
-/// Removes the EndpointSlice and the Lease.
-pub(super) async fn leave(api: &Api, service: ServerService, name: &str) {
-    for target in [service.slice(name), lease(name)] {
-        remove(api, target, None).await;
-    }
+fn stored_lease(api: &Api, name: &str) -> Option<Arc<StoredObject>> {
+    api.store().latest(Resource::Lease, &lease(name).key())
 }
 
 impl Presence {

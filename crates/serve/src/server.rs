@@ -266,8 +266,11 @@ async fn serve_api(
     tokio::pin!(shutdown);
     let repairs = RepairCounters::default();
     let addons = Addons::prepare(&config.addons)?;
-    let controllers =
-        ControllersConfig { dns_endpoints: addons.dns_endpoints(), ..config.controllers.clone() };
+    let controllers = ControllersConfig {
+        dns_endpoints: addons.dns_endpoints(),
+        dns_answering: addons.dns_answering(),
+        ..config.controllers.clone()
+    };
     portolan_controllers::start(&api, &controllers, address, &repairs, &stopping, &mut tasks).await?;
     let mut reserved = Reserved::default();
     if let Some(given) = &config.given {

@@ -1,4 +1,5 @@
 use std::net::UdpSocket;
+use std::time::Duration;
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
@@ -37,7 +38,10 @@ fn config(listen: &str, forward: Option<Forward>) -> NamesConfig {
 }
 
 fn start_with(config: &NamesConfig, api: &Arc<Api>) -> Running {
-    let prepared = Prepared::new(config).unwrap();
+    start_prepared(Prepared::new(config).unwrap(), api)
+}
+
+fn start_prepared(prepared: Prepared, api: &Arc<Api>) -> Running {
     let address = prepared.addresses()[0];
     let ((loaded, is_loaded), (stop, stopping)) = (watch::channel(false), watch::channel(false));
     let (mut tasks, metrics) = (JoinSet::new(), Sources::default());
@@ -156,6 +160,43 @@ fn an_address_that_comes_later_is_listened_on_then() {
         let answers =
             || running.try_ask(WEB, RecordType::A, within) == Some((ResponseCode::NXDomain, vec![]));
         eventually(PATIENCE, "an answer", answers).unwrap();
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    namespace.run(|| runtime.block_on(async { test() })).unwrap();
+}
+
+/// Needs root.
+#[test]
+fn it_is_known_which_addresses_are_answered() {
+    let namespace = Namespace::new("answered").unwrap();
+    namespace.ip("link set lo up\n").unwrap();
+    let test = || {
+        let api = Arc::new(Api::new(&ApiConfig::default()));
+        let listen = ["127.0.0.9:53", "192.0.2.53:53", "[2001:db8::53]:53"].map(|it| it.parse().unwrap());
+        // With this setting, sockets are bound to addresses that the host does not have.
+        std::fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1").unwrap();
+        let prepared =
+            Prepared::new(&NamesConfig { listen: listen.to_vec(), ..config("127.0.0.9:53", None) }).unwrap();
+        let answering = prepared.answering();
+        assert_eq!(*answering.borrow(), listen[..1]);
+        let running = start_prepared(prepared, &api);
+        let is_answering = |wanted: &[SocketAddr]| {
+            eventually(PATIENCE, "the addresses", || {
+                listen.iter().all(|address| answering.borrow().contains(address) == wanted.contains(address))
+            })
+            .unwrap();
+        };
+        namespace.ip("addr add 2001:db8::53/128 dev lo nodad\naddr add 192.0.2.53/32 dev lo\n").unwrap();
+        is_answering(&listen);
+        // The sockets stay bound when the address moves away.
+        namespace.ip("addr del 192.0.2.53/32 dev lo\n").unwrap();
+        is_answering(&[listen[0], listen[2]]);
+        let page = running.metrics.render();
+        assert!(page.contains("portolan_dns_answering{address=\"127.0.0.9:53\"} 1\n"), "{page}");
+        assert!(page.contains("portolan_dns_answering{address=\"192.0.2.53:53\"} 0\n"), "{page}");
+        // A server that has ended answers nowhere.
+        running.stop.send_replace(true);
+        is_answering(&[]);
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     namespace.run(|| runtime.block_on(async { test() })).unwrap();

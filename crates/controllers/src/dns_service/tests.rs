@@ -8,12 +8,26 @@ fn api() -> Api {
     Api::new(&ApiConfig { service_ranges, ..ApiConfig::default() })
 }
 
+fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+    texts.iter().map(|address| address.parse().unwrap()).collect()
+}
+
 fn service(api: &Api, listens: &[&str]) -> Option<DnsService> {
-    let config = ControllersConfig {
-        dns_endpoints: listens.iter().map(|address| address.parse().unwrap()).collect(),
-        ..ControllersConfig::default()
-    };
+    let config = ControllersConfig { dns_endpoints: addresses(listens), ..ControllersConfig::default() };
     DnsService::new(&config, api)
+}
+
+/// Returns the Service of a server, and what sets the addresses at which the server answers.
+fn service_answering(
+    api: &Api,
+    listens: &[&str],
+    answering: &[&str],
+) -> (DnsService, watch::Sender<Vec<SocketAddr>>) {
+    let (answer, answering) = watch::channel(addresses(answering));
+    let dns_answering = Some(answering);
+    let dns_endpoints = addresses(listens);
+    let config = ControllersConfig { dns_endpoints, dns_answering, ..ControllersConfig::default() };
+    (DnsService::new(&config, api).unwrap(), answer)
 }
 
 fn stored(api: &Api) -> Value {
@@ -90,6 +104,74 @@ async fn endpoints_of_a_crashed_server_are_removed_also_by_a_server_without_dns(
     keep(&api, None).await;
     assert_eq!(slices(&api), Vec::<String>::new());
     assert!(api.store().get(Resource::Service, "kube-system/kube-dns").is_some());
+}
+
+/// Two addresses of servers, and their EndpointSlices.
+const LISTENS: [&str; 2] = ["192.0.2.1:53", "192.0.2.2:53"];
+const SLICES: [&str; 2] = ["kube-dns-192-0-2-1-53", "kube-dns-192-0-2-2-53"];
+
+#[tokio::test(start_paused = true)]
+async fn an_address_is_an_endpoint_while_the_server_answers_there() {
+    let api = api();
+    let (dns, answer) = service_answering(&api, &LISTENS, &LISTENS[..1]);
+    let mut presence = Presence::default();
+    let leases = || SLICES.map(|name| dns.holder.holds(&api, name));
+    dns.sync(&api, &mut presence).await;
+    assert_eq!((slices(&api), leases()), (vec![SLICES[0].to_owned()], [true, false]));
+    answer.send_replace(addresses(&LISTENS));
+    dns.sync(&api, &mut presence).await;
+    assert_eq!((slices(&api), leases()), (SLICES.map(str::to_owned).to_vec(), [true, true]));
+    answer.send_replace(addresses(&LISTENS[1..]));
+    dns.sync(&api, &mut presence).await;
+    assert_eq!((slices(&api), leases()), (vec![SLICES[1].to_owned()], [false, true]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_leaves_the_endpoint_to_another_that_has_the_virtual_address() {
+    let api = api();
+    let (one, at_one) = service_answering(&api, &LISTENS[..1], &LISTENS[..1]);
+    let (other, at_other) = service_answering(&api, &LISTENS[..1], &[]);
+    let (mut seen_by_one, mut seen_by_other) = (Presence::default(), Presence::default());
+    let is_whole = || slices(&api) == SLICES[..1] && one.holder.holds(&api, SLICES[0]);
+    one.sync(&api, &mut seen_by_one).await;
+    other.sync(&api, &mut seen_by_other).await;
+    assert!(is_whole());
+    // The standby stops.
+    other.leave(&api).await;
+    assert!(is_whole());
+    // The address moves there and back. Each time, the server that had it notices last.
+    for (loses, lost, takes, taken) in
+        [(&one, &at_one, &other, &at_other), (&other, &at_other, &one, &at_one)]
+    {
+        taken.send_replace(addresses(&LISTENS[..1]));
+        takes.sync(&api, &mut seen_by_other).await;
+        lost.send_replace(Vec::new());
+        loses.sync(&api, &mut seen_by_one).await;
+        loses.leave(&api).await;
+        assert!(slices(&api) == SLICES[..1] && takes.holder.holds(&api, SLICES[0]));
+    }
+    one.leave(&api).await;
+    assert_eq!(slices(&api), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_and_removed_endpoints_are_noticed_before_the_next_check() {
+    let api = api();
+    let (dns, answer) = service_answering(&api, &LISTENS, &[]);
+    let mut keeping = Box::pin(keep(&api, Some(&dns)));
+    // The time is paused: all steps together end before the next check.
+    let mut run = async || tokio::time::timeout(RECHECK_INTERVAL / 4, &mut keeping).await.unwrap_err();
+    run().await;
+    assert_eq!(slices(&api), Vec::<String>::new());
+    answer.send_replace(addresses(&LISTENS));
+    run().await;
+    assert_eq!(slices(&api), SLICES);
+    let other = Holder::new("other");
+    other.renew(&api, SLICES[0]).await.unwrap();
+    other.leave(&api, SERVICE, SLICES[0]).await;
+    assert_eq!(slices(&api), SLICES[1..]);
+    run().await;
+    assert_eq!(slices(&api), SLICES);
 }
 
 #[test]

@@ -78,7 +78,7 @@ async fn a_server_on_loopback_has_no_endpoint_but_removes_stale_ones() {
     local.sync(&api, &mut presence).await;
     assert_eq!(names(&api, Resource::EndpointSlice).len(), 1);
     assert!(endpoints(&api).is_some());
-    tokio::time::advance(presence::DURATION).await;
+    tokio::time::advance(crate::presence::DURATION).await;
     local.sync(&api, &mut presence).await;
     assert_eq!(names(&api, Resource::EndpointSlice), Vec::<String>::new());
     assert_eq!(names(&api, Resource::Lease), Vec::<String>::new());
