@@ -75,8 +75,10 @@ pub struct Reserved(HashMap<ObjectId, PathBuf>);
 struct File {
     /// The content that was applied. `None` if it could not be read.
     content: Option<Vec<u8>>,
-    /// True if an object of the file has to be created again.
-    is_missing: bool,
+    /// Objects of the file that have to be created again.
+    missing: HashSet<ObjectId>,
+    /// Positions of the documents that were refused.
+    refused: HashSet<usize>,
     /// The result of the last try.
     synced: Synced,
     objects: HashSet<ObjectId>,
@@ -151,7 +153,7 @@ impl Folder {
             (_, Found::Unfinished) => true,
             (None, _) => false,
             (Some(file), Found::Content(content)) => {
-                !file.is_missing && file.content.as_ref() == Some(content)
+                file.missing.is_empty() && file.content.as_ref() == Some(content)
             }
             (Some(file), Found::Unreadable(error)) => file.complaints == [complaint_of_file(path, error)],
         };
@@ -221,13 +223,15 @@ impl Folder {
     /// Marks the files that declare one of the objects. Returns true if there is one.
     fn miss(&mut self, objects: &HashSet<ObjectId>) -> bool {
         let mut is_any = false;
-        for file in self.files.values_mut().filter(|file| !file.objects.is_disjoint(objects)) {
-            file.is_missing = true;
-            is_any = true;
+        for File { missing, objects: declared, .. } in self.files.values_mut() {
+            missing.extend(objects.intersection(declared).cloned());
+            is_any |= !objects.is_disjoint(declared);
         }
         is_any
     }
 
+    /// Applies the file. If it has not changed, applies only the documents that were refused and those of missing objects:
+    /// other clients may have edited the other objects since.
     async fn sync_file(
         &self,
         path: &Path,
@@ -240,7 +244,8 @@ impl Folder {
             Found::Unfinished => return File { content: None, synced: Synced::Done, ..old },
             Found::Unreadable(error) => return unread(path, old, &error, Synced::Done),
         };
-        if old.content.as_ref() == Some(&content) && !old.is_missing && old.synced == Synced::Done {
+        let is_same = old.content.as_ref() == Some(&content);
+        if is_same && old.missing.is_empty() && old.synced == Synced::Done {
             return old;
         }
         let owned = path.to_owned();
@@ -251,10 +256,18 @@ impl Folder {
         };
         let mut file = File { content: Some(content), ..File::default() };
         let mut unreadable = false;
-        for document in documents {
-            let Err(refusal) = self.apply(&document, path, declared, &mut file.objects).await else {
-                continue;
+        let is_due = |position: usize, id: &ObjectId| {
+            !is_same || old.refused.contains(&position) || old.missing.contains(id)
+        };
+        for (position, document) in documents.into_iter().enumerate() {
+            let result = match self.check(&document, path, declared, &mut file.objects) {
+                Ok((id, object)) if is_due(position, &id) => {
+                    self.apply(id, object, path, document.index).await
+                }
+                checked => checked.map(drop),
             };
+            let Err(refusal) = result else { continue };
+            file.refused.insert(position);
             file.complaints.push(complaint(path, &document, &refusal));
             unreadable |= document.id().is_none();
             if document.id().is_some() {
@@ -268,13 +281,14 @@ impl Folder {
         file
     }
 
-    async fn apply(
+    /// Returns the object of a document, unless it must not be applied.
+    fn check<'a>(
         &self,
-        document: &Document,
+        document: &'a Document,
         path: &Path,
         declared: &HashMap<ObjectId, PathBuf>,
         own: &mut HashSet<ObjectId>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(ObjectId, &'a Value), Refusal> {
         let object = document.object.as_ref().map_err(Clone::clone)?;
         let id = object_id(object)?;
         if let Some(other) = declared.get(&id) {
@@ -289,14 +303,19 @@ impl Folder {
         if self.comebacks.is_waiting(&id) {
             return Err(Refusal::Waiting);
         }
+        Ok((id, object))
+    }
+
+    /// Applies an object. `document` is the number of its document in the file.
+    async fn apply(&self, id: ObjectId, object: &Value, path: &Path, document: usize) -> Result<(), Refusal> {
         let outcome = self.api.apply(marker::marked(object.clone(), &id, path)).await?;
         let deprecated = id.resource.info().deprecated.map(str::to_owned);
         for warning in deprecated.into_iter().chain(outcome.warnings) {
-            tracing::warn!(file = %path.display(), document = document.index, warning, "manifest");
+            tracing::warn!(file = %path.display(), document, warning, "manifest");
         }
         if outcome.effect != Effect::Unchanged {
             let revision = outcome.revision;
-            tracing::info!(file = %path.display(), document = document.index, revision, "manifest applied");
+            tracing::info!(file = %path.display(), document, revision, "manifest applied");
         }
         Ok(())
     }

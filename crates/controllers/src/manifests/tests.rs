@@ -153,6 +153,66 @@ async fn objects_refused_by_a_terminating_namespace_are_retried() {
     assert!(complaints(&folder)[0].contains("being terminated"), "{:?}", complaints(&folder));
 }
 
+/// Returns the port of a Service.
+fn port(folder: &Folder, name: &str) -> Option<Value> {
+    let stored = folder.api.store().get(Resource::Service, &format!("default/{name}"))?;
+    Some(stored.decode()["spec"]["ports"][0]["port"].clone())
+}
+
+/// Changes the port of a Service as another client.
+async fn edit(folder: &Folder, name: &str, port: u16) {
+    let target = Target { resource: Resource::Service, namespace: "default", name };
+    let patch = portolan_schema::json::json!({"spec": {"ports": [{"port": port}]}});
+    let patch = patch.as_object().unwrap().clone();
+    folder.api.merge_patch(target, portolan_api::Part::Main, patch, <_>::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_retry_applies_only_what_was_refused() {
+    let mut folder = folder();
+    let with_ip = |name: &str, port: &str| format!("{}  clusterIP: 10.96.0.77\n", service(name, port));
+    folder.api.apply(serde_saphyr::from_str::<Value>(&with_ip("other", "80")).unwrap()).await.unwrap();
+    let twice = service("b", "80");
+    let text = format!("{}---\n{}---\n{twice}---\n{twice}", service("a", "80"), with_ip("c", "80"));
+    let contents = || contents(&[("a.yaml", &text)]);
+    assert_eq!(folder.sync(contents()).await, Synced::Refused);
+    assert_eq!(names(&folder), ["a", "b", "other"]);
+    let before: Vec<String> = complaints(&folder).into_iter().map(str::to_owned).collect();
+    assert_eq!(before.len(), 2, "{before:?}");
+    edit(&folder, "a", 81).await;
+    edit(&folder, "b", 82).await;
+    assert_eq!(folder.sync(contents()).await, Synced::Refused);
+    assert_eq!(complaints(&folder), before);
+    assert_eq!((port(&folder, "a"), port(&folder, "b")), (Some(81.into()), Some(82.into())));
+    let other = Target { resource: Resource::Service, namespace: "default", name: "other" };
+    folder.api.delete_with(other, &DeleteOptions::default()).await.unwrap();
+    folder.sync(contents()).await;
+    assert_eq!(names(&folder), ["a", "b", "c"]);
+    assert_eq!((port(&folder, "a"), port(&folder, "b")), (Some(81.into()), Some(82.into())));
+}
+
+#[tokio::test]
+async fn an_object_that_is_gone_comes_back_alone() {
+    let mut folder = folder();
+    let text = format!("{}---\n{}", service("a", "80"), service("b", "80"));
+    let contents = || contents(&[("a.yaml", &text)]);
+    folder.sync(contents()).await;
+    let mut feed = crate::Feed::new(folder.api.store(), [Resource::Service]);
+    feed.take();
+    edit(&folder, "a", 81).await;
+    edit(&folder, "b", 82).await;
+    let target = Target { resource: Resource::Service, namespace: "default", name: "b" };
+    folder.api.delete_with(target, &DeleteOptions::default()).await.unwrap();
+    assert!(folder.observe(feed.take(), Instant::now()));
+    assert_eq!(folder.sync_changed(contents()).await, Some(Synced::Done));
+    assert_eq!((port(&folder, "a"), port(&folder, "b")), (Some(81.into()), Some(80.into())));
+    assert_eq!(folder.sync_changed(contents()).await, None);
+    // A change of the file applies all of it.
+    let text = format!("{text}# changed\n");
+    folder.sync_changed(super::tests::contents(&[("a.yaml", &text)])).await;
+    assert_eq!((port(&folder, "a"), port(&folder, "b")), (Some(80.into()), Some(80.into())));
+}
+
 #[tokio::test]
 async fn what_other_controllers_would_delete_is_left_out_or_refused() {
     let mut folder = folder();
