@@ -2,6 +2,7 @@
 
 use std::{
     error::Error,
+    mem,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
@@ -42,6 +43,9 @@ const LOGINS: u32 = 2;
 /// What etcd says of a token, with the code `InvalidArgument` (`api/v3rpc/rpctypes`).
 const TOKEN_REFUSALS: [&str; 2] =
     ["etcdserver: revision of auth store is old", "etcdserver: user name is empty"];
+
+/// What etcd says of a login while its authentication is off, with the code `FailedPrecondition` (`api/v3rpc/rpctypes`).
+const NOT_ENABLED: &str = "etcdserver: authentication is not enabled";
 
 /// A token of etcd's authentication.
 type Token = MetadataValue<Ascii>;
@@ -94,8 +98,11 @@ impl Client {
     /// watches keep their connections.
     pub(super) fn renew(&self, options: &EtcdOptions) -> Result<(), OpenError> {
         let access = Access::new(options)?;
-        *self.lock_access() = access;
-        self.lock_token().take();
+        let before = mem::replace(&mut *self.lock_access(), access);
+        // A token stays valid with other certificates. etcd takes long for a login.
+        if before.credentials != options.credentials {
+            self.lock_token().take();
+        }
         Ok(())
     }
 
@@ -265,8 +272,8 @@ impl Client {
         Ok(grpc)
     }
 
-    /// Returns the token for etcd's authentication, or `None` if no credentials are configured. Logs in if there is
-    /// no token yet.
+    /// Returns the token for etcd's authentication, or `None` if no credentials are configured or etcd's authentication is
+    /// off. Logs in if there is no token yet.
     async fn token(&self, deadline: Instant) -> Result<Option<Token>, Failure> {
         let Some(credentials) = self.lock_access().credentials.clone() else { return Ok(None) };
         if let Some(token) = self.lock_token().clone() {
@@ -288,8 +295,12 @@ impl Client {
             grpc.unary(request, path, codec).await.map_err(Failure::of)
         };
         let answer = timeout_at(deadline, login).await.unwrap_or_else(|_| Err(Failure::late(false)));
-        // Only the login was sent, not the request itself.
-        let answer = answer.map_err(|failure| Failure { sent: false, ..failure })?.into_inner();
+        let answer = match answer {
+            // The next call asks again: the authentication may be switched on at any time.
+            Err(failure) if failure.is_of_no_authentication() => return Ok(None),
+            // Only the login was sent, not the request itself.
+            answer => answer.map_err(|failure| Failure { sent: false, ..failure })?.into_inner(),
+        };
         let token: Token = answer
             .token
             .parse()
@@ -348,6 +359,11 @@ impl Failure {
         }
     }
 
+    /// Returns true if a login failed because etcd's authentication is off.
+    fn is_of_no_authentication(&self) -> bool {
+        self.status.code() == Code::FailedPrecondition && self.status.message() == NOT_ENABLED
+    }
+
     /// Returns true if another server or a later attempt may succeed.
     fn is_passing(&self) -> bool {
         // etcd returns Unavailable for a lost leader and for its own timeouts, and Unauthenticated for a wrong token.
@@ -385,4 +401,24 @@ fn headed<T>(message: T, token: Option<&Token>) -> Request<T> {
         request.metadata_mut().insert("token", token.clone());
     }
     request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn other_certificates_keep_the_token_and_other_credentials_do_not() {
+        let with = |password: &str| EtcdOptions {
+            credentials: Some(Credentials { name: "root".into(), password: password.into() }),
+            ..EtcdOptions::default()
+        };
+        let client = Client::new(&with("a")).unwrap();
+        let token: Option<Token> = Some(MetadataValue::from_static("token"));
+        client.lock_token().clone_from(&token);
+        client.renew(&with("a")).unwrap();
+        assert_eq!(*client.lock_token(), token);
+        client.renew(&with("b")).unwrap();
+        assert_eq!(*client.lock_token(), None);
+    }
 }

@@ -39,6 +39,25 @@ async fn an_etcd_with_users_is_used_as_one_of_them() {
 }
 
 #[tokio::test]
+async fn credentials_are_used_once_etcds_authentication_is_on() {
+    let Some(etcd) = Etcd::start() else { return };
+    let credentials = Some(Credentials { name: "root".into(), password: "secret".into() });
+    let with = EtcdOptions { credentials, ..options(&etcd, PREFIX) };
+    let store = EtcdStore::connect(with, history()).await.unwrap();
+    commit(&store, vec![put(SERVICE, "n/a", "1", None)]).await.unwrap();
+    for (path, body) in ROOT {
+        etcd.call(path, body);
+    }
+    commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
+    store.refresh().await.unwrap();
+    assert_eq!((store.count(SERVICE), store.writable()), (2, Ok(())));
+    let token = etcd.token("root", "secret");
+    etcd.call_as(&token, "/v3/auth/disable", "{}");
+    commit(&store, vec![put(SERVICE, "n/c", "1", None)]).await.unwrap();
+    assert_eq!(store.count(SERVICE), 3);
+}
+
+#[tokio::test]
 async fn a_change_of_etcds_users_renews_the_token() {
     let secret = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&secret, "a secret").unwrap();
