@@ -379,8 +379,8 @@ impl Plan {
     }
 
     /// Returns the write that gives a slice its conditions, or `None` if it has them.
-    pub fn write(&self, key: &Key) -> Option<SliceWrite> {
-        let entry = self.slices.get(key).filter(|_| self.is_active)?;
+    pub fn write(&mut self, key: &Key) -> Option<SliceWrite> {
+        let entry = self.slices.get_mut(key).filter(|_| self.is_active)?;
         let service = self.services.get(entry.service.as_ref()?)?;
         if entry.slice.is_managed() || service.is_frozen {
             return None;
@@ -395,7 +395,8 @@ impl Plan {
                 .conditions(target, is_terminating)
                 .map(|(ready, serving)| (index, Some(ready), Some(serving)))
         };
-        entry.write(entry.targets.iter().enumerate().filter_map(conditions))
+        let wanted: Vec<_> = entry.targets.iter().enumerate().filter_map(conditions).collect();
+        entry.write(wanted)
     }
 
     /// Records that a write succeeded, with the new resource version.

@@ -40,6 +40,14 @@ impl Written {
         self.conditions.extend(write.endpoints.iter().filter_map(numbered));
     }
 
+    /// Notes that an endpoint has the conditions that it should have. If another client has set them, the last written ones
+    /// are out of date.
+    fn found(&mut self, number: u64, conditions: (Option<bool>, Option<bool>)) {
+        if let Some(written) = self.conditions.get_mut(&number) {
+            *written = conditions;
+        }
+    }
+
     fn has(&self, endpoints: &[EndpointWrite], marker: MarkerChange) -> bool {
         let has = |change: &EndpointWrite| {
             let written = change.number.and_then(|number| self.conditions.get(&number));
@@ -70,19 +78,23 @@ impl SliceEntry {
     /// Returns the write that gives endpoints these conditions, by index; `None` if they have them. Endpoints that are
     /// not listed stay as they are.
     pub(super) fn write(
-        &self,
-        wanted: impl Iterator<Item = (usize, Option<bool>, Option<bool>)>,
+        &mut self,
+        mut wanted: Vec<(usize, Option<bool>, Option<bool>)>,
     ) -> Option<SliceWrite> {
-        let differs = |(index, ready, serving): &(usize, Option<bool>, Option<bool>)| {
+        wanted.retain(|(index, ready, serving)| {
             let old = self.conditions(*index);
-            old.ready != *ready || old.serving != *serving
-        };
+            let is_same = (old.ready, old.serving) == (*ready, *serving);
+            if let (true, Some(number)) = (is_same, self.targets.get(*index).copied().flatten()) {
+                self.written.found(number, (*ready, *serving));
+            }
+            !is_same
+        });
         let endpoint = |(index, ready, serving): (usize, Option<bool>, Option<bool>)| {
             let old = self.slice.endpoints.get(index)?.conditions;
             let number = self.targets.get(index).copied().flatten();
             Some(EndpointWrite { index, number, old, ready, serving })
         };
-        let endpoints: Vec<EndpointWrite> = wanted.filter(differs).filter_map(endpoint).collect();
+        let endpoints: Vec<EndpointWrite> = wanted.into_iter().filter_map(endpoint).collect();
         let annotations = self.slice.metadata.annotations.is_some();
         let marker =
             if self.slice.is_marked() { MarkerChange::None } else { MarkerChange::Add { annotations } };

@@ -408,6 +408,29 @@ fn what_a_person_overwrites_is_written_again() {
 }
 
 #[test]
+fn a_result_after_a_client_wrote_the_one_before_it_is_no_repeat() {
+    let mut world = World::new(&[("", "tcp"), ("-rise", "1"), ("-fall", "1")]);
+    world.store(slice("a", &["10.0.0.1"]));
+    world.result("10.0.0.1", true);
+    world.settle();
+    assert_eq!(world.shown("shop/a"), "1++");
+    let unready = |slice: &mut Value| {
+        slice["endpoints"][0]["conditions"] = json!({"ready": false, "serving": false});
+    };
+    world.result("10.0.0.1", false);
+    world.edit("shop/a", unready);
+    assert_eq!(world.settle(), [""; 0]);
+    world.result("10.0.0.1", true);
+    world.plan.settle();
+    assert!(!world.plan.write(&"shop/a".into()).unwrap().is_repeat);
+    world.settle();
+    assert_eq!(world.shown("shop/a"), "1++");
+    // Another client's change of what this result gave is one.
+    world.edit("shop/a", unready);
+    assert!(world.plan.write(&"shop/a".into()).unwrap().is_repeat);
+}
+
+#[test]
 fn an_older_version_of_a_slice_is_ignored_unless_it_is_another_object() {
     let mut world = World::new(&[("", "tcp")]);
     world.store(slice("a", &["10.0.0.1"]));
