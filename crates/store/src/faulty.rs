@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
 };
 
@@ -16,8 +16,8 @@ use portolan_schema::Resource;
 use tokio::sync::watch;
 
 use super::{
-    Changes, CommitError, Committed, Expired, History, MemoryStore, Metrics, Scope, Snapshot, Step, Store,
-    StoredObject, Transaction,
+    Changes, CommitError, Committed, Draft, Expired, History, MemoryStore, Metrics, Scope, Snapshot, Step,
+    Store, StoredObject, Transaction,
 };
 
 /// The text of the error of a refused write.
@@ -35,6 +35,8 @@ pub struct FaultyStore {
     /// Former versions that are shown until the next refresh.
     former: Mutex<Objects>,
     subscribed_behind: AtomicBool,
+    /// Refreshes for which a later version of each object is accepted and not published.
+    ahead: AtomicU32,
 }
 
 type Objects = HashMap<(Resource, String), Arc<StoredObject>>;
@@ -42,7 +44,7 @@ type Objects = HashMap<(Resource, String), Arc<StoredObject>>;
 impl FaultyStore {
     /// Creates an empty store without faults.
     pub fn new(history: History) -> Self {
-        let (refuses, accepted, last, is_behind, former, subscribed_behind) = <_>::default();
+        let (refuses, accepted, last, is_behind, former, subscribed_behind, ahead) = <_>::default();
         Self {
             inner: MemoryStore::new(history),
             refuses,
@@ -51,7 +53,19 @@ impl FaultyStore {
             is_behind,
             former,
             subscribed_behind,
+            ahead,
         }
+    }
+
+    /// Until so many refreshes, each object has an accepted version with the same content that is not published: as if another
+    /// one was accepted each time that one was published.
+    pub fn run_ahead(&self, refreshes: u32) {
+        self.ahead.store(refreshes, Relaxed);
+    }
+
+    /// Returns how many refreshes are left of [`FaultyStore::run_ahead`].
+    pub fn ahead(&self) -> u32 {
+        self.ahead.load(Relaxed)
     }
 
     /// Sets whether every write is refused with [`CommitError::Unavailable`] and the text [`REFUSAL`].
@@ -125,13 +139,21 @@ impl Store for FaultyStore {
     fn latest(&self, resource: Resource, key: &str) -> Option<Arc<StoredObject>> {
         let accepted = lock(&self.accepted);
         let accepted = accepted.as_ref().and_then(|accepted| accepted.get(&(resource, key.to_owned())));
-        accepted.cloned().or_else(|| self.get(resource, key))
+        let latest = accepted.cloned().or_else(|| self.get(resource, key))?;
+        if self.ahead() == 0 {
+            return Some(latest);
+        }
+        let accepted = Draft::new(resource, &latest.decode()).at(self.inner.revision().saturating_add(1));
+        Some(Arc::new(accepted))
     }
 
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>> {
         lock(&self.last).clone_from(&transaction);
         if self.refuses.load(Relaxed) {
             return ready(Err(CommitError::Unavailable(REFUSAL.to_owned()))).boxed();
+        }
+        if self.ahead() > 0 && !transaction.writes() {
+            return ready(Ok(Committed::default())).boxed();
         }
         let Some(accepted) = &mut *lock(&self.accepted) else {
             return self.inner.commit(transaction);
@@ -154,6 +176,7 @@ impl Store for FaultyStore {
     fn refresh_for_reads(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
         self.is_behind.store(false, Relaxed);
         lock(&self.former).clear();
+        self.ahead.store(self.ahead().saturating_sub(1), Relaxed);
         self.inner.refresh()
     }
 

@@ -5,8 +5,9 @@
 //! another one may have changed an object that the decision depends on. The store then reports a conflict: the server
 //! reads the current state, and decides the write again after a random back-off.
 //!
-//! A write that would change nothing needs no transaction, so nothing checks its conditions. It is answered only if
-//! the object that it was compared with is published, and is the current one after a refresh.
+//! A write that would change nothing needs no transaction. It is answered if the object that it was compared with is
+//! published, and is the current one after a refresh. An object that changes all the time may never be both. At the
+//! second attempt the store therefore checks the version that was found, and answers when that version is durable.
 
 use std::{
     sync::Arc,
@@ -15,7 +16,8 @@ use std::{
 
 use futures::future::BoxFuture;
 use portolan_ipam::{Claims, ServiceSpec};
-use portolan_store::{CommitError, Committed, StoredObject, Transaction};
+use portolan_schema::Resource;
+use portolan_store::{CommitError, Committed, Step, StoredObject, Transaction};
 
 use super::{Api, Effect, WriteResult};
 use crate::{allocate::Ledger, error::ApiError};
@@ -35,6 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) enum Decision {
     /// Nothing needs to be stored: the outcome is known.
     Done(WriteResult),
+    /// The stored object with this key is already as it should be.
+    Same(WriteResult, Resource, Box<str>),
     /// A transaction must be stored.
     Write(Write),
 }
@@ -43,7 +47,7 @@ impl Decision {
     /// Adds warnings before those that there are.
     pub(super) fn with_warnings(mut self, earlier: Vec<String>) -> Self {
         let warnings = match &mut self {
-            Self::Done(outcome) => &mut outcome.warnings,
+            Self::Done(outcome) | Self::Same(outcome, ..) => &mut outcome.warnings,
             Self::Write(write) => &mut write.warnings,
         };
         warnings.splice(0..0, earlier);
@@ -97,13 +101,11 @@ impl Api {
         let (mut is_fresh, mut conflicts) = (false, 0_u32);
         loop {
             let seen = self.store.revision();
-            let decided = self.decide_and_submit(&mut decide);
+            let decided = self.decide_and_submit(&mut decide, is_fresh);
             let (commit, under_way, rest) = match decided {
-                Ok(Submitted::Done(outcome)) if outcome.effect == Effect::Unchanged => {
+                Ok(Submitted::Same(outcome)) => {
                     // Another server may have changed the object, or its version here may not be durable yet.
-                    let is_published = outcome.revision <= seen;
-                    let is_current = is_published && is_fresh;
-                    if is_current || (self.store.refresh().await? == seen && is_published) {
+                    if self.store.refresh().await? == seen && outcome.revision <= seen {
                         return Ok(outcome);
                     }
                     is_fresh = true;
@@ -141,10 +143,13 @@ impl Api {
     fn decide_and_submit<E>(
         &self,
         decide: &mut impl FnMut(&mut Ledger) -> Result<Decision, E>,
+        is_fresh: bool,
     ) -> Result<Submitted<'_>, E> {
         let mut ledger = self.ledger();
         let write = match decide(&mut ledger)? {
             Decision::Done(outcome) => return Ok(Submitted::Done(outcome)),
+            Decision::Same(outcome, ..) if !is_fresh => return Ok(Submitted::Same(outcome)),
+            Decision::Same(outcome, resource, key) => return Ok(self.confirm(outcome, resource, key)),
             Decision::Write(write) => write,
         };
         let Write { transaction, effect, removed, warnings, exchange } = write;
@@ -153,8 +158,21 @@ impl Api {
         // Dropping the future locks the ledger again, so the lock must be released first.
         drop(ledger);
         let under_way = InFlightWrite { api: self, take: exchange.take.clone() };
-        let rest = Box::new(Rest { effect, removed, warnings, exchange });
+        let rest = Box::new(Rest { same: None, effect, removed, warnings, exchange });
         Ok(Submitted::Write(commit, under_way, rest))
+    }
+
+    /// Has the store check that the object still has the version of an outcome, unless that version is published: after a
+    /// refresh it has then been the current one during the request.
+    fn confirm(&self, outcome: WriteResult, resource: Resource, key: Box<str>) -> Submitted<'_> {
+        let expected = Some(outcome.revision);
+        if self.store.get(resource, &key).map(|stored| stored.revision()) == expected {
+            return Submitted::Done(outcome);
+        }
+        let steps = vec![Step::Require { resource, key, expected }];
+        let commit = self.store.commit(Transaction { steps });
+        let under_way = InFlightWrite { api: self, take: Claims::default() };
+        Submitted::Write(commit, under_way, Box::new(Rest::same(outcome)))
     }
 
     fn settle(&self, exchange: &Exchange, took: Duration) {
@@ -192,20 +210,34 @@ impl Drop for InFlightWrite<'_> {
 
 enum Submitted<'a> {
     Done(WriteResult),
+    /// Nothing has to change, but what was found may not be the current object.
+    Same(WriteResult),
     Write(BoxFuture<'static, Result<Committed, CommitError>>, InFlightWrite<'a>, Box<Rest>),
 }
 
 /// The parts of a [`Write`] that remain after its transaction was given to the store.
 struct Rest {
+    /// The outcome, if the transaction changes nothing.
+    same: Option<WriteResult>,
     effect: Effect,
     removed: Option<Arc<StoredObject>>,
     warnings: Vec<String>,
     exchange: Exchange,
 }
 
+impl Rest {
+    fn same(outcome: WriteResult) -> Self {
+        let (effect, removed, warnings, exchange) = (outcome.effect, None, Vec::new(), Exchange::default());
+        Self { same: Some(outcome), effect, removed, warnings, exchange }
+    }
+}
+
 fn outcome_of(committed: Committed, rest: Rest) -> Result<WriteResult, ApiError> {
     let Committed { revision, objects } = committed;
-    let Rest { effect, removed, warnings, .. } = rest;
+    let Rest { same, effect, removed, warnings, .. } = rest;
+    if let Some(same) = same {
+        return Ok(same);
+    }
     if let Some(removed) = removed {
         return Ok(WriteResult { object: removed.body_at(revision), revision, effect, warnings });
     }

@@ -133,6 +133,21 @@ fn a_write_that_changes_nothing_is_answered_when_what_it_found_is_durable() {
 }
 
 #[test]
+fn a_write_that_changes_nothing_ends_although_the_object_changes_all_the_time() {
+    let (api, store) = faulty_api();
+    let created = api.blocking().apply(service("a", &json!({"ports": [{"port": 80}]}))).unwrap();
+    store.run_ahead(100);
+    let patch = json!({"spec": {"ports": [{"port": 80}]}}).as_object().unwrap().clone();
+    let patch = api.merge_patch(target("a"), Part::Main, patch, WriteOptions::default());
+    let outcome = patch.now_or_never().unwrap().unwrap();
+    assert_eq!((outcome.effect, outcome.revision), (Effect::Unchanged, created.revision + 1));
+    assert_eq!(store.ahead(), 99, "one refresh is enough");
+    assert!(
+        matches!(&store.last_steps()[..], [Step::Require { expected, .. }] if *expected == Some(outcome.revision))
+    );
+}
+
+#[test]
 fn a_write_that_changes_nothing_is_not_stored() {
     let api = api(true);
     let object = service("a", &json!({"ports": [{"port": 80}], "selector": {"b": "1", "a": "2"}}));

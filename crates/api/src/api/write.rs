@@ -416,7 +416,8 @@ impl Api {
     ) -> Decision {
         // An address that the status lists already may have to be recorded, although the Service stays the same.
         if draft.is_same_as(stored) && exchange.take.load_balancer.is_empty() {
-            return Decision::Done(outcome(stored, Effect::Unchanged, warnings));
+            let outcome = outcome(stored, Effect::Unchanged, warnings);
+            return Decision::Same(outcome, target.resource.stored(), stored.key().into());
         }
         if options.dry_run {
             return Decision::Done(outcome(&draft.at(stored.revision()), Effect::Updated, warnings));
