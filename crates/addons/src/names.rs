@@ -120,8 +120,13 @@ impl Prepared {
         metrics: &Sources,
     ) -> Result<Readiness, AddonError> {
         let addresses = self.addresses();
-        let own = forward::own_addresses(&addresses, &self.settings.server, api);
-        let forwarder = self.forward.as_ref().and_then(|(_, servers)| servers.forwarder(&own));
+        let own = {
+            let (addresses, service, api) =
+                (addresses.clone(), self.settings.server.clone(), Arc::clone(api));
+            move || forward::own_addresses(&addresses, &service, &api)
+        };
+        let known = own();
+        let forwarder = self.forward.as_ref().and_then(|(_, servers)| servers.forwarder(&known));
         let later = self.forward.filter(|_| forwarder.is_none());
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         // Serial numbers are compared in a circle of 2^32 (RFC 1982), so the high bits may be lost.
@@ -145,7 +150,7 @@ impl Prepared {
             }
             let forward = async {
                 if let Some((forward, servers)) = later {
-                    server.forward_to(forward.wait(servers, &own).await);
+                    server.forward_to(forward.wait((servers, known), own).await);
                 }
                 std::future::pending::<()>().await;
             };

@@ -20,6 +20,8 @@ mod tests;
 
 pub use resolv_conf::ResolvConf;
 
+/// Port of DNS servers.
+pub const PORT: u16 = 53;
 /// Time that one server has for its answer.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of requests that wait for other servers.
@@ -68,15 +70,23 @@ impl Forwarder {
         &self.servers
     }
 
-    /// Asks the servers, and returns the answer of the first one that helps, with a random id. If none helps, returns
-    /// the last answer that says so.
-    pub async fn ask(&self, request: &[u8], transport: Transport) -> Result<Vec<u8>, ForwardError> {
+    /// Asks the servers besides `own`, and returns the answer of the first one that helps, with a random id. If none helps,
+    /// returns the last answer that says so. `own` are the addresses of the server that asks: it must not ask itself.
+    pub async fn ask(
+        &self,
+        request: &[u8],
+        transport: Transport,
+        own: &[SocketAddr],
+    ) -> Result<Vec<u8>, ForwardError> {
         let Ok(_place) = self.waiting.try_acquire() else { return Err(ForwardError::Busy) };
         let first = self.preferred.load(Relaxed);
         let mut unhelpful = None;
         for step in 0..self.servers.len() {
             let index = first.wrapping_add(step).checked_rem(self.servers.len()).unwrap_or_default();
             let Some(server) = self.servers.get(index) else { break };
+            if own.contains(server) {
+                continue;
+            }
             let mut request = request.to_vec();
             if let Some(id) = request.first_chunk_mut() {
                 *id = rand::random::<u16>().to_be_bytes();
@@ -99,10 +109,10 @@ impl Forwarder {
     }
 
     /// Asks over UDP, and over TCP if the answer does not fit into a datagram.
-    pub async fn ask_whole(&self, request: &[u8]) -> Result<Vec<u8>, ForwardError> {
-        let answer = self.ask(request, Transport::Udp).await?;
+    pub async fn ask_whole(&self, request: &[u8], own: &[SocketAddr]) -> Result<Vec<u8>, ForwardError> {
+        let answer = self.ask(request, Transport::Udp, own).await?;
         if answer.get(2).is_some_and(|flags| flags & TRUNCATED != 0) {
-            return self.ask(request, Transport::Tcp).await.or(Ok(answer));
+            return self.ask(request, Transport::Tcp, own).await.or(Ok(answer));
         }
         Ok(answer)
     }

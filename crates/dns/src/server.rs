@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, UdpSocket};
 
 use crate::answer::{Transport, Verdict, respond};
-use crate::forward::{ForwardError, Forwarder};
+use crate::forward::{ForwardError, Forwarder, PORT};
 use crate::metrics::Metrics;
 use crate::zone::Zone;
 
@@ -173,20 +173,27 @@ impl Server {
     /// Asks other servers and returns the answer for the client.
     async fn ask_others(&self, request: &[u8], transport: Transport, verdict: Verdict) -> Vec<u8> {
         let mut out = Vec::new();
+        let own = self.own_addresses();
         let summary = match verdict {
             Verdict::Forward(forward) => {
-                let answer = self.ask(|forwarder| forwarder.ask(request, transport)).await;
+                let answer = self.ask(|forwarder| forwarder.ask(request, transport, &own)).await;
                 forward.finish(answer.as_deref(), &mut out)
             }
             Verdict::Chase(chase) => {
                 let request = chase.request().unwrap_or_default();
-                let answer = self.ask(|forwarder| forwarder.ask_whole(&request)).await;
+                let answer = self.ask(|forwarder| forwarder.ask_whole(&request, &own)).await;
                 chase.finish(answer.as_deref(), &mut out)
             }
             Verdict::Ignored | Verdict::Answered(_) => return out,
         };
         self.metrics.answered(transport, summary);
         out
+    }
+
+    /// Returns the addresses through which this server is reached as a Service, which may change at any time.
+    fn own_addresses(&self) -> Vec<SocketAddr> {
+        let zone = self.zone.read().unwrap_or_else(PoisonError::into_inner);
+        zone.server_addresses().iter().map(|ip| SocketAddr::new(*ip, PORT)).collect()
     }
 
     async fn ask<'a, Asking>(&'a self, asking: impl FnOnce(&'a Forwarder) -> Asking) -> Option<Vec<u8>>

@@ -7,14 +7,11 @@ use std::time::Duration;
 
 use portolan_api::Api;
 use portolan_dns::ObjectName;
-use portolan_dns::forward::{Forwarder, PATIENCE, ResolvConf};
+use portolan_dns::forward::{Forwarder, PATIENCE, PORT, ResolvConf};
 use portolan_schema::{Resource, json};
 use thiserror::Error;
 
 use crate::AddonError;
-
-/// Port of DNS servers.
-const PORT: u16 = 53;
 
 /// Time from one read of a file that names no server to the next.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -65,19 +62,25 @@ impl Forward {
         })
     }
 
-    /// Reads the servers again until there is one. `known` is what was read before.
-    pub(super) async fn wait(&self, mut known: Servers, own: &[SocketAddr]) -> Forwarder {
+    /// Reads the servers again until there is one. `own` returns the addresses of this server, which may change. `known` is
+    /// what was read before, with those addresses.
+    pub(super) async fn wait(
+        &self,
+        mut known: (Servers, Vec<SocketAddr>),
+        own: impl Fn() -> Vec<SocketAddr>,
+    ) -> Forwarder {
         loop {
             tokio::time::sleep(PAUSE).await;
             // The file may be missing while it is replaced.
             let Ok(servers) = self.read() else { continue };
-            if servers == known {
+            let found = (servers, own());
+            if found == known {
                 continue;
             }
-            if let Some(forwarder) = servers.forwarder(own) {
+            if let Some(forwarder) = found.0.forwarder(&found.1) {
                 return forwarder;
             }
-            known = servers;
+            known = found;
         }
     }
 }

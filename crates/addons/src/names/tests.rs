@@ -236,6 +236,34 @@ fn a_file_that_names_no_server_is_read_until_it_names_one() {
     namespace.run(|| runtime.block_on(async { test() })).unwrap();
 }
 
+/// Needs root.
+#[test]
+fn the_cluster_ips_of_the_server_are_not_asked_also_if_they_change() {
+    let namespace = Namespace::new("own").unwrap();
+    namespace.ip("link set lo up\naddr add 10.96.0.10/32 dev lo\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("resolv.conf");
+    std::fs::write(&file, "nameserver 10.96.0.10\n").unwrap();
+    let test = || {
+        other_server("10.96.0.10:53");
+        let api = Arc::new(Api::new(&ApiConfig::default()));
+        let mut kube_dns = service("kube-dns", json!({"clusterIP": "10.96.0.10", "ports": [{"port": 53}]}));
+        kube_dns["metadata"]["namespace"] = "kube-system".into();
+        api.blocking().apply(kube_dns.clone()).unwrap();
+        let running = start_with(&config("127.0.0.1:0", Some(Forward::File(file.clone()))), &api);
+        let code = || running.ask("www.example.com.", RecordType::A).0;
+        assert_eq!(code(), ResponseCode::Refused);
+        // The address is another server's now.
+        let target = Target { resource: Resource::Service, namespace: "kube-system", name: "kube-dns" };
+        api.blocking().delete(target, &Preconditions::default(), WriteOptions::default()).unwrap();
+        eventually(PATIENCE, "an answer of the other server", || code() == ResponseCode::NoError).unwrap();
+        api.blocking().apply(kube_dns).unwrap();
+        eventually(PATIENCE, "no answer", || code() == ResponseCode::ServFail).unwrap();
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    namespace.run(|| runtime.block_on(async { test() })).unwrap();
+}
+
 #[tokio::test]
 async fn an_object_that_cannot_be_used_affects_only_itself() {
     let api = Arc::new(Api::new(&ApiConfig { validate: false, ..ApiConfig::default() }));

@@ -66,7 +66,7 @@ async fn ids_are_random_and_only_matching_answers_are_taken() {
     .await;
     let forwarder = Forwarder::new([server], LONG);
     for _ in 0..8 {
-        assert_eq!(address_in(&forwarder.ask(&request(), Transport::Udp).await.unwrap()), "192.0.2.1");
+        assert_eq!(address_in(&forwarder.ask(&request(), Transport::Udp, &[]).await.unwrap()), "192.0.2.1");
     }
     let mut ids = ids.lock().unwrap().clone();
     ids.sort_unstable();
@@ -87,7 +87,7 @@ async fn a_silent_server_is_followed_by_the_next_which_is_then_the_first() {
     let good = server(|bytes| vec![answer(bytes, 5)]).await;
     let forwarder = Forwarder::new([silent, good], SHORT);
     // On a slow machine the good server may miss the time as well; then the request is made again.
-    while forwarder.ask(&request(), Transport::Udp).await.is_err() {}
+    while forwarder.ask(&request(), Transport::Udp, &[]).await.is_err() {}
     assert!(silent_asked.load(Relaxed) > 0);
     assert_eq!(forwarder.preferred.load(Relaxed), 1);
 }
@@ -104,15 +104,15 @@ async fn a_server_that_refuses_is_followed_by_the_next() {
     let (first, second) =
         (server(refuses(ResponseCode::Refused)).await, server(refuses(ResponseCode::ServFail)).await);
     let none = server(refuses(ResponseCode::NXDomain)).await;
-    let found = Forwarder::new([first, none], LONG).ask(&request(), Transport::Udp).await.unwrap();
+    let found = Forwarder::new([first, none], LONG).ask(&request(), Transport::Udp, &[]).await.unwrap();
     assert_eq!(Message::from_vec(&found).unwrap().response_code, ResponseCode::NXDomain);
-    let found = Forwarder::new([first, second], LONG).ask(&request(), Transport::Udp).await.unwrap();
+    let found = Forwarder::new([first, second], LONG).ask(&request(), Transport::Udp, &[]).await.unwrap();
     assert_eq!(Message::from_vec(&found).unwrap().response_code, ResponseCode::ServFail);
 }
 
 #[tokio::test]
 async fn without_servers_there_is_no_answer() {
-    let asked = Forwarder::new([], LONG).ask(&request(), Transport::Udp).await;
+    let asked = Forwarder::new([], LONG).ask(&request(), Transport::Udp, &[]).await;
     assert!(matches!(asked, Err(ForwardError::Unanswered)));
 }
 
@@ -121,7 +121,7 @@ async fn requests_that_wait_are_limited() {
     let silent = server(|_| Vec::new()).await;
     let forwarder = Arc::new(Forwarder::new([silent], LONG));
     let places = forwarder.waiting.acquire_many(u32::try_from(MAX_WAITING).unwrap()).await.unwrap();
-    let asked = forwarder.ask(&request(), Transport::Udp).await;
+    let asked = forwarder.ask(&request(), Transport::Udp, &[]).await;
     assert!(matches!(asked, Err(ForwardError::Busy)));
     drop(places);
     assert_eq!(forwarder.waiting.available_permits(), MAX_WAITING);
@@ -151,6 +151,19 @@ async fn a_truncated_answer_is_fetched_over_tcp() {
         stream.write_u16(u16::try_from(whole.len()).unwrap()).await.unwrap();
         stream.write_all(&whole).await.unwrap();
     });
-    let found = Forwarder::new([address], LONG).ask_whole(&request()).await.unwrap();
+    let found = Forwarder::new([address], LONG).ask_whole(&request(), &[]).await.unwrap();
     assert_eq!(address_in(&found), "192.0.2.6");
+}
+
+#[tokio::test]
+async fn the_server_that_asks_is_left_out() {
+    let (own, other) =
+        (server(|bytes| vec![answer(bytes, 1)]).await, server(|bytes| vec![answer(bytes, 2)]).await);
+    let forwarder = Forwarder::new([own, other], LONG);
+    let found = forwarder.ask(&request(), Transport::Udp, &[own]).await.unwrap();
+    assert_eq!(address_in(&found), "192.0.2.2");
+    let found = forwarder.ask_whole(&request(), &[other]).await.unwrap();
+    assert_eq!(address_in(&found), "192.0.2.1");
+    let asked = forwarder.ask(&request(), Transport::Udp, &[own, other]).await;
+    assert!(matches!(asked, Err(ForwardError::Unanswered)), "{asked:?}");
 }

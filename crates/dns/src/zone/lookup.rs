@@ -237,7 +237,8 @@ impl Zone {
         Some(below.map_or(Node::Absent, |_| Node::Empty))
     }
 
-    fn server_addresses(&self) -> &[IpAddr] {
+    /// Returns the addresses of the Service through which this server is reached.
+    pub fn server_addresses(&self) -> &[IpAddr] {
         let name = &self.settings.server;
         let entry = self.namespaces.get(&name.namespace).and_then(|all| all.services.get(&name.name));
         entry.map_or(&[], |entry| &entry.records.addresses)
