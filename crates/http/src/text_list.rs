@@ -1,5 +1,6 @@
 //! The body of a list in YAML or in indented JSON. Each object is encoded when its part of the body is sent: the whole
 //! text takes several times the memory of the stored objects, and encoding it at once would hold up all other requests.
+//! Only the first chunk is encoded at once. It shows whether the list is large, which decides whether it is compressed.
 
 use std::{
     convert::Infallible,
@@ -10,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::{Body, Frame};
+use http_body::{Body, Frame, SizeHint};
 use portolan_schema::json::{Object, Value};
 
 use super::chunk::CHUNK;
@@ -24,17 +25,20 @@ pub(crate) enum Style {
     Yaml,
 }
 
-/// Streams a list whose length is not known in advance.
+/// Streams a list. Its length is known in advance if it has one chunk.
 pub(crate) struct TextList<F> {
     style: Style,
-    /// The text before the first item. Empty after it was sent.
+    /// The text before the first item. Empty after it was encoded.
     head: String,
+    /// The first chunk, until it is sent.
+    first: Option<Bytes>,
     objects: vec::IntoIter<Bytes>,
     /// Converts a stored object into an item of the list.
     item: F,
     is_first: bool,
     /// True if other tasks have had their turn since the last chunk.
     is_rested: bool,
+    /// True if the last chunk is encoded.
     has_ended: bool,
 }
 
@@ -53,7 +57,10 @@ impl<F: FnMut(&Bytes) -> Value> TextList<F> {
             }
         };
         let objects = objects.into_iter();
-        Self { style, head, objects, item, is_first: true, is_rested: true, has_ended: false }
+        let (is_first, is_rested, has_ended) = (true, true, false);
+        let mut list = Self { style, head, first: None, objects, item, is_first, is_rested, has_ended };
+        list.first = Some(list.next_chunk());
+        list
     }
 
     fn next_chunk(&mut self) -> Bytes {
@@ -95,6 +102,10 @@ impl<F: FnMut(&Bytes) -> Value + Unpin> Body for TextList<F> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(first) = self.first.take() {
+            self.is_rested = false;
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
         if self.has_ended {
             return Poll::Ready(None);
         }
@@ -107,23 +118,40 @@ impl<F: FnMut(&Bytes) -> Value + Unpin> Body for TextList<F> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.has_ended
+        self.has_ended && self.first.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let encoded = self.first.as_ref().map_or(0, Bytes::len) as u64;
+        let mut hint = SizeHint::new();
+        hint.set_lower(encoded);
+        if self.has_ended {
+            hint.set_upper(encoded);
+        }
+        hint
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::task::Waker;
+    use std::{io::Read, task::Waker};
 
+    use http::{Response, header};
+    use http_body_util::BodyExt;
     use portolan_schema::json::json;
 
     use super::*;
+    use crate::compress::pack;
+
+    fn list(style: Style, objects: Vec<Bytes>) -> TextList<impl FnMut(&Bytes) -> Value + Unpin> {
+        let head = json!({"kind": "List", "metadata": {"resourceVersion": "7"}});
+        let item = |stored: &Bytes| serde_json::from_slice(stored).unwrap();
+        TextList::new(style, head.as_object().unwrap(), "items", objects, item)
+    }
 
     /// Returns the chunks of a list, and how often other tasks had their turn.
     fn sent(style: Style, objects: Vec<Bytes>) -> (Vec<Bytes>, usize) {
-        let head = json!({"kind": "List", "metadata": {"resourceVersion": "7"}});
-        let item = |stored: &Bytes| serde_json::from_slice(stored).unwrap();
-        let mut list = TextList::new(style, head.as_object().unwrap(), "items", objects, item);
+        let mut list = list(style, objects);
         let (mut chunks, mut turns) = (Vec::new(), 0);
         loop {
             match Pin::new(&mut list).poll_frame(&mut Context::from_waker(Waker::noop())) {
@@ -158,6 +186,28 @@ mod tests {
                 assert!(chunks.iter().all(|chunk| chunk.len() < CHUNK + 1000));
                 assert_eq!(chunks.len() > 1, count == 3000);
             }
+        }
+    }
+
+    #[tokio::test]
+    async fn large_lists_are_compressed_and_the_length_of_others_is_known() {
+        let object = |number: usize| json!({"metadata": {"name": format!("a{number}")}}).to_string().into();
+        for style in [Style::Pretty, Style::Yaml] {
+            let small: Vec<Bytes> = (0..10).map(object).collect();
+            let length = sent(style, small.clone()).0.concat().len();
+            assert_eq!(list(style, small.clone()).size_hint().exact(), Some(length as u64));
+            let answer = pack(Response::new(list(style, small).boxed_unsync()));
+            assert!(!answer.headers().contains_key(header::CONTENT_ENCODING));
+
+            let large: Vec<Bytes> = (0..20_000).map(object).collect();
+            let text = sent(style, large.clone()).0.concat();
+            assert_eq!(list(style, large.clone()).size_hint().exact(), None);
+            let answer = pack(Response::new(list(style, large).boxed_unsync()));
+            assert_eq!(answer.headers()[header::CONTENT_ENCODING], "gzip");
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            let mut found = Vec::new();
+            flate2::read::GzDecoder::new(&*body).read_to_end(&mut found).unwrap();
+            assert!(found == text, "{style:?}");
         }
     }
 
