@@ -1,5 +1,6 @@
 //! The [`Dataplane`] of the iptables mode: runs the programs of one family and keeps track of the kernel's state.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,12 +11,17 @@ use portolan_model::Settings;
 
 use super::counters::Counters;
 use super::fixed::{CANARY, JUMPS};
+use super::name::declared;
 use super::removal::Removal;
-use super::rule::IptablesTable;
+use super::rule::{IptablesTable, Rule};
+use super::saved::saved;
 use super::{IptablesOptions, Meter, Pieces, Planner, Programs, Rules, Variant};
 use portolan_engine::dataplane::{About, Claims, Commit, Dataplane, Error, Removal as Progress, Takeover};
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table as Wanted};
+
+/// The tables that this mode writes to.
+const TABLES: [IptablesTable; 3] = [IptablesTable::Mangle, IptablesTable::Filter, IptablesTable::Nat];
 
 /// Service ports in one transaction of a full load through the front end of nftables. Its time for a transaction
 /// grows with the square of the rules in it, but each transaction has a fixed cost, too: in a cluster of 10,000
@@ -80,16 +86,48 @@ impl Iptables {
     }
 
     fn marks_are_there(&self, wanted: &Wanted) -> Result<bool, Error> {
-        for table in [IptablesTable::Mangle, IptablesTable::Filter, IptablesTable::Nat] {
+        let marks = self.planner.marks(wanted);
+        match self.programs.variant() {
+            Variant::Nft => self.are_asked_for(&marks),
+            Variant::Legacy => self.are_saved(&marks),
+        }
+    }
+
+    /// Asks for each rule. The front end of nftables reads only the chain of the rule.
+    fn are_asked_for(&self, marks: &[Rule]) -> Result<bool, Error> {
+        for table in TABLES {
             if !self.programs.has_chain(table, CANARY)? {
                 return Ok(false);
             }
         }
-        let marks = self.planner.marks(wanted);
         let marks = marks.iter().map(|rule| (rule.table, rule.chain, rule.text.as_str()));
         let jumps = JUMPS.iter().map(|jump| (jump.table, jump.from, jump.rule));
         for (table, chain, rule) in marks.chain(jumps) {
             if !self.programs.has_rule(table, chain, rule)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Looks for the rules in a save of each table. To answer for one rule, the older iptables reads the whole table, too.
+    fn are_saved(&self, marks: &[Rule]) -> Result<bool, Error> {
+        let family = self.planner.settings().family;
+        for table in TABLES {
+            let marks = marks.iter().filter(|rule| rule.table == table);
+            let marks = marks.map(|rule| format!("{} {}", rule.chain, saved(family, &rule.text)));
+            let jumps = JUMPS.iter().filter(|jump| jump.table == table);
+            let jumps = jumps.map(|jump| format!("{} {}", jump.from, jump.rule));
+            let mut missing: HashSet<String> = marks.chain(jumps).collect();
+            let mut has_canary = false;
+            self.programs.save(&["-t", table.name()], |line| {
+                has_canary |= line.strip_prefix(':').and_then(declared) == Some(CANARY);
+                if let Some(rule) = line.strip_prefix("-A ").filter(|_| !missing.is_empty()) {
+                    // A save prints two spaces before the name of a counter.
+                    missing.remove(rule.trim_end().replace("  ", " ").as_str());
+                }
+            })?;
+            if !has_canary || !missing.is_empty() {
                 return Ok(false);
             }
         }

@@ -118,8 +118,8 @@ pub enum Error {
     },
     /// The virtual servers of the IPVS mode cannot be listed or removed.
     #[error(
-        "virtual servers of kube-proxy's IPVS mode: {source}; run `ipvsadm --clear` and `ip link delete {device}` on the \
-         node", device = IPVS_DEVICE
+        "virtual servers of kube-proxy's IPVS mode: {source}; `portolan-proxy cleanup` on the node tries again; `ipvsadm -Ln` \
+         shows what is left at addresses of {device}, and `ipvsadm -D` removes one of them", device = IPVS_DEVICE
     )]
     VirtualServers {
         /// The cause.
