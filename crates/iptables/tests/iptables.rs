@@ -28,3 +28,5 @@ mod preview;
 mod refusals;
 #[path = "iptables/takeover.rs"]
 mod takeover;
+#[path = "iptables/unprinted.rs"]
+mod unprinted;

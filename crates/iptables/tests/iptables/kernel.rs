@@ -6,11 +6,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use portolan_engine::{Commit, HealthCheckPort, Table as Wanted};
+use portolan_engine::{Commit, Driven, HealthCheckPort, Table as Wanted};
 use portolan_iptables::{
-    Counted, Error, IptablesOptions, Pieces, Planner, Present, Programs, Rules, Variant, counted,
+    Counted, Error, Iptables, IptablesOptions, Pieces, Planner, Present, Programs, Redirect, Rules, Variant,
+    counted,
 };
-use portolan_model::{Change, Family};
+use portolan_model::{Change, Family, Settings};
 use portolan_sock::namespace::in_new_network_namespace;
 use portolan_sock::{Protocol, Socket};
 use portolan_testkit::eventually;
@@ -241,61 +242,30 @@ fn rules_that_another_program_removes_are_restored() {
     }
 }
 
-fn nft(arguments: &str) {
-    let status = Command::new("nft").args(arguments.split(' ')).status().unwrap();
-    assert!(status.success(), "nft {arguments}");
-}
-
-/// `iptables-nft-save` does not print a table with a rule that iptables does not have.
 #[test]
-fn rules_that_a_save_cannot_print_are_no_reason_to_write_jumps_again() {
-    in_namespace(|| {
-        let programs = Programs::of(Family::Ipv4, Variant::Nft).unwrap();
-        apply(
-            &programs,
-            "*nat\n:KUBE-SVC-STALE - [0:0]\n:KUBE-SVC-HELD - [0:0]\n:MINE - [0:0]\n-A MINE -j KUBE-SVC-HELD\nCOMMIT\n",
-        );
-        apply(&programs, "*filter\n-A INPUT -i lo -j ACCEPT\nCOMMIT\n");
-        nft("add rule ip filter INPUT ct state established accept");
-        nft("add chain ip nat MORE");
-        nft("add rule ip nat MORE ct state established accept");
-        assert!(!save(Family::Ipv4, Variant::Nft).contains("*nat"), "the table is not printed");
-        let mut iptables = driven(programs.clone(), settings(Family::Ipv4));
-        iptables.apply(&ipv4()).unwrap();
-        for _ in 0..3 {
-            iptables.resync().unwrap();
+fn the_check_finds_every_rule_as_it_was_written() {
+    let redirect = Redirect { own_mark: 4, ports: (10261, 10262) };
+    let plain = IptablesOptions::default;
+    let options = [
+        plain(),
+        IptablesOptions { localhost_node_ports: false, drop_invalid: false, ..plain() },
+        IptablesOptions { loopback_addresses: vec!["127.0.0.1".parse().unwrap()], ..plain() },
+        IptablesOptions { redirect: Some(redirect), ..plain() },
+    ];
+    for (variant, options) in VARIANTS.iter().flat_map(|variant| options.iter().map(move |it| (*variant, it)))
+    {
+        for masquerade_all in [false, true] {
+            in_namespace(|| {
+                let programs = programs_of(Family::Ipv4, variant);
+                let settings = Settings { masquerade_all, ..settings(Family::Ipv4) };
+                let mut iptables =
+                    Driven::new(settings.clone(), Iptables::new(programs, settings, options.clone()));
+                iptables.apply(&ipv4()).unwrap();
+                iptables.resync().unwrap();
+                assert!(iptables.is_intact().unwrap(), "{variant:?} {options:?}");
+            });
         }
-        nft("flush chain ip filter INPUT");
-        nft("flush chain ip nat MORE");
-        nft("delete chain ip nat MORE");
-        let saved = save(Family::Ipv4, Variant::Nft);
-        let jumps = |to: &str| saved.lines().filter(|line| line.ends_with(&format!("-j {to}"))).count();
-        // From PREROUTING and OUTPUT of nat; FORWARD and OUTPUT of filter.
-        assert_eq!(
-            (jumps("KUBE-SERVICES"), jumps("KUBE-POSTROUTING"), jumps("KUBE-FORWARD")),
-            (4, 1, 1),
-            "{saved}"
-        );
-        assert!(!saved.contains("KUBE-SVC-STALE"), "{saved}");
-        assert!(saved.contains("-A MINE -j KUBE-SVC-HELD"), "{saved}");
-        iptables.resync().unwrap();
-        let fresh = load_fresh();
-        let mut expected = unordered(&fresh);
-        expected.retain(|(_, chain), _| chain.starts_with("KUBE-SEP-"));
-        let mut found = unordered(&saved);
-        found.retain(|(_, chain), _| chain.starts_with("KUBE-SEP-"));
-        assert_eq!(found, expected);
-    });
-}
-
-/// Returns what a load into an empty namespace writes.
-fn load_fresh() -> String {
-    in_namespace(|| {
-        let mut iptables = driven(Programs::of(Family::Ipv4, Variant::Nft).unwrap(), settings(Family::Ipv4));
-        iptables.apply(&ipv4()).unwrap();
-        iptables.resync().unwrap();
-        save(Family::Ipv4, Variant::Nft)
-    })
+    }
 }
 
 /// The kernel keeps the list of an endpoint's clients for as long as a rule refers to it.
