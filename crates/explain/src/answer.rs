@@ -315,6 +315,7 @@ const fn stage(reason: &Reason) -> Stage {
         | Reason::MasqueradeByRelay
         | Reason::MasqueradeHairpin { .. }
         | Reason::MasqueradeHairpinElsewhere { .. }
+        | Reason::SourceKeptOnNode { .. }
         | Reason::SourceKept(_) => Stage::Masquerading,
     }
 }
@@ -325,6 +326,7 @@ fn masquerade(reason: &Reason) -> Option<Masquerade> {
             MasqueradeUse::Hairpin
         }
         Reason::SourceKept(_) => MasqueradeUse::Never,
+        Reason::SourceKeptOnNode { .. } => return None,
         other if stage(other) == Stage::Masquerading => MasqueradeUse::Always,
         _ => return None,
     };

@@ -294,7 +294,7 @@ pub struct Masquerade {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MasqueradeUse {
-    /// All of them.
+    /// All of them. From elsewhere, endpoints at addresses of this node do not: the packet does not leave the node.
     Always,
     /// An endpoint that is itself the client (hairpin).
     Hairpin,

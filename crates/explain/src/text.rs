@@ -258,6 +258,8 @@ fn sentence(step: &Step) -> String {
         format!("yes: {rest}")
     } else if let Some(rest) = step.text.strip_prefix("no masquerading: ") {
         format!("no: {rest}")
+    } else if let Some(rest) = step.text.strip_prefix("no masquerading ") {
+        format!("not {rest}")
     } else if let Some(rest) = step.text.strip_prefix("masquerading ") {
         rest.to_owned()
     } else {

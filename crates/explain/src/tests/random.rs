@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use portolan_model::catalog::PerFamily;
 use portolan_model::oracle::{FlowState, ModeDifferences, Oracle, Origin, Packet};
 use portolan_model::verdict::{self, Reason};
-use portolan_model::world::{Ranges, Rng, World};
+use portolan_model::world::{Pod, Ranges, Rng, World};
 use portolan_model::{Catalog, Family, LocalDetector, NodePortAddresses, Protocol, Settings};
 use proptest::prelude::*;
 
@@ -15,10 +15,12 @@ use crate::question::{Question, Sender, Target};
 use crate::report::{ClientKind, Fate, Outcome, Report};
 use crate::text::Style;
 
+/// The addresses of the node.
+const ADDRESSES: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
+
 /// The node of a random world: n1, with a detector of pods and a mode that the seed chooses.
 fn node(rng: &mut Rng, catalog: &Catalog) -> NodeView {
-    let addresses: Vec<IpAddr> =
-        ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap()).to_vec();
+    let addresses: Vec<IpAddr> = ADDRESSES.map(|address| address.parse().unwrap()).to_vec();
     let differences = match rng.below(5) {
         0 => ModeDifferences::iptables(vec!["127.0.0.0/8".parse().unwrap()]),
         1 => ModeDifferences::ipvs(),
@@ -166,7 +168,9 @@ proptest! {
     /// The report says what the oracle says, and the endpoints in use are those that may get the packet.
     #[test]
     fn the_report_says_what_the_oracle_says(seed in any::<u64>()) {
-        let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
+        let (mut rng, mut ranges) = (Rng::new(seed), Ranges::example());
+        let [ipv4, ipv6] = ADDRESSES.map(|address| Some(address.parse().unwrap()));
+        ranges.pods.push(Pod { addresses: PerFamily { ipv4, ipv6 }, node: Some("n1".to_owned()) });
         let mut catalog = Catalog::new("n1");
         for edit in World::random(&mut rng, 8, &ranges).edits() {
             catalog.apply(edit.event().unwrap());

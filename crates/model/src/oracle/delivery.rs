@@ -3,7 +3,7 @@
 use super::Origin;
 use super::case::{Case, Match};
 use crate::object::no_source;
-use crate::table::Disposition;
+use crate::table::{Disposition, Entry};
 use crate::verdict::{EndpointList, Fate, Reason, SourceKept, Traffic};
 use crate::{Backend, ExternalPolicy, Forwarding, Frontend, InternalPolicy, LocalDetector};
 
@@ -187,12 +187,24 @@ impl<'a> Case<'a> {
         let kept = match masquerade {
             Masquerade::Yes(reason) => {
                 self.because(reason);
-                return vec![true; backends.len()];
+                return backends.iter().map(|backend| !self.stays(backend)).collect();
             }
             Masquerade::No(kept) => kept,
         };
         self.because(Reason::SourceKept(kept));
         backends.iter().map(|backend| self.is_hairpin(backend)).collect()
+    }
+
+    /// Returns true if the packet comes from elsewhere and ends at an address of this node. Only packets that leave a
+    /// network interface are masqueraded. The relay's packets do, through loopback.
+    fn stays(&mut self, backend: &Backend) -> bool {
+        let stays = self.packet.origin != Origin::Node
+            && self.oracle.is_local_address(backend.address)
+            && !self.differences().hides_clients;
+        if stays {
+            self.because(Reason::SourceKeptOnNode { endpoint: backend.socket() });
+        }
+        stays
     }
 
     /// Returns true if the backend may connect to itself. It would reply directly, bypassing the translation.
@@ -201,7 +213,7 @@ impl<'a> Case<'a> {
             return false;
         }
         let endpoint = backend.socket();
-        if backend.may_hairpin {
+        if self.may_hairpin(backend) {
             self.because(Reason::MasqueradeHairpin { endpoint });
         } else if self.differences().masquerades_every_hairpin {
             self.because(Reason::MasqueradeHairpinElsewhere { endpoint });
@@ -209,5 +221,18 @@ impl<'a> Case<'a> {
             return false;
         }
         true
+    }
+
+    /// Returns true if the backend may be on this node. It is enough that one Service port of this protocol has it as such: the
+    /// set of possible hairpins is the same for all.
+    fn may_hairpin(&self, backend: &Backend) -> bool {
+        let of_protocol = |(_, forwarding): &&Entry| forwarding.protocol == self.packet.protocol;
+        let mut known = self
+            .oracle
+            .table
+            .iter()
+            .filter(of_protocol)
+            .flat_map(|(_, forwarding)| forwarding.cluster.iter().chain(&forwarding.local));
+        known.any(|known| known.may_hairpin && known.socket() == backend.socket())
     }
 }

@@ -236,6 +236,38 @@ fn hairpin_is_masqueraded_where_the_backend_may_be_here() {
 }
 
 #[test]
+fn hairpin_is_masqueraded_if_another_service_has_the_backend_here() {
+    let mut elsewhere = forwarding();
+    elsewhere.cluster[0].may_hairpin = false;
+    let other = |protocol| {
+        let frontends = Box::new([Frontend::ClusterIp(ip("10.96.0.2"), 80)]);
+        entry(&Forwarding { protocol, frontends, ..forwarding() })
+    };
+    for (protocol, masqueraded) in [(Protocol::Tcp, true), (Protocol::Udp, false)] {
+        let (settings, differences) = (&settings(), &ModeDifferences::default());
+        let (local_addresses, table) = (&local_addresses(), &[entry(&elsewhere), other(protocol)]);
+        let oracle = Oracle { settings, local_addresses, table, differences };
+        let Fate::Backends { masqueraded: found, .. } = oracle.fate(&packet(POD, HERE, (CLUSTER_IP, 80)))
+        else {
+            panic!("no backends");
+        };
+        assert_eq!(found, [masqueraded, false], "{protocol}");
+    }
+}
+
+#[test]
+fn packets_from_elsewhere_that_end_on_this_node_are_not_masqueraded() {
+    let mut to_node = forwarding();
+    to_node.cluster[0].address = ip(OTHER_NODE_IP);
+    for to in EXTERNAL {
+        assert_eq!(row(&settings(), &to_node, to), ["C-m", "Cmm", "C-m", "C-m"]);
+    }
+    assert_eq!(row(&settings(), &to_node, (CLUSTER_IP, 80)), ["C--", "Cmm", "C-m", "C-m"]);
+    let relay = ModeDifferences::userspace();
+    assert_eq!(ask_in(&relay, &settings(), &to_node, REMOTE, "203.0.113.1", (CLUSTER_IP, 80)), "Cmm");
+}
+
+#[test]
 fn source_ranges_of_load_balancer_ips_apply_to_all_sources() {
     let guarded =
         Forwarding { source_ranges: Box::new(["203.0.113.0/24".parse().expect("a CIDR")]), ..forwarding() };

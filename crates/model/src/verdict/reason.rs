@@ -173,6 +173,11 @@ pub enum Reason {
         /// The endpoint that is also the source.
         endpoint: SocketAddr,
     },
+    /// Not masqueraded if this endpoint gets the packet, which comes from elsewhere: the endpoint is an address of this node.
+    SourceKeptOnNode {
+        /// The endpoint.
+        endpoint: SocketAddr,
+    },
     /// Not masqueraded.
     SourceKept(SourceKept),
 }
@@ -273,6 +278,7 @@ impl Reason {
             Self::MasqueradeByRelay => "masquerade-by-relay",
             Self::MasqueradeHairpin { .. } => "masquerade-hairpin",
             Self::MasqueradeHairpinElsewhere { .. } => "masquerade-hairpin-elsewhere",
+            Self::SourceKeptOnNode { .. } => "source-kept-on-node",
             Self::SourceKept(SourceKept::Pod) => "source-kept-pod",
             Self::SourceKept(SourceKept::NoDetector) => "source-kept-no-detector",
             Self::SourceKept(SourceKept::LocalPolicy) => "source-kept-local-policy",
@@ -427,6 +433,11 @@ impl Reason {
                 f,
                 "masquerading if {endpoint} gets the packet: it is also the source (hairpin; in this mode also if it \
                  is on another node)"
+            ),
+            Self::SourceKeptOnNode { endpoint } => write!(
+                f,
+                "no masquerading if {endpoint} gets the packet: it is an address of this node, which the packet does \
+                 not leave"
             ),
             Self::SourceKept(SourceKept::Pod) => {
                 f.write_str("no masquerading: the source is a pod (detectLocalMode)")

@@ -61,6 +61,7 @@ fn all_reasons() -> Vec<Reason> {
         Reason::MasqueradeByRelay,
         Reason::MasqueradeHairpin { endpoint },
         Reason::MasqueradeHairpinElsewhere { endpoint },
+        Reason::SourceKeptOnNode { endpoint },
         Reason::SourceKept(SourceKept::Pod),
         Reason::SourceKept(SourceKept::NoDetector),
         Reason::SourceKept(SourceKept::LocalPolicy),

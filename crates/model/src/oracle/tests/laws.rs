@@ -4,9 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Catalog;
-use crate::catalog::ApiServer;
+use crate::catalog::{ApiServer, PerFamily};
 use crate::verdict::{Decision, EndpointList, Reason};
-use crate::world::{Ranges, Rng, World};
+use crate::world::{Pod, Ranges, Rng, World};
 
 const PACKETS: usize = 60;
 
@@ -131,8 +131,10 @@ fn fate_of_reasons(verdict: &Verdict, backends: &[Backend]) -> String {
         _ => None,
     };
     let hairpins: Vec<_> = verdict.reasons.iter().filter_map(hairpin).collect();
+    let stays = |endpoint| verdict.reasons.contains(&Reason::SourceKeptOnNode { endpoint });
     let words = backends.iter().map(|backend| {
-        let star = if all || hairpins.contains(&backend.socket()) { "*" } else { "" };
+        let masqueraded = all && !stays(backend.socket()) || hairpins.contains(&backend.socket());
+        let star = if masqueraded { "*" } else { "" };
         format!("{}{star}", backend.socket())
     });
     words.collect::<Vec<_>>().join(" ")
@@ -185,7 +187,9 @@ fn check(
     law: impl Fn(&Case<'_>) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
     let family = if v6 { Family::Ipv6 } else { Family::Ipv4 };
-    let (mut rng, ranges) = (Rng::new(seed), Ranges::example());
+    let (mut rng, mut ranges) = (Rng::new(seed), Ranges::example());
+    let [ipv4, ipv6] = Family::BOTH.map(|family| node_addresses(family).first().copied());
+    ranges.pods.push(Pod { addresses: PerFamily { ipv4, ipv6 }, node: Some("n1".to_owned()) });
     let catalog = random_catalog(&mut rng, &ranges);
     let table: Vec<Entry> = catalog.forwardings(family).collect();
     let settings = random_settings(&mut rng, family);

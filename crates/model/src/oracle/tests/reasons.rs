@@ -84,6 +84,18 @@ fn of_internal_traffic() {
 }
 
 #[test]
+fn of_endpoints_at_addresses_of_this_node() {
+    let cluster = Box::new([backend(NODE_IP, true), backend(THERE, false)]);
+    let judge = Judge::of(Forwarding { cluster, ..forwarding() });
+    let to = (EXTERNAL_IP, 80);
+    let masqueraded = "matched external-policy-cluster balanced masquerade-external";
+    assert_eq!(judge.codes(NODE, to), masqueraded);
+    assert_eq!(judge.codes(OUTSIDE, to), format!("{masqueraded} source-kept-on-node"));
+    let relay = judge.in_mode(ModeDifferences::userspace());
+    assert_eq!(relay.codes(OUTSIDE, to), "matched external-policy-cluster balanced masquerade-by-relay");
+}
+
+#[test]
 fn of_external_traffic() {
     for to in EXTERNAL {
         let has_ranges = to.0 == LOAD_BALANCER_IP;
