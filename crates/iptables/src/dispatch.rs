@@ -9,7 +9,7 @@ use portolan_model::{Frontend, InternalPolicy};
 use super::fixed::{EXTERNAL_SERVICES, LOOPBACK, NODE_PORTS, PROXY_FIREWALL, SERVICES};
 use super::name::Kind;
 use super::options::COUNTER_LOCALHOST;
-use super::rule::{self, Comment, IptablesTable, Rule};
+use super::rule::{self, Comment, IptablesTable, Rule, UNTRANSLATED};
 use super::service::Service;
 
 /// Returns the rules of a Service port, in order within each chain.
@@ -79,7 +79,8 @@ impl Rules<'_> {
         if service.has_firewall() {
             let text =
                 format_args!("{} traffic not accepted by {}", service.name, service.chain(Kind::Firewall));
-            self.add(IptablesTable::Filter, PROXY_FIREWALL, format_args!("{} {to} -j DROP", Comment(text)));
+            let rule = format!("{} {to} {} -j DROP", Comment(text), self.untaken());
+            self.add(IptablesTable::Filter, PROXY_FIREWALL, rule);
         }
         self.without_external(&to);
     }
@@ -114,8 +115,17 @@ impl Rules<'_> {
     /// translated before, where it has endpoints.
     fn without_external(&mut self, to: &str) {
         if let Some(verdict) = self.verdict(self.service.forwarding.external()) {
-            self.add(IptablesTable::Filter, EXTERNAL_SERVICES, verdict.rule(to));
+            let to = format!("{to} {}", self.untaken());
+            self.add(IptablesTable::Filter, EXTERNAL_SERVICES, verdict.rule(&to));
         }
+    }
+
+    /// Matches packets that no Service has led to an endpoint. An endpoint can have the address and port of another Service, if
+    /// it is an address of a node. The owner of listeners connects to it without a translation.
+    fn untaken(&self) -> String {
+        let owner = self.service.context.options.redirect.map(|redirect| redirect.own_mark);
+        let others = owner.map(|mark| format!(" -m mark ! --mark {mark:#010x}/{mark:#010x}"));
+        format!("{UNTRANSLATED}{}", others.unwrap_or_default())
     }
 
     fn verdict(&self, outcome: Disposition<'_>) -> Option<Verdict<'_>> {

@@ -4,7 +4,7 @@
 use portolan_model::{Family, LocalDetector, NodePortAddresses};
 
 use super::options::{COUNTER_INVALID, Redirect};
-use super::rule::{self, Comment, IptablesTable, Rule};
+use super::rule::{self, Comment, IptablesTable, Rule, UNTRANSLATED};
 use super::service::Context;
 
 pub(super) const SERVICES: &str = "KUBE-SERVICES";
@@ -109,7 +109,7 @@ fn listeners(redirect: Redirect) -> [Rule; 2] {
     let (first, last) = redirect.ports;
     ["tcp", "udp"].map(|protocol| {
         let to = format_args!("-m {protocol} -p {protocol} --dport {first}:{last}");
-        let text = format!("{comment} {to} -m conntrack ! --ctstate DNAT -j {}", rule::refusal(protocol));
+        let text = format!("{comment} {to} {UNTRANSLATED} -j {}", rule::refusal(protocol));
         Rule { table: IptablesTable::Filter, chain: NODE_PORTS, text }
     })
 }

@@ -62,6 +62,9 @@ impl<T: Display> Display for Comment<T> {
     }
 }
 
+/// Matches packets whose destination has not been translated.
+pub(super) const UNTRANSLATED: &str = "-m conntrack ! --ctstate DNAT";
+
 /// Opens a table of a restore.
 pub(super) fn begin(out: &mut impl fmt::Write, table: IptablesTable) -> fmt::Result {
     writeln!(out, "*{table}")

@@ -176,7 +176,7 @@ impl Nftables {
         let mut objects = plan.classes.len();
         let mut transaction = self.begin(None);
         if plan.creates_source_range_check {
-            for body in skeleton::source_range_chains(&settings) {
+            for body in skeleton::source_range_chains(layout) {
                 objects += 1;
                 encode::chain(&mut transaction, layout.place(), &body);
                 self.keep(&body.name);
@@ -356,7 +356,7 @@ impl Nftables {
         let place = self.planner.layout().place();
         let mut transaction = self.begin(None);
         if self.has_unused_check() {
-            let chains = skeleton::source_range_chains(&self.planner.settings);
+            let chains = skeleton::source_range_chains(self.planner.layout());
             self.garbage.extend(chains.into_iter().map(|body| body.name));
             self.checks_source_ranges = false;
         }

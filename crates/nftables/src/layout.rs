@@ -110,6 +110,20 @@ impl Layout<'_> {
         }
     }
 
+    /// Returns the rule that lets packets to endpoints pass. An endpoint can have the address and port of a Service, if it is an
+    /// address of a node.
+    pub(super) fn passes_to_endpoints(&self) -> RuleBody {
+        match self.target {
+            Target::Endpoints => translate::translated(),
+            Target::Relay(_) => capture::relayed(),
+        }
+    }
+
+    /// Returns the rule that lets packets of the relay pass, in the layout with a relay.
+    pub(super) fn relayed(&self) -> Option<RuleBody> {
+        matches!(self.target, Target::Relay(_)).then(capture::relayed)
+    }
+
     /// Returns true if packets of this node to its own node ports without endpoints are refused in the hook output.
     ///
     /// Such a packet passes output and postrouting first, where connection tracking keeps an entry for it. If only the hook input

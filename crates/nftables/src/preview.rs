@@ -55,7 +55,7 @@ pub(super) fn lines(table: &Table, target: Target, view: &mut View) -> Vec<Strin
 pub(super) fn first_of_plan(layout: Layout<'_>, plan: &Plan) -> Vec<String> {
     let mut lines = Lines::new(layout.place(), layout.settings.counters, Messages::LINES.saturating_add(1));
     if plan.creates_source_range_check {
-        for body in skeleton::source_range_chains(layout.settings) {
+        for body in skeleton::source_range_chains(layout) {
             lines.chain("add", &body);
         }
     }

@@ -261,7 +261,7 @@ pub(super) fn has_current_rules(view: &View, planner: &Planner) -> bool {
 
 /// Returns true if the check of source ranges is there.
 pub(super) fn has_source_range_chains(view: &View, planner: &Planner) -> bool {
-    skeleton::source_range_chains(&planner.settings).iter().all(|body| same_rules(view, body))
+    skeleton::source_range_chains(planner.layout()).iter().all(|body| same_rules(view, body))
 }
 
 /// Returns true if the chains of a class have the rules that they should have.

@@ -42,7 +42,7 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
     ];
     chains.push(layout.own_chain());
     if layout.has_source_ranges {
-        chains.extend(source_range_chains(settings));
+        chains.extend(source_range_chains(layout));
     }
     chains.extend([
         ChainBody::regular("service-endpoints-check", service_endpoints_rules(settings.family)),
@@ -57,12 +57,16 @@ pub(crate) fn chains(layout: Layout<'_>) -> Vec<ChainBody> {
 
 /// Returns the chains that check the source ranges of Services. They exist only while a Service has some: otherwise every
 /// packet of the node would meet them for nothing.
-pub(crate) fn source_range_chains(settings: &Settings) -> Vec<ChainBody> {
+pub(crate) fn source_range_chains(layout: Layout<'_>) -> Vec<ChainBody> {
+    let settings = layout.settings;
     let mut chains = Vec::new();
     if settings.counters {
         chains.push(ChainBody::regular(SOURCE_RANGE_DROPS, source_range_drop_rules(settings.family)));
     }
-    chains.push(ChainBody::regular(FIREWALL_CHECK, vec![firewall_rule(settings)]));
+    chains.push(ChainBody::regular(
+        FIREWALL_CHECK,
+        vec![layout.passes_to_endpoints(), firewall_rule(settings)],
+    ));
     chains.extend(SOURCE_RANGE_HOOKS.map(|(name, hook)| check(name, hook, -110, FIREWALL_CHECK)));
     chains
 }
@@ -172,9 +176,10 @@ fn padded_length(fields: &[DataType]) -> u32 {
 fn new_packet_chains(layout: Layout<'_>) -> [ChainBody; 3] {
     let is_taken = &layout.is_taken()[..];
     let taken = || rule([is_taken, &reset_priority(0), &[accept()]].concat());
-    let own = [taken()]
-        .into_iter()
-        .chain(layout.refuses_own_node_ports().then(|| refused_node_ports(layout.settings)));
+    // Packets of the relay are not marked, and no Service has translated them.
+    let taken_locally = || layout.relayed().into_iter().chain([taken()]);
+    let own =
+        taken_locally().chain(layout.refuses_own_node_ports().then(|| refused_node_ports(layout.settings)));
     let own = own.collect();
     // `ip_forward` has overwritten the value of most packets, with a priority that is to stay.
     let carries = rule([&[meta(MetaKey::PRIORITY, 0), not_zero(0)], is_taken, &reset_priority(0)].concat());
@@ -184,7 +189,11 @@ fn new_packet_chains(layout: Layout<'_>) -> [ChainBody; 3] {
         ChainBody::regular(name, rules)
     };
     [
-        checks("input-check", vec![taken()], ["node-port-endpoints-check", "service-endpoints-check"]),
+        checks(
+            "input-check",
+            taken_locally().collect(),
+            ["node-port-endpoints-check", "service-endpoints-check"],
+        ),
         checks("forward-check", vec![carries, forwarded], ["service-endpoints-check", "cluster-ips-check"]),
         checks("output-check", own, ["service-endpoints-check", "cluster-ips-check"]),
     ]

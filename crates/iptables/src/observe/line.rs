@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use portolan_model::Protocol;
 use portolan_model::observed::Counters;
 
+use crate::fixed::{EXTERNAL_SERVICES, PROXY_FIREWALL};
 use crate::name::ChainName;
 use crate::rule::lower_case;
 
@@ -98,11 +99,28 @@ impl<'a> Rule<'a> {
                     rule.target = words.next();
                     rule.arguments = words.by_ref().collect();
                 }
-                "!" => rule.add(Match::Other),
+                "!" => rule.negated(&mut words),
                 option => rule.option(option, &mut words),
             }
         }
         Some(rule)
+    }
+
+    /// Reads a negated match. In the chains that check packets to Services, that of packets to endpoints is none: kube-proxy
+    /// does not have it.
+    fn negated(&mut self, words: &mut Words<'a>) {
+        let mut ahead = Words(words.0);
+        let (option, value) = (ahead.next(), ahead.next());
+        let is_taken = match option.as_deref() {
+            Some("--ctstate") => value.is_some_and(|state| state == "DNAT"),
+            Some("--mark") => true,
+            _ => false,
+        };
+        if is_taken && [EXTERNAL_SERVICES, PROXY_FIREWALL].contains(&&*self.chain) {
+            words.0 = ahead.0;
+        } else {
+            self.add(Match::Other);
+        }
     }
 
     fn option(&mut self, option: &str, words: &mut Words<'a>) {

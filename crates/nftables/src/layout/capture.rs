@@ -111,11 +111,14 @@ pub(super) fn own_chain() -> ChainBody {
     ChainBody::regular(REPLIES_CHAIN, rules)
 }
 
+/// Returns the rule that lets packets of the relay's connections pass.
+pub(super) fn relayed() -> RuleBody {
+    commented([&has_priority(RELAY_PRIORITY)[..], &[accept()]].concat(), "of connections of the relay")
+}
+
 /// Returns the base chains that capture. Packets of the relay's connections leave by the first rule, because they are
 /// more than all others.
 pub(super) fn base_chains(settings: &Settings) -> [ChainBody; 3] {
-    let own_packets = has_priority(RELAY_PRIORITY);
-    let relayed = || commented([&own_packets[..], &[accept()]].concat(), "of connections of the relay");
     let translated = || commented([status_dnat(), vec![accept()]].concat(), "another's connections");
     // Only in prerouting: in the output chain only the Service lookup tells packets of a client on this node from
     // replies.

@@ -8,7 +8,7 @@ use super::super::chain::{ChainBody, RuleBody, SERVICES, base, commented, rule};
 use super::super::class::{Balance, Class};
 use super::super::element::Set;
 use super::super::expression::{
-    Side, address, address_is_local, address_words, delete, dnat, goto, jump, local_pod, map,
+    Side, accept, address, address_is_local, address_words, delete, dnat, goto, jump, local_pod, map,
     mark_for_masquerade, masquerade, member, meta, no_input_interface, priority, protocol_and_port, random,
     reset_priority, set_meta, status_dnat, take_mark, update,
 };
@@ -55,6 +55,11 @@ pub(super) fn base_chains() -> [ChainBody; 3] {
         nat("nat-output", Hook::OUTPUT, NAT_PRIORITY, SERVICES),
         nat(MASQUERADES, Hook::POSTROUTING, SOURCE_PRIORITY, MASQUERADING),
     ]
+}
+
+/// Returns the rule that lets packets pass that a Service has translated.
+pub(super) fn translated() -> RuleBody {
+    commented([status_dnat(), vec![accept()]].concat(), "to endpoints")
 }
 
 /// Returns the chain that masquerades. The base chains jump to it.

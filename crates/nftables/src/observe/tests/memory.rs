@@ -63,7 +63,7 @@ impl Written {
         assert!(plan.refused.is_empty());
         let mut transaction = Transaction::begin(1, None);
         if plan.creates_source_range_check {
-            for body in skeleton::source_range_chains(&self.planner.settings) {
+            for body in skeleton::source_range_chains(self.planner.layout()) {
                 encode::chain(&mut transaction, self.place(), &body);
             }
         }
