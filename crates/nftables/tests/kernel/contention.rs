@@ -18,6 +18,10 @@ use super::table::Table;
 /// A cluster IP that no Service has.
 const STRAY: [u8; 4] = [10, 99, 9, 9];
 
+/// Number of comparisons, and its limit if none of them succeeds on a busy machine.
+const COMPARISONS: usize = 60;
+const MOST_COMPARISONS: usize = 10 * COMPARISONS;
+
 /// Commits to a table of its own and alternately adds an element to our table and deletes it, until `stop` is set.
 /// Returns the number of commits.
 fn disturb(stop: &AtomicBool) -> usize {
@@ -71,7 +75,10 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
             let other = scope.spawn(|| disturb(&stop));
             let stop_at_end = Stop(&stop);
             let mut outcomes = [0, 0];
-            for _ in 0..60 {
+            for attempt in 0..MOST_COMPARISONS {
+                if attempt >= COMPARISONS && outcomes[0] > 0 {
+                    break;
+                }
                 nft("flush map ip portolan endpoints");
                 nftables.mark_unknown();
                 match nftables.resync() {
@@ -86,6 +93,7 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
             drop(stop_at_end);
             let commits = other.join().unwrap();
             println!("{outcomes:?} mended and given up, among {commits} foreign commits");
+            assert!(outcomes[0] > 0, "{outcomes:?} mended and given up");
             assert!(commits > 30);
         });
         nftables.resync().unwrap();
