@@ -91,6 +91,18 @@ impl World {
         let places = pod.addresses.both().map(|address| (protocol, SocketAddr::new(address, port)));
         self.echo.listen_many(&pod.namespace, &places)
     }
+
+    /// Starts a responder at a port of a node, on its own address of each family, as a pod with `hostNetwork` has one.
+    pub fn serve_on(&self, node: &Node, protocol: Protocol, port: u16) -> Result<(), TestkitError> {
+        let places = node.addresses().both().map(|address| (protocol, SocketAddr::new(address, port)));
+        self.echo.listen_many(&node.namespace, &places)
+    }
+
+    /// Makes answers of the remote node's responders take the same path back if they go to pods of the remote node. Its own
+    /// connections to its pods fail from then on: the kernel takes no packet whose source is an address of its own.
+    pub fn answer_remote_pods_through_node(&self) -> Result<(), TestkitError> {
+        build::remote_node_answers(self)
+    }
 }
 
 impl Node {

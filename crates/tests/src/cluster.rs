@@ -17,7 +17,7 @@ use portolan_model::{
     Catalog, Change, Family, Forwarding, LocalDetector, NodePortAddresses, Protocol, ServicePortName,
     Settings,
 };
-use portolan_testkit::{Namespace, Probe, ProbeResult, World, eventually};
+use portolan_testkit::{Namespace, Probe, ProbeResult, Site, World, eventually};
 use serde_json::json;
 
 use crate::mode::{Mode, ModeOptions, Plane};
@@ -31,7 +31,7 @@ pub const REMOTE_NODE_NAME: &str = "n2";
 pub const PODS: usize = 5;
 /// Number of pods on the other node. The last one is never an endpoint.
 pub const REMOTE_PODS: usize = 4;
-/// The ports on which every pod responds, in every protocol.
+/// The ports on which every pod and both nodes respond, in every protocol.
 pub const TARGET_PORTS: [u16; 2] = [8080, 9090];
 /// The ranges of all pods, by family.
 pub const CLUSTER_CIDRS: [&str; 2] = ["10.244.0.0/16", "fd00:10:244::/48"];
@@ -71,13 +71,7 @@ impl Cluster {
     /// Creates a cluster without Services, with [`Cluster::usual_settings`].
     pub fn new(mode: Mode) -> Self {
         let world = World::builder().pods(PODS).remote_pods(REMOTE_PODS).build().unwrap();
-        for pod in world.pods().iter().chain(world.remote_pods()) {
-            for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
-                for port in TARGET_PORTS {
-                    world.serve(pod, protocol, port).unwrap();
-                }
-            }
-        }
+        respond_everywhere(&world);
         let settings = per_family(Self::usual_settings);
         let mut catalog = Catalog::new(NODE_NAME);
         let labels = json!({ "topology.kubernetes.io/zone": "a" });
@@ -107,7 +101,7 @@ impl Cluster {
     /// Returns the usual settings: local detector by cluster CIDR, node ports at the node's own address, everything
     /// known.
     pub fn usual_settings(family: Family) -> Settings {
-        let node = portolan_testkit::Site::Local.node().of(family);
+        let node = Site::Local.node().of(family);
         Settings {
             family,
             local_detector: LocalDetector::Cidr(cidr(CLUSTER_CIDRS, family)),
@@ -315,7 +309,10 @@ impl Cluster {
 
     /// Returns true if a responder listens at this address and port.
     pub(crate) fn is_responder(&self, place: SocketAddr) -> bool {
-        self.outside.contains(&place) || (self.is_pod(place.ip()) && TARGET_PORTS.contains(&place.port()))
+        let nodes = [Site::Local, Site::Remote];
+        let is_host =
+            self.is_pod(place.ip()) || nodes.iter().any(|site| site.node().both().contains(&place.ip()));
+        self.outside.contains(&place) || (is_host && TARGET_PORTS.contains(&place.port()))
     }
 
     pub(crate) fn is_pod(&self, address: IpAddr) -> bool {
@@ -348,6 +345,21 @@ impl Cluster {
         }
         port
     }
+}
+
+/// Makes every pod and both nodes respond at the target ports.
+fn respond_everywhere(world: &World) {
+    for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
+        for port in TARGET_PORTS {
+            for pod in world.pods().iter().chain(world.remote_pods()) {
+                world.serve(pod, protocol, port).unwrap();
+            }
+            for node in [world.node(), world.remote_node()] {
+                world.serve_on(node, protocol, port).unwrap();
+            }
+        }
+    }
+    world.answer_remote_pods_through_node().unwrap();
 }
 
 fn open(world: &World, mode: Mode, settings: &Settings, options: ModeOptions) -> Plane {

@@ -3,7 +3,7 @@
 use portolan_model::Family;
 use portolan_model::object::Kind;
 use portolan_model::world::Edit;
-use portolan_testkit::Site;
+use portolan_testkit::{Addresses, Site};
 use serde_json::{Value, json};
 
 use crate::{NODE_NAME, REMOTE_NODE_NAME, TARGET_PORTS};
@@ -103,7 +103,8 @@ impl Service {
 /// One endpoint in short notation, such as `Rl1`, `Tr2`, `Rl1{a;n1}` or `Rl1?`.
 ///
 /// Condition: `R` ready, `T` terminating but serving, `N` not ready, `D` terminating and not serving, `P` published
-/// although terminating. Place: `l` on the node, `r` on the other node. Then the number of the pod. In braces its
+/// although terminating. Place: `l` on the node, `r` on the other node. Then the number of the pod, or 0 for
+/// the node itself (`hostNetwork`). In braces its
 /// hints: zones, then nodes after a semicolon. With `?` the endpoint has no node name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
@@ -144,7 +145,7 @@ impl Endpoint {
         };
         let names = |names: &[String]| names.iter().map(|name| json!({ "name": name })).collect::<Value>();
         let mut endpoint = json!({
-            "addresses": [self.site.pod(self.number).of(family)],
+            "addresses": [place(self.site, self.number).of(family)],
             "conditions": { "ready": ready, "serving": serving, "terminating": terminating },
             "hints": { "forZones": names(&self.zones), "forNodes": names(&self.nodes) },
         });
@@ -153,6 +154,11 @@ impl Endpoint {
         }
         endpoint
     }
+}
+
+/// Returns the addresses of the pod with this number, or those of the node for 0.
+pub(crate) const fn place(site: Site, number: u8) -> Addresses {
+    if number == 0 { site.node() } else { site.pod(number) }
 }
 
 /// Returns the slices of `default/web` with these endpoints, one of each family.

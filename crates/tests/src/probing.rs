@@ -7,9 +7,9 @@ use std::{fmt, fs};
 
 use portolan_model::oracle::{FlowState, Oracle, Origin, Packet};
 use portolan_model::table::Entry;
-use portolan_model::verdict::{Fate, Verdict};
+use portolan_model::verdict::{Fate, Reason, Verdict};
 use portolan_model::{Backend, Family, Frontend, Protocol, ServicePortName};
-use portolan_testkit::{Namespace, Probe, ProbeResult, Reached, Site, probe_many};
+use portolan_testkit::{Namespace, Pod, Probe, ProbeResult, Reached, Site, probe_many};
 
 use crate::cluster::FlowKey;
 use crate::{Cluster, Sender};
@@ -185,7 +185,7 @@ impl Cluster {
         let ProbedAttempt { attempt, verdict, source_port, .. } = outcome;
         let probe = Probe::new(attempt.protocol, attempt.destination);
         let probe = probe.from(attempt.packet().source).from_port(*source_port);
-        if self.may_be_silent(attempt, &verdict.fate) { probe.expecting_silence() } else { probe }
+        if self.may_be_silent(attempt, verdict) { probe.expecting_silence() } else { probe }
     }
 
     /// Returns the oracle's verdict on each packet, as the first one of its flow.
@@ -212,14 +212,19 @@ impl Cluster {
     }
 
     /// Returns true if the oracle allows that no response arrives.
-    fn may_be_silent(&self, attempt: &Attempt, fate: &Fate) -> bool {
-        match fate {
+    fn may_be_silent(&self, attempt: &Attempt, verdict: &Verdict) -> bool {
+        match &verdict.fate {
             Fate::Drop => true,
             Fate::Reject => false,
-            Fate::Backends { set, masqueraded, .. } => set
-                .iter()
-                .zip(masqueraded)
-                .any(|(backend, masqueraded)| backend.address == attempt.packet().source && !masqueraded),
+            Fate::Backends { set, masqueraded, .. } => {
+                let source = attempt.packet().source;
+                let mut backends = set.iter().zip(masqueraded);
+                let leads_to_itself = set.iter().any(|backend| backend.socket() == attempt.destination);
+                (leads_to_itself && self.checks_what_leads_to_itself(verdict))
+                    || backends.any(|(backend, masqueraded)| {
+                        !masqueraded && self.is_same_host(source, backend.address)
+                    })
+            }
             Fate::NotOurs => {
                 let Attempt { destination, protocol, .. } = attempt;
                 if self.is_responder(*destination) || self.is_pod(destination.ip()) {
@@ -231,11 +236,35 @@ impl Cluster {
         }
     }
 
+    /// Returns true if rules for packets that no Service has translated may drop a packet whose endpoint is its destination.
+    /// Connection tracking does not count that as a translation. The rules are those of external policy Local without endpoints on
+    /// this node and, in iptables mode, of source ranges. kube-proxy's rules do the same.
+    fn checks_what_leads_to_itself(&self, verdict: &Verdict) -> bool {
+        let is_checked = |reason: &Reason| match reason {
+            Reason::ShortCutForPods | Reason::ShortCutForNode => true,
+            Reason::SourceInRange { .. } | Reason::SourceIsLoadBalancerIp { .. } => {
+                self.mode().name() == "iptables"
+            }
+            _ => false,
+        };
+        !self.mode().relays() && verdict.reasons.iter().any(is_checked)
+    }
+
+    /// Returns true if an endpoint's answer to this source does not pass the node. The remote node takes no packet whose source
+    /// is its own address, and its pods answer it directly.
+    fn is_same_host(&self, source: IpAddr, endpoint: IpAddr) -> bool {
+        let is_of_remote_node = |pod: &Pod| pod.address(Family::of(endpoint)) == endpoint;
+        endpoint == source
+            || (Site::Remote.node().both().contains(&source)
+                && self.world.remote_pods().iter().any(is_of_remote_node))
+    }
+
     /// Returns what is wrong with an outcome.
     fn fault(&self, outcome: &ProbedAttempt) -> Option<String> {
-        let ProbedAttempt { attempt, verdict: Verdict { fate, .. }, result, .. } = outcome;
+        let ProbedAttempt { attempt, verdict, result, .. } = outcome;
+        let fate = &verdict.fate;
         let fits = match (fate, result) {
-            (_, ProbeResult::TimedOut) => self.may_be_silent(attempt, fate),
+            (_, ProbeResult::TimedOut) => self.may_be_silent(attempt, verdict),
             (Fate::Backends { set, masqueraded, .. }, ProbeResult::Reached(reached)) => {
                 let mut candidates = set.iter().zip(masqueraded);
                 candidates.any(|(backend, masqueraded)| {

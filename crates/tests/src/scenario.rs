@@ -6,7 +6,7 @@ use portolan_model::verdict::Fate;
 use portolan_model::{Family, Protocol};
 use portolan_testkit::Site;
 
-use crate::objects::{CLUSTER_IPS, EXTERNAL_IPS, LOAD_BALANCER_IPS, NODE_PORT, PORT};
+use crate::objects::{CLUSTER_IPS, EXTERNAL_IPS, LOAD_BALANCER_IPS, NODE_PORT, PORT, place};
 use crate::{Attempt, Cluster, Endpoint, Sender, Service, TARGET_PORTS, slices};
 
 /// A place at which the Service `default/web` may be reached.
@@ -178,8 +178,8 @@ fn in_words(fate: &Fate, family: Family) -> String {
 
 fn name_of(backend: SocketAddr, family: Family) -> String {
     for (site, letter) in [(Site::Local, 'l'), (Site::Remote, 'r')] {
-        for number in 1..=9 {
-            if backend == SocketAddr::new(site.pod(number).of(family), TARGET_PORTS[0]) {
+        for number in 0..=9 {
+            if backend == SocketAddr::new(place(site, number).of(family), TARGET_PORTS[0]) {
                 return format!("{letter}{number}");
             }
         }

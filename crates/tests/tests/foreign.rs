@@ -69,9 +69,6 @@ fn all_endpoints(cluster: &Cluster) -> [SocketAddr; 6] {
     let world = cluster.world();
     let own =
         Family::BOTH.map(|family| SocketAddr::new(world.node().addresses().of(family), TARGET_PORTS[0]));
-    let places: Vec<(Protocol, SocketAddr)> =
-        own.iter().flat_map(|at| [(Protocol::Tcp, *at), (Protocol::Udp, *at)]).collect();
-    world.echo().listen_many(world.node().namespace(), &places).unwrap();
     let pod = |pods: &[portolan_testkit::Pod]| {
         Family::BOTH.map(|family| SocketAddr::new(pods[0].address(family), TARGET_PORTS[0]))
     };

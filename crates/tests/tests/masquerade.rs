@@ -2,14 +2,11 @@
 //! detector.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test program")]
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
 
-use portolan_model::world::Edit;
-use portolan_model::{Family, LocalDetector, Protocol};
-use portolan_testkit::Site;
-use portolan_tests::{At, Cluster, Endpoint, Mode, TARGET_PORTS, in_every_mode, service, slices};
-use serde_json::json;
+use portolan_model::{Family, LocalDetector};
+use portolan_tests::{At, Cluster, Mode, in_every_mode, service};
 
 in_every_mode! {
     with_a_cluster_cidr,
@@ -142,22 +139,10 @@ fn a_client_uses_one_port_for_two_frontends(mode: Mode) {
     const PATIENCE: Duration = Duration::from_secs(20);
     let mut cluster = Cluster::new(mode);
     let (pod, outside) = (cluster.world().pods()[4].namespace(), cluster.world().client().namespace());
-    let (pod, outside, node) = (pod.clone(), outside.clone(), cluster.world().node().namespace().clone());
-    for family in Family::BOTH {
-        let at = SocketAddr::new(Site::Local.node().of(family), TARGET_PORTS[0]);
-        cluster.world().echo().listen_many(&node, &[(Protocol::Tcp, at)]).unwrap();
-    }
+    let (pod, outside) = (pod.clone(), outside.clone());
     let mut ports = 45_000..;
-    for is_on_node in [false, true] {
-        cluster.put(&service().external(), "Rl1");
-        if is_on_node {
-            let mut edits = slices(&Endpoint::parse_all("Rl1"), u64::MAX);
-            for (edit, family) in edits.iter_mut().zip(Family::BOTH) {
-                let Edit::Upsert(_, slice) = edit else { panic!("not a slice") };
-                slice["endpoints"][0]["addresses"] = json!([Site::Local.node().of(family)]);
-            }
-            cluster.apply(&edits);
-        }
+    for endpoint in ["Rl1", "Rl0"] {
+        cluster.put(&service().external(), endpoint);
         for client in [&pod, &outside] {
             for family in Family::BOTH {
                 let port = ports.next().unwrap();
@@ -169,11 +154,7 @@ fn a_client_uses_one_port_for_two_frontends(mode: Mode) {
                 };
                 let held = [At::ClusterIp, At::ExternalIp, At::NodePort].map(connect);
                 let is_reached = held.iter().all(Result::is_ok);
-                assert!(
-                    is_reached,
-                    "{family}, endpoint on the node: {is_on_node}: {held:?} {}",
-                    cluster.ruleset()
-                );
+                assert!(is_reached, "{family}, endpoint {endpoint}: {held:?} {}", cluster.ruleset());
             }
         }
     }

@@ -24,6 +24,7 @@ use portolan_model::world::{Edit, Pod, Ranges, Rng, World, random_edit};
 use portolan_model::{
     Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Protocol, Settings,
 };
+use portolan_testkit::Site;
 use portolan_tests::{
     Attempt, CLUSTER_CIDRS, Cluster, Mode, ModeOptions, NODE_NAME, REMOTE_NODE_NAME, SERVICE_CIDRS,
     TARGET_PORTS, in_every_mode,
@@ -41,9 +42,10 @@ const SERVICES: usize = 6;
 const EDITS: usize = 10;
 /// Number of strays after each edit: packets to any virtual address.
 const STRAYS: usize = 60;
-const SENDERS: [&str; 8] = ["pod", "l1", "l4", "node", "gateway", "remote", "r1", "client"];
+const SENDERS: [&str; 9] = ["pod", "l1", "l4", "node", "gateway", "remote", "r1", "remote-node", "client"];
 const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-const PORTS: [u16; 3] = [53, 80, 443];
+/// One of them is a target port: an external IP that is the node's address may lead to itself.
+const PORTS: [u16; 3] = [53, 80, TARGET_PORTS[0]];
 const NODE_PORTS: [u16; 3] = [30001, 30002, 30003];
 
 fn the_kernel_agrees_with_the_oracle(mode: Mode) {
@@ -276,7 +278,18 @@ fn ranges(cluster: &Cluster) -> Ranges {
         let endpoints = pods.iter().take(pods.len() - 1).enumerate();
         endpoints.map(|(number, own)| pod(node, number, own)).collect::<Vec<_>>()
     };
-    let pods = [site(NODE_NAME, world.pods()), site(REMOTE_NODE_NAME, world.remote_pods())].concat();
+    // Pods with `hostNetwork`. Slices of the API server name no node.
+    let host = |site: Site, node: Option<&str>| {
+        let [ipv4, ipv6] = site.node().both().map(Some);
+        Pod { addresses: PerFamily { ipv4, ipv6 }, node: node.map(str::to_owned) }
+    };
+    let hosts = vec![
+        host(Site::Local, Some(NODE_NAME)),
+        host(Site::Local, None),
+        host(Site::Remote, Some(REMOTE_NODE_NAME)),
+        host(Site::Remote, None),
+    ];
+    let pods = [site(NODE_NAME, world.pods()), site(REMOTE_NODE_NAME, world.remote_pods()), hosts].concat();
     let source_ranges = [
         "10.244.1.0/24",
         "203.0.113.0/24",
@@ -304,7 +317,9 @@ fn ranges(cluster: &Cluster) -> Ranges {
             "203.0.113.1",
         ]
         .map(parse)
-        .to_vec(),
+        .into_iter()
+        .chain(own.both())
+        .collect(),
         source_ranges: source_ranges.iter().map(|range| range.parse().unwrap()).collect(),
         ports: PORTS.to_vec(),
         node_ports: NODE_PORTS.to_vec(),

@@ -223,6 +223,16 @@ fn remote_node_rules(world: &World) -> Result<(), TestkitError> {
         .map(drop)
 }
 
+/// Adds the remote node's routing rule for packets from its own addresses.
+pub(super) fn remote_node_answers(world: &World) -> Result<(), TestkitError> {
+    let namespace = &world.remote_node.namespace;
+    for (option, address) in ["-4", "-6"].into_iter().zip(Site::Remote.node().both()) {
+        let rule = format!("rule add from {address} lookup {POD_TABLE}\n");
+        namespace.output_with_input("ip", &[option, "-batch", "-"], &rule)?;
+    }
+    Ok(())
+}
+
 fn client_side() -> String {
     let mut lines = Lines::default();
     lines.add(&"link set lo up");
