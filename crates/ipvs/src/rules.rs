@@ -362,6 +362,9 @@ impl Writer<'_> {
     /// Adds the rules for source ranges, and for policy Local without an endpoint on this node. Sets that count are
     /// matched last, so that they count only what the rule refuses.
     fn firewall(&mut self) {
+        // What this node sends to itself was checked when it left, and has the address of its endpoint now. That can be one of
+        // another Service.
+        self.add(RuleTable::Filter, PROXY_FIREWALL, "-i lo -j RETURN".to_owned());
         for (table, chain) in [(RuleTable::Filter, PROXY_FIREWALL), (RuleTable::Mangle, OUT_FILTER)] {
             let guarded = self.matching(Set::LoadBalancerFirewall, "dst,dst");
             self.add(table, chain, format!("{guarded} -j {SOURCE_RANGES}"));
