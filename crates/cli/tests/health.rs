@@ -62,6 +62,20 @@ fn health_follows_the_node_object() {
     answers(&cluster, at(HEALTH), "/livez", 200);
 }
 
+/// Waits until the health-check node port answers with this status and this number of endpoints.
+fn counts(cluster: &Cluster, status: u16, count: usize) {
+    let node = cluster.world.node().namespace();
+    let mut last = String::new();
+    let outcome = eventually(PATIENCE, "the count", || {
+        let Some(answer) = get(node, at("192.168.100.1:32000"), "/") else { return false };
+        let weight = format!("x-load-balancing-endpoint-weight: {count}");
+        last = format!("{} {} {}", answer.status, answer.head, answer.body);
+        let body: Value = serde_json::from_str(&answer.body).unwrap();
+        answer.status == status && answer.head.contains(&weight) && body["localEndpoints"] == json!(count)
+    });
+    assert!(outcome.is_ok(), "{count}: {last}");
+}
+
 #[test]
 fn health_check_node_ports_follow_the_endpoints() {
     let cluster = Cluster::new();
@@ -75,16 +89,7 @@ fn health_check_node_ports_follow_the_endpoints() {
     cluster.service(service.clone(), &[one, other, elsewhere]);
     let check = |pods: &[&Pod], status: u16, count: usize| {
         cluster.apply(slice(pods));
-        let node = cluster.world.node().namespace();
-        let mut last = String::new();
-        let outcome = eventually(PATIENCE, "the count", || {
-            let Some(answer) = get(node, at("192.168.100.1:32000"), "/") else { return false };
-            let weight = format!("x-load-balancing-endpoint-weight: {count}");
-            last = format!("{} {} {}", answer.status, answer.head, answer.body);
-            let body: Value = serde_json::from_str(&answer.body).unwrap();
-            answer.status == status && answer.head.contains(&weight) && body["localEndpoints"] == json!(count)
-        });
-        assert!(outcome.is_ok(), "{count}: {last}");
+        counts(&cluster, status, count);
     };
     check(&[one, other, elsewhere], 200, 2);
     check(&[one, elsewhere], 200, 1);
@@ -97,6 +102,33 @@ fn health_check_node_ports_follow_the_endpoints() {
     let node = cluster.world.node().namespace();
     let free = || node.run(|| TcpListener::bind("192.168.100.1:32000").is_ok()).unwrap();
     assert!(eventually(PATIENCE, "a free port", free).is_ok());
+}
+
+#[test]
+fn the_count_of_a_health_check_rises_with_the_commit_and_falls_at_once() {
+    let cluster = Cluster::new();
+    let [one, other] = cluster.world.pods() else { panic!("two pods") };
+    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    service["spec"]["externalTrafficPolicy"] = json!("Local");
+    service["spec"]["healthCheckNodePort"] = json!(32_000);
+    let slice = |pods: &[&Pod]| objects::slice("web", pods, &objects::ports(&service));
+    cluster.service(service.clone(), &[one]);
+    let _proxy = cluster.proxy_with("nftables: {minSyncPeriod: 1h, syncPeriod: 1h}\n");
+    counts(&cluster, 200, 1);
+    pending(&cluster, 0, 0);
+    cluster.apply(slice(&[one, other]));
+    pending(&cluster, 0, 1);
+    // This change has nothing for IPv4. The gauges show the family with more changes.
+    cluster.service(objects::cluster_ip("six", "fd00:96::11"), &[one]);
+    pending(&cluster, 1, 1);
+    let node = cluster.world.node().namespace();
+    let answer = get(node, at("192.168.100.1:32000"), "/").unwrap();
+    assert!(answer.head.contains("x-load-balancing-endpoint-weight: 1"), "{}", answer.head);
+    cluster.apply(slice(&[]));
+    counts(&cluster, 503, 0);
+    cluster.apply(slice(&[one, other]));
+    cluster.configure("");
+    counts(&cluster, 200, 2);
 }
 
 #[test]

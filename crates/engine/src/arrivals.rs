@@ -129,6 +129,7 @@ impl<'a> Arrivals<'a> {
             triggers,
             udp,
             objects: ObjectChanges::default(),
+            health_checks: Vec::new(),
             changed: changes.into_iter().map(|change| change.name).collect(),
             outcome: Ok(commit),
         };

@@ -87,6 +87,7 @@ impl Lane {
     /// Changes the table. The next commit writes the changes.
     pub(super) fn queue(&mut self, work: Work) {
         self.after.has_changes |= !work.changes.is_empty();
+        self.after.add_health_checks(work.health_checks.iter().cloned());
         let changes = self.active.take(work.changes, work.health_checks);
         if let Some(successor) = &mut self.successor {
             successor.plane.note(&changes);
@@ -302,6 +303,7 @@ impl Lane {
             || !active.plane.has_everything()
             || after.has_changes
             || !after.udp.is_empty()
+            || !after.health_checks.is_empty()
     }
 
     fn commit(&mut self, outside: &mut Outside<'_>) -> Report {
@@ -422,6 +424,7 @@ impl Lane {
             triggers: Vec::new(),
             udp: Vec::new(),
             objects: ObjectChanges::default(),
+            health_checks: Vec::new(),
             changed: Vec::new(),
             outcome,
         }
@@ -434,8 +437,9 @@ impl Lane {
 
     /// Moves what waited for a successful commit into the report.
     fn complete(&mut self, report: &mut Report) {
-        let After { triggers, mut udp, objects, .. } = std::mem::take(&mut self.after);
+        let After { triggers, mut udp, objects, mut health_checks, .. } = std::mem::take(&mut self.after);
         (report.triggers, report.udp, report.objects) = (triggers, udp.take(), objects);
+        report.health_checks = health_checks.take();
     }
 
     fn succeeded(&mut self, full: bool) {

@@ -189,6 +189,8 @@ pub struct Report {
     pub udp: Vec<UdpService>,
     /// See [`Work::objects`]. Zero after a failure, which keeps them for the next attempt.
     pub objects: ObjectChanges,
+    /// See [`Work::health_checks`]. Empty after a failure, which keeps them for the next attempt.
+    pub health_checks: Vec<HealthCheckPort>,
     /// The Service ports committed. Empty if everything was compared.
     pub changed: Vec<Arc<ServicePortName>>,
 }

@@ -47,6 +47,8 @@ pub struct HealthCheckPort {
     pub service: Arc<str>,
     /// The port, or `None` if the Service has none.
     pub port: Option<u16>,
+    /// Number of ready endpoints on this node. The table does not have it; it comes back with the report of the commit.
+    pub local_ready: u32,
 }
 
 /// A change of a Service's `healthCheckNodePort`.
@@ -250,7 +252,7 @@ impl Table {
                 changes.forwardings.push(Change { old, ..change });
             }
         }
-        for HealthCheckPort { namespace, service, port: new } in health_checks {
+        for HealthCheckPort { namespace, service, port: new, .. } in health_checks {
             let (ports, key) =
                 (Arc::make_mut(&mut self.health_check_ports), (namespace.clone(), service.clone()));
             let old = match new {
@@ -364,7 +366,7 @@ mod tests {
     }
 
     fn check(service: &str, port: Option<u16>) -> HealthCheckPort {
-        HealthCheckPort { namespace: "demo".into(), service: service.into(), port }
+        HealthCheckPort { namespace: "demo".into(), service: service.into(), port, local_ready: 0 }
     }
 
     fn table() -> Table {

@@ -138,7 +138,7 @@ fn change(name: &str, port: u16) -> Change {
 }
 
 fn check_port(service: &str, port: Option<u16>) -> HealthCheckPort {
-    HealthCheckPort { namespace: "demo".into(), service: service.into(), port }
+    HealthCheckPort { namespace: "demo".into(), service: service.into(), port, local_ready: 0 }
 }
 
 /// Every wait has another length, and the long ones are out of the way.
@@ -420,7 +420,7 @@ fn a_health_check_port_alone_is_committed() {
     assert_eq!(recorder.take_calls(), [applied(&["a Some(32222)"])]);
     bench.handle.work(Family::Ipv4, open);
     bench.advance(SECOND);
-    assert!(recorder.calls().is_empty(), "it has it");
+    assert_eq!(recorder.calls(), [applied(&[])], "it has it, and a report follows");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(super) const TRIGGERS_MAX: usize = 65_536;
 pub struct Work {
     /// Changes of Service ports, in order. The engine knows the former states: `old` does not matter.
     pub changes: Vec<Change>,
-    /// Changed health-check node ports.
+    /// Changed health-check node ports. The report of the commit returns them.
     pub health_checks: Vec<HealthCheckPort>,
     /// Trigger times of the EndpointSlice changes behind them, in nanoseconds since the Unix epoch.
     pub triggers: Vec<i64>,
@@ -49,6 +49,8 @@ pub(super) struct After {
     pub(super) triggers: Vec<i64>,
     pub(super) udp: Latest<Arc<ServicePortName>, UdpService>,
     pub(super) objects: ObjectChanges,
+    /// The health-check node ports that the report returns.
+    pub(super) health_checks: Latest<(Arc<str>, Arc<str>), HealthCheckPort>,
     /// True if changes were queued, even if they cancel each other out: a report must follow them.
     pub(super) has_changes: bool,
 }
@@ -66,9 +68,17 @@ impl After {
         self.objects += objects;
     }
 
+    /// Adds health-check node ports for the report.
+    pub(super) fn add_health_checks(&mut self, checks: impl IntoIterator<Item = HealthCheckPort>) {
+        for check in checks {
+            self.health_checks.insert((check.namespace.clone(), check.service.clone()), check);
+        }
+    }
+
     /// Adds what follows later changes.
     pub(super) fn merge(&mut self, mut later: Self) {
         self.has_changes |= later.has_changes;
+        self.add_health_checks(later.health_checks.take());
         self.add(later.triggers, later.udp.take(), later.objects);
     }
 }

@@ -321,7 +321,7 @@ impl Agent {
         let counts = self.catalog.no_local_endpoints(family);
         self.metrics.no_local_endpoints(TrafficPolicy::Internal, family, counts.internal);
         self.metrics.no_local_endpoints(TrafficPolicy::External, family, counts.external);
-        self.sync_health_checks(family);
+        self.health_checks_committed(family, step.health_checks.values());
         self.report_refusals(step);
         if let Some(mode) = step.replaced_by {
             self.replaced(family, mode);
@@ -468,10 +468,6 @@ impl Agent {
         changes.changes.iter().for_each(|change| self.need.take(change));
         self.review_memory();
         let Some(running) = &mut self.running else { return };
-        if !changes.health_checks.is_empty() {
-            running.health_checks.iter_mut().for_each(health_checks::HealthChecks::touch);
-        }
-        let mut idle = Vec::new();
         let now = Now::read();
         for &family in &self.families {
             let (of_family, others) =
@@ -488,7 +484,6 @@ impl Agent {
             let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
             // Changes without effect in this family do not count for its programming latency.
             if work.changes.is_empty() && work.udp.is_empty() {
-                idle.push(family);
                 if !work.health_checks.is_empty() {
                     running
                         .engine
@@ -501,10 +496,7 @@ impl Agent {
             work.objects = self.backlog.hand_over(family);
             running.engine.work(family, work);
         }
-        // The health checks of the other families are updated after their commits.
-        for family in idle {
-            self.sync_health_checks(family);
-        }
+        self.lower_health_checks(&changes.health_checks);
     }
 }
 

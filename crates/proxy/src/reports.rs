@@ -1,12 +1,12 @@
 //! Passes the engine's reports to health, metrics, the log and the flow clean-up. Runs on the engine's thread.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use portolan_conntrack::{Cleaned, Requests};
 use portolan_engine::Refusal;
-use portolan_engine::{ObjectChanges, Report, Step};
+use portolan_engine::{HealthCheckPort, ObjectChanges, Report, Step};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, ServicePortName};
 use portolan_node::health::{Health, Now};
@@ -17,12 +17,17 @@ use tokio::sync::Notify;
 use super::modes::{self, MODES, Meters};
 use super::recording;
 
+/// Namespace and name of a Service.
+type ServiceName = (Arc<str>, Arc<str>);
+
 /// A report that a family's commits are in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Synced {
     pub(super) family: Family,
     /// The object changes of the commits.
     pub(super) objects: ObjectChanges,
+    /// The health-check node ports of the commits, the latest state of each.
+    pub(super) health_checks: BTreeMap<ServiceName, HealthCheckPort>,
     /// The mode of the data plane that has become the active one, if it is another one. Of several, the last one.
     pub(super) replaced_by: Option<&'static str>,
     /// Service ports that could not be programmed.
@@ -39,6 +44,7 @@ impl Synced {
     /// Adds a later commit of the family.
     fn add(&mut self, later: Self) {
         self.objects += later.objects;
+        self.health_checks.extend(later.health_checks);
         self.replaced_by = later.replaced_by.or(self.replaced_by);
         self.verified |= later.verified;
         if later.full {
@@ -158,6 +164,7 @@ impl Reporter {
                 self.done.add(Synced {
                     family,
                     objects: report.objects,
+                    health_checks: by_service(report.health_checks),
                     replaced_by: (report.step == Step::Replacement).then_some(mode),
                     refused: commit.refused.clone(),
                     full: commit.full,
@@ -184,6 +191,11 @@ impl Reporter {
         let latency = now.duration_since(UNIX_EPOCH + Duration::from_nanos(trigger));
         self.metrics.network_programmed(family, latency.unwrap_or_default());
     }
+}
+
+fn by_service(checks: Vec<HealthCheckPort>) -> BTreeMap<ServiceName, HealthCheckPort> {
+    let named = |check: HealthCheckPort| ((check.namespace.clone(), check.service.clone()), check);
+    checks.into_iter().map(named).collect()
 }
 
 /// Records a clean-up of stale UDP flows. Runs on the clean-up's thread.
@@ -215,6 +227,7 @@ mod tests {
         Synced {
             family: Family::Ipv6,
             objects: ObjectChanges { services: 1, endpoint_slices: 0 },
+            health_checks: BTreeMap::new(),
             replaced_by: None,
             refused: refused.iter().map(refusal).collect(),
             full,
@@ -246,6 +259,17 @@ mod tests {
         let by = |mode| Synced { replaced_by: Some(mode), ..first.clone() };
         let replaced = merged([by("ipvs"), by("nftables"), first.clone()]).await;
         assert_eq!(replaced.replaced_by, Some("nftables"));
+        let check = |port| {
+            by_service(vec![HealthCheckPort {
+                namespace: "n".into(),
+                service: "a".into(),
+                port,
+                local_ready: 1,
+            }])
+        };
+        let opens = Synced { health_checks: check(Some(1)), ..first.clone() };
+        let closes = Synced { health_checks: check(None), ..first };
+        assert_eq!(merged([opens, closes]).await.health_checks, check(None));
         let verified =
             merged([Synced { verified: true, ..step(true, &[], &[]) }, step(false, &["a"], &[])]).await;
         assert!(verified.verified && verified.full);

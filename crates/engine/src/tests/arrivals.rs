@@ -102,3 +102,26 @@ fn a_successor_gets_them() {
     assert_eq!(successor.known(), ["demo/a"]);
     assert_eq!(bench.snapshot().table.len(), 1);
 }
+
+#[test]
+fn a_report_has_the_health_checks_of_its_commit() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::new(&recorder, timing());
+    let check = |local_ready| HealthCheckPort { local_ready, ..check_port("a", Some(32222)) };
+    let ready = |count, names: &[&str]| Work { health_checks: vec![check(count)], ..work(names) };
+    bench.handle.work(Family::Ipv4, ready(1, &["a"]));
+    bench.handle.start();
+    let (handle, later) = (bench.handle.clone(), ready(2, &["a"]));
+    recorder.during_comparison(move || handle.work(Family::Ipv4, later));
+    bench.settle();
+    let [early, full] = <[Report; 2]>::try_from(bench.reports()).expect("two reports");
+    assert_eq!((early.health_checks, full.health_checks), (vec![], vec![check(1)]));
+    recorder.fails(1);
+    bench.advance(SECOND);
+    assert_eq!(bench.one_report().health_checks, [], "it failed");
+    bench.advance_to_next();
+    assert_eq!(bench.one_report().health_checks, [check(2)]);
+    bench.handle.work(Family::Ipv4, Work { health_checks: vec![check(3)], ..Work::default() });
+    bench.advance(SECOND);
+    assert_eq!(bench.one_report().health_checks, [check(3)], "without another change");
+}

@@ -88,7 +88,7 @@ fn a_load_where_all_is_otherwise() {
 }
 
 fn health_check(port: Option<u16>) -> HealthCheckPort {
-    HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port }
+    HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port, local_ready: 1 }
 }
 
 #[test]

@@ -34,6 +34,7 @@ fn passed_on(changes: Changes) -> (Vec<Change>, Vec<HealthCheckPort>) {
         namespace: change.key.namespace.as_ref().into(),
         service: change.key.name.as_ref().into(),
         port: change.new.map(|check| check.port),
+        local_ready: 0,
     };
     let health_checks = changes.health_checks.iter().map(health_check).collect();
     (changes.changes, health_checks)

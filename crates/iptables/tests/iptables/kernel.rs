@@ -134,8 +134,12 @@ fn loaded(family: Family, variant: Variant, pieces: Pieces) -> String {
         Family::Ipv4 => ipv4(),
         Family::Ipv6 => ipv6(),
     };
-    let health_check =
-        HealthCheckPort { namespace: "demo".into(), service: "dual".into(), port: Some(32222) };
+    let health_check = HealthCheckPort {
+        namespace: "demo".into(),
+        service: "dual".into(),
+        port: Some(32222),
+        local_ready: 1,
+    };
     in_namespace(|| {
         let programs = programs_of(family, variant);
         let mut planner = planner(family, &changes, std::slice::from_ref(&health_check));
@@ -356,8 +360,9 @@ fn a_data_plane_repairs_the_rules_after_a_failed_change() {
             assert!(!iptables.apply(&changes[1..2]).unwrap().full);
             assert_eq!(unordered(&save(Family::Ipv4, variant)), unordered(&loaded));
 
-            let health_check =
-                |port| [HealthCheckPort { namespace: "demo".into(), service: "edge".into(), port }];
+            let health_check = |port| {
+                [HealthCheckPort { namespace: "demo".into(), service: "edge".into(), port, local_ready: 1 }]
+            };
             assert!(!iptables.open_health_check_ports(&health_check(Some(32222))).unwrap().full);
             assert!(save(Family::Ipv4, variant).contains("--dport 32222 -j ACCEPT"));
             assert!(!iptables.open_health_check_ports(&health_check(None)).unwrap().full);

@@ -8,7 +8,12 @@ use super::support::{everything, example, in_namespace, ipvsadm, loaded, open, r
 fn listed(family: Family) -> Option<String> {
     in_namespace(|| {
         let mut ipvs = open(family);
-        let check = HealthCheckPort { namespace: "demo".into(), service: "edge".into(), port: Some(32222) };
+        let check = HealthCheckPort {
+            namespace: "demo".into(),
+            service: "edge".into(),
+            port: Some(32222),
+            local_ready: 1,
+        };
         ipvs.open_health_check_ports(&[check]).unwrap();
         ipvs.apply(&example(family)).unwrap();
         ipvs.resync().unwrap();

@@ -148,6 +148,7 @@ fn a_commit_says_what_was_written_or_why_not() {
         triggers: Vec::new(),
         udp: Vec::new(),
         objects: ObjectChanges::default(),
+        health_checks: Vec::new(),
         changed: Vec::new(),
     };
     let want = Commit {

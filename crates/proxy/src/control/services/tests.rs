@@ -96,7 +96,7 @@ fn a_service_shows_its_health_check_port_and_why_it_is_refused() {
     let web = name("default", "web", "http");
     let mut tables = both(std::slice::from_ref(&web));
     let (namespace, service) = ("default".into(), "web".into());
-    tables[1].take([], [HealthCheckPort { namespace, service, port: Some(31_000) }]);
+    tables[1].take([], [HealthCheckPort { namespace, service, port: Some(31_000), local_ready: 1 }]);
     let mut refused = PerFamily::<RefusedPorts>::default();
     refused.get_mut(Family::Ipv4).some =
         vec![Refusal { extent: Extent::Endpoints, ..Refusal::whole(web.clone(), "too long") }];
