@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use portolan_model::catalog::UdpService;
 use portolan_model::{Family, Frontend, Protocol};
 use portolan_wire::conntrack::{Filter, Flow};
@@ -29,7 +30,7 @@ pub enum Verdict {
 ///
 /// The original destination of a flow decides its Service port. A cluster, external or load-balancer IP and port
 /// comes first. If there is none, and the destination is an address of this node that accepts node ports, the node
-/// port follows. If two Service ports have the same frontend, the later one is used. A node port must be checked
+/// port follows. Loopback addresses accept them in the iptables mode only. If two Service ports have the same frontend, the later one is used. A node port must be checked
 /// together with any Service port that has the same port number on an external IP equal to a node address: checked
 /// alone, it would claim that one's flows.
 #[derive(Debug, Clone)]
@@ -43,6 +44,8 @@ pub struct Check {
     node_ports: HashMap<u16, usize>,
     /// This node's addresses that accept node ports, sorted.
     node_addresses: Vec<IpAddr>,
+    /// Loopback networks that accept node ports.
+    loopback: Vec<IpNet>,
     /// See [`Self::including_replies`].
     answers: bool,
 }
@@ -57,9 +60,16 @@ impl Check {
     ) -> Self {
         node_addresses.sort_unstable();
         let (serving, exact, node_ports) = Default::default();
-        let mut check = Self { family, serving, exact, node_ports, node_addresses, answers: false };
+        let loopback = Vec::new();
+        let mut check = Self { family, serving, exact, node_ports, node_addresses, loopback, answers: false };
         services.into_iter().for_each(|service| check.add(service));
         check
+    }
+
+    /// Adds loopback networks that accept node ports.
+    #[must_use]
+    pub fn with_loopback(self, loopback: Vec<IpNet>) -> Self {
+        Self { loopback, ..self }
     }
 
     /// Makes flows from a frontend stale, too. If the kernel has forgotten a flow, it takes a reply that a program on
@@ -129,7 +139,8 @@ impl Check {
             *one = one.filter(|address| *address == frontend.ip());
         }
         let node_ports = self.node_ports.iter().filter(|(_, index)| can_be_stale(index));
-        ports.extend(node_ports.filter(|_| !self.node_addresses.is_empty()).map(|(&port, _)| (port, None)));
+        let accepts = !self.node_addresses.is_empty() || !self.loopback.is_empty();
+        ports.extend(node_ports.filter(|_| accepts).map(|(&port, _)| (port, None)));
         ports
     }
 
@@ -152,10 +163,15 @@ impl Check {
         }
     }
 
+    fn accepts_node_ports(&self, address: &IpAddr) -> bool {
+        self.node_addresses.binary_search(address).is_ok()
+            || self.loopback.iter().any(|network| network.contains(address))
+    }
+
     fn serving_behind(&self, destination: SocketAddr) -> Option<&[SocketAddr]> {
         let node_port = || {
             let index = self.node_ports.get(&destination.port())?;
-            self.node_addresses.binary_search(&destination.ip()).is_ok().then_some(index)
+            self.accepts_node_ports(&destination.ip()).then_some(index)
         };
         let index = self.exact.get(&destination).or_else(node_port)?;
         self.serving.get(*index).map(Vec::as_slice)

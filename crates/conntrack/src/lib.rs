@@ -24,7 +24,7 @@ pub use check::{Check, Verdict};
 pub use cleaner::{Cleaner, Report};
 pub use listing::{Listed, flows_to};
 pub use translations::Translations;
-pub use worker::{Cleaned, CleanerThread, Requests};
+pub use worker::{Cleaned, CleanerThread, NodePorts, Requests};
 
 use portolan_sock::SocketError;
 

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use portolan_model::catalog::{PerFamily, UdpService};
 use portolan_model::{Family, NodePortAddresses};
 use portolan_sock::SocketError;
@@ -41,6 +42,22 @@ pub struct Cleaned {
     pub outcome: Result<Report, Error>,
 }
 
+/// The addresses of this node that accept node ports in one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePorts {
+    /// The addresses. Loopback addresses among them do not count.
+    pub addresses: NodePortAddresses,
+    /// Loopback networks that accept node ports, too.
+    pub loopback: Vec<IpNet>,
+}
+
+impl Default for NodePorts {
+    /// No address accepts node ports.
+    fn default() -> Self {
+        Self { addresses: NodePortAddresses::Addresses(Vec::new()), loopback: Vec::new() }
+    }
+}
+
 /// The running thread. Dropping this value drops pending requests and ends the thread after its current clean-up.
 #[derive(Debug)]
 pub struct CleanerThread {
@@ -58,7 +75,7 @@ pub struct Requests {
 #[derive(Debug, Default)]
 struct Mail {
     requests: PerFamily<Pending>,
-    node_ports: PerFamily<Option<NodePortAddresses>>,
+    node_ports: PerFamily<Option<NodePorts>>,
     stop: bool,
 }
 
@@ -66,7 +83,7 @@ impl CleanerThread {
     /// Starts the thread in the network namespace of the calling thread. `node_ports` are the addresses that accept
     /// node ports. `report` is called after each clean-up.
     pub fn spawn(
-        node_ports: PerFamily<NodePortAddresses>,
+        node_ports: PerFamily<NodePorts>,
         report: impl FnMut(Cleaned) + Send + 'static,
     ) -> std::io::Result<Self> {
         Self::spawn_with(Netlink, Monotonic, node_ports, report)
@@ -75,7 +92,7 @@ impl CleanerThread {
     fn spawn_with(
         kernel: impl Kernel + Send + 'static,
         clock: impl Clock + Send + 'static,
-        node_ports: PerFamily<NodePortAddresses>,
+        node_ports: PerFamily<NodePorts>,
         report: impl FnMut(Cleaned) + Send + 'static,
     ) -> std::io::Result<Self> {
         let (sender, receiver) = mailbox();
@@ -117,7 +134,7 @@ impl Requests {
     }
 
     /// Sets the addresses that accept node ports.
-    pub fn configure(&self, family: Family, node_ports: NodePortAddresses) {
+    pub fn configure(&self, family: Family, node_ports: NodePorts) {
         self.sender.put(|mail| *mail.node_ports.get_mut(family) = Some(node_ports));
     }
 }
@@ -181,7 +198,7 @@ struct Inbox {
 /// The pending requests of one family.
 struct Lane {
     family: Family,
-    node_ports: NodePortAddresses,
+    node_ports: NodePorts,
     pending: Pending,
     not_before: Instant,
     failures: u32,
@@ -232,12 +249,12 @@ impl<K: Kernel, C: Clock, R: FnMut(Cleaned)> Worker<K, C, R> {
 
     fn attempt(&mut self, family: Family, services: &[UdpService]) -> Result<Report, Error> {
         let lane = self.inbox.lanes.get_mut(family);
-        lane.addresses = match &lane.node_ports {
+        lane.addresses = match &lane.node_ports.addresses {
             NodePortAddresses::Addresses(addresses) => addresses.clone(),
             NodePortAddresses::MatchAll => self.kernel.addresses().map_err(Error::Addresses)?,
         };
         lane.addresses.retain(|address| !address.is_loopback());
-        let check = Check::new(family, services, lane.addresses.clone());
+        let check = lane.check(services);
         let inbox = &mut self.inbox;
         self.kernel.clean(&check, &mut |flow| inbox.must_keep(family, flow))
     }
@@ -299,9 +316,12 @@ impl Lane {
     }
 
     fn renew(&mut self) {
-        let addresses = self.addresses.clone();
-        self.newer =
-            (!self.pending.is_empty()).then(|| Check::new(self.family, self.pending.services(), addresses));
+        self.newer = (!self.pending.is_empty()).then(|| self.check(self.pending.services()));
+    }
+
+    fn check<'a>(&self, services: impl IntoIterator<Item = &'a UdpService>) -> Check {
+        let check = Check::new(self.family, services, self.addresses.clone());
+        check.with_loopback(self.node_ports.loopback.clone())
     }
 
     /// Drops what only a running clean-up needs.
@@ -365,7 +385,7 @@ fn rest(duration: Duration) -> Duration {
     duration.saturating_mul(REST).min(LONGEST_RETRY)
 }
 
-fn lanes(node_ports: PerFamily<NodePortAddresses>, now: Instant) -> PerFamily<Lane> {
+fn lanes(node_ports: PerFamily<NodePorts>, now: Instant) -> PerFamily<Lane> {
     let lane = |family, node_ports| Lane {
         family,
         node_ports,

@@ -19,7 +19,7 @@ use std::sync::mpsc::channel;
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
-use portolan_conntrack::{Check, Cleaner, CleanerThread, Listed, Report, flows_to};
+use portolan_conntrack::{Check, Cleaner, CleanerThread, Listed, NodePorts, Report, flows_to};
 use portolan_model::catalog::PerFamily;
 use portolan_model::{Family, NodePortAddresses, Protocol};
 use portolan_testkit::eventually;
@@ -293,7 +293,8 @@ fn the_thread_cleans_up_both_families_with_the_addresses_that_the_node_has() {
     for plan in [&V4, &V6] {
         in_net(plan, |net| {
             let (sender, reports) = channel();
-            let all = PerFamily { ipv4: NodePortAddresses::MatchAll, ipv6: NodePortAddresses::MatchAll };
+            let all = NodePorts { addresses: NodePortAddresses::MatchAll, loopback: Vec::new() };
+            let all = PerFamily { ipv4: all.clone(), ipv6: all };
             let thread = CleanerThread::spawn(all, move |cleaned| sender.send(cleaned).unwrap()).unwrap();
             net.send(1001, plan.node, 30053);
             net.send(1002, plan.loopback, 30053);
@@ -305,8 +306,14 @@ fn the_thread_cleans_up_both_families_with_the_addresses_that_the_node_has() {
             assert_eq!(net.sources(), [1002, 1003]);
 
             net.send(1001, plan.node, 30053);
-            thread.requests().request(plan.family, vec![dns]);
+            thread.requests().request(plan.family, vec![dns.clone()]);
             eventually(Duration::from_secs(120), "the flow's end", || net.sources() == [1002, 1003]).unwrap();
+
+            let loopback = NodePorts { loopback: vec![plan.loopback.into()], ..NodePorts::default() };
+            thread.requests().configure(plan.family, loopback);
+            thread.requests().request(plan.family, vec![dns]);
+            eventually(Duration::from_secs(120), "the end of that to loopback", || net.sources() == [1003])
+                .unwrap();
         });
     }
 }

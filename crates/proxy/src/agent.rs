@@ -346,6 +346,10 @@ impl Agent {
     fn replaced(&mut self, family: Family, mode: &str) {
         let Some(running) = &mut self.running else { return };
         running.replaced(family, mode);
+        // If the addresses cannot be listed, the next attempt configures it.
+        if let Some(addresses) = self.interface_addresses() {
+            self.configure_flows(&addresses);
+        }
         self.drain_relays();
         // Addresses may be free to be captured, or have to be kept, in the new mode.
         self.review_api_server();

@@ -56,9 +56,8 @@ impl Clock for Paused {
     }
 }
 
-fn no_node_ports() -> PerFamily<NodePortAddresses> {
-    let none = NodePortAddresses::Addresses(Vec::new());
-    PerFamily { ipv4: none.clone(), ipv6: none }
+fn no_node_ports() -> PerFamily<NodePorts> {
+    PerFamily::default()
 }
 
 fn start(
@@ -345,10 +344,13 @@ fn node_ports_count_at_the_addresses_that_accept_them() {
     let thread = CleanerThread::spawn_with(kernel, Paused::new(), no_node_ports(), |_| {}).unwrap();
     let requests = thread.requests();
     let first = NodePortAddresses::Addresses(vec!["192.0.2.1".parse().unwrap()]);
+    let at = |addresses| Some(NodePorts { addresses, loopback: Vec::new() });
+    let loopback = NodePorts { loopback: vec!["127.0.0.0/8".parse().unwrap()], ..NodePorts::default() };
     let cases = [
         (None, [Foreign, Foreign, Foreign]),
-        (Some(first), [Stale, Foreign, Foreign]),
-        (Some(NodePortAddresses::MatchAll), [Foreign, Stale, Foreign]),
+        (at(first), [Stale, Foreign, Foreign]),
+        (at(NodePortAddresses::MatchAll), [Foreign, Stale, Foreign]),
+        (Some(loopback), [Foreign, Foreign, Stale]),
     ];
     for (setting, want) in cases {
         if let Some(setting) = setting {

@@ -2,7 +2,7 @@
 
 use std::thread::JoinHandle;
 
-use portolan_conntrack::CleanerThread;
+use portolan_conntrack::{CleanerThread, NodePorts};
 use portolan_engine::drift::Own;
 use portolan_engine::{Claims, Handle};
 use portolan_model::{Family, Settings};
@@ -45,6 +45,8 @@ pub(super) struct Plane {
     pub(super) mode: Mode,
     /// The settings that were sent for it last.
     pub(super) settings: Settings,
+    /// The addresses that the flow clean-up was given last.
+    pub(super) flow_ports: NodePorts,
     /// The data planes that are to replace the current one, the wanted one last. The engine may have finished an earlier one
     /// whose report is on its way.
     pub(super) next: Vec<Next>,
@@ -106,8 +108,6 @@ impl Running {
         let settings = self.settings.iter().find(|settings| settings.family == family);
         let Some(plane) = self.planes.iter_mut().find(|plane| plane.family == family) else { return };
         plane.replaced(mode, settings);
-        // Stale flows are found by the node ports' addresses of the data plane that runs.
-        self.flows.requests().configure(family, plane.settings.node_port_addresses.clone());
     }
 }
 
@@ -116,7 +116,6 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use portolan_engine::Timing;
-    use portolan_model::NodePortAddresses;
     use portolan_model::catalog::PerFamily;
     use portolan_node::address::NodeAddresses;
     use portolan_node::config::Configuration;
@@ -127,12 +126,10 @@ mod tests {
     #[test]
     fn an_engine_whose_thread_has_ended_is_named() {
         let (engine, engine_thread) = portolan_engine::spawn(Vec::new(), Timing::default(), |_| {}).unwrap();
-        let none = NodePortAddresses::Addresses(Vec::new());
-        let node_ports = PerFamily { ipv4: none.clone(), ipv6: none };
         let running = Running {
             engine,
             engine_thread,
-            flows: CleanerThread::spawn(node_ports, |_| {}).unwrap(),
+            flows: CleanerThread::spawn(PerFamily::default(), |_| {}).unwrap(),
             settings: Vec::new(),
             health_checks: Vec::new(),
             unsynced: Vec::new(),
@@ -158,7 +155,16 @@ mod tests {
         let node = settings::Node { ips: &ips, pod_cidrs: &[], addresses: &[] };
         let configuration = Configuration { mode: Some(mode), ..Configuration::default() };
         let blueprint = Blueprint::new(&configuration, family, &node);
-        Plane { family, blueprint, claims: None, own: None, mode, settings, next: Vec::new() }
+        Plane {
+            family,
+            blueprint,
+            claims: None,
+            own: None,
+            mode,
+            settings,
+            flow_ports: NodePorts::default(),
+            next: Vec::new(),
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use portolan_engine::Dataplane as _;
 use portolan_engine::{Handle, Table, Work};
 use portolan_model::catalog::PerFamily;
 use portolan_model::object::Kind;
-use portolan_model::{Change, Event, NodePortAddresses, Settings};
+use portolan_model::{Change, Event, Settings};
 use portolan_node::config::{Configuration, DetectLocalMode};
 use portolan_node::health::Now;
 
@@ -144,13 +144,14 @@ impl Agent {
                 own,
                 mode,
                 settings: settings.clone(),
+                flow_ports: self.flow_ports(mode, settings, &addresses),
                 next: Vec::new(),
             });
             dataplanes.push((settings.clone(), dataplane));
         }
         // None is left, unless the configuration has changed since.
         self.shared.reading = None;
-        let flows = self.flow_cleaner(&settings)?;
+        let flows = self.flow_cleaner(&planes)?;
         let reporter = Reporter {
             health: self.health(),
             metrics: self.metrics(),
@@ -232,14 +233,13 @@ impl Agent {
         checks::of_families(configuration, &self.families, &node)
     }
 
-    fn flow_cleaner(&self, settings: &[Settings]) -> std::io::Result<CleanerThread> {
-        let none = NodePortAddresses::Addresses(Vec::new());
-        let mut port_cidrs = PerFamily { ipv4: none.clone(), ipv6: none };
-        for settings in settings {
-            *port_cidrs.get_mut(settings.family) = settings.node_port_addresses.clone();
+    fn flow_cleaner(&self, planes: &[Plane]) -> std::io::Result<CleanerThread> {
+        let mut node_ports = PerFamily::default();
+        for plane in planes {
+            *node_ports.get_mut(plane.family) = plane.flow_ports.clone();
         }
         let metrics = self.metrics();
-        CleanerThread::spawn(port_cidrs, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
+        CleanerThread::spawn(node_ports, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
     }
 
     /// Sends every Service port to the engine, in a table, which takes less memory than changes.
