@@ -81,12 +81,14 @@ struct Mail {
 
 impl CleanerThread {
     /// Starts the thread in the network namespace of the calling thread. `node_ports` are the addresses that accept
-    /// node ports. `report` is called after each clean-up.
+    /// node ports. Those of the device with the name `ignored` do not: the IPVS mode adds the addresses of Services to
+    /// one. `report` is called after each clean-up.
     pub fn spawn(
         node_ports: PerFamily<NodePorts>,
+        ignored: &'static str,
         report: impl FnMut(Cleaned) + Send + 'static,
     ) -> std::io::Result<Self> {
-        Self::spawn_with(Netlink, Monotonic, node_ports, report)
+        Self::spawn_with(Netlink { ignored }, Monotonic, node_ports, report)
     }
 
     fn spawn_with(
@@ -141,18 +143,21 @@ impl Requests {
 
 /// The kernel interface of the thread.
 trait Kernel {
-    /// Returns every address of this node.
+    /// Returns this node's own addresses.
     fn addresses(&mut self) -> Result<Vec<IpAddr>, SocketError>;
     /// See [`Cleaner::clean_unless`].
     fn clean(&mut self, check: &Check, spare: &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error>;
 }
 
 /// Opens sockets for each clean-up. That costs little, keeps no memory, and recovers from every fault of a socket.
-struct Netlink;
+struct Netlink {
+    /// The device whose addresses are not the node's own.
+    ignored: &'static str,
+}
 
 impl Kernel for Netlink {
     fn addresses(&mut self) -> Result<Vec<IpAddr>, SocketError> {
-        addresses::list()
+        addresses::list_except(self.ignored)
     }
 
     fn clean(&mut self, check: &Check, spare: &mut dyn FnMut(&Flow) -> bool) -> Result<Report, Error> {

@@ -292,28 +292,36 @@ fn the_memory_of_a_clean_up_does_not_depend_on_the_number_of_flows() {
 fn the_thread_cleans_up_both_families_with_the_addresses_that_the_node_has() {
     for plan in [&V4, &V6] {
         in_net(plan, |net| {
+            let device =
+                format!("link add virtual type bridge\naddr add {} dev virtual\n", plan.other_frontend);
+            net.namespace.ip(&device).unwrap();
             let (sender, reports) = channel();
             let all = NodePorts { addresses: NodePortAddresses::MatchAll, loopback: Vec::new() };
             let all = PerFamily { ipv4: all.clone(), ipv6: all };
-            let thread = CleanerThread::spawn(all, move |cleaned| sender.send(cleaned).unwrap()).unwrap();
+            let thread =
+                CleanerThread::spawn(all, "virtual", move |cleaned| sender.send(cleaned).unwrap()).unwrap();
             net.send(1001, plan.node, 30053);
             net.send(1002, plan.loopback, 30053);
             net.send(1003, plan.outside, 30053);
+            net.send(1004, plan.other_frontend, 30053);
             let dns = service("dns", vec![node_port(30053)], &[(plan.serving, 5353)]);
             thread.requests().request(plan.family, vec![dns.clone()]);
             let cleaned = reports.recv_timeout(Duration::from_secs(120)).unwrap();
             assert_eq!((cleaned.family, cleaned.outcome.unwrap().deleted), (plan.family, 1));
-            assert_eq!(net.sources(), [1002, 1003]);
+            assert_eq!(net.sources(), [1002, 1003, 1004]);
 
             net.send(1001, plan.node, 30053);
             thread.requests().request(plan.family, vec![dns.clone()]);
-            eventually(Duration::from_secs(120), "the flow's end", || net.sources() == [1002, 1003]).unwrap();
+            eventually(Duration::from_secs(120), "the flow's end", || net.sources() == [1002, 1003, 1004])
+                .unwrap();
 
             let loopback = NodePorts { loopback: vec![plan.loopback.into()], ..NodePorts::default() };
             thread.requests().configure(plan.family, loopback);
             thread.requests().request(plan.family, vec![dns]);
-            eventually(Duration::from_secs(120), "the end of that to loopback", || net.sources() == [1003])
-                .unwrap();
+            eventually(Duration::from_secs(120), "the end of that to loopback", || {
+                net.sources() == [1003, 1004]
+            })
+            .unwrap();
         });
     }
 }

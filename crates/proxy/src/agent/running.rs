@@ -129,7 +129,7 @@ mod tests {
         let running = Running {
             engine,
             engine_thread,
-            flows: CleanerThread::spawn(PerFamily::default(), |_| {}).unwrap(),
+            flows: CleanerThread::spawn(PerFamily::default(), portolan_ipvs::DEVICE, |_| {}).unwrap(),
             settings: Vec::new(),
             health_checks: Vec::new(),
             unsynced: Vec::new(),

@@ -239,7 +239,8 @@ impl Agent {
             *node_ports.get_mut(plane.family) = plane.flow_ports.clone();
         }
         let metrics = self.metrics();
-        CleanerThread::spawn(node_ports, move |cleaned| reports::flows_cleaned(&metrics, &cleaned))
+        let report = move |cleaned| reports::flows_cleaned(&metrics, &cleaned);
+        CleanerThread::spawn(node_ports, portolan_ipvs::DEVICE, report)
     }
 
     /// Sends every Service port to the engine, in a table, which takes less memory than changes.
