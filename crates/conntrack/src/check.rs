@@ -20,7 +20,7 @@ const PORTS_ASKED_FOR: usize = 3;
 pub enum Verdict {
     /// The flow goes to none of the check's frontends, or is not UDP.
     Foreign,
-    /// The flow goes to a serving endpoint, or its Service port has none.
+    /// The flow goes to a serving endpoint, or its Service port has none, or it is captured.
     Valid,
     /// The flow goes to a frontend, but not to a serving endpoint of its Service port.
     Stale,
@@ -36,11 +36,11 @@ pub enum Verdict {
 #[derive(Debug, Clone)]
 pub struct Check {
     family: Family,
-    /// The serving endpoints of each Service port, sorted.
-    serving: Vec<Vec<SocketAddr>>,
-    /// Index into `serving`, by address and port.
+    /// Where flows of each Service port may go.
+    targets: Vec<Targets>,
+    /// Index into `targets`, by address and port.
     exact: HashMap<SocketAddr, usize>,
-    /// Index into `serving`, by node port.
+    /// Index into `targets`, by node port.
     node_ports: HashMap<u16, usize>,
     /// This node's addresses that accept node ports, sorted.
     node_addresses: Vec<IpAddr>,
@@ -48,6 +48,24 @@ pub struct Check {
     loopback: Vec<IpNet>,
     /// See [`Self::including_replies`].
     answers: bool,
+}
+
+/// Where flows of a Service port may go.
+#[derive(Debug, Clone)]
+struct Targets {
+    /// The serving endpoints, sorted.
+    serving: Vec<SocketAddr>,
+    /// Whether a flow without a translation is valid.
+    is_captured: bool,
+}
+
+impl Targets {
+    /// Returns true if a flow to this destination, with replies from this source, is valid.
+    fn have(&self, destination: SocketAddr, source: SocketAddr) -> bool {
+        self.serving.is_empty()
+            || (self.is_captured && source == destination)
+            || self.serving.binary_search(&source).is_ok()
+    }
 }
 
 impl Check {
@@ -59,9 +77,9 @@ impl Check {
         mut node_addresses: Vec<IpAddr>,
     ) -> Self {
         node_addresses.sort_unstable();
-        let (serving, exact, node_ports) = Default::default();
+        let (targets, exact, node_ports) = Default::default();
         let loopback = Vec::new();
-        let mut check = Self { family, serving, exact, node_ports, node_addresses, loopback, answers: false };
+        let mut check = Self { family, targets, exact, node_ports, node_addresses, loopback, answers: false };
         services.into_iter().for_each(|service| check.add(service));
         check
     }
@@ -100,17 +118,17 @@ impl Check {
         }
         if self.answers
             && let Some(port) = original.source_port()
-            && self.serving_behind(SocketAddr::new(original.source, port)).is_some()
+            && self.targets_behind(SocketAddr::new(original.source, port)).is_some()
         {
             return Verdict::Stale;
         }
-        match self.serving_behind(SocketAddr::new(original.destination, port)) {
+        let destination = SocketAddr::new(original.destination, port);
+        match self.targets_behind(destination) {
             None => Verdict::Foreign,
-            Some([]) => Verdict::Valid,
-            Some(serving) => match serving.binary_search(&SocketAddr::new(reply.source, source)) {
-                Ok(_) => Verdict::Valid,
-                Err(_) => Verdict::Stale,
-            },
+            Some(targets) if targets.have(destination, SocketAddr::new(reply.source, source)) => {
+                Verdict::Valid
+            }
+            Some(_) => Verdict::Stale,
         }
     }
 
@@ -132,7 +150,7 @@ impl Check {
     /// Returns the ports that stale flows may go to. Each has its address, if there is only one for the port.
     fn ports(&self) -> BTreeMap<u16, Option<IpAddr>> {
         let can_be_stale =
-            |index: &usize| self.serving.get(*index).is_some_and(|serving| !serving.is_empty());
+            |index: &usize| self.targets.get(*index).is_some_and(|targets| !targets.serving.is_empty());
         let mut ports: BTreeMap<u16, Option<IpAddr>> = BTreeMap::new();
         for (frontend, _) in self.exact.iter().filter(|(_, index)| can_be_stale(index)) {
             let one = ports.entry(frontend.port()).or_insert(Some(frontend.ip()));
@@ -145,10 +163,10 @@ impl Check {
     }
 
     fn add(&mut self, service: &UdpService) {
-        let index = self.serving.len();
+        let index = self.targets.len();
         let mut serving = service.serving.clone();
         serving.sort_unstable();
-        self.serving.push(serving);
+        self.targets.push(Targets { serving, is_captured: service.is_captured });
         for &frontend in &service.frontends {
             match frontend {
                 Frontend::ClusterIp(address, port)
@@ -168,13 +186,13 @@ impl Check {
             || self.loopback.iter().any(|network| network.contains(address))
     }
 
-    fn serving_behind(&self, destination: SocketAddr) -> Option<&[SocketAddr]> {
+    fn targets_behind(&self, destination: SocketAddr) -> Option<&Targets> {
         let node_port = || {
             let index = self.node_ports.get(&destination.port())?;
             self.accepts_node_ports(&destination.ip()).then_some(index)
         };
         let index = self.exact.get(&destination).or_else(node_port)?;
-        self.serving.get(*index).map(Vec::as_slice)
+        self.targets.get(*index)
     }
 }
 

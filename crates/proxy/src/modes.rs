@@ -173,6 +173,11 @@ pub(super) trait ModeDriver: Sync {
         Vec::new()
     }
 
+    /// Returns true if packets of Services are captured without a translation.
+    fn captures(&self, _: &Configuration) -> bool {
+        false
+    }
+
     /// Returns true if UDP flows stay with an endpoint that serves, but gets no new flows because it terminates.
     fn keeps_udp_flows(&self) -> bool {
         true
@@ -307,17 +312,19 @@ pub(super) fn with_measures(metrics: ProxyMetrics, meters: &Meters) -> ProxyMetr
     MODES.into_iter().fold(metrics, |metrics, driver| driver.with_measures(metrics, meters))
 }
 
-/// Adds the relay's listeners to the serving endpoints of UDP Services, so that flows to the relay do not count as
-/// stale. The mode is that of the current data plane.
+/// Lets flows to a relay not count as stale: adds its listeners to the serving endpoints of UDP Services, or marks the Services
+/// as captured. The mode is that of the current data plane.
 pub(super) fn serve_by_relay(
     mode: Mode,
     configuration: &Configuration,
     node_ip: Option<IpAddr>,
     services: &mut [UdpService],
 ) {
-    let listeners = driver(mode).listeners(configuration, node_ip);
+    let driver = driver(mode);
+    let listeners = driver.listeners(configuration, node_ip);
     for service in services.iter_mut().filter(|service| !service.serving.is_empty()) {
         service.serving.extend(&listeners);
+        service.is_captured = driver.captures(configuration);
     }
 }
 
@@ -378,6 +385,11 @@ impl InUse {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use portolan_model::Capture;
+    use portolan_model::Protocol;
+
     use super::*;
 
     #[test]
@@ -387,6 +399,27 @@ mod tests {
             let found = Programs::to_read(Family::Ipv4, Some(variant)).unwrap_or_default();
             assert!(found.iter().all(|programs| programs.variant() == variant) && found.len() <= 1);
         }
+    }
+
+    fn dns(serving: &[&str]) -> UdpService {
+        let (namespace, service, port) = ("demo".into(), "dns".into(), "".into());
+        let name = portolan_model::ServicePortName { namespace, service, port, protocol: Protocol::Udp };
+        let serving = serving.iter().map(|text| text.parse().expect("an address")).collect();
+        UdpService::new(Arc::new(name), Vec::new(), serving)
+    }
+
+    #[test]
+    fn flows_to_a_relay_are_not_stale() {
+        let node_ip = Some(IpAddr::from([192, 0, 2, 1]));
+        let served = |mode, capture| {
+            let configuration = Configuration { mode: Some(mode), capture, ..Configuration::default() };
+            let mut services = [dns(&["10.1.0.4:53"])];
+            serve_by_relay(mode, &configuration, node_ip, &mut services);
+            (services[0].is_captured, services[0].serving.len())
+        };
+        assert_eq!(served(Mode::Userspace, Capture::Tproxy), (true, 1));
+        assert_eq!(served(Mode::Userspace, Capture::Redirect), (false, 3), "with two listeners");
+        assert_eq!(served(Mode::Iptables, Capture::Tproxy), (false, 1));
     }
 
     #[test]

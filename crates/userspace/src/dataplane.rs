@@ -158,7 +158,7 @@ fn udp_service(name: &Arc<ServicePortName>, forwarding: &Forwarding) -> UdpServi
     let mut serving: Vec<SocketAddr> = backends.map(Backend::socket).collect();
     serving.sort_unstable();
     serving.dedup();
-    UdpService { name: name.clone(), frontends: forwarding.frontends.to_vec(), serving }
+    UdpService::new(name.clone(), forwarding.frontends.to_vec(), serving)
 }
 
 impl Dataplane for Userspace {

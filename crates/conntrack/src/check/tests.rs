@@ -21,7 +21,7 @@ fn service(name: &str, frontends: Vec<Frontend>, serving: &[&str]) -> UdpService
         protocol: Protocol::Udp,
     };
     let serving = serving.iter().map(|text| socket(text)).collect();
-    UdpService { name: Arc::new(name), frontends, serving }
+    UdpService::new(Arc::new(name), frontends, serving)
 }
 
 /// A UDP or other flow of a client to `destination`, with replies from `answers`.
@@ -64,6 +64,23 @@ fn check() -> Check {
     let services = [service("dns", dns, &["10.1.0.5:5353", "10.1.0.4:5353"]), service("idle", idle, &[])];
     let addresses = vec!["192.0.2.2".parse().unwrap(), NODE.parse().unwrap(), "10.0.0.1".parse().unwrap()];
     Check::new(Family::Ipv4, &services, addresses)
+}
+
+#[test]
+fn a_captured_flow_is_valid_unless_it_is_translated_to_another_endpoint() {
+    let frontends = vec![cluster_ip("10.96.0.10:53"), Frontend::NodePort(30053)];
+    let dns = UdpService { is_captured: true, ..service("dns", frontends, &["10.1.0.4:5353"]) };
+    let check = Check::new(Family::Ipv4, [&dns], vec![NODE.parse().unwrap()]);
+    for (to, from, want) in [
+        ("10.96.0.10:53", "10.96.0.10:53", Verdict::Valid),
+        ("192.0.2.1:30053", "192.0.2.1:30053", Verdict::Valid),
+        ("10.96.0.10:53", "10.1.0.4:5353", Verdict::Valid),
+        // Another mode has translated it.
+        ("10.96.0.10:53", "10.1.0.9:5353", Verdict::Stale),
+        ("192.0.2.1:30053", "10.96.0.10:53", Verdict::Stale),
+    ] {
+        assert_eq!(check.judge(&flow(to, from)), want, "{to} {from}");
+    }
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn service(name: &str, frontend: Frontend, endpoint: &str) -> UdpService {
         port: "".into(),
         protocol: Protocol::Udp,
     };
-    UdpService { name: Arc::new(name), frontends: vec![frontend], serving: vec![endpoint.parse().unwrap()] }
+    UdpService::new(Arc::new(name), vec![frontend], vec![endpoint.parse().unwrap()])
 }
 
 /// A Service at [`FRONTEND`].

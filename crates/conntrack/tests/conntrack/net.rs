@@ -246,7 +246,7 @@ pub(crate) fn service(name: &str, frontends: Vec<Frontend>, serving: &[(IpAddr, 
         port: "".into(),
         protocol: Protocol::Udp,
     };
-    UdpService { name: Arc::new(name), frontends, serving: serving.iter().copied().map(Into::into).collect() }
+    UdpService::new(Arc::new(name), frontends, serving.iter().copied().map(Into::into).collect())
 }
 
 /// Returns the result of `work`, and by how many KiB the largest resident set of this process during it exceeds that

@@ -58,7 +58,7 @@ fn a_million_changes_during_a_commit_take_memory_for_their_service_ports_only() 
         let name = &names[number % names.len()];
         let work = work(&[name]);
         let name_of_port = work.changes[0].name.clone();
-        let udp = vec![UdpService { name: name_of_port, frontends: Vec::new(), serving: Vec::new() }];
+        let udp = vec![UdpService::new(name_of_port, Vec::new(), Vec::new())];
         let health_checks = vec![check_port(name, Some(30_000))];
         handle.work(Family::Ipv4, Work { health_checks, udp, ..work });
     }

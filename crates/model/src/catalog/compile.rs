@@ -80,7 +80,7 @@ impl<'a> Compiler<'a> {
             let serving: Vec<SocketAddr> =
                 endpoints.iter().filter(|e| e.serving).map(|e| e.backend.socket()).collect();
             let frontends = self.owned_frontends(id, service, port, family, &mut within);
-            found.push(UdpService { name: Arc::new(port_name(record, port)), frontends, serving });
+            found.push(UdpService::new(Arc::new(port_name(record, port)), frontends, serving));
         }
         found
     }

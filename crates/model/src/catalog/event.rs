@@ -139,6 +139,15 @@ pub struct UdpService {
     pub frontends: Vec<Frontend>,
     /// All serving endpoints, sorted. Readiness, locality and policies are not considered.
     pub serving: Vec<SocketAddr>,
+    /// True if packets are captured without a translation. A flow that is not translated is valid then.
+    pub is_captured: bool,
+}
+
+impl UdpService {
+    /// Returns a Service port whose packets are translated.
+    pub const fn new(name: Arc<ServicePortName>, frontends: Vec<Frontend>, serving: Vec<SocketAddr>) -> Self {
+        Self { name, frontends, serving, is_captured: false }
+    }
 }
 
 /// The number of Service ports that a Local policy leaves without an endpoint on this node although other nodes have

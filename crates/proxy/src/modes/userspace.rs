@@ -169,6 +169,10 @@ impl ModeDriver for Driver {
         listeners(configuration, node_ip)
     }
 
+    fn captures(&self, configuration: &Configuration) -> bool {
+        configuration.capture == Capture::Tproxy
+    }
+
     /// What was captured by `tproxy`. Rules that redirect have kube-proxy's names.
     fn former(
         &self,
