@@ -36,7 +36,7 @@ pub enum Verdict {
 #[derive(Debug, Clone)]
 pub struct Check {
     family: Family,
-    /// Where flows of each Service port may go.
+    /// Where flows of each Service port may go. Cluster IPs and the other frontends may have different ones.
     targets: Vec<Targets>,
     /// Index into `targets`, by address and port.
     exact: HashMap<SocketAddr, usize>,
@@ -50,7 +50,7 @@ pub struct Check {
     answers: bool,
 }
 
-/// Where flows of a Service port may go.
+/// Where flows to frontends of a Service port may go.
 #[derive(Debug, Clone)]
 struct Targets {
     /// The serving endpoints, sorted.
@@ -163,22 +163,30 @@ impl Check {
     }
 
     fn add(&mut self, service: &UdpService) {
-        let index = self.targets.len();
-        let mut serving = service.serving.clone();
-        serving.sort_unstable();
-        self.targets.push(Targets { serving, is_captured: service.is_captured });
+        let internal = self.add_targets(&service.serving, service);
+        let external =
+            service.external.as_ref().map_or(internal, |serving| self.add_targets(serving, service));
         for &frontend in &service.frontends {
             match frontend {
-                Frontend::ClusterIp(address, port)
-                | Frontend::ExternalIp(address, port)
-                | Frontend::LoadBalancerIp(address, port) => {
-                    self.exact.insert(SocketAddr::new(address, port), index);
+                Frontend::ClusterIp(address, port) => {
+                    self.exact.insert(SocketAddr::new(address, port), internal);
+                }
+                Frontend::ExternalIp(address, port) | Frontend::LoadBalancerIp(address, port) => {
+                    self.exact.insert(SocketAddr::new(address, port), external);
                 }
                 Frontend::NodePort(port) => {
-                    self.node_ports.insert(port, index);
+                    self.node_ports.insert(port, external);
                 }
             }
         }
+    }
+
+    /// Returns the index of these targets.
+    fn add_targets(&mut self, serving: &[SocketAddr], service: &UdpService) -> usize {
+        let mut serving = serving.to_vec();
+        serving.sort_unstable();
+        self.targets.push(Targets { serving, is_captured: service.is_captured });
+        self.targets.len().saturating_sub(1)
     }
 
     fn accepts_node_ports(&self, address: &IpAddr) -> bool {

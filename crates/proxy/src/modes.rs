@@ -31,7 +31,9 @@ use portolan_leftovers::Keep;
 use portolan_model::catalog::UdpService;
 use portolan_model::observed::Observed;
 use portolan_model::oracle::ModeDifferences;
-use portolan_model::{Backend, Catalog, Family, NodePortAddresses, Settings};
+use portolan_model::{
+    Backend, Catalog, ExternalPolicy, Family, Forwarding, InternalPolicy, NodePortAddresses, Settings,
+};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 use portolan_node::sysctl::Wanted;
@@ -335,11 +337,24 @@ pub(super) fn leave_unused(mode: Mode, catalog: &Catalog, family: Family, servic
         return;
     }
     for service in services {
-        let Some(forwarding) = catalog.forwarding(&service.name, family) else { continue };
-        let used: HashSet<SocketAddr> =
-            forwarding.cluster.iter().chain(&forwarding.local).map(Backend::socket).collect();
-        service.serving.retain(|endpoint| used.contains(endpoint));
+        if let Some(forwarding) = catalog.forwarding(&service.name, family) {
+            keep_used(&forwarding, service);
+        }
     }
+}
+
+/// Keeps the endpoints that get new flows: those of the cluster or of this node for each kind of frontends, as in IPVS.
+fn keep_used(forwarding: &Forwarding, service: &mut UdpService) {
+    let Forwarding { cluster, local, .. } = forwarding;
+    let internal = if forwarding.internal_policy == InternalPolicy::Local { local } else { cluster };
+    let is_local = forwarding.external_policy == ExternalPolicy::Local && !local.is_empty();
+    let external = if is_local { local } else { cluster };
+    let used = |backends: &[Backend]| {
+        let used: HashSet<SocketAddr> = backends.iter().map(Backend::socket).collect();
+        service.serving.iter().copied().filter(|endpoint| used.contains(endpoint)).collect()
+    };
+    let (internal, external) = (used(internal), used(external));
+    (service.serving, service.external) = (internal, Some(external));
 }
 
 /// Returns data planes whose rules an earlier run may have left. The iptables mode has none: its rules have kube-proxy's
@@ -406,6 +421,34 @@ mod tests {
         let name = portolan_model::ServicePortName { namespace, service, port, protocol: Protocol::Udp };
         let serving = serving.iter().map(|text| text.parse().expect("an address")).collect();
         UdpService::new(Arc::new(name), Vec::new(), serving)
+    }
+
+    #[test]
+    fn each_kind_of_frontends_keeps_the_endpoints_that_it_uses() {
+        let backends = |texts: &[&str]| {
+            let socket = |text: &&str| text.parse::<SocketAddr>().expect("an address");
+            texts
+                .iter()
+                .map(socket)
+                .map(|at| Backend { address: at.ip(), port: at.port(), may_hairpin: false })
+                .collect()
+        };
+        let kept = |internal_policy, external_policy, local: &[&str]| {
+            let plain = Forwarding::plain(([10, 96, 0, 10], 53).into(), Protocol::Udp, Box::default());
+            let (cluster, local) = (backends(&["10.1.0.4:53", "10.1.0.5:53"]), backends(local));
+            let forwarding = Forwarding { internal_policy, external_policy, cluster, local, ..plain };
+            // The last one serves, but terminates.
+            let mut dns = dns(&["10.1.0.4:53", "10.1.0.5:53", "10.1.0.6:53"]);
+            keep_used(&forwarding, &mut dns);
+            (dns.serving.len(), dns.external.map(|external| external.len()))
+        };
+        assert_eq!(kept(InternalPolicy::Cluster, ExternalPolicy::Local, &["10.1.0.5:53"]), (2, Some(1)));
+        assert_eq!(
+            kept(InternalPolicy::Cluster, ExternalPolicy::Local, &[]),
+            (2, Some(2)),
+            "those of other nodes"
+        );
+        assert_eq!(kept(InternalPolicy::Local, ExternalPolicy::Cluster, &["10.1.0.5:53"]), (1, Some(2)));
     }
 
     #[test]

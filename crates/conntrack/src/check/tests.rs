@@ -67,6 +67,20 @@ fn check() -> Check {
 }
 
 #[test]
+fn external_frontends_may_have_other_endpoints() {
+    let outside = socket("198.51.100.7:53");
+    let external = Frontend::ExternalIp(outside.ip(), outside.port());
+    let frontends = vec![cluster_ip("10.96.0.10:53"), external, Frontend::NodePort(30053)];
+    let dns = service("dns", frontends, &["10.1.0.4:5353", "10.1.0.5:5353"]);
+    let dns = UdpService { external: Some(vec![socket("10.1.0.5:5353")]), ..dns };
+    let check = Check::new(Family::Ipv4, [&dns], vec![NODE.parse().unwrap()]);
+    for to in ["10.96.0.10:53", "198.51.100.7:53", "192.0.2.1:30053"] {
+        assert_eq!(check.is_stale(&flow(to, "10.1.0.4:5353")), to != "10.96.0.10:53", "{to}");
+        assert!(!check.is_stale(&flow(to, "10.1.0.5:5353")), "{to}");
+    }
+}
+
+#[test]
 fn a_captured_flow_is_valid_unless_it_is_translated_to_another_endpoint() {
     let frontends = vec![cluster_ip("10.96.0.10:53"), Frontend::NodePort(30053)];
     let dns = UdpService { is_captured: true, ..service("dns", frontends, &["10.1.0.4:5353"]) };

@@ -139,14 +139,16 @@ pub struct UdpService {
     pub frontends: Vec<Frontend>,
     /// All serving endpoints, sorted. Readiness, locality and policies are not considered.
     pub serving: Vec<SocketAddr>,
+    /// Those of the frontends other than cluster IPs, if they have others than `serving`.
+    pub external: Option<Vec<SocketAddr>>,
     /// True if packets are captured without a translation. A flow that is not translated is valid then.
     pub is_captured: bool,
 }
 
 impl UdpService {
-    /// Returns a Service port whose packets are translated.
+    /// Returns a Service port whose packets are translated to the same endpoints at every frontend.
     pub const fn new(name: Arc<ServicePortName>, frontends: Vec<Frontend>, serving: Vec<SocketAddr>) -> Self {
-        Self { name, frontends, serving, is_captured: false }
+        Self { name, frontends, serving, external: None, is_captured: false }
     }
 }
 
