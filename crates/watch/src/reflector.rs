@@ -17,11 +17,13 @@
 //! - A watch that worked is reopened at once, however it ended.
 //! - Only for a server in trouble the delay grows beyond a few seconds (`backoff`).
 //! - A watch with neither events nor bookmarks, or with decreasing versions, is replaced by a list.
+//! - So is a watch that has been refused for a while, but not at once.
 //! - An empty list where objects were known needs a second one.
 
 mod empty;
 mod quiet;
 mod reason;
+mod refusals;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +35,7 @@ use self::empty::Guard;
 use self::quiet::Quiet;
 pub use self::reason::RestartReason;
 pub(crate) use self::reason::is_refused;
+use self::refusals::Refusals;
 use crate::backoff::{Backoff, Wait};
 use crate::frame::InvalidBody;
 use crate::list::ListMeta;
@@ -130,6 +133,7 @@ pub(crate) struct Reflector {
     /// Delay after the next answer that the server does not have the collection.
     missing: Duration,
     quiet: Quiet,
+    refusals: Refusals,
     guard: Guard,
     timing: Timing,
 }
@@ -149,6 +153,7 @@ impl Reflector {
             spare: true,
             missing: timing.unavailable_retry,
             quiet: Quiet::new(timing.bookmark_silence),
+            refusals: Refusals::new(timing.bookmark_silence),
             guard: Guard::new(kind, known, timing.empty_list_hold),
             timing,
         }
@@ -184,6 +189,7 @@ impl Reflector {
         }
         if watching_since.is_some() {
             self.quiet.opened(now);
+            self.refusals.ended();
         }
         begins
     }
@@ -316,7 +322,7 @@ impl Reflector {
         self.quiet.closed(now);
         let worked = self.worked(open.as_ref(), reason, now);
         let ordinary = worked && matches!(reason, RestartReason::Closed);
-        let then = self.then(reason, open.is_some());
+        let then = self.then(reason, open.is_some(), now);
         let refused_stream =
             matches!(then, Then::Pages { .. }) && matches!(reason, RestartReason::Refused(s) if s.code < 500);
         let (wait, jitter) = match then {
@@ -349,6 +355,7 @@ impl Reflector {
             self.quiet.means_something();
         }
         self.quiet.listed(now);
+        self.refusals.ended();
         self.state = State::Watch;
         if let Some(open) = &mut self.open {
             (open.watching_since, open.gave) = (Some(now), true);
@@ -463,10 +470,10 @@ impl Reflector {
         self.stuck = 0;
     }
 
-    fn then(&mut self, reason: &RestartReason, opened: bool) -> Then {
+    fn then(&mut self, reason: &RestartReason, opened: bool, now: Instant) -> Then {
         let stream = self.state == State::Stream;
         match reason {
-            RestartReason::Refused(status) => self.then_refused(status),
+            RestartReason::Refused(status) => self.then_refused(status, now),
             RestartReason::ErrorEvent(status) => self.then_error_event(status),
             RestartReason::Unreachable(_) | RestartReason::Credentials(_) => Then::Same,
             RestartReason::Truncated | RestartReason::Broken(_) if stream && !opened => Then::Same,
@@ -482,11 +489,19 @@ impl Reflector {
         }
     }
 
-    fn then_refused(&self, status: &ApiStatus) -> Then {
+    fn then_refused(&mut self, status: &ApiStatus, now: Instant) -> Then {
         let lost = status.expired() || status.too_large;
-        let server_fault = status.code >= 500;
+        let is_absent = status.code == 503 || status.is_of_gateway();
+        let is_passing = matches!(status.code, 401 | 408 | 429) || is_absent;
         match &self.state {
-            _ if matches!(status.code, 401 | 408 | 429 | 503) || status.is_of_gateway() => Then::Same,
+            State::Watch if status.code == 429 => Then::Same,
+            // The permission to watch may be granted again. The known objects stay.
+            State::Watch if is_passing || status.code == 403 || (status.code >= 500 && !lost) => {
+                if self.refusals.watch(now) { Then::Relist } else { Then::Same }
+            }
+            State::Stream if is_absent && self.refusals.stream() => Then::Pages { for_good: false },
+            State::Pages { token, .. } if is_absent && token.is_empty() && self.streams => Then::Relist,
+            _ if is_passing => Then::Same,
             // A server without the collection has it in no form.
             _ if self.optional && status.code == 404 => Then::Unavailable,
             State::Stream => {
@@ -496,9 +511,7 @@ impl Reflector {
             }
             State::Pages { token, .. } if !token.is_empty() && status.expired() => Then::Whole,
             State::Pages { .. } if self.optional && status.code == 403 => Then::Unavailable,
-            // The permission to watch may be granted again. The known objects stay.
-            State::Watch if status.code == 403 => Then::Same,
-            _ if server_fault && !lost => Then::Same,
+            State::Pages { .. } if status.code >= 500 && !lost => Then::Same,
             _ => Then::Relist,
         }
     }

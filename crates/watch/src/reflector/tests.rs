@@ -1,4 +1,5 @@
 mod emptied;
+mod refused;
 mod reopened;
 
 use std::time::{Duration, Instant};
