@@ -139,7 +139,8 @@ impl Shared {
             answer = self.client.transact(request, deadline).await;
         }
         let answer = answer.map_err(|failure| commit::failure(&failure))?;
-        let done = commit::outcome(transaction, &answer)?;
+        let done = commit::outcome(transaction, &answer);
+        let done = if is_full { done.map_err(commit::after_full)? } else { done? };
         let Some(revision) = done.revision else {
             return Ok(Committed { revision: self.published.read().revision(), objects: Vec::new() });
         };

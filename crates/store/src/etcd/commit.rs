@@ -81,7 +81,7 @@ pub(super) fn request_without_head(layout: &Layout, transaction: &Transaction) -
     request
 }
 
-/// Returns true if etcd refused a request because it is full (its alarm `NOSPACE`).
+/// Returns true if etcd answered that it is full (its alarm `NOSPACE`). It may have carried out the request.
 pub(super) fn is_full(failure: &Failure) -> bool {
     failure.status.code() == Code::ResourceExhausted && failure.text().contains("database space exceeded")
 }
@@ -130,6 +130,17 @@ fn conflict(transaction: &Transaction, answer: &TxnResponse) -> CommitError {
         .unwrap_or_else(|| CommitError::Unavailable("etcd refused a transaction without conditions".into()))
 }
 
+/// Converts the outcome of a transaction that removes objects, after etcd had answered that it is full. That first attempt may
+/// have removed them.
+pub(super) fn after_full(error: CommitError) -> CommitError {
+    match error {
+        CommitError::Conflict { actual: None, .. } => {
+            CommitError::Unknown("etcd is full, and the object is gone".into())
+        }
+        error => error,
+    }
+}
+
 /// Converts a failed call into the error of its transaction.
 pub(super) fn failure(failure: &Failure) -> CommitError {
     let text = failure.text();
@@ -137,6 +148,8 @@ pub(super) fn failure(failure: &Failure) -> CommitError {
     match failure.status.code() {
         _ if too_large.iter().any(|words| text.contains(words)) => CommitError::TooLarge(text),
         _ if !failure.sent => CommitError::Unavailable(text),
+        // etcd may apply a request and then answer that it is full (`quotaApplierV3.Txn`).
+        _ if is_full(failure) => CommitError::Unknown(text),
         // etcd itself refused the request before it carried anything out.
         Code::InvalidArgument
         | Code::ResourceExhausted
@@ -200,19 +213,29 @@ mod tests {
         let of = |status, sent| failure(&Failure { status, sent });
         let large = of(Status::invalid_argument("etcdserver: request is too large"), true);
         assert!(matches!(large, CommitError::TooLarge(_)));
-        for status in [
-            Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
-            Status::permission_denied(""),
-        ] {
+        for status in
+            [Status::resource_exhausted("etcdserver: too many requests"), Status::permission_denied("")]
+        {
             assert!(matches!(of(status, true), CommitError::Unavailable(_)));
         }
         for status in [
             Status::unavailable("etcdserver: request timed out"),
             Status::deadline_exceeded(""),
+            Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
             Status::unknown(""),
         ] {
             assert!(matches!(of(status.clone(), true), CommitError::Unknown(_)));
             assert!(matches!(of(status, false), CommitError::Unavailable(_)));
         }
+    }
+
+    #[test]
+    fn an_object_that_is_gone_after_a_full_etcd_may_have_been_removed_by_the_same_request() {
+        let conflict = |actual| CommitError::Conflict { step: 0, resource: NODE, key: "a".into(), actual };
+        assert!(matches!(after_full(conflict(None)), CommitError::Unknown(_)));
+        assert!(
+            matches!(after_full(conflict(Some(7))), CommitError::Conflict { .. }),
+            "another client's write"
+        );
     }
 }
