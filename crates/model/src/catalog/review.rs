@@ -2,8 +2,8 @@
 //!
 //! A Service is judged again when it changes, when another Service gets or loses a cluster IP that it names, and when
 //! this node's addresses, the service CIDRs or the policy change. The last three are rare; then every Service is
-//! judged. Whether an address is a cluster IP is looked up in the Services, because an index of cluster IPs would cost
-//! memory on every node. Only addresses between the lowest and the highest cluster IP need it.
+//! judged. Whether an address is a cluster IP is looked up in an index. It would cost memory on every node, so it is built
+//! for the first address between the lowest and the highest cluster IP. Few clusters have one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -33,6 +33,8 @@ pub(super) struct Review {
     users: Index,
     /// The lowest and highest cluster IP of any Service so far. Addresses outside are not searched for.
     span: Span,
+    /// Services by cluster IP. `None` until it is needed.
+    cluster_ips: Option<Index>,
     /// False until the first lists are complete: the findings change until then and are not reported.
     reports: bool,
 }
@@ -78,6 +80,14 @@ impl Review {
         for (address, _) in external_addresses(after) {
             self.users.insert(&address, id);
         }
+        if let Some(index) = &mut self.cluster_ips {
+            for address in cluster_ips(before) {
+                index.remove(&address, id);
+            }
+            for address in cluster_ips(after) {
+                index.insert(&address, id);
+            }
+        }
         for address in cluster_ips(after) {
             self.span.extend(address);
         }
@@ -89,9 +99,22 @@ impl Review {
     }
 
     /// Judges the external addresses of a Service.
-    fn judge(&self, id: Id, services: &Store<ServiceRecord>) -> Vec<Finding> {
+    fn judge(&mut self, id: Id, services: &Store<ServiceRecord>) -> Vec<Finding> {
         let service = services.get(id).and_then(|record| record.service.as_ref());
-        let is_cluster_ip = |address| self.span.contains(address) && has_cluster_ip(services, id, address);
+        if self.cluster_ips.is_none()
+            && external_addresses(service).any(|(address, _)| self.span.contains(address))
+        {
+            self.cluster_ips = Some(index_of_cluster_ips(services));
+        }
+        let has = |other: Id, address| {
+            let service = services.get(other).and_then(|record| record.service.as_ref());
+            other != id
+                && service.and_then(|service| service.cluster_ip(Family::of(address))) == Some(address)
+        };
+        let is_cluster_ip = |address: IpAddr| {
+            let mut others = self.cluster_ips.iter().flat_map(|index| index.candidates(&address));
+            self.span.contains(address) && others.any(|other| has(other, address))
+        };
         let mut findings: Vec<Finding> = external_addresses(service)
             .filter_map(|(address, is_load_balancer_ip)| {
                 self.guard.judge(address, is_load_balancer_ip, || is_cluster_ip(address))
@@ -118,7 +141,13 @@ impl Review {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.findings.is_empty() && self.counts.is_empty() && self.users.len() == 0
+        let has_no_cluster_ip = self.cluster_ips.as_ref().is_none_or(|index| index.len() == 0);
+        self.findings.is_empty() && self.counts.is_empty() && self.users.len() == 0 && has_no_cluster_ip
+    }
+
+    #[cfg(test)]
+    pub(super) const fn has_index(&self) -> bool {
+        self.cluster_ips.is_some()
     }
 }
 
@@ -233,11 +262,12 @@ fn external_addresses(service: Option<&Service>) -> impl Iterator<Item = (IpAddr
     })
 }
 
-/// Returns true if a Service other than this one has the cluster IP.
-fn has_cluster_ip(services: &Store<ServiceRecord>, besides: Id, address: IpAddr) -> bool {
-    let family = Family::of(address);
-    services.iter().any(|(id, record)| {
-        id != besides
-            && record.service.as_ref().and_then(|service| service.cluster_ip(family)) == Some(address)
-    })
+fn index_of_cluster_ips(services: &Store<ServiceRecord>) -> Index {
+    let mut index = Index::default();
+    for (id, record) in services.iter() {
+        for address in cluster_ips(record.service.as_ref()) {
+            index.insert(&address, id);
+        }
+    }
+    index
 }

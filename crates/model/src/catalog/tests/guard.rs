@@ -66,6 +66,32 @@ fn count(catalog: &Catalog, owner: AddressOwner, action: GuardAction) -> usize {
 }
 
 #[test]
+fn cluster_ips_are_indexed_for_the_first_address_among_them_and_followed_from_then_on() {
+    let mut catalog = complete();
+    catalog.apply(cluster_ip("low", "10.96.0.1", 80));
+    catalog.apply(cluster_ip("high", "10.96.0.200", 80));
+    catalog.apply(external("web", &["203.0.113.1"], &[]));
+    assert!(!catalog.review.has_index(), "no node pays for it without need");
+    catalog.apply(external("web", &["10.96.0.100"], &[]));
+    assert!(catalog.review.has_index());
+    let refused = |catalog: &Catalog| count(catalog, AddressOwner::ClusterIp, GuardAction::Refuse);
+    assert_eq!(refused(&catalog), 0);
+    catalog.apply(cluster_ip("new", "10.96.0.100", 80));
+    assert_eq!(refused(&catalog), 1);
+    catalog.apply(cluster_ip("new", "10.96.0.101", 80));
+    assert_eq!(refused(&catalog), 0);
+    catalog.apply(cluster_ip("high", "10.96.0.100", 80));
+    assert_eq!(refused(&catalog), 1);
+    let key = |name: &str| crate::object::ObjectKey { namespace: "ns".into(), name: name.into() };
+    catalog.apply(Event::ServiceDeleted(key("high")));
+    assert_eq!(refused(&catalog), 0);
+    for name in ["low", "new", "web"] {
+        catalog.apply(Event::ServiceDeleted(key(name)));
+    }
+    assert!(catalog.review.is_empty());
+}
+
+#[test]
 fn each_kind_of_address_has_its_default() {
     use AddressOwner::{ClusterCidr, ClusterIp, Node, PodCidr, ServiceCidr};
     use GuardAction::{Refuse, Warn};
