@@ -44,7 +44,9 @@ impl Present {
             self.table = IptablesTable::named(name.trim_end());
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
-                declared(chain).into_iter().for_each(|name| self.chain(table, name));
+                if let Some(name) = declared(chain) {
+                    self.chain(table, name);
+                }
             } else if let Some(rule) = line.strip_prefix("-A ") {
                 self.rule(table, rule.trim_end());
             }

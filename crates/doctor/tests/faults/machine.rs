@@ -33,9 +33,9 @@ impl Machine {
         let node = node(name);
         let own = Proxy::with(&node, "portolan", &[&format!("--proxy-mode={mode}")]);
         if mode == "nftables" {
-            own_table(&node)
+            own_table(&node);
         } else {
-            upstream_chains(&node)
+            upstream_chains(&node);
         }
         let machine = Self { folder: tempfile::tempdir().expect("a scratch folder"), node, own };
         machine.write(RELEASE, "6.1.0-18-amd64\n");

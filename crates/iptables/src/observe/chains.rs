@@ -182,7 +182,9 @@ impl Chains {
             self.incompatible(table);
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
-                declared(chain).into_iter().for_each(|name| self.declare(table, name));
+                if let Some(name) = declared(chain) {
+                    self.declare(table, name);
+                }
             } else if let Some(rule) = Rule::parse(line) {
                 self.rule(table, &rule, line);
             }
