@@ -3,6 +3,7 @@
 
 mod send;
 mod sets;
+mod timeouts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -44,6 +45,8 @@ pub struct Kernel {
     lacks_routes: bool,
     /// Sets that should count, and do not because an earlier version or another program made them.
     uncounted: BTreeSet<Set>,
+    /// Fields of timeouts that the kernel has refused. Each is logged once.
+    refused_timeouts: BTreeSet<&'static str>,
 }
 
 impl Kernel {
@@ -66,6 +69,7 @@ impl Kernel {
             bytes: 0,
             lacks_routes: false,
             uncounted: BTreeSet::new(),
+            refused_timeouts: BTreeSet::new(),
         }))
     }
 
@@ -227,30 +231,6 @@ impl Kernel {
     pub(super) fn present(&mut self, key: &Key, config: Option<Config>) -> Result<Present, Error> {
         let real = self.real_servers(key)?.iter().map(|server| (server.place, real(server))).collect();
         Ok(Present { config, real })
-    }
-
-    /// Writes the timeouts if one differs from the wanted value.
-    pub(super) fn set_timeouts(&mut self, wanted: ipvs::Timeouts) -> Result<(), Error> {
-        let failed = Error::socket("IPVS timeouts");
-        if wanted == ipvs::Timeouts::default() {
-            return Ok(());
-        }
-        let (number, mut present) = (self.number, ipvs::Timeouts::default());
-        let asked = self.generic.query(&mut ipvs::timeouts(number), |frame| {
-            if let ipvs::IpvsEvent::Timeouts(timeouts) = ipvs::IpvsEvent::decode(number, frame)? {
-                present = timeouts;
-            }
-            Ok(())
-        });
-        asked.map_err(&failed)?;
-        let is_right = |wanted, present| wanted == 0 || wanted == present;
-        if is_right(wanted.tcp, present.tcp)
-            && is_right(wanted.tcp_fin, present.tcp_fin)
-            && is_right(wanted.udp, present.udp)
-        {
-            return Ok(());
-        }
-        self.generic.query(&mut ipvs::set_timeouts(number, wanted), |_| Ok(())).map_err(failed)
     }
 
     /// Counts the bytes sent and returns the refusals.

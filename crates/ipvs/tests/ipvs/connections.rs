@@ -100,6 +100,20 @@ fn an_endpoint_ends_with_its_connections() {
     });
 }
 
+/// The guest's kernel refuses timeouts above `INT_MAX / HZ` seconds (`ip_vs_set_timeout` in `net/netfilter/ipvs/ip_vs_ctl.c`).
+#[test]
+fn a_timeout_that_the_kernel_refuses_stops_nothing_else() {
+    in_namespace(|| {
+        let timeouts = Timeouts { tcp: i32::MAX.unsigned_abs(), tcp_fin: 7, udp: 0 };
+        let mut ipvs = open_with(settings(Family::Ipv4), IpvsOptions { timeouts, ..options() });
+        ipvs.apply(&[service(&ENDPOINTS)]).unwrap();
+        ipvs.resync().unwrap();
+        assert!(run("ipvsadm", "--list --timeout").contains("900 7 300"));
+        assert_eq!(virtual_servers()[0], format!("TCP {SERVICE}:80 rr"));
+        assert_eq!(ipvs.resync().unwrap().elements, 0);
+    });
+}
+
 fn closed_for(seconds: u32) -> Timeouts {
     Timeouts { tcp_fin: seconds, ..Timeouts::default() }
 }

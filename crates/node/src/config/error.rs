@@ -173,6 +173,14 @@ pub enum Problem {
     /// The duration is zero, but must not be.
     #[error("zero; write a duration above 0s")]
     ZeroDuration,
+    /// The duration is longer than the kernel accepts.
+    #[error("{value} is longer than the kernel accepts; write at most {longest}")]
+    TooLong {
+        /// The written value.
+        value: String,
+        /// The longest valid value.
+        longest: String,
+    },
     /// `minSyncPeriod` is above `syncPeriod`.
     #[error("{min} is above syncPeriod ({sync}); write at most that")]
     AboveSyncPeriod {

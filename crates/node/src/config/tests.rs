@@ -437,6 +437,19 @@ fn periods_of_the_mode_in_use() {
     );
 }
 
+/// The kernel would refuse a longer one, and its value would stay.
+#[test]
+fn timeouts_of_ipvs_that_no_kernel_accepts() {
+    let written = |field: &str, seconds: u32| format!("ipvs: {{{field}: {seconds}s}}");
+    for field in ["tcpTimeout", "tcpFinTimeout", "udpTimeout"] {
+        good(&written(field, 2_147_483));
+        assert_eq!(
+            mistakes(&written(field, 2_147_484)),
+            format!("ipvs.{field}: 596h31m24s is longer than the kernel accepts; write at most 596h31m23s")
+        );
+    }
+}
+
 #[test]
 fn the_alpha_options_of_logging() {
     let head = "featureGates: {LoggingAlphaOptions: true}\n";

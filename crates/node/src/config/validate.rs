@@ -1,5 +1,7 @@
 //! Rules that span several fields, and ranges that a command line could violate.
 
+use std::time::Duration;
+
 use ipnet::IpNet;
 
 use super::duration::format_duration;
@@ -23,6 +25,7 @@ pub(super) fn validate(c: &Configuration) -> Vec<FieldError> {
     gates(c, &mut wrong);
     ranges(c, &mut wrong);
     sync_periods(c, &mut wrong);
+    ipvs_timeouts(c, &mut wrong);
     detect_local(c, &mut wrong);
     logging(c, &mut wrong);
     ports(c, &mut wrong);
@@ -93,6 +96,23 @@ fn sync_periods(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
     if min > sync {
         let problem = Problem::AboveSyncPeriod { min: format_duration(min), sync: format_duration(sync) };
         wrong(&format!("{section}.minSyncPeriod"), problem);
+    }
+}
+
+/// The longest timeout of IPVS in seconds that every kernel accepts: `INT_MAX / HZ` at 1000 Hz (`ip_vs_set_timeout` in
+/// `net/netfilter/ipvs/ip_vs_ctl.c`).
+const IPVS_TIMEOUT_MAX: u64 = 2_147_483;
+
+fn ipvs_timeouts(c: &Configuration, wrong: &mut impl FnMut(&str, Problem)) {
+    let table = [
+        ("ipvs.tcpTimeout", c.ipvs.tcp_timeout),
+        ("ipvs.tcpFinTimeout", c.ipvs.tcp_fin_timeout),
+        ("ipvs.udpTimeout", c.ipvs.udp_timeout),
+    ];
+    let longest = Duration::from_secs(IPVS_TIMEOUT_MAX);
+    for (path, timeout) in table.into_iter().filter(|(_, timeout)| *timeout > longest) {
+        let problem = Problem::TooLong { value: format_duration(timeout), longest: format_duration(longest) };
+        wrong(path, problem);
     }
 }
 
