@@ -14,6 +14,10 @@ pub const DEVICE: &str = "kube-ipvs0";
 pub struct Addresses {
     /// The addresses of our network device.
     pub device: BTreeSet<IpAddr>,
+    /// Those of them that are not removed from a device that stays: loopback addresses and those of link scope. The kernel adds
+    /// one of link scope to each device that is set up (`addrconf_dev_config` in `net/ipv6/addrconf.c`), and network managers set
+    /// devices up. kube-proxy leaves them, too.
+    pub(super) staying: BTreeSet<IpAddr>,
     /// The addresses of other devices, without loopback addresses and those of link scope.
     pub(super) node: BTreeSet<IpAddr>,
 }
@@ -23,6 +27,9 @@ impl Addresses {
     pub(super) fn add(&mut self, address: &Address, device: u32) {
         if address.index == device {
             self.device.insert(address.local);
+            if address.local.is_loopback() || address.scope == Scope::LINK {
+                self.staying.insert(address.local);
+            }
         } else if !address.local.is_loopback() && address.scope != Scope::LINK {
             self.node.insert(address.local);
         }
@@ -32,4 +39,29 @@ impl Addresses {
 /// Returns the index of the network device, if the device exists.
 pub fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
     portolan_sock::addresses::device_index(socket, DEVICE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_link_scope_stays_on_the_device() {
+        let mut addresses = Addresses::default();
+        for (index, text, scope) in [
+            (7, "fd00::1", Scope::UNIVERSE),
+            (7, "fe80::1", Scope::LINK),
+            (7, "::1", Scope::UNIVERSE),
+            (2, "fd00::2", Scope::UNIVERSE),
+            (2, "fe80::2", Scope::LINK),
+            (1, "::1", Scope::UNIVERSE),
+        ] {
+            let local = text.parse().unwrap();
+            addresses.add(&Address { index, local, peer: local, prefix: 64, flags: 0, scope }, 7);
+        }
+        let texts = |set: &BTreeSet<IpAddr>| set.iter().map(IpAddr::to_string).collect::<Vec<_>>();
+        assert_eq!(texts(&addresses.device), ["::1", "fd00::1", "fe80::1"]);
+        assert_eq!(texts(&addresses.staying), ["::1", "fe80::1"]);
+        assert_eq!(texts(&addresses.node), ["fd00::2"]);
+    }
 }

@@ -8,6 +8,7 @@ use portolan_model::{IpvsScheduler, Protocol};
 use portolan_wire::ipset::Member;
 
 use super::desired::{Desired, Touched};
+use super::device::Addresses;
 use super::draining::{Draining, UptimeSecs};
 use super::frontend::{Config, Key, Server};
 use super::owners::Owners;
@@ -123,11 +124,12 @@ impl Difference {
     }
 
     /// Compares the addresses of the network device with the desired ones.
-    pub(super) fn addresses(&mut self, present: &BTreeSet<IpAddr>, desired: &Desired) {
+    pub(super) fn addresses(&mut self, present: &Addresses, desired: &Desired) {
         let wanted = desired.members_of(Set::IpvsIps).filter_map(address);
-        self.bind.extend(wanted.filter(|address| !present.contains(address)));
+        self.bind.extend(wanted.filter(|address| !present.device.contains(address)));
         let is_wanted = |address: IpAddr| desired.has_member(&(Set::IpvsIps, Member::Ip(address)));
-        self.unbind.extend(present.iter().filter(|address| !is_wanted(**address)));
+        let surplus = present.device.difference(&present.staying).filter(|address| !is_wanted(**address));
+        self.unbind.extend(surplus);
     }
 
     /// Adds the removal of virtual servers that the table does not need, if they are ours.

@@ -84,6 +84,14 @@ impl Error {
         matches!(self, Self::Refused { .. } | Self::Full { .. })
     }
 
+    /// Returns the kernel's reason, if it refused a change.
+    pub(super) const fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Refused { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+
     /// Returns true if the kernel refused an object for its value, so that it would refuse it again.
     pub(super) const fn is_of_object(&self) -> bool {
         matches!(self, Self::Refused { errno: Errno(errno), .. }

@@ -1,23 +1,20 @@
 //! The kernel's virtual servers, network device, and ipsets of one family. Reads and writes them, and decides
 //! nothing.
 
+mod addresses;
 mod send;
 mod sets;
 mod timeouts;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use portolan_model::{Family, IpvsScheduler};
 use portolan_sock::{Errno, Protocol, Socket, SocketError};
-use portolan_wire::Batch;
 use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
-use portolan_wire::route::{self, Scope, path};
+use portolan_wire::route::{self, Scope};
 
-use super::device::{Addresses, DEVICE, device};
+use super::device::{DEVICE, device};
 use super::difference::{Operation, Present, Real, WEIGHT};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
@@ -26,7 +23,7 @@ use super::refusal::{Item, Refused};
 use super::set::Set;
 use super::{Error, module, probe};
 use portolan_sock::retry_on_change;
-use send::{Sent, encode, on_device, refusal, send};
+use send::{Sent, encode, refusal, send};
 
 /// The sockets for one family, in the network namespace of the thread that opened them.
 #[derive(Debug)]
@@ -123,23 +120,6 @@ impl Kernel {
             Err(error) if error.errno() == Some(Errno(ENODEV)) => Ok(()),
             outcome => outcome.map_err(failed),
         }
-    }
-
-    /// Lists the addresses of this node in the family.
-    pub fn addresses(&mut self, device: u32) -> Result<Addresses, Error> {
-        let family = self.address_family();
-        let listed = retry_on_change(|| {
-            let mut addresses = Addresses::default();
-            self.route.dump(&mut route::addresses(family), |frame| {
-                let route::RouteEvent::NewAddress(address) = route::RouteEvent::decode(frame)? else {
-                    return Ok(());
-                };
-                addresses.add(&address, device);
-                Ok(())
-            })?;
-            Ok(addresses)
-        });
-        listed.map_err(Error::socket("listing addresses"))
     }
 
     /// Returns true if addresses of other devices than ours have changed since the last call.
@@ -261,79 +241,6 @@ impl Kernel {
         );
         Ok(self.note(sent?))
     }
-
-    /// Adds addresses to the device, and waits until packets to them are delivered to this node.
-    pub(super) fn bind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Refused>, Error> {
-        let refused = self.change_addresses(device, addresses, route::put_address, Errno::EEXIST)?;
-        let without: BTreeSet<IpAddr> = refused.iter().filter_map(Refused::address).collect();
-        let start = Instant::now();
-        for address in addresses.iter().filter(|address| !without.contains(address)) {
-            let IpAddr::V6(address) = address else { continue };
-            while !self.is_delivered(*address).map_err(Error::socket("addresses"))? {
-                if self.lacks_routes || start.elapsed() > DELIVERED_WITHIN {
-                    if !std::mem::replace(&mut self.lacks_routes, true) {
-                        tracing::warn!(%address, device = DEVICE, "the kernel has no local route to this address of the device");
-                    }
-                    return Ok(refused);
-                }
-                sleep(DELIVERY_PAUSE);
-            }
-        }
-        Ok(refused)
-    }
-
-    /// Returns true if packets to an address are delivered to this node. The kernel adds the local route of an IPv6 address a
-    /// moment after it has acknowledged the address (`addrconf_dad_work` in `net/ipv6/addrconf.c`). Packets before that leave
-    /// by another route, and conntrack then leaves all packets of their connection untranslated.
-    fn is_delivered(&mut self, address: Ipv6Addr) -> Result<bool, SocketError> {
-        let mut is_local = false;
-        let asked = self.route.query(&mut path::to_ipv6(address), |frame| {
-            is_local |= path::is_local(frame);
-            Ok(())
-        });
-        match asked {
-            // There is no route at all.
-            Err(SocketError::Refused(_)) => Ok(false),
-            asked => asked.map(|()| is_local),
-        }
-    }
-
-    /// Removes addresses from the device. A refusal is an error.
-    pub fn remove_addresses(&mut self, device: u32, addresses: &[IpAddr]) -> Result<(), Error> {
-        first_refusal(self.unbind(device, addresses)?)
-    }
-
-    /// Removes addresses from the device.
-    pub(super) fn unbind(&mut self, device: u32, addresses: &[IpAddr]) -> Result<Vec<Refused>, Error> {
-        self.change_addresses(device, addresses, route::take_address, Errno(EADDRNOTAVAIL))
-    }
-
-    fn change_addresses(
-        &mut self,
-        device: u32,
-        addresses: &[IpAddr],
-        write: fn(&mut Batch, &route::Address),
-        done: Errno,
-    ) -> Result<Vec<Refused>, Error> {
-        let sent = send(
-            &mut self.route,
-            "addresses",
-            addresses,
-            |batch, address| write(batch, &on_device(device, *address)),
-            |address, errno| {
-                let error = || Error::Refused { what: format!("address {address} of {DEVICE}"), errno };
-                (errno != done).then(|| Refused { item: Item::Address(*address), error: error() })
-            },
-        );
-        Ok(self.note(sent?))
-    }
-
-    const fn address_family(&self) -> u8 {
-        match self.family {
-            Family::Ipv4 => route::AF_INET,
-            Family::Ipv6 => route::AF_INET6,
-        }
-    }
 }
 
 /// Returns the first refusal as an error.
@@ -341,17 +248,10 @@ pub(super) fn first_refusal(refused: Vec<Refused>) -> Result<(), Error> {
     refused.into_iter().next().map_or(Ok(()), |refused| Err(refused.error))
 }
 
-/// How long the local routes of new addresses are waited for, and the pause between two questions.
-const DELIVERED_WITHIN: Duration = Duration::from_secs(5);
-const DELIVERY_PAUSE: Duration = Duration::from_millis(1);
-
 /// No such process: the kernel's error for a missing virtual server.
 const ESRCH: i32 = 3;
 /// No such device.
 const ENODEV: i32 = 19;
-/// The device does not have the address.
-const EADDRNOTAVAIL: i32 = 99;
-
 const fn real(server: &RealServer) -> Real {
     match (server.forward, server.weight) {
         (FORWARD_MASQUERADE, 0) => Real::Draining(UptimeSecs::of_threshold(server.upper_threshold)),

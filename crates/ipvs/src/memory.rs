@@ -81,7 +81,8 @@ impl Kernel {
             let of_set = self.members.iter().filter(|(of, _)| *of == set);
             difference.members(set, &of_set.map(|(_, member)| *member).collect(), desired);
         }
-        difference.addresses(&self.addresses, desired);
+        let present = Addresses { device: self.addresses.clone(), ..Addresses::default() };
+        difference.addresses(&present, desired);
         let keys: BTreeSet<Key> =
             desired.servers().map(|(key, _)| *key).chain(self.servers.keys().copied()).collect();
         for key in keys {
@@ -96,7 +97,11 @@ impl Kernel {
         for (set, member) in &self.members {
             sets.entry(*set).or_default().insert(*member);
         }
-        let addresses = Addresses { device: self.addresses.clone(), node: node.iter().copied().collect() };
+        let addresses = Addresses {
+            device: self.addresses.clone(),
+            node: node.iter().copied().collect(),
+            ..Addresses::default()
+        };
         let virtual_server = |(key, present): (&Key, &Present)| {
             let config = present.config.expect("the scheduler is known");
             let server = VirtualServer {

@@ -8,7 +8,7 @@ use portolan_model::Family;
 
 use super::dataplane::{Ipvs, Read};
 use super::desired::{Desired, Touched};
-use super::device::DEVICE;
+use super::device::{Addresses, DEVICE};
 use super::difference::{Difference, WriteSettings};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
@@ -37,7 +37,7 @@ pub fn preview_of_all(table: &Table, options: &IpvsOptions, addresses: &[IpAddr]
     let own: BTreeSet<IpAddr> = addresses.iter().filter(is_of_node).copied().collect();
     desired.set_node_addresses(own.into_iter().collect(), table);
     let mut difference = Difference::default();
-    difference.addresses(&BTreeSet::new(), &desired);
+    difference.addresses(&Addresses::default(), &desired);
     for set in Set::ALL {
         difference.members(set, &BTreeSet::new(), &desired);
     }

@@ -2,7 +2,6 @@
 //! written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use portolan_model::IpvsScheduler;
 
@@ -131,7 +130,7 @@ impl Ipvs {
         let mut owners = self.kernel.owners(&self.options.exclude)?;
         self.desired.set_foreign(std::mem::take(&mut owners.foreign), table);
         let mut difference = Difference::default();
-        difference.addresses(&addresses.device, &self.desired);
+        difference.addresses(&addresses, &self.desired);
         let excludes = |address| self.options.excludes(address) && !owners.noted.contains(&address);
         difference.unbind.retain(|address| !excludes(*address));
         let mut missing = Vec::new();
@@ -149,7 +148,7 @@ impl Ipvs {
             return Ok(false);
         }
         let mut difference = Difference::default();
-        let addresses: BTreeSet<IpAddr> = self.kernel.addresses(self.device)?.device;
+        let addresses = self.kernel.addresses(self.device)?;
         difference.addresses(&addresses, &self.desired);
         difference.unbind.retain(|address| !self.options.excludes(*address));
         for set in Set::ALL {

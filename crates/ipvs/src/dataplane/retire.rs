@@ -123,11 +123,13 @@ impl Ipvs {
     fn remove_addresses(&mut self, left: &BTreeSet<Key>, noted: &BTreeSet<IpAddr>) -> Result<(), Error> {
         let Some(device) = self.kernel.device()? else { return Ok(()) };
         let used: BTreeSet<IpAddr> = left.iter().map(|key| key.address).collect();
-        let addresses = self.kernel.addresses(device)?.device;
+        let addresses = self.kernel.addresses(device)?;
         let unused: Vec<IpAddr> = addresses
-            .into_iter()
+            .device
+            .difference(&addresses.staying)
             .filter(|address| !used.contains(address))
-            .filter(|address| noted.contains(address) || !self.options.excludes(*address))
+            .filter(|address| noted.contains(address) || !self.options.excludes(**address))
+            .copied()
             .collect();
         self.kernel.remove_addresses(device, &unused)
     }

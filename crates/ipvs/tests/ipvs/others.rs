@@ -280,6 +280,38 @@ fn changes_by_other_programs_are_noticed_and_undone() {
     });
 }
 
+/// A network manager that sets the device up makes the kernel add an address of link scope. Other programs add addresses with any
+/// prefix.
+#[test]
+fn addresses_that_the_device_gets_when_it_is_set_up_stay() {
+    in_namespace(|| {
+        let mut ipvs = loaded(Family::Ipv6, &example(Family::Ipv6));
+        run("ip", "link set kube-ipvs0 up");
+        let has = |start: &str| addresses().iter().any(|word| word.starts_with(start));
+        eventually(Duration::from_secs(120), "the kernel's address", || has("fe80:")).unwrap();
+        assert!(ipvs.is_intact().unwrap());
+        assert_eq!(ipvs.resync().unwrap().elements, 0);
+        run("ip", "address add fd00:77::1/64 dev kube-ipvs0 nodad");
+        assert!(!ipvs.is_intact().unwrap());
+        assert_eq!(ipvs.resync().unwrap().elements, 1);
+        assert!(has("fe80:") && !has("fd00:77:"), "{:?}", addresses());
+        assert!(ipvs.is_intact().unwrap());
+        ipvs.remove().unwrap();
+        assert!(!run("ip", "link").contains("kube-ipvs0"));
+
+        let mut ipvs = loaded(Family::Ipv4, &example(Family::Ipv4));
+        for prefix in [24, 32] {
+            run("ip", &format!("address add 172.30.77.1/{prefix} dev kube-ipvs0"));
+        }
+        for _ in 0..2 {
+            assert!(!ipvs.is_intact().unwrap());
+            assert_eq!(ipvs.resync().unwrap().elements, 1);
+        }
+        assert!(ipvs.is_intact().unwrap());
+        assert!(!has("172.30.77."), "{:?}", addresses());
+    });
+}
+
 /// Retries until the listing is as expected. The kernel continues a listing at a position that it counts over the
 /// virtual servers of all namespaces. While other tests change theirs, it repeats or omits some.
 fn assert_listed(expected: &str, what: &str) {
