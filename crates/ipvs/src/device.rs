@@ -2,12 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::path::Path;
+use std::{fs, io};
 
 use portolan_sock::{Socket, SocketError};
 use portolan_wire::route::{Address, Scope};
 
 /// The network device of this mode, with kube-proxy's name. Its addresses make this host accept packets to Services.
 pub const DEVICE: &str = "kube-ipvs0";
+
+/// With 1, the kernel refuses IPv6 addresses of the device. A new device has the value of `net.ipv6.conf.default`. The setting
+/// goes with the device, so a clean-up need not put it back.
+pub(super) const DISABLE_IPV6: &str = "/proc/sys/net/ipv6/conf/kube-ipvs0/disable_ipv6";
 
 /// The addresses of this node in the family.
 #[derive(Debug, Clone, Default)]
@@ -41,9 +47,34 @@ pub fn device(socket: &mut Socket) -> Result<Option<u32>, SocketError> {
     portolan_sock::addresses::device_index(socket, DEVICE)
 }
 
+/// Lets the device have IPv6 addresses. Writes the setting only if it differs. Does nothing if the file is missing: the kernel
+/// has no IPv6.
+pub(super) fn enable_ipv6(setting: &Path) -> io::Result<()> {
+    match fs::read_to_string(setting) {
+        Ok(value) if value.trim() == "0" => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        _ => fs::write(setting, "0"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_device_has_ipv6_unless_the_kernel_has_none() {
+        assert!(DISABLE_IPV6.contains(DEVICE));
+        let folder = std::env::temp_dir().join(format!("portolan-ipvs-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let setting = folder.join("disable_ipv6");
+        enable_ipv6(&setting).unwrap();
+        assert!(!setting.exists());
+        fs::write(&setting, "1\n").unwrap();
+        enable_ipv6(&setting).unwrap();
+        assert_eq!(fs::read_to_string(&setting).unwrap(), "0");
+        assert!(enable_ipv6(&folder).is_err(), "it cannot be written");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn an_address_of_link_scope_stays_on_the_device() {

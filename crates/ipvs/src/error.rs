@@ -59,6 +59,8 @@ pub enum Error {
     },
 }
 
+/// Permission denied: the device may have no IPv6 address (`addrconf_add_dev` in `net/ipv6/addrconf.c`).
+const EACCES: i32 = 13;
 /// The argument is invalid, such as an endpoint at a broadcast address.
 const EINVAL: i32 = 22;
 /// No device can have the address.
@@ -92,13 +94,28 @@ impl Error {
         }
     }
 
-    /// Returns true if the kernel refused an object for its value, so that it would refuse it again.
+    /// Returns true if the kernel refused an object for its value or for a setting of the node, so that it would refuse it again.
     pub(super) const fn is_of_object(&self) -> bool {
         matches!(self, Self::Refused { errno: Errno(errno), .. }
-            if *errno == EINVAL || *errno == EADDRNOTAVAIL || *errno >= OF_SETS)
+            if *errno == EACCES || *errno == EINVAL || *errno == EADDRNOTAVAIL || *errno >= OF_SETS)
     }
 
     pub(super) fn socket(what: &'static str) -> impl Fn(SocketError) -> Self {
         move |source| Self::Socket { what, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_without_ipv6_refuses_addresses_and_nothing_else() {
+        let refused =
+            |errno| Error::Refused { what: "address fd00::1 of kube-ipvs0".to_owned(), errno: Errno(errno) };
+        assert!(
+            [EACCES, EINVAL, EADDRNOTAVAIL, OF_SETS].into_iter().all(|errno| refused(errno).is_of_object())
+        );
+        assert!(!refused(Errno::EPERM.0).is_of_object());
     }
 }

@@ -7,6 +7,7 @@ mod sets;
 mod timeouts;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use ipnet::IpNet;
 use portolan_model::{Family, IpvsScheduler};
@@ -14,7 +15,7 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::ipvs::{self, FLAG_HASHED, FORWARD_MASQUERADE, RealServer, VirtualServer};
 use portolan_wire::route::{self, Scope};
 
-use super::device::{DEVICE, device};
+use super::device::{DEVICE, DISABLE_IPV6, device, enable_ipv6};
 use super::difference::{Operation, Present, Real, WEIGHT};
 use super::draining::UptimeSecs;
 use super::frontend::{Config, Key};
@@ -42,6 +43,8 @@ pub struct Kernel {
     lacks_routes: bool,
     /// Sets that should count, and do not because an earlier version or another program made them.
     uncounted: BTreeSet<Set>,
+    /// True if the setting by which the device has IPv6 could not be written. This is logged once.
+    lacks_ipv6: bool,
     /// Fields of timeouts that the kernel has refused. Each is logged once.
     refused_timeouts: BTreeSet<&'static str>,
 }
@@ -66,6 +69,7 @@ impl Kernel {
             bytes: 0,
             lacks_routes: false,
             uncounted: BTreeSet::new(),
+            lacks_ipv6: false,
             refused_timeouts: BTreeSet::new(),
         }))
     }
@@ -84,8 +88,24 @@ impl Kernel {
         device(&mut self.route).map_err(Error::socket("listing network devices"))
     }
 
-    /// Returns the device's index. Creates the device if it is missing.
+    /// Returns the device's index. Creates the device if it is missing. Lets it have addresses of IPv6 if they are wanted.
     pub(super) fn ensure_device(&mut self) -> Result<u32, Error> {
+        let index = self.find_or_make_device()?;
+        if self.family == Family::Ipv6
+            && let Err(error) = enable_ipv6(Path::new(DISABLE_IPV6))
+            && !std::mem::replace(&mut self.lacks_ipv6, true)
+        {
+            tracing::error!(
+                file = DISABLE_IPV6,
+                %error,
+                "this setting cannot be written, so {DEVICE} cannot have IPv6 addresses; \
+                 run `sysctl -w net.ipv6.conf.{DEVICE}.disable_ipv6=0`"
+            );
+        }
+        Ok(index)
+    }
+
+    fn find_or_make_device(&mut self) -> Result<u32, Error> {
         if let Some(index) = self.device()? {
             return Ok(index);
         }

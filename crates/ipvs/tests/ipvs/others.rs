@@ -312,6 +312,25 @@ fn addresses_that_the_device_gets_when_it_is_set_up_stay() {
     });
 }
 
+/// A node may have new devices without IPv6.
+#[test]
+fn the_device_has_ipv6_where_other_devices_have_none() {
+    in_namespace(|| {
+        let setting = |device: &str| format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+        std::fs::write(setting("default"), "1").unwrap();
+        let mut ipvs = loaded(Family::Ipv6, &example(Family::Ipv6));
+        assert!(addresses().iter().any(|word| word.starts_with("fd00:")), "{:?}", addresses());
+        assert!(ipvs.is_intact().unwrap());
+        // Another program switches it off, which removes the addresses.
+        let before = everything();
+        std::fs::write(setting("kube-ipvs0"), "1").unwrap();
+        assert!(!ipvs.is_intact().unwrap());
+        assert_eq!(ipvs.resync().unwrap().refused, []);
+        assert_listed(&before, "after IPv6 was switched off");
+        assert_eq!(std::fs::read_to_string(setting("default")).unwrap(), "1\n");
+    });
+}
+
 /// Retries until the listing is as expected. The kernel continues a listing at a position that it counts over the
 /// virtual servers of all namespaces. While other tests change theirs, it repeats or omits some.
 fn assert_listed(expected: &str, what: &str) {
