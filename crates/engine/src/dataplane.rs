@@ -14,7 +14,7 @@
 //!
 //! - The first call is [`Dataplane::compare`] or [`Dataplane::remove_part`]. Before the complete wanted state is known,
 //!   there is no call.
-//! - [`Dataplane::apply`], [`Dataplane::is_intact`] and [`Dataplane::collect`] are called only in sync: the last
+//! - [`Dataplane::apply`], [`Dataplane::check`] and [`Dataplane::collect`] are called only in sync: the last
 //!   comparison succeeded, no commit or collection failed after it, and no drift is known. Otherwise the next call is
 //!   [`Dataplane::compare`].
 //! - `table` is the wanted state, with `changes` applied. `changes` is the difference between the table of the previous
@@ -154,7 +154,7 @@ pub struct About {
     /// removed between them.
     pub place: &'static str,
     /// True if the kernel notifies of changes by other programs. Otherwise the rules are checked periodically with
-    /// [`Dataplane::is_intact`].
+    /// [`Dataplane::check`].
     pub is_notified: bool,
     /// The names that the data plane uses where other modes have names, too.
     pub claims: Option<Claims>,
@@ -197,6 +197,18 @@ pub enum Collection {
     Done,
     /// There is more to remove, a second later.
     Continues,
+}
+
+/// What a quick check finds of the rules in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// They are as they were written, and as they should be.
+    Intact,
+    /// They are as they were written, but should be others: something else than the table has changed that they depend on, such as
+    /// the addresses of the node. Everything is compared.
+    Outdated,
+    /// Another program has changed them: drift. Everything is compared.
+    Changed,
 }
 
 /// What has taken over from a data plane that is to be removed.
@@ -283,10 +295,10 @@ pub trait Dataplane {
         self.compare(table, changes)
     }
 
-    /// Returns true if the rules are still in the kernel, as far as a quick check shows. Otherwise everything is
-    /// compared. Called only if the kernel does not notify of changes ([`About::is_notified`]).
-    fn is_intact(&mut self, _table: &Table) -> Result<bool, Error> {
-        Ok(true)
+    /// Returns whether the rules in the kernel are as they should be, as far as a quick check shows. Called only if the kernel
+    /// does not notify of changes ([`About::is_notified`]).
+    fn check(&mut self, _table: &Table) -> Result<Condition, Error> {
+        Ok(Condition::Intact)
     }
 
     /// Removes what only deleted Services needed and [`Dataplane::apply`] left, in a short piece of work. Called some
@@ -334,8 +346,8 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
         (**self).compare_and_follow(table, changes, meanwhile)
     }
 
-    fn is_intact(&mut self, table: &Table) -> Result<bool, Error> {
-        (**self).is_intact(table)
+    fn check(&mut self, table: &Table) -> Result<Condition, Error> {
+        (**self).check(table)
     }
 
     fn collect(&mut self) -> Result<Collection, Error> {

@@ -11,7 +11,7 @@ use portolan_model::{Change, Settings};
 use super::arrivals::Arrivals;
 use super::state::{Reason, State};
 use crate::dataplane::{
-    Claims, Collection, Commit, Dataplane, Error, Meanwhile, Removal, Takeover, Undisturbed,
+    Claims, Collection, Commit, Condition, Dataplane, Error, Meanwhile, Removal, Takeover, Undisturbed,
 };
 use crate::table::{Changes, HealthCheckPort, Merged, Table};
 
@@ -226,17 +226,27 @@ impl<D: Dataplane> Driven<D> {
         self.state.doubt(Reason::Drift, Instant::now());
     }
 
-    /// Returns true if the rules are in the kernel, as far as a quick check shows. If not, the next commit compares
-    /// everything.
+    /// Returns whether the rules in the kernel are as they should be, as far as a quick check shows. If not, the next commit
+    /// compares everything.
     ///
     /// # Errors
-    /// See [`Dataplane::is_intact`].
-    pub fn is_intact(&mut self) -> Result<bool, Error> {
-        let outcome = self.plane.dataplane.is_intact(&self.table);
-        if matches!(outcome, Ok(false)) {
-            self.mark_unknown();
+    /// See [`Dataplane::check`].
+    pub fn check(&mut self) -> Result<Condition, Error> {
+        let condition = self.plane.dataplane.check(&self.table)?;
+        match condition {
+            Condition::Intact => {}
+            Condition::Outdated => drop(self.state.doubt(Reason::Node, Instant::now())),
+            Condition::Changed => self.mark_unknown(),
         }
-        outcome
+        Ok(condition)
+    }
+
+    /// Returns true if [`Driven::check`] finds them [`Condition::Intact`].
+    ///
+    /// # Errors
+    /// See [`Dataplane::check`].
+    pub fn is_intact(&mut self) -> Result<bool, Error> {
+        Ok(self.check()? == Condition::Intact)
     }
 
     /// Collects once. Returns true if there is more to collect. Does nothing unless in sync.

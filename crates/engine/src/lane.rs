@@ -17,7 +17,7 @@ use super::successor::{Retired, Successor};
 use super::verification::Verification;
 use super::work::{After, ObjectChanges, Work};
 use super::{Boxed, Report, Step, Timing};
-use crate::dataplane::{Collection, Commit, Dataplane, Error};
+use crate::dataplane::{Collection, Commit, Condition, Dataplane, Error};
 use crate::table::Table;
 
 /// Wait between two parts of a collection: kernels before 6.2 keep a chain referenced for a moment.
@@ -467,9 +467,11 @@ impl Lane {
             return;
         }
         let Driven { plane, table, .. } = &mut self.active;
-        match plane.dataplane.is_intact(table) {
-            Ok(true) => {}
-            Ok(false) => self.drifted(),
+        match plane.dataplane.check(table) {
+            Ok(Condition::Intact) => {}
+            // No other program has changed anything, so this is no drift, and no repair.
+            Ok(Condition::Outdated) => drop(self.active.state.doubt(Reason::Node, now)),
+            Ok(Condition::Changed) => self.drifted(),
             Err(error) => {
                 let (family, mode) = (self.family(), self.active.plane.dataplane.about().mode);
                 tracing::warn!(%family, mode, %error, "the check whether our rules are there failed");

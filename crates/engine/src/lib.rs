@@ -88,8 +88,8 @@ pub use attempt::{Attempt, Cause, Written};
 use clock::Clock;
 pub use counts::{Counts, endpoints};
 pub use dataplane::{
-    About, Claims, Collection, Commit, Dataplane, Error, Extent, Meanwhile, Messages, Refusal, Removal,
-    Takeover, Undisturbed,
+    About, Claims, Collection, Commit, Condition, Dataplane, Error, Extent, Meanwhile, Messages, Refusal,
+    Removal, Takeover, Undisturbed,
 };
 use drift::Unwatched;
 pub use driven::Driven;

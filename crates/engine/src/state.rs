@@ -4,7 +4,8 @@
 //!  Waiting ──start──> Unknown ──comparison succeeds──> InSync
 //!                        ^                               │
 //!                        └─ failure, drift, settings, ───┘
-//!                           periodic comparison, verification
+//!                           the node, periodic comparison,
+//!                           verification
 //! ```
 
 use std::time::Instant;
@@ -39,6 +40,9 @@ pub enum Reason {
     Drift,
     /// There are new settings.
     Settings,
+    /// Something else that the rules depend on has changed, such as the addresses of the node
+    /// ([`Condition::Outdated`](crate::Condition::Outdated)).
+    Node,
     /// It is time for the periodic comparison.
     Periodic,
     /// The owner wants to know that the kernel has everything ([`Handle::verify`](crate::Handle::verify)).
@@ -53,6 +57,7 @@ impl Reason {
             Self::Failure => "failure",
             Self::Drift => "drift",
             Self::Settings => "settings",
+            Self::Node => "node",
             Self::Periodic => "periodic",
             Self::Verification => "verification",
         }

@@ -15,7 +15,7 @@ use portolan_model::{Change, Forwarding, Protocol};
 
 use super::clock::Hands;
 use super::*;
-use crate::HealthCheckPort;
+use crate::{Condition, HealthCheckPort};
 use recorder::{Call, Recorder};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -431,11 +431,25 @@ fn rules_without_notifications_are_checked_and_repaired() {
     let is_check = |call: &Call| *call == Call::Check;
     assert_eq!(recorder.take_calls().into_iter().filter(is_check).count(), 2, "every 30 seconds");
     assert!(bench.reports().is_empty(), "nothing to repair");
-    recorder.lose_rules();
+    recorder.is_found(Condition::Changed);
     recorder.writes(1);
     bench.advance(30 * SECOND);
     assert!(bench.one_report().repaired);
     assert_eq!(recorder.calls(), [Call::Check, compared(&[])]);
+}
+
+#[test]
+fn rules_that_the_node_makes_outdated_are_compared_and_are_no_drift() {
+    let recorder = Recorder::at("here").without_notifications();
+    let mut bench = Bench::in_sync(&recorder, timing());
+    recorder.writes(1);
+    recorder.is_found(Condition::Outdated);
+    bench.advance(30 * SECOND);
+    let report = bench.one_report();
+    assert!(report.full && !report.repaired);
+    assert_eq!(report.cause.reason, Some(Reason::Node));
+    assert_eq!(recorder.calls(), [Call::Collect, Call::Check, compared(&[])]);
+    assert_eq!(bench.snapshot().drift, Drift::default());
 }
 
 #[test]

@@ -16,7 +16,9 @@ use super::removal::Removal;
 use super::rule::{IptablesTable, Rule};
 use super::saved::saved;
 use super::{IptablesOptions, Meter, Pieces, Planner, Programs, Rules, Variant};
-use portolan_engine::dataplane::{About, Claims, Commit, Dataplane, Error, Removal as Progress, Takeover};
+use portolan_engine::dataplane::{
+    About, Claims, Commit, Condition, Dataplane, Error, Removal as Progress, Takeover,
+};
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Table as Wanted};
 
@@ -264,11 +266,11 @@ impl Dataplane for Iptables {
         self.record_outcome(outcome)
     }
 
-    /// Returns true if the tables have the canaries, the jumps, and in each shared chain its fixed rules, or else one rule of
+    /// The rules are intact if the tables have the canaries, the jumps, and in each shared chain its fixed rules, or else one rule of
     /// a Service. A flush of any chain but those of single Services removes one of these. Other rules of Services are not
     /// checked.
-    fn is_intact(&mut self, table: &Wanted) -> Result<bool, Error> {
-        self.marks_are_there(table)
+    fn check(&mut self, table: &Wanted) -> Result<Condition, Error> {
+        Ok(if self.marks_are_there(table)? { Condition::Intact } else { Condition::Changed })
     }
 
     /// Removes the chains of this mode. `KUBE-FIREWALL` stays, because kubelet shares it.

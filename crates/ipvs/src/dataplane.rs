@@ -18,7 +18,7 @@ use super::words;
 use super::{Error, IpvsOptions, Meter};
 pub(super) use comparison::Read;
 use portolan_engine::dataplane::{
-    About, Collection, Commit, Dataplane, Messages, Refusal, Removal, Takeover,
+    About, Collection, Commit, Condition, Dataplane, Messages, Refusal, Removal, Takeover,
 };
 use portolan_engine::table::{Changes, Table};
 use portolan_iptables::Programs;
@@ -313,8 +313,8 @@ impl Dataplane for Ipvs {
         Ok(self.load(table)?)
     }
 
-    fn is_intact(&mut self, _table: &Table) -> Result<bool, portolan_engine::Error> {
-        Ok(self.is_there()?)
+    fn check(&mut self, table: &Table) -> Result<Condition, portolan_engine::Error> {
+        Ok(self.condition(table)?)
     }
 
     fn collect(&mut self) -> Result<Collection, portolan_engine::Error> {

@@ -76,15 +76,16 @@ impl Desired {
         }
     }
 
-    /// Returns the virtual servers of other programs.
-    pub(super) const fn foreign(&self) -> &BTreeSet<Key> {
-        &self.foreign
-    }
-
     /// Returns the Service ports that need a virtual server which another program has.
     pub(super) fn blocked<'a>(&'a self, table: &'a Table) -> impl Iterator<Item = &'a Arc<ServicePortName>> {
         let all = (!self.foreign.is_empty()).then(|| table.iter()).into_iter().flatten();
-        all.filter(|(_, forwarding)| self.needs(forwarding).is_blocked).map(|(name, _)| name)
+        all.filter(|(_, forwarding)| !self.needs(forwarding).blocked.is_empty()).map(|(name, _)| name)
+    }
+
+    /// Returns the virtual servers of other programs that Service ports need.
+    pub(super) fn blocking(&self, table: &Table) -> BTreeSet<Key> {
+        let all = (!self.foreign.is_empty()).then(|| table.iter()).into_iter().flatten();
+        all.flat_map(|(_, forwarding)| self.needs(&forwarding).blocked).collect()
     }
 
     /// Returns the Service ports that do not fit into full sets.

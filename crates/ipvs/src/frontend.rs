@@ -64,8 +64,8 @@ pub(super) struct Context<'a> {
 pub(super) struct Needs {
     pub(super) servers: Vec<(Key, Server)>,
     pub(super) members: Vec<(Set, Member)>,
-    /// True if another program has a virtual server that the Service port would need.
-    pub(super) is_blocked: bool,
+    /// The virtual servers that the Service port would need, and that another program has.
+    pub(super) blocked: Vec<Key>,
 }
 
 impl Key {
@@ -309,7 +309,7 @@ impl Collector<'_> {
 
     fn is_foreign(&mut self, key: Key) -> bool {
         let is_foreign = self.context.foreign.contains(&key);
-        self.needs.is_blocked |= is_foreign;
+        self.needs.blocked.extend(is_foreign.then_some(key));
         is_foreign
     }
 

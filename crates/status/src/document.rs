@@ -119,7 +119,7 @@ pub struct Family {
     pub sync: String,
     /// Since when: the end of the last comparison if in sync; otherwise when the kernel was last known to have everything.
     pub since: Option<Moment>,
-    /// Why everything is compared: `start`, `failure`, `drift`, `settings`, `periodic` or `verification`.
+    /// Why everything is compared: `start`, `failure`, `drift`, `settings`, `node`, `periodic` or `verification`.
     pub reason: Option<String>,
     /// Services with at least one port in this family.
     pub services: usize,

@@ -132,6 +132,7 @@ fn not_in_sync(family: &Family) -> String {
         Some("failure") => "a commit failed",
         Some("drift") => "another program changed the rules",
         Some("settings") => "there are new settings",
+        Some("node") => "the node has changed, such as its addresses",
         Some("periodic") => "it is time for the periodic comparison",
         Some("verification") => "everything is verified for the Node's readiness",
         _ => "the first commit is due",

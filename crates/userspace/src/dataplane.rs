@@ -12,7 +12,9 @@ use portolan_relay::{Capturing, Handle};
 use super::kernel::{self, Kernel};
 use super::seen;
 use portolan_conntrack::{Check, Cleaner, Translations};
-use portolan_engine::dataplane::{About, Collection, Commit, Dataplane, Error, Refusal, Removal, Takeover};
+use portolan_engine::dataplane::{
+    About, Collection, Commit, Condition, Dataplane, Error, Refusal, Removal, Takeover,
+};
 use portolan_engine::drift::Own;
 use portolan_engine::table::{Changes, Merged, Table};
 use portolan_iptables::Programs;
@@ -191,12 +193,15 @@ impl Dataplane for Userspace {
     }
 
     /// Also checks what no notification covers: the policy routing and the table of the relay's connections. Repairs
-    /// them, and returns false if something was missing.
-    fn is_intact(&mut self, table: &Table) -> Result<bool, Error> {
+    /// them, and says so if something was missing.
+    fn check(&mut self, table: &Table) -> Result<Condition, Error> {
         let written = self.kernel.ensure(table.settings())?;
         self.mended += written;
         let seen = self.seen(table);
-        Ok(written == 0 && self.kernel.rules().is_intact(&seen)?)
+        if written > 0 {
+            return Ok(Condition::Changed);
+        }
+        self.kernel.rules().check(&seen)
     }
 
     fn collect(&mut self) -> Result<Collection, Error> {

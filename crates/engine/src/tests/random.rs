@@ -55,7 +55,7 @@ fn happen(bench: &mut Bench, current: &mut Recorder, event: RandomEvent) {
         }
         RandomEvent::Drift => handle.compare(Family::Ipv4),
         RandomEvent::Fail(times) => current.fails(times),
-        RandomEvent::Lose => current.lose_rules(),
+        RandomEvent::Lose => current.is_found(Condition::Changed),
         RandomEvent::Replace(place) => {
             *current = Recorder::at(PLACES[place]).waiting(&[300 * MILLISECOND]).without_notifications();
             handle.replace(Family::Ipv4, current.boxed());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use portolan_model::{Forwarding, ServicePortName};
 
 use crate::dataplane::{
-    About, Collection, Commit, Dataplane, Error, Meanwhile, Removal, Takeover, Undisturbed,
+    About, Collection, Commit, Condition, Dataplane, Error, Meanwhile, Removal, Takeover, Undisturbed,
 };
 use crate::table::{Changes, Table};
 
@@ -40,7 +40,7 @@ struct Shared {
     /// Elements that the next comparisons write.
     writes: usize,
     /// The rules were removed by another program, without a notification.
-    is_gone: bool,
+    condition: Option<Condition>,
     /// The wait after each part of a removal but the last, from the last to the first.
     waits: Vec<Duration>,
     /// How many collections are not the last.
@@ -131,8 +131,9 @@ impl Recorder {
         self.lock().left = arrivals;
     }
 
-    pub(super) fn lose_rules(&self) {
-        self.lock().is_gone = true;
+    /// The next check finds this.
+    pub(super) fn is_found(&self, condition: Condition) {
+        self.lock().condition = Some(condition);
     }
 
     pub(super) fn writes(&self, elements: usize) {
@@ -268,10 +269,10 @@ impl Dataplane for Recorder {
         Ok(Commit { full: true, elements: shared.writes, ..Commit::default() })
     }
 
-    fn is_intact(&mut self, _table: &Table) -> Result<bool, Error> {
+    fn check(&mut self, _table: &Table) -> Result<Condition, Error> {
         assert!(self.lock().is_in_sync, "it is checked only in sync");
         self.call(Call::Check)?;
-        Ok(!std::mem::take(&mut self.lock().is_gone))
+        Ok(self.lock().condition.take().unwrap_or(Condition::Intact))
     }
 
     fn collect(&mut self) -> Result<Collection, Error> {

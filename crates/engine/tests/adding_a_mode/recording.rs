@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use portolan_engine::dataplane::TRANSIT_TIME;
 use portolan_engine::{
-    About, Changes, Collection, Commit, Dataplane, Error, Refusal, Removal, Table, Takeover,
+    About, Changes, Collection, Commit, Condition, Dataplane, Error, Refusal, Removal, Table, Takeover,
 };
 use portolan_model::{Forwarding, Frontend, Protocol, ServicePortName};
 
@@ -122,12 +122,13 @@ impl Dataplane for Recording {
     }
 
     /// A quick look at the keys. What endpoints they have is seen at the next comparison.
-    fn is_intact(&mut self, table: &Table) -> Result<bool, Error> {
+    fn check(&mut self, table: &Table) -> Result<Condition, Error> {
         let carried = table.iter().filter(|(_, forwarding)| is_carried(forwarding));
         let keys: BTreeSet<String> =
             carried.flat_map(|(name, forwarding)| lines(name, &forwarding)).map(|(key, _)| key).collect();
         let kernel = self.kernel();
-        Ok(kernel.leads_in && kernel.lines.keys().eq(&keys))
+        let is_there = kernel.leads_in && kernel.lines.keys().eq(&keys);
+        Ok(if is_there { Condition::Intact } else { Condition::Changed })
     }
 
     /// `apply` leaves nothing over.

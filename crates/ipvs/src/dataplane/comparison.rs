@@ -13,7 +13,7 @@ use crate::frontend::{Config, Key};
 use crate::owners::Owners;
 use crate::refusal::{self, Refused};
 use crate::set::Set;
-use portolan_engine::dataplane::Commit;
+use portolan_engine::dataplane::{Commit, Condition};
 use portolan_engine::table::Table;
 
 /// What a comparison reads before it compares virtual servers.
@@ -142,23 +142,33 @@ impl Ipvs {
         Ok(Read { owners, difference, missing })
     }
 
-    /// Returns true if the kernel has everything except for what it refuses.
-    pub(super) fn is_there(&mut self) -> Result<bool, Error> {
-        if self.kernel.device()? != Some(self.device) || self.node_changed()? || self.has_new_scheduler()? {
-            return Ok(false);
+    /// Returns whether the kernel has everything except for what it refuses.
+    pub(super) fn condition(&mut self, table: &Table) -> Result<Condition, Error> {
+        let Some(found) = self.found_intact()? else { return Ok(Condition::Changed) };
+        // If a program has removed its virtual server, a Service may have one there.
+        let is_free = self.desired.blocking(table).iter().any(|key| !found.contains(key));
+        let is_outdated = is_free || self.node_changed()? || self.has_new_scheduler()?;
+        Ok(if is_outdated { Condition::Outdated } else { Condition::Intact })
+    }
+
+    /// Returns the virtual servers of other programs if the kernel has everything that was written. Does not look at what that
+    /// depends on.
+    fn found_intact(&mut self) -> Result<Option<BTreeSet<Key>>, Error> {
+        if self.kernel.device()? != Some(self.device) {
+            return Ok(None);
         }
         let mut difference = Difference::default();
         let addresses = self.kernel.addresses(self.device)?;
         difference.addresses(&addresses, &self.desired);
         difference.unbind.retain(|address| !self.options.excludes(*address));
         for set in Set::ALL {
-            let Some(found) = self.kernel.members(set)? else { return Ok(false) };
+            let Some(found) = self.kernel.members(set)? else { return Ok(None) };
             difference.members(set, &found, &self.desired);
         }
         let found = self.compare_servers(&mut difference)?;
-        Ok(difference.len() == self.refusals.count()
-            && self.desired.foreign().iter().all(|key| found.contains_key(key))
-            && self.rules.are_in(&self.present_rules()?))
+        let is_intact =
+            difference.len() == self.refusals.count() && self.rules.are_in(&self.present_rules()?);
+        Ok(is_intact.then(|| found.into_keys().collect()))
     }
 
     /// Returns true if the kernel has a scheduler that it lacked before.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use portolan_engine::Commit;
+use portolan_engine::{Commit, Condition};
 use portolan_ipvs::IpvsOptions;
 use portolan_model::{Change, Family, Frontend, NodePortAddresses};
 use portolan_testkit::eventually;
@@ -128,9 +128,14 @@ fn a_virtual_server_of_others_at_the_address_of_a_service_stays() {
         check(&ipvs.resync().unwrap());
         assert!(!virtual_servers().contains(&"TCP 172.30.10.20:80 rr".to_owned()), "{:?}", virtual_servers());
         assert!(!addresses().contains(&"172.30.10.20/32".to_owned()), "{:?}", addresses());
-        // When it is removed, the Service gets its virtual server there.
+        // One that no Service needs may come and go.
+        run("ipvsadm", "--add-service --tcp-service 172.30.10.99:80 --scheduler wlc");
+        ipvs.resync().unwrap();
+        run("ipvsadm", "--delete-service --tcp-service 172.30.10.99:80");
+        assert_eq!(ipvs.check().unwrap(), Condition::Intact);
+        // When it is removed, the Service gets its virtual server there. That is no change of ours.
         run("ipvsadm", "--delete-service --tcp-service 172.30.10.1:80");
-        assert!(!ipvs.is_intact().unwrap());
+        assert_eq!(ipvs.check().unwrap(), Condition::Outdated);
         assert_eq!(ipvs.resync().unwrap().refused, []);
         assert!(virtual_servers().contains(&"TCP 172.30.10.1:80 rr".to_owned()));
         ipvs.remove().unwrap();
@@ -266,7 +271,8 @@ fn changes_by_other_programs_are_noticed_and_undone() {
             ("iptables-nft", "--table mangle --flush", true),
         ] {
             run(program, arguments);
-            assert_eq!(ipvs.is_intact().unwrap(), !noticed, "{program} {arguments}");
+            let expected = if noticed { Condition::Changed } else { Condition::Intact };
+            assert_eq!(ipvs.check().unwrap(), expected, "{program} {arguments}");
             let commit = ipvs.resync().unwrap();
             assert!(commit.elements + commit.objects > 0, "{program} {arguments}");
             assert_listed(&all, &format!("{program} {arguments}"));
@@ -430,7 +436,7 @@ fn addresses_of_the_node_are_followed() {
             assert!(!ipvs.apply(&[]).unwrap().full, "{address}");
         }
         run("ip", "address add 192.168.2.2/24 dev eth1");
-        assert!(!ipvs.is_intact().unwrap());
+        assert_eq!(ipvs.check().unwrap(), Condition::Outdated);
         ipvs.resync().unwrap();
         assert!(has("192.168.2.2"));
         run("ip", "address delete 192.168.2.2/24 dev eth1");

@@ -61,6 +61,7 @@ pub(crate) fn because(reason: &str) -> &str {
         "failure" => "retry after a failure",
         "drift" => "another program changed the rules",
         "settings" => "new settings",
+        "node" => "the node has changed",
         "periodic" => "periodic comparison",
         "verification" => "verification",
         other => other,
