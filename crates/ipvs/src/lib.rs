@@ -63,7 +63,7 @@
 //!   written before them and survives a restart of the agent.
 //!
 //! Where kube-proxy was active before, that set is missing. Its node ports are recognized by its own sets of ports
-//! and an address of this node. In `excludeCIDRs` only the set `PORTOLAN-VIRTUAL-SERVERS` decides, so it names all of
+//! and an address of this node. They are the first members of the set, which gets its name when it has them. In `excludeCIDRs` only the set `PORTOLAN-VIRTUAL-SERVERS` decides, so it names all of
 //! ours there. A virtual server there that it does not name stays, and a Service does not get a virtual server at
 //! that address and port.
 //!

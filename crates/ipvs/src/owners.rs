@@ -16,6 +16,8 @@ use super::set::{Set, Sets};
 pub struct Owners {
     /// Virtual servers of ours, or of kube-proxy.
     pub own: BTreeSet<Key>,
+    /// Those of them that only the sets of node ports show to be kube-proxy's. The set `Set::Own` is missing.
+    pub(super) adopted: BTreeSet<Key>,
     /// Virtual servers in `excludeCIDRs` that certainly belong to other programs.
     pub(super) foreign: BTreeSet<Key>,
     /// The addresses of the virtual servers that are noted as ours.
@@ -51,6 +53,9 @@ impl Evidence<'_> {
             let is_noted = noted.is_some_and(|noted| noted.contains(&key.member()));
             if is_noted || (!is_excluded && looks_ours) {
                 owners.own.insert(key);
+                if is_node_port {
+                    owners.adopted.insert(key);
+                }
             } else if is_excluded && (!looks_ours || owners.noted.contains(&key.address)) {
                 owners.foreign.insert(key);
             }

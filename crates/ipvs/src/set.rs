@@ -98,6 +98,11 @@ impl Set {
         format!("{owner}-6-{rest}").chars().take(NAME_MAX).collect()
     }
 
+    /// Returns the name that the set [`Set::Own`] has while it gets its first members.
+    pub(super) fn unfinished_own(family: Family) -> String {
+        format!("{}-NEW", Self::Own.name(family))
+    }
+
     const fn ipv4_name(self) -> &'static str {
         match self {
             Self::LoopBack => "KUBE-LOOP-BACK",
@@ -217,5 +222,9 @@ mod tests {
         assert!(all.contains("KUBE-6-LOAD-BALANCER-SOURCE-CID"));
         assert!(all.contains("KUBE-6-NODE-PORT-LOCAL-SCTP-HAS"));
         assert!(all.contains("PORTOLAN-6-DROP"));
+        for family in Family::BOTH {
+            let unfinished = Set::unfinished_own(family);
+            assert!(unfinished.len() <= NAME_MAX && !all.contains(&unfinished), "{unfinished}");
+        }
     }
 }

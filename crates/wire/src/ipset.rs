@@ -21,6 +21,7 @@ pub const ERR_FULL: i32 = 4352;
 const PROTOCOL: u8 = 6;
 const IPSET_CMD_CREATE: u8 = 2;
 const IPSET_CMD_DESTROY: u8 = 3;
+const IPSET_CMD_RENAME: u8 = 5;
 const IPSET_CMD_LIST: u8 = 7;
 const IPSET_CMD_ADD: u8 = 9;
 const IPSET_CMD_DEL: u8 = 10;
@@ -28,6 +29,8 @@ const IPSET_CMD_TYPE: u8 = 13;
 const IPSET_ATTR_PROTOCOL: u16 = 1;
 const IPSET_ATTR_SETNAME: u16 = 2;
 const IPSET_ATTR_TYPENAME: u16 = 3;
+/// The new name in a request to rename a set. It has the number of the type in other requests.
+const IPSET_ATTR_SETNAME2: u16 = 3;
 const IPSET_ATTR_REVISION: u16 = 4;
 const IPSET_ATTR_FAMILY: u16 = 5;
 const IPSET_ATTR_FLAGS: u16 = 6;
@@ -183,6 +186,14 @@ pub fn create(name: &str, kind: Type, family: Family, revision: u8, counts: bool
 /// Removes a set with its members. [`ERR_BUSY`] means that it is in use.
 pub fn destroy(name: &str) -> Request {
     request(IPSET_CMD_DESTROY, NLM_F_ACK, |message| message.attr_str(IPSET_ATTR_SETNAME, name))
+}
+
+/// Renames a set to which nothing refers. It is an error if a set has the new name.
+pub fn rename(name: &str, new_name: &str) -> Request {
+    request(IPSET_CMD_RENAME, NLM_F_ACK, |message| {
+        message.attr_str(IPSET_ATTR_SETNAME, name);
+        message.attr_str(IPSET_ATTR_SETNAME2, new_name);
+    })
 }
 
 /// Adds a member to a set. An existing member is not an error.

@@ -83,7 +83,11 @@ impl Ipvs {
         self.device = self.kernel.ensure_device()?;
         let Read { owners, mut difference, missing } = self.read(table)?;
         for set in missing {
-            self.kernel.create(set)?;
+            if set == Set::Own {
+                self.create_own(&owners, &mut difference)?;
+            } else {
+                self.kernel.create(set)?;
+            }
             self.written.objects(1);
         }
         let found = self.compare_servers(&mut difference)?;
@@ -94,6 +98,15 @@ impl Ipvs {
         self.draining.clear();
         self.note_draining(&difference);
         Ok(commit)
+    }
+
+    /// Creates the set of our virtual servers, with those that kube-proxy has left: if this attempt fails, the next one knows them
+    /// by the set only. Those that are not needed leave it at the end, after the virtual servers themselves.
+    fn create_own(&mut self, owners: &Owners, difference: &mut Difference) -> Result<(), Error> {
+        self.kernel.create_own(owners.adopted.iter().map(Key::member))?;
+        let adopted = owners.adopted.iter().map(|key| (Set::Own, key.member()));
+        difference.remove.extend(adopted.filter(|member| !self.desired.has_member(member)));
+        Ok(())
     }
 
     /// Compares virtual servers and their real servers. Returns the virtual servers that the table does not need:

@@ -7,8 +7,8 @@ use portolan_sock::{Errno, retry_on_change};
 use portolan_wire::Batch;
 use portolan_wire::ipset::{self, Listed, Member};
 
-use super::Kernel;
 use super::send::send;
+use super::{Kernel, first_refusal};
 use crate::refusal::{Item, Refused};
 use crate::set::{Counts, Set, Sets, set_family};
 use crate::{Error, probe};
@@ -93,20 +93,45 @@ impl Kernel {
 
     /// Creates a set that is missing.
     pub(crate) fn create(&mut self, set: Set) -> Result<(), Error> {
+        self.create_as(set, &set.name(self.family))?;
+        self.uncounted.remove(&set);
+        Ok(())
+    }
+
+    /// Creates the set of our virtual servers, which is missing, with its first members. It gets its name when it has them: once
+    /// there is a set of this name, it alone decides whose virtual servers are.
+    pub(crate) fn create_own(&mut self, members: impl Iterator<Item = Member>) -> Result<(), Error> {
+        let unfinished = Set::unfinished_own(self.family);
+        // An earlier attempt may have been interrupted.
+        self.destroy_named(&unfinished)?;
+        let members: Vec<(Set, Member)> = members.map(|member| (Set::Own, member)).collect();
+        if members.is_empty() {
+            return self.create(Set::Own);
+        }
+        self.create_as(Set::Own, &unfinished)?;
+        let add = |batch: &mut Batch, _, name: &str, member: &Member| ipset::add(batch, name, member);
+        first_refusal(self.change_members_of(&members, |_| &unfinished, add)?)?;
+        let mut request = ipset::rename(&unfinished, &Set::Own.name(self.family));
+        self.netfilter.query(&mut request, |_| Ok(())).map_err(Error::socket("making an ipset"))
+    }
+
+    fn create_as(&mut self, set: Set, name: &str) -> Result<(), Error> {
         let failed = Error::socket("making an ipset");
         let family = set_family(self.family);
         let revision = probe::revision(&mut self.netfilter, set.kind(), family).map_err(&failed)?;
         // If the type is missing, the kernel's error says so.
         let revision = revision.unwrap_or_default();
-        let mut request = ipset::create(&set.name(self.family), set.kind(), family, revision, set.counts());
-        self.netfilter.query(&mut request, |_| Ok(())).map_err(failed)?;
-        self.uncounted.remove(&set);
-        Ok(())
+        let mut request = ipset::create(name, set.kind(), family, revision, set.counts());
+        self.netfilter.query(&mut request, |_| Ok(())).map_err(failed)
     }
 
     /// Removes a set, if it exists. Returns false if a rule still refers to it.
     pub(crate) fn destroy(&mut self, set: Set) -> Result<bool, Error> {
-        match self.netfilter.query(&mut ipset::destroy(&set.name(self.family)), |_| Ok(())) {
+        self.destroy_named(&set.name(self.family))
+    }
+
+    fn destroy_named(&mut self, name: &str) -> Result<bool, Error> {
+        match self.netfilter.query(&mut ipset::destroy(name), |_| Ok(())) {
             Err(error) if error.errno() == Some(Errno(ipset::ERR_BUSY)) => Ok(false),
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(true),
             outcome => outcome.map(|()| true).map_err(Error::socket("removing an ipset")),
@@ -135,7 +160,15 @@ impl Kernel {
     ) -> Result<Vec<Refused>, Error> {
         let names: BTreeMap<Set, String> =
             members.iter().map(|(set, _)| (*set, set.name(self.family))).collect();
-        let name = |set: &Set| names.get(set).map_or("", String::as_str);
+        self.change_members_of(members, |set| names.get(set).map_or("", String::as_str), write)
+    }
+
+    fn change_members_of<'a>(
+        &mut self,
+        members: &[(Set, Member)],
+        name: impl Fn(&Set) -> &'a str,
+        write: impl Fn(&mut Batch, Set, &str, &Member),
+    ) -> Result<Vec<Refused>, Error> {
         let sent = send(
             &mut self.netfilter,
             "ipsets",

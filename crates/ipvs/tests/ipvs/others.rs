@@ -10,7 +10,7 @@ use portolan_testkit::eventually;
 use super::example::settings;
 use super::support::{
     addresses, everything, example, in_namespace, ipvsadm, loaded, open, open_with, options, rules, run,
-    virtual_servers,
+    sets, virtual_servers,
 };
 
 fn gone(changes: &[Change]) -> Vec<Change> {
@@ -242,6 +242,35 @@ fn node_ports_of_kube_proxy_are_taken_over() {
         run("ipvsadm", "--add-service --tcp-service 192.168.0.2:30002 --scheduler rr");
         let _ipvs = loaded(Family::Ipv4, &[]);
         assert_eq!(virtual_servers(), ["TCP 192.168.0.2:30002 rr"]);
+    });
+}
+
+/// The first attempt of the comparison fails, because a set is full. The second one knows the virtual server by our set only.
+#[test]
+fn node_ports_of_kube_proxy_are_taken_over_by_a_second_attempt() {
+    use super::example::{cluster_ip, put};
+    in_namespace(|| {
+        run("ipset", "create KUBE-CLUSTER-IP hash:ip,port maxelem 1");
+        run("ipset", "create KUBE-NODE-PORT-TCP bitmap:port range 0-65535");
+        run("ipset", "add KUBE-NODE-PORT-TCP 30001");
+        // What an interrupted start left.
+        run("ipset", "create PORTOLAN-VIRTUAL-SERVERS-NEW hash:ip,port");
+        run("ipset", "add PORTOLAN-VIRTUAL-SERVERS-NEW 192.168.0.2,tcp:30002");
+        for port in [30001, 30002] {
+            run("ipvsadm", &format!("--add-service --tcp-service 192.168.0.2:{port} --scheduler rr"));
+        }
+        let service = |number: u8| {
+            let address = format!("172.30.40.{number}");
+            put(&format!("web-{number}"), "", cluster_ip(&address, 80, &["10.180.0.11:8080"]))
+        };
+        let mut ipvs = loaded(Family::Ipv4, &[service(1), service(2)]);
+        let servers = virtual_servers();
+        let heads: Vec<&String> = servers.iter().filter(|line| !line.starts_with(' ')).collect();
+        assert_eq!(heads.len(), 2, "{servers:?}");
+        assert!(heads.contains(&&"TCP 192.168.0.2:30002 rr".to_owned()), "{servers:?}");
+        assert!(sets().iter().all(|line| !line.contains("VIRTUAL-SERVERS")), "{:?}", sets());
+        assert!(!run("ipset", "list -n").contains("-NEW"));
+        assert!(ipvs.is_intact().unwrap());
     });
 }
 
