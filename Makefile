@@ -131,8 +131,11 @@ vm-steps:
 	VM_MUST_SELECT=proxy $(GUEST) --test explain -- in_ipvs_mode
 	VM_MUST_SELECT=cli $(GUEST) --test conntrack_full -- --ignored --test-threads 1
 	VM_MUST_SELECT=cli VM_WITHOUT=nft_tproxy $(GUEST) --test userspace -- --ignored has_no_tproxy
-	for module in ip_vs ip_set dummy; do \
+	for module in ip_vs ip_set dummy xt_set; do \
 		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module VM_MUST_SELECT=cli $(GUEST) --test modes -- has_no_ipvs || exit 1; \
+	done
+	for module in xt_set xt_REDIRECT xt_MASQUERADE; do \
+		VM_WITHOUT=$$module PORTOLAN_TEST_WITHOUT=$$module VM_MUST_SELECT=ipvs $(GUEST) --test ipvs -- the_rules_are_tried || exit 1; \
 	done
 	VM_MUST_SELECT=cli VM_WITHOUT=nft_numgen $(GUEST) --test modes -- --ignored has_no_numgen
 	VM_MUST_SELECT=cli VM_WITHOUT=xt_statistic $(GUEST) --test modes -- --ignored has_no_statistic

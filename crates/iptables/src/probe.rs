@@ -57,6 +57,20 @@ impl Programs {
     }
 }
 
+impl Programs {
+    /// Writes rules into a chain that no rule leads to, and removes them again. Each is the text of a restore without operation and
+    /// chain, behind the name of its table. Rules of tables without a chain of ours are left out. Fails at once if another program
+    /// holds the lock.
+    pub fn try_rules(&self, rules: &[(&str, Vec<String>)]) -> Result<(), Error> {
+        self.lock_is_free()?;
+        let known = |(table, rules)| Some((IptablesTable::named(table)?, rules));
+        let known: Vec<(IptablesTable, &Vec<String>)> =
+            rules.iter().map(|(table, rules)| (*table, rules)).filter_map(known).collect();
+        self.restore(|out| known.iter().try_for_each(|(table, rules)| try_rules(out, *table, *rules)))?;
+        Ok(())
+    }
+}
+
 /// Writes rules into a chain that no rule leads to, and removes the chain in another transaction. In a single one,
 /// iptables-nft would send none of them to the kernel: it leaves out rules that the same transaction removes.
 pub(super) fn try_rules(

@@ -111,6 +111,7 @@ mod refusal;
 mod rules;
 mod set;
 mod settings;
+mod trial;
 mod words;
 
 pub use dataplane::Ipvs;
@@ -127,3 +128,4 @@ pub use probe::available;
 pub use read::{Known, read};
 pub use rules::{Jump, own_jumps, uses};
 pub use settings::{CONNTRACK_SETTING, KernelVersion, kernel_default, kernel_settings};
+pub use trial::try_rules;

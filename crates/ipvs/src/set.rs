@@ -103,6 +103,14 @@ impl Set {
         format!("{}-NEW", Self::Own.name(family))
     }
 
+    /// Returns the name of the set that trial rules refer to.
+    pub(super) const fn trial(family: Family) -> &'static str {
+        match family {
+            Family::Ipv4 => "PORTOLAN-TRIAL",
+            Family::Ipv6 => "PORTOLAN-6-TRIAL",
+        }
+    }
+
     const fn ipv4_name(self) -> &'static str {
         match self {
             Self::LoopBack => "KUBE-LOOP-BACK",

@@ -34,10 +34,12 @@ const NAMES: [&str; 17] = [
     "KUBE-IPVS-IPS",
 ];
 /// The sets of our IPVS mode that kube-proxy does not have.
-const OWN_NAMES: [&str; 7] = [
+const OWN_NAMES: [&str; 8] = [
     "PORTOLAN-VIRTUAL-SERVERS",
     // Only if the first comparison was interrupted.
     "PORTOLAN-VIRTUAL-SERVERS-NEW",
+    // Only if a trial was interrupted.
+    "PORTOLAN-TRIAL",
     "PORTOLAN-REJECT",
     "PORTOLAN-COUNT-REJECT",
     "PORTOLAN-DROP",
@@ -233,7 +235,7 @@ mod tests {
     #[test]
     fn the_names_of_both_families() {
         let names = names(NAMES.iter().chain(&OWN_NAMES));
-        assert_eq!(names.len(), 48);
+        assert_eq!(names.len(), 50);
         for name in
             ["KUBE-LOOP-BACK", "KUBE-6-LOOP-BACK", "KUBE-IPVS-IPS", "KUBE-6-IPVS-IPS", "PORTOLAN-6-DROP"]
         {

@@ -115,7 +115,28 @@ impl Kernel {
         self.netfilter.query(&mut request, |_| Ok(())).map_err(Error::socket("making an ipset"))
     }
 
-    fn create_as(&mut self, set: Set, name: &str) -> Result<(), Error> {
+    /// Returns true if a rule refers to the set.
+    pub(crate) fn is_referred_to(&mut self, set: Set) -> Result<bool, Error> {
+        let mut request = ipset::header(&set.name(self.family));
+        let mut is_referred_to = false;
+        let listed = retry_on_change(|| {
+            self.netfilter.dump(&mut request, |frame| {
+                if let ipset::IpsetEvent::Set { references: Some(references), .. } =
+                    ipset::IpsetEvent::decode(frame)?
+                {
+                    is_referred_to = references > 0;
+                }
+                Ok(())
+            })
+        });
+        match listed {
+            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EINVAL)) => Ok(false),
+            listed => listed.map(|()| is_referred_to).map_err(Error::socket("listing an ipset")),
+        }
+    }
+
+    /// Creates a set like another one, with a name of its own.
+    pub(crate) fn create_as(&mut self, set: Set, name: &str) -> Result<(), Error> {
         let failed = Error::socket("making an ipset");
         let family = set_family(self.family);
         let revision = probe::revision(&mut self.netfilter, set.kind(), family).map_err(&failed)?;
@@ -130,7 +151,8 @@ impl Kernel {
         self.destroy_named(&set.name(self.family))
     }
 
-    fn destroy_named(&mut self, name: &str) -> Result<bool, Error> {
+    /// Removes the set of this name, if it exists. Returns false if a rule still refers to it.
+    pub(crate) fn destroy_named(&mut self, name: &str) -> Result<bool, Error> {
         match self.netfilter.query(&mut ipset::destroy(name), |_| Ok(())) {
             Err(error) if error.errno() == Some(Errno(ipset::ERR_BUSY)) => Ok(false),
             Err(error) if error.errno() == Some(Errno::ENOENT) => Ok(true),

@@ -165,9 +165,24 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
         Err(Error::Unsupported { missing, .. }) => Some(missing),
         Err(error) => Some(error.to_string()),
     };
-    let rules = families.iter().filter_map(|&family| iptables::attempt(family).err());
+    // Without ipsets the rules of this mode cannot be tried.
+    let has_kernel = kernel.is_none();
+    let attempt = |family| {
+        iptables::attempt(family)?;
+        if has_kernel { attempt(family) } else { Ok(()) }
+    };
+    let rules = families.iter().filter_map(|&family| attempt(family).err());
     let missing: Vec<String> = kernel.into_iter().chain(rules).collect();
     (!missing.is_empty()).then(|| missing.join("; "))
+}
+
+/// Returns why the rules of this mode cannot be written. Leaves no rules. Runs programs.
+fn attempt(family: Family) -> Result<(), String> {
+    let programs = Programs::find(family).map_err(|error| error.to_string())?;
+    match portolan_ipvs::try_rules(&programs, family) {
+        Ok(missing) => missing.map_or(Ok(()), Err),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 impl PlaneOptions for IpvsPlaneOptions {
