@@ -75,9 +75,10 @@
 //!   flow's packets until its entry in conntrack is deleted, and then gives it another endpoint.
 //!   At once go also endpoints with the scheduler `dh`, which would choose them for new connections.
 //! - A data plane that another mode replaces removes its rules when the packets in transit have passed, and each
-//!   virtual server when it has no connections left. The same happens to what an earlier run left, recognized by the
-//!   set `PORTOLAN-VIRTUAL-SERVERS`. Virtual servers of kube-proxy go at once. The device stays until neither family
-//!   has that set, because virtual servers are looked for only where the device exists.
+//!   virtual server when it has no connections left. Until the last address is removed from the device, two chains
+//!   have rules for packets to and from these addresses (`rules::guard`). The same happens to what an earlier run
+//!   left, recognized by the set `PORTOLAN-VIRTUAL-SERVERS`. Virtual servers of kube-proxy go at once. The device
+//!   stays until neither family has that set, because virtual servers are looked for only where the device exists.
 //!
 //! `leftovers` decides whose the objects of this mode are when kube-proxy may be active.
 //!
@@ -126,6 +127,6 @@ pub use portolan_wire::ipvs::Timeouts;
 pub use preview::preview_of_all;
 pub use probe::available;
 pub use read::{Known, read};
-pub use rules::{Jump, own_jumps, uses};
+pub use rules::{Jump, is_kept_while_draining, own_jumps, uses};
 pub use settings::{CONNTRACK_SETTING, KernelVersion, kernel_default, kernel_settings};
 pub use trial::try_rules;

@@ -3,6 +3,7 @@
 //! The rules refer to ipsets and do not depend on Services, so they are written once. Each is written as a save
 //! prints it, so that rules in the kernel can be compared by their text.
 
+mod guard;
 mod in_force;
 mod removal;
 
@@ -14,6 +15,8 @@ use portolan_model::{Family, LocalDetector, Protocol, Settings};
 use portolan_wire::ipset::Type;
 
 use super::set::Set;
+use guard::is_guard;
+pub use guard::is_kept_while_draining;
 pub(super) use in_force::InForce;
 
 /// A table of iptables.
@@ -182,12 +185,13 @@ impl Rules {
         for table in TABLES {
             let differs = |chain: &&(RuleTable, &'static str)| {
                 chain.0 == table
-                    && self.chains.get(chain) != present.chains.get(chain)
+                    && self.chains.get(chain).is_some_and(|rules| Some(rules) != present.chains.get(chain))
                     && (part == Part::After) == (**chain == REPLACED_LAST && present.is_of_another_mode())
             };
             let chains: Vec<_> = CHAINS.iter().filter(differs).collect();
             let jumps: Vec<&Jump> = if part == Part::Before {
-                present.missing().filter(|jump| jump.table == table).collect()
+                let is_wanted = |jump: &&Jump| jump.table == table && self.has_chain(jump);
+                present.missing().filter(is_wanted).collect()
             } else {
                 Vec::new()
             };
@@ -210,6 +214,11 @@ impl Rules {
             text.push_str("COMMIT\n");
         }
         text
+    }
+
+    /// Returns true if the jump leads to one of the chains.
+    fn has_chain(&self, jump: &Jump) -> bool {
+        self.chains.keys().any(|(table, chain)| (*table, *chain) == (jump.table, jump.to))
     }
 
     /// Returns true if all rules are in the kernel.
@@ -452,7 +461,7 @@ impl Writer<'_> {
 
     /// Returns the mark of packets that are to be masqueraded.
     fn mark(&self) -> String {
-        format!("{:#x}", 1_u32.checked_shl(self.settings.masquerade_bit.into()).unwrap_or_default())
+        format!("{:#x}", self.settings.masquerade_mark())
     }
 }
 

@@ -13,6 +13,8 @@
 mod affinity;
 #[path = "ipvs/connections.rs"]
 mod connections;
+#[path = "ipvs/draining.rs"]
+mod draining;
 #[path = "../../iptables/tests/iptables/example.rs"]
 mod example;
 #[path = "ipvs/incremental.rs"]

@@ -52,7 +52,22 @@ pub struct Settings {
     pub counters: bool,
 }
 
+/// The bit of the packet mark for captured packets, and the bit to use if the first one is `masqueradeBit`.
+/// Kubernetes and its common network plug-ins use other bits: 7, 8 to 11, 13 to 15, and above.
+const CAPTURE_BITS: [u8; 2] = [12, 6];
+
 impl Settings {
+    /// Returns the mark of packets that are to be masqueraded: a single bit.
+    pub fn masquerade_mark(&self) -> u32 {
+        1_u32.checked_shl(self.masquerade_bit.into()).unwrap_or_default()
+    }
+
+    /// Returns the mark of packets that the userspace mode captures: a single bit.
+    pub const fn capture_mark(&self) -> u32 {
+        let [usual, other] = CAPTURE_BITS;
+        1 << if self.masquerade_bit == usual { other } else { usual }
+    }
+
     /// Returns kube-proxy's defaults, without local detector, node address or service CIDRs.
     pub const fn plain(family: Family) -> Self {
         Self {

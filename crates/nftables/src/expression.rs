@@ -437,7 +437,7 @@ fn socket_transparent(value: u8) -> [Expr; 2] {
 }
 
 fn mark(settings: &Settings) -> u32 {
-    1_u32.checked_shl(u32::from(settings.masquerade_bit)).unwrap_or_default()
+    settings.masquerade_mark()
 }
 
 pub(super) const fn wire_family(family: Family) -> portolan_wire::nftables::Family {

@@ -392,10 +392,23 @@ impl InUse {
     pub(super) fn keep(self) -> Keep {
         let Self { configuration, families, chains, adds_addresses } = self;
         // What cannot be looked at may be in use.
-        let drains = || families.iter().any(|&family| portolan_ipvs::is_left(family).unwrap_or(true));
-        let ipvs = adds_addresses || drains();
+        let drains = |family: &&Family| portolan_ipvs::is_left(**family).unwrap_or(true);
+        let draining: Vec<Family> = families.iter().filter(drains).copied().collect();
+        let ipvs = adds_addresses || !draining.is_empty();
+        let mut chains = chains;
+        chains.extend(draining.into_iter().flat_map(guards));
         Keep { chains, ipvs, firewall: true, exclude: configuration.ipvs.exclude_cidrs }
     }
+}
+
+/// Returns the chains that guard the addresses of a former IPVS mode, whose programs may be those of either iptables. Its data plane
+/// removes them.
+fn guards(family: Family) -> [Claims; 2] {
+    [Variant::Nft, Variant::Legacy].map(|variant| Claims {
+        place: variant.place(),
+        family,
+        uses: portolan_ipvs::is_kept_while_draining,
+    })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The retirement of this mode on a node: first its rules, then each virtual server when its connections have ended,
-//! then the rest. It starts a moment after another mode has become active, when the packets that entered this mode
+//! then the rest. Two chains get other rules, which stay until the last address is removed from the device. It starts a moment after another mode has become active, when the packets that entered this mode
 //! have passed.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -7,11 +7,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use portolan_model::Family;
+use portolan_wire::ipset::Member;
 
 use super::Ipvs;
 use crate::Error;
+use crate::device::Addresses;
 use crate::frontend::Key;
-use crate::rules;
+use crate::kernel::first_refusal;
+use crate::rules::{self, Part, Rules};
 use crate::set::Set;
 use portolan_engine::dataplane::{Claims, Removal, TRANSIT_TIME, Takeover};
 
@@ -28,16 +31,26 @@ pub(super) struct Retiring {
     has_waited: bool,
     /// True until the rules are removed. Chains that stay for other programs have none.
     has_rules: bool,
+    /// True while rules guard the addresses that connections still need: see [`Rules::of_guards`].
+    has_guards: bool,
     /// Sets to be removed before the virtual servers. Each removal takes the kernel some time.
     sets: VecDeque<Set>,
     /// How often a set may still be found in use. A rule of another program may refer to one for good.
     patience: u32,
 }
 
+/// What is left after a look for connections.
+struct Left {
+    /// True if virtual servers are.
+    servers: bool,
+    /// The addresses on the device that they use.
+    addresses: BTreeSet<IpAddr>,
+}
+
 impl Default for Retiring {
     fn default() -> Self {
         let sets = Set::ALL.into_iter().filter(|set| *set != Set::Own).collect();
-        Self { has_waited: false, has_rules: true, sets, patience: PATIENCE }
+        Self { has_waited: false, has_rules: true, has_guards: false, sets, patience: PATIENCE }
     }
 }
 
@@ -52,28 +65,63 @@ impl Ipvs {
             retiring.has_waited = true;
             return Ok(Removal::Continues(TRANSIT_TIME));
         }
+        let drains = takeover.elapsed < self.options.drain;
         if retiring.has_rules {
-            self.remove_rules(takeover.kept)?;
+            retiring.has_guards = drains && self.guard(takeover)?;
+            self.remove_rules(takeover.kept, retiring.has_guards)?;
             retiring.has_rules = false;
-        } else if let Some(set) = retiring.sets.pop_front() {
-            // The kernel releases a set a moment after the rule that referred to it is removed.
-            if !self.kernel.destroy(set)? {
-                if retiring.patience > 0 {
-                    retiring.patience = retiring.patience.saturating_sub(1);
-                    retiring.sets.push_back(set);
-                } else {
-                    let name = set.name(self.desired.settings().family);
-                    tracing::warn!(set = name, "a rule of another program refers to this ipset, which stays");
-                }
+            if retiring.has_guards {
+                retiring.sets.retain(|set| *set != Set::IpvsIps);
             }
-        } else if self.remove_servers(takeover.elapsed >= self.options.drain)? {
-            return Ok(Removal::Continues(PAUSE));
+        } else if let Some(set) = retiring.sets.pop_front() {
+            self.remove_set(set, retiring)?;
         } else {
-            let family = self.desired.settings().family;
-            tracing::info!(%family, "the last connection has ended, and no virtual server is left");
-            return Ok(Removal::Done);
+            return self.end_connections(retiring, takeover.kept, !drains);
         }
         Ok(Removal::Continues(Duration::ZERO))
+    }
+
+    /// The kernel releases a set a moment after the rule that referred to it is removed.
+    fn remove_set(&mut self, set: Set, retiring: &mut Retiring) -> Result<(), Error> {
+        if self.kernel.destroy(set)? {
+            return Ok(());
+        }
+        if retiring.patience > 0 {
+            retiring.patience = retiring.patience.saturating_sub(1);
+            retiring.sets.push_back(set);
+        } else {
+            let name = set.name(self.desired.settings().family);
+            tracing::warn!(set = name, "a rule of another program refers to this ipset, which stays");
+        }
+        Ok(())
+    }
+
+    /// Removes virtual servers without connections, or `all`, and after the last address the guards.
+    fn end_connections(
+        &mut self,
+        retiring: &mut Retiring,
+        kept: Option<Claims>,
+        all: bool,
+    ) -> Result<Removal, Error> {
+        let Left { servers, addresses } = self.remove_servers(all)?;
+        if retiring.has_guards && addresses.is_empty() {
+            self.remove_rules(kept, false)?;
+            retiring.has_guards = false;
+            retiring.sets.push_back(Set::IpvsIps);
+            return Ok(Removal::Continues(Duration::ZERO));
+        }
+        if servers {
+            if retiring.has_guards {
+                self.guard_only(&addresses)?;
+            }
+            return Ok(Removal::Continues(PAUSE));
+        }
+        // The set names our virtual servers and addresses, so it goes last: after a failure, the next attempt needs it.
+        self.kernel.destroy(Set::Own)?;
+        self.remove_device()?;
+        let family = self.desired.settings().family;
+        tracing::info!(%family, "the last connection has ended, and no virtual server is left");
+        Ok(Removal::Done)
     }
 
     /// Returns the chains that this mode uses.
@@ -82,12 +130,54 @@ impl Ipvs {
         Claims { place: self.programs.variant().place(), family, uses: rules::uses }
     }
 
-    /// Removes the rules, once. Chains that rules of other programs lead to stay without rules, and are not waited for:
-    /// those rules may be there for good, and an empty chain refers to no ipset.
-    fn remove_rules(&self, kept: Option<Claims>) -> Result<(), Error> {
+    /// Puts the guards in the place of the rules of their chains, if the device has addresses. Returns true if they are there. If they
+    /// cannot be written, the retirement goes on without them.
+    fn guard(&mut self, takeover: &Takeover<'_>) -> Result<bool, Error> {
+        let Some(device) = self.kernel.device()? else { return Ok(false) };
+        let addresses = self.kernel.addresses(device)?;
+        let noted = self.kernel.owners(&self.options.exclude)?.noted;
+        let own = self.own_addresses(&addresses, &noted).collect();
+        if BTreeSet::is_empty(&own) {
+            return Ok(false);
+        }
+        self.guard_only(&own)?;
+        let rules = Rules::of_guards(takeover.table.settings());
+        match self.restore(&rules.restore(&self.present_rules()?, Part::Before)) {
+            Err(error @ Error::Rules(portolan_iptables::Error::Failed { .. })) => {
+                tracing::warn!(%error, "connections of this node to addresses of Services may fail until the former ones have ended");
+                Ok(false)
+            }
+            outcome => outcome.map(|()| true),
+        }
+    }
+
+    /// Makes the set of addresses name these alone, except for those that another interface has now.
+    fn guard_only(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<(), Error> {
+        let Some(device) = self.kernel.device()? else { return Ok(()) };
+        let of_node = self.kernel.addresses(device)?.node;
+        let wanted: BTreeSet<Member> =
+            addresses.difference(&of_node).map(|address| Member::Ip(*address)).collect();
+        let present = self.kernel.members(Set::IpvsIps)?;
+        if present.is_none() {
+            self.kernel.create(Set::IpvsIps)?;
+        }
+        let present = present.unwrap_or_default();
+        let of_set = |member: &Member| (Set::IpvsIps, *member);
+        let add: Vec<_> = wanted.difference(&present).map(of_set).collect();
+        let remove: Vec<_> = present.difference(&wanted).map(of_set).collect();
+        first_refusal(self.kernel.add(&add)?)?;
+        first_refusal(self.kernel.remove(&remove)?)
+    }
+
+    /// Removes the rules, but for the guards if there are any. Chains that rules of other programs lead to stay without rules, and
+    /// are not waited for: those rules may be there for good, and an empty chain refers to no ipset.
+    fn remove_rules(&self, kept: Option<Claims>, has_guards: bool) -> Result<(), Error> {
         let kept = kept.filter(|kept| kept.are_where(&self.claims()));
         let is_kept = |table: &str, chain: &str| kept.is_some_and(|kept| (kept.uses)(table, chain));
         let present = self.present_rules()?;
+        if has_guards {
+            return self.restore(&present.removal_beside_guards(is_kept));
+        }
         self.restore(&present.removal(is_kept))?;
         for chain in present.staying(is_kept) {
             tracing::warn!(chain, "a rule of another program leads to this chain, which stays without rules");
@@ -96,8 +186,7 @@ impl Ipvs {
     }
 
     /// Removes virtual servers without connections, or all of them, and the addresses that no virtual server uses.
-    /// Returns true if virtual servers remain.
-    fn remove_servers(&mut self, all: bool) -> Result<bool, Error> {
+    fn remove_servers(&mut self, all: bool) -> Result<Left, Error> {
         let (mut left, mut gone) = (BTreeSet::new(), BTreeSet::new());
         let owners = self.kernel.owners(&self.options.exclude)?;
         for key in owners.own {
@@ -110,28 +199,29 @@ impl Ipvs {
             }
         }
         self.kernel.remove_virtual_servers(&gone)?;
-        self.remove_addresses(&left, &owners.noted)?;
-        if left.is_empty() {
-            // The set names our virtual servers and addresses, so it goes last: after a failure, the next attempt
-            // needs it.
-            self.kernel.destroy(Set::Own)?;
-            self.remove_device()?;
-        }
-        Ok(!left.is_empty())
+        let addresses = self.remove_addresses(&left, &owners.noted)?;
+        Ok(Left { servers: !left.is_empty(), addresses })
     }
 
-    fn remove_addresses(&mut self, left: &BTreeSet<Key>, noted: &BTreeSet<IpAddr>) -> Result<(), Error> {
-        let Some(device) = self.kernel.device()? else { return Ok(()) };
+    /// Removes the addresses that no virtual server uses. Returns those that one of ours uses.
+    fn remove_addresses(
+        &mut self,
+        left: &BTreeSet<Key>,
+        noted: &BTreeSet<IpAddr>,
+    ) -> Result<BTreeSet<IpAddr>, Error> {
+        let Some(device) = self.kernel.device()? else { return Ok(BTreeSet::new()) };
         let used: BTreeSet<IpAddr> = left.iter().map(|key| key.address).collect();
         let addresses = self.kernel.addresses(device)?;
-        let unused: Vec<IpAddr> = addresses
-            .device
-            .difference(&addresses.staying)
-            .filter(|address| !used.contains(address))
-            .filter(|address| noted.contains(address) || !self.options.excludes(**address))
-            .copied()
-            .collect();
-        self.kernel.remove_addresses(device, &unused)
+        let unused: Vec<IpAddr> =
+            self.own_addresses(&addresses, noted).filter(|address| !used.contains(address)).collect();
+        self.kernel.remove_addresses(device, &unused)?;
+        Ok(addresses.device.intersection(&used).copied().collect())
+    }
+
+    /// Returns the addresses of the device that are ours.
+    fn own_addresses(&self, addresses: &Addresses, noted: &BTreeSet<IpAddr>) -> impl Iterator<Item = IpAddr> {
+        let removable = addresses.device.difference(&addresses.staying).copied();
+        removable.filter(|address| noted.contains(address) || !self.options.excludes(*address))
     }
 
     /// Removes the device once neither family has virtual servers of ours. Those of node ports need no address on it,

@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use super::{CHAINS, JUMPS, Jump, Present, RuleTable, TABLES, known, target};
+use super::{CHAINS, JUMPS, Jump, Present, RuleTable, TABLES, is_guard, known, target};
 
 /// A chain of this mode, with its table.
 type Chain = (RuleTable, &'static str);
@@ -21,16 +21,30 @@ impl Present {
     /// remove. Chains that are `kept` for the iptables mode stay, and so do the jumps to them that both modes have.
     /// Chains that other rules lead to are emptied and stay.
     pub(crate) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
+        self.removal_but_for(|_, _| false, kept)
+    }
+
+    /// Returns the same without the removal of the guards and of the jumps to them.
+    pub(crate) fn removal_beside_guards(&self, kept: impl Fn(&str, &str) -> bool) -> String {
+        self.removal_but_for(is_guard, kept)
+    }
+
+    fn removal_but_for(
+        &self,
+        is_in_use: impl Fn(&str, &str) -> bool,
+        kept: impl Fn(&str, &str) -> bool,
+    ) -> String {
         let mut text = String::new();
         for table in TABLES {
-            let going = self.going(&kept).filter(|chain| chain.0 == table);
+            let stays = |chain: &str| is_in_use(table.name(), chain);
+            let going = self.going(&kept).filter(|chain| chain.0 == table && !stays(chain.1));
             let (held, removed): (Vec<Chain>, Vec<Chain>) =
                 going.partition(|chain| self.is_held(*chain, &kept));
             let jumps = self.jumps.iter().filter_map(|place| JUMPS.get(*place));
             let leads_to_going = |jump: &&Jump| {
                 jump.table == table && held.iter().chain(&removed).any(|chain| chain.1 == jump.to)
             };
-            let is_own = |jump: &&Jump| jump.table == table && !jump.is_shared;
+            let is_own = |jump: &&Jump| jump.table == table && !jump.is_shared && !stays(jump.to);
             let jumps: Vec<&Jump> = jumps.filter(|jump| is_own(jump) || leads_to_going(jump)).collect();
             let has_rules = |chain: &&Chain| self.chains.get(chain).is_some_and(|rules| !rules.is_empty());
             let emptied: Vec<&Chain> = held.iter().filter(has_rules).chain(&removed).collect();

@@ -263,3 +263,31 @@ COMMIT
     let unrestricted = InForce { restrict_sources: false, ..full };
     assert_eq!(present(&lines.join("\n")).in_force(Family::Ipv4), unrestricted);
 }
+
+#[test]
+fn guards_take_the_place_of_the_rules_and_go_last() {
+    for family in Family::BOTH {
+        let everything = present(&all_saved(family));
+        let guards = Rules::of_guards(&Settings { masquerade_bit: 12, ..settings(family) });
+        let text = guards.restore(&everything, Part::Before);
+        assert!(!text.contains("-I "), "the jumps are there: {text}");
+        for chain in ["*mangle\n:KUBE-IPVS-OUT-FILTER ", "*filter\n:KUBE-IPVS-FILTER "] {
+            assert!(text.contains(chain), "{text}");
+        }
+        assert_eq!(text.matches("\n:").count(), 2);
+        assert!(text.contains("src -j MARK --set-xmark 0x1000/0x1000\n"), "{text}");
+        assert!(text.contains("-A KUBE-IPVS-FILTER -m mark --mark 0x40/0x40 -j RETURN\n"), "{text}");
+
+        let removal = everything.removal_beside_guards(|_, _| false);
+        assert_eq!(removal.matches("\n-X ").count(), CHAINS.len() - 2);
+        assert_eq!(removal.matches("\n-D ").count(), JUMPS.len() - 2);
+        assert!(!removal.contains("-X KUBE-IPVS-FILTER"), "{removal}");
+        // The chain of the same name in the other table goes.
+        assert_eq!(removal.matches("-X KUBE-IPVS-OUT-FILTER").count(), 1, "{removal}");
+
+        let written = guards.restore(&Present::default(), Part::Before);
+        assert_eq!(written.matches("-I ").count(), 2, "{written}");
+        let left = present(&saved(&written, "")).removal(|_, _| false);
+        assert_eq!((left.matches("\n-X ").count(), left.matches("\n-D ").count()), (2, 2), "{left}");
+    }
+}

@@ -221,7 +221,7 @@ fn a_retiring_data_plane_keeps_connections() {
         assert!(super::support::rules().contains("KUBE-POSTROUTING"));
         eventually("rules are removed", || {
             assert!(ipvs.remove_part(None).unwrap());
-            !super::support::rules().contains("KUBE")
+            !super::support::rules().contains("KUBE-SERVICES")
         });
         for _ in 0..100 {
             assert!(ipvs.remove_part(None).unwrap(), "its connection is there");

@@ -43,10 +43,6 @@ pub(super) const KIND: Kind = Kind {
     leads_in,
 };
 
-/// The bit of the packet mark for captured packets, and the bit to use if the first one is `masqueradeBit`.
-/// Kubernetes and its common network plug-ins use other bits: 7, 8 to 11, 13 to 15, and above.
-const MARK_BITS: [u8; 2] = [12, 6];
-
 /// The relay's listeners of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listeners {
@@ -76,9 +72,8 @@ impl Listeners {
 }
 
 /// Returns the mark of captured packets: a single bit.
-pub fn capture_mark(settings: &Settings) -> u32 {
-    let [usual, other] = MARK_BITS;
-    1 << if settings.masquerade_bit == usual { other } else { usual }
+pub const fn capture_mark(settings: &Settings) -> u32 {
+    settings.capture_mark()
 }
 
 /// Returns true for the base chain that sends this node's packets back by loopback. Such packets need the prerouting
