@@ -21,7 +21,7 @@ use portolan_engine::dataplane::{
     About, Collection, Commit, Condition, Dataplane, Messages, Refusal, Removal, Takeover,
 };
 use portolan_engine::table::{Changes, Table};
-use portolan_iptables::Programs;
+use portolan_iptables::{Candidate, Programs};
 use retire::Retiring;
 
 /// What one commit has written, with all attempts that it needs. An object that the kernel refuses is not written.
@@ -230,7 +230,10 @@ impl Ipvs {
 
     pub(super) fn present_rules(&self) -> Result<rules::Present, Error> {
         let mut present = rules::Present::default();
-        self.programs.save(&[], |line| present.line(line))?;
+        let rules = self.rules.looked_for();
+        let rules: Vec<Candidate<'_>> =
+            rules.iter().map(|(table, chain, rule)| (*table, *chain, rule.as_str())).collect();
+        self.programs.save_all(&rules, |line| present.line(line))?;
         Ok(present)
     }
 

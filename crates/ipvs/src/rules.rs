@@ -221,6 +221,17 @@ impl Rules {
         self.chains.keys().any(|(table, chain)| (*table, *chain) == (jump.table, jump.to))
     }
 
+    /// Returns the jumps and all rules of chains: table, chain and rule. They are looked for one by one in a table that a save does
+    /// not print.
+    pub(super) fn looked_for(&self) -> Vec<(&'static str, &'static str, String)> {
+        let jumps = JUMPS.iter().map(|jump| (jump.table.name(), jump.from, jump.rule()));
+        let of_chain = |((table, chain), rules): (&(RuleTable, &'static str), &Vec<String>)| {
+            let (table, chain) = (table.name(), *chain);
+            rules.iter().map(move |rule| (table, chain, rule.clone())).collect::<Vec<_>>()
+        };
+        jumps.chain(self.chains.iter().flat_map(of_chain)).collect()
+    }
+
     /// Returns true if all rules are in the kernel.
     pub(super) fn are_in(&self, present: &Present) -> bool {
         self.restore(present, Part::Before).is_empty() && self.restore(present, Part::After).is_empty()

@@ -65,3 +65,34 @@ fn load_fresh() -> String {
         save(Family::Ipv4, Variant::Nft)
     })
 }
+
+#[test]
+fn what_a_save_cannot_print_is_asked_for() {
+    in_namespace(|| {
+        let programs = Programs::of(Family::Ipv4, Variant::Nft).unwrap();
+        apply(
+            &programs,
+            "*filter\n:KUBE-A - [0:0]\n:MINE - [0:0]\n-A INPUT -j KUBE-A\n-A KUBE-A -i lo -j ACCEPT\n-A MINE -p tcp -j KUBE-A\nCOMMIT\n",
+        );
+        nft("add rule ip filter INPUT ct state established accept");
+        let candidates = [
+            ("filter", "KUBE-A", "-i lo -j ACCEPT"),
+            ("filter", "KUBE-A", "-i lo -j DROP"),
+            ("filter", "INPUT", "-j KUBE-A"),
+            ("filter", "FORWARD", "-j KUBE-A"),
+            ("filter", "KUBE-MISSING", "-j KUBE-A"),
+        ];
+        let mut lines = Vec::new();
+        programs.save_all(&candidates, |line| lines.push(line.to_owned())).unwrap();
+        let expected = [
+            "*filter",
+            ":INPUT - [0:0]",
+            ":KUBE-A - [0:0]",
+            ":MINE - [0:0]",
+            "-A KUBE-A -i lo -j ACCEPT",
+            "-A INPUT -j KUBE-A",
+            "-A MINE -j KUBE-A",
+        ];
+        assert_eq!(lines, expected);
+    });
+}
