@@ -69,7 +69,8 @@ fn surroundings(configured: Option<&Configured>, found: Option<&Found>) -> Vec<I
     // The checks of a start report a missing pod CIDR.
     let cluster = found.map(|found| found.facts(false));
     let next_mode = configured.and_then(Configured::mode_name).and_then(Mode::named);
-    let facts = Facts { cluster, next_mode, ..doctor::facts(configured) };
+    let next_redirects = configured.is_some_and(Configured::redirects);
+    let facts = Facts { cluster, next_mode, next_redirects, ..doctor::facts(configured) };
     let mut items: Vec<Item> = facts.proxies.processes.iter().map(other_proxy).collect();
     items.extend(checks::findings(&facts).iter().filter_map(of_finding));
     items.extend(facts.unread.iter().map(|unread| {
@@ -100,8 +101,8 @@ fn of_finding(finding: &Finding) -> Option<Item> {
     let Finding { code, severity, title, mend, .. } = finding;
     let outcome = match (code, severity) {
         (Code::ForwardingOff, Severity::Error) => return None,
-        // The agent of the report is yet to start.
-        (Code::ProxyWithoutRules, _) => CheckResult::Warning,
+        // A start mends it.
+        (Code::ProxyWithoutRules | Code::RoutingMissing, _) => CheckResult::Warning,
         // A start takes them over, or removes them.
         (
             Code::NoProxy

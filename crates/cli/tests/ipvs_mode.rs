@@ -216,6 +216,34 @@ fn virtual_servers_that_others_remove_are_written_again() {
     proxy.terminate(PATIENCE).unwrap();
 }
 
+/// A start in another mode removes chains of kube-proxy, which have the names of those that the former mode still needs.
+#[test]
+fn a_start_in_another_mode_leaves_what_guards_the_addresses_of_connections() {
+    let Some(cluster) = cluster() else { return };
+    let node = cluster.world.node().namespace();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(IPVS);
+    let connection = node.run(|| std::net::TcpStream::connect(at("10.96.0.10:80"))).unwrap().unwrap();
+    proxy.terminate(PATIENCE).unwrap();
+    node.output("iptables-nft", &["-t", "nat", "-N", "KUBE-XLB-OF-KUBE-PROXY"]).unwrap();
+    let mut proxy = cluster.proxy_with("mode: nftables\n");
+    logged(&mut proxy, "removed what kube-proxy left", 1);
+    let saved = || node.output("iptables-nft-save", &[]).unwrap();
+    let guards = || saved().matches("--ctstatus CONFIRMED").count();
+    let written = eventually(PATIENCE, "the guards are written", || guards() == 3);
+    assert!(written.is_ok(), "{} {}", saved(), proxy.output());
+    only(node, "nftables", &proxy);
+    let saved = saved();
+    for jump in ["-A OUTPUT .* -j KUBE-IPVS-OUT-FILTER", "-A INPUT .* -j KUBE-IPVS-FILTER"] {
+        let (from, to) = jump.split_once(".*").unwrap();
+        let is_it = |line: &&str| line.starts_with(from) && line.ends_with(to);
+        assert_eq!(saved.lines().filter(is_it).count(), 1, "{jump}: {saved}");
+    }
+    assert!(!saved.contains("KUBE-XLB"), "{saved}");
+    assert!(!proxy.output().contains("chains of kube-proxy stay"), "{}", proxy.output());
+    drop(connection);
+}
+
 #[test]
 fn a_cleanup_puts_the_settings_back_whatever_ran_last() {
     let Some(cluster) = cluster() else { return };

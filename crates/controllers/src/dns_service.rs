@@ -2,7 +2,7 @@
 //! Like `default/kubernetes` it is created before clients are served, and an existing Service is left unchanged.
 //!
 //! Its endpoints are the addresses at which the servers answer. Each server has one EndpointSlice for each address, and
-//! removes it when it stops or no longer answers there; [`super::presence`] removes those of servers that crashed. A
+//! removes it when it stops or does not answer there; [`super::presence`] removes those of servers that crashed. A
 //! virtual address moves between servers: its EndpointSlice belongs to the server that renewed its Lease last.
 //!
 //! If the Service has EndpointSlices of others, it belongs to another DNS server, and no server adds its own.

@@ -33,10 +33,12 @@ pub struct Facts {
     pub links: Vec<Link>,
     /// Proxies that run in this network namespace.
     pub proxies: Proxies,
-    /// The mode that the running proxy answers at its metrics port, if its command line does not name it.
+    /// The mode that the running proxy answers at its metrics port, if it is the only one.
     pub answered_mode: Option<Mode>,
     /// The mode in which a start would program Services; `None` if no start is planned.
     pub next_mode: Option<Mode>,
+    /// True if that start would redirect packets in the userspace mode. Otherwise tproxy captures them.
+    pub next_redirects: bool,
     /// Firewall rules of all programs.
     pub rules: Ruleset,
     /// True if rules may be missing there, because some could not be read.

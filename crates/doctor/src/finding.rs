@@ -159,7 +159,7 @@ codes! {
         mend "`portolan status`, and the log of the agent: it may not reach the API server";
     RoutingMissing: "routing-missing",
         breaks "In the userspace mode with tproxy, captured packets do not reach the agent: no Service works in this IP family.",
-        mend "wait a moment: a running agent adds it again; or restart Portolan: `systemctl restart portolan-proxy`, or delete its pod";
+        mend "wait a moment: a running agent adds it again; or restart Portolan: `systemctl restart portolan-proxy` (or `portolan-up`), or delete its pod";
     ApiUnreachable: "api-unreachable",
         breaks "The proxy keeps the last state that it knows and does not follow changes.",
         mend "check `clientConnection.kubeconfig`, the network and the certificate";

@@ -14,7 +14,7 @@ use std::fmt::Display;
 
 use portolan_node::sysctl::Host;
 
-use crate::facts::{AffinityLists, Facts, Object, Process, Program, Unread};
+use crate::facts::{AffinityLists, Facts, Object, Program, Unread};
 use crate::rules::Ruleset;
 
 /// Returns the facts of this node. Blocks while the programs of the older iptables run.
@@ -32,7 +32,7 @@ pub fn facts(host: &Host) -> Facts {
         Ok(proxies) => facts.proxies = proxies,
         Err(error) => facts.unread.push(unread("processes", &error)),
     }
-    if let [Process { mode: None, .. }] = facts.proxies.processes.as_slice() {
+    if facts.proxies.processes.len() == 1 {
         facts.answered_mode = mode::answered();
     }
     let (rules, unread) = ruleset(host);

@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::fixed::{FILTER_DISPATCH, FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
 use super::name::{declared, is_of_service};
-use super::program::Candidate;
+use super::program::{Candidate, unprinted};
 use super::rule::{self, IptablesTable};
 use super::saved::Content;
 
@@ -29,6 +29,8 @@ pub struct Present {
     repeating: BTreeSet<&'static str>,
     /// Those of these chains that have rules of the IPVS mode, which match sets.
     with_sets: BTreeSet<&'static str>,
+    /// Tables of which a save does not tell the rules of chains.
+    unprinted: BTreeSet<IptablesTable>,
     table: Option<IptablesTable>,
 }
 
@@ -40,7 +42,9 @@ impl Present {
 
     /// Adds one line of a save.
     pub fn line(&mut self, line: &str) {
-        if let Some(name) = line.strip_prefix('*') {
+        if let Some(table) = unprinted(line) {
+            self.unprinted.extend(IptablesTable::named(table));
+        } else if let Some(name) = line.strip_prefix('*') {
             self.table = IptablesTable::named(name.trim_end());
         } else if let Some(table) = self.table {
             if let Some(chain) = line.strip_prefix(':') {
@@ -105,6 +109,11 @@ impl Present {
     /// Returns true if a rule occurs twice in a chain of the filter table that Services share.
     pub(super) fn repeats(&self, chain: &str) -> bool {
         self.repeating.contains(chain)
+    }
+
+    /// Returns true if the rules of the table's chains are not known.
+    pub(super) fn is_unprinted(&self, table: IptablesTable) -> bool {
+        self.unprinted.contains(&table)
     }
 
     /// Returns true if rules of such a chain match sets, as those of the IPVS mode do.

@@ -30,11 +30,13 @@ const LOCK_WAIT_BEFORE: Duration = Duration::from_secs(5);
 /// The oldest version that supports `iptables-restore -w` and `MASQUERADE --random-fully`.
 const OLDEST: (u32, u32, u32) = (1, 6, 2);
 /// Messages of the programs that mean: no such rule, no such chain, or no chain that the rule leads to.
-const NOT_FOUND: [&str; 6] = [
+const NOT_FOUND: [&str; 7] = [
     "No chain/target/match by that name",
     "No such file or directory",
     "does a matching rule exist",
     "does not exist",
+    // Of a set.
+    "doesn't exist",
     "Couldn't load target",
     // iptables-nft 1.8.9, for a missing chain.
     "is incompatible, use 'nft' tool",

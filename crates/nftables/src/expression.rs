@@ -269,6 +269,11 @@ pub(super) fn no_input_interface() -> [Expr; 2] {
     [meta(MetaKey::IIF, 0), compare(0, CmpOperation::EQ, 0_u32.to_ne_bytes())]
 }
 
+/// `iif lo`: the packet comes back to this node through loopback, whose index is 1 in each network namespace.
+pub(super) fn from_loopback() -> [Expr; 2] {
+    [meta(MetaKey::IIF, 0), compare(0, CmpOperation::EQ, 1_u32.to_ne_bytes())]
+}
+
 /// `ip daddr != 127.0.0.0/8`, `ip6 daddr != ::1`
 pub(super) fn not_to_loopback(family: Family) -> [Expr; 2] {
     match family {

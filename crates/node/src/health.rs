@@ -80,6 +80,8 @@ struct WatchState {
 pub struct WatchFailure {
     /// When the first of these requests failed.
     pub since: Now,
+    /// When the last one failed.
+    pub last: Now,
     /// Number of failed requests.
     pub times: u32,
     /// Why the last one failed.
@@ -128,12 +130,13 @@ impl Health {
         }
     }
 
-    /// Records that a request for this resource failed and will be repeated.
-    pub fn watch_failed(&self, resource: Resource, reason: String, now: Now) {
+    /// Records that a request for this resource failed and will be repeated. `times` is the number of requests in a row that
+    /// failed.
+    pub fn watch_failed(&self, resource: Resource, times: u32, reason: String, now: Now) {
         if let Some(watch) = self.lock().watches.get_mut(resource as usize) {
-            let before = watch.failure.take();
-            let (since, times) = before.map_or((now, 0), |failure| (failure.since, failure.times));
-            watch.failure = Some(WatchFailure { since, times: times.saturating_add(1), reason });
+            let before = watch.failure.take().filter(|_| times > 1);
+            let since = before.map_or(now, |failure| failure.since);
+            watch.failure = Some(WatchFailure { since, last: now, times, reason });
         }
     }
 

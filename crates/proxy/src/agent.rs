@@ -32,7 +32,7 @@ use portolan_engine::Work;
 use portolan_engine::drift::Own;
 use portolan_model::catalog::{Changes, GuardedAddresses, PerFamily};
 use portolan_model::object::Kind;
-use portolan_model::{Catalog, Change, Event, Family};
+use portolan_model::{Capture, Catalog, Change, Event, Family};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
@@ -268,9 +268,9 @@ impl Agent {
                 self.notes.empty_list_held(kind, known);
             }
             // The watcher has logged it.
-            WatchEvent::Restarted { kind, reason, .. } => {
+            WatchEvent::Restarted { kind, reason, failures, .. } => {
                 self.metrics.watch_restarted(resource(kind));
-                self.health.watch_failed(resource(kind), reason.to_string(), Now::read());
+                self.health.watch_failed(resource(kind), failures, reason.to_string(), Now::read());
             }
             WatchEvent::Fault { kind, error } => {
                 tracing::error!(kind = kind.name(), %error, "an object was skipped");
@@ -389,7 +389,12 @@ impl Agent {
 
     /// Handles the deletion of the rule by which captured packets reach the relay, if the mode that runs needs it.
     pub(super) fn routing_deleted(&mut self, family: Family) {
-        if self.running.as_ref().and_then(|running| running.mode_of(family)) == Some(Mode::Userspace) {
+        let mode = self.running.as_ref().and_then(|running| running.mode_of(family));
+        let captures = mode == Some(Mode::Userspace) && self.configuration.capture == Capture::Tproxy;
+        // With another mark, the agent itself has replaced it.
+        let is_missing =
+            || portolan_userspace::find_routing(family).is_ok_and(|found| found.rules.is_empty());
+        if captures && is_missing() {
             self.drifted(family);
         }
     }

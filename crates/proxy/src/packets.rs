@@ -138,6 +138,11 @@ impl Configured {
     }
 
     /// Returns the path of the control socket of an agent with this configuration. `None` if it has none.
+    pub fn redirects(&self) -> bool {
+        self.configuration().capture == Capture::Redirect
+    }
+
+    /// Returns the path of the control socket; `None` if there is none.
     pub fn control_socket(&self) -> Option<&Path> {
         let path = &self.loaded.configuration.portolan.control_socket;
         (!path.is_empty()).then(|| Path::new(path))

@@ -262,6 +262,8 @@ pub struct Watch {
 pub struct WatchFailure {
     /// When the first of them failed.
     pub since: Moment,
+    /// When the last one failed.
+    pub last: Moment,
     /// Number of them.
     pub times: u32,
     /// Why the last one failed.

@@ -44,6 +44,8 @@ const ALMOST_FULL: u64 = 90;
 const SILENT: f64 = 15.0 * 60.0;
 /// Number of failed requests of a watch from which on it is a problem. One fails at each restart of the API server.
 const FAILS: u32 = 2;
+/// Seconds after the last failed request from which on a watch counts as open again. An absent server is asked more often.
+const FAILURE_IS_RECENT: f64 = 60.0;
 /// Seconds for which drift is a problem after it was repaired.
 const DRIFT_IS_RECENT: f64 = 10.0 * 60.0;
 
@@ -152,7 +154,7 @@ fn watches_fail(state: &AgentState) -> Option<String> {
     let failures = || {
         let watches = state.watches.iter();
         let failing = watches.filter_map(|watch| Some((watch, watch.failure.as_ref()?)));
-        failing.filter(|(_, failure)| failure.times >= FAILS)
+        failing.filter(|(_, failure)| failure.times >= FAILS && failure.last.age_seconds < FAILURE_IS_RECENT)
     };
     let (_, longest) =
         failures().max_by(|(_, a), (_, b)| a.since.age_seconds.total_cmp(&b.since.age_seconds))?;

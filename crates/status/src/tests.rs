@@ -96,7 +96,8 @@ pub(crate) fn bad() -> AgentState {
     state.watches[2].age_seconds = None;
     for (watch, times) in state.watches.iter_mut().zip([12, 13, 1]) {
         let reason = "connection refused\n".to_owned();
-        watch.failure = Some(WatchFailure { since: moment(200.0 + f64::from(times)), times, reason });
+        let since = moment(200.0 + f64::from(times));
+        watch.failure = Some(WatchFailure { since, last: moment(1.0), times, reason });
     }
     let [v4, v6] = &mut state.families[..] else { panic!("two families") };
     v4.sync = "comparing".into();

@@ -192,7 +192,7 @@ impl Dataplane for Userspace {
         Ok(commit)
     }
 
-    /// Also checks what no notification covers: the policy routing and the table of the relay's connections. Repairs
+    /// Also checks the policy routing, of whose route no notification tells, and the table of the relay's connections. Repairs
     /// them, and says so if something was missing.
     fn check(&mut self, table: &Table) -> Result<Condition, Error> {
         let written = self.kernel.ensure(table.settings())?;

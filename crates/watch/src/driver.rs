@@ -413,7 +413,8 @@ impl<'a, S: FnMut(WatchEvent)> Driver<'a, S> {
             } else {
                 tracing::debug!(%kind, delay_ms, relist, failures = self.failures, %reason, "watch interrupted");
             }
-            self.emit(WatchEvent::Restarted { kind, reason, relist, delay });
+            let failures = self.failures;
+            self.emit(WatchEvent::Restarted { kind, reason, relist, delay, failures });
         } else {
             tracing::debug!(%kind, relist, %reason, "watch ended");
         }

@@ -36,6 +36,8 @@ pub enum WatchEvent {
         relist: bool,
         /// The wait before the next request.
         delay: Duration,
+        /// Number of requests in a row that failed. One whose answer began well ends the row, also if the answer broke off.
+        failures: u32,
     },
     /// One object was skipped because it cannot be identified. (Faults inside an object come with the object.)
     Fault {

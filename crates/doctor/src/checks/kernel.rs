@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use portolan_model::Family;
 
-use super::proxies::{mode, tried_mode};
+use super::proxies::{mode, named_mode, tried_mode};
 use crate::facts::{Facts, KernelVersion, Lack, Mode};
 use crate::finding::{Code, Finding, Severity};
 
@@ -40,7 +40,7 @@ fn version(facts: &Facts) -> Option<Finding> {
 }
 
 fn ipvs(facts: &Facts) -> Option<Finding> {
-    let wanted = mode(facts) == Some(Mode::Ipvs);
+    let wanted = [mode(facts), named_mode(facts)].contains(&Some(Mode::Ipvs));
     (wanted && !facts.has_ipvs).then(|| {
         let title = "the kernel has no IPVS, which the IPVS mode needs";
         Finding::new(Code::IpvsMissing, Severity::Error, title, "modprobe ip_vs && modprobe ip_vs_rr")

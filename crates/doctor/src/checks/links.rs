@@ -2,14 +2,13 @@
 
 use super::firewall::Path;
 use crate::facts::{Facts, Link, Role};
-use crate::finding::{Code, Finding, Severity, sysctl_command};
+use crate::finding::{Code, Finding, Severity, sysctl_command, sysctl_name};
 
 /// The filter accepts a packet only from the interface through which its answer would leave (`ip-sysctl.rst`).
 const STRICT: u64 = 1;
 /// Number of interfaces that a title names. Each pod has one.
 const NAMED: usize = 4;
 const IP_FORWARD: &str = "net/ipv4/ip_forward";
-const ALL_FORWARDING: &str = "net/ipv4/conf/all/forwarding";
 /// Beginnings of names of tunnels between pods of different nodes, by network plug-in. Others may be an operator's VPN.
 const OF_PLUGINS: [&str; 10] = [
     "flannel",
@@ -37,20 +36,30 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
 /// Finds interfaces whose packets the kernel does not forward, although it forwards others. IPv6 has no such setting.
 fn forwarding(facts: &Facts) -> Option<Finding> {
     let path = |link: &Link| format!("net/ipv4/conf/{}/forwarding", link.name);
-    let is_off = |link: &&Link| {
-        link.up && link.role(&facts.links) != Role::None && facts.setting(&path(link)) == Some("0")
+    // Packets of a port of a bridge arrive through the bridge. An operator may have switched it off for a VPN.
+    let is_used = |link: &Link| match link.role(&facts.links) {
+        Role::Uplink | Role::Pods => link.master.is_none(),
+        Role::Tunnel => is_of_plugin(link),
+        Role::None => false,
     };
+    let is_off = |link: &&Link| link.up && is_used(link) && facts.setting(&path(link)) == Some("0");
     let off: Vec<&Link> = facts.links.iter().filter(is_off).collect();
     // If it is off everywhere, that is another finding.
-    let first = off.first().filter(|_| facts.setting(IP_FORWARD) == Some("1"))?;
+    if off.is_empty() || facts.setting(IP_FORWARD) != Some("1") {
+        return None;
+    }
     let title = format!("the kernel does not forward IPv4 packets that arrive through {}", names(&off));
     let breaks = "Connections to Services that arrive there do not reach endpoints in pods.";
-    let finding = match off.len() {
-        1 => Finding::setting(Code::ForwardingOff, Severity::Warning, title, &path(first), "1"),
-        // The kernel writes it to all interfaces.
-        _ => Finding::new(Code::ForwardingOff, Severity::Warning, title, sysctl_command(ALL_FORWARDING, "1")),
-    };
+    // Writing the setting of all interfaces would change none: it is 1 already.
+    let settings: Vec<String> = off.iter().map(|link| format!("{}=1", sysctl_name(&path(link)))).collect();
+    let mend = format!("sysctl -w {}", settings.join(" "));
+    let finding = Finding::new(Code::ForwardingOff, Severity::Warning, title, mend);
     Some(Finding { breaks: breaks.to_owned(), ..finding })
+}
+
+/// Returns true if the tunnel connects pods of different nodes, as its name tells.
+fn is_of_plugin(link: &Link) -> bool {
+    OF_PLUGINS.iter().any(|prefix| link.name.starts_with(prefix))
 }
 
 /// Returns the first names of interfaces, and the number of the others.
@@ -143,7 +152,7 @@ fn mtu(facts: &Facts) -> Option<Finding> {
         "set the MTU of pods to {} in the network plug-in; until then: ip link set {} mtu {}",
         out.mtu, pods.name, out.mtu
     );
-    let is_known = out.has_default_route || OF_PLUGINS.iter().any(|prefix| out.name.starts_with(prefix));
+    let is_known = out.has_default_route || is_of_plugin(out);
     let severity = if is_known { Severity::Warning } else { Severity::Note };
     Some(Finding::new(Code::MtuMismatch, severity, title, mend))
 }
@@ -206,7 +215,24 @@ mod tests {
         assert_eq!(one[0].title, "the kernel does not forward IPv4 packets that arrive through eth0");
         assert_eq!(one[0].mend, "sysctl -w net.ipv4.conf.eth0.forwarding=1");
         let both = of("0", "0");
-        assert_eq!(both[0].mend, "sysctl -w net.ipv4.conf.all.forwarding=1");
+        assert_eq!(
+            both[0].mend,
+            "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.cali1.forwarding=1"
+        );
+        assert_eq!(both[0].fix, None, "it may be off on purpose");
+        let ports =
+            vec![link(3, "cni0", "bridge", 1500), Link { master: Some(3), ..link(4, "veth1", "veth", 1500) }];
+        let off = [
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv4/conf/veth1/forwarding", "0"),
+            ("net/bridge/bridge-nf-call-iptables", "1"),
+        ];
+        assert_eq!(findings(&Facts { links: ports, ..with_settings(&off) }), [], "a port of a bridge");
+        let vpn = [("net/ipv4/ip_forward", "1"), ("net/ipv4/conf/wg0/forwarding", "0")];
+        assert_eq!(
+            findings(&Facts { links: vec![link(5, "wg0", "wireguard", 1420)], ..with_settings(&vpn) }),
+            []
+        );
         let mut nowhere = Facts { links, ..settings("0", "0") };
         nowhere.settings.insert("net/ipv4/ip_forward".to_owned(), "0".to_owned());
         assert_eq!(findings(&nowhere), [], "that is a finding about the kernel");

@@ -14,10 +14,14 @@ pub(super) const USERSPACE_TABLE: &str = "portolan-userspace";
 /// The chain through which packets of Services go in the modes with kube-proxy's names.
 const SERVICES_CHAIN: &str = "KUBE-SERVICES";
 
-/// Returns the mode in which Services are programmed: what the command line of the running proxy says, or else what it
-/// answers, or else what its rules show. `None` if there is neither.
+/// Returns the mode that the command line of the running proxy names. Another one may run in its place.
+pub(super) fn named_mode(facts: &Facts) -> Option<Mode> {
+    facts.proxies.processes.iter().find_map(|process| Mode::named(process.mode.as_deref()?))
+}
+
+/// Returns the mode in which Services are programmed: what the running proxy answers, or else what its command line says, or
+/// else what its rules show. `None` if there is neither.
 pub fn mode(facts: &Facts) -> Option<Mode> {
-    let said = facts.proxies.processes.iter().find_map(|process| Mode::named(process.mode.as_deref()?));
     let rules = Rules::of(facts);
     let shown = [
         (rules.userspace, Mode::Userspace),
@@ -25,7 +29,8 @@ pub fn mode(facts: &Facts) -> Option<Mode> {
         (rules.device, Mode::Ipvs),
         (rules.chains, Mode::Iptables),
     ];
-    said.or(facts.answered_mode).or_else(|| shown.into_iter().find(|(is, _)| *is).map(|(_, mode)| mode))
+    let said = facts.answered_mode.or_else(|| named_mode(facts));
+    said.or_else(|| shown.into_iter().find(|(is, _)| *is).map(|(_, mode)| mode))
 }
 
 /// Returns the mode in which a start would program Services, or else that of [`mode`].
@@ -98,8 +103,9 @@ fn routing(facts: &Facts) -> Option<Finding> {
     let tables = tables.iter().filter(|table| table.name == USERSPACE_TABLE).count();
     let captures = mode(facts) == Some(Mode::Userspace) && Rules::of(facts).userspace;
     (captures && of(Part::Routing, "rule").len() < tables).then(|| {
-        let title = "packets are captured by tproxy, and a rule of policy routing that delivers them is missing: ip rule";
-        let mend = Code::RoutingMissing.usual_mend();
+        let title = "packets are captured by tproxy, and no rule of policy routing delivers them in at least one IP family: see `ip rule` and `ip -6 rule`";
+        let runs = !facts.proxies.processes.is_empty() || !facts.proxies.complete;
+        let mend = if runs { Code::RoutingMissing.usual_mend() } else { "start Portolan; or remove its rules: portolan-proxy cleanup" };
         Finding::new(Code::RoutingMissing, Severity::Error, title, mend)
     })
 }
@@ -185,6 +191,10 @@ mod tests {
         let answered =
             Facts { answered_mode: Some(Mode::Userspace), ..proxied(vec![iptables()], Vec::new()) };
         assert_eq!(mode(&answered), Some(Mode::Userspace), "chains of redirect");
+        let ipvs = Process { mode: Some("ipvs".to_owned()), ..process(1, Program::Portolan) };
+        let fallen_back =
+            Facts { answered_mode: Some(Mode::Iptables), ..proxied(vec![iptables()], vec![ipvs]) };
+        assert_eq!((mode(&fallen_back), named_mode(&fallen_back)), (Some(Mode::Iptables), Some(Mode::Ipvs)));
         assert_eq!(mode(&Facts::default()), None);
     }
 

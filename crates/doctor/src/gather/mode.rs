@@ -2,17 +2,17 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::facts::Mode;
 
 /// Where kube-proxy and Portolan answer with their mode if their configuration names no other `metricsBindAddress`.
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
 const REQUEST: &[u8] = b"GET /proxyMode HTTP/1.0\r\nHost: localhost\r\n\r\n";
-/// How long the connection, and each read, may take.
+/// How long the connection may take, and the answer.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Largest answer that is read, in bytes.
-const LARGEST: u64 = 4096;
+const LARGEST: usize = 4096;
 
 /// Returns the mode of the proxy in the network namespace of this thread. `None` if it does not say.
 pub(super) fn answered() -> Option<Mode> {
@@ -21,7 +21,14 @@ pub(super) fn answered() -> Option<Mode> {
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
     stream.write_all(REQUEST).ok()?;
     let mut answer = Vec::new();
-    stream.take(LARGEST).read_to_end(&mut answer).ok()?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut part = [0; 1024];
+    while answer.len() < LARGEST && Instant::now() < deadline {
+        match stream.read(&mut part).ok()? {
+            0 => break,
+            length => answer.extend_from_slice(part.get(..length)?),
+        }
+    }
     read(&String::from_utf8_lossy(&answer))
 }
 

@@ -141,6 +141,11 @@ impl Contents {
         let Some(there) = present.content(IptablesTable::Filter, chain) else {
             return steps(Before::Whole, false);
         };
+        if present.is_unprinted(IptablesTable::Filter) {
+            // Its rules may be those of the IPVS mode: see below.
+            let is_late = chain == PROXY_FIREWALL;
+            return steps(if is_late { Before::Nothing } else { Before::Whole }, is_late);
+        }
         let is_shared = FILTER_DISPATCH.contains(&chain);
         let is_there = if is_shared { there.has_same(&self.wanted) } else { there == self.wanted };
         if is_there {

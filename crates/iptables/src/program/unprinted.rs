@@ -5,6 +5,7 @@
 //! What a full load needs is found out in other ways: chains and their jumps over netlink, and single rules by `-C`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Once;
 
 use portolan_model::Family;
 use portolan_sock::{Protocol, Socket, retry_on_change};
@@ -16,6 +17,10 @@ use crate::rule::words;
 
 /// The beginning of the names of chains of this program, kube-proxy and kubelet.
 const KUBERNETES: &str = "KUBE-";
+/// The chain of packets to Services.
+const SERVICES: &str = "KUBE-SERVICES";
+/// Whether such a table was reported.
+static REPORTED: Once = Once::new();
 
 /// A rule that may be in a table: its table, its chain, and its text as a save prints it.
 pub type Candidate<'a> = (&'a str, &'a str, &'a str);
@@ -27,20 +32,24 @@ pub(crate) fn unprinted(line: &str) -> Option<&str> {
 }
 
 impl Programs {
-    /// Calls `line` for each line of a save of all tables. For a table that the save does not print, these are lines for its chains,
-    /// for the candidates that it has, and for rules in chains of other programs that lead to other chains, without their
-    /// conditions.
+    /// Calls `line` for each line of a save of all tables. For a table that the save does not print, these are the comment that
+    /// says so, and then lines for its chains, for the candidates that it has, and for other rules that lead to chains, without
+    /// their conditions. Of chains of Kubernetes only those of `KUBE-SERVICES` are among the latter.
     pub fn save_all(&self, candidates: &[Candidate<'_>], mut line: impl FnMut(&str)) -> Result<(), Error> {
         let mut tables = BTreeSet::new();
-        self.save(&[], |text| match unprinted(text) {
-            Some(table) => drop(tables.insert(table.to_owned())),
-            None => line(text),
+        self.save(&[], |text| {
+            tables.extend(unprinted(text).map(str::to_owned));
+            line(text);
         })?;
         for table in tables.into_iter().filter(|_| self.variant == Variant::Nft) {
-            tracing::debug!(
-                table,
-                "iptables-save does not print this table: its chains are read over netlink"
-            );
+            REPORTED.call_once(|| {
+                tracing::warn!(
+                    table,
+                    "iptables-save does not print this table, because it has rules of nftables that iptables does not have: \
+                     its chains are read over netlink, and those of the iptables mode are written anew at each comparison; \
+                     put these rules into a table of their own"
+                );
+            });
             for text in self.lines_of(&table, candidates)? {
                 line(&text);
             }
@@ -61,8 +70,7 @@ impl Programs {
                 known.insert((chain, rule.rsplit(' ').next().unwrap_or_default()));
             }
         }
-        let of_others = jumps.iter().filter(|(chain, _)| !chain.starts_with(KUBERNETES));
-        for (chain, to) in of_others.flat_map(|(chain, to)| to.iter().map(move |to| (chain, to))) {
+        for (chain, to) in jumps.iter().flat_map(|(chain, to)| to.iter().map(move |to| (chain, to))) {
             if !known.contains(&(chain.as_str(), to.as_str())) {
                 lines.push(format!("-A {chain} -j {to}"));
             }
@@ -70,7 +78,8 @@ impl Programs {
         Ok(lines)
     }
 
-    /// Returns the chains of a table, each with the chains that its rules lead to. Rules of Kubernetes' chains are not read.
+    /// Returns the chains of a table, each with the chains that its rules lead to. Of Kubernetes' chains, only the rules of
+    /// `KUBE-SERVICES` are read, which tell the modes apart.
     fn jumps_of(&self, table: &str) -> Result<BTreeMap<String, Vec<String>>, Error> {
         let unreadable = |source| Error::Netlink { table: table.to_owned(), source };
         let is_v6 = self.name.starts_with(base(Family::Ipv6));
@@ -87,7 +96,8 @@ impl Programs {
                 }
                 Ok(())
             })?;
-            for (chain, to) in found.iter_mut().filter(|(chain, _)| !chain.starts_with(KUBERNETES)) {
+            let is_read = |chain: &str| !chain.starts_with(KUBERNETES) || chain == SERVICES;
+            for (chain, to) in found.iter_mut().filter(|(chain, _)| is_read(chain)) {
                 to.extend(jumps(&mut socket, family, table, chain)?.into_iter().map(|(to, _)| to));
             }
             Ok(found)

@@ -30,9 +30,16 @@ fn rules_that_a_save_cannot_print_are_no_reason_to_write_jumps_again() {
         assert!(!save(Family::Ipv4, Variant::Nft).contains("*nat"), "the table is not printed");
         let mut iptables = driven(programs.clone(), settings(Family::Ipv4));
         iptables.apply(&ipv4()).unwrap();
+        let rules = || {
+            let listed = Command::new("nft").args(["list", "table", "ip", "filter"]).output().unwrap();
+            String::from_utf8(listed.stdout).unwrap().lines().count()
+        };
+        iptables.resync().unwrap();
+        let before = rules();
         for _ in 0..3 {
             iptables.resync().unwrap();
         }
+        assert_eq!(rules(), before, "nothing is written twice while the table is not printed");
         nft("flush chain ip filter INPUT");
         nft("flush chain ip nat MORE");
         nft("delete chain ip nat MORE");
@@ -85,6 +92,7 @@ fn what_a_save_cannot_print_is_asked_for() {
         let mut lines = Vec::new();
         programs.save_all(&candidates, |line| lines.push(line.to_owned())).unwrap();
         let expected = [
+            "# Table `filter' is incompatible, use 'nft' tool.",
             "*filter",
             ":INPUT - [0:0]",
             ":KUBE-A - [0:0]",

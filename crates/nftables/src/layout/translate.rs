@@ -8,9 +8,9 @@ use super::super::chain::{ChainBody, RuleBody, SERVICES, base, commented, rule};
 use super::super::class::{Balance, Class};
 use super::super::element::Set;
 use super::super::expression::{
-    Side, accept, address, address_is_local, address_words, delete, dnat, goto, jump, local_pod, map,
-    mark_for_masquerade, masquerade, member, meta, no_input_interface, priority, protocol_and_port, random,
-    reset_priority, set_meta, status_dnat, take_mark, update,
+    Side, accept, address, address_is_local, address_words, delete, dnat, from_loopback, goto, jump,
+    local_pod, map, mark_for_masquerade, masquerade, member, meta, no_input_interface, priority,
+    protocol_and_port, random, reset_priority, set_meta, status_dnat, take_mark, update,
 };
 use super::super::value::{ID_MASK, LOCAL_OFFSET};
 use super::{Kind, NAT_PRIORITY, external_local_rules};
@@ -57,9 +57,10 @@ pub(super) fn base_chains() -> [ChainBody; 3] {
     ]
 }
 
-/// Returns the rule that lets packets pass that a Service has translated.
+/// Returns the rule that lets packets of this node to itself pass that a Service has translated. Only these pass prerouting
+/// after their translation: for all others, connection tracking tells of one that is to come.
 pub(super) fn translated() -> RuleBody {
-    commented([status_dnat(), vec![accept()]].concat(), "to endpoints")
+    commented([&from_loopback()[..], &status_dnat(), &[accept()]].concat(), "to endpoints")
 }
 
 /// Returns the chain that masquerades. The base chains jump to it.

@@ -82,9 +82,14 @@ fn failures_of_a_watch_count_until_it_is_updated() {
     let failure = || health.watch_failure(Resource::Services);
     assert_eq!(failure(), None);
     health.watch_updated(Resource::Services, clock.after(0));
-    health.watch_failed(Resource::Services, "refused".to_owned(), clock.after(1_000));
-    health.watch_failed(Resource::Services, "no route".to_owned(), clock.after(3_000));
-    let expected = WatchFailure { since: clock.after(1_000), times: 2, reason: "no route".to_owned() };
+    let failed = |times, reason: &str, at| {
+        health.watch_failed(Resource::Services, times, reason.to_owned(), clock.after(at))
+    };
+    failed(7, "broken", 500);
+    failed(1, "refused", 1_000);
+    failed(2, "no route", 3_000);
+    let (since, last) = (clock.after(1_000), clock.after(3_000));
+    let expected = WatchFailure { since, last, times: 2, reason: "no route".to_owned() };
     assert_eq!(failure(), Some(expected));
     assert_eq!(health.watch_failure(Resource::Nodes), None);
     let age = health.watch_age(Resource::Services, clock.after(3_000).monotonic);

@@ -114,6 +114,7 @@ fn watch(control: &Control, resource: Resource, now: Now) -> status::Watch {
     let age = control.health.watch_age(resource, now.monotonic);
     let failure = control.health.watch_failure(resource).map(|failure| status::WatchFailure {
         since: moment(failure.since.monotonic, now),
+        last: moment(failure.last.monotonic, now),
         times: failure.times,
         reason: failure.reason,
     });

@@ -283,8 +283,10 @@ mod tests {
         let iptables =
             Facts { proxies: Proxies::default(), ..userspace(iptables(), "filter", "INPUT -j DROP") };
         assert_eq!(codes(&findings(&iptables)), [(Code::InputDropped, Severity::Warning)]);
-        let found = only(&Facts { next_mode: Some(Mode::Userspace), ..iptables });
+        let found = only(&Facts { next_mode: Some(Mode::Userspace), ..iptables.clone() });
         assert_eq!(found.severity, Severity::Error);
         assert!(found.mend.contains("-m mark"), "chains of another mode capture nothing: {}", found.mend);
+        let found = only(&Facts { next_mode: Some(Mode::Userspace), next_redirects: true, ..iptables });
+        assert!(found.mend.contains("--ctstate DNAT"), "{}", found.mend);
     }
 }

@@ -1,6 +1,6 @@
 //! What brings packets of Services to endpoints. It decides which hooks they pass, and what a rule can see there.
 
-use crate::checks::proxies::{Rules, mode, next_mode};
+use crate::checks::proxies::{Rules, next_mode};
 use crate::facts::{Facts, Mode};
 use crate::finding::Code;
 use crate::rules::{Base, Hook};
@@ -22,11 +22,13 @@ impl Path {
     /// Returns the path in the mode that a start would choose, or else in the one that runs. If no mode is known, it is that
     /// of the nftables and iptables modes.
     pub(in crate::checks) fn of(facts: &Facts) -> Self {
+        let planned = facts.next_mode.is_some();
         match next_mode(facts) {
             Some(Mode::Ipvs) => Self::Ipvs,
             Some(Mode::Userspace) => {
-                let (rules, runs) = (Rules::of(facts), mode(facts) == Some(Mode::Userspace));
-                if runs && rules.chains && !rules.userspace { Self::Redirect } else { Self::Tproxy }
+                let rules = Rules::of(facts);
+                let redirects = if planned { facts.next_redirects } else { rules.chains && !rules.userspace };
+                if redirects { Self::Redirect } else { Self::Tproxy }
             }
             Some(Mode::Nftables | Mode::Iptables) | None => Self::Nat,
         }
