@@ -83,7 +83,7 @@ fn failures_of_a_watch_count_until_it_is_updated() {
     assert_eq!(failure(), None);
     health.watch_updated(Resource::Services, clock.after(0));
     let failed = |times, reason: &str, at| {
-        health.watch_failed(Resource::Services, times, reason.to_owned(), clock.after(at))
+        health.watch_failed(Resource::Services, times, reason.to_owned(), clock.after(at));
     };
     failed(7, "broken", 500);
     failed(1, "refused", 1_000);
