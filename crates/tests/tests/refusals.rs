@@ -8,13 +8,13 @@
 )]
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use portolan_model::oracle::{FlowState, Translation};
 use portolan_model::verdict::Fate;
 use portolan_model::{Backend, Family, Protocol};
-use portolan_testkit::{Namespace, Probe, ProbeResult, probe_many};
+use portolan_testkit::{Namespace, Probe, ProbeResult, eventually, probe_many};
 use portolan_tests::{At, Attempt, Cluster, Mode, TARGET_PORTS, attempts_of, in_every_mode, service};
 use serde_json::json;
 
@@ -186,4 +186,59 @@ fn echoed(stream: &mut TcpStream) -> Result<bool, ErrorKind> {
     let mut answer = [0; WORD.len()];
     stream.write_all(WORD).and_then(|()| stream.read_exact(&mut answer)).map_err(|error| error.kind())?;
     Ok(answer == WORD)
+}
+
+/// Sends datagrams from one socket of the client outside, and returns how many have arrived at a pod that never answers.
+struct OneWay<'a> {
+    socket: UdpSocket,
+    pod: &'a Namespace,
+}
+
+impl<'a> OneWay<'a> {
+    fn new(client: &Namespace, pod: &'a Namespace) -> Self {
+        let rules = "table inet silent {
+            counter arrived { }
+            chain input { type filter hook input priority 0; udp dport 8080 counter name arrived; }
+            chain output { type filter hook output priority 0; meta l4proto udp drop; }
+        }";
+        pod.output_with_input("nft", &["-f", "-"], rules).unwrap();
+        Self { socket: client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap(), pod }
+    }
+
+    fn arrived(&self) -> u64 {
+        let text = self.pod.output("nft", &["list", "counter", "inet", "silent", "arrived"]).unwrap();
+        let (_, rest) = text.split_once("packets ").unwrap();
+        rest.split(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Waits until this many datagrams have arrived.
+    fn has(&self, count: u64) {
+        let arrived = || self.arrived() >= count;
+        assert!(eventually(PATIENCE, "datagrams", arrived).is_ok(), "{}", self.arrived());
+    }
+}
+
+/// A flow without an answer stays new for connection tracking.
+#[test]
+fn one_way_datagrams_of_a_client_that_is_forbidden_later_are_dropped() {
+    let mut cluster = Cluster::new(Mode::Nftables);
+    let open = service().external();
+    cluster.put(&open, "Rl1");
+    let to: Vec<SocketAddr> = [At::LoadBalancerIp, At::ClusterIp].map(|at| at.socket(Family::Ipv4)).into();
+    let world = cluster.world();
+    let (client, pod) = (world.client().namespace().clone(), world.pods()[0].namespace().clone());
+    let flow = OneWay::new(&client, &pod);
+    let send = |to: SocketAddr| flow.socket.send_to(b"x", to).unwrap();
+    send(to[0]);
+    flow.has(1);
+    send(to[0]);
+    flow.has(2);
+    cluster.put(&open.source_ranges(&["192.0.2.0/24", "2001:db8:2::/64"]), "Rl1");
+    for _ in 0..3 {
+        send(to[0]);
+    }
+    // Packets of this socket stay in their order, and the cluster IP has no ranges.
+    send(to[1]);
+    flow.has(3);
+    assert_eq!(flow.arrived(), 3, "those to the load-balancer IP are dropped");
 }
