@@ -12,7 +12,7 @@ in_every_mode! {
 }
 
 /// Ranges in which no sender is.
-const NOBODY: [&str; 2] = ["192.0.2.0/24", "2001:db8:2::/64"];
+const NO_SENDER: [&str; 2] = ["192.0.2.0/24", "2001:db8:2::/64"];
 
 fn packets_from_elsewhere_keep_their_source(mode: Mode) {
     let mut cluster = Cluster::new(mode);
@@ -54,7 +54,7 @@ fn an_endpoint_may_have_the_address_of_another_service(mode: Mode) {
     let without_endpoints = other().with("/spec/externalIPs", json!(node));
     let guarded = other()
         .with("/status/loadBalancer/ingress", ingress)
-        .with("/spec/loadBalancerSourceRanges", json!(NOBODY));
+        .with("/spec/loadBalancerSourceRanges", json!(NO_SENDER));
     for (number, service_at_node) in (1000..).zip([without_endpoints, guarded]) {
         let mut cluster = Cluster::new(mode);
         cluster.apply(&[service_at_node.edit(number)]);
