@@ -144,5 +144,6 @@ pub use planner::{Pieces, Planner};
 pub use present::Present;
 pub use present::is_own;
 pub use preview::{preview, preview_of_all};
-pub use program::{Candidate, Error, Programs, Variant};
+pub use program::{Error, Programs, Variant};
+pub use rule::Candidate;
 pub use writers::Writers;

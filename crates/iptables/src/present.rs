@@ -6,8 +6,7 @@ use std::fmt;
 
 use super::fixed::{FILTER_DISPATCH, FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
 use super::name::{declared, is_of_service};
-use super::program::{Candidate, unprinted};
-use super::rule::{self, IptablesTable};
+use super::rule::{self, Candidate, IptablesTable, unprinted};
 use super::saved::Content;
 
 /// The state of the kernel's tables, read from the output of `iptables-save`.

@@ -20,8 +20,6 @@ use super::{Meter, Present, Writers, lock};
 use portolan_engine::dataplane::Claims;
 
 pub use self::error::Error;
-pub use self::unprinted::Candidate;
-pub(crate) use self::unprinted::unprinted;
 
 /// Seconds for which a program waits for the lock of the older iptables (as in kube-proxy).
 const LOCK_WAIT: &str = "5";

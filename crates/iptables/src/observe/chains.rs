@@ -17,8 +17,7 @@ use super::node_ports::NodePortRules;
 use super::unknown::UnknownRules;
 use crate::fixed::{EXTERNAL_SERVICES, JUMPS, MARK_MASQUERADE, NODE_PORTS, PROXY_FIREWALL, RELAY, SERVICES};
 use crate::name::{ChainName, Hash, Kind, declared};
-use crate::program::unprinted;
-use crate::rule::IptablesTable;
+use crate::rule::{IptablesTable, unprinted};
 
 /// The chains of this mode, and the rules of the kernel's own chains that jump to them.
 #[derive(Debug)]
