@@ -3,7 +3,6 @@
 
 mod cluster;
 mod link;
-mod mode;
 mod object;
 
 use std::collections::BTreeMap;
@@ -11,8 +10,9 @@ use std::fmt;
 
 pub use cluster::{Api, Cluster, Denied, ServiceFacts};
 pub use link::{Link, Role};
-pub use mode::Mode;
 pub use object::{Lack, Object, Part};
+
+pub use portolan_node::config::Mode;
 
 use crate::rules::Ruleset;
 

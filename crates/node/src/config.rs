@@ -129,6 +129,18 @@ impl Mode {
             Self::Userspace => "userspace",
         }
     }
+
+    /// Returns the mode of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let all = [Self::Nftables, Self::Iptables, Self::Ipvs, Self::Userspace];
+        all.into_iter().find(|mode| mode.name() == name)
+    }
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 /// How traffic of local pods is recognized.

@@ -8,7 +8,7 @@ use portolan_iptables::Programs;
 use portolan_leftovers::{Kind, Object};
 use portolan_model::Family;
 use portolan_nftables::TABLE;
-use portolan_node::config::{self, Configuration};
+use portolan_node::config::Configuration;
 use portolan_sock::SocketError;
 use portolan_sock::namespace::in_new_network_namespace;
 
@@ -72,12 +72,6 @@ pub fn lacks(mode: Mode) -> Result<Vec<Lack>, SocketError> {
 }
 
 fn tried(mode: Mode, families: &[Family]) -> Vec<Lack> {
-    let mode = match mode {
-        Mode::Nftables => config::Mode::Nftables,
-        Mode::Iptables => config::Mode::Iptables,
-        Mode::Ipvs => config::Mode::Ipvs,
-        Mode::Userspace => config::Mode::Userspace,
-    };
     let mut configuration = Configuration { mode: Some(mode), ..Configuration::default() };
     let preferences =
         Preferences { ipvs_fallback: false, default_mode: DefaultMode::Iptables, capture: None };
