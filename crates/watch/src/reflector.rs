@@ -17,7 +17,7 @@
 //! - A watch that worked is reopened at once, however it ended.
 //! - Only for a server in trouble the delay grows beyond a few seconds (`backoff`).
 //! - A watch with neither events nor bookmarks, or with decreasing versions, is replaced by a list.
-//! - So is a watch that has been refused for a while, but not at once.
+//! - So is a watch that has been refused or cut for a while. If that list is, too, the watch is tried again.
 //! - An empty list where objects were known needs a second one.
 
 mod empty;
@@ -26,6 +26,7 @@ mod reason;
 mod refusals;
 #[cfg(test)]
 mod tests;
+mod then;
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,7 @@ use self::quiet::Quiet;
 pub use self::reason::RestartReason;
 pub(crate) use self::reason::is_refused;
 use self::refusals::Refusals;
+use self::then::Then;
 use crate::backoff::{Backoff, Wait};
 use crate::frame::InvalidBody;
 use crate::list::ListMeta;
@@ -51,9 +53,6 @@ const SHORT_WATCH: Duration = Duration::from_secs(1);
 
 /// How many times `Timing::unavailable_retry` a collection that the server does not have is left alone at most.
 const MISSING: u32 = 10;
-
-/// After this many `ERROR` events in a row at one resource version the collection is listed again.
-const STUCK: u8 = 3;
 
 /// The next request.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,21 +85,6 @@ enum State {
     Stream,
     Pages { token: Box<str>, whole: bool },
     Watch,
-}
-
-/// What to request after a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Then {
-    /// The same query.
-    Same,
-    /// A new list.
-    Relist,
-    /// A new list in pages. `for_good`: the server does not support streamed lists, so they are not tried again.
-    Pages { for_good: bool },
-    /// A new list in one piece, because the revision of the pages expired before the last page.
-    Whole,
-    /// A new list after `Timing::unavailable_retry` or later.
-    Unavailable,
 }
 
 /// The answer that is being read.
@@ -339,7 +323,7 @@ impl Reflector {
         let unavailable = then == Then::Unavailable;
         Next {
             delay,
-            relist: then != Then::Same,
+            relist: !matches!(then, Then::Same | Then::Resume),
             report: !ordinary && !refused_stream && !unavailable,
             unavailable,
         }
@@ -458,6 +442,7 @@ impl Reflector {
         let pages = |whole| State::Pages { token: Box::default(), whole };
         match then {
             Then::Same => return,
+            Then::Resume => self.state = State::Watch,
             Then::Pages { for_good } => {
                 self.streams &= !for_good;
                 self.state = pages(false);
@@ -468,63 +453,6 @@ impl Reflector {
             }
         }
         self.stuck = 0;
-    }
-
-    fn then(&mut self, reason: &RestartReason, opened: bool, now: Instant) -> Then {
-        let stream = self.state == State::Stream;
-        match reason {
-            RestartReason::Refused(status) => self.then_refused(status, now),
-            RestartReason::ErrorEvent(status) => self.then_error_event(status),
-            RestartReason::Unreachable(_) | RestartReason::Credentials(_) => Then::Same,
-            RestartReason::Truncated | RestartReason::Broken(_) if stream && !opened => Then::Same,
-            RestartReason::Emptied { .. } => Then::Pages { for_good: false },
-            RestartReason::Silent(_) | RestartReason::NoEnd(_) if stream && opened => {
-                Then::Pages { for_good: true }
-            }
-            _ if stream => Then::Pages { for_good: false },
-            RestartReason::InvalidBody(_)
-            | RestartReason::WentBack { .. }
-            | RestartReason::NoBookmarks(_) => Then::Relist,
-            _ => Then::Same,
-        }
-    }
-
-    fn then_refused(&mut self, status: &ApiStatus, now: Instant) -> Then {
-        let lost = status.expired() || status.too_large;
-        let is_absent = status.code == 503 || status.is_of_gateway();
-        let is_passing = matches!(status.code, 401 | 408 | 429) || is_absent;
-        match &self.state {
-            State::Watch if status.code == 429 => Then::Same,
-            // The permission to watch may be granted again. The known objects stay.
-            State::Watch if is_passing || status.code == 403 || (status.code >= 500 && !lost) => {
-                if self.refusals.watch(now) { Then::Relist } else { Then::Same }
-            }
-            State::Stream if is_absent && self.refusals.stream() => Then::Pages { for_good: false },
-            State::Pages { token, .. } if is_absent && token.is_empty() && self.streams => Then::Relist,
-            _ if is_passing => Then::Same,
-            // A server without the collection has it in no form.
-            _ if self.optional && status.code == 404 => Then::Unavailable,
-            State::Stream => {
-                let for_good =
-                    matches!(status.code, 400 | 405 | 406 | 415 | 422 | 501) || status.lacks_streamed_lists();
-                Then::Pages { for_good }
-            }
-            State::Pages { token, .. } if !token.is_empty() && status.expired() => Then::Whole,
-            State::Pages { .. } if self.optional && status.code == 403 => Then::Unavailable,
-            State::Pages { .. } if status.code >= 500 && !lost => Then::Same,
-            _ => Then::Relist,
-        }
-    }
-
-    fn then_error_event(&mut self, status: &ApiStatus) -> Then {
-        if self.state == State::Stream {
-            let busy = matches!(status.code, 429 | 503);
-            let for_good = status.lacks_streamed_lists();
-            return if busy { Then::Same } else { Then::Pages { for_good } };
-        }
-        self.stuck = self.stuck.saturating_add(1);
-        let relist = status.expired() || status.too_large || self.stuck >= STUCK;
-        if relist { Then::Relist } else { Then::Same }
     }
 }
 

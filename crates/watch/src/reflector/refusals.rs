@@ -1,5 +1,5 @@
 //! Counts requests that the server refuses although it may answer another one: a role may lack the permission to watch,
-//! and a proxy before the server may refuse every request with `watch=true`.
+//! and a proxy before the server may refuse or cut every request with `watch=true`.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const STREAMS: u8 = 5;
 pub(super) struct Refusals {
     /// How long watches may be refused before the collection is listed again.
     patience: Duration,
-    /// When a watch was refused first since the last list and the last open watch.
+    /// When a watch was refused first since the last list, refused or not, and the last open watch.
     since: Option<Instant>,
     /// Streamed lists that were refused as unavailable.
     streams: u8,
@@ -32,6 +32,22 @@ impl Refusals {
     pub(super) fn watch(&mut self, now: Instant) -> bool {
         let since = *self.since.get_or_insert(now);
         now.saturating_duration_since(since) >= self.patience
+    }
+
+    /// Returns true if a list in progress replaces a watch that was refused.
+    pub(super) const fn has_refused_watch(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// Records that the server or the way to it is away for a list, too. Returns true if the list was to replace a watch. That
+    /// watch is to be tried again, and the wait for the next list begins anew: when the server comes back, most nodes then
+    /// need no list.
+    pub(super) const fn list(&mut self, now: Instant) -> bool {
+        let replaces = self.since.is_some();
+        if replaces {
+            self.since = Some(now);
+        }
+        replaces
     }
 
     /// Records a refused streamed list. Returns true if pages are to be tried.

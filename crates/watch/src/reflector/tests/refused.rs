@@ -2,9 +2,10 @@
 
 use super::*;
 
-/// Refuses every watch for a minute and a half after the first refusal, and checks that it is asked for again. Then refuses
-/// it once more.
+/// Ends the watch, refuses every other one for a minute and a half after the first refusal, and checks that it is asked for
+/// again. Then refuses it once more.
 fn refuse_for_long(reflector: &mut Reflector, reason: &RestartReason, begin: Instant) -> Next {
+    reflector.failed(&RestartReason::Closed, begin, 0.0);
     for second in [0, 30, 60, 89] {
         let next = reflector.failed(reason, begin + Duration::from_secs(second), 0.0);
         assert!(!next.relist, "{reason:?} after {second} s");
@@ -15,7 +16,9 @@ fn refuse_for_long(reflector: &mut Reflector, reason: &RestartReason, begin: Ins
 
 #[test]
 fn a_watch_that_stays_refused_is_replaced_by_a_list_again_and_again() {
-    for reason in [refused(403), refused(401), refused(408), refused(500), trouble(503), refused(502)] {
+    let cut = [broken(), RestartReason::Truncated];
+    let refused = [refused(403), refused(401), refused(408), refused(500), trouble(503), refused(502)];
+    for reason in refused.into_iter().chain(cut) {
         let (mut reflector, mut now) = (watching(), Instant::now());
         for _ in 0..3 {
             let next = refuse_for_long(&mut reflector, &reason, now);
@@ -24,6 +27,28 @@ fn a_watch_that_stays_refused_is_replaced_by_a_list_again_and_again() {
             reflector.opened(now);
             assert!(reflector.bookmark("10", true, now).unwrap());
             now += Duration::from_secs(3600);
+        }
+    }
+}
+
+/// When the server comes back, only few nodes need a list.
+#[test]
+fn a_watch_goes_on_if_the_list_in_its_place_is_refused_too() {
+    for reason in [broken(), trouble(503), refused(502)] {
+        let (mut reflector, mut now) = (watching(), Instant::now());
+        for _ in 0..3 {
+            refuse_for_long(&mut reflector, &reason, now);
+            now += Duration::from_secs(91);
+            assert_eq!(reflector.query(), Query::Stream);
+            assert!(reflector.failed(&reason, now, 0.0).relist);
+            assert_eq!(
+                reflector.query(),
+                FIRST_PAGE,
+                "a proxy may refuse streamed lists as it refuses watches"
+            );
+            let next = reflector.failed(&reason, now, 0.0);
+            assert!(!next.relist && next.delay >= Duration::from_millis(500), "{reason:?}: {next:?}");
+            assert_eq!(reflector.query(), Query::Watch { from: "10" });
         }
     }
 }
