@@ -40,15 +40,21 @@ const PATIENCE: u32 = 4;
 /// How often one call logs in again because etcd refused the token.
 const LOGINS: u32 = 2;
 
-/// What etcd says of a token, with the code `InvalidArgument` (`api/v3rpc/rpctypes`).
+/// What etcd says of a token, or of a call without one, with the code `InvalidArgument` (`api/v3rpc/rpctypes`).
 const TOKEN_REFUSALS: [&str; 2] =
     ["etcdserver: revision of auth store is old", "etcdserver: user name is empty"];
 
 /// What etcd says of a login while its authentication is off, with the code `FailedPrecondition` (`api/v3rpc/rpctypes`).
 const NOT_ENABLED: &str = "etcdserver: authentication is not enabled";
 
-/// A token of etcd's authentication.
-type Token = MetadataValue<Ascii>;
+/// What a login returned. It holds until etcd refuses a call that uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Login {
+    /// A token of etcd's authentication.
+    Token(MetadataValue<Ascii>),
+    /// etcd's authentication is off. etcd refuses calls without a token once it is on.
+    Off,
+}
 
 /// A client of the cluster.
 #[derive(Debug)]
@@ -58,9 +64,9 @@ pub(super) struct Client {
     count: usize,
     names: String,
     current: AtomicUsize,
-    token: Mutex<Option<Token>>,
+    login: Mutex<Option<Login>>,
     /// Held during a login, so that calls that are refused together log in once. etcd takes long for a login.
-    login: tokio::sync::Mutex<()>,
+    logging_in: tokio::sync::Mutex<()>,
     timeout: Duration,
 }
 
@@ -88,8 +94,8 @@ impl Client {
             access: Mutex::new(access),
             names: options.endpoints.join(", "),
             current: AtomicUsize::new(0),
-            token: Mutex::new(None),
-            login: tokio::sync::Mutex::default(),
+            login: Mutex::new(None),
+            logging_in: tokio::sync::Mutex::default(),
             timeout: options.timeout,
         })
     }
@@ -101,7 +107,7 @@ impl Client {
         let before = mem::replace(&mut *self.lock_access(), access);
         // A token stays valid with other certificates. etcd takes long for a login.
         if before.credentials != options.credentials {
-            self.lock_token().take();
+            self.lock_login().take();
         }
         Ok(())
     }
@@ -156,19 +162,19 @@ impl Client {
         create: WatchCreateRequest,
     ) -> Result<Streaming<WatchResponse>, Failure> {
         let deadline = self.deadline();
-        let token = self.token(deadline).await?;
+        let login = self.login(deadline).await?;
         // The request stream must stay open: when it ends, etcd ends the watch.
         let requests = stream::iter([WatchRequest { create: Some(create) }]).chain(stream::pending());
         let open = async {
             let mut grpc = self.ready(server).await?;
-            let request = headed(requests, token.as_ref());
+            let request = headed(requests, login.as_ref());
             let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
             let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
             grpc.streaming(request, path, codec).await.map_err(Failure::of)
         };
         let opened = timeout_at(deadline, open).await.unwrap_or_else(|_| Err(Failure::late(true)));
         opened.map(tonic::Response::into_inner).inspect_err(|failure| {
-            self.forget_token(failure, token.as_ref());
+            self.forget_login(failure, login.as_ref());
             self.leave(server);
         })
     }
@@ -221,15 +227,15 @@ impl Client {
         let (mut attempts, mut logins) = (self.count, LOGINS);
         loop {
             let server = self.current();
-            let (outcome, token) = match self.token(deadline).await {
-                Ok(token) => (self.attempt(server, path, request, token.as_ref(), deadline).await, token),
+            let (outcome, login) = match self.login(deadline).await {
+                Ok(login) => (self.attempt(server, path, request, login.as_ref(), deadline).await, login),
                 Err(failure) => (Err(failure), None),
             };
             let failure = match outcome {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
-            let refused = self.forget_token(&failure, token.as_ref()) && logins > 0;
+            let refused = self.forget_login(&failure, login.as_ref()) && logins > 0;
             logins = logins.saturating_sub(u32::from(refused));
             if failure.is_passing() {
                 self.leave(server);
@@ -247,7 +253,7 @@ impl Client {
         server: usize,
         path: &'static str,
         request: &Q,
-        token: Option<&Token>,
+        login: Option<&Login>,
         deadline: Instant,
     ) -> Result<A, Failure>
     where
@@ -256,7 +262,7 @@ impl Client {
     {
         let mut grpc =
             timeout_at(deadline, self.ready(server)).await.unwrap_or_else(|_| Err(Failure::late(false)))?;
-        let request = headed(request.clone(), token);
+        let request = headed(request.clone(), login);
         let call = grpc.unary(request, PathAndQuery::from_static(path), ProstCodec::<Q, A>::default());
         let answer = timeout_at(deadline, call).await;
         answer.unwrap_or_else(|_| Err(late())).map(tonic::Response::into_inner).map_err(Failure::of)
@@ -272,49 +278,48 @@ impl Client {
         Ok(grpc)
     }
 
-    /// Returns the token for etcd's authentication, or `None` if no credentials are configured or etcd's authentication is
-    /// off. Logs in if there is no token yet.
-    async fn token(&self, deadline: Instant) -> Result<Option<Token>, Failure> {
+    /// Returns what the last login returned, or `None` if no credentials are configured. Logs in if that is not known.
+    async fn login(&self, deadline: Instant) -> Result<Option<Login>, Failure> {
         let Some(credentials) = self.lock_access().credentials.clone() else { return Ok(None) };
-        if let Some(token) = self.lock_token().clone() {
-            return Ok(Some(token));
+        if let Some(login) = self.lock_login().clone() {
+            return Ok(Some(login));
         }
         let late = |_| Failure::late(false);
-        let _turn = timeout_at(deadline, self.login.lock()).await.map_err(late)?;
-        if let Some(token) = self.lock_token().clone() {
-            return Ok(Some(token));
+        let _turn = timeout_at(deadline, self.logging_in.lock()).await.map_err(late)?;
+        if let Some(login) = self.lock_login().clone() {
+            return Ok(Some(login));
         }
         // A server that hangs must not use up the time of the calls that wait.
-        let deadline = self.patience(deadline);
+        let login = self.log_in(credentials, self.patience(deadline)).await?;
+        *self.lock_login() = Some(login.clone());
+        Ok(Some(login))
+    }
+
+    async fn log_in(&self, credentials: Credentials, deadline: Instant) -> Result<Login, Failure> {
         let Credentials { name, password } = credentials;
         let request = headed(AuthenticateRequest { name, password }, None);
         let path = PathAndQuery::from_static("/etcdserverpb.Auth/Authenticate");
-        let login = async {
+        let call = async {
             let mut grpc = self.ready(self.current()).await?;
             let codec = ProstCodec::<AuthenticateRequest, AuthenticateResponse>::default();
             grpc.unary(request, path, codec).await.map_err(Failure::of)
         };
-        let answer = timeout_at(deadline, login).await.unwrap_or_else(|_| Err(Failure::late(false)));
+        let answer = timeout_at(deadline, call).await.unwrap_or_else(|_| Err(Failure::late(false)));
         let answer = match answer {
-            // The next call asks again: the authentication may be switched on at any time.
-            Err(failure) if failure.is_of_no_authentication() => return Ok(None),
+            Err(failure) if failure.is_of_no_authentication() => return Ok(Login::Off),
             // Only the login was sent, not the request itself.
             answer => answer.map_err(|failure| Failure { sent: false, ..failure })?.into_inner(),
         };
-        let token: Token = answer
-            .token
-            .parse()
-            .map_err(|_| Failure { status: Status::internal("etcd's token is not text"), sent: false })?;
-        *self.lock_token() = Some(token.clone());
-        Ok(Some(token))
+        let not_text = |_| Failure { status: Status::internal("etcd's token is not text"), sent: false };
+        answer.token.parse().map(Login::Token).map_err(not_text)
     }
 
-    /// Returns true if etcd refused the token that a call used. The token is then dropped, unless another call has
-    /// replaced it already.
-    fn forget_token(&self, failure: &Failure, used: Option<&Token>) -> bool {
-        let refused = used.is_some() && failure.is_of_token();
+    /// Returns true if etcd refused a call because of the login that it used. The next call then logs in again, unless
+    /// another call has done so already.
+    fn forget_login(&self, failure: &Failure, used: Option<&Login>) -> bool {
+        let refused = used.is_some() && failure.is_of_login();
         if refused {
-            self.lock_token().take_if(|token| Some(&*token) == used);
+            self.lock_login().take_if(|login| Some(&*login) == used);
         }
         refused
     }
@@ -323,8 +328,8 @@ impl Client {
         self.access.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_token(&self) -> MutexGuard<'_, Option<Token>> {
-        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_login(&self) -> MutexGuard<'_, Option<Login>> {
+        self.login.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -348,10 +353,10 @@ impl Failure {
         Self { status: late(), sent }
     }
 
-    /// Returns true if etcd refused the token before it processed the request. A token that etcd signs itself (JWT) is of
+    /// Returns true if etcd refused the token, or its absence, before it processed the request. A token that etcd signs itself (JWT) is of
     /// no use after any change of etcd's users or roles. etcd's own client logs in again for the same errors
     /// (`client/v3`, `shouldRefreshToken`).
-    fn is_of_token(&self) -> bool {
+    fn is_of_login(&self) -> bool {
         match self.status.code() {
             Code::Unauthenticated => true,
             Code::InvalidArgument => TOKEN_REFUSALS.contains(&self.status.message()),
@@ -393,11 +398,11 @@ fn late() -> Status {
 }
 
 /// Adds the metadata to a request.
-fn headed<T>(message: T, token: Option<&Token>) -> Request<T> {
+fn headed<T>(message: T, login: Option<&Login>) -> Request<T> {
     let mut request = Request::new(message);
     // A server without a connection to the cluster's leader must refuse the request instead of waiting.
     request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
-    if let Some(token) = token {
+    if let Some(Login::Token(token)) = login {
         request.metadata_mut().insert("token", token.clone());
     }
     request
@@ -414,11 +419,11 @@ mod tests {
             ..EtcdOptions::default()
         };
         let client = Client::new(&with("a")).unwrap();
-        let token: Option<Token> = Some(MetadataValue::from_static("token"));
-        client.lock_token().clone_from(&token);
+        let login = Some(Login::Token(MetadataValue::from_static("token")));
+        client.lock_login().clone_from(&login);
         client.renew(&with("a")).unwrap();
-        assert_eq!(*client.lock_token(), token);
+        assert_eq!(*client.lock_login(), login);
         client.renew(&with("b")).unwrap();
-        assert_eq!(*client.lock_token(), None);
+        assert_eq!(*client.lock_login(), None);
     }
 }

@@ -45,16 +45,29 @@ async fn credentials_are_used_once_etcds_authentication_is_on() {
     let with = EtcdOptions { credentials, ..options(&etcd, PREFIX) };
     let store = EtcdStore::connect(with, history()).await.unwrap();
     commit(&store, vec![put(SERVICE, "n/a", "1", None)]).await.unwrap();
+    store.refresh().await.unwrap();
+    assert_eq!(logins(&etcd), 1, "without authentication, one login is enough");
     for (path, body) in ROOT {
         etcd.call(path, body);
     }
     commit(&store, vec![put(SERVICE, "n/b", "1", None)]).await.unwrap();
+    assert_eq!(logins(&etcd), 2);
     store.refresh().await.unwrap();
     assert_eq!((store.count(SERVICE), store.writable()), (2, Ok(())));
     let token = etcd.token("root", "secret");
     etcd.call_as(&token, "/v3/auth/disable", "{}");
     commit(&store, vec![put(SERVICE, "n/c", "1", None)]).await.unwrap();
     assert_eq!(store.count(SERVICE), 3);
+}
+
+/// Returns how many logins etcd has processed, from its metrics.
+fn logins(etcd: &Etcd) -> u32 {
+    let metrics = etcd.ask("/metrics", "").1;
+    let processed = metrics.lines().filter(|line| {
+        line.starts_with("grpc_server_handled_total{") && line.contains("grpc_method=\"Authenticate\"")
+    });
+    let counts = processed.filter_map(|line| line.rsplit(' ').next()?.parse::<u32>().ok());
+    counts.sum()
 }
 
 #[tokio::test]
