@@ -25,6 +25,8 @@ mod fault;
 mod foreign;
 #[path = "chaos/log.rs"]
 mod log;
+#[path = "chaos/services.rs"]
+mod services;
 
 mod common;
 
@@ -35,19 +37,15 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use portolan_serve::Resource;
-use portolan_testkit::{
-    Namespace, Pod, PortolanProcess, ProbeResult, Protocol, Traffic, TrafficReport, eventually,
-};
+use portolan_testkit::{Namespace, PortolanProcess, Traffic, TrafficReport, eventually};
 use rustix::process::Signal;
 
 use common::load::{self, busy_services_with_sctp, plan, start_plans};
-use common::{Cluster, IN_SYNC, PATIENCE, at, differences, ends_as, objects, reaches};
+use common::{Cluster, IN_SYNC, PATIENCE, differences};
 use fault::{Fault, MODES};
 use log::Log;
+use services::Drawn;
 
-/// Services that come and go, besides those that carry the load.
-const SERVICES: u8 = 6;
 /// Time for which faults go on in `make test`.
 const USUAL: Duration = Duration::from_secs(60);
 /// Time for which an API server hangs.
@@ -84,8 +82,10 @@ struct Chaos {
     mode: &'static str,
     rng: Rng,
     number: usize,
-    /// The endpoints of each Service that comes and goes, as indexes of all pods.
-    services: BTreeMap<u8, Vec<usize>>,
+    /// The faults that come next, the next one last. Each fault comes once before one comes again.
+    faults: Vec<Fault>,
+    /// The Services that come and go, besides those that carry the load.
+    services: BTreeMap<u8, Drawn>,
     /// Resident memory after the first fault of this process.
     resident: Option<u64>,
     log: Log,
@@ -98,12 +98,17 @@ impl Chaos {
         let mode = MODES[0];
         let proxy = cluster.proxy_with(&configuration(mode));
         let (rng, services) = (Rng::with_seed(seed), BTreeMap::new());
-        Self { cluster, proxy, mode, rng, number: 0, services, resident: None, log: Log::start() }
+        let (faults, log) = (Vec::new(), Log::start());
+        Self { cluster, proxy, mode, rng, number: 0, faults, services, resident: None, log }
     }
 
-    /// Draws a fault, and checks that everything is right after it.
+    /// Causes the next fault, and checks that everything is right after it.
     fn next(&mut self) -> Fault {
-        let fault = Fault::draw(&mut self.rng);
+        if self.faults.is_empty() {
+            self.faults = Fault::all();
+            self.rng.shuffle(&mut self.faults);
+        }
+        let fault = self.faults.pop().unwrap();
         self.number += 1;
         let load = self.start_load(fault);
         let edits = self.rng.u8(1..=8);
@@ -272,26 +277,6 @@ impl Chaos {
         (self.mode, self.resident) = (mode, None);
     }
 
-    /// Creates, changes and deletes Services. They have any endpoints, or none.
-    fn edit(&mut self, times: u8) {
-        for _ in 0..times {
-            let number = self.rng.u8(..SERVICES);
-            let name = format!("random-{number}");
-            let pods = self.cluster.all_pods();
-            let mut chosen: Vec<usize> = (0..pods.len()).collect();
-            chosen.retain(|_| self.rng.bool());
-            if self.rng.u8(..4) == 0 && self.services.remove(&number).is_some() {
-                self.cluster.delete(Resource::Service, &name);
-                self.cluster.delete(Resource::EndpointSlice, &format!("{name}-1"));
-                continue;
-            }
-            let endpoints: Vec<&Pod> = chosen.iter().map(|&index| pods[index]).collect();
-            let service = objects::with_sctp(objects::cluster_ip(&name, &address(number)));
-            self.cluster.service(service, &endpoints);
-            self.services.insert(number, chosen);
-        }
-    }
-
     /// Lets the agent have no more memory than it has. An agent that ends by that is started again: by `settle` if its end takes
     /// long.
     fn starve(&mut self, edits: u8) {
@@ -371,22 +356,6 @@ impl Chaos {
         assert!(settled.is_ok(), "{fault}: {}\n{}", text(last.as_ref().unwrap()), self.proxy.output());
     }
 
-    /// Checks from outside that every Service reaches exactly its endpoints.
-    fn services_are_right(&self) {
-        let (pods, client) = (self.cluster.all_pods(), self.cluster.world.client().namespace());
-        for (number, endpoints) in &self.services {
-            let to = at(&format!("{}:80", address(*number)));
-            for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
-                if endpoints.is_empty() {
-                    ends_as(client, protocol, to, ProbeResult::Refused);
-                } else {
-                    let endpoints: Vec<&Pod> = endpoints.iter().map(|&index| pods[index]).collect();
-                    reaches(client, protocol, to, &endpoints);
-                }
-            }
-        }
-    }
-
     fn memory_is_flat(&mut self, fault: Fault) {
         let now = self.proxy.resident().unwrap();
         let first = *self.resident.get_or_insert(now);
@@ -397,10 +366,6 @@ impl Chaos {
 /// Returns the configuration of a mode. Without notifications, removed rules are noticed within the sync period.
 fn configuration(mode: &str) -> String {
     format!("mode: {mode}\niptables: {{minSyncPeriod: 0s, syncPeriod: 2s}}\n")
-}
-
-fn address(number: u8) -> String {
-    format!("10.96.0.{}", 100 + number)
 }
 
 /// Stops the load.

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use fastrand::Rng;
-
 /// The modes that keep open connections when their agent ends. Connections of the userspace mode end with it.
 pub(crate) const MODES: [&str; 2] = ["nftables", "iptables"];
 
@@ -52,14 +50,10 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Returns any fault.
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
-        let mode = MODES[rng.usize(..MODES.len())];
-        let all = [
+    /// Returns each fault once, those with a mode once for each mode.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = vec![
             Self::None,
-            Self::Kill(mode),
-            Self::Restart(mode),
-            Self::Switch(mode),
             Self::Pause,
             Self::ServerAway,
             Self::ServerHangs,
@@ -76,7 +70,8 @@ impl Fault {
             Self::OneRule,
             Self::Overrun,
         ];
-        all[rng.usize(..all.len())]
+        all.extend(MODES.iter().flat_map(|mode| [Self::Kill(mode), Self::Restart(mode), Self::Switch(mode)]));
+        all
     }
 
     /// Returns true if packets meet removed rules until the agent has written them again.
