@@ -136,6 +136,20 @@ fn packets_meet_the_changed_configuration() {
     reaches(client, Protocol::Tcp, at("192.168.100.1:30080"), &[backend]);
 }
 
+/// The entry of such a flow is older than the rules for its address.
+#[test]
+fn udp_flows_reach_addresses_that_accept_node_ports_later() {
+    let cluster = Cluster::new();
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with("nodePortAddresses: [203.0.113.0/24, 'fd00:192:168:100::/64']\n");
+    let client = cluster.world.client().namespace();
+    let probe = Probe::new(Protocol::Udp, at("192.168.100.1:30080")).from_port(40_000);
+    assert_eq!(client.probe(probe).unwrap(), ProbeResult::Refused);
+    reconfigure(&cluster, &mut proxy, "");
+    let answered = || client.probe(probe).unwrap().backend().is_some();
+    assert!(eventually(PATIENCE, "an answer", answered).is_ok(), "{}", proxy.output());
+}
+
 fn answers(cluster: &Cluster, address: &str, path: &str) -> Option<u16> {
     http::get(cluster.world.node().namespace(), at(address), path).map(|answer| answer.status)
 }

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use portolan_testkit::{Family, PortolanProcess, Probe, Protocol, World, eventually};
+use portolan_testkit::{Family, PortolanProcess, Probe, ProbeResult, Protocol, World, eventually};
+use rustix::process::Signal;
 use serde_json::json;
 
 use common::kernel::{Frontends, frontends, generation, nft};
@@ -240,4 +241,28 @@ fn a_removed_table_is_restored() {
     let _load = load::start(&cluster);
     let commands = ["flush ruleset", "delete table ip portolan", "flush table ip6 portolan", "flush ruleset"];
     damage_and_watch(&cluster, &mut proxy, &commands);
+}
+
+/// The kernel keeps the entry of such a flow as long as its client sends.
+#[test]
+fn udp_flows_that_begin_while_rules_are_missing_reach_their_service_after_the_repair() {
+    for mode in ["nftables", "iptables"] {
+        let cluster = Cluster::new();
+        busy_services(&cluster);
+        let mut proxy = cluster.proxy_with(&format!("mode: {mode}\niptables: {{syncPeriod: 2s}}\n"));
+        let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+        let probes = ["192.168.100.1:30080", "[fd00:192:168:100::1]:30081"]
+            .map(|to| Probe::new(Protocol::Udp, at(to)).from_port(40_000));
+        proxy.signal(Signal::STOP);
+        nft(node, "flush ruleset");
+        let without = client.probe_many(&probes).unwrap();
+        assert_eq!(without, [ProbeResult::Refused; 2], "{mode}");
+        proxy.signal(Signal::CONT);
+        common::logged(&mut proxy, MENDED, 2);
+        for probe in probes {
+            let answered = || client.probe(probe).unwrap().backend().is_some();
+            let outcome = eventually(PATIENCE, "an answer", answered);
+            assert!(outcome.is_ok(), "{mode}, {probe:?}: {}", proxy.output());
+        }
+    }
 }

@@ -10,7 +10,7 @@ use portolan_model::{Change, Coalesced, Family, Settings};
 
 use super::lane::Lane;
 use super::snapshot::FamilySnapshot;
-use super::work::{After, Work};
+use super::work::{After, ObjectChanges, Work};
 use super::{Boxed, Timing};
 use crate::table::{HealthCheckPort, Table};
 use portolan_mailbox::Latest;
@@ -165,7 +165,15 @@ impl Requests {
     /// Takes the changes of Service ports and what follows their commit. Returns `None` if there are none.
     fn take_changes(&mut self) -> Option<(Vec<Change>, After)> {
         let changes = self.changes.take();
-        (!changes.is_empty()).then(|| (changes, std::mem::take(&mut self.after)))
+        if changes.is_empty() {
+            return None;
+        }
+        let after = std::mem::take(&mut self.after);
+        if self.settings.is_some() {
+            // They may be about the flows that these settings concern, and the comparison under way does not have them.
+            self.after.add([], after.udp.values().cloned(), ObjectChanges::default());
+        }
+        Some((changes, after))
     }
 
     /// Passes everything to the lane of the family, and starts it if `start` is true.

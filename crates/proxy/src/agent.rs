@@ -7,6 +7,7 @@ pub(crate) mod api_server;
 mod backlog;
 mod ending;
 pub(crate) mod facts;
+mod flows;
 pub(crate) mod health_checks;
 mod history;
 mod leftovers;
@@ -326,6 +327,9 @@ impl Agent {
         if let Some(mode) = step.replaced_by {
             self.replaced(family, mode);
         }
+        if step.repaired {
+            self.check_flows(family);
+        }
         self.note_verification(step);
         let Some(running) = &mut self.running else { return };
         running.unsynced.retain(|waiting| *waiting != family);
@@ -472,11 +476,10 @@ impl Agent {
     }
 
     fn send(&mut self, mut changes: Changes) {
-        let node_ips = self.node_ips();
         self.record_changes(&changes.changes);
         changes.changes.iter().for_each(|change| self.need.take(change));
         self.review_memory();
-        let Some(running) = &mut self.running else { return };
+        let Some(running) = &self.running else { return };
         let now = Now::read();
         for &family in &self.families {
             let (of_family, others) =
@@ -484,11 +487,8 @@ impl Agent {
             changes.changes = others;
             let triggers = std::mem::take(changes.triggers.get_mut(family));
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
-            let mut udp: Vec<_> =
-                udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
-            let mode = running.mode_of(family).unwrap_or(self.configuration.mode_or_default());
-            modes::leave_unused(mode, &self.catalog, family, &mut udp);
-            modes::serve_by_relay(mode, &self.configuration, node_ips.known(family), &mut udp);
+            let udp = udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
+            let udp = self.as_translated(family, udp);
             let health_checks = health_checks::of_family(&changes.health_checks, family);
             let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
             // Changes without effect in this family do not count for its programming latency.

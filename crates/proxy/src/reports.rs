@@ -34,6 +34,8 @@ pub(super) struct Synced {
     pub(super) refused: Vec<Refusal>,
     /// Whether everything was compared with the kernel.
     pub(super) full: bool,
+    /// Whether rules were written again that another program had removed or changed.
+    pub(super) repaired: bool,
     /// Whether a comparison has shown that the kernel has everything.
     pub(super) verified: bool,
     /// The Service ports of the commits, if not everything was compared.
@@ -47,6 +49,7 @@ impl Synced {
         self.health_checks.extend(later.health_checks);
         self.replaced_by = later.replaced_by.or(self.replaced_by);
         self.verified |= later.verified;
+        self.repaired |= later.repaired;
         if later.full {
             (self.full, self.refused, self.changed) = (true, later.refused, BTreeSet::new());
             return;
@@ -168,6 +171,7 @@ impl Reporter {
                     replaced_by: (report.step == Step::Replacement).then_some(mode),
                     refused: commit.refused.clone(),
                     full: commit.full,
+                    repaired: report.repaired,
                     verified: report.verified,
                     changed: report.changed.into_iter().collect(),
                 });
@@ -231,6 +235,7 @@ mod tests {
             replaced_by: None,
             refused: refused.iter().map(refusal).collect(),
             full,
+            repaired: false,
             verified: false,
             changed: changed.iter().map(|service| name(service)).collect(),
         }
@@ -270,8 +275,8 @@ mod tests {
         let opens = Synced { health_checks: check(Some(1)), ..first.clone() };
         let closes = Synced { health_checks: check(None), ..first };
         assert_eq!(merged([opens, closes]).await.health_checks, check(None));
-        let verified =
-            merged([Synced { verified: true, ..step(true, &[], &[]) }, step(false, &["a"], &[])]).await;
-        assert!(verified.verified && verified.full);
+        let verified = Synced { verified: true, repaired: true, ..step(true, &[], &[]) };
+        let verified = merged([verified, step(false, &["a"], &[])]).await;
+        assert!(verified.verified && verified.repaired && verified.full);
     }
 }

@@ -41,7 +41,6 @@ use self::then::Then;
 use crate::backoff::{Backoff, Wait};
 use crate::frame::InvalidBody;
 use crate::list::ListMeta;
-use crate::status::ApiStatus;
 use crate::timing::Timing;
 
 /// Items per page, as in client-go.

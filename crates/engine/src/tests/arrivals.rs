@@ -1,5 +1,7 @@
 //! Changes that arrive during a comparison.
 
+use portolan_model::catalog::UdpService;
+
 use super::*;
 
 fn follow(names: &[&str]) -> Call {
@@ -124,4 +126,26 @@ fn a_report_has_the_health_checks_of_its_commit() {
     bench.handle.work(Family::Ipv4, Work { health_checks: vec![check(3)], ..Work::default() });
     bench.advance(SECOND);
     assert_eq!(bench.one_report().health_checks, [check(3)], "without another change");
+}
+
+#[test]
+fn flows_are_checked_again_after_settings_that_the_comparison_does_not_have() {
+    let recorder = Recorder::at("here");
+    let mut bench = Bench::in_sync(&recorder, timing());
+    let change = change("a", 80);
+    let flows = vec![UdpService::new(change.name.clone(), Vec::new(), Vec::new())];
+    let handle = bench.handle.clone();
+    let with_flows = Work { udp: flows.clone(), ..Work::default() };
+    recorder.during_comparison(move || {
+        handle.configure(Settings { masquerade_bit: 7, ..Settings::plain(Family::Ipv4) });
+        handle.work(Family::Ipv4, with_flows);
+        handle.work(Family::Ipv4, Work { changes: vec![change], ..Work::default() });
+    });
+    bench.handle.compare(Family::Ipv4);
+    bench.advance(SECOND);
+    let (before, after): (Vec<Report>, Vec<Report>) =
+        bench.reports().into_iter().partition(|report| report.cause.changed > 0);
+    assert!(!before.is_empty() && after.iter().any(|report| report.full && report.udp == flows), "{after:?}");
+    let last = after.last().expect("a report");
+    assert!(last.full && last.udp == flows, "the settings are in the kernel: {last:?}");
 }

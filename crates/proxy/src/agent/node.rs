@@ -6,7 +6,6 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use portolan_conntrack::NodePorts;
 use portolan_engine::Dataplane;
 use portolan_model::object::Node;
 use portolan_model::{Event, Family, Settings};
@@ -165,30 +164,6 @@ impl Agent {
             if self.on_relays_drained.is_some() { blueprint.without_relay() } else { blueprint }
         };
         self.families.iter().map(of_family).collect()
-    }
-
-    /// Returns the addresses that accept node ports, as a data plane of a mode translates them.
-    pub(super) fn flow_ports(&self, mode: Mode, settings: &Settings, addresses: &[IpAddr]) -> NodePorts {
-        let node_ips = self.node_ips();
-        let node = settings::Node { ips: &node_ips, pod_cidrs: &self.node.pod_cidrs, addresses };
-        let configuration = Configuration { mode: Some(mode), ..self.configuration.clone() };
-        let differences = modes::driver(mode).differences(&configuration, settings.family, &node);
-        let addresses = settings.node_port_addresses.clone();
-        NodePorts { addresses, loopback: differences.loopback_node_ports }
-    }
-
-    /// Gives the flow clean-up the addresses that accept node ports, as the data planes that run translate them.
-    pub(super) fn configure_flows(&mut self, addresses: &[IpAddr]) {
-        let planes = self.running.as_ref().map(|running| running.planes.as_slice()).unwrap_or_default();
-        let ports = |plane: &Plane| self.flow_ports(plane.mode, &plane.settings, addresses);
-        let wanted: Vec<NodePorts> = planes.iter().map(ports).collect();
-        let Some(running) = &mut self.running else { return };
-        for (plane, ports) in running.planes.iter_mut().zip(wanted) {
-            if plane.flow_ports != ports {
-                running.flows.requests().configure(plane.family, ports.clone());
-                plane.flow_ports = ports;
-            }
-        }
     }
 
     /// Derives the settings and data planes again from the configuration, the node and its addresses. Hands over what

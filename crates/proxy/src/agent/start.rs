@@ -260,10 +260,7 @@ impl Agent {
                 need.take(&Change { name, family, old: None, new });
             });
             engine.begin_with(Table::with(Settings::plain(family), entries));
-            let mut udp: Vec<_> = self.catalog.udp_services(family).collect();
-            let mode = self.configuration.mode_or_default();
-            modes::leave_unused(mode, &self.catalog, family, &mut udp);
-            modes::serve_by_relay(mode, &self.configuration, self.node_ips().known(family), &mut udp);
+            let udp = self.udp_services(family);
             let objects = self.backlog.hand_over(family);
             let health_checks = health_checks::all_of_family(&checks, family);
             let work = Work { udp, objects, health_checks, ..Work::default() };
