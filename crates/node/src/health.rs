@@ -92,6 +92,7 @@ pub struct WatchFailure {
 struct FamilyState {
     last_updated: Option<SystemTime>,
     oldest_pending: Option<Instant>,
+    newest_pending: Option<Instant>,
 }
 
 impl Health {
@@ -108,12 +109,21 @@ impl Health {
 
     /// Records that a change of this family waits to be applied.
     pub fn queued(&self, family: Family, now: Now) {
-        self.lock().family(family).oldest_pending.get_or_insert(now.monotonic);
+        let mut state = self.lock();
+        let family = state.family(family);
+        family.oldest_pending.get_or_insert(now.monotonic);
+        family.newest_pending = Some(now.monotonic);
     }
 
-    /// Records that all changes of this family are applied. Also called once when syncing starts.
-    pub fn updated(&self, family: Family, now: Now) {
-        *self.lock().family(family) = FamilyState { last_updated: Some(now.wall), oldest_pending: None };
+    /// Records that the changes of this family that were queued before `began` are applied. Also called once when syncing
+    /// starts.
+    pub fn updated(&self, family: Family, began: Instant, now: Now) {
+        let mut state = self.lock();
+        let family = state.family(family);
+        // Of the changes since then, the time of the last one is known.
+        let pending = family.newest_pending.filter(|newest| *newest > began);
+        *family =
+            FamilyState { last_updated: Some(now.wall), oldest_pending: pending, newest_pending: pending };
     }
 
     /// Sets the state of this node; `None` if its Node object was never seen. For a Node object that is deleted, do not

@@ -163,7 +163,8 @@ impl Reporter {
                     // The kernel may lack other changes until the comparison is complete.
                     return;
                 }
-                self.health.updated(family, now);
+                let began = now.monotonic.checked_sub(report.duration).unwrap_or(now.monotonic);
+                self.health.updated(family, began, now);
                 self.done.add(Synced {
                     family,
                     objects: report.objects,

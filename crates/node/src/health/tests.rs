@@ -33,16 +33,32 @@ fn a_family_is_late_when_a_change_waits_for_the_timeout() {
     assert!(health.is_healthy(clock.after(0)), "nothing is known yet");
     health.queued(Family::Ipv4, clock.after(0));
     assert!(health.is_healthy(clock.after(100_000)), "a family that never was updated does not count");
-    health.updated(Family::Ipv4, clock.after(100_000));
+    health.updated(Family::Ipv4, clock.after(100_000).monotonic, clock.after(100_000));
     assert!(health.is_healthy(clock.after(900_000)), "nothing waits");
     health.queued(Family::Ipv4, clock.after(900_000));
     health.queued(Family::Ipv4, clock.after(959_000));
     assert!(health.is_healthy(clock.after(959_999)), "the oldest counts, and is not yet due");
     assert!(!health.is_healthy(clock.after(960_000)));
-    health.updated(Family::Ipv6, clock.after(960_000));
+    health.updated(Family::Ipv6, clock.after(960_000).monotonic, clock.after(960_000));
     assert!(!health.is_healthy(clock.after(960_001)), "the other family does not help");
-    health.updated(Family::Ipv4, clock.after(961_000));
+    health.updated(Family::Ipv4, clock.after(961_000).monotonic, clock.after(961_000));
     assert!(health.is_healthy(clock.after(2_000_000)));
+}
+
+#[test]
+fn a_change_that_comes_during_a_commit_waits_for_the_next_one() {
+    let clock = Clock::new();
+    let health = Health::new(TIMEOUT);
+    let commit =
+        |began: u64, end| health.updated(Family::Ipv4, clock.after(began).monotonic, clock.after(end));
+    commit(0, 0);
+    health.queued(Family::Ipv4, clock.after(1_000));
+    health.queued(Family::Ipv4, clock.after(5_000));
+    commit(2_000, 9_000);
+    assert!(health.is_healthy(clock.after(64_999)));
+    assert!(!health.is_healthy(clock.after(65_000)), "the next commit does not end");
+    commit(10_000, 90_000);
+    assert!(health.is_healthy(clock.after(900_000)), "nothing waits");
 }
 
 #[test]
@@ -106,8 +122,8 @@ fn bodies_are_those_of_kube_proxy() {
     let mut show = |when: &str, (status, body): (u16, String)| page.push(format!("{when}: {status} {body}"));
     show("no family, no node", health.healthz(clock.after(0)));
     show("no family", health.livez(clock.after(0)));
-    health.updated(Family::Ipv4, clock.after(0));
-    health.updated(Family::Ipv6, clock.after(100));
+    health.updated(Family::Ipv4, clock.after(0).monotonic, clock.after(0));
+    health.updated(Family::Ipv6, clock.after(100).monotonic, clock.after(100));
     show("no node", health.healthz(clock.after(500)));
     health.node(Some(GOOD_NODE));
     show("good", health.healthz(clock.after(1_500)));
@@ -131,7 +147,7 @@ fn not_ready_before_the_first_complete_commit() {
     health.node(Some(GOOD_NODE));
     health.awaits(vec!["the list of Services".to_owned(), "Node \"n\"".to_owned()]);
     // The first commit is queued. `/healthz` and `/livez` keep kube-proxy's meaning.
-    health.updated(Family::Ipv4, clock.after(0));
+    health.updated(Family::Ipv4, clock.after(0).monotonic, clock.after(0));
     let (status, body) = health.readyz(clock.after(0));
     insta::assert_snapshot!(format!("{status} {body}"), @r#"503 {"currentTime":"2026-03-01T10:00:00Z","ready":false,"waitingFor":["the list of Services","Node \"n\""]}"#);
     assert_eq!((health.healthz(clock.after(0)).0, health.livez(clock.after(0)).0), (200, 200));
@@ -228,7 +244,7 @@ async fn a_health_check_node_port_returns_the_local_endpoints() {
     assert!(empty.headers.contains(&"X-Load-Balancing-Endpoint-Weight: 0".to_owned()), "{:?}", empty.headers);
     // A proxy with overdue changes must not attract traffic, whatever its counts.
     services.sync(&port("web", free), &count("web", 1));
-    health.updated(Family::Ipv4, Now::read());
+    health.updated(Family::Ipv4, Instant::now(), Now::read());
     health.queued(Family::Ipv4, Now::read());
     health.set_timeout(Duration::ZERO);
     let late = probe(Ipv4Addr::LOCALHOST, free).await.expect("an answer");
@@ -313,7 +329,7 @@ async fn listeners_follow_the_addresses_and_keep_their_connections() {
 #[test]
 fn a_new_timeout_applies_to_waiting_changes() {
     let (clock, health) = (Clock::new(), Health::new(TIMEOUT));
-    health.updated(Family::Ipv4, clock.after(0));
+    health.updated(Family::Ipv4, clock.after(0).monotonic, clock.after(0));
     health.queued(Family::Ipv4, clock.after(0));
     assert!(!health.is_healthy(clock.after(60_000)));
     health.set_timeout(TIMEOUT * 2);

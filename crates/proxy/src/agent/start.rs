@@ -252,7 +252,7 @@ impl Agent {
         let now = Now::read();
         for &family in &self.families {
             self.metrics.sync_queued(family, now.wall);
-            self.health.updated(family, now);
+            self.health.updated(family, now.monotonic, now);
             self.health.queued(family, now);
             let need = &mut self.need;
             let entries = self.catalog.forwardings(family).inspect(|(name, forwarding)| {
