@@ -75,7 +75,7 @@ fn tried(mode: Mode, families: &[Family]) -> Vec<Lack> {
     let mut configuration = Configuration { mode: Some(mode), ..Configuration::default() };
     let preferences =
         Preferences { ipvs_fallback: false, default_mode: DefaultMode::Iptables, capture: None };
-    if let Err(error) = modes::settle(&mut configuration, families, preferences, Vec::new) {
+    if let Err(error) = modes::settle(&mut configuration, families, preferences, None, Vec::new) {
         return vec![Lack { reason: error.to_string(), is_fatal: true }];
     }
     let findings = checks::mode(&configuration, families);

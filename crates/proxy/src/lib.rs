@@ -137,7 +137,7 @@ fn run_agent(options: &ProxyOptions, ended: impl Future<Output = anyhow::Error>)
     portolan_logging::start(&loaded.configuration.logging)?;
     loaded.log();
     let mut families = settings::supported_families();
-    let choice = modes::settle(&mut loaded.configuration, &families, options.preferences, || {
+    let choice = modes::settle(&mut loaded.configuration, &families, options.preferences, None, || {
         modes::obstacles(&families)
     })?;
     modes::log(&choice);
@@ -272,10 +272,11 @@ async fn follow(options: &ProxyOptions, start: Start, slot: &AgentSlot) -> anyho
         peers: peers.clone(),
         kernel_settings,
         progress: progress.clone(),
+        choice,
     };
     tracing::info!(node = node_name, version = env!("CARGO_PKG_VERSION"), "starting");
     notes.starting();
-    notes.mode_chosen(&choice);
+    notes.mode_chosen(&reload.choice);
     tokio::select! {
         never = watching(&agent, watcher(client, &node_name, options, &settings), new_watchers) => match never {},
         error = reload.run(file.as_deref()) => Err(error),

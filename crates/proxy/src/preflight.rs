@@ -220,7 +220,7 @@ impl Trial<'_> {
             // If this fails, so does the trial, and it returns the reason.
             let _ = programs.iter().try_for_each(Programs::leave_hint);
             let choice =
-                modes::settle(configuration, &self.families, self.options.preferences, || obstacles)?;
+                modes::settle(configuration, &self.families, self.options.preferences, None, || obstacles)?;
             Ok(Tried { choice, findings: checks::mode(configuration, &self.families) })
         });
         match tried {

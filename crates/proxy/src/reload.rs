@@ -26,7 +26,7 @@ use super::node_settings::KernelSettings;
 use super::options::{Loaded, ProxyOptions};
 use super::readiness::Progress;
 use super::servers::{Prepared, Servers};
-use super::{blocking, checks, client_settings, finding, node_settings, watcher};
+use super::{blocking, checks, client_settings, finding, node_settings, settings, watcher};
 
 /// The error that ends the proxy with `--config-reload=false`, as in kube-proxy.
 const ENDS: &str = "content of the proxy server's configuration file was updated";
@@ -45,6 +45,8 @@ pub(super) struct Reload<'a> {
     pub(super) peers: Peers,
     pub(super) kernel_settings: Arc<KernelSettings>,
     pub(super) progress: Progress,
+    /// The mode in use.
+    pub(super) choice: Choice,
 }
 
 impl Reload<'_> {
@@ -89,8 +91,10 @@ impl Reload<'_> {
         let mut loaded = self.options.load_content(content)?;
         let families = self.agent.borrow().families().to_vec();
         let preferences = self.options.preferences;
+        let stays = self.choice.stays(self.agent.borrow().configuration(), &loaded.configuration);
+        let in_use = stays.then(|| self.choice.clone());
         let settle = move || {
-            let choice = modes::settle(&mut loaded.configuration, &families, preferences, || {
+            let choice = modes::settle(&mut loaded.configuration, &families, preferences, in_use, || {
                 modes::obstacles(&families)
             })?;
             Ok((loaded, choice))
@@ -148,14 +152,29 @@ impl Reload<'_> {
             let families = self.agent.borrow().families().to_vec();
             finding::log(&modes::configured(&new.configuration).warnings(&new.configuration, &families));
             self.notes.mode_chosen(&choice);
+            self.warn_of_families_left_out(&new.configuration).await;
         }
         self.metrics.mode(choice.mode.name(), choice.reason.name(), choice.wanted());
+        self.choice = choice;
         let refused = self.apply(&old, new.configuration, prepared).await;
         if let Some(watcher) = watcher {
             // The receiver lives as long as this task.
             let _ = self.watchers.send(watcher);
         }
         Ok((changes, refused))
+    }
+
+    /// Warns of families that were left out at the start and that the new mode could serve.
+    async fn warn_of_families_left_out(&self, new: &Configuration) {
+        let mut left_out = settings::supported_families();
+        left_out.retain(|family| !self.agent.borrow().families().contains(family));
+        let (tried, families) = (new.clone(), left_out.clone());
+        let findings = blocking::run(move || checks::mode(&tried, &families)).await;
+        if findings.is_ok_and(|findings| findings.is_empty()) {
+            for family in left_out {
+                tracing::warn!(%family, "this family was left out at the start: restart the proxy to serve it in the new mode");
+            }
+        }
     }
 
     /// Checks a configuration and opens the addresses that it adds. Fails with all reasons against it.

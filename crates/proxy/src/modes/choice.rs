@@ -86,7 +86,7 @@ impl fmt::Display for Reason {
 /// Chooses the mode and writes it into the configuration. If none is named, the mode is the default, or nftables if
 /// iptables cannot be used. If IPVS is named, and the node lacks something for it, the mode may be iptables. In the
 /// userspace mode, also chooses how packets are captured, unless the preferences say so. `obstacles` returns those of the
-/// node ([`userspace::obstacles`]); only this mode needs them. Runs programs.
+/// node ([`userspace::obstacles`]); only this mode needs them. The mode of `in_use` is taken without a trial. Runs programs.
 ///
 /// # Errors
 /// The configuration is invalid in that mode.
@@ -94,18 +94,20 @@ pub(crate) fn settle(
     configuration: &mut Configuration,
     families: &[Family],
     preferences: Preferences,
+    in_use: Option<Choice>,
     obstacles: impl FnOnce() -> Vec<Finding>,
 ) -> Result<Choice, FieldErrors> {
     let Preferences { ipvs_fallback, default_mode, capture } = preferences;
     let wanted = configuration.mode;
-    let (mode, reason) = match wanted {
-        Some(Mode::Ipvs) if ipvs_fallback => match ipvs::missing(configuration, families) {
+    let (mode, reason) = match (in_use, wanted) {
+        (Some(in_use), _) => (in_use.mode, in_use.reason),
+        (None, Some(Mode::Ipvs)) if ipvs_fallback => match ipvs::missing(configuration, families) {
             Some(missing) => (Mode::Iptables, Reason::NoIpvs(missing)),
             None => (Mode::Ipvs, Reason::Configured),
         },
-        Some(mode) => (mode, Reason::Configured),
-        None if default_mode == DefaultMode::Nftables => (Mode::Nftables, Reason::Flag),
-        None => {
+        (None, Some(mode)) => (mode, Reason::Configured),
+        (None, None) if default_mode == DefaultMode::Nftables => (Mode::Nftables, Reason::Flag),
+        (None, None) => {
             let failures: Vec<String> =
                 families.iter().filter_map(|&family| iptables::attempt(family).err()).collect();
             if failures.len() < families.len() {
@@ -139,6 +141,13 @@ pub(crate) fn log(choice: &Choice) {
 }
 
 impl Choice {
+    /// Returns true if the mode stays when the configuration changes: it is the preferred one, and what it depends on stays. A
+    /// trial of the node may fail for a reason that passes, such as a limit of processes.
+    pub(crate) fn stays(&self, old: &Configuration, new: &Configuration) -> bool {
+        let is_preferred = matches!(self.reason, Reason::Configured | Reason::Default | Reason::Flag);
+        is_preferred && self.wanted == new.mode && (self.mode != Mode::Ipvs || old.ipvs == new.ipvs)
+    }
+
     /// Returns the text to report if another mode runs than the configured one.
     pub(crate) fn fallback(&self) -> Option<String> {
         let wanted = self.wanted.filter(|wanted| *wanted != self.mode)?;
@@ -149,5 +158,38 @@ impl Choice {
     /// Returns the configured mode as the value of a metric label. Empty if none is named.
     pub(crate) fn wanted(&self) -> &'static str {
         self.wanted.map_or("", Mode::name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Settles a configuration without a mode, while this one is in use. Returns the mode that it would get.
+    fn settled(in_use: &Choice, old: &Configuration, mut new: Configuration) -> Option<Choice> {
+        let preferences =
+            Preferences { ipvs_fallback: true, default_mode: DefaultMode::Iptables, capture: None };
+        let kept = in_use.stays(old, &new).then(|| in_use.clone())?;
+        // Without a family, iptables cannot be used.
+        settle(&mut new, &[], preferences, Some(kept), Vec::new).ok()
+    }
+
+    #[test]
+    fn the_mode_in_use_stays_without_a_trial() {
+        let in_use = Choice { wanted: None, mode: Mode::Iptables, reason: Reason::Default, capture: None };
+        let old = Configuration::default();
+        assert_eq!(settled(&in_use, &old, old.clone()), Some(in_use.clone()));
+        let named = Configuration { mode: Some(Mode::Nftables), ..Configuration::default() };
+        assert_eq!(settled(&in_use, &old, named), None, "another one is wanted");
+        let replaced =
+            Choice { mode: Mode::Nftables, reason: Reason::NoIptables(String::new()), ..in_use.clone() };
+        assert_eq!(settled(&replaced, &old, old.clone()), None, "the preferred one may be usable now");
+        let ipvs = Configuration { mode: Some(Mode::Ipvs), ..Configuration::default() };
+        let in_use =
+            Choice { wanted: Some(Mode::Ipvs), mode: Mode::Ipvs, reason: Reason::Configured, ..in_use };
+        assert_eq!(settled(&in_use, &ipvs, ipvs.clone()), Some(in_use.clone()));
+        let mut other = ipvs.clone();
+        other.ipvs.scheduler = "lc".into();
+        assert_eq!(settled(&in_use, &ipvs, other), None, "the kernel may lack the other scheduler");
     }
 }
