@@ -103,7 +103,7 @@ pub(super) struct Agent {
     on_in_sync: Vec<oneshot::Sender<()>>,
     /// The error that ends the process at the next check of the deadlines.
     error: Option<anyhow::Error>,
-    /// Whether the node's addresses could not be listed. The listing is retried.
+    /// Whether something was not derived because the node's addresses could not be listed. It is tried again.
     addresses_unknown: bool,
     /// Whether a data plane could not be created. The creation is retried.
     lacks_dataplane: bool,
@@ -269,7 +269,10 @@ impl Agent {
                 self.notes.empty_list_held(kind, known);
             }
             // The watcher has logged it.
-            WatchEvent::Restarted { kind, reason, failures, .. } => {
+            WatchEvent::Restarted { kind, reason, failures, relist, .. } => {
+                if relist && kind == Kind::Node {
+                    self.progress.node_may_be_new();
+                }
                 self.metrics.watch_restarted(resource(kind));
                 self.health.watch_failed(resource(kind), failures, reason.to_string(), Now::read());
             }
@@ -292,8 +295,12 @@ impl Agent {
                     "the thread {thread:?} has ended: ending, so that the process is started again; rules stay as they are"
                 );
             }
+            if self.addresses_unknown {
+                self.review_api_server();
+            }
             if self.addresses_unknown || self.lacks_dataplane {
                 self.reconfigure();
+                self.hand_over();
             }
             self.retry_health_checks();
             self.review_passive_checks();
@@ -416,7 +423,7 @@ impl Agent {
         if let Event::NodeDeleted(key) = &event
             && *key.name == *self.catalog.node_name()
         {
-            self.progress.node_deleted();
+            self.progress.node_may_be_new();
         }
         self.complete_node(&mut event);
         if let Event::Service(service) = &mut event

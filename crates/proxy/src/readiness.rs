@@ -37,14 +37,15 @@ struct State {
     is_tainted: bool,
     /// The taints of the Node.
     taints: Vec<portolan_model::object::Taint>,
-    /// How often the Node was deleted: a new one has no condition.
-    deletions: u64,
+    /// True if the next Node may be another one than the last: that one was deleted, or the Nodes are listed again.
+    may_be_new: bool,
 }
 
 impl Progress {
     pub(super) fn new(client: Client, setting: Readiness) -> Self {
-        let (verified, is_tainted, taints, deletions) = (false, false, Vec::new(), 0);
-        Self(Rc::new(watch::Sender::new(State { client, setting, verified, is_tainted, taints, deletions })))
+        let (verified, is_tainted, taints, may_be_new) = (false, false, Vec::new(), false);
+        let state = State { client, setting, verified, is_tainted, taints, may_be_new };
+        Self(Rc::new(watch::Sender::new(state)))
     }
 
     /// Writes with another client from now on.
@@ -72,19 +73,19 @@ impl Progress {
         state.setting.is_wanted() && !state.verified
     }
 
-    /// Notes the taints of the Node.
+    /// Notes the taints of the Node. If it may be another one, its condition is looked at.
     pub(super) fn node(&self, node: &Node) {
         self.update(|state| {
             state.taints.clone_from(&node.taints);
-            false
+            std::mem::take(&mut state.may_be_new) && state.setting.is_wanted()
         });
     }
 
-    /// Notes that the Node was deleted.
-    pub(super) fn node_deleted(&self) {
+    /// Notes that the Node was deleted, or that Nodes are listed again: the one that comes next may be another one.
+    pub(super) fn node_may_be_new(&self) {
         self.update(|state| {
-            state.deletions = state.deletions.wrapping_add(1);
-            state.setting.is_wanted()
+            state.may_be_new = true;
+            false
         });
     }
 

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use portolan_model::Family;
 use portolan_model::catalog::ApiServer;
-use portolan_sock::addresses;
 
 use super::Agent;
 use crate::modes;
@@ -37,10 +36,10 @@ impl Agent {
             || planes.iter().any(|plane| adds(plane.mode) || adds(plane.blueprint.mode()))
     }
 
-    /// Passes the addresses and ports that must stay reachable to the Catalog. Does nothing if the node's addresses
-    /// cannot be listed.
+    /// Passes the addresses and ports that must stay reachable to the Catalog. If the node's addresses cannot be listed, that is
+    /// done later.
     pub(super) fn review_api_server(&mut self) {
-        let Ok(own) = addresses::list_except(portolan_ipvs::DEVICE) else { return };
+        let Some(own) = self.interface_addresses() else { return };
         let sockets = self.peers.sockets();
         self.api_servers = self.catalog.api_servers_behind(&sockets);
         let api_server = places(&sockets, &self.api_servers, self.adds_addresses(), &own);

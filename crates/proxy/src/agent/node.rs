@@ -115,8 +115,8 @@ impl Agent {
         self.node.ips(&self.configuration)
     }
 
-    /// Returns the node's addresses without those that the IPVS mode added. Returns `None` if they cannot be listed:
-    /// the current settings stay, and the listing is retried every second.
+    /// Returns the node's addresses without those that the IPVS mode added. Returns `None` if they cannot be listed: what depends
+    /// on them stays, and is derived again when they can be listed, which is tried every second.
     pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
         let listed = addresses::list_except(portolan_ipvs::DEVICE);
         if let Err(error) = &listed
@@ -124,7 +124,7 @@ impl Agent {
         {
             tracing::error!(%error, "the node's addresses cannot be listed; trying again every second");
         }
-        self.addresses_unknown = listed.is_err();
+        self.addresses_unknown |= listed.is_err();
         listed.ok()
     }
 
@@ -174,6 +174,7 @@ impl Agent {
             return;
         }
         let Some(addresses) = self.interface_addresses() else { return };
+        self.addresses_unknown = false;
         let (mut new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
         let of_planned_modes = self.settings_with(&addresses, |plane| plane.blueprint.mode());
         let of_current_modes = self.settings_with(&addresses, |plane| plane.mode);
