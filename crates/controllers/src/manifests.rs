@@ -16,6 +16,7 @@ mod events;
 mod follow;
 mod given;
 mod marker;
+mod pass;
 mod reading;
 mod retry;
 mod unsure;
@@ -27,7 +28,7 @@ use std::{
     sync::Arc,
 };
 
-use portolan_api::{Api, ApiError, DeleteOptions, Effect, Preconditions, Target, resource_of};
+use portolan_api::{Api, ApiError, Target, resource_of};
 use portolan_schema::{
     Resource,
     json::{self, Value},
@@ -42,13 +43,9 @@ pub use self::reading::{Declared, Read, parse, read, read_stream};
 use self::{
     comebacks::Comebacks,
     contents::{Contents, Found},
-    documents::Document,
-    elsewhere::elsewhere,
+    pass::complaint_of_file,
 };
-use crate::{
-    Seen,
-    object::{MANAGED_BY, MIRROR},
-};
+use crate::Seen;
 
 #[cfg(test)]
 mod tests;
@@ -77,13 +74,22 @@ struct File {
     content: Option<Vec<u8>>,
     /// Objects of the file that have to be created again.
     missing: HashSet<ObjectId>,
-    /// Positions of the documents that were refused.
-    refused: HashSet<usize>,
+    /// The documents that were refused, by their position.
+    refused: BTreeMap<usize, Refused>,
     /// The result of the last try.
     synced: Synced,
     objects: HashSet<ObjectId>,
     /// The errors in the file that have been logged.
     complaints: Vec<String>,
+}
+
+/// A document that was refused.
+#[derive(Debug)]
+struct Refused {
+    /// One line that says where the document is and what is wrong with it.
+    complaint: String,
+    /// Whether it may be accepted later.
+    may_pass: Synced,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -161,29 +167,6 @@ impl Folder {
         if is_all_there && contents.iter().all(is_same) { None } else { Some(self.sync(contents).await) }
     }
 
-    /// Applies the files that have changed, and those of which something was refused. Deletes the objects that no file
-    /// declares.
-    async fn sync(&mut self, contents: Contents) -> Synced {
-        let mut before = std::mem::take(&mut self.files);
-        let mut made = std::mem::take(&mut self.leftover);
-        made.extend(before.values().flat_map(|file| file.objects.iter().cloned()));
-        let mut declared = self.reserved.0.clone();
-        let mut synced = Synced::Done;
-        for (path, found) in contents {
-            let old = before.remove(&path).unwrap_or_default();
-            let file = self.sync_file(&path, found, old, &declared).await;
-            synced = synced.max(file.synced);
-            declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
-            self.files.insert(path, file);
-            // Other tasks, such as requests, run between the files of a large folder.
-            tokio::task::yield_now().await;
-        }
-        for id in made.into_iter().filter(|id| !declared.contains_key(id)) {
-            synced = synced.max(self.prune(id).await);
-        }
-        synced
-    }
-
     /// Processes changes of the stored objects. Returns true if an object that a file declares was deleted and may be
     /// created again.
     fn observe(&mut self, seen: Vec<Seen>, now: Instant) -> bool {
@@ -229,130 +212,6 @@ impl Folder {
         }
         is_any
     }
-
-    /// Applies the file. If it has not changed, applies only the documents that were refused and those of missing objects:
-    /// other clients may have edited the other objects since.
-    async fn sync_file(
-        &self,
-        path: &Path,
-        found: Found,
-        old: File,
-        declared: &HashMap<ObjectId, PathBuf>,
-    ) -> File {
-        let content = match found {
-            Found::Content(content) => content,
-            Found::Unfinished => return File { content: None, synced: Synced::Done, ..old },
-            Found::Unreadable(error) => return unread(path, old, &error, Synced::Done),
-        };
-        let is_same = old.content.as_ref() == Some(&content);
-        if is_same && old.missing.is_empty() && old.synced == Synced::Done {
-            return old;
-        }
-        let owned = path.to_owned();
-        let split = elsewhere(move || (documents::split(&owned, &content), content));
-        let (documents, content) = match split.await {
-            Ok(split) => split,
-            Err(error) => return unread(path, old, &error, Synced::TryAgain),
-        };
-        let mut file = File { content: Some(content), ..File::default() };
-        let mut unreadable = false;
-        let is_due = |position: usize, id: &ObjectId| {
-            !is_same || old.refused.contains(&position) || old.missing.contains(id)
-        };
-        for (position, document) in documents.into_iter().enumerate() {
-            let result = match self.check(&document, path, declared, &mut file.objects) {
-                Ok((id, object)) if is_due(position, &id) => {
-                    self.apply(id, object, path, document.index).await
-                }
-                checked => checked.map(drop),
-            };
-            let Err(refusal) = result else { continue };
-            file.refused.insert(position);
-            file.complaints.push(complaint(path, &document, &refusal));
-            unreadable |= document.id().is_none();
-            if document.id().is_some() {
-                file.synced = file.synced.max(refusal.may_pass());
-            }
-        }
-        complain(&old.complaints, &file.complaints);
-        if unreadable {
-            file.objects.extend(old.objects);
-        }
-        file
-    }
-
-    /// Returns the object of a document, unless it must not be applied.
-    fn check<'a>(
-        &self,
-        document: &'a Document,
-        path: &Path,
-        declared: &HashMap<ObjectId, PathBuf>,
-        own: &mut HashSet<ObjectId>,
-    ) -> Result<(ObjectId, &'a Value), Refusal> {
-        let object = document.object.as_ref().map_err(Clone::clone)?;
-        let id = object_id(object)?;
-        if let Some(other) = declared.get(&id) {
-            return Err(Refusal::Duplicate(other.clone()));
-        }
-        if is_mirrored(id.resource, object) {
-            return Err(Refusal::Mirrored);
-        }
-        if !own.insert(id.clone()) {
-            return Err(Refusal::Duplicate(path.to_owned()));
-        }
-        if self.comebacks.is_waiting(&id) {
-            return Err(Refusal::Waiting);
-        }
-        Ok((id, object))
-    }
-
-    /// Applies an object. `document` is the number of its document in the file.
-    async fn apply(&self, id: ObjectId, object: &Value, path: &Path, document: usize) -> Result<(), Refusal> {
-        let outcome = self.api.apply(marker::marked(object.clone(), &id, path)).await?;
-        let deprecated = id.resource.info().deprecated.map(str::to_owned);
-        for warning in deprecated.into_iter().chain(outcome.warnings) {
-            tracing::warn!(file = %path.display(), document, warning, "manifest");
-        }
-        if outcome.effect != Effect::Unchanged {
-            let revision = outcome.revision;
-            tracing::info!(file = %path.display(), document, revision, "manifest applied");
-        }
-        Ok(())
-    }
-
-    /// Deletes an object, unless its annotation was removed: another client has taken it over.
-    async fn prune(&mut self, id: ObjectId) -> Synced {
-        let (kind, namespace, name) = (id.resource.info().kind, id.namespace.clone(), id.name.clone());
-        let Some(stored) = self.api.store().get(id.resource, &id.target().key()) else { return Synced::Done };
-        if marker::file_of(id.resource, &stored, &self.path).is_none() {
-            tracing::info!(
-                kind,
-                namespace,
-                name,
-                "not pruned: it is no longer marked as made by this folder"
-            );
-            return Synced::Done;
-        }
-        let preconditions =
-            Preconditions { uid: None, resource_version: Some(stored.revision().to_string()) };
-        let options = DeleteOptions { preconditions, ..DeleteOptions::default() };
-        match self.api.delete_with(id.target(), &options).await {
-            Ok(_) => {
-                tracing::info!(kind, namespace, name, "pruned: no manifest has it");
-                Synced::Done
-            }
-            Err(ApiError::NotFound { .. }) => Synced::Done,
-            Err(error) => {
-                tracing::error!(kind, namespace, name, %error, "not pruned");
-                let synced = Refusal::Api(error).may_pass();
-                if synced != Synced::TryAgain {
-                    return Synced::Done;
-                }
-                self.leftover.insert(id);
-                synced
-            }
-        }
-    }
 }
 
 impl Refusal {
@@ -388,48 +247,6 @@ impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.resource.info().kind, self.target().key())
     }
-}
-
-impl Document {
-    fn id(&self) -> Option<ObjectId> {
-        object_id(self.object.as_ref().ok()?).ok()
-    }
-}
-
-/// Returns one line that names the document's position and what is wrong with it.
-fn complaint(path: &Path, document: &Document, refusal: &Refusal) -> String {
-    let error = refusal.to_string();
-    // A parser's message may continue with an excerpt.
-    let error = error.lines().next().unwrap_or_default();
-    let Document { index, line, item, .. } = document;
-    let item = item.map_or_else(String::new, |item| format!(", item {}", item + 1));
-    format!("{}: document {}{item}, line {line}: {error}", path.display(), index + 1)
-}
-
-/// Returns the file as it was last read, with a complaint that it cannot be read.
-fn unread(path: &Path, old: File, error: &dyn fmt::Display, synced: Synced) -> File {
-    let complaints = vec![complaint_of_file(path, error)];
-    complain(&old.complaints, &complaints);
-    File { content: None, synced, complaints, ..old }
-}
-
-fn complaint_of_file(path: &Path, error: &dyn fmt::Display) -> String {
-    format!("{}: {error}", path.display())
-}
-
-/// Logs the complaints that have not been logged before.
-fn complain(old: &[String], new: &[String]) {
-    for complaint in new.iter().filter(|it| !old.contains(it)) {
-        tracing::error!(complaint, "manifest not applied");
-    }
-}
-
-/// Returns true if the controller that mirrors Endpoints would take the object for one of its own.
-fn is_mirrored(resource: Resource, object: &Value) -> bool {
-    let labels =
-        object.as_object().and_then(|object| json::object(json::object(object, "metadata")?, "labels"));
-    resource == Resource::EndpointSlice
-        && labels.and_then(|labels| json::text(labels, MANAGED_BY)) == Some(MIRROR)
 }
 
 fn object_id(object: &Value) -> Result<ObjectId, Refusal> {

@@ -131,6 +131,6 @@ fn document(index: usize, line: usize, object: Result<Value, ApiError>) -> Docum
     Document { index, line, item: None, object }
 }
 
-fn undecodable(format: &'static str, error: &dyn std::error::Error) -> ApiError {
+pub(super) fn undecodable(format: &'static str, error: &dyn std::error::Error) -> ApiError {
     ApiError::Undecodable { format, reason: error.to_string() }
 }

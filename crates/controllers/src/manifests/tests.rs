@@ -1,4 +1,4 @@
-use portolan_api::ApiConfig;
+use portolan_api::{ApiConfig, DeleteOptions};
 
 use super::*;
 
@@ -234,4 +234,40 @@ async fn what_other_controllers_would_delete_is_left_out_or_refused() {
         complaints.len() == 1 && complaints[0].contains("endpointslice.kubernetes.io/managed-by"),
         "{complaints:?}"
     );
+}
+
+/// Returns a Service of type NodePort with this spec besides.
+fn node_port(name: &str, namespace: &str, node_port: u16, more: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{type: NodePort, ports: [{{port: 80, nodePort: {node_port}}}]{more}}}\n"
+    )
+}
+
+#[tokio::test]
+async fn a_renamed_service_keeps_its_address_and_port() {
+    let mut folder = folder();
+    for (name, namespace) in [("web", "default"), ("web2", "default"), ("web2", "shop"), ("web", "default")] {
+        let text = node_port(name, namespace, 30_100, ", clusterIP: 10.96.0.77");
+        assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Done, "{name} {namespace}");
+        assert_eq!((names(&folder), complaints(&folder)), (vec![name.to_owned()], Vec::new()));
+    }
+}
+
+#[tokio::test]
+async fn a_node_port_is_handed_on_in_any_order() {
+    let mut folder = folder();
+    let chain = |first: u16| {
+        let of = |(name, port)| node_port(name, "default", port, "");
+        [("d", first + 3), ("c", first + 2), ("b", first + 1), ("a", first)].map(of).join("---\n")
+    };
+    for first in [30_100, 30_101, 30_102, 30_101] {
+        let text = chain(first);
+        assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Done, "{first}");
+        assert_eq!(complaints(&folder), Vec::<&str>::new());
+    }
+    // Two cannot exchange theirs.
+    let text = node_port("a", "default", 30_102, "") + "---\n" + &node_port("b", "default", 30_101, "");
+    assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Refused);
+    assert_eq!(complaints(&folder).len(), 2);
 }
