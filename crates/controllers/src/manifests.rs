@@ -19,6 +19,7 @@ mod marker;
 mod pass;
 mod reading;
 mod retry;
+mod turn;
 mod unsure;
 
 use std::{

@@ -1,8 +1,8 @@
-//! One synchronization: applies the documents, prunes what no file declares, and tries what was refused again as long as
-//! something else has changed: it may have asked for what another object still had.
+//! One synchronization: applies the documents in [turns](super::turn), prunes what no file declares, and tries what was
+//! refused again as long as something else has changed: it may have asked for what another object still had.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     fmt, mem,
     path::{Path, PathBuf},
 };
@@ -19,12 +19,14 @@ use super::{
     documents::{self, Document},
     elsewhere::elsewhere,
     marker, object_id,
+    turn::Turn,
 };
 use crate::object::{MANAGED_BY, MIRROR};
 
 /// What is left to do in a synchronization.
 #[derive(Debug, Default)]
 struct Pass {
+    waiting: BTreeMap<Turn, Vec<Due>>,
     refused: Vec<Due>,
     /// True if an object was written or deleted since the refused documents were tried.
     has_changed: bool,
@@ -63,6 +65,9 @@ impl Folder {
             // Other tasks, such as requests, run between the files of a large folder.
             tokio::task::yield_now().await;
         }
+        for due in mem::take(&mut pass.waiting).into_values().flatten() {
+            self.apply_due(due, &mut pass).await;
+        }
         let mut synced = Synced::Done;
         for id in made.into_iter().filter(|id| !declared.contains_key(id)) {
             synced = synced.max(self.prune(id, &mut pass).await);
@@ -76,7 +81,7 @@ impl Folder {
         self.files.values().map(|file| file.synced).fold(synced, Synced::max)
     }
 
-    /// Applies the documents of the file. If it has not changed, only the
+    /// Applies the documents of the file whose turn is first, and notes the others. If the file has not changed, only the
     /// documents that were refused and those of missing objects: other clients may have edited the other objects since.
     async fn sync_file(
         &self,
@@ -108,8 +113,11 @@ impl Folder {
         for (position, document) in documents.into_iter().enumerate() {
             match self.check(&document, path, declared, &mut file.objects) {
                 Ok((id, object)) if is_due(position, &id) => {
+                    let turn = Turn::of(&id, object, &**self.api.store());
                     let due = Due::new(path, position, &document, id);
-                    if let Err(refusal) = self.apply(&due, object.clone(), pass).await {
+                    if turn != Turn::First {
+                        pass.wait(turn, due, object);
+                    } else if let Err(refusal) = self.apply(&due, object.clone(), pass).await {
                         file.refused.insert(position, due.refused(&refusal));
                         pass.refuse(due, object);
                     }
@@ -153,7 +161,7 @@ impl Folder {
         Ok((id, object))
     }
 
-    /// Applies a document that was refused again, and notes the result.
+    /// Applies a document whose turn is not the first, or that was refused, and notes the result.
     async fn apply_due(&mut self, due: Due, pass: &mut Pass) {
         let result = match due.object() {
             Ok(object) => self.apply(&due, object, pass).await,
@@ -235,6 +243,10 @@ impl Folder {
 }
 
 impl Pass {
+    fn wait(&mut self, turn: Turn, due: Due, object: &Value) {
+        self.waiting.entry(turn).or_default().push(due.with(object));
+    }
+
     fn refuse(&mut self, due: Due, object: &Value) {
         self.refused.push(due.with(object));
     }
