@@ -154,6 +154,15 @@ impl Folder {
         folder
     }
 
+    /// Returns true if the store has an object of the folder.
+    fn has_stored(&self) -> bool {
+        let mut objects = self.files.values().flat_map(|file| &file.objects);
+        objects.any(|id| {
+            let stored = self.api.store().get(id.resource, &id.target().key());
+            stored.is_some_and(|stored| marker::file_of(id.resource, &stored, &self.path).is_some())
+        })
+    }
+
     /// Does the same as [`Folder::sync`] if the folder has changed, or an object has to be created again.
     async fn sync_changed(&mut self, contents: Contents) -> Option<Synced> {
         let is_same = |(path, found): (&PathBuf, &Found)| match (self.files.get(path), found) {

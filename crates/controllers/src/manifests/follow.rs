@@ -21,7 +21,7 @@ use super::{
     Folder, Reserved,
     contents::{self, Contents, Found},
     elsewhere::elsewhere,
-    events::{self, Events},
+    events::{self, Events, Identity},
     retry::Retry,
     unsure::Unsure,
 };
@@ -50,8 +50,25 @@ pub struct Follower {
     unsure: Unsure,
     /// True if the folder has changed while it was read.
     is_stale: bool,
-    /// Why the folder could not be read the last time.
+    /// The folder that was read the last time. `None` if the path led to two.
+    found: Option<Identity>,
+    /// The folder whose contents are applied. `None` if its watch has ended since: another folder may have its place, also one
+    /// with the same identity.
+    applied: Option<Identity>,
+    /// Why the folder was not applied the last time.
     unread: Option<String>,
+}
+
+/// The reason why a folder is not applied.
+#[derive(Debug, thiserror::Error)]
+enum Unread {
+    #[error("manifests folder cannot be read; its objects stay: {0}")]
+    Failed(#[from] io::Error),
+    #[error(
+        "manifests folder has no manifest, but objects of it are stored, and stay; mount the folder if that is missing; to remove \
+         the objects, put a manifest into it, which may be empty"
+    )]
+    Empty,
 }
 
 impl Follower {
@@ -74,6 +91,8 @@ impl Follower {
             reread: Instant::now(),
             unsure: Unsure::default(),
             is_stale: false,
+            found: None,
+            applied: None,
             unread: None,
         };
         let failure = events.map(|events| follower.events = Some(events)).err();
@@ -82,7 +101,12 @@ impl Follower {
         if let Some(error) = failure {
             warn_of_reading(&follower.folder.path, &error);
         }
-        follower.retry.after(follower.folder.sync(contents).await, false, Instant::now());
+        if follower.is_emptied(&contents) {
+            follower.complain(&Unread::Empty);
+        } else {
+            follower.retry.after(follower.folder.sync(contents).await, false, Instant::now());
+            follower.applied = follower.found;
+        }
         follower.plan_reading();
         Ok(follower)
     }
@@ -118,8 +142,7 @@ impl Follower {
                 events.settle().await;
             }
             self.folder.release(Instant::now());
-            let contents = if is_reported { self.read().await } else { self.read_unreported().await };
-            match contents {
+            match self.read_confirmed(is_reported).await {
                 Ok(contents) => self.sync(contents).await,
                 Err(error) => self.complain(&error),
             }
@@ -147,6 +170,9 @@ impl Follower {
         if let Some(result) = result {
             self.retry.after(result, is_retry, Instant::now());
         }
+        if !self.unsure.is_any() {
+            self.applied = self.found;
+        }
     }
 
     /// Sets the time of the next reading.
@@ -159,20 +185,41 @@ impl Follower {
         self.reread = Instant::now() + after;
     }
 
-    /// Logs a new reason why the folder cannot be read. Its objects stay.
-    fn complain(&mut self, error: &io::Error) {
-        let unread = error.to_string();
+    /// Logs a new reason why the folder is not applied. Its objects stay.
+    fn complain(&mut self, reason: &Unread) {
+        let unread = reason.to_string();
         if self.unread.as_ref() != Some(&unread) {
-            tracing::error!(folder = %self.folder.path.display(), error = unread, "manifests folder cannot be read; its objects stay");
+            tracing::error!(folder = %self.folder.path.display(), "{unread}");
         }
         self.unread = Some(unread);
+        self.unsure = Unsure::default();
     }
 
-    /// Reads the folder when no event has reported a change.
-    async fn read_unreported(&mut self) -> io::Result<Contents> {
+    /// Reads the folder. What no event has reported has to stay to count. What is missing in another folder than the one that
+    /// was applied has to stay away without another event.
+    async fn read_confirmed(&mut self, is_reported: bool) -> Result<Contents, Unread> {
         let mut contents = self.read().await?;
-        self.unsure.confirm(&mut contents, &self.folder.files);
+        if self.is_emptied(&contents) {
+            return Err(Unread::Empty);
+        }
+        let files = &self.folder.files;
+        match is_reported {
+            false => self.unsure.confirm(&mut contents, files),
+            true if !self.is_applied() => self.unsure.doubt_missing(&mut contents, files),
+            true => {}
+        }
         Ok(contents)
+    }
+
+    /// Returns true if the folder that was read is the one that was applied.
+    fn is_applied(&self) -> bool {
+        self.found.is_some() && self.found == self.applied
+    }
+
+    /// Returns true if the folder has nothing, objects of it are stored, and it may be another one than the one that was
+    /// applied: such as the folder below a mount that is missing.
+    fn is_emptied(&self, contents: &Contents) -> bool {
+        contents.is_empty() && !self.is_applied() && self.folder.has_stored()
     }
 
     /// Reads the folder while no file changes, so that no half-written file is applied.
@@ -211,11 +258,15 @@ impl Follower {
         let writing = self.events.as_ref().map(|events| events.writing.clone()).unwrap_or_default();
         let path = self.folder.path.clone();
         let read = move || {
-            Ok::<_, io::Error>((events::identity(&path)?, contents::read(&path, &writing, contents::LIMIT)?))
+            let before = events::identity(&path)?;
+            let contents = contents::read(&path, &writing, contents::LIMIT)?;
+            let is_same = events::identity(&path)? == before;
+            Ok::<_, io::Error>((is_same.then_some(before), contents))
         };
-        let (identity, contents) = elsewhere(read).await??;
+        let (found, contents) = elsewhere(read).await??;
+        self.found = found;
         if let Some(events) = &mut self.events {
-            events.is_lost |= events.identity != identity;
+            events.is_lost |= Some(events.identity) != found;
         }
         Ok(contents)
     }
@@ -224,6 +275,9 @@ impl Follower {
     async fn watch_again(&mut self) {
         // The old watch ends first, so that one is enough.
         let was_watched = self.events.take().is_some();
+        if was_watched {
+            self.applied = None;
+        }
         match Events::of(&self.folder.path).await {
             Ok(events) => {
                 self.events = Some(events);

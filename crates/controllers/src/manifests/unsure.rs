@@ -31,7 +31,18 @@ impl Unsure {
             self.0.insert(path.clone(), Some(std::mem::take(content)));
             *found = Found::Unfinished;
         }
-        for path in files.keys().filter(|path| !before.get(*path).is_some_and(Option::is_none)) {
+        let was_missing = |path: &PathBuf| before.get(path).is_some_and(Option::is_none);
+        self.doubt(contents, files.keys().filter(|path| !was_missing(path)));
+    }
+
+    /// Marks the files that are missing as unfinished, whatever the last reading has found.
+    pub(super) fn doubt_missing(&mut self, contents: &mut Contents, files: &BTreeMap<PathBuf, File>) {
+        self.0.clear();
+        self.doubt(contents, files.keys());
+    }
+
+    fn doubt<'a>(&mut self, contents: &mut Contents, files: impl Iterator<Item = &'a PathBuf>) {
+        for path in files {
             if !contents.contains_key(path) {
                 self.0.insert(path.clone(), None);
                 contents.insert(path.clone(), Found::Unfinished);

@@ -4,8 +4,11 @@ use portolan_api::{Api, ApiConfig, DeleteOptions, Target};
 use portolan_schema::json::json;
 use tokio::{sync::watch, task::JoinHandle, time};
 
+use self::log::Log;
 use super::*;
 use crate::namespaces::Namespaces;
+
+mod log;
 
 /// Virtual seconds that a change may take. The folder is read by another thread, which needs real time.
 const PATIENCE: usize = 7200;
@@ -168,6 +171,107 @@ async fn a_folder_that_goes_keeps_its_objects_and_is_found_again() {
     until("the new folder is followed", || has(&api, "b") && !has(&api, "a")).await;
 }
 
+/// Waits on paused time for readings of the folder.
+async fn steps(number: usize) {
+    for _ in 0..number {
+        step().await;
+    }
+}
+
+fn cluster_ip(api: &Api, name: &str) -> String {
+    let stored = api.store().get(Resource::Service, &format!("default/{name}")).unwrap().decode();
+    stored["spec"]["clusterIP"].as_str().unwrap().to_owned()
+}
+
+/// As when the folder is a mount that ends and comes back.
+#[tokio::test(start_paused = true)]
+async fn an_empty_folder_in_place_of_another_prunes_nothing() {
+    let (log, _guard) = Log::listen();
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let (folder, aside) = (parent.path().join("manifests"), parent.path().join("aside"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a.yaml"), service("a", "")).unwrap();
+    fs::write(folder.join("b.yaml"), service("b", "")).unwrap();
+    let (running, _stop) = follow(&api, &folder).await;
+    let before = (api.store().revision(), cluster_ip(&api, "a"));
+    let is_same = || before == (api.store().revision(), cluster_ip(&api, "a"));
+    for _ in 0..2 {
+        fs::rename(&folder, &aside).unwrap();
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("notes.txt"), "").unwrap();
+        let errors = log.errors().len();
+        until("an error", || log.errors().len() > errors).await;
+        steps(40).await;
+        fs::remove_dir_all(&folder).unwrap();
+        fs::rename(&aside, &folder).unwrap();
+        steps(40).await;
+        assert!(is_same());
+    }
+    let is_held = |error: &&String| error.contains("manifests folder has no manifest");
+    let errors = log.errors();
+    assert_eq!(errors.iter().filter(is_held).count(), 2, "{errors:#?}");
+    // A start that finds an empty folder, and an empty manifest in it.
+    running.abort();
+    fs::rename(&folder, &aside).unwrap();
+    fs::create_dir(&folder).unwrap();
+    let _running = follow(&api, &folder).await;
+    steps(40).await;
+    assert!(is_same());
+    fs::write(folder.join("c.yaml"), "").unwrap();
+    until("what is declared no more goes", || !has(&api, "a") && !has(&api, "b")).await;
+    assert_eq!(log.errors().iter().filter(is_held).count(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_manifest_of_the_same_folder_may_go() {
+    let (log, _guard) = Log::listen();
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let (folder, aside) = (parent.path().join("manifests"), parent.path().join("aside"));
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a.yaml"), service("a", "")).unwrap();
+    let _running = follow(&api, &folder).await;
+    fs::remove_file(folder.join("a.yaml")).unwrap();
+    until("the object goes", || !has(&api, "a")).await;
+    fs::write(folder.join("b.yaml"), service("b", "")).unwrap();
+    until("the next object", || has(&api, "b")).await;
+    // The same after the folder was exchanged.
+    fs::rename(&folder, &aside).unwrap();
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("b.yaml"), service("c", "")).unwrap();
+    until("the new folder is followed", || has(&api, "c") && !has(&api, "b")).await;
+    fs::remove_file(folder.join("b.yaml")).unwrap();
+    until("the last object goes", || !has(&api, "c")).await;
+    assert_eq!(log.errors(), Vec::<String>::new());
+}
+
+/// A folder that is copied in place of another is there at once, but for what has to be missing for a while to be pruned.
+#[tokio::test(start_paused = true)]
+async fn what_another_folder_does_not_have_yet_is_not_pruned() {
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let (folder, next) = (parent.path().join("manifests"), parent.path().join("next"));
+    for folder in [&folder, &next] {
+        fs::create_dir(folder).unwrap();
+    }
+    fs::write(folder.join("a.yaml"), service("a", "")).unwrap();
+    fs::write(folder.join("b.yaml"), service("b", "")).unwrap();
+    fs::write(next.join("c.yaml"), service("c", "")).unwrap();
+    let mut follower = Follower::start(Arc::clone(&api), folder.clone()).await.unwrap();
+    let there = || ["a", "b", "c"].map(|name| has(&api, name));
+    fs::rename(&folder, parent.path().join("aside")).unwrap();
+    fs::rename(&next, &folder).unwrap();
+    for name in ["a", "another"] {
+        let contents = follower.read_confirmed(true).await.unwrap();
+        follower.sync(contents).await;
+        assert_eq!(there(), [true; 3]);
+        fs::write(folder.join(format!("{name}.yaml")), service(name, "")).unwrap();
+    }
+    follower.plan_reading();
+    assert_eq!(follower.reread, Instant::now() + SOON);
+    let contents = follower.read_confirmed(false).await.unwrap();
+    follower.sync(contents).await;
+    assert_eq!(there(), [true, false, true]);
+}
+
 /// A document that is to be tried again does not lead to one reading after the other.
 #[tokio::test(start_paused = true)]
 async fn a_folder_that_is_gone_is_read_at_an_interval() {
@@ -181,7 +285,7 @@ async fn a_folder_that_is_gone_is_read_at_an_interval() {
     fs::remove_dir_all(&folder).unwrap();
     tokio::time::advance(retry - Instant::now() + SOON).await;
     for _ in 0..3 {
-        let error = follower.read_unreported().await.unwrap_err();
+        let error = follower.read_confirmed(false).await.unwrap_err();
         follower.complain(&error);
         follower.plan_reading();
         assert_eq!(follower.due(), Instant::now() + SOON);
