@@ -9,7 +9,8 @@
 //! Invariants:
 //! - A Service is written in one transaction with the objects that record its cluster IPs and load-balancer addresses
 //!   (IPAddress) and node ports (NodePort). The store applies all of it or nothing. So no address is allocated without its Service, and no
-//!   Service is stored without its addresses.
+//!   Service is stored without its addresses. Of released node ports, those beyond the limit of the store's transactions
+//!   follow in later ones.
 //! - These objects alone record who holds an address or a port. The ledger in memory follows them.
 //! - Clients read what is published, that is, durable. A write is decided against what the store has accepted,
 //!   published or not.
@@ -25,6 +26,7 @@ mod commit;
 mod delete;
 mod health;
 mod kept;
+mod later;
 mod namespaces;
 mod ownership;
 mod patch;

@@ -215,6 +215,10 @@ impl Store for EtcdStore {
         task.map(|ended| ended.unwrap_or_else(|error| Err(CommitError::Unknown(error.to_string())))).boxed()
     }
 
+    fn most_steps(&self) -> Option<usize> {
+        Some(commit::MOST_STEPS)
+    }
+
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {
         let shared = Arc::clone(&self.shared);
         // The caller may be a thread without a runtime.

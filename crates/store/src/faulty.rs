@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -37,6 +37,8 @@ pub struct FaultyStore {
     subscribed_behind: AtomicBool,
     /// Refreshes for which a later version of each object is accepted and not published.
     ahead: AtomicU32,
+    /// Most steps of a transaction; 0 without a limit.
+    most_steps: AtomicUsize,
 }
 
 type Objects = HashMap<(Resource, String), Arc<StoredObject>>;
@@ -44,7 +46,8 @@ type Objects = HashMap<(Resource, String), Arc<StoredObject>>;
 impl FaultyStore {
     /// Creates an empty store without faults.
     pub fn new(history: History) -> Self {
-        let (refuses, accepted, last, is_behind, former, subscribed_behind, ahead) = <_>::default();
+        let (refuses, accepted, last, is_behind, former, subscribed_behind, ahead, most_steps) =
+            <_>::default();
         Self {
             inner: MemoryStore::new(history),
             refuses,
@@ -54,7 +57,13 @@ impl FaultyStore {
             former,
             subscribed_behind,
             ahead,
+            most_steps,
         }
+    }
+
+    /// Sets how many steps a transaction may have.
+    pub fn limit_steps(&self, most: usize) {
+        self.most_steps.store(most, Relaxed);
     }
 
     /// Until so many refreshes, each object has an accepted version with the same content that is not published: as if another
@@ -152,6 +161,9 @@ impl Store for FaultyStore {
         if self.refuses.load(Relaxed) {
             return ready(Err(CommitError::Unavailable(REFUSAL.to_owned()))).boxed();
         }
+        if self.most_steps().is_some_and(|most| transaction.steps.len() > most) {
+            return ready(Err(CommitError::TooLarge("too many steps".to_owned()))).boxed();
+        }
         if self.ahead() > 0 && !transaction.writes() {
             return ready(Ok(Committed::default())).boxed();
         }
@@ -164,6 +176,10 @@ impl Store for FaultyStore {
             }
         }
         pending().boxed()
+    }
+
+    fn most_steps(&self) -> Option<usize> {
+        Some(self.most_steps.load(Relaxed)).filter(|most| *most > 0)
     }
 
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>> {

@@ -90,6 +90,11 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// does not cancel the transaction.
     fn commit(&self, transaction: Transaction) -> BoxFuture<'static, Result<Committed, CommitError>>;
 
+    /// Returns how many steps a transaction may have, whatever they are. `None` if the store has no limit.
+    fn most_steps(&self) -> Option<usize> {
+        None
+    }
+
     /// Waits until the published state is at least as new as the authoritative state was at the call. Returns its
     /// revision. Call it before retrying a transaction that met a conflict.
     fn refresh(&self) -> BoxFuture<'static, Result<u64, CommitError>>;

@@ -5,6 +5,9 @@
 //! another one may have changed an object that the decision depends on. The store then reports a conflict: the server
 //! reads the current state, and decides the write again after a random back-off.
 //!
+//! etcd limits the operations of a transaction. A write that releases more node ports than fit leaves the objects of the rest to
+//! [later transactions](super::later).
+//!
 //! A write that would change nothing needs no transaction. It is answered if the object that it was compared with is
 //! published, and is the current one after a refresh. An object that changes all the time may never be both. At the
 //! second attempt the store therefore checks the version that was found, and answers when that version is durable.
@@ -19,7 +22,10 @@ use portolan_ipam::{Claims, ServiceSpec};
 use portolan_schema::Resource;
 use portolan_store::{CommitError, Committed, Step, StoredObject, Transaction};
 
-use super::{Api, Effect, WriteResult};
+use super::{
+    Api, Effect, WriteResult,
+    later::{Later, put_off},
+};
 use crate::{allocate::Ledger, error::ApiError};
 
 /// Time in which a write that meets conflicts is retried. Clients give up after a minute (the default of
@@ -128,6 +134,7 @@ impl Api {
             match result {
                 Ok(committed) => {
                     self.settle(&rest.exchange, start.elapsed());
+                    self.release_later(&rest.later).await;
                     return Ok(outcome_of(committed, *rest)?);
                 }
                 Err(CommitError::Conflict { .. }) if start.elapsed() < DEADLINE => {
@@ -152,13 +159,14 @@ impl Api {
             Decision::Same(outcome, resource, key) => return Ok(self.confirm(outcome, resource, key)),
             Decision::Write(write) => write,
         };
-        let Write { transaction, effect, removed, warnings, exchange } = write;
+        let Write { mut transaction, effect, removed, warnings, exchange } = write;
+        let later = put_off(&mut transaction, self.store.most_steps());
         ledger.begin_write(&exchange.take);
         let commit = self.store.commit(transaction);
         // Dropping the future locks the ledger again, so the lock must be released first.
         drop(ledger);
         let under_way = InFlightWrite { api: self, take: exchange.take.clone() };
-        let rest = Box::new(Rest { same: None, effect, removed, warnings, exchange });
+        let rest = Box::new(Rest { same: None, effect, removed, warnings, exchange, later });
         Ok(Submitted::Write(commit, under_way, rest))
     }
 
@@ -223,12 +231,13 @@ struct Rest {
     removed: Option<Arc<StoredObject>>,
     warnings: Vec<String>,
     exchange: Exchange,
+    later: Later,
 }
 
 impl Rest {
     fn same(outcome: WriteResult) -> Self {
         let (effect, removed, warnings, exchange) = (outcome.effect, None, Vec::new(), Exchange::default());
-        Self { same: Some(outcome), effect, removed, warnings, exchange }
+        Self { same: Some(outcome), effect, removed, warnings, exchange, later: Later::default() }
     }
 }
 

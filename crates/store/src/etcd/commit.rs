@@ -17,6 +17,8 @@ use crate::{CommitError, Draft, Step, StoredObject, Transaction};
 
 /// Maximum number of conditions, and of operations, in one transaction: etcd's default of `--max-txn-ops`.
 const MOST_OPERATIONS: usize = 128;
+/// Number of steps that a transaction may have, whatever they are: the write of `head` is one more operation.
+pub(super) const MOST_STEPS: usize = MOST_OPERATIONS - 1;
 
 /// Checks what etcd cannot check: that the positions fit, and that an expected revision matches as a whole. etcd
 /// compares only its own part of it, without the position.
@@ -190,7 +192,7 @@ mod tests {
             assert_eq!(outcome.is_ok(), largest <= MOST_OPERATIONS, "{puts} {requires}");
             outcome
         };
-        assert!(check(127, 0).is_ok() && check(0, 128).is_ok() && check(100, 28).is_ok());
+        assert!(check(MOST_STEPS, 0).is_ok() && check(0, 128).is_ok() && check(100, 28).is_ok());
         for (puts, requires) in [(128, 0), (0, 129), (100, 29)] {
             let outcome = check(puts, requires);
             assert!(

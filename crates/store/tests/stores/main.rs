@@ -51,6 +51,7 @@ for_each_store! {
     conditions::the_revision_of_another_step_does_not_meet_a_condition,
     conditions::objects_may_be_large,
     conditions::a_transaction_of_forty_steps_is_taken,
+    conditions::a_transaction_may_have_as_many_steps_as_the_store_says,
     history::revisions_increase_within_a_transaction,
     history::what_is_too_old_or_unknown_is_expired,
     history::a_follower_is_woken_for_its_resource,

@@ -1,6 +1,6 @@
 //! Conditions and atomicity of transactions.
 
-use portolan_store::{CommitError, Scope};
+use portolan_store::{CommitError, Scope, Step};
 
 use crate::support::{NODE, SERVICE, SLICE, World, commit, content, put, remove, require};
 
@@ -110,4 +110,22 @@ pub async fn a_transaction_of_forty_steps_is_taken(world: World) {
     let removed = super::changes(store, SERVICE, done.revision, 7).unwrap();
     assert_eq!(removed.len(), 40);
     assert_eq!(removed[39].revision, gone.revision);
+}
+
+pub async fn a_transaction_may_have_as_many_steps_as_the_store_says(world: World) {
+    let store = &*world.store;
+    assert_eq!(store.most_steps().is_some(), world.is_etcd());
+    let most = store.most_steps().unwrap_or(127);
+    let puts = |number: usize| {
+        (0..number).map(|number| put(SERVICE, &format!("m/{number:03}"), "1", None)).collect()
+    };
+    let done = commit(store, puts(most)).await.unwrap();
+    let of = |make: fn(&str, u64) -> Step| {
+        done.objects.iter().map(move |object| make(object.key(), object.revision()))
+    };
+    commit(store, of(|key, revision| require(SERVICE, key, Some(revision))).collect()).await.unwrap();
+    commit(store, of(|key, revision| remove(SERVICE, key, revision)).collect()).await.unwrap();
+    assert_eq!(store.count(SERVICE), 0);
+    let more = commit(store, puts(most + 1)).await;
+    assert_eq!(matches!(more, Err(CommitError::TooLarge(_))), world.is_etcd(), "{more:?}");
 }
