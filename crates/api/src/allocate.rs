@@ -14,20 +14,21 @@ mod spec;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod unrecorded;
 mod usage;
 
 use std::{collections::HashSet, net::IpAddr, sync::Arc};
 
 use portolan_ipam::{
-    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, NodePortRange, NodePorts, Nodes,
-    Plan, Planner, ServiceKey, ServiceSpec, families::default_on_read, family::Families,
+    AddressPools, AddressRange, Allocations, Claims, Family, FieldError, Holder, NodePortRange, NodePorts,
+    Nodes, Plan, Planner, ServiceKey, ServiceSpec, families::default_on_read, family::Families,
     service_cidr::blocks_deletion,
 };
 use portolan_schema::{
     Resource,
     json::{self, Object},
 };
-use portolan_store::{Change, Expired, Scope, Step, Store};
+use portolan_store::{Change, Expired, Scope, Step, Store, StoredObject};
 
 pub(crate) use self::{
     load_balancer::{BALANCER, Request, held, is_being_deleted, is_ours, listed},
@@ -39,6 +40,7 @@ pub(crate) use self::{
 use self::{
     nodes::FollowedNodes,
     records::{Recorded, port_of},
+    unrecorded::Unrecorded,
 };
 pub use self::{
     records::{address_draft, load_balancer_draft, port_draft},
@@ -68,6 +70,7 @@ pub(crate) struct Ledger {
     landed: Claims,
     /// True if a Service has lost the IPAddress of an address that it still lists.
     lacks_address: bool,
+    unrecorded: Unrecorded,
     random: fastrand::Rng,
     metrics: AllocatorMetrics,
 }
@@ -94,6 +97,7 @@ impl Ledger {
             in_flight: <_>::default(),
             landed: Claims::default(),
             lacks_address: false,
+            unrecorded: Unrecorded::default(),
             random: fastrand::Rng::new(),
             metrics: AllocatorMetrics::default(),
         }
@@ -124,6 +128,7 @@ impl Ledger {
         } else {
             self.followed = self.read(store).ok();
         }
+        self.retire_unlisted(store);
     }
 
     /// Returns the Nodes.
@@ -305,16 +310,20 @@ impl Ledger {
             (Some(new), _) => {
                 if let Some(address) = address_of(new) {
                     self.mark_taken(address);
+                    self.unrecorded.remove(address);
                 }
             }
             (None, Some(old)) => {
                 // The Service still lists the address whose IPAddress was deleted by hand. The address stays taken;
                 // the repair loop restores the object.
                 let Some(address) = address_of(old) else { return };
-                if self.is_listed(store, old, address) {
-                    self.lacks_address = true;
-                } else {
-                    self.retire_address(store, address);
+                let seen = store.revision();
+                match self.service_that_lists(store, old, address) {
+                    Some(service) => {
+                        self.lacks_address = true;
+                        self.unrecorded.add(address, service.key(), seen);
+                    }
+                    None => self.retire_address(store, address),
                 }
             }
             (None, None) => {}
@@ -337,13 +346,22 @@ impl Ledger {
         }
     }
 
-    fn is_listed(&self, store: &dyn Store, object: &portolan_store::StoredObject, address: IpAddr) -> bool {
-        let portolan_ipam::Holder::Service(key) = parent_of(object) else { return false };
+    /// Returns the Service that a deleted IPAddress names, if it still lists the address.
+    fn service_that_lists(
+        &self,
+        store: &dyn Store,
+        object: &StoredObject,
+        address: IpAddr,
+    ) -> Option<Arc<StoredObject>> {
+        let Holder::Service(key) = parent_of(object) else { return None };
         let service = store.latest(Resource::Service, &key.to_string());
-        service.map(|service| service.decode()).is_some_and(|service| {
-            self.stored_spec(&service).addresses().contains(&address)
-                || self.lists_load_balancer(&service, address)
-        })
+        service.filter(|service| self.lists(service, address))
+    }
+
+    fn lists(&self, service: &StoredObject, address: IpAddr) -> bool {
+        let service = service.decode();
+        self.stored_spec(&service).addresses().contains(&address)
+            || self.lists_load_balancer(&service, address)
     }
 
     /// Reads everything from the store.
@@ -367,13 +385,19 @@ impl Ledger {
 
     /// Marks the addresses of all Services as taken, even those whose IPAddress was deleted by hand.
     fn take_listed(&mut self, store: &dyn Store) -> Result<(), Expired> {
-        for service in store.snapshot(Resource::Service, &Scope::default(), None)?.objects {
-            let service = service.decode();
+        self.unrecorded = Unrecorded::default();
+        let snapshot = store.snapshot(Resource::Service, &Scope::default(), None)?;
+        for object in snapshot.objects {
+            let service = object.decode();
             for address in self.stored_spec(&service).addresses() {
-                self.allocations.addresses.take(address);
+                if self.allocations.addresses.take(address) {
+                    self.unrecorded.add(address, object.key(), snapshot.revision);
+                }
             }
             for address in if is_ours(&service) { listed(&service) } else { Vec::new() } {
-                self.balancers.take(address);
+                if self.balancers.take(address) {
+                    self.unrecorded.add(address, object.key(), snapshot.revision);
+                }
             }
         }
         Ok(())

@@ -18,6 +18,7 @@ mod concurrent;
 mod landing;
 mod load_balancer;
 mod nodes;
+mod unrecorded;
 
 pub(super) fn service(name: &str, spec: &Value) -> Value {
     let mut spec = spec.clone();
