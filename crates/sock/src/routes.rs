@@ -25,6 +25,21 @@ struct Link {
     has_carrier: bool,
 }
 
+/// Returns true if the kernel would deliver packets of this host for this address to this host: one of its interfaces has the
+/// address. The kernel looks up one route.
+pub fn is_local(address: IpAddr) -> Result<bool, SocketError> {
+    let mut is_local = false;
+    let asked = Socket::open(Protocol::Route)?.query(&mut path::of(address), |frame| {
+        is_local |= path::is_local(frame);
+        Ok(())
+    });
+    match asked {
+        Ok(()) => Ok(is_local),
+        Err(SocketError::Refused(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// What the kernel does with a packet by its routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lead {

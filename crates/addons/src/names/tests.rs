@@ -172,7 +172,8 @@ fn it_is_known_which_addresses_are_answered() {
     namespace.ip("link set lo up\n").unwrap();
     let test = || {
         let api = Arc::new(Api::new(&ApiConfig::default()));
-        let listen = ["127.0.0.9:53", "192.0.2.53:53", "[2001:db8::53]:53"].map(|it| it.parse().unwrap());
+        let listen = ["127.0.0.9:53", "192.0.2.53:53", "[2001:db8::53]:53", "198.51.100.53:53"]
+            .map(|it| it.parse().unwrap());
         // With this setting, sockets are bound to addresses that the host does not have.
         std::fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1").unwrap();
         let prepared =
@@ -187,10 +188,12 @@ fn it_is_known_which_addresses_are_answered() {
             .unwrap();
         };
         namespace.ip("addr add 2001:db8::53/128 dev lo nodad\naddr add 192.0.2.53/32 dev lo\n").unwrap();
+        // Not the first address of its network, so packets to it have another source.
+        namespace.ip("addr add 198.51.100.1/24 dev lo\naddr add 198.51.100.53/24 dev lo\n").unwrap();
         is_answering(&listen);
         // The sockets stay bound when the address moves away.
         namespace.ip("addr del 192.0.2.53/32 dev lo\n").unwrap();
-        is_answering(&[listen[0], listen[2]]);
+        is_answering(&[listen[0], listen[2], listen[3]]);
         let page = running.metrics.render();
         assert!(page.contains("portolan_dns_answering{address=\"127.0.0.9:53\"} 1\n"), "{page}");
         assert!(page.contains("portolan_dns_answering{address=\"192.0.2.53:53\"} 0\n"), "{page}");

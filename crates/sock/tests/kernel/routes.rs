@@ -4,12 +4,33 @@ use std::process::Command;
 
 use portolan_sock::Errno;
 use portolan_sock::namespace::in_new_network_namespace;
-use portolan_sock::routes::{Lead, Routes};
+use portolan_sock::routes::{Lead, Routes, is_local};
 use portolan_wire::route::{AF_INET, AF_INET6};
 
 fn run(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().expect("iproute2 is installed");
     assert!(status.success(), "ip {arguments}");
+}
+
+#[test]
+fn which_addresses_are_local() {
+    in_new_network_namespace(|| {
+        run("link set lo up");
+        run("link add eth0 type veth peer name other");
+        run("link set eth0 up");
+        for address in ["192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64 nodad", "2001:db8::2/64 nodad"] {
+            run(&format!("addr add {address} dev eth0"));
+        }
+        run("route add unreachable 198.51.100.1");
+        let local = ["127.0.0.1", "127.0.0.9", "::1", "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"];
+        let others =
+            ["192.0.2.3", "192.0.2.255", "2001:db8::3", "198.51.100.1", "203.0.113.9", "2001:db8:9::9"];
+        for (address, expected) in local.map(|it| (it, true)).into_iter().chain(others.map(|it| (it, false)))
+        {
+            assert_eq!(is_local(address.parse().unwrap()).unwrap(), expected, "{address}");
+        }
+    })
+    .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace");
 }
 
 #[test]
