@@ -23,7 +23,8 @@
 //! - Changes that arrive during a comparison are offered to it ([`Meanwhile`]). Those that it takes are in the table of the
 //!   next call.
 //! - `apply` is called with the settings of the last comparison. After new settings the next call is `compare`.
-//! - After the first [`Dataplane::remove_part`] there is no other call, and none after [`Dataplane::leave`].
+//! - After the first [`Dataplane::remove_part`] there is no other call but [`Dataplane::suspend_removal`], and none after
+//!   [`Dataplane::leave`].
 //!
 //! It must not know a mode, the API server or time.
 
@@ -322,6 +323,11 @@ pub trait Dataplane {
     /// # Errors
     /// Something is left. It is called again later.
     fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error>;
+
+    /// Says that another data plane is about to compare, which may have the same place or claim the same chains. What it finds in
+    /// the kernel has to stay. So nothing may be removed from the return of this call to the next [`Dataplane::remove_part`], which
+    /// tells what is kept from then on. A data plane that removes something only within `remove_part` has nothing to do.
+    fn suspend_removal(&mut self) {}
 }
 
 impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
@@ -360,5 +366,9 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
 
     fn remove_part(&mut self, takeover: &Takeover<'_>) -> Result<Removal, Error> {
         (**self).remove_part(takeover)
+    }
+
+    fn suspend_removal(&mut self) {
+        (**self).suspend_removal();
     }
 }

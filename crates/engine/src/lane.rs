@@ -375,6 +375,7 @@ impl Lane {
     /// Commits everything with the successor. If that succeeds, the successor becomes the active data plane.
     fn commit_successor(&mut self) -> Option<Report> {
         let mut successor = self.successor.take()?;
+        self.retired.iter_mut().for_each(Retired::suspend);
         let started = self.clock.now();
         let changed = successor.plane.waiting(&self.active.table);
         let outcome = successor.compare(&self.active.table);

@@ -35,7 +35,9 @@
 //! ```
 //!
 //! If both write to the same [`place`](crate::dataplane::About::place) (new options of one mode), the new data plane
-//! updates the rules of the old one, and nothing is removed.
+//! updates the rules of the old one, and nothing is removed. While a new data plane compares, no removal of a data plane that was
+//! retired earlier runs ([`suspend_removal`](crate::dataplane::Dataplane::suspend_removal)): it would remove what the new one
+//! finds and keeps.
 //!
 //! In the nftables mode rules that translate, capture or check packets are removed first, in one transaction. Rules
 //! that packets need on their way out (masquerading) are removed 300 ms later, when the packets already translated have

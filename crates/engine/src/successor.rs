@@ -70,6 +70,11 @@ impl Retired {
         self.due
     }
 
+    /// See [`Dataplane::suspend_removal`].
+    pub(super) fn suspend(&mut self) {
+        self.dataplane.suspend_removal();
+    }
+
     /// Removes a part of the rules, except for what is `kept` for the active data plane, which programs `table`. Returns
     /// true if nothing is left. `clock` returns the time.
     pub(super) fn remove_part(

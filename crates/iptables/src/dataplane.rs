@@ -13,6 +13,7 @@ use super::counters::Counters;
 use super::fixed::{CANARY, JUMPS};
 use super::name::declared;
 use super::removal::Removal;
+use super::removal_thread::{Outcome, Permit, RemovalThread};
 use super::rule::{IptablesTable, Rule};
 use super::saved::saved;
 use super::{IptablesOptions, Meter, Pieces, Planner, Programs, Rules, Variant};
@@ -58,7 +59,7 @@ enum PendingRemoval {
     Parts(Removal),
     /// Another thread removes everything. The older iptables copies whole tables for each transaction, so one restore
     /// does it all.
-    Whole(JoinHandle<Result<(), Error>>),
+    Whole(RemovalThread<Error>),
 }
 
 impl Iptables {
@@ -186,16 +187,23 @@ impl Iptables {
         Ok(is_more)
     }
 
+    /// Starts a thread that removes everything, or looks whether it has ended. A thread that was suspended is followed by another
+    /// one.
     fn remove_in_thread(&mut self, kept: Option<Claims>) -> Result<bool, Error> {
-        match &self.removal {
-            Some(PendingRemoval::Whole(thread)) if !thread.is_finished() => Ok(true),
-            Some(_) => self.end_removal().map(|()| false),
-            None => {
+        match self.removal.take() {
+            Some(PendingRemoval::Whole(thread)) if !thread.is_finished() => {
+                self.removal = Some(PendingRemoval::Whole(thread));
+                Ok(true)
+            }
+            Some(PendingRemoval::Whole(thread)) => Ok(thread.join()? == Outcome::Withdrawn),
+            _ => {
                 let (programs, meter) = (self.programs.clone(), self.meter.clone());
-                let thread = std::thread::Builder::new().name("removal".into());
-                match thread.spawn(move || remove_all(&programs, &meter, kept)) {
+                match RemovalThread::start(move |permit| remove_all(&programs, &meter, kept, permit)) {
                     Ok(thread) => self.removal = Some(PendingRemoval::Whole(thread)),
-                    Err(_) => return remove_all(&self.programs, &self.meter, kept).map(|()| false),
+                    Err(_) => {
+                        return remove_all(&self.programs, &self.meter, kept, &Permit::default())
+                            .map(|_| false);
+                    }
                 }
                 Ok(true)
             }
@@ -205,16 +213,10 @@ impl Iptables {
     /// Stops a removal and logs its failure. The result does not matter for the load that follows: it reads the
     /// tables.
     fn abandon_removal(&mut self) {
-        if let Err(error) = self.end_removal() {
+        if let Some(PendingRemoval::Whole(thread)) = self.removal.take()
+            && let Err(error) = thread.join()
+        {
             tracing::warn!(%error, "the removal of the rules had failed");
-        }
-    }
-
-    /// Drops a removal. Waits for the end of one that cannot be stopped.
-    fn end_removal(&mut self) -> Result<(), Error> {
-        match self.removal.take() {
-            Some(PendingRemoval::Whole(thread)) => thread.join().unwrap_or(Ok(())),
-            _ => Ok(()),
         }
     }
 
@@ -283,14 +285,30 @@ impl Dataplane for Iptables {
         };
         Ok(if is_more { Progress::Continues(Duration::ZERO) } else { Progress::Done })
     }
+
+    /// A thread that lists chains writes nothing. What is kept is looked at in each later part.
+    fn suspend_removal(&mut self) {
+        if let Some(PendingRemoval::Whole(thread)) = &self.removal {
+            thread.withdraw();
+        }
+    }
 }
 
-fn remove_all(programs: &Programs, meter: &Meter, kept: Option<Claims>) -> Result<(), Error> {
+fn remove_all(
+    programs: &Programs,
+    meter: &Meter,
+    kept: Option<Claims>,
+    permit: &Permit,
+) -> Result<Outcome, Error> {
     let text = programs.present()?.removal(|table, chain| is_kept(kept, table, chain));
     if !text.is_empty() {
-        restore(programs, meter, Kind::Full, |out| out.write_str(&text))?;
+        // Nobody is to wait for the lock of other programs who waits for the end of the restore.
+        await_lock(programs, meter, Kind::Full)?;
+        let write = || restore_now(programs, meter, Kind::Full, |out| out.write_str(&text));
+        let Some(outcome) = permit.write(write) else { return Ok(Outcome::Withdrawn) };
+        outcome?;
     }
-    Ok(())
+    Ok(Outcome::Removed)
 }
 
 fn is_kept(kept: Option<Claims>, table: &str, chain: &str) -> bool {
@@ -310,23 +328,35 @@ fn restore(
     programs: &Programs,
     meter: &Meter,
     kind: Kind,
+    write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result,
+) -> Result<Commit, Error> {
+    await_lock(programs, meter, kind)?;
+    restore_now(programs, meter, kind, write)
+}
+
+fn await_lock(programs: &Programs, meter: &Meter, kind: Kind) -> Result<(), Error> {
+    Ok(programs.await_lock(meter).inspect_err(|_| meter.failed(kind == Kind::Partial))?)
+}
+
+fn restore_now(
+    programs: &Programs,
+    meter: &Meter,
+    kind: Kind,
     mut write: impl FnMut(&mut dyn fmt::Write) -> fmt::Result,
 ) -> Result<Commit, Error> {
     let mut counts = Counts::default();
-    let outcome = programs.await_lock(meter).and_then(|()| {
-        programs.restore(|out| {
-            // The text may be written a second time, to find a line. The counts start again then.
-            let mut counted = Counted {
-                out,
-                counts: Counts::default(),
-                line: Line::Start,
-                table: IptablesTable::Mangle,
-                text: String::new(),
-            };
-            write(&mut counted)?;
-            counts = counted.counts;
-            Ok(())
-        })
+    let outcome = programs.restore(|out| {
+        // The text may be written a second time, to find a line. The counts start again then.
+        let mut counted = Counted {
+            out,
+            counts: Counts::default(),
+            line: Line::Start,
+            table: IptablesTable::Mangle,
+            text: String::new(),
+        };
+        write(&mut counted)?;
+        counts = counted.counts;
+        Ok(())
     });
     let kernel = outcome.inspect_err(|_| meter.failed(kind == Kind::Partial))?;
     meter.wrote(counts.rules);

@@ -88,7 +88,8 @@
 //! With the front end of nftables, a removal runs over netlink: `iptables-restore` would list the rules of every
 //! chain. First it removes the rules by which packets enter this mode's chains, in one transaction, and then the chains,
 //! in parts. The older iptables copies the table for each transaction, so all goes in one restore, in a thread of its
-//! own. A chain that rules of other programs lead to stays.
+//! own (`removal_thread`). Before another data plane compares, the thread has ended its restore, or writes none. A chain
+//! that rules of other programs lead to stays.
 //!
 //! # Memory
 //!
@@ -127,6 +128,7 @@ mod preview;
 mod probe;
 mod program;
 mod removal;
+mod removal_thread;
 mod rule;
 mod saved;
 mod service;

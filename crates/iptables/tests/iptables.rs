@@ -26,6 +26,8 @@ mod observe;
 mod preview;
 #[path = "iptables/refusals.rs"]
 mod refusals;
+#[path = "iptables/suspension.rs"]
+mod suspension;
 #[path = "iptables/takeover.rs"]
 mod takeover;
 #[path = "iptables/unprinted.rs"]

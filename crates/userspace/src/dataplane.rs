@@ -238,4 +238,8 @@ impl Dataplane for Userspace {
         self.kernel.remove_rest(self.family)?;
         Ok(Removal::Done)
     }
+
+    fn suspend_removal(&mut self) {
+        self.kernel.rules().suspend_removal();
+    }
 }

@@ -37,6 +37,8 @@ struct Shared {
     ports: BTreeMap<(Arc<str>, Arc<str>), u16>,
     is_in_sync: bool,
     is_removed: bool,
+    /// True from a part of the removal on, until the removal is suspended or ends.
+    is_removing: bool,
     /// Elements that the next comparisons write.
     writes: usize,
     /// The rules were removed by another program, without a notification.
@@ -90,6 +92,11 @@ impl Recorder {
     pub(super) fn waiting(self, waits: &[Duration]) -> Self {
         self.lock().waits = waits.iter().rev().copied().collect();
         self
+    }
+
+    /// Returns true if a part of its removal may run in another thread.
+    pub(super) fn is_removing(&self) -> bool {
+        self.lock().is_removing
     }
 
     pub(super) fn boxed(&self) -> Box<Self> {
@@ -295,6 +302,11 @@ impl Dataplane for Recorder {
         let mut shared = self.lock();
         assert!(!shared.is_removed, "it is removed already");
         shared.is_removed = shared.waits.is_empty();
+        shared.is_removing = !shared.is_removed;
         Ok(shared.waits.pop().map_or(Removal::Done, Removal::Continues))
+    }
+
+    fn suspend_removal(&mut self) {
+        self.lock().is_removing = false;
     }
 }

@@ -181,6 +181,25 @@ fn of_several_replacements_the_last_one_is_used() {
     assert_eq!((first.removed_parts(), old.removed_parts()), (3, 1));
 }
 
+/// A removal that runs in a thread could remove what the successor finds and keeps.
+#[test]
+fn a_removal_is_suspended_while_a_successor_compares() {
+    let (old, new) = (Recorder::at("old").waiting(&[SECOND; 3]), Recorder::at("new"));
+    let mut bench = running(&old);
+    replace(&bench, &new);
+    bench.settle();
+    for place in ["third", "old"] {
+        assert!(old.is_removing(), "it continues after the comparison");
+        let next = Recorder::at(place);
+        let seen = old.clone();
+        next.during_comparison(move || assert!(!seen.is_removing()));
+        replace(&bench, &next);
+        bench.advance(SECOND);
+        assert_eq!(next.take_calls(), [compared(&["demo/a", "a Some(32222)"])]);
+    }
+    assert!(!old.is_removing() && !old.is_removed() && bench.snapshot().retired.is_empty());
+}
+
 #[test]
 fn a_data_plane_of_the_same_place_is_not_removed() {
     let [old, same, new, back] = ["old", "old", "new", "old"].map(Recorder::at);
