@@ -102,9 +102,9 @@ impl Server {
         let wanted = self.forwarding.ipvs_scheduler.filter(|scheduler| !missing.contains(scheduler));
         let scheduler = wanted.unwrap_or(default);
         let of_scheduler = match scheduler {
-            // Without this flag, the scheduler refuses clients whose endpoint drains.
+            // Without this flag, both schedulers refuse clients whose endpoint drains: its place in their table stays.
             IpvsScheduler::Sh => FLAG_FALLBACK,
-            IpvsScheduler::Mh => FLAG_PORT,
+            IpvsScheduler::Mh => FLAG_FALLBACK | FLAG_PORT,
             _ => 0,
         };
         let persistent = if self.forwarding.affinity.is_some() { FLAG_PERSISTENT } else { 0 };
@@ -344,6 +344,24 @@ mod tests {
     use portolan_model::Family;
 
     use super::*;
+
+    #[test]
+    fn schedulers_that_keep_draining_endpoints_in_their_table_fall_back() {
+        let plain = Forwarding::plain("172.30.20.1:80".parse().unwrap(), Protocol::Tcp, Box::default());
+        let flags = |scheduler| {
+            let forwarding = Arc::new(Forwarding { ipvs_scheduler: Some(scheduler), ..plain.clone() });
+            let server = Server { forwarding, side: Side::Cluster, is_node_port: false };
+            server.config(IpvsScheduler::default(), &[]).flags
+        };
+        for scheduler in IpvsScheduler::ALL {
+            let expected = match scheduler {
+                IpvsScheduler::Sh => FLAG_FALLBACK,
+                IpvsScheduler::Mh => FLAG_FALLBACK | FLAG_PORT,
+                _ => 0,
+            };
+            assert_eq!(flags(scheduler), expected, "{scheduler}");
+        }
+    }
 
     /// A program of this node may listen at another port of the address, such as an API server or a proxy in front of it.
     #[test]

@@ -186,6 +186,24 @@ fn by_the_address_and_port_of_the_client() {
     });
 }
 
+/// The table of these schedulers has the places of a draining endpoint, too.
+#[test]
+fn by_the_client_while_an_endpoint_drains() {
+    with_each(&[IpvsScheduler::Sh, IpvsScheduler::Mh], |bench| {
+        let kept: Vec<Connection> = (1..=CLIENTS).map(|client| bench.connect(1, Some(client))).collect();
+        let used = endpoints(&kept);
+        assert_eq!(used.iter().collect::<BTreeSet<_>>().len(), 3, "{}: {used:?}", bench.scheduler);
+        let removed = used[0];
+        let mut left = ENDPOINTS.to_vec();
+        left.remove(removed);
+        bench.set(&left);
+        assert!(active_connections()[removed] > 0, "{}: it drains", bench.scheduler);
+        let next: Vec<usize> =
+            (1..=CLIENTS).chain(1..=CLIENTS).map(|client| bench.connect(1, Some(client)).endpoint).collect();
+        assert!(!next.contains(&removed), "{}: {next:?}", bench.scheduler);
+    });
+}
+
 /// With `dh`, connections to a removed endpoint end at once: a draining one would still get the connections to its
 /// addresses.
 #[test]
