@@ -193,6 +193,16 @@ impl Jump {
     }
 }
 
+/// The rules by which every packet enters `KUBE-PROXY-FIREWALL` in the IPVS mode, kube-proxy's too. The packets of its connections
+/// still have the Service's address there, and are not in conntrack's state DNAT.
+pub(super) const IPVS_JUMPS: [Jump; 2] = {
+    const RULE: &str = "-m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL";
+    const fn jump(from: &'static str) -> Jump {
+        Jump { table: IptablesTable::Filter, from, rule: RULE, shared: false }
+    }
+    [jump("INPUT"), jump("FORWARD")]
+};
+
 /// The jumps, in the order in which they are created. Each is put before the rules that exist.
 pub(super) const JUMPS: [Jump; 14] = {
     const EXTERNAL: &str = "-m conntrack --ctstate NEW -m comment --comment \"kubernetes externally-visible service \

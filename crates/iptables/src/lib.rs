@@ -51,7 +51,8 @@
 //!
 //! A full load adds to the shared chains of the filter table the rules that they lack, and writes those chains anew after
 //! the nat table that have too many. Over rules of the IPVS mode, `KUBE-PROXY-FIREWALL` is written after the nat table
-//! only: packets of that mode still have the Service's address, and would be dropped.
+//! only: packets of that mode still have the Service's address, and would be dropped. The same transaction removes the rules
+//! by which all packets enter this chain in that mode. Its connections go on, and only new ones are checked.
 //!
 //! In the nat table, a full load writes the chains of Services first, and last the shared chains, the jumps from the
 //! kernel's own chains and the removal of stale chains in one transaction. The front end of nftables gets the chains of

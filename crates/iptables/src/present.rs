@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::fixed::{FILTER_DISPATCH, FIREWALL, JUMPS, Jump, MARK_MASQUERADE, OWN};
+use super::fixed::{FILTER_DISPATCH, FIREWALL, IPVS_JUMPS, JUMPS, Jump, MARK_MASQUERADE, OWN};
 use super::name::{declared, is_of_service};
 use super::rule::{self, Candidate, IptablesTable, unprinted};
 use super::saved::Content;
@@ -20,6 +20,8 @@ pub struct Present {
     pub(super) fixed: BTreeSet<(IptablesTable, &'static str)>,
     /// The jumps of [`JUMPS`] that exist, by index.
     jumps: BTreeSet<usize>,
+    /// The jumps of [`IPVS_JUMPS`] that exist, by index. One that exists twice is here twice.
+    ipvs_jumps: Vec<usize>,
     /// Chains of this mode that rules of other programs lead to.
     held: BTreeSet<(IptablesTable, String)>,
     /// Digests of the rules in the chains of the filter table that Services share.
@@ -36,7 +38,7 @@ pub struct Present {
 impl Present {
     /// Returns the rules that are looked for in a table that a save does not print.
     pub(super) fn candidates() -> Vec<Candidate<'static>> {
-        JUMPS.iter().map(|jump| (jump.table.name(), jump.from, jump.rule)).collect()
+        JUMPS.iter().chain(&IPVS_JUMPS).map(|jump| (jump.table.name(), jump.from, jump.rule)).collect()
     }
 
     /// Adds one line of a save.
@@ -89,6 +91,7 @@ impl Present {
             self.held.insert((table, to.to_owned()));
         }
         self.jumps.extend(jump);
+        self.ipvs_jumps.extend(IPVS_JUMPS.iter().position(same));
     }
 
     fn filter_rule(&mut self, chain: &'static str, rule: &str) {
@@ -129,6 +132,11 @@ impl Present {
     /// Returns the jumps that are missing, in the order to create them.
     pub(super) fn missing_jumps(&self) -> impl Iterator<Item = &'static Jump> {
         JUMPS.iter().enumerate().filter(|(index, _)| !self.jumps.contains(index)).map(|(_, jump)| jump)
+    }
+
+    /// Returns the jumps of the IPVS mode that exist, once for each time.
+    pub(super) fn ipvs_jumps(&self) -> impl Iterator<Item = &'static Jump> {
+        self.ipvs_jumps.iter().filter_map(|index| IPVS_JUMPS.get(*index))
     }
 
     /// Returns the restore that removes this mode's chains and the jumps to them, except for chains that are `kept`.

@@ -106,12 +106,14 @@ impl<'a> FilterLoad<'a> {
         rule::commit(out)
     }
 
-    /// Writes the chains that have rules to be removed after the nat table.
+    /// Writes the chains that have rules to be removed after the nat table. Removes the jumps of the IPVS mode in the same
+    /// transaction: its connections would be dropped by the rules of this mode, which only new connections may meet.
     pub(super) fn after(&self, out: &mut impl fmt::Write) -> fmt::Result {
-        if !self.steps.values().any(|steps| steps.after) {
+        if !self.steps.values().any(|steps| steps.after) && self.present.ipvs_jumps().next().is_none() {
             return Ok(());
         }
         rule::begin(out, IptablesTable::Filter)?;
+        self.present.ipvs_jumps().try_for_each(|jump| rule::remove(out, jump.from, jump.rule))?;
         let mut whole = all_chains().filter(|chain| self.steps(chain).after);
         whole.try_for_each(|chain| rule::declare(out, chain))?;
         self.append(out, |rule| self.steps(rule.chain).after)?;
@@ -152,7 +154,8 @@ impl Contents {
             return steps(Before::Nothing, false);
         }
         // Packets still pass rules of the IPVS mode with the Service's address. The rules of this mode would drop them.
-        if chain == PROXY_FIREWALL && present.matches_sets(chain) {
+        let is_of_ipvs = present.matches_sets(chain) || present.ipvs_jumps().next().is_some();
+        if chain == PROXY_FIREWALL && is_of_ipvs {
             return steps(Before::Nothing, true);
         }
         // If iptables prints a rule in another way, it seems to be missing. A load that fails each time would add it each

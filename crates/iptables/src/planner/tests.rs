@@ -454,8 +454,15 @@ proptest! {
                     wrong.push(chain);
                 }
             }
-            if leads && !is_old(tables, "filter", "KUBE-PROXY-FIREWALL") {
+            let is_entered_by_all = ["INPUT", "FORWARD"].iter().any(|hook| {
+                tables.chain("filter", hook).unwrap().iter().any(|rule| rule == OF_IPVS_TO_FIREWALL)
+            });
+            // The packets of that mode's connections are untranslated, also of those that are established.
+            if (leads || is_entered_by_all) && !is_old(tables, "filter", "KUBE-PROXY-FIREWALL") {
                 wrong.push("KUBE-PROXY-FIREWALL");
+            }
+            if leads && !is_entered_by_all {
+                wrong.push("INPUT");
             }
         };
         prop_assert_eq!(tables.restore(&text, seen), Ok(()));
@@ -467,11 +474,15 @@ proptest! {
     }
 }
 
+/// The rule by which all packets enter the firewall in the IPVS mode.
+const OF_IPVS_TO_FIREWALL: &str = "-m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL";
+
 /// Rules of the IPVS mode in chains that this mode has, too.
 const OF_IPVS: &str = "\
 *filter
 :KUBE-PROXY-FIREWALL - [0:0]
--A INPUT -j KUBE-PROXY-FIREWALL
+-A INPUT -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL
+-A FORWARD -m comment --comment \"kube-proxy firewall rules\" -j KUBE-PROXY-FIREWALL
 -A KUBE-PROXY-FIREWALL -m set --match-set KUBE-LOAD-BALANCER dst,dst -j DROP
 COMMIT
 *nat

@@ -22,6 +22,12 @@ const SERVICES: &str = "KUBE-SERVICES";
 /// Whether such a table was reported.
 static REPORTED: Once = Once::new();
 
+/// Returns true if the rules of a chain are read over netlink: those of chains of other programs, and those of `KUBE-SERVICES`,
+/// which tell the modes apart.
+fn is_read(chain: &str) -> bool {
+    !chain.starts_with(KUBERNETES) || chain == SERVICES
+}
+
 impl Programs {
     /// Calls `line` for each line of a save of all tables. For a table that the save does not print, these are the comment that
     /// says so, and then lines for its chains, for the candidates that it has, and for other rules that lead to chains, without
@@ -52,25 +58,32 @@ impl Programs {
         let jumps = self.jumps_of(table)?;
         let chains = jumps.keys().map(|chain| format!(":{chain} - [0:0]"));
         let mut lines: Vec<String> = [format!("*{table}")].into_iter().chain(chains).collect();
-        let mut known = BTreeSet::new();
+        let mut known: BTreeMap<(&str, &str), usize> = BTreeMap::new();
         for &(_, chain, rule) in
             candidates.iter().filter(|(of, chain, _)| *of == table && jumps.contains_key(*chain))
         {
+            let to = rule.rsplit(' ').next().unwrap_or_default();
+            let found = known.get(&(chain, to)).copied().unwrap_or_default();
+            let all = || jumps.get(chain).map_or(0, |of| of.iter().filter(|name| *name == to).count());
+            // `-C` fails at a rule that iptables does not have, unless it finds its own rule before that. So a jump is not asked
+            // for if all that there are have been found.
+            if is_read(chain) && jumps.contains_key(to) && found >= all() {
+                continue;
+            }
             if self.ask(["-C", chain, "-t", table].into_iter().chain(words(rule)))? {
                 lines.push(format!("-A {chain} {rule}"));
-                known.insert((chain, rule.rsplit(' ').next().unwrap_or_default()));
+                known.insert((chain, to), found.saturating_add(1));
             }
         }
         for (chain, to) in jumps.iter().flat_map(|(chain, to)| to.iter().map(move |to| (chain, to))) {
-            if !known.contains(&(chain.as_str(), to.as_str())) {
+            if !known.contains_key(&(chain.as_str(), to.as_str())) {
                 lines.push(format!("-A {chain} -j {to}"));
             }
         }
         Ok(lines)
     }
 
-    /// Returns the chains of a table, each with the chains that its rules lead to. Of Kubernetes' chains, only the rules of
-    /// `KUBE-SERVICES` are read, which tell the modes apart.
+    /// Returns the chains of a table, each with the chains that its rules lead to, as far as its rules are read.
     fn jumps_of(&self, table: &str) -> Result<BTreeMap<String, Vec<String>>, Error> {
         let unreadable = |source| Error::Netlink { table: table.to_owned(), source };
         let is_v6 = self.name.starts_with(base(Family::Ipv6));
@@ -87,7 +100,6 @@ impl Programs {
                 }
                 Ok(())
             })?;
-            let is_read = |chain: &str| !chain.starts_with(KUBERNETES) || chain == SERVICES;
             for (chain, to) in found.iter_mut().filter(|(chain, _)| is_read(chain)) {
                 to.extend(jumps(&mut socket, family, table, chain)?.into_iter().map(|(to, _)| to));
             }

@@ -1,20 +1,27 @@
 //! Tests that a change from another mode to this one and back loses no packet.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use portolan_engine::Dataplane as _;
 use portolan_engine::{Boxed, Driven};
 use portolan_iptables::{Iptables, IptablesOptions, Programs, Variant};
 use portolan_ipvs::Ipvs;
-use portolan_model::Family;
+use portolan_model::{Change, Family, Forwarding, Frontend, Protocol};
 use portolan_nftables::Nftables;
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
 
-use super::load::{assert_lossless, in_use, load_of, programs, world, world_settings};
+use super::example::{cluster_ip, put};
+use super::load::{ENDPOINTS, assert_lossless, in_use, load_of, programs, world, world_settings};
 use super::support::{in_namespace, options, write_settings};
 
 /// How long a retirement runs. Packets would hit missing rules in this time.
 const A_WHILE: Duration = Duration::from_secs(2);
+
+/// The load-balancer IP and port of a Service with source ranges.
+const GUARDED: &str = "198.51.100.20:80";
+/// A range with the client outside.
+const CLIENTS: &str = "203.0.113.0/24";
 
 type Plane = Driven<Boxed>;
 
@@ -34,6 +41,21 @@ fn ipvs() -> Plane {
     Driven::new(world_settings(), Box::new(plane))
 }
 
+/// Returns the Service in use, and one whose load-balancer IP is for some clients only.
+fn services() -> Vec<Change> {
+    let at: SocketAddr = GUARDED.parse().unwrap();
+    let guarded = |protocol| Forwarding {
+        protocol,
+        frontends: Box::new([Frontend::LoadBalancerIp(at.ip(), at.port())]),
+        source_ranges: Box::new([CLIENTS.parse().unwrap()]),
+        ..cluster_ip("10.96.0.11", 80, &ENDPOINTS)
+    };
+    let mut services = in_use();
+    services.push(put("guarded", "http", guarded(Protocol::Tcp)));
+    services.push(put("guarded", "dns", guarded(Protocol::Udp)));
+    services
+}
+
 /// Starts a load that an emulated machine can carry.
 fn start(world: &World) -> Vec<Traffic> {
     let interval = Duration::from_millis(100);
@@ -43,14 +65,19 @@ fn start(world: &World) -> Vec<Traffic> {
         udp_interval: interval,
         ..TrafficPlan::default()
     };
-    load_of(world, plan)
+    let mut load = load_of(world, plan);
+    let to = Some(GUARDED.parse().unwrap());
+    let ready_within = Duration::from_secs(60);
+    let guarded = TrafficPlan { tcp: to, udp: to, streams: 3, udp_flows: 3, ready_within, ..plan };
+    load.push(Traffic::start(world.client().namespace(), guarded).unwrap());
+    load
 }
 
-/// Returns a data plane with the Service in use.
+/// Returns a data plane with the Services.
 fn started(node: &Namespace, make: fn() -> Plane) -> Plane {
     let work = move || {
         let mut plane = make();
-        plane.apply(&in_use()).unwrap();
+        plane.apply(&services()).unwrap();
         plane.resync().unwrap();
         plane
     };
