@@ -10,7 +10,6 @@ use portolan_sock::{Errno, Protocol, Socket, SocketError};
 use portolan_wire::nfacct::{self, NfacctEvent};
 
 use super::options::{COUNTER_INVALID, COUNTER_LOCALHOST};
-use super::probe::try_rules;
 use super::program::Error;
 use super::rule::IptablesTable;
 use super::{Meter, Programs};
@@ -140,15 +139,10 @@ fn create(socket: &mut Socket, name: &str) -> Result<bool, SocketError> {
 
 /// Writes a rule with this counter and removes it. Returns true if iptables and the kernel accept it.
 fn can_refer(name: &str, programs: &Programs, meter: &Meter) -> Result<bool, Error> {
-    programs.await_lock(meter)?;
     let rule = format!("-m nfacct --nfacct-name {name}");
-    match programs.restore(|out| try_rules(out, IptablesTable::Filter, [&rule])) {
-        Ok(_) => Ok(true),
-        // If a signal ended the program, the result says nothing about counters.
-        Err(error @ Error::Failed { status, .. }) if status.code().is_some() => {
-            tracing::info!(%error, "iptables cannot refer to nfacct counters: nothing is counted with them");
-            Ok(false)
-        }
-        Err(error) => Err(error),
+    let refusal = programs.try_rule(IptablesTable::Filter, &rule, meter)?;
+    if let Some(error) = &refusal {
+        tracing::info!(%error, "iptables cannot refer to nfacct counters: nothing is counted with them");
     }
+    Ok(refusal.is_none())
 }

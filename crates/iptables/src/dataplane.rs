@@ -10,6 +10,7 @@ use std::time::Duration;
 use portolan_model::Settings;
 
 use super::counters::Counters;
+use super::features::{Features, Needs};
 use super::fixed::{CANARY, JUMPS};
 use super::name::declared;
 use super::removal::Removal;
@@ -47,6 +48,7 @@ pub struct Iptables {
     planner: Planner,
     meter: Arc<Meter>,
     counters: Counters,
+    features: Features,
     removal: Option<PendingRemoval>,
 }
 
@@ -66,7 +68,14 @@ impl Iptables {
     /// Creates a data plane for the network namespace of the thread that will call it. Changes nothing in the kernel.
     pub fn new(programs: Programs, settings: Settings, options: IptablesOptions) -> Self {
         let planner = Planner::new(settings, options);
-        Self { programs, planner, meter: Arc::default(), counters: Counters::default(), removal: None }
+        Self {
+            programs,
+            planner,
+            meter: Arc::default(),
+            counters: Counters::default(),
+            features: Features::default(),
+            removal: None,
+        }
     }
 
     /// Continues counting in `meter`, that of the former data plane.
@@ -145,6 +154,10 @@ impl Iptables {
     fn load(&mut self, wanted: &Wanted) -> Result<Commit, Error> {
         self.abandon_removal();
         self.ensure_counters()?;
+        if !self.features.are_complete() {
+            self.features.forget_failures();
+            self.ensure_features(Needs::of(wanted.iter().map(|(_, forwarding)| forwarding)))?;
+        }
         let present = self.programs.present()?;
         let pieces = pieces(self.programs.variant());
         let planner = &mut self.planner;
@@ -229,6 +242,15 @@ impl Iptables {
         Ok(())
     }
 
+    /// Tries what rules need that come now. No rule that is there needed what was not tried, so the rules that a change
+    /// replaces stay the same.
+    fn ensure_features(&mut self, needs: Needs) -> Result<(), Error> {
+        self.features.ensure(needs, &self.programs, &self.meter)?;
+        let (settings, options) = (self.planner.settings().clone(), self.planner.options().clone());
+        self.planner.configure(settings, self.features.options(options));
+        Ok(())
+    }
+
     fn record_outcome(&mut self, outcome: Result<Commit, Error>) -> Result<Commit, Error> {
         if outcome.is_ok() {
             self.meter.has(self.planner.rules());
@@ -254,6 +276,10 @@ impl Dataplane for Iptables {
     }
 
     fn apply(&mut self, table: &Wanted, changes: &Changes) -> Result<Commit, Error> {
+        if !self.features.are_complete() {
+            let new = changes.forwardings.iter().filter_map(|change| change.new.as_deref());
+            self.ensure_features(Needs::of(new))?;
+        }
         let text = self.planner.plan(table, changes);
         let outcome = if text.is_empty() { Ok(Commit::default()) } else { self.restore_text(&text) };
         self.record_outcome(outcome)

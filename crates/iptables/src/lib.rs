@@ -84,6 +84,12 @@
 //! `observe` reads the rules of a save in the terms of the forwarding table, one line at a time. [`read`] works without a
 //! running agent, and also for the rules of kube-proxy. [`preview()`] returns what the next full load would write.
 //!
+//! # Features that a node may lack
+//!
+//! Session affinity and SCTP need a module of the kernel each, without which every restore with such a rule fails.
+//! `features` tries one rule before Services need it. Where it is refused, Services have no session affinity, or
+//! no rules for SCTP, and these Service ports are reported.
+//!
 //! # Removal
 //!
 //! With the front end of nftables, a removal runs over netlink: `iptables-restore` would list the rules of every
@@ -111,6 +117,7 @@ mod chains;
 mod counters;
 mod dataplane;
 mod dispatch;
+mod features;
 mod fixed;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

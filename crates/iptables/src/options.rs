@@ -26,6 +26,12 @@ pub struct IptablesOptions {
     /// The nfacct object that counts connections to node ports on loopback addresses exists.
     /// [`Iptables`](super::Iptables) sets this itself.
     pub count_localhost: bool,
+    /// Rules can remember clients (`xt_recent`). Without this, Services have no session affinity.
+    /// [`Iptables`](super::Iptables) sets this itself.
+    pub affinity: bool,
+    /// Rules can match ports of SCTP (`xt_sctp`). Without this, Service ports of SCTP have no rules.
+    /// [`Iptables`](super::Iptables) sets this itself.
+    pub sctp: bool,
     /// The listeners on this node that take the place of endpoints, in the userspace mode; `None` in the iptables
     /// mode.
     pub redirect: Option<Redirect>,
@@ -50,6 +56,8 @@ impl Default for IptablesOptions {
             drop_invalid: true,
             count_invalid: false,
             count_localhost: false,
+            affinity: true,
+            sctp: true,
             redirect: None,
         }
     }

@@ -4,6 +4,7 @@
 //! in the changes. A restore depends on table, changes and settings only, and its text has a stable order.
 
 mod filter;
+mod lack;
 mod partial;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,18 +20,13 @@ use super::saved::{Content, saved};
 use super::service::{Context, Service};
 use super::{IptablesOptions, Present, Rules, chains, dispatch};
 use filter::FilterLoad;
+use lack::Lack;
 use partial::Partial;
 use portolan_engine::dataplane::Refusal;
 use portolan_engine::table::{Changes, Table as Wanted};
 
 /// From more endpoints than this on, rules of single endpoints have no comments (as in kube-proxy).
 const LARGE: usize = 1000;
-/// Longest name, in bytes. iptables accepts comments of up to 255 bytes, and the longest of ours adds some 50 to the
-/// name.
-const NAME_MAX: usize = 200;
-/// Why a Service port has no rules.
-const NOT_PLAIN: &str = "its name is longer, or has other characters, than names of Services have; rename it";
-
 /// The number of transactions in which a full load writes the chains of Service ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pieces {
@@ -45,8 +41,8 @@ pub enum Pieces {
 pub struct Planner {
     settings: Settings,
     options: IptablesOptions,
-    /// Service ports of the table that have no rules.
-    refused: BTreeSet<Arc<ServicePortName>>,
+    /// Service ports of the table that have no rules, or not all.
+    refused: BTreeMap<Arc<ServicePortName>, Lack>,
     endpoint_comments: bool,
     rules: Rules,
 }
@@ -67,7 +63,7 @@ impl Planner {
         Self {
             settings,
             options,
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             endpoint_comments: true,
             rules: Rules { filter: 0, nat: 0 },
         }
@@ -88,9 +84,9 @@ impl Planner {
         &self.options
     }
 
-    /// Returns the Service ports that have no rules, with the reason.
+    /// Returns the Service ports that have no rules, or not all, with the reason.
     pub fn refused(&self) -> impl Iterator<Item = Refusal> {
-        self.refused.iter().map(|name| Refusal::whole(name.clone(), NOT_PLAIN))
+        self.refused.iter().map(|(name, lack)| Refusal::whole(name.clone(), lack.reason()))
     }
 
     /// Returns the numbers of rules in the kernel once the last plan is written.
@@ -101,10 +97,9 @@ impl Planner {
     /// Notes changes that the next full load writes.
     pub fn follow(&mut self, changes: &Changes) {
         for Change { name, new, .. } in &changes.forwardings {
-            if new.is_some() && !is_plain(name) {
-                self.refused.insert(name.clone());
-            } else {
-                self.refused.remove(name);
+            match new.as_ref().and_then(|new| self.lack(name, new)) {
+                Some(lack) => drop(self.refused.insert(name.clone(), lack)),
+                None => drop(self.refused.remove(name)),
             }
         }
     }
@@ -123,7 +118,7 @@ impl Planner {
             let port = wanted.health_check_port(&name.namespace, &name.service);
             let former = former_ports.get(&(&name.namespace, &name.service)).copied().unwrap_or(port);
             let entry = |forwarding: Option<Arc<Forwarding>>, health_check| {
-                forwarding.filter(|_| is_plain(name)).map(|forwarding| Entry { forwarding, health_check })
+                forwarding.and_then(|forwarding| self.entry(name, forwarding, health_check))
             };
             let (old, new) = (entry(old, former), entry(wanted.get(name), port));
             if old == new {
@@ -158,7 +153,11 @@ impl Planner {
         pieces: Pieces,
         out: &mut impl fmt::Write,
     ) -> fmt::Result {
-        let endpoints: usize = entries(wanted).map(|(_, entry)| reachable(&entry.forwarding)).sum();
+        let refused = wanted.iter().filter_map(|(name, forwarding)| {
+            self.lack(name, &forwarding).map(|lack| (Arc::clone(name), lack))
+        });
+        self.refused = refused.collect();
+        let endpoints: usize = self.entries(wanted).map(|(_, entry)| reachable(&entry.forwarding)).sum();
         self.endpoint_comments = endpoints <= LARGE;
         if present.lacks(IptablesTable::Mangle, CANARY) {
             rule::begin(out, IptablesTable::Mangle)?;
@@ -201,7 +200,7 @@ impl Planner {
         }
         let mut stale: BTreeSet<&String> = present.service_chains.keys().collect();
         let mut written: usize = 0;
-        for (name, entry) in entries(wanted) {
+        for (name, entry) in self.entries(wanted) {
             let mut chains = self.chains(name, &entry);
             counts.add(IptablesTable::Nat, total(&chains));
             chains.retain(|chain| {
@@ -287,7 +286,7 @@ impl Planner {
     }
 
     fn all_dispatch(&self, table: IptablesTable, wanted: &Wanted) -> impl Iterator<Item = Rule> {
-        let rules = entries(wanted).flat_map(|(name, entry)| self.dispatch(name, &entry));
+        let rules = self.entries(wanted).flat_map(|(name, entry)| self.dispatch(name, &entry));
         rules.filter(move |rule| rule.table == table)
     }
 
@@ -303,7 +302,7 @@ impl Planner {
         let is_marked =
             |chain: &(IptablesTable, &str)| marks.iter().any(|mark| (mark.table, mark.chain) == *chain);
         let mut unmarked: Vec<_> = filter.chain(nat).filter(|chain| !is_marked(chain)).collect();
-        for (name, entry) in entries(wanted) {
+        for (name, entry) in self.entries(wanted) {
             if unmarked.is_empty() {
                 break;
             }
@@ -335,6 +334,33 @@ impl Planner {
         }
     }
 
+    /// Returns the Service ports that have rules.
+    fn entries<'a>(&self, wanted: &'a Wanted) -> impl Iterator<Item = (&'a Arc<ServicePortName>, Entry)> {
+        wanted.iter().filter_map(|(name, forwarding)| {
+            let health_check = wanted.health_check_port(&name.namespace, &name.service);
+            Some((name, self.entry(name, forwarding, health_check)?))
+        })
+    }
+
+    /// Returns what the rules of a Service port depend on; `None` if it has none.
+    fn entry(
+        &self,
+        name: &ServicePortName,
+        forwarding: Arc<Forwarding>,
+        health_check: Option<u16>,
+    ) -> Option<Entry> {
+        let forwarding = match self.lack(name, &forwarding) {
+            None => forwarding,
+            Some(Lack::Affinity) => Arc::new(Forwarding { affinity: None, ..(*forwarding).clone() }),
+            Some(Lack::Name | Lack::Sctp) => return None,
+        };
+        Some(Entry { forwarding, health_check })
+    }
+
+    fn lack(&self, name: &ServicePortName, forwarding: &Forwarding) -> Option<Lack> {
+        Lack::of(&self.options, name, forwarding)
+    }
+
     pub(super) fn dispatch(&self, name: &ServicePortName, entry: &Entry) -> Vec<Rule> {
         dispatch::rules(&Service::new(self.context(), name, &entry.forwarding), entry.health_check)
     }
@@ -342,15 +368,6 @@ impl Planner {
     pub(super) fn chains(&self, name: &ServicePortName, entry: &Entry) -> Vec<Chain> {
         chains::chains(&Service::new(self.context(), name, &entry.forwarding))
     }
-}
-
-/// Returns the Service ports that have rules.
-fn entries(wanted: &Wanted) -> impl Iterator<Item = (&Arc<ServicePortName>, Entry)> {
-    let plain = wanted.iter().filter(|(name, _)| is_plain(name));
-    plain.map(|(name, forwarding)| {
-        let health_check = wanted.health_check_port(&name.namespace, &name.service);
-        (name, Entry { forwarding, health_check })
-    })
 }
 
 /// Returns the changed Service ports, and those of Services whose health-check node port changed.
@@ -362,14 +379,6 @@ fn touched<'a>(wanted: &'a Wanted, changes: &'a Changes) -> Touched<'a> {
     }
     touched.extend(changes.forwardings.iter().map(|change| (&change.name, change.old.clone())));
     touched
-}
-
-/// Returns true if the name can be in a rule as it is. Names from an API server always can.
-fn is_plain(name: &ServicePortName) -> bool {
-    let parts = [&name.namespace, &name.service, &name.port];
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
-    parts.iter().flat_map(|part| part.bytes()).all(plain)
-        && parts.iter().map(|part| part.len()).sum::<usize>() <= NAME_MAX
 }
 
 /// Returns the number of different endpoints.

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use super::Programs;
+use super::features::OF_AFFINITY;
 use super::fixed::CANARY;
 use super::program::Error;
 use super::rule::{self, IptablesTable};
+use super::{Meter, Programs};
 
 /// The chain of the trial rules. No rule leads to it.
 const TRIAL: &str = "KUBE-PROXY-TRIAL";
@@ -30,9 +31,6 @@ const RULES: [(IptablesTable, &[&str]); 3] = [
         ],
     ),
 ];
-
-/// A rule that only Services with session affinity need.
-const OF_AFFINITY: &str = "-m recent --name KUBE-PROXY-TRIAL --rcheck --seconds 1 --reap -j RETURN";
 
 impl Programs {
     /// Writes one rule of each kind, and removes them again. This checks that the programs run, have permission to write,
@@ -68,6 +66,25 @@ impl Programs {
             rules.iter().map(|(table, rules)| (*table, rules)).filter_map(known).collect();
         self.restore(|out| known.iter().try_for_each(|(table, rules)| try_rules(out, *table, *rules)))?;
         Ok(())
+    }
+}
+
+impl Programs {
+    /// Writes one rule and removes it. Returns why iptables or the kernel refuses it, or `None` if both accept it. An error says
+    /// nothing about the rule.
+    pub(super) fn try_rule(
+        &self,
+        table: IptablesTable,
+        rule: &str,
+        meter: &Meter,
+    ) -> Result<Option<Error>, Error> {
+        self.await_lock(meter)?;
+        match self.restore(|out| try_rules(out, table, [rule])) {
+            Ok(_) => Ok(None),
+            // If a signal ended the program, the result says nothing about the rule.
+            Err(error @ Error::Failed { status, .. }) if status.code().is_some() => Ok(Some(error)),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -14,6 +14,8 @@ mod drift;
 mod example;
 #[path = "iptables/faults.rs"]
 mod faults;
+#[path = "iptables/features.rs"]
+mod features;
 #[path = "iptables/kernel.rs"]
 mod kernel;
 #[path = "iptables/load.rs"]

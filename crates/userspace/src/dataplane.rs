@@ -142,10 +142,11 @@ impl Userspace {
     }
 }
 
-/// Returns the refusals of those Service ports that cannot be carried.
-fn refusals<'a>(names: impl Iterator<Item = &'a Arc<ServicePortName>>) -> impl Iterator<Item = Refusal> {
+/// Adds the refusals of those Service ports that cannot be carried. What the rules lack for them does not matter then.
+fn refuse_sctp<'a>(commit: &mut Commit, names: impl Iterator<Item = &'a Arc<ServicePortName>>) {
+    commit.refused.retain(|refusal| refusal.name.protocol != Protocol::Sctp);
     let left_out = names.filter(|name| name.protocol == Protocol::Sctp);
-    left_out.map(|name| Refusal::whole(name.clone(), seen::SCTP))
+    commit.refused.extend(left_out.map(|name| Refusal::whole(name.clone(), seen::SCTP)));
 }
 
 /// Starts a relay for a data plane of [`Userspace::open_redirect`], in the network namespace of this thread. The options
@@ -175,7 +176,7 @@ impl Dataplane for Userspace {
         let (seen, changes_seen) = (self.seen(table), self.take(changes));
         let mut commit = self.kernel.rules().apply(&seen, &changes_seen)?;
         let present = changes.forwardings.iter().filter(|change| change.new.is_some());
-        commit.refused.extend(refusals(present.map(|change| &change.name)));
+        refuse_sctp(&mut commit, present.map(|change| &change.name));
         Ok(commit)
     }
 
@@ -188,7 +189,7 @@ impl Dataplane for Userspace {
         let (seen, changes_seen) = (self.seen(table), self.pending.take());
         let mut commit = self.kernel.rules().compare(&seen, &changes_seen)?;
         commit.objects += written + std::mem::take(&mut self.mended);
-        commit.refused.extend(refusals(table.iter().map(|(name, _)| name)));
+        refuse_sctp(&mut commit, table.iter().map(|(name, _)| name));
         Ok(commit)
     }
 
