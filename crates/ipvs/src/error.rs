@@ -38,9 +38,7 @@ pub enum Error {
     #[error(transparent)]
     Rules(portolan_iptables::Error),
     /// One of our sets has as many members as it may have.
-    #[error(
-        "the ipset {set} is full: it takes 65536 members; use the nftables mode for a cluster of this size"
-    )]
+    #[error("the ipset {set} is full; use the nftables mode for a cluster of this size")]
     Full {
         /// The set's name.
         set: String,

@@ -43,6 +43,8 @@ pub struct Kernel {
     lacks_routes: bool,
     /// Sets that should count, and do not because an earlier version or another program made them.
     uncounted: BTreeSet<Set>,
+    /// True if the set of our virtual servers has less room than it should, because an earlier version or another program made it.
+    own_is_small: bool,
     /// True if the setting by which the device has IPv6 could not be written. This is logged once.
     lacks_ipv6: bool,
     /// Fields of timeouts that the kernel has refused. Each is logged once.
@@ -69,6 +71,7 @@ impl Kernel {
             bytes: 0,
             lacks_routes: false,
             uncounted: BTreeSet::new(),
+            own_is_small: false,
             lacks_ipv6: false,
             refused_timeouts: BTreeSet::new(),
         }))

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use portolan_model::{Family, Protocol};
-use portolan_wire::ipset::{Member, NAME_MAX, Type};
+use portolan_wire::ipset::{MEMBERS_MAX, Member, NAME_MAX, SetOptions, Type};
 use portolan_wire::nfnetlink::Family as SetFamily;
 
 /// The members of sets in the kernel. A set that is missing there is missing here.
@@ -11,6 +11,12 @@ pub(super) type Sets = BTreeMap<Set, BTreeSet<Member>>;
 
 /// The numbers of packets that members of counting sets have matched.
 pub(super) type Counts = BTreeMap<(Set, Member), u64>;
+
+/// Number of members that a set of our own can have, for example 65536 node ports at 64 addresses of the node. The kernel could
+/// hardly have as many virtual servers. A set takes memory for the members that it has only.
+const OWN_MEMBERS_MAX: u32 = 1 << 22;
+/// How the names of our own sets begin.
+const OWN_PREFIX: &str = "PORTOLAN-";
 
 /// One of the sets, in either family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -152,6 +158,13 @@ impl Set {
         }
     }
 
+    /// Returns the options of the set. Those with kube-proxy's names have its size: kube-proxy could not use a larger one after a
+    /// change back.
+    pub(super) fn options(self) -> SetOptions {
+        let is_own = self.ipv4_name().starts_with(OWN_PREFIX);
+        SetOptions { counts: self.counts(), members_max: if is_own { OWN_MEMBERS_MAX } else { MEMBERS_MAX } }
+    }
+
     /// Returns true if the members of the set count packets: those that are refused or dropped.
     pub(super) const fn counts(self) -> bool {
         matches!(
@@ -217,6 +230,17 @@ pub(super) const fn set_family(family: Family) -> SetFamily {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// kube-proxy has the virtual servers of all node ports at all addresses, without a set of them.
+    #[test]
+    fn our_own_sets_have_room_for_each_node_port_at_each_address() {
+        let (addresses, ports) = (64, 65_536);
+        for set in Set::ALL {
+            let is_own = set.name(Family::Ipv4).starts_with("PORTOLAN-");
+            assert_eq!(set.options().members_max >= addresses * ports, is_own, "{set:?}");
+            assert_eq!(set.options().members_max == MEMBERS_MAX, !is_own, "{set:?}");
+        }
+    }
 
     #[test]
     fn names_fit_and_differ() {

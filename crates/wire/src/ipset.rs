@@ -22,6 +22,7 @@ const PROTOCOL: u8 = 6;
 const IPSET_CMD_CREATE: u8 = 2;
 const IPSET_CMD_DESTROY: u8 = 3;
 const IPSET_CMD_RENAME: u8 = 5;
+const IPSET_CMD_SWAP: u8 = 6;
 const IPSET_CMD_LIST: u8 = 7;
 const IPSET_CMD_ADD: u8 = 9;
 const IPSET_CMD_DEL: u8 = 10;
@@ -29,7 +30,7 @@ const IPSET_CMD_TYPE: u8 = 13;
 const IPSET_ATTR_PROTOCOL: u16 = 1;
 const IPSET_ATTR_SETNAME: u16 = 2;
 const IPSET_ATTR_TYPENAME: u16 = 3;
-/// The new name in a request to rename a set. It has the number of the type in other requests.
+/// The new name in a request to rename a set, or the other name in one to swap two. It has the number of the type in other requests.
 const IPSET_ATTR_SETNAME2: u16 = 3;
 const IPSET_ATTR_REVISION: u16 = 4;
 const IPSET_ATTR_FAMILY: u16 = 5;
@@ -58,9 +59,10 @@ const IPSET_FLAG_LIST_SETNAME: u32 = 1 << 1;
 const IPSET_FLAG_LIST_HEADER: u32 = 1 << 2;
 /// Flag of a set: its members count packets (`IPSET_FLAG_WITH_COUNTERS`).
 const WITH_COUNTERS: u32 = 1 << 3;
-/// The sizes that the `ipset` program uses.
+/// The size that the `ipset` program uses. The kernel makes it larger when members come.
 const HASH_SIZE: u32 = 1024;
-const MEMBERS_MAX: u32 = 65_536;
+/// The largest number of members that the `ipset` program gives a set, if it is not told another.
+pub const MEMBERS_MAX: u32 = 65_536;
 const SET: &str = "ipset";
 const MEMBER: &str = "ipset member";
 
@@ -103,6 +105,21 @@ pub struct Listed {
     pub packets: Option<u64>,
 }
 
+/// What a new set is like, besides its name and type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetOptions {
+    /// Each member counts the packets for which a rule finds it in the set.
+    pub counts: bool,
+    /// Number of members that the set can have. A [`Type::BitmapPort`] has room for every port.
+    pub members_max: u32,
+}
+
+impl Default for SetOptions {
+    fn default() -> Self {
+        Self { counts: false, members_max: MEMBERS_MAX }
+    }
+}
+
 /// A message of ipset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IpsetEvent {
@@ -116,6 +133,9 @@ pub enum IpsetEvent {
         references: Option<u32>,
         /// True if the set counts packets; only in the first of several messages about a set.
         counts: bool,
+        /// Number of members that the set can have; only in the first of several messages about a set, and not of
+        /// [`Type::BitmapPort`].
+        members_max: Option<u32>,
         /// Some of the set's members. Members of unknown types are left out.
         members: Vec<Listed>,
     },
@@ -160,9 +180,8 @@ pub fn find_type(kind: Type, family: Family) -> Request {
     })
 }
 
-/// Creates a set with the sizes that the `ipset` program uses, unless one of that name and type exists. If it `counts`,
-/// each member counts the packets for which a rule finds it in the set.
-pub fn create(name: &str, kind: Type, family: Family, revision: u8, counts: bool) -> Request {
+/// Creates a set, unless one of that name and type with these options exists.
+pub fn create(name: &str, kind: Type, family: Family, revision: u8, options: SetOptions) -> Request {
     request(IPSET_CMD_CREATE, NLM_F_ACK, |message| {
         message.attr_str(IPSET_ATTR_SETNAME, name);
         message.attr_str(IPSET_ATTR_TYPENAME, kind.name());
@@ -174,9 +193,9 @@ pub fn create(name: &str, kind: Type, family: Family, revision: u8, counts: bool
                 message.attr_u16_be(IPSET_ATTR_PORT_TO | NLA_F_NET_BYTEORDER, u16::MAX);
             } else {
                 message.attr_u32_be(IPSET_ATTR_HASHSIZE | NLA_F_NET_BYTEORDER, HASH_SIZE);
-                message.attr_u32_be(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, MEMBERS_MAX);
+                message.attr_u32_be(IPSET_ATTR_MAXELEM | NLA_F_NET_BYTEORDER, options.members_max);
             }
-            if counts {
+            if options.counts {
                 message.attr_u32_be(IPSET_ATTR_CADT_FLAGS | NLA_F_NET_BYTEORDER, WITH_COUNTERS);
             }
         });
@@ -193,6 +212,14 @@ pub fn rename(name: &str, new_name: &str) -> Request {
     request(IPSET_CMD_RENAME, NLM_F_ACK, |message| {
         message.attr_str(IPSET_ATTR_SETNAME, name);
         message.attr_str(IPSET_ATTR_SETNAME2, new_name);
+    })
+}
+
+/// Swaps the names of two sets of one type. A rule that refers to one of them refers to the other one from then on.
+pub fn swap(name: &str, other: &str) -> Request {
+    request(IPSET_CMD_SWAP, NLM_F_ACK, |message| {
+        message.attr_str(IPSET_ATTR_SETNAME, name);
+        message.attr_str(IPSET_ATTR_SETNAME2, other);
     })
 }
 
@@ -299,7 +326,8 @@ impl IpsetEvent {
                 let name = map.required(IPSET_ATTR_SETNAME)?.string()?;
                 let kind = map.string(IPSET_ATTR_TYPENAME)?;
                 let counts = flags.is_some_and(|flags| flags & WITH_COUNTERS != 0);
-                Ok(Self::Set { name, kind, references, counts, members })
+                let members_max = number(IPSET_ATTR_MAXELEM)?;
+                Ok(Self::Set { name, kind, references, counts, members_max, members })
             }
             (SUBSYSTEM_IPSET, IPSET_CMD_TYPE) => {
                 let map = frame.attributes(SET, nfnetlink::HEADER_LENGTH)?.by_kind::<5>()?;

@@ -90,6 +90,11 @@ impl Ipvs {
             }
             self.written.objects(1);
         }
+        match self.kernel.enlarge_own() {
+            Ok(is_new) => self.written.objects(is_new.into()),
+            // It can be used as it is, up to the number of members that it takes.
+            Err(error) => tracing::warn!(%error, "the ipset of virtual servers stays small"),
+        }
         let found = self.compare_servers(&mut difference)?;
         difference.remove_stale(found, &owners);
         let present = self.present_rules()?;

@@ -23,14 +23,15 @@ impl Kernel {
     /// Lists the members of a set with their counters. Returns `None` if the set is missing.
     fn listed(&mut self, set: Set) -> Result<Option<Vec<Listed>>, Error> {
         let name = set.name(self.family);
-        let (mut found, mut counts) = (None, false);
+        let (mut found, mut counts, mut room) = (None, false, None);
         let listed = retry_on_change(|| {
             let mut all = Vec::new();
             self.netfilter.dump(&mut ipset::list(&name), |frame| {
-                if let ipset::IpsetEvent::Set { kind, counts: is_counting, members, .. } =
+                if let ipset::IpsetEvent::Set { kind, counts: is_counting, members_max, members, .. } =
                     ipset::IpsetEvent::decode(frame)?
                 {
                     counts |= is_counting;
+                    room = members_max.or(room);
                     found = kind.or(found.take());
                     all.extend(members);
                 }
@@ -51,6 +52,9 @@ impl Kernel {
                         self.uncounted.remove(&set);
                     } else {
                         self.uncounted.insert(set);
+                    }
+                    if set == Set::Own {
+                        self.own_is_small = room.is_some_and(|room| room < set.options().members_max);
                     }
                     Ok(Some(members))
                 }
@@ -101,18 +105,37 @@ impl Kernel {
     /// Creates the set of our virtual servers, which is missing, with its first members. It gets its name when it has them: once
     /// there is a set of this name, it alone decides whose virtual servers are.
     pub(crate) fn create_own(&mut self, members: impl Iterator<Item = Member>) -> Result<(), Error> {
+        let unfinished = self.make_unfinished(members)?;
+        let mut request = ipset::rename(&unfinished, &Set::Own.name(self.family));
+        self.netfilter.query(&mut request, |_| Ok(())).map_err(Error::socket("making an ipset"))
+    }
+
+    /// Makes the set of our virtual servers anew, with the same members, if the last list of it has shown that it has less room
+    /// than it should. Returns true if it did. At every moment there is a set of the name, and it has all members.
+    pub(crate) fn enlarge_own(&mut self) -> Result<bool, Error> {
+        if !self.own_is_small {
+            return Ok(false);
+        }
+        let members = self.members(Set::Own)?.unwrap_or_default();
+        let unfinished = self.make_unfinished(members.into_iter())?;
+        let mut request = ipset::swap(&unfinished, &Set::Own.name(self.family));
+        self.netfilter.query(&mut request, |_| Ok(())).map_err(Error::socket("swapping two ipsets"))?;
+        self.own_is_small = false;
+        self.destroy_named(&unfinished)?;
+        Ok(true)
+    }
+
+    /// Creates the set of our virtual servers, with these members, under the name that it has until it is complete. Returns that
+    /// name.
+    fn make_unfinished(&mut self, members: impl Iterator<Item = Member>) -> Result<String, Error> {
         let unfinished = Set::unfinished_own(self.family);
         // An earlier attempt may have been interrupted.
         self.destroy_named(&unfinished)?;
-        let members: Vec<(Set, Member)> = members.map(|member| (Set::Own, member)).collect();
-        if members.is_empty() {
-            return self.create(Set::Own);
-        }
         self.create_as(Set::Own, &unfinished)?;
+        let members: Vec<(Set, Member)> = members.map(|member| (Set::Own, member)).collect();
         let add = |batch: &mut Batch, _, name: &str, member: &Member| ipset::add(batch, name, member);
         first_refusal(self.change_members_of(&members, |_| &unfinished, add)?)?;
-        let mut request = ipset::rename(&unfinished, &Set::Own.name(self.family));
-        self.netfilter.query(&mut request, |_| Ok(())).map_err(Error::socket("making an ipset"))
+        Ok(unfinished)
     }
 
     /// Returns true if a rule refers to the set.
@@ -142,7 +165,7 @@ impl Kernel {
         let revision = probe::revision(&mut self.netfilter, set.kind(), family).map_err(&failed)?;
         // If the type is missing, the kernel's error says so.
         let revision = revision.unwrap_or_default();
-        let mut request = ipset::create(name, set.kind(), family, revision, set.counts());
+        let mut request = ipset::create(name, set.kind(), family, revision, set.options());
         self.netfilter.query(&mut request, |_| Ok(())).map_err(failed)
     }
 

@@ -1,10 +1,10 @@
-//! Tests how the writes of a change and of a first load grow with the cluster.
+//! Tests how the writes of a change and of a first load grow with the cluster, and that an ipset has room for a large one.
 
 use portolan_engine::Commit;
 use portolan_model::{Change, Family};
 
 use super::example::{cluster_ip, put};
-use super::support::{in_namespace, open};
+use super::support::{example, in_namespace, loaded, open, run, virtual_servers};
 
 const ENDPOINTS: usize = 10;
 const CHANGES: usize = 60;
@@ -65,4 +65,23 @@ fn a_change_costs_what_it_changes_and_a_load_what_it_loads() {
             "a load of 100 Services: {small_load:?}, of 2500: {large_load:?}"
         );
     }
+}
+
+/// An earlier version has made the set with room for 65536 members.
+#[test]
+fn the_set_of_virtual_servers_is_made_anew_if_it_is_small() {
+    in_namespace(|| {
+        run("ipset", "create PORTOLAN-VIRTUAL-SERVERS hash:ip,port maxelem 1");
+        run("ipset", "add PORTOLAN-VIRTUAL-SERVERS 192.168.0.2,tcp:30002");
+        run("ipvsadm", "--add-service --tcp-service 192.168.0.2:30002 --scheduler rr");
+        let mut ipvs = loaded(Family::Ipv4, &example(Family::Ipv4));
+        let heads: Vec<String> =
+            virtual_servers().into_iter().filter(|line| !line.starts_with(' ')).collect();
+        assert!(heads.iter().all(|head| !head.contains(":30002 ")), "it was known as ours: {heads:?}");
+        let listed = run("ipset", "list PORTOLAN-VIRTUAL-SERVERS");
+        assert!(listed.contains("maxelem 4194304") && listed.contains(",tcp:30443"), "{listed}");
+        assert!(!run("ipset", "list -n").contains("-NEW"));
+        let commit = ipvs.resync().unwrap();
+        assert_eq!((commit.elements, commit.objects), (0, 0), "it is made anew once");
+    });
 }

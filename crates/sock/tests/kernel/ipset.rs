@@ -1,7 +1,7 @@
 //! ipsets and generic netlink families.
 
 use portolan_sock::{Errno, Protocol, Socket};
-use portolan_wire::ipset::{self, IpsetEvent, Listed, Member, Type};
+use portolan_wire::ipset::{self, IpsetEvent, Listed, Member, SetOptions, Type};
 use portolan_wire::netlink::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL};
 use portolan_wire::nfnetlink::{Family, Header, SUBSYSTEM_IPSET, message_type};
 use portolan_wire::{Batch, Request, generic};
@@ -71,7 +71,10 @@ fn members_are_added_and_removed_in_batches() {
         asked.unwrap();
         assert!(revision >= Type::HashIpPortNet.known_revision(), "{revision}");
         socket
-            .query(&mut ipset::create("set", Type::HashIpPortNet, Family::IPV4, revision, false), |_| Ok(()))
+            .query(
+                &mut ipset::create("set", Type::HashIpPortNet, Family::IPV4, revision, SetOptions::default()),
+                |_| Ok(()),
+            )
             .unwrap();
         let change = |socket: &mut Socket, write: fn(&mut Batch, &str, &Member)| {
             let mut batch = Batch::new(socket.next_sequence(2));
@@ -133,13 +136,51 @@ fn members_of_a_set_that_counts() {
         };
         for (name, counts) in [("counting", true), ("plain", false)] {
             let revision = kind.known_revision();
-            socket.query(&mut ipset::create(name, kind, Family::IPV4, revision, counts), |_| Ok(())).unwrap();
+            let options = SetOptions { counts, ..SetOptions::default() };
+            socket
+                .query(&mut ipset::create(name, kind, Family::IPV4, revision, options), |_| Ok(()))
+                .unwrap();
         }
         assert_eq!(add(socket, "counting", ipset::add_counting), 0);
         assert_eq!(listed(socket, "counting"), (true, vec![Listed { member, packets: Some(0) }]));
         assert_eq!(add(socket, "plain", ipset::add_counting), 1, "the kernel refuses numbers there");
         assert_eq!(add(socket, "plain", ipset::add), 0);
         assert_eq!(listed(socket, "plain"), (false, vec![Listed { member, packets: None }]));
+    });
+}
+
+/// A set with room for more members takes the place of another one, with its own members.
+#[test]
+fn two_sets_swap_their_names() {
+    in_namespace(|socket| {
+        let kind = Type::HashIpPort;
+        let listed = |socket: &mut Socket, name: &str| {
+            let mut found = None;
+            let listed = socket.dump(&mut ipset::list(name), |frame| {
+                if let IpsetEvent::Set { members_max, members, .. } = IpsetEvent::decode(frame)? {
+                    found = Some((members_max, members.len()));
+                }
+                Ok(())
+            });
+            listed.unwrap();
+            found.unwrap()
+        };
+        for (name, members_max) in [("small", 2), ("large", 1 << 22)] {
+            let options = SetOptions { members_max, ..SetOptions::default() };
+            let revision = kind.known_revision();
+            socket
+                .query(&mut ipset::create(name, kind, Family::IPV4, revision, options), |_| Ok(()))
+                .unwrap();
+        }
+        let mut batch = Batch::new(socket.next_sequence(3));
+        for port in [80, 81, 82] {
+            ipset::add(&mut batch, "large", &Member::IpPort("10.0.0.1".parse().unwrap(), 6, port));
+        }
+        batch.acknowledge_last();
+        assert_eq!(socket.submit(&batch).unwrap().refusals.len(), 0);
+        socket.query(&mut ipset::swap("large", "small"), |_| Ok(())).unwrap();
+        assert_eq!(listed(socket, "small"), (Some(1 << 22), 3));
+        assert_eq!(listed(socket, "large"), (Some(2), 0));
     });
 }
 

@@ -92,6 +92,7 @@ proptest! {
         set in "[A-Z-]{1,31}",
         references in any::<Option<u32>>(),
         flags in any::<Option<u32>>(),
+        members_max in any::<Option<u32>>(),
         members in prop::collection::vec((member(), any::<Option<u64>>()), 0..9),
     ) {
         let mut batch = Batch::new(1);
@@ -103,9 +104,9 @@ proptest! {
         let mut message = list.message(0x0607, 0, &[0; 4]);
         message.attr_str(2, &set);
         message.attr_str(3, "hash:ip");
-        if references.is_some() || flags.is_some() {
+        if references.is_some() || flags.is_some() || members_max.is_some() {
             message.nest(7, |message| {
-                for (kind, number) in [(0x4019, references), (0x4008, flags)] {
+                for (kind, number) in [(0x4019, references), (0x4008, flags), (0x4013, members_max)] {
                     if let Some(number) = number {
                         message.attr_u32_be(kind, number);
                     }
@@ -134,7 +135,7 @@ proptest! {
         let members = members.into_iter().map(|(member, packets)| ipset::Listed { member, packets }).collect();
         prop_assert_eq!(
             ipset::IpsetEvent::decode(&list.frame(1).unwrap()),
-            Ok(ipset::IpsetEvent::Set { name: set, kind, references, counts, members })
+            Ok(ipset::IpsetEvent::Set { name: set, kind, references, counts, members_max, members })
         );
     }
 

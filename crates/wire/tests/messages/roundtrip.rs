@@ -179,7 +179,7 @@ proptest! {
         let frame = Frames::new(request.bytes(3).unwrap()).next().unwrap().unwrap();
         // A list contains the name in the same attribute.
         let listed = Frame { header: Header { kind: 0x0607, ..frame.header }, ..frame };
-        prop_assert_eq!(ipset::IpsetEvent::decode(&listed), Ok(ipset::IpsetEvent::Set { name, kind: None, references: None, counts: false, members: Vec::new() }));
+        prop_assert_eq!(ipset::IpsetEvent::decode(&listed), Ok(ipset::IpsetEvent::Set { name, kind: None, references: None, counts: false, members_max: None, members: Vec::new() }));
         prop_assert_eq!(ipset::IpsetEvent::decode(&frame), Ok(ipset::IpsetEvent::Other { kind: 0x0603 }));
     }
 
