@@ -35,6 +35,8 @@ pub(super) struct Arrivals<'a> {
     not_before: Option<Instant>,
     /// The last state of each Service port that the data plane was given; `None` if it is deleted.
     given: BTreeMap<Arc<ServicePortName>, Option<Arc<Forwarding>>>,
+    /// When changes were taken last.
+    taken: Option<Instant>,
     /// The changes given last with what follows their commit, until they are written.
     current: Option<(Instant, Vec<Change>, After)>,
     /// What follows the end of the comparison.
@@ -50,6 +52,8 @@ pub(super) struct Arrived {
     pub(super) after: After,
     /// The commits.
     pub(super) attempts: Vec<Attempt>,
+    /// When changes were taken last.
+    pub(super) taken: Option<Instant>,
 }
 
 impl<'a> Arrivals<'a> {
@@ -65,6 +69,7 @@ impl<'a> Arrivals<'a> {
             clock,
             min_interval,
             not_before: None,
+            taken: None,
             given: BTreeMap::new(),
             current: None,
             after: After::default(),
@@ -81,7 +86,7 @@ impl<'a> Arrivals<'a> {
         self.leave_current();
         let family = self.about.0;
         let changes = self.given.into_iter().map(|(name, new)| Change { name, family, old: None, new });
-        Arrived { changes: changes.collect(), after: self.after, attempts: self.attempts }
+        Arrived { changes: changes.collect(), after: self.after, attempts: self.attempts, taken: self.taken }
     }
 
     fn arrived(&mut self, table: &Table) -> Option<Changes> {
@@ -92,6 +97,7 @@ impl<'a> Arrivals<'a> {
         let family = self.about.0;
         let (changes, mut after) = (self.outside.arrived)(family)?;
         self.leave_current();
+        self.taken = Some(now);
         after.has_changes = true;
         let of_family = changes.into_iter().filter(|change| change.family == family);
         let changes: Vec<Change> = of_family.map(|change| self.give(table, change)).collect();
@@ -121,6 +127,7 @@ impl<'a> Arrivals<'a> {
             family,
             mode,
             duration: ended.saturating_duration_since(started),
+            taken_before: ended.saturating_duration_since(started),
             full: false,
             repaired: false,
             verified: false,

@@ -173,6 +173,9 @@ pub struct Report {
     pub mode: &'static str,
     /// Time from taking up the work to the end of the commit.
     pub duration: Duration,
+    /// Time from taking up the last work to the end of the commit. Less than the duration if work was taken up meanwhile. Later
+    /// work waits.
+    pub taken_before: Duration,
     /// True if everything was compared with the kernel.
     pub full: bool,
     /// True if a change by another program was the reason for the commit, and something had to be repaired.

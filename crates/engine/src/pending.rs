@@ -169,7 +169,7 @@ impl Requests {
             return None;
         }
         let after = std::mem::take(&mut self.after);
-        if self.settings.is_some() {
+        if self.settings.is_some() || self.replacement.is_some() {
             // They may be about the flows that these settings concern, and the comparison under way does not have them.
             self.after.add([], after.udp.values().cloned(), ObjectChanges::default());
         }

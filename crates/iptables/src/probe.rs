@@ -11,6 +11,9 @@ use super::{Meter, Programs};
 /// The chain of the trial rules. No rule leads to it.
 const TRIAL: &str = "KUBE-PROXY-TRIAL";
 
+/// A rule that every kernel accepts.
+const PLAIN: &str = "-j RETURN";
+
 /// One rule of each kind, by table.
 const RULES: [(IptablesTable, &[&str]); 3] = [
     (IptablesTable::Mangle, &[]),
@@ -71,7 +74,7 @@ impl Programs {
 
 impl Programs {
     /// Writes one rule and removes it. Returns why iptables or the kernel refuses it, or `None` if both accept it. An error says
-    /// nothing about the rule.
+    /// nothing about the rule: a rule that needs nothing is refused, too, or the program does not end by itself.
     pub(super) fn try_rule(
         &self,
         table: IptablesTable,
@@ -82,7 +85,10 @@ impl Programs {
         match self.restore(|out| try_rules(out, table, [rule])) {
             Ok(_) => Ok(None),
             // If a signal ended the program, the result says nothing about the rule.
-            Err(error @ Error::Failed { status, .. }) if status.code().is_some() => Ok(Some(error)),
+            Err(error @ Error::Failed { status, .. }) if status.code().is_some() => {
+                self.restore(|out| try_rules(out, table, [PLAIN]))?;
+                Ok(Some(error))
+            }
             Err(error) => Err(error),
         }
     }

@@ -92,11 +92,9 @@ mod tests {
         };
         let writing = RemovalThread::start(write).unwrap();
         entries.recv().unwrap();
-        std::thread::scope(|scope| {
-            let withdrawing = scope.spawn(|| writing.withdraw());
-            assert!(!withdrawing.is_finished());
-            release.send(()).unwrap();
-        });
+        assert!(writing.permit.0.try_lock().is_err(), "a withdrawal waits");
+        release.send(()).unwrap();
+        writing.withdraw();
         assert_eq!(writing.join(), Ok(Outcome::Removed));
 
         let (release, released) = channel::<()>();

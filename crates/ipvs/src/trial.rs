@@ -29,6 +29,8 @@ pub fn try_rules(programs: &Programs, family: Family) -> Result<Option<String>, 
         return Ok(None);
     }
     let name = Set::trial(family);
+    // One that an earlier trial has left may have other options.
+    kernel.destroy_named(name)?;
     kernel.create_as(Set::Own, name)?;
     let tried = programs.try_rules(&rules(name));
     let start = Instant::now();

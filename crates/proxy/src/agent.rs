@@ -103,10 +103,7 @@ pub(super) struct Agent {
     on_in_sync: Vec<oneshot::Sender<()>>,
     /// The error that ends the process at the next check of the deadlines.
     error: Option<anyhow::Error>,
-    /// Whether something was not derived because the node's addresses could not be listed. It is tried again.
-    addresses_unknown: bool,
-    /// Whether a data plane could not be created. The creation is retried.
-    lacks_dataplane: bool,
+    lacks: Lacks,
     shared: SharedParts,
     /// The search for programs that new data planes call.
     search: Search,
@@ -121,6 +118,17 @@ pub(super) struct Agent {
     recorder: Recorder,
     /// The lists under way, for the history.
     lists: Lists,
+}
+
+/// What could not be made. It is tried again every second.
+#[derive(Debug, Default)]
+struct Lacks {
+    /// Settings, because the node's addresses could not be listed.
+    settings: bool,
+    /// The places of the API server, because the node's addresses could not be listed.
+    api_server: bool,
+    /// A data plane.
+    dataplane: bool,
 }
 
 /// Arguments of [`Agent::new`].
@@ -184,8 +192,7 @@ impl Agent {
             own: watch::Sender::default(),
             on_in_sync: Vec::new(),
             error: None,
-            addresses_unknown: false,
-            lacks_dataplane: false,
+            lacks: Lacks::default(),
             shared: SharedParts { meters, relays, kernel_settings, reading },
             search: Search::default(),
             on_relays_drained: None,
@@ -295,12 +302,12 @@ impl Agent {
                     "the thread {thread:?} has ended: ending, so that the process is started again; rules stay as they are"
                 );
             }
-            if self.addresses_unknown {
+            if std::mem::take(&mut self.lacks.api_server) {
                 self.review_api_server();
-            }
-            if self.addresses_unknown || self.lacks_dataplane {
-                self.reconfigure();
                 self.hand_over();
+            }
+            if self.lacks.settings || self.lacks.dataplane {
+                self.reconfigure();
             }
             self.retry_health_checks();
             self.review_passive_checks();
@@ -334,7 +341,7 @@ impl Agent {
         if let Some(mode) = step.replaced_by {
             self.replaced(family, mode);
         }
-        if step.repaired {
+        if step.mended || step.replaced_by.is_some() {
             self.check_flows(family);
         }
         self.note_verification(step);
@@ -357,9 +364,9 @@ impl Agent {
     fn replaced(&mut self, family: Family, mode: &str) {
         let Some(running) = &mut self.running else { return };
         running.replaced(family, mode);
-        // If the addresses cannot be listed, the next attempt configures it.
-        if let Some(addresses) = self.interface_addresses() {
-            self.configure_flows(&addresses);
+        match self.interface_addresses() {
+            Some(addresses) => self.configure_flows(&addresses),
+            None => self.lacks.settings = true,
         }
         self.drain_relays();
         // Addresses may be free to be captured, or have to be kept, in the new mode.

@@ -34,8 +34,8 @@ pub(super) struct Synced {
     pub(super) refused: Vec<Refusal>,
     /// Whether everything was compared with the kernel.
     pub(super) full: bool,
-    /// Whether rules were written again that another program had removed or changed.
-    pub(super) repaired: bool,
+    /// Whether a comparison has written anything.
+    pub(super) mended: bool,
     /// Whether a comparison has shown that the kernel has everything.
     pub(super) verified: bool,
     /// The Service ports of the commits, if not everything was compared.
@@ -49,7 +49,7 @@ impl Synced {
         self.health_checks.extend(later.health_checks);
         self.replaced_by = later.replaced_by.or(self.replaced_by);
         self.verified |= later.verified;
-        self.repaired |= later.repaired;
+        self.mended |= later.mended;
         if later.full {
             (self.full, self.refused, self.changed) = (true, later.refused, BTreeSet::new());
             return;
@@ -163,7 +163,7 @@ impl Reporter {
                     // The kernel may lack other changes until the comparison is complete.
                     return;
                 }
-                let began = now.monotonic.checked_sub(report.duration).unwrap_or(now.monotonic);
+                let began = now.monotonic.checked_sub(report.taken_before).unwrap_or(now.monotonic);
                 self.health.updated(family, began, now);
                 self.done.add(Synced {
                     family,
@@ -172,7 +172,7 @@ impl Reporter {
                     replaced_by: (report.step == Step::Replacement).then_some(mode),
                     refused: commit.refused.clone(),
                     full: commit.full,
-                    repaired: report.repaired,
+                    mended: commit.full && commit.elements.saturating_add(commit.objects) > 0,
                     verified: report.verified,
                     changed: report.changed.into_iter().collect(),
                 });
@@ -236,7 +236,7 @@ mod tests {
             replaced_by: None,
             refused: refused.iter().map(refusal).collect(),
             full,
-            repaired: false,
+            mended: false,
             verified: false,
             changed: changed.iter().map(|service| name(service)).collect(),
         }
@@ -276,8 +276,8 @@ mod tests {
         let opens = Synced { health_checks: check(Some(1)), ..first.clone() };
         let closes = Synced { health_checks: check(None), ..first };
         assert_eq!(merged([opens, closes]).await.health_checks, check(None));
-        let verified = Synced { verified: true, repaired: true, ..step(true, &[], &[]) };
+        let verified = Synced { verified: true, mended: true, ..step(true, &[], &[]) };
         let verified = merged([verified, step(false, &["a"], &[])]).await;
-        assert!(verified.verified && verified.repaired && verified.full);
+        assert!(verified.verified && verified.mended && verified.full);
     }
 }

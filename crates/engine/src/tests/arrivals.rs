@@ -55,6 +55,8 @@ fn they_wait_for_the_interval_between_two_commits() {
     recorder.during_comparison(wait(&bench, SECOND / 2));
     bench.handle.compare(Family::Ipv4);
     bench.settle();
+    let full = bench.reports().pop().expect("a report");
+    assert_eq!((full.duration, full.taken_before), (SECOND, Duration::ZERO), "nothing waits");
     assert_eq!(recorder.take_calls(), [compared(&[]), follow(&["demo/a"]), follow(&["demo/b", "demo/c"])]);
     assert_eq!(bench.snapshot().table.len(), 3);
 }

@@ -39,7 +39,9 @@ impl Agent {
     /// Passes the addresses and ports that must stay reachable to the Catalog. If the node's addresses cannot be listed, that is
     /// done later.
     pub(super) fn review_api_server(&mut self) {
-        let Some(own) = self.interface_addresses() else { return };
+        let own = self.interface_addresses();
+        self.lacks.api_server = own.is_none();
+        let Some(own) = own else { return };
         let sockets = self.peers.sockets();
         self.api_servers = self.catalog.api_servers_behind(&sockets);
         let api_server = places(&sockets, &self.api_servers, self.adds_addresses(), &own);

@@ -116,15 +116,15 @@ impl Agent {
     }
 
     /// Returns the node's addresses without those that the IPVS mode added. Returns `None` if they cannot be listed: what depends
-    /// on them stays, and is derived again when they can be listed, which is tried every second.
-    pub(super) fn interface_addresses(&mut self) -> Option<Vec<IpAddr>> {
+    /// on them stays, and the caller tries again in a second.
+    pub(super) fn interface_addresses(&self) -> Option<Vec<IpAddr>> {
         let listed = addresses::list_except(portolan_ipvs::DEVICE);
         if let Err(error) = &listed
-            && !self.addresses_unknown
+            && !self.lacks.settings
+            && !self.lacks.api_server
         {
             tracing::error!(%error, "the node's addresses cannot be listed; trying again every second");
         }
-        self.addresses_unknown |= listed.is_err();
         listed.ok()
     }
 
@@ -173,13 +173,14 @@ impl Agent {
         if self.running.is_none() {
             return;
         }
-        let Some(addresses) = self.interface_addresses() else { return };
-        self.addresses_unknown = false;
+        let addresses = self.interface_addresses();
+        self.lacks.settings = addresses.is_none();
+        let Some(addresses) = addresses else { return };
         let (mut new, blueprints) = (self.settings(&addresses), self.blueprints(&addresses));
         let of_planned_modes = self.settings_with(&addresses, |plane| plane.blueprint.mode());
         let of_current_modes = self.settings_with(&addresses, |plane| plane.mode);
         let Some(running) = &mut self.running else { return };
-        self.lacks_dataplane = false;
+        self.lacks.dataplane = false;
         let searched = running.needs_programs(&new, &blueprints).then(|| self.search.take());
         let is_searching = matches!(searched, Some(None));
         let mut programs = searched.flatten().unwrap_or_default();
@@ -197,7 +198,7 @@ impl Agent {
                 let programs = programs.get_mut(family).take();
                 running.successor(settings, blueprint, programs, &mut self.shared)
             };
-            self.lacks_dataplane |= matches!(step, Step::Retry);
+            self.lacks.dataplane |= matches!(step, Step::Retry);
             if matches!(step, Step::Wait | Step::Retry) {
                 *settings = of_planned_mode;
                 of_other_mode.extend(running.has_other_mode(family, wanted).then_some(family));

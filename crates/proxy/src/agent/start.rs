@@ -109,7 +109,10 @@ impl Agent {
     /// Starts the engine. Does nothing yet if this node's addresses or programs are not known; it is called again then.
     pub(super) fn start(&mut self) -> anyhow::Result<()> {
         // An empty list in place of the addresses would close every node port.
-        let Some(addresses) = self.interface_addresses() else { return Ok(()) };
+        let Some(addresses) = self.interface_addresses() else {
+            self.lacks.settings = true;
+            return Ok(());
+        };
         let blueprints = self.blueprints(&addresses);
         let calls_programs = blueprints.iter().any(Blueprint::calls_programs)
             || modes::former_calls_programs(&self.configuration, &self.families);

@@ -139,6 +139,7 @@ fn a_commit_says_what_was_written_or_why_not() {
         family: Family::Ipv6,
         mode: "nftables",
         duration: Duration::from_micros(70),
+        taken_before: Duration::from_micros(70),
         full: true,
         repaired: true,
         verified: false,

@@ -72,6 +72,11 @@ impl Guard {
         None
     }
 
+    /// Returns true if an empty list is held.
+    pub(super) const fn holds(&self) -> bool {
+        self.held_since.is_some()
+    }
+
     /// Returns true if the first held list came at this time.
     pub(super) fn is_first(&self, now: Instant) -> bool {
         self.held_since == Some(now)

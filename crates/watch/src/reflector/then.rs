@@ -51,7 +51,12 @@ impl Reflector {
         match &self.state {
             State::Watch if self.refusals.watch(now) => Then::Relist,
             State::Stream if self.refusals.has_refused_watch() => Then::Pages { for_good: false },
-            State::Pages { token, .. } if token.is_empty() && self.refusals.list(now) => Then::Resume,
+            // While an empty list is held, lists go on until one is accepted.
+            State::Pages { token, .. }
+                if token.is_empty() && !self.guard.holds() && self.refusals.list(now) =>
+            {
+                Then::Resume
+            }
             _ => Then::Same,
         }
     }

@@ -54,6 +54,24 @@ fn a_watch_goes_on_if_the_list_in_its_place_is_refused_too() {
 }
 
 #[test]
+fn a_list_that_is_held_is_followed_by_lists() {
+    let timing = Timing::default();
+    let (mut reflector, now) = (Reflector::new(Kind::Service, false, 7, timing), Instant::now());
+    reflector.resume("10");
+    reflector.opened(now);
+    refuse_for_long(&mut reflector, &broken(), now);
+    let then = now + Duration::from_secs(91);
+    reflector.opened(then);
+    let held = reflector.bookmark("11", true, then).unwrap_err();
+    assert!(matches!(held, RestartReason::Emptied { known: 7, first: true }), "{held}");
+    reflector.failed(&held, then, 0.0);
+    for _ in 0..3 {
+        assert_eq!(reflector.query(), FIRST_PAGE);
+        reflector.failed(&broken(), then, 0.0);
+    }
+}
+
+#[test]
 fn a_watch_that_opens_ends_the_wait_for_a_list() {
     let (mut reflector, now) = (watching(), Instant::now());
     let at = |seconds| now + Duration::from_secs(seconds);
