@@ -5,6 +5,7 @@
 
 pub(crate) mod api_server;
 mod backlog;
+mod changes;
 mod ending;
 pub(crate) mod facts;
 mod flows;
@@ -29,11 +30,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::bail;
-use portolan_engine::Work;
 use portolan_engine::drift::Own;
-use portolan_model::catalog::{Changes, GuardedAddresses, PerFamily};
+use portolan_model::catalog::{GuardedAddresses, PerFamily};
 use portolan_model::object::Kind;
-use portolan_model::{Capture, Catalog, Change, Event, Family};
+use portolan_model::{Capture, Catalog, Family};
 use portolan_node::config::{Configuration, Mode};
 use portolan_node::health::{Health, Now};
 use portolan_node::metrics::{ProxyMetrics, Resource, TrafficPolicy};
@@ -425,40 +425,6 @@ impl Agent {
         self.hand_over();
     }
 
-    fn apply(&mut self, mut event: Event) {
-        let kind = kind_of(&event);
-        if let Event::NodeDeleted(key) = &event
-            && *key.name == *self.catalog.node_name()
-        {
-            self.progress.node_may_be_new();
-        }
-        self.complete_node(&mut event);
-        if let Event::Service(service) = &mut event
-            && !self.allows_external_ips
-        {
-            service.payload.ignore_external_ips();
-        }
-        let seen = self.see(&event);
-        let applied = self.catalog.apply(event);
-        if let Some(seen) = seen {
-            self.record_object(seen, &applied);
-        }
-        match kind {
-            Some(Kind::Service) => self.metrics.service_change(),
-            Some(Kind::EndpointSlice) => self.metrics.endpoint_change(),
-            Some(Kind::Node) => self.node_changed(),
-            Some(Kind::ServiceCidr) | None => {}
-        }
-        match kind.filter(|_| applied.changed) {
-            Some(Kind::Service) => self.backlog.service_changed(),
-            Some(Kind::EndpointSlice) => self.backlog.endpoint_slice_changed(),
-            _ => {}
-        }
-        for fault in &applied.faults {
-            self.report_fault(fault);
-        }
-    }
-
     fn show_backlog(&self) {
         let waiting = self.backlog.waiting();
         self.metrics.changes_pending(waiting.services, waiting.endpoint_slices);
@@ -467,68 +433,6 @@ impl Agent {
     /// Uses the counters of another watcher.
     pub(super) fn watched_by(&mut self, counts: Arc<Counts>) {
         self.counts = counts;
-    }
-
-    /// Hands the Catalog's changes over to the engine. Starts the engine when the first complete state is known.
-    fn hand_over(&mut self) {
-        if self.running.is_none() {
-            // A failed start ends the process at the next check of the deadlines. It is not repeated until then.
-            if self.error.is_none() && self.may_start() {
-                self.error = self.start().err();
-            }
-            self.update_readiness();
-            return;
-        }
-        let changes = self.catalog.take_changes();
-        if changes.service_cidrs {
-            self.reconfigure();
-        }
-        if !changes.is_empty() {
-            self.send(changes);
-        }
-        self.backlog.handed_over();
-    }
-
-    fn send(&mut self, mut changes: Changes) {
-        self.record_changes(&changes.changes);
-        changes.changes.iter().for_each(|change| self.need.take(change));
-        self.review_memory();
-        let Some(running) = &self.running else { return };
-        let now = Now::read();
-        for &family in &self.families {
-            let (of_family, others) =
-                changes.changes.into_iter().partition(|change: &Change| change.family == family);
-            changes.changes = others;
-            let triggers = std::mem::take(changes.triggers.get_mut(family));
-            let udp = changes.udp.iter().filter(|(of, _)| *of == family);
-            let udp = udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
-            let udp = self.as_translated(family, udp);
-            let health_checks = health_checks::of_family(&changes.health_checks, family);
-            let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
-            // Changes without effect in this family do not count for its programming latency.
-            if work.changes.is_empty() && work.udp.is_empty() {
-                if !work.health_checks.is_empty() {
-                    running
-                        .engine
-                        .work(family, Work { health_checks: work.health_checks, ..Work::default() });
-                }
-                continue;
-            }
-            self.metrics.sync_queued(family, now.wall);
-            self.health.queued(family, now);
-            work.objects = self.backlog.hand_over(family);
-            running.engine.work(family, work);
-        }
-        self.lower_health_checks(&changes.health_checks);
-    }
-}
-
-fn kind_of(event: &Event) -> Option<Kind> {
-    match event {
-        Event::Service(_) | Event::ServiceDeleted(_) => Some(Kind::Service),
-        Event::EndpointSlice(_) | Event::EndpointSliceDeleted(_) => Some(Kind::EndpointSlice),
-        Event::Node(_) | Event::NodeDeleted(_) => Some(Kind::Node),
-        _ => None,
     }
 }
 
