@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use portolan_proxy::packets::Configured;
-use portolan_serve::Api;
 use portolan_serve::manifests::{Follower, Keeper};
+use portolan_serve::{Api, ApiConfig};
 
 use super::screen::{self, Row};
 use super::{Plan, host, print, services};
@@ -30,7 +30,8 @@ struct Tried {
 async fn try_out(plan: &Plan) -> anyhow::Result<Tried> {
     let api = plan.options.server.api();
     api.check().map_err(|error| anyhow::anyhow!("--{error}"))?;
-    let api = Arc::new(Api::new(&api));
+    // No probe ever passes here, and endpoints that wait for one are not counted.
+    let api = Arc::new(Api::new(&ApiConfig { health_checked: None, ..api }));
     let keeper = Keeper::start(Arc::clone(&api), &plan.given()).await?;
     let mut tried = Tried::default();
     if let Some(folder) = &plan.options.server.manifests {
