@@ -1,8 +1,8 @@
-//! Addresses that are taken only because a Service lists them: their IPAddress was deleted by hand, and the repair has not
-//! restored it yet. There are nearly always none.
+//! Addresses that a Service lists, and that have no IPAddress: it was deleted by hand, and the repair has not restored it yet.
+//! There are nearly always none. They are taken.
 //!
-//! If such a Service goes, or gives the address up, no object of the store says so but the Service. A server that made this write
-//! itself knows, and another one on the same store has to look at the Service.
+//! Such an address is free when the Service goes, or lists it no more. No deletion of an IPAddress shows this. So a server looks
+//! at the Services that have changed: another server on the same store may have written them.
 
 use std::{
     collections::{BTreeMap, HashSet},

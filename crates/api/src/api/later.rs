@@ -1,6 +1,6 @@
-//! Node ports of a write that releases more than a transaction of the store may have steps. The write leaves their objects, and
-//! transactions after it remove them. In between no other Service gets these node ports. If the server ends, the repair frees
-//! them.
+//! etcd limits the steps of a transaction. If a Service releases more node ports than fit, its write leaves the objects of the
+//! rest, and transactions after it remove them. In between no other Service gets these node ports. If the request or the server
+//! ends before, the repair frees them.
 
 use portolan_ipam::{Holder, ServiceKey};
 use portolan_schema::Resource;
