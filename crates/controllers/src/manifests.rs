@@ -166,7 +166,7 @@ impl Folder {
     /// Does the same as [`Folder::sync`] if the folder has changed, or an object has to be created again.
     async fn sync_changed(&mut self, contents: Contents) -> Option<Synced> {
         let is_same = |(path, found): (&PathBuf, &Found)| match (self.files.get(path), found) {
-            (_, Found::Unfinished) => true,
+            (_, Found::Unfinished | Found::Missing) => true,
             (None, _) => false,
             (Some(file), Found::Content(content)) => {
                 file.missing.is_empty() && file.content.as_ref() == Some(content)
@@ -225,6 +225,14 @@ impl Folder {
 }
 
 impl Refusal {
+    /// Returns true if the store is the reason. Each try may wait for the store for seconds.
+    fn is_of_store(&self) -> bool {
+        matches!(
+            self,
+            Self::Api(ApiError::Unavailable(_) | ApiError::Unconfirmed(_) | ApiError::Contended { .. })
+        )
+    }
+
     /// Returns whether the same document may be accepted later, without a change of the folder.
     fn may_pass(&self) -> Synced {
         match self {

@@ -28,6 +28,8 @@ pub(super) enum Found {
     Content(Vec<u8>),
     /// Another program is writing the file.
     Unfinished,
+    /// The file is not there. It has to stay away to count as removed.
+    Missing,
     /// The file cannot be used.
     Unreadable(Unreadable),
 }

@@ -23,7 +23,7 @@ use super::{
     elsewhere::elsewhere,
     events::{self, Events, Identity},
     retry::Retry,
-    unsure::Unsure,
+    unsure::{self, Unsure},
 };
 use crate::Feed;
 
@@ -35,7 +35,7 @@ const REREAD: Duration = Duration::from_secs(30);
 /// The same for a folder that cannot be watched.
 const UNWATCHED: Duration = Duration::from_secs(5);
 /// The same for a folder that cannot be read, or that has changed in a way that has to stay to count.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = unsure::STAYS;
 
 /// Keeps the stored objects in sync with a folder.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub struct Follower {
     unsure: Unsure,
     /// True if the folder has changed while it was read.
     is_stale: bool,
-    /// The folder that was read the last time. `None` if the path led to two.
+    /// The folder that was read the last time. `None` if the path led to another folder after the reading than before.
     found: Option<Identity>,
     /// The folder whose contents are applied. `None` if its watch has ended since: another folder may have its place, also one
     /// with the same identity.
@@ -202,11 +202,11 @@ impl Follower {
         if self.is_emptied(&contents) {
             return Err(Unread::Empty);
         }
-        let files = &self.folder.files;
+        let (files, now) = (&self.folder.files, Instant::now());
         match is_reported {
-            false => self.unsure.confirm(&mut contents, files),
-            true if !self.is_applied() => self.unsure.doubt_missing(&mut contents, files),
-            true => {}
+            false => self.unsure.confirm(&mut contents, files, now),
+            true if !self.is_applied() => self.unsure.doubt_missing(&mut contents, files, now),
+            true => self.unsure = Unsure::default(),
         }
         Ok(contents)
     }

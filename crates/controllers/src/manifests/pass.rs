@@ -1,5 +1,10 @@
-//! One synchronization: applies the documents in [turns](super::turn), prunes what no file declares, and tries what was
-//! refused again as long as something else has changed: it may have asked for what another object still had.
+//! One synchronization. The documents are applied in [turns](super::turn):
+//!
+//! 1. Those of the first turn are applied while the files are read.
+//! 2. What no file declares is pruned, but for EndpointSlices.
+//! 3. What was refused is tried again until nothing changes: it may need what another object has had so far. The Services
+//!    that leave something to the server follow.
+//! 4. EndpointSlices are applied, then pruned, so a renamed one is there before the old one goes.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -26,22 +31,24 @@ use crate::object::{MANAGED_BY, MIRROR};
 /// What is left to do in a synchronization.
 #[derive(Debug, Default)]
 struct Pass {
-    waiting: BTreeMap<Turn, Vec<Due>>,
-    refused: Vec<Due>,
-    /// True if an object was written or deleted since the refused documents were tried.
+    /// The documents that wait for their turn, and those that were refused, by turn.
+    queue: BTreeMap<Turn, Vec<Due>>,
+    /// True if there was a change since the refused documents were tried. A new Service is none: it leaves nothing to others.
     has_changed: bool,
-    /// The files that are applied, with their former complaints.
-    applied: Vec<(PathBuf, Vec<String>)>,
+    /// The files that are applied, with the complaints that were logged of each.
+    logged: BTreeMap<PathBuf, Vec<String>>,
 }
 
 /// A document to apply.
 #[derive(Debug)]
 struct Due {
+    turn: Turn,
     file: PathBuf,
     /// Number of the object in the file.
     position: usize,
     /// Number of its document in the file.
     document: usize,
+    /// File, document and line, for the log.
     place: String,
     id: ObjectId,
     /// The object in JSON, which takes less memory than its values.
@@ -56,27 +63,28 @@ impl Folder {
         let mut made = mem::take(&mut self.leftover);
         made.extend(before.values().flat_map(|file| file.objects.iter().cloned()));
         let mut declared = self.reserved.0.clone();
+        let mut doubted = HashSet::new();
         let mut pass = Pass::default();
         for (path, found) in contents {
             let old = before.remove(&path).unwrap_or_default();
+            let is_missing = matches!(found, Found::Missing);
             let file = self.sync_file(&path, found, old, (&declared, &mut pass)).await;
-            declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
+            if is_missing {
+                doubted.extend(file.objects.iter().cloned());
+            } else {
+                declared.extend(file.objects.iter().map(|id| (id.clone(), path.clone())));
+            }
             self.files.insert(path, file);
             // Other tasks, such as requests, run between the files of a large folder.
             tokio::task::yield_now().await;
         }
-        for due in mem::take(&mut pass.waiting).into_values().flatten() {
-            self.apply_due(due, &mut pass).await;
-        }
-        let mut synced = Synced::Done;
-        for id in made.into_iter().filter(|id| !declared.contains_key(id)) {
-            synced = synced.max(self.prune(id, &mut pass).await);
-        }
-        while mem::take(&mut pass.has_changed) {
-            for due in mem::take(&mut pass.refused) {
-                self.apply_due(due, &mut pass).await;
-            }
-        }
+        made.retain(|id| !declared.contains_key(id) && !doubted.contains(id));
+        let (slices, others): (Vec<_>, Vec<_>) =
+            made.into_iter().partition(|id| id.resource == Resource::EndpointSlice);
+        let mut synced = self.prune_all(others, &mut pass).await;
+        self.try_services(&mut pass).await;
+        self.try_turn(Turn::Last, &mut pass).await;
+        synced = synced.max(self.prune_all(slices, &mut pass).await);
         self.settle(pass);
         self.files.values().map(|file| file.synced).fold(synced, Synced::max)
     }
@@ -92,7 +100,9 @@ impl Folder {
     ) -> File {
         let content = match found {
             Found::Content(content) => content,
-            Found::Unfinished => return File { content: None, synced: Synced::Done, ..old },
+            Found::Unfinished | Found::Missing => {
+                return File { content: None, synced: Synced::Done, ..old };
+            }
             Found::Unreadable(error) => return unread(path, old, &error, Synced::Done),
         };
         let is_same = old.content.as_ref() == Some(&content);
@@ -107,6 +117,7 @@ impl Folder {
         };
         let mut file = File { content: Some(content), ..File::default() };
         let mut unreadable = false;
+        pass.logged.insert(path.to_owned(), old.complaints);
         let is_due = |position: usize, id: &ObjectId| {
             !is_same || old.refused.contains_key(&position) || old.missing.contains(id)
         };
@@ -114,12 +125,11 @@ impl Folder {
             match self.check(&document, path, declared, &mut file.objects) {
                 Ok((id, object)) if is_due(position, &id) => {
                     let turn = Turn::of(&id, object, &**self.api.store());
-                    let due = Due::new(path, position, &document, id);
+                    let due = Due::new(turn, path, position, &document, id);
                     if turn != Turn::First {
-                        pass.wait(turn, due, object);
+                        pass.queue(due.with(object));
                     } else if let Err(refusal) = self.apply(&due, object.clone(), pass).await {
-                        file.refused.insert(position, due.refused(&refusal));
-                        pass.refuse(due, object);
+                        file.refused.insert(position, pass.refuse(due.with(object), &refusal));
                     }
                 }
                 Ok(_) => {}
@@ -132,7 +142,6 @@ impl Folder {
         if unreadable {
             file.objects.extend(old.objects);
         }
-        pass.applied.push((path.to_owned(), old.complaints));
         file
     }
 
@@ -161,20 +170,45 @@ impl Folder {
         Ok((id, object))
     }
 
-    /// Applies a document whose turn is not the first, or that was refused, and notes the result.
+    /// Applies the Services whose turn is not the first, and tries what was refused until nothing changes. After each change the
+    /// former turns come first: a Service that gets what is free could get what a refused one names.
+    async fn try_services(&mut self, pass: &mut Pass) {
+        let has_changed = mem::take(&mut pass.has_changed);
+        let mut turn = if has_changed { Turn::First } else { Turn::Partly };
+        while turn < Turn::Last {
+            let has_changed = self.try_turn(turn, pass).await;
+            turn = if has_changed { Turn::First } else { turn.next() };
+        }
+    }
+
+    /// Applies the documents of a turn, up to one after which others come first again. Returns true if something has changed.
+    async fn try_turn(&mut self, turn: Turn, pass: &mut Pass) -> bool {
+        let mut due = pass.queue.remove(&turn).unwrap_or_default().into_iter();
+        let is_free = matches!(turn, Turn::Partly | Turn::Free);
+        for next in due.by_ref() {
+            self.apply_due(next, pass).await;
+            if is_free && pass.has_changed && pass.has_refused(turn) {
+                break;
+            }
+        }
+        pass.queue.entry(turn).or_default().extend(due);
+        mem::take(&mut pass.has_changed)
+    }
+
+    /// Applies a document of the queue, and notes the result.
     async fn apply_due(&mut self, due: Due, pass: &mut Pass) {
         let result = match due.object() {
             Ok(object) => self.apply(&due, object, pass).await,
             Err(error) => Err(error.into()),
         };
         let file = self.files.entry(due.file.clone()).or_default();
+        let position = due.position;
         match result {
             Ok(()) => {
-                file.refused.remove(&due.position);
+                file.refused.remove(&position);
             }
             Err(refusal) => {
-                file.refused.insert(due.position, due.refused(&refusal));
-                pass.refused.push(due);
+                file.refused.insert(position, pass.refuse(due, &refusal));
             }
         }
         tokio::task::yield_now().await;
@@ -191,9 +225,17 @@ impl Folder {
         if outcome.effect != Effect::Unchanged {
             let revision = outcome.revision;
             tracing::info!(file = %file.display(), document, revision, "manifest applied");
-            pass.has_changed = true;
+            pass.has_changed |= id.resource != Resource::Service || outcome.effect != Effect::Created;
         }
         Ok(())
+    }
+
+    async fn prune_all(&mut self, objects: Vec<ObjectId>, pass: &mut Pass) -> Synced {
+        let mut synced = Synced::Done;
+        for id in objects {
+            synced = synced.max(self.prune(id, pass).await);
+        }
+        synced
     }
 
     /// Deletes an object, unless its annotation was removed: another client has taken it over.
@@ -231,31 +273,46 @@ impl Folder {
         }
     }
 
-    /// Notes the results of the files that were applied, and logs what is refused in them.
+    /// Notes the results of the files that were applied, and logs what is refused in them and was not logged yet.
     fn settle(&mut self, pass: Pass) {
-        for (path, former) in pass.applied {
+        for (path, logged) in pass.logged {
             let Some(file) = self.files.get_mut(&path) else { continue };
             file.synced = file.refused.values().map(|it| it.may_pass).max().unwrap_or_default();
             file.complaints = file.refused.values().map(|it| it.complaint.clone()).collect();
-            complain(&former, &file.complaints);
+            complain(&logged, &file.complaints);
         }
     }
 }
 
 impl Pass {
-    fn wait(&mut self, turn: Turn, due: Due, object: &Value) {
-        self.waiting.entry(turn).or_default().push(due.with(object));
+    fn queue(&mut self, due: Due) {
+        self.queue.entry(due.turn).or_default().push(due);
     }
 
-    fn refuse(&mut self, due: Due, object: &Value) {
-        self.refused.push(due.with(object));
+    /// Notes that a document was refused. It is tried again in this synchronization, unless the store is the reason. This reason
+    /// is logged at once: each document that follows may wait for the store.
+    fn refuse(&mut self, due: Due, refusal: &Refusal) -> Refused {
+        let refused = due.refused(refusal);
+        if refusal.is_of_store() {
+            let logged = self.logged.entry(due.file).or_default();
+            complain(logged, std::slice::from_ref(&refused.complaint));
+            logged.push(refused.complaint.clone());
+        } else {
+            self.queue(due);
+        }
+        refused
+    }
+
+    /// Returns true if the queue has documents of this turn or one before it. During this turn, these were refused.
+    fn has_refused(&self, turn: Turn) -> bool {
+        self.queue.range(..=turn).any(|(_, due)| !due.is_empty())
     }
 }
 
 impl Due {
-    fn new(file: &Path, position: usize, document: &Document, id: ObjectId) -> Self {
+    fn new(turn: Turn, file: &Path, position: usize, document: &Document, id: ObjectId) -> Self {
         let (file, place) = (file.to_owned(), place(file, document));
-        Self { file, position, document: document.index, place, id, text: Vec::new() }
+        Self { turn, file, position, document: document.index, place, id, text: Vec::new() }
     }
 
     fn with(self, object: &Value) -> Self {
@@ -321,4 +378,29 @@ fn is_mirrored(resource: Resource, object: &Value) -> bool {
         object.as_object().and_then(|object| json::object(json::object(object, "metadata")?, "labels"));
     resource == Resource::EndpointSlice
         && labels.and_then(|labels| json::text(labels, MANAGED_BY)) == Some(MIRROR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_store_refuses_is_not_tried_again_at_once() {
+        let contended = ApiError::Contended { resource: Resource::Service, name: "a".into() };
+        for (error, is_tried) in [
+            (ApiError::Unavailable("away".into()), false),
+            (ApiError::Unconfirmed("away".into()), false),
+            (contended, false),
+            (ApiError::Internal("other".into()), true),
+        ] {
+            let id = ObjectId { resource: Resource::Service, namespace: "default".into(), name: "a".into() };
+            let (file, place, text) = ("a.yaml".into(), "here".into(), Vec::new());
+            let due = Due { turn: Turn::Free, file, position: 0, document: 0, place, id, text };
+            let mut pass = Pass::default();
+            let refused = pass.refuse(due, &Refusal::Api(error));
+            assert_eq!(pass.has_refused(Turn::Free), is_tried, "{}", refused.complaint);
+            let logged: Vec<_> = pass.logged.into_values().flatten().collect();
+            assert_eq!(logged.contains(&refused.complaint), !is_tried);
+        }
+    }
 }

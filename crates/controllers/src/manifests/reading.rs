@@ -47,7 +47,7 @@ pub fn read(path: &Path) -> io::Result<Read> {
             Found::Content(content) => add(&mut read, &path, &content),
             Found::Unreadable(error) => read.faults.push(format!("{}: {error}", path.display())),
             // Only files that are named as unfinished are.
-            Found::Unfinished => {}
+            Found::Unfinished | Found::Missing => {}
         }
     }
     Ok(read)

@@ -1,6 +1,9 @@
-use portolan_api::{ApiConfig, DeleteOptions, ServiceRanges};
+use portolan_api::{ApiConfig, DeleteOptions};
 
 use super::*;
+
+pub(super) mod log;
+mod order;
 
 const DIR: &str = "/manifests";
 
@@ -234,87 +237,4 @@ async fn what_other_controllers_would_delete_is_left_out_or_refused() {
         complaints.len() == 1 && complaints[0].contains("endpointslice.kubernetes.io/managed-by"),
         "{complaints:?}"
     );
-}
-
-/// Returns a Service of type NodePort with this spec besides.
-fn node_port(name: &str, namespace: &str, node_port: u16, more: &str) -> String {
-    format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
-         spec: {{type: NodePort, ports: [{{port: 80, nodePort: {node_port}}}]{more}}}\n"
-    )
-}
-
-#[tokio::test]
-async fn a_renamed_service_keeps_its_address_and_port() {
-    let mut folder = folder();
-    for (name, namespace) in [("web", "default"), ("web2", "default"), ("web2", "shop"), ("web", "default")] {
-        let text = node_port(name, namespace, 30_100, ", clusterIP: 10.96.0.77");
-        assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Done, "{name} {namespace}");
-        assert_eq!((names(&folder), complaints(&folder)), (vec![name.to_owned()], Vec::new()));
-    }
-}
-
-#[tokio::test]
-async fn a_node_port_is_handed_on_in_any_order() {
-    let mut folder = folder();
-    let chain = |first: u16| {
-        let of = |(name, port)| node_port(name, "default", port, "");
-        [("d", first + 3), ("c", first + 2), ("b", first + 1), ("a", first)].map(of).join("---\n")
-    };
-    for first in [30_100, 30_101, 30_102, 30_101] {
-        let text = chain(first);
-        assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Done, "{first}");
-        assert_eq!(complaints(&folder), Vec::<&str>::new());
-    }
-    // Two cannot exchange theirs.
-    let text = node_port("a", "default", 30_102, "") + "---\n" + &node_port("b", "default", 30_101, "");
-    assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Refused);
-    assert_eq!(complaints(&folder).len(), 2);
-}
-
-/// What is named may be one of 14 addresses and of 4 ports. The others are chosen at random.
-#[tokio::test]
-async fn services_that_name_their_addresses_come_first() {
-    for _ in 0..50 {
-        let service_ranges: ServiceRanges = "10.96.0.0/28".parse().unwrap();
-        let node_ports = "30000-30003".parse().unwrap();
-        let config = ApiConfig { service_ranges, node_ports, ..ApiConfig::default() };
-        let mut folder = Folder::new(Arc::new(Api::new(&config)), DIR.into());
-        let free: String = (0..10).map(|number| service(&format!("free-{number}"), "80") + "---\n").collect();
-        let ports = "apiVersion: v1\nkind: Service\nmetadata: {name: any}\n\
-                     spec: {type: NodePort, ports: [{port: 1, name: a}, {port: 2, name: b}]}\n";
-        let only_port = node_port("only-port", "default", 30_003, "");
-        let all = node_port("all", "default", 30_002, ", clusterIP: 10.96.0.14");
-        let text = format!("{free}{ports}---\n{only_port}---\nmetadata: {{}}\n");
-        let files = [("a.yaml", text.as_str()), ("b.yaml", "a: [closed"), ("z.yaml", all.as_str())];
-        folder.sync(contents(&files)).await;
-        assert_eq!(names(&folder).len(), 13, "{:?}", complaints(&folder));
-        let places = complaints(&folder).into_iter().map(|it| it.split(", ").next().unwrap());
-        let expected = ["/manifests/a.yaml: document 13", "/manifests/b.yaml: document 1"];
-        assert_eq!(places.collect::<Vec<_>>(), expected);
-    }
-}
-
-#[tokio::test]
-async fn complaints_stay_in_the_order_of_the_documents() {
-    let mut folder = folder();
-    let fixed = |name: &str| format!("{}  clusterIP: 192.0.2.1\n", service(name, "80"));
-    let text = [service("a", "0"), fixed("b"), service("c", "0"), fixed("d")].join("---\n");
-    folder.sync(contents(&[("a.yaml", &text)])).await;
-    let complaints = complaints(&folder);
-    let is_of = |(complaint, number): (&&str, usize)| complaint.contains(&format!("document {number},"));
-    assert!(complaints.len() == 4 && complaints.iter().zip(1..).all(is_of), "{complaints:#?}");
-}
-
-#[tokio::test]
-async fn endpoints_of_a_new_service_wait_for_their_first_health_check() {
-    let health_checked = |_: &[u8], _: &json::Object| Some(vec![true]);
-    let config = ApiConfig { health_checked: Some(health_checked), ..ApiConfig::default() };
-    let mut folder = Folder::new(Arc::new(Api::new(&config)), DIR.into());
-    let slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nmetadata:\n  name: a-1\n  \
-        labels: {kubernetes.io/service-name: a}\nendpoints: [{addresses: [10.1.1.1]}]\n";
-    let text = format!("{slice}---\n{}", service("a", "80"));
-    assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Done);
-    let stored = folder.api.store().get(Resource::EndpointSlice, "default/a-1").unwrap().decode();
-    assert_eq!(stored["endpoints"][0]["conditions"]["ready"], false);
 }

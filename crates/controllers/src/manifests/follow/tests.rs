@@ -4,11 +4,8 @@ use portolan_api::{Api, ApiConfig, DeleteOptions, Target};
 use portolan_schema::json::json;
 use tokio::{sync::watch, task::JoinHandle, time};
 
-use self::log::Log;
 use super::*;
-use crate::namespaces::Namespaces;
-
-mod log;
+use crate::{manifests::tests::log::Log, namespaces::Namespaces};
 
 /// Virtual seconds that a change may take. The folder is read by another thread, which needs real time.
 const PATIENCE: usize = 7200;
@@ -267,9 +264,35 @@ async fn what_another_folder_does_not_have_yet_is_not_pruned() {
     }
     follower.plan_reading();
     assert_eq!(follower.reread, Instant::now() + SOON);
-    let contents = follower.read_confirmed(false).await.unwrap();
-    follower.sync(contents).await;
-    assert_eq!(there(), [true, false, true]);
+    // A reading for another reason comes first.
+    for (after, is_there) in [(Duration::ZERO, true), (SOON, false)] {
+        time::advance(after).await;
+        let contents = follower.read_confirmed(false).await.unwrap();
+        follower.sync(contents).await;
+        assert_eq!(there(), [true, is_there, true]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_file_of_another_folder_may_have_another_name() {
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let (folder, next) = (parent.path().join("manifests"), parent.path().join("next"));
+    for (folder, name) in [(&folder, "a.yaml"), (&next, "b.yaml")] {
+        fs::create_dir(folder).unwrap();
+        fs::write(folder.join(name), service("a", "")).unwrap();
+    }
+    let mut follower = Follower::start(Arc::clone(&api), folder.clone()).await.unwrap();
+    let address = cluster_ip(&api, "a");
+    fs::rename(&folder, parent.path().join("aside")).unwrap();
+    fs::rename(&next, &folder).unwrap();
+    for is_reported in [true, false] {
+        let contents = follower.read_confirmed(is_reported).await.unwrap();
+        follower.sync(contents).await;
+        assert_eq!(follower.complaints().collect::<Vec<_>>(), Vec::<&str>::new());
+        assert_eq!(cluster_ip(&api, "a"), address);
+        time::advance(SOON).await;
+    }
+    assert_eq!(follower.folder.files.keys().collect::<Vec<_>>(), [&folder.join("b.yaml")]);
 }
 
 /// A document that is to be tried again does not lead to one reading after the other.

@@ -17,18 +17,18 @@ static OTHERS: Once = Once::new();
 
 /// The errors of one thread, or nothing.
 #[derive(Clone)]
-pub(super) struct Log(Option<Arc<Mutex<Vec<String>>>>);
+pub(in crate::manifests) struct Log(Option<Arc<Mutex<Vec<String>>>>);
 
 impl Log {
     /// Records the errors of this thread while the guard is held.
-    pub(super) fn listen() -> (Self, DefaultGuard) {
+    pub(in crate::manifests) fn listen() -> (Self, DefaultGuard) {
         // Without it, another thread may decide that an event's place in the code is of no interest to any thread.
         OTHERS.call_once(|| tracing::subscriber::set_global_default(Self(None)).unwrap());
         let log = Self(Some(Arc::default()));
         (log.clone(), tracing::subscriber::set_default(log))
     }
 
-    pub(super) fn errors(&self) -> Vec<String> {
+    pub(in crate::manifests) fn errors(&self) -> Vec<String> {
         self.0.as_ref().map(|lines| lines.lock().unwrap().clone()).unwrap_or_default()
     }
 }
