@@ -1,6 +1,7 @@
 //! What the kernel does with single packets by its routes.
 
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use portolan_sock::Errno;
 use portolan_sock::namespace::in_new_network_namespace;
@@ -12,16 +13,29 @@ fn run(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
+/// Waits until these addresses are local. The kernel adds the routes of new IPv6 addresses in the background.
+fn wait_for(addresses: &[&str]) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for address in addresses {
+        while !is_local(address.parse().unwrap()).unwrap() {
+            assert!(Instant::now() < deadline, "{address} is not local");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn which_addresses_are_local() {
     in_new_network_namespace(|| {
         run("link set lo up");
         run("link add eth0 type veth peer name other");
         run("link set eth0 up");
+        run("link set other up");
         for address in ["192.0.2.1/24", "192.0.2.2/24", "2001:db8::1/64 nodad", "2001:db8::2/64 nodad"] {
             run(&format!("addr add {address} dev eth0"));
         }
         run("route add unreachable 198.51.100.1");
+        wait_for(&["2001:db8::1", "2001:db8::2"]);
         let local = ["127.0.0.1", "127.0.0.9", "::1", "192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2"];
         let others =
             ["192.0.2.3", "192.0.2.255", "2001:db8::3", "198.51.100.1", "203.0.113.9", "2001:db8:9::9"];
@@ -44,6 +58,7 @@ fn where_packets_are_led() {
         }
         run("addr add 192.0.2.1/24 dev eth0");
         run("addr add 2001:db8::1/64 dev eth0 nodad");
+        wait_for(&["2001:db8::1"]);
         run("route add 10.244.1.2 dev cali1");
         run("-6 route add 2001:db8:1::2 dev cali1");
         for (kind, last) in [("unreachable", 3), ("prohibit", 4), ("blackhole", 5)] {
