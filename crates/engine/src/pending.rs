@@ -170,7 +170,8 @@ impl Requests {
         }
         let after = std::mem::take(&mut self.after);
         if self.settings.is_some() || self.replacement.is_some() {
-            // They may be about the flows that these settings concern, and the comparison under way does not have them.
+            // They may be about the flows that these settings, or another data plane, concern. The comparison under way has
+            // neither.
             self.after.add([], after.udp.values().cloned(), ObjectChanges::default());
         }
         Some((changes, after))

@@ -302,7 +302,7 @@ impl Agent {
                     "the thread {thread:?} has ended: ending, so that the process is started again; rules stay as they are"
                 );
             }
-            if std::mem::take(&mut self.lacks.api_server) {
+            if self.lacks.api_server {
                 self.review_api_server();
                 self.hand_over();
             }

@@ -5,6 +5,8 @@
 //! 3. What was refused is tried again until nothing changes: it may need what another object has had so far. The Services
 //!    that leave something to the server follow.
 //! 4. EndpointSlices are applied, then pruned, so a renamed one is there before the old one goes.
+//!
+//! If the store refuses a document, the turns that follow wait for the next synchronization: they rely on that document.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -33,8 +35,11 @@ use crate::object::{MANAGED_BY, MIRROR};
 struct Pass {
     /// The documents that wait for their turn, and those that were refused, by turn.
     queue: BTreeMap<Turn, Vec<Due>>,
-    /// True if there was a change since the refused documents were tried. A new Service is none: it leaves nothing to others.
+    /// True if there was a change since the refused documents were tried. The creation of a Service does not count: no refused
+    /// document waits for it.
     has_changed: bool,
+    /// True if the store has refused a document.
+    lacks_store: bool,
     /// The files that are applied, with the complaints that were logged of each.
     logged: BTreeMap<PathBuf, Vec<String>>,
 }
@@ -84,7 +89,13 @@ impl Folder {
         let mut synced = self.prune_all(others, &mut pass).await;
         self.try_services(&mut pass).await;
         self.try_turn(Turn::Last, &mut pass).await;
-        synced = synced.max(self.prune_all(slices, &mut pass).await);
+        if pass.lacks_store {
+            self.leftover.extend(slices);
+            synced = Synced::TryAgain;
+        } else {
+            synced = synced.max(self.prune_all(slices, &mut pass).await);
+        }
+        self.postpone(&mut pass);
         self.settle(pass);
         self.files.values().map(|file| file.synced).fold(synced, Synced::max)
     }
@@ -181,18 +192,31 @@ impl Folder {
         }
     }
 
-    /// Applies the documents of a turn, up to one after which others come first again. Returns true if something has changed.
+    /// Applies the documents of a turn, up to one after which others come first again. Does nothing if the store has refused one.
+    /// Returns true if something has changed.
     async fn try_turn(&mut self, turn: Turn, pass: &mut Pass) -> bool {
+        if pass.lacks_store {
+            return false;
+        }
         let mut due = pass.queue.remove(&turn).unwrap_or_default().into_iter();
         let is_free = matches!(turn, Turn::Partly | Turn::Free);
         for next in due.by_ref() {
             self.apply_due(next, pass).await;
-            if is_free && pass.has_changed && pass.has_refused(turn) {
+            if pass.lacks_store || is_free && pass.has_changed && pass.has_refused(turn) {
                 break;
             }
         }
         pass.queue.entry(turn).or_default().extend(due);
-        mem::take(&mut pass.has_changed)
+        mem::take(&mut pass.has_changed) && !pass.lacks_store
+    }
+
+    /// Notes the documents that were not tried, because the store has refused another one.
+    fn postpone(&mut self, pass: &mut Pass) {
+        for due in mem::take(&mut pass.queue).into_values().flatten() {
+            let complaint = format!("{}: waits until the store accepts another document", due.place);
+            let refused = Refused { complaint, may_pass: Synced::TryAgain };
+            self.files.entry(due.file).or_default().refused.entry(due.position).or_insert(refused);
+        }
     }
 
     /// Applies a document of the queue, and notes the result.
@@ -294,6 +318,7 @@ impl Pass {
     fn refuse(&mut self, due: Due, refusal: &Refusal) -> Refused {
         let refused = due.refused(refusal);
         if refusal.is_of_store() {
+            self.lacks_store = true;
             let logged = self.logged.entry(due.file).or_default();
             complain(logged, std::slice::from_ref(&refused.complaint));
             logged.push(refused.complaint.clone());

@@ -1,8 +1,8 @@
 //! UDP flows of this node: which the clean-up looks for, and when all are checked.
 //!
-//! Flows are checked after changes of their Service port. Those of all Service ports are checked after a repair and after
-//! changes of the addresses that accept node ports: flows that began before have entries without translation, which the kernel
-//! keeps as long as their clients send.
+//! Flows are checked after changes of their Service port. Those of all Service ports are checked after a comparison that wrote
+//! rules, after a change of the mode, and after changes of the addresses that accept node ports: flows that began before may have
+//! entries without translation, which the kernel keeps as long as their clients send.
 
 use std::net::IpAddr;
 

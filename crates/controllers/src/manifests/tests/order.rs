@@ -191,6 +191,26 @@ async fn a_stored_service_that_needs_another_node_port_comes_later() {
     }
 }
 
+/// Endpoints of a Service that is not there yet would not wait for their first health check.
+#[tokio::test]
+async fn what_follows_a_document_that_the_store_refuses_waits_for_it() {
+    let store = Arc::new(FaultyStore::new(History::default()));
+    let shared = Arc::clone(&store) as Arc<dyn Store>;
+    let api = Api::open(shared, &ApiConfig::default()).await.unwrap();
+    let mut folder = Folder::new(Arc::new(api), DIR.into());
+    let slice = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nendpoints: []\nports: []\n\
+                 metadata: {name: a-1, labels: {kubernetes.io/service-name: a}}\n";
+    let text = format!("{slice}---\n{}", node_port("a", "default", 30_100, ", clusterIP: 10.96.0.77"));
+    store.refuse_writes(true);
+    assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::TryAgain);
+    let found = complaints(&folder);
+    assert!(found.len() == 2 && found[0].contains("waits until"), "{found:?}");
+    store.refuse_writes(false);
+    assert_eq!(folder.sync(contents(&[("a.yaml", &text)])).await, Synced::Done);
+    assert_eq!((names(&folder), complaints(&folder)), (vec!["a".to_owned()], Vec::new()));
+    assert!(folder.api.store().get(Resource::EndpointSlice, "default/a-1").is_some());
+}
+
 #[tokio::test]
 async fn what_the_store_refuses_is_logged_at_once() {
     let (log, _guard) = log::Log::listen();
