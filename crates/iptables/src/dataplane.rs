@@ -328,7 +328,7 @@ fn remove_all(
 ) -> Result<Outcome, Error> {
     let text = programs.present()?.removal(|table, chain| is_kept(kept, table, chain));
     if !text.is_empty() {
-        // Nobody is to wait for the lock of other programs who waits for the end of the restore.
+        // A suspension waits while the thread holds its permission. So the thread waits for the lock of other programs before it.
         await_lock(programs, meter, Kind::Full)?;
         let write = || restore_now(programs, meter, Kind::Full, |out| out.write_str(&text));
         let Some(outcome) = permit.write(write) else { return Ok(Outcome::Withdrawn) };

@@ -207,7 +207,7 @@ impl Folder {
             }
         }
         pass.queue.entry(turn).or_default().extend(due);
-        mem::take(&mut pass.has_changed) && !pass.lacks_store
+        mem::take(&mut pass.has_changed)
     }
 
     /// Notes the documents that were not tried, because the store has refused another one.

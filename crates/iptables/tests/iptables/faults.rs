@@ -13,8 +13,10 @@ use portolan_model::{Change, Family, Forwarding, Frontend, NodePortAddresses, Se
 use portolan_testkit::eventually;
 
 use super::example::{cluster_ip, ip, ipv4, put, settings};
-use super::kernel::{VARIANTS, apply, in_namespace, save, unordered, write_program};
-use super::load::{LOCK, assert_lossless, data_plane, driven, in_use, programs, start, world};
+use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
+use super::load::{
+    LOCK, assert_lossless, data_plane, driven, in_use, programs, real_program, start, world, wrapped,
+};
 
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -39,10 +41,7 @@ impl Breakable {
         let directory =
             std::env::temp_dir().join(format!("portolan-{name}-{variant:?}-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
-        let real = match variant {
-            Variant::Nft => "iptables-nft",
-            Variant::Legacy => "iptables-legacy",
-        };
+        let real = real_program(variant);
         let restore = format!(
             "read -r fault line < {}/fault 2> /dev/null\n\
              case $fault in\n\
@@ -52,15 +51,7 @@ impl Breakable {
              esac",
             directory.display()
         );
-        for (suffix, script) in [
-            ("", format!("exec {real} \"$@\"")),
-            ("-save", format!("exec {real}-save \"$@\"")),
-            ("-restore", restore),
-        ] {
-            write_program(&directory.join(format!("iptables{suffix}")), &format!("#!/bin/sh\n{script}\n"));
-        }
-        let programs = Programs::named(directory.join("iptables").display().to_string()).unwrap();
-        let programs = programs.with_lock(LOCK);
+        let programs = wrapped(&directory, variant, "-restore", &restore);
         assert_eq!(programs.variant(), variant);
         Self { directory, programs }
     }

@@ -7,8 +7,8 @@ use portolan_iptables::{Programs, Variant};
 use portolan_model::{Change, Family, Forwarding, Protocol};
 
 use super::example::{cluster_ip, put, settings};
-use super::kernel::{VARIANTS, in_namespace, save, write_program};
-use super::load::{LOCK, driven};
+use super::kernel::{VARIANTS, in_namespace, save};
+use super::load::{driven, real_program, wrapped};
 
 /// Programs that refuse a restore with a match, until they have it.
 struct Lacking {
@@ -22,10 +22,7 @@ impl Lacking {
         let directory = std::env::temp_dir().join(folder);
         fs::create_dir_all(&directory).unwrap();
         fs::write(directory.join("lacks"), "").unwrap();
-        let real = match variant {
-            Variant::Nft => "iptables-nft",
-            Variant::Legacy => "iptables-legacy",
-        };
+        let real = real_program(variant);
         let at = directory.display();
         let restore = format!(
             "[ \"$*\" = --version ] && exec {real}-restore --version\n\
@@ -35,15 +32,7 @@ impl Lacking {
              fi\n\
              exec {real}-restore \"$@\" < {at}/input"
         );
-        for (suffix, script) in [
-            ("", format!("exec {real} \"$@\"")),
-            ("-save", format!("exec {real}-save \"$@\"")),
-            ("-restore", restore),
-        ] {
-            write_program(&directory.join(format!("iptables{suffix}")), &format!("#!/bin/sh\n{script}\n"));
-        }
-        let programs = Programs::named(directory.join("iptables").display().to_string()).unwrap();
-        Self { programs: programs.with_lock(LOCK), directory }
+        Self { programs: wrapped(&directory, variant, "-restore", &restore), directory }
     }
 
     fn mend(&self) {

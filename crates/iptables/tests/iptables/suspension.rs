@@ -12,8 +12,8 @@ use portolan_model::Family;
 use portolan_testkit::eventually;
 
 use super::example::{ipv4, settings};
-use super::kernel::{in_namespace, save, write_program};
-use super::load::{LOCK, driven, programs};
+use super::kernel::{in_namespace, save};
+use super::load::{driven, programs, wrapped};
 
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -30,21 +30,11 @@ impl Slow {
         fs::create_dir_all(&directory).unwrap();
         let at = directory.display();
         assert!(Command::new("mkfifo").arg(directory.join("gate")).status().unwrap().success());
-        for (suffix, script) in [
-            ("", "exec iptables-legacy \"$@\"".to_owned()),
-            (
-                "-save",
-                format!(
-                    "[ \"$*\" = --version ] || {{ echo begun >> {at}/saves; read -r _ < {at}/gate; }}\n\
-                     exec iptables-legacy-save \"$@\""
-                ),
-            ),
-            ("-restore", "exec iptables-legacy-restore \"$@\"".to_owned()),
-        ] {
-            write_program(&directory.join(format!("iptables{suffix}")), &format!("#!/bin/sh\n{script}\n"));
-        }
-        let programs = Programs::named(directory.join("iptables").display().to_string()).unwrap();
-        Self { programs: programs.with_lock(LOCK), directory }
+        let save = format!(
+            "[ \"$*\" = --version ] || {{ echo begun >> {at}/saves; read -r _ < {at}/gate; }}\n\
+             exec iptables-legacy-save \"$@\""
+        );
+        Self { programs: wrapped(&directory, Variant::Legacy, "-save", &save), directory }
     }
 
     fn path(&self, name: &str) -> impl AsRef<Path> {
