@@ -34,3 +34,5 @@ mod suspension;
 mod takeover;
 #[path = "iptables/unprinted.rs"]
 mod unprinted;
+#[path = "iptables/wrapped.rs"]
+mod wrapped;

@@ -14,9 +14,8 @@ use portolan_testkit::eventually;
 
 use super::example::{cluster_ip, ip, ipv4, put, settings};
 use super::kernel::{VARIANTS, apply, in_namespace, save, unordered};
-use super::load::{
-    LOCK, assert_lossless, data_plane, driven, in_use, programs, real_program, start, world, wrapped,
-};
+use super::load::{LOCK, assert_lossless, data_plane, driven, in_use, programs, real_program, start, world};
+use super::wrapped::wrapped;
 
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(180);

@@ -8,7 +8,8 @@ use portolan_model::{Change, Family, Forwarding, Protocol};
 
 use super::example::{cluster_ip, put, settings};
 use super::kernel::{VARIANTS, in_namespace, save};
-use super::load::{driven, real_program, wrapped};
+use super::load::{driven, real_program};
+use super::wrapped::wrapped;
 
 /// Programs that refuse a restore with a match, until they have it.
 struct Lacking {

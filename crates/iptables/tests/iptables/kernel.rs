@@ -1,8 +1,5 @@
 use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -33,15 +30,6 @@ pub(crate) const VARIANTS: [Variant; 2] = [Variant::Nft, Variant::Legacy];
 pub(crate) fn in_namespace<T: Send>(test: impl FnOnce() -> T + Send) -> T {
     in_new_network_namespace(test)
         .expect("this test needs root, or CAP_SYS_ADMIN and CAP_NET_ADMIN in a user namespace")
-}
-
-/// Writes a program, and returns once it can be run. A file that is open for writing cannot be run, and a process that another
-/// test starts meanwhile has it open, too, until it runs its own program.
-pub(crate) fn write_program(path: &Path, script: &str) {
-    fs::write(path, script).unwrap();
-    fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
-    let runs = || Command::new(path).arg("--version").output().is_ok();
-    eventually(Duration::from_secs(180), "a program can be run", runs).unwrap();
 }
 
 /// Returns the output of a save without comments and counters.

@@ -1,7 +1,6 @@
 //! A world with traffic to a Service, and a data plane on its node.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use portolan_engine::Driven;
@@ -10,7 +9,6 @@ use portolan_model::{Change, Family, Forwarding, LocalDetector, Protocol, Settin
 use portolan_testkit::{Namespace, Traffic, TrafficPlan, World};
 
 use super::example::{cluster_ip, put, settings};
-use super::kernel::write_program;
 
 /// The endpoints of the Service in use: two pods on this node and one on another.
 pub(crate) const ENDPOINTS: [&str; 3] = ["10.244.1.11:8080", "10.244.1.12:8080", "10.244.2.11:8080"];
@@ -65,18 +63,6 @@ pub(crate) const fn real_program(variant: Variant) -> &'static str {
         Variant::Nft => "iptables-nft",
         Variant::Legacy => "iptables-legacy",
     }
-}
-
-/// Returns programs in a folder that are those of a variant for IPv4, but for the one with this suffix: that one is a script of the
-/// shell.
-pub(crate) fn wrapped(folder: &Path, variant: Variant, suffix: &str, script: &str) -> Programs {
-    let real = real_program(variant);
-    for other in ["", "-save", "-restore"] {
-        let passed_on = format!("exec {real}{other} \"$@\"");
-        let script = if other == suffix { script } else { &passed_on };
-        write_program(&folder.join(format!("iptables{other}")), &format!("#!/bin/sh\n{script}\n"));
-    }
-    Programs::named(folder.join("iptables").display().to_string()).unwrap().with_lock(LOCK)
 }
 
 pub(crate) fn programs(variant: Variant) -> Programs {

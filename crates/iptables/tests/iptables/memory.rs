@@ -8,8 +8,8 @@ use portolan_model::{Change, Family};
 use portolan_testkit::Namespace;
 
 use super::example::{cluster_ip, put, settings};
-use super::kernel::write_program;
 use super::load::{LOCK, driven};
+use super::wrapped::write_program;
 
 /// Number of Services, unless `PORTOLAN_MEMORY_SERVICES` is set.
 const SERVICES: u32 = 1_000;

@@ -13,7 +13,8 @@ use portolan_testkit::eventually;
 
 use super::example::{ipv4, settings};
 use super::kernel::{in_namespace, save};
-use super::load::{driven, programs, wrapped};
+use super::load::{driven, programs};
+use super::wrapped::wrapped;
 
 /// Longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(180);
