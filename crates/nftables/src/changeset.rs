@@ -52,17 +52,21 @@ impl Changeset {
     }
 
     pub(crate) fn add(&mut self, element: &Element, comment: &str) {
-        let entry = self.store(&element.key, element.key_end.as_ref(), element.data.as_slice(), comment);
-        if let Some(entries) = self.additions.get_mut(element.set.index()) {
-            entries.push(entry);
-        }
+        self.copy(
+            element.set,
+            true,
+            Operation {
+                key: element.key.as_slice(),
+                key_end: element.key_end.as_ref().map(Key::as_slice).unwrap_or_default(),
+                data: element.data.as_slice(),
+                comment,
+            },
+        );
     }
 
     pub(crate) fn delete(&mut self, set: Set, key: &Key, key_end: Option<&Key>) {
-        let entry = self.store(key, key_end, &[], "");
-        if let Some(entries) = self.deletions.get_mut(set.index()) {
-            entries.push(entry);
-        }
+        let key_end = key_end.map(Key::as_slice).unwrap_or_default();
+        self.copy(set, false, Operation { key: key.as_slice(), key_end, data: &[], comment: "" });
     }
 
     /// Adds the difference between two sorted lists of elements.
@@ -107,12 +111,36 @@ impl Changeset {
     }
 
     /// Keeps the deletions of a set whose key passes the test.
-    pub(crate) fn retain_deletions(&mut self, set: Set, mut is_kept: impl FnMut(&[u8]) -> bool) {
-        let Some(mut entries) = self.deletions.get_mut(set.index()).map(std::mem::take) else { return };
-        entries.retain(|entry| is_kept(self.operation(*entry).key));
-        if let Some(place) = self.deletions.get_mut(set.index()) {
-            *place = entries;
+    pub(crate) fn retain_deletions(&mut self, set: Set, is_kept: impl Fn(&[u8]) -> bool) {
+        self.split(set, false, |operation| is_kept(operation.key));
+    }
+
+    /// Moves the deletions of a set whose key passes the test to another changeset.
+    pub(crate) fn move_deletions(&mut self, set: Set, to: &mut Self, is_moved: impl Fn(&[u8]) -> bool) {
+        for entry in self.split(set, false, |operation| !is_moved(operation.key)) {
+            to.copy(set, false, self.operation(entry));
         }
+    }
+
+    /// Moves the additions of a set whose key passes the test to another changeset.
+    pub(crate) fn move_additions(&mut self, set: Set, to: &mut Self, is_moved: impl Fn(&[u8]) -> bool) {
+        for entry in self.split(set, true, |operation| !is_moved(operation.key)) {
+            to.copy(set, true, self.operation(entry));
+        }
+    }
+
+    /// Keeps the additions or the deletions of a set that pass the test, and returns the others.
+    fn split(&mut self, set: Set, addition: bool, is_kept: impl Fn(Operation<'_>) -> bool) -> Vec<Entry> {
+        let entries = self.entries_mut(addition).get_mut(set.index()).map(std::mem::take).unwrap_or_default();
+        let (kept, others) = entries.into_iter().partition(|entry| is_kept(self.operation(*entry)));
+        if let Some(place) = self.entries_mut(addition).get_mut(set.index()) {
+            *place = kept;
+        }
+        others
+    }
+
+    const fn entries_mut(&mut self, addition: bool) -> &mut [Vec<Entry>; Set::ALL.len()] {
+        if addition { &mut self.additions } else { &mut self.deletions }
     }
 
     /// Returns the deletions (`false`) and additions (`true`) of a set in the order of their keys, a deletion before
@@ -149,9 +177,8 @@ impl Changeset {
         clippy::cast_possible_truncation,
         reason = "keys, data and comments have at most 255 bytes, and all of a change fits into a netlink message"
     )]
-    fn store(&mut self, key: &Key, key_end: Option<&Key>, data: &[u8], comment: &str) -> Entry {
-        let key = key.as_slice();
-        let key_end = key_end.map(Key::as_slice).unwrap_or_default();
+    fn copy(&mut self, set: Set, addition: bool, operation: Operation<'_>) {
+        let Operation { key, key_end, data, comment } = operation;
         let comment = truncated(comment);
         let entry = Entry {
             offset: self.arena.len() as u32,
@@ -163,7 +190,9 @@ impl Changeset {
         for part in [key, key_end, data, comment.as_bytes()] {
             self.arena.extend_from_slice(part);
         }
-        entry
+        if let Some(entries) = self.entries_mut(addition).get_mut(set.index()) {
+            entries.push(entry);
+        }
     }
 }
 

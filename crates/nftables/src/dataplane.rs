@@ -160,16 +160,17 @@ impl Nftables {
     }
 
     fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
-        let mut commit = self.commit_first(&plan)?;
-        commit.add(&self.commit_later(&plan.later)?);
+        let mut commit = self.commit_alone(&plan.earlier)?;
+        commit.add(&self.commit_main(&plan)?);
+        commit.add(&self.commit_alone(&plan.later)?);
         let layout = self.planner.layout();
         commit.messages.extend(preview::first_of_plan(layout, &plan));
         commit.refused = plan.refused;
         Ok(commit)
     }
 
-    /// Commits all of a plan but the ends of refusals.
-    fn commit_first(&mut self, plan: &Plan) -> Result<Commit, Error> {
+    /// Commits what a plan writes with its objects.
+    fn commit_main(&mut self, plan: &Plan) -> Result<Commit, Error> {
         let settings = self.planner.settings.clone();
         let Layout { target, has_source_ranges, .. } = self.planner.layout();
         let layout = Layout { settings: &settings, target, has_source_ranges };
@@ -200,14 +201,14 @@ impl Nftables {
         Ok(Commit { objects, ..self.write(transaction, &plan.elements)? })
     }
 
-    /// Commits the ends of refusals. Until then, the kernel has the refusals and what is in their place. So it is if this fails,
-    /// and the comparison that follows a failure deletes them.
-    fn commit_later(&mut self, ends: &Changeset) -> Result<Commit, Error> {
-        if ends.is_empty() {
+    /// Commits what comes before or after the rest of a change. If the second of two transactions fails, the kernel has source
+    /// ranges that are not checked, or refusals and what is in their place. The comparison that follows a failure mends it.
+    fn commit_alone(&mut self, elements: &Changeset) -> Result<Commit, Error> {
+        if elements.is_empty() {
             return Ok(Commit::default());
         }
         let transaction = self.begin(None);
-        self.write(transaction, ends)
+        self.write(transaction, elements)
     }
 
     /// Commits the transaction with the elements: as one transaction if the send buffer is large enough, else as
@@ -280,7 +281,7 @@ impl Nftables {
             difference.encode(&mut transaction, &self.planner, exists);
             if exists {
                 let mut commit = self.write(transaction, &difference.elements)?;
-                commit.add(&self.commit_later(&difference.later)?);
+                commit.add(&self.commit_alone(&difference.later)?);
                 commit
             } else {
                 self.load(table, transaction)?

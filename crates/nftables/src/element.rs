@@ -212,6 +212,13 @@ pub(crate) fn service_key(address: IpAddr, protocol: Protocol, port: u16) -> Key
     Key::EMPTY.address(address).protocol(protocol).port(port)
 }
 
+/// Returns the key of the frontend of a source range: the range's key less the source, which is an address of the same family.
+pub(crate) fn frontend_of_range(range: &[u8]) -> &[u8] {
+    const PROTOCOL_AND_PORT: usize = 8;
+    let address = range.len().saturating_sub(PROTOCOL_AND_PORT) / 2;
+    range.get(..range.len().saturating_sub(address)).unwrap_or_default()
+}
+
 /// Returns the key of a node port: protocol and port.
 pub(crate) fn node_port_key(protocol: Protocol, port: u16) -> Key {
     Key::EMPTY.protocol(protocol).port(port)

@@ -10,7 +10,7 @@ use portolan_wire::nftables::{
 use super::chain::{ChainBody, FamilyTable};
 use super::changeset::{Changeset, Operation};
 use super::class::{Balance, Class};
-use super::element::Set;
+use super::element::{Set, frontend_of_range};
 use super::layout::Layout;
 use super::skeleton;
 use super::value::Value;
@@ -137,10 +137,9 @@ fn ended_checks(changes: &Changeset) -> HashSet<&[u8]> {
     going(changes, Set::FirewallIps).into_iter().map(|(_, operation)| operation.key).collect()
 }
 
-/// Returns true if a source range belongs to one of these frontends: its key begins with theirs.
+/// Returns true if a source range belongs to one of these frontends.
 fn is_of(frontends: &HashSet<&[u8]>, range: &Operation<'_>) -> bool {
-    let length = frontends.iter().next().map_or(0, |key| key.len());
-    range.key.get(..length).is_some_and(|frontend| frontends.contains(frontend))
+    frontends.contains(frontend_of_range(range.key))
 }
 
 /// Returns the operations of each key together.

@@ -1,4 +1,6 @@
-//! Which part of a change is a transaction of its own, after the others: the end of a refusal.
+//! Which parts of a change are transactions of their own: the ends of refusals, and source ranges.
+//!
+//! # The ends of refusals
 //!
 //! A packet meets the rules that translate in one hook and those that refuse or drop in a later one, and the generation of
 //! the ruleset may change between the two. If the first endpoint of a Service port comes, a packet that found no endpoint
@@ -14,7 +16,22 @@
 //! Between the two, translated packets pass the refusals, as at any other time. The other direction needs one transaction: a
 //! packet that is not translated any more meets the refusal of the same generation or of a later one.
 //!
-//! Nothing waits between the two. A packet that stays between its hooks while both are committed meets neither: another program
+//! # Source ranges
+//!
+//! A packet meets the set of checked frontends and then the set of ranges, and is dropped if it is in the first one only. So
+//! ranges come before the check of their frontend, and go after it.
+//!
+//! ```text
+//! first transaction:   + source-ranges 192.0.2.1 . tcp . 80 . 198.51.100.0/24
+//! second transaction:  + firewall-ips 192.0.2.1 . tcp . 80
+//! ```
+//!
+//! One transaction would do for the coming of ranges if the kernel changed both sets at once. Before Linux 6.17 (c4eaca2e1052) it
+//! does not: while it commits, new elements of a set of intervals are not found yet, and old ones that the transaction deletes are
+//! not found any more. Ranges of which some replace others may overlap, which the kernel accepts only within one transaction. So
+//! they stay together, and until that kernel an allowed client of such a frontend can be dropped during the commit.
+//!
+//! Nothing waits between transactions. A packet that stays between its hooks while two are committed meets neither: another program
 //! holds it (`NFQUEUE`), or the processor that handles it is paused, as a virtual one may be.
 //!
 //! Pure. It must not know ids, classes and the kernel.
@@ -26,7 +43,7 @@ use portolan_model::{Forwarding, Frontend};
 
 use super::changeset::Changeset;
 use super::content;
-use super::element::{Data, Element, Key, Set};
+use super::element::{Data, Element, Key, Set, frontend_of_range};
 
 /// The sets whose elements refuse or drop. Each has the sets that may take its place and that packets meet before: drops come
 /// before rejections.
@@ -73,6 +90,28 @@ where
         changes.add(&Element { set, key, key_end: None, data: Data::EMPTY }, "");
     }
     ends_of(&replaced)
+}
+
+/// Takes the source ranges that come out of a change, except for those of frontends of which ranges go. They are the transaction
+/// before it.
+pub(crate) fn take_first_ranges(changes: &mut Changeset) -> Changeset {
+    let edited: HashSet<Vec<u8>> = changes
+        .deletions(Set::SourceRanges)
+        .map(|operation| frontend_of_range(operation.key).to_vec())
+        .collect();
+    let mut first = Changeset::default();
+    let is_first = |range: &[u8]| !edited.contains(frontend_of_range(range));
+    changes.move_additions(Set::SourceRanges, &mut first, is_first);
+    first
+}
+
+/// Takes the source ranges of frontends that are not checked any more out of a change, and adds them to the transaction after it.
+pub(crate) fn take_last_ranges(changes: &mut Changeset, later: &mut Changeset) {
+    let stays: HashSet<&[u8]> = changes.additions(Set::FirewallIps).map(|operation| operation.key).collect();
+    let ended = changes.deletions(Set::FirewallIps).map(|operation| operation.key);
+    let ended: HashSet<Vec<u8>> = ended.filter(|key| !stays.contains(key)).map(<[u8]>::to_vec).collect();
+    let is_last = |range: &[u8]| ended.contains(frontend_of_range(range));
+    changes.move_deletions(Set::SourceRanges, later, is_last);
 }
 
 fn ends_of(refusals: &BTreeSet<(Set, Key)>) -> Changeset {

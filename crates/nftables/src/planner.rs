@@ -18,11 +18,13 @@ use super::placement::{self, Before, Placement, Slots};
 use super::value::{Ids, Value};
 use portolan_engine::dataplane::{Extent, Refusal};
 
-/// The content of a transaction, and of the one after it if refusals end.
+/// The content of a transaction, and of those before and after it if their [order] matters.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
+    /// The transaction before it: new source ranges.
+    pub(crate) earlier: Changeset,
     pub(crate) elements: Changeset,
-    /// The ends of refusals that the elements replace: the transaction after it.
+    /// The transaction after it: the ends of refusals that the elements replace, and source ranges whose check ends.
     pub(crate) later: Changeset,
     /// Classes whose chains have yet to be created, with their numbers.
     pub(crate) classes: Vec<(u16, Class)>,
@@ -30,6 +32,21 @@ pub(crate) struct Plan {
     /// again, because others may have changed it.
     pub(crate) creates_source_range_check: bool,
     pub(crate) refused: Vec<Refusal>,
+}
+
+impl Plan {
+    /// Takes out of the elements of these changes what is written before them and after them.
+    pub(crate) fn put_in_order(&mut self, changes: &[Change]) {
+        let wanted = || changes.iter().filter_map(|change| change.new.clone());
+        self.earlier = order::take_first_ranges(&mut self.elements);
+        self.later = order::take_replaced_refusals(&mut self.elements, wanted);
+        order::take_last_ranges(&mut self.elements, &mut self.later);
+    }
+
+    /// Returns all elements, in the order of writing.
+    pub(crate) const fn all_elements(&self) -> [&Changeset; 3] {
+        [&self.earlier, &self.elements, &self.later]
+    }
 }
 
 /// The positions of a Service port in the kernel's sets. There is one for every Service port, so what can be derived is
@@ -139,8 +156,7 @@ impl Planner {
             self.plan_one(change, &mut plan);
         }
         plan.creates_source_range_check = self.has_source_ranges() && !had_source_ranges;
-        let wanted = || changes.iter().filter_map(|change| change.new.clone());
-        plan.later = order::take_replaced_refusals(&mut plan.elements, wanted);
+        plan.put_in_order(changes);
         plan
     }
 

@@ -62,8 +62,7 @@ pub(super) fn first_of_plan(layout: Layout<'_>, plan: &Plan) -> Vec<String> {
     for (number, class) in &plan.classes {
         lines.class("add", *number, &format!(" : goto {class}"));
     }
-    lines.elements(&plan.elements);
-    lines.elements(&plan.later);
+    plan.all_elements().into_iter().for_each(|elements| lines.elements(elements));
     lines.written
 }
 

@@ -37,7 +37,7 @@ pub(super) type Pause<'a, E> = &'a mut dyn FnMut(&mut Planner, &mut View) -> Res
 #[derive(Debug)]
 pub(super) struct Difference {
     pub(super) elements: Changeset,
-    /// The ends of refusals that the elements replace: the transaction after it.
+    /// The transaction after it: the ends of refusals that the elements replace, and source ranges whose check ends.
     pub(super) later: Changeset,
     pub(super) plan: Plan,
     /// True if the table is created anew: it does not exist, or parts differ that cannot be changed in place.
@@ -300,14 +300,17 @@ fn wanted<'a>(
     of_table.chain(arrived)
 }
 
-/// Takes the ends of refusals that the elements replace out of them, also of the table that is in the place of a new one.
+/// Takes out of the elements what goes in the transaction after them: the ends of refusals that they replace, also of the table that
+/// is in the place of a new one, and source ranges whose check ends.
 fn later(elements: &mut Changeset, table: &Table, view: &View, rebuild: bool) -> Changeset {
     let wanted = || wanted(table, view).map(|(_, forwarding)| forwarding);
     if rebuild {
         let former = |set: Set| view.rows_of(set).map(|row| row.key);
         order::keep_replaced_refusals(elements, former, wanted)
     } else {
-        order::take_replaced_refusals(elements, wanted)
+        let mut later = order::take_replaced_refusals(elements, wanted);
+        order::take_last_ranges(elements, &mut later);
+        later
     }
 }
 

@@ -125,9 +125,9 @@ impl Running {
     fn apply(&mut self, changes: Vec<Change>, pause: impl FnOnce()) {
         let changes = self.table.take(changes, []);
         let plan = self.nftables.planner.plan(&changes.forwardings);
-        self.nftables.commit_first(&plan).unwrap();
+        self.nftables.commit_main(&plan).unwrap();
         pause();
-        self.nftables.commit_later(&plan.later).unwrap();
+        self.nftables.commit_alone(&plan.later).unwrap();
     }
 }
 
@@ -219,7 +219,7 @@ fn what_a_crash_or_an_error_between_two_transactions_leaves_is_mended_by_a_compa
             let plan = nftables.planner.plan(&table.take(with, []).forwardings);
             let kept = plan.later.len();
             assert!(kept > 0 && !plan.elements.is_empty());
-            nftables.commit_first(&plan).unwrap();
+            nftables.commit_main(&plan).unwrap();
             if is_crash {
                 nftables = Nftables::open(settings.clone()).unwrap();
             } else {
@@ -229,9 +229,9 @@ fn what_a_crash_or_an_error_between_two_transactions_leaves_is_mended_by_a_compa
                 let set = Set::NoEndpointNodePorts;
                 let operation = plan.later.deletions(set).next().unwrap();
                 one.delete(set, &Key::from_kernel(operation.key).unwrap(), None);
-                other.commit_later(&one).unwrap();
+                other.commit_alone(&one).unwrap();
                 assert!(matches!(
-                    nftables.commit_later(&plan.later),
+                    nftables.commit_alone(&plan.later),
                     Err(Error::Commit(CommitError::Refused(_)))
                 ));
             }

@@ -14,7 +14,6 @@ use super::super::changeset::{Changeset, comment_for};
 use super::super::content;
 use super::super::element::{Data, Element, Key, Set};
 use super::super::encode;
-use super::super::order;
 use super::super::planner::{Plan, Planner};
 use super::super::preview;
 use super::super::readback::{Actual, View};
@@ -109,8 +108,7 @@ impl<'a> Writing<'a> {
         }
         let (difference, touched) = self.difference(&wanted);
         self.plan.elements = difference;
-        let wanted = || changes.iter().filter_map(|change| change.new.clone());
-        self.plan.later = order::take_replaced_refusals(&mut self.plan.elements, wanted);
+        self.plan.put_in_order(changes);
         let Some(commit) = self.commit()? else { return Ok(Written::Nothing) };
         self.note(&touched);
         Ok(Written::All(commit))
@@ -330,43 +328,52 @@ impl<'a> Writing<'a> {
 
     /// Commits the difference. Returns `None` if a transaction of it does not fit.
     fn commit(&mut self) -> Result<Option<Commit>, Error> {
-        let (layout, plan) = (self.planner.layout(), &self.plan);
-        let mut transaction = begin(self.socket, self.view);
-        for &(number, class) in &plan.classes {
-            class.balances().for_each(|balance| encode::balance(&mut transaction, layout, balance));
-            encode::class(&mut transaction, layout, number, class);
-        }
-        let all = plan.elements.len().saturating_add(plan.later.len());
-        let mut commit = Commit { elements: all, objects: plan.classes.len(), ..Commit::default() };
-        if transaction.is_empty() && all == 0 {
-            return Ok(Some(commit));
-        }
-        if all > SEQUENCE_ROOM as usize
-            || !self.fits(&transaction, &self.plan.elements)?
-            || !self.fits(&transaction, &self.plan.later)?
-        {
+        let [earlier, elements, later] = self.plan.all_elements();
+        let all = [earlier, elements, later].map(Changeset::len).iter().sum();
+        let mut commit = Commit { elements: all, objects: self.plan.classes.len(), ..Commit::default() };
+        let mut classes = begin(self.socket, self.view);
+        self.encode_classes(&mut classes);
+        let fits = all <= SEQUENCE_ROOM as usize
+            && self.fits(0, earlier)?
+            && self.fits(classes.len(), elements)?
+            && self.fits(0, later)?;
+        if !fits {
             return Ok(None);
         }
-        let (elements, later) = (&self.plan.elements, &self.plan.later);
-        let (place, counters) = (layout.place(), self.planner.settings.counters);
-        encode::elements(&mut transaction, place, elements, counters);
-        send(self.socket, self.view, transaction, &mut commit)?;
-        if !later.is_empty() {
+        let (place, counters) = (self.planner.layout().place(), self.planner.settings.counters);
+        let mut is_first = true;
+        for (elements, has_classes) in [(earlier, false), (elements, true), (later, false)] {
             let mut transaction = begin(self.socket, self.view);
-            encode::elements(&mut transaction, place, later, counters);
-            // The first transaction is in the kernel, and the view does not know it. Everything is read again.
+            if has_classes {
+                self.encode_classes(&mut transaction);
+            }
+            encode::elements(&mut transaction, place, elements, counters);
+            if transaction.is_empty() {
+                continue;
+            }
+            // If another one of them is in the kernel, the view does not know it. Everything is read again.
             send(self.socket, self.view, transaction, &mut commit).map_err(|error| match error {
-                Error::Commit(CommitError::Refused(_)) => SocketError::Interrupted.into(),
+                Error::Commit(CommitError::Refused(_)) if !is_first => SocketError::Interrupted.into(),
                 other => other,
             })?;
+            is_first = false;
         }
         commit.messages.extend(preview::first_of_plan(self.planner.layout(), &self.plan));
         Ok(Some(commit))
     }
 
-    /// Returns true if the send buffer is large enough for a transaction with the elements.
-    fn fits(&self, transaction: &Transaction, elements: &Changeset) -> Result<bool, SocketError> {
-        let estimate = transaction.len() + encode::estimate(elements, self.planner.settings.counters);
+    /// Writes the new classes with their chains.
+    fn encode_classes(&self, transaction: &mut Transaction) {
+        let layout = self.planner.layout();
+        for &(number, class) in &self.plan.classes {
+            class.balances().for_each(|balance| encode::balance(transaction, layout, balance));
+            encode::class(transaction, layout, number, class);
+        }
+    }
+
+    /// Returns true if the send buffer is large enough for a transaction with the elements, besides other messages.
+    fn fits(&self, others: usize, elements: &Changeset) -> Result<bool, SocketError> {
+        let estimate = others + encode::estimate(elements, self.planner.settings.counters);
         Ok(self.socket.reserve_send_capacity(estimate)? >= estimate)
     }
 

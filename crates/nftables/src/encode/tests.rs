@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use portolan_wire::nftables::{Data as WireData, NftablesEvent};
 use portolan_wire::{Batch, Frame};
 use proptest::prelude::*;
 
-use super::super::element::{Data, Element, Key};
-use portolan_model::Family;
+use super::super::element::{Data, Element, Key, service_key};
+use portolan_model::{Family, Protocol};
 
 use super::*;
 use crate::layout::TABLE;
@@ -98,11 +99,12 @@ fn every_set_that_changes_has_its_place_among_the_parts() {
 
 #[test]
 fn a_check_of_sources_ends_before_its_ranges() {
-    let frontend = |number: u8| Key::EMPTY.number(number.into()).number(80);
+    let address = |number: u8| IpAddr::from([192, 0, 2, number]);
+    let frontend = |number: u8| service_key(address(number), Protocol::Tcp, 80);
     let check =
         |number| Element { set: Set::FirewallIps, key: frontend(number), key_end: None, data: Data::EMPTY };
-    let range = |number, source: u16| {
-        let [key, end] = [source, source + 9].map(|source| frontend(number).number(source.into()));
+    let range = |number, source: u8| {
+        let [key, end] = [source, source + 9].map(|source| frontend(number).address(address(source)));
         Element { set: Set::SourceRanges, key, key_end: Some(end), data: Data::EMPTY }
     };
     let mut old = vec![check(1), range(1, 10), range(1, 30), check(2), range(2, 10)];

@@ -112,6 +112,35 @@ impl Generations {
         }
         astray
     }
+
+    /// Returns the frontends that drop allowed clients between two generations: their check is there, and not all of the ranges that
+    /// they have in the end. Only frontends count that have a check in one of the first and the last generation, not in both.
+    fn without_ranges(&self) -> BTreeSet<Vec<u8>> {
+        let ranges = |generation: usize, frontend: &[u8]| -> BTreeSet<Vec<u8>> {
+            let of_set = self.elements[generation].keys().filter(|(set, _)| *set == Set::SourceRanges);
+            of_set.filter(|(_, key)| key.starts_with(frontend)).map(|(_, key)| key.clone()).collect()
+        };
+        let is_checked = |generation: usize, frontend: &[u8]| {
+            self.elements[generation].contains_key(&(Set::FirewallIps, frontend.to_vec()))
+        };
+        let last = self.elements.len() - 1;
+        let checked =
+            self.elements.iter().flat_map(BTreeMap::keys).filter(|(set, _)| *set == Set::FirewallIps);
+        let mut without: BTreeSet<Vec<u8>> = checked.map(|(_, key)| key.clone()).collect();
+        without.retain(|frontend| {
+            let ends = [0, last].map(|generation| is_checked(generation, frontend));
+            let all = if ends[0] { ranges(0, frontend) } else { ranges(last, frontend) };
+            // While a transaction is committed, old kernels do not find its ranges, neither new ones nor those that go.
+            let lacks = |generation: usize| {
+                let before = ranges(generation.saturating_sub(1), frontend);
+                let found: BTreeSet<_> =
+                    ranges(generation, frontend).intersection(&before).cloned().collect();
+                is_checked(generation, frontend) && found != all
+            };
+            ends[0] != ends[1] && (0..=last).any(lacks)
+        });
+        without
+    }
 }
 
 /// How changes are written.
@@ -153,8 +182,7 @@ impl Written {
                 let plan = self.planner.plan(&changes);
                 assert_eq!(plan.refused, []);
                 let limit = if how == How::Parts { 1_800 } else { usize::MAX };
-                self.commit(&plan.elements, limit);
-                self.commit(&plan.later, limit);
+                plan.all_elements().into_iter().for_each(|elements| self.commit(elements, limit));
             }
             How::Comparison | How::Rebuild => {
                 self.planner.follow(&changes);
@@ -198,8 +226,12 @@ impl Written {
         for set in Set::ALL {
             let elements = self.elements.iter().filter(|((of, _), _)| *of == set);
             let elements: Vec<_> = elements
-                .map(|((_, key), data)| portolan_wire::nftables::ElementRef {
+                .map(|((set, key), data)| {
+                    (key.split_at(key.len() / if *set == Set::SourceRanges { 2 } else { 1 }), data)
+                })
+                .map(|((key, key_end), data)| portolan_wire::nftables::ElementRef {
                     key,
+                    key_end: (!key_end.is_empty()).then_some(key_end),
                     data: (!data.is_empty()).then_some(portolan_wire::nftables::DataRef::Value(data)),
                     ..Default::default()
                 })
@@ -233,12 +265,9 @@ impl Written {
                     _ => continue,
                 };
                 let set = Set::from_name(list.set).unwrap();
-                // Ranges and what is used to find an endpoint do not matter here.
                 for element in list.elements().map(|element| element.unwrap()) {
-                    if set == Set::SourceRanges {
-                        continue;
-                    }
-                    let place = (set, element.key.to_vec());
+                    let key = [element.key, element.key_end.unwrap_or_default()].concat();
+                    let place = (set, key);
                     let data = match element.data {
                         Some(portolan_wire::nftables::DataRef::Value(data)) => data.to_vec(),
                         _ => Vec::new(),
@@ -270,6 +299,10 @@ proptest! {
         for how in hows {
             written.write(&edited.edit(family), how);
             prop_assert_eq!(written.generations.astray(), [""; 0], "{:?}", how);
+            // The parts of a large change have both ends of a check in one transaction with the ranges.
+            if how == How::Plan {
+                prop_assert_eq!(written.generations.without_ranges(), BTreeSet::new(), "{:?}", how);
+            }
             let fresh = Written::new(settings(family), &edited.now(family));
             let refusals = |elements: &Elements| {
                 let refusals = elements.keys().filter(|(set, _)| REFUSALS.iter().any(|(refusal, _)| refusal == set));
@@ -354,4 +387,34 @@ fn a_frontend_that_is_its_own_endpoint_is_never_refused_when_it_is_served_before
         later.map(|(set, _)| *set).filter(|set| REFUSALS.iter().any(|(refusal, _)| refusal == set)).collect();
     assert_eq!(kept, [Set::NoLocalEndpointNodePorts], "the external IP is not refused any more");
     assert_eq!(written.generations.astray(), [""; 0]);
+}
+
+#[test]
+fn source_ranges_come_before_their_check_and_go_after_it() {
+    let balancer = ip(1, 1);
+    let ranged = |ranges: &[&str]| {
+        let change = put("web", 1, &[ip(244, 1)], &[]);
+        let forwarding = change.new.as_deref().cloned().unwrap();
+        let new = Forwarding {
+            frontends: Box::new([Frontend::LoadBalancerIp(balancer, 80)]),
+            source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect(),
+            ..forwarding
+        };
+        [Change { new: Some(Arc::new(new)), ..change }]
+    };
+    let mut written = Written::new(settings(Family::Ipv4), &ranged(&[]));
+    for (what, ranges, transactions) in [
+        ("the first ranges come", &["198.51.100.0/24", "203.0.113.0/24"][..], 2),
+        ("one more comes", &["198.51.100.0/24", "203.0.113.0/24", "192.0.2.0/24"], 1),
+        ("one goes", &["198.51.100.0/24", "192.0.2.0/24"], 1),
+        (
+            "others that overlap take the place of one",
+            &["198.51.100.0/25", "198.51.100.128/26", "192.0.2.0/24"],
+            1,
+        ),
+        ("all go", &[], 2),
+    ] {
+        assert_eq!(written.write(&ranged(ranges), How::Plan), transactions, "{what}");
+        assert_eq!(written.generations.without_ranges(), BTreeSet::new(), "{what}");
+    }
 }

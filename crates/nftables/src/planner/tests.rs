@@ -51,10 +51,11 @@ fn replay(model: &mut Model, changes: &Changeset, context: &str) {
     }
 }
 
-/// Applies both transactions of a plan.
+/// Applies the transactions of a plan.
 fn replay_plan(model: &mut Model, plan: &Plan, context: &str) {
-    replay(model, &plan.elements, context);
-    replay(model, &plan.later, context);
+    for elements in plan.all_elements() {
+        replay(model, elements, context);
+    }
 }
 
 /// Returns what the model means to packets, without ids, class numbers, order of indexes, and slots.
