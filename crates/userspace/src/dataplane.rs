@@ -188,7 +188,9 @@ impl Dataplane for Userspace {
         let written = self.kernel.ensure(table.settings())?;
         let (seen, changes_seen) = (self.seen(table), self.pending.take());
         let mut commit = self.kernel.rules().compare(&seen, &changes_seen)?;
-        commit.objects += written + std::mem::take(&mut self.mended);
+        // Until then, packets may have been captured with another mark.
+        let removed = self.kernel.remove_others(table.settings())?;
+        commit.objects += written + removed + std::mem::take(&mut self.mended);
         refuse_sctp(&mut commit, table.iter().map(|(name, _)| name));
         Ok(commit)
     }

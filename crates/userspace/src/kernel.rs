@@ -69,6 +69,14 @@ impl Kernel {
         }
     }
 
+    /// Removes what packets needed that other rules captured. Returns how many objects were removed or written.
+    pub(super) fn remove_others(&self, settings: &Settings) -> Result<usize, Error> {
+        match self {
+            Self::Tproxy { .. } => Ok(routing::remove_others(settings)?),
+            Self::Redirect(_) => Ok(0),
+        }
+    }
+
     /// Removes what [`Self::ensure`] writes.
     pub(super) fn remove_rest(&mut self, family: Family) -> Result<(), Error> {
         match self {

@@ -21,19 +21,29 @@ pub const TABLE: u32 = 28_783;
 /// the local table (0).
 pub const RULE_PRIORITY: u32 = 500;
 
-/// Adds the policy rule and the route if they are missing, and removes a policy rule with another mark or protocol. Returns how many
-/// objects were written or removed.
+/// Adds the policy rule and the route if they are missing. Returns how many objects were written.
 pub(super) fn ensure(settings: &Settings) -> Result<usize, SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
     let family = number(settings.family);
+    let route = request(&mut socket, add_local_route(family, TABLE), &[Errno::EEXIST])?;
+    let rule = request(&mut socket, add_rule(&rule(settings)), &[Errno::EEXIST])?;
+    Ok(route + rule)
+}
+
+/// Removes policy rules with another mark or protocol than the wanted one, and then writes the wanted one if the kernel took another
+/// one for it: it ignores the protocol.
+/// Returns how many objects were removed or written. Packets that are captured with another mark need their rule.
+pub(super) fn remove_others(settings: &Settings) -> Result<usize, SocketError> {
+    let mut socket = Socket::open(Protocol::Route)?;
     let wanted = rule(settings);
-    let mut written = 0;
-    for stale in ours(&mut socket, family)?.into_iter().filter(|found| *found != wanted) {
-        written += request(&mut socket, delete_rule(&stale), &[Errno::ENOENT])?;
+    let mut removed = 0;
+    for other in ours(&mut socket, number(settings.family))?.into_iter().filter(|found| *found != wanted) {
+        removed += request(&mut socket, delete_rule(&other), &[Errno::ENOENT])?;
     }
-    written += request(&mut socket, add_local_route(family, TABLE), &[Errno::EEXIST])?;
-    written += request(&mut socket, add_rule(&wanted), &[Errno::EEXIST])?;
-    Ok(written)
+    if removed > 0 {
+        removed += request(&mut socket, add_rule(&wanted), &[Errno::EEXIST])?;
+    }
+    Ok(removed)
 }
 
 /// Removes the policy rule and the route.
@@ -151,5 +161,32 @@ fn request(socket: &mut Socket, mut request: Request, nothing: &[Errno]) -> Resu
         Ok(()) => Ok(1),
         Err(error) if error.errno().is_some_and(|errno| nothing.contains(&errno)) => Ok(0),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use portolan_sock::namespace::in_new_network_namespace;
+
+    use super::*;
+
+    #[test]
+    fn a_rule_for_another_mark_stays_until_it_is_not_needed() {
+        let [before, after] =
+            [14, 12].map(|masquerade_bit| Settings { masquerade_bit, ..Settings::plain(Family::Ipv4) });
+        in_new_network_namespace(|| {
+            let marks = || {
+                let rules = find(Family::Ipv4).unwrap().rules;
+                rules.iter().map(|rule| rule.mark).collect::<BTreeSet<_>>()
+            };
+            let [old, new] = [&before, &after].map(capture_mark);
+            assert_eq!((ensure(&before).unwrap(), ensure(&before).unwrap()), (2, 0));
+            assert_eq!(ensure(&after).unwrap(), 1);
+            assert_eq!(marks(), BTreeSet::from([old, new]));
+            assert!(remove_others(&after).unwrap() > 0);
+            assert_eq!((marks(), remove_others(&after).unwrap()), (BTreeSet::from([new]), 0));
+            assert!(find(Family::Ipv4).unwrap().has_route);
+        })
+        .expect("this test needs root");
     }
 }

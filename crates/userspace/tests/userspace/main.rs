@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use portolan_engine::Driven;
-use portolan_model::{Change, Forwarding, Protocol, ServicePortName};
+use portolan_model::{Change, Forwarding, Protocol, ServicePortName, Settings};
 use portolan_relay::RelayOptions;
 use portolan_sock::{Protocol as SocketProtocol, Socket};
 use portolan_testkit::{Probe, ProbeResult, Traffic, TrafficPlan, eventually, probe_many};
@@ -92,6 +92,22 @@ fn a_restart_under_load_loses_no_new_connection() {
     a_while();
     assert_lossless(traffic);
     drop(new);
+}
+
+#[test]
+fn another_mark_under_load_loses_nothing() {
+    let bed = Bed::new();
+    let mut plane = bed.userspace();
+    let traffic = bed.traffic();
+    for masquerade_bit in [12, 14].repeat(3) {
+        a_while();
+        plane.configure(Settings { masquerade_bit, ..settings() });
+        bed.at_node(|| plane.resync()).unwrap();
+        let rules = bed.node().output("ip", &["rule", "list", "table", "28783"]).unwrap();
+        assert_eq!(rules.lines().count(), 1, "{rules}");
+    }
+    a_while();
+    assert_lossless(traffic);
 }
 
 #[test]
