@@ -97,7 +97,8 @@ impl<'a> Arrivals<'a> {
         let family = self.about.0;
         let (changes, mut after) = (self.outside.arrived)(family)?;
         self.leave_current();
-        self.taken = Some(now);
+        // A change that came while they were taken is among them.
+        self.taken = Some(self.clock.now());
         after.has_changes = true;
         let of_family = changes.into_iter().filter(|change| change.family == family);
         let changes: Vec<Change> = of_family.map(|change| self.give(table, change)).collect();

@@ -36,15 +36,16 @@ pub use left_out::{LeftOut, WhyLeftOut};
 pub use review::GuardedAddresses;
 
 use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
 use crate::object::{Kind, Node, ObjectKey, ServicePort, SlicePort};
-use crate::{Family, Forwarding, ServicePortName};
+use crate::{Family, Forwarding, Protocol, ServicePortName};
 use api_server::HiddenAddresses;
 use aside::Aside;
-use claim::{Claims, claims_of, strength};
+use claim::{Claim, Claims, claims_of, strength};
 use compile::{Compiled, Compiler};
 use faults::FaultyObjects;
 use record::{Interner, ServiceRecord, SliceRecord};
@@ -261,6 +262,19 @@ impl Catalog {
     pub fn udp_service(&self, name: &ServicePortName, family: Family) -> Option<UdpService> {
         let id = self.services.find(&name.namespace, &name.service)?;
         self.compiler().udp(id, family).into_iter().find(|udp| *udp.name == *name)
+    }
+
+    /// Returns the UDP Service ports that have a frontend at one of these addresses with this port. Node ports do not count.
+    pub fn udp_services_at(&self, addresses: &[IpAddr], port: u16) -> Vec<UdpService> {
+        let at = |&address: &IpAddr| {
+            let (socket, family) = (SocketAddr::new(address, port), Family::of(address));
+            let claim = Claim::of_socket(socket, family, Protocol::Udp);
+            let owners: Vec<Id> =
+                self.claims.claimants(&claim, &self.services).map(|(_, id, _)| id).collect();
+            let udp = owners.into_iter().flat_map(move |id| self.compiler().udp(id, family));
+            udp.filter(move |udp| udp.frontends.iter().any(|frontend| frontend.socket() == Some(socket)))
+        };
+        addresses.iter().flat_map(at).collect()
     }
 
     /// Returns the number of objects of a kind that have faults of their own, including objects that are ignored as a

@@ -44,8 +44,12 @@ impl Addresses {
         match received {
             Ok(_) if others.is_empty() => Ok(false),
             Ok(_) => {
-                // The device may have been created since.
-                let found = device_index(&mut Socket::open(Protocol::Route)?, self.ignored)?;
+                // The device may have been created since. If that cannot be found out now, addresses count as changed: who lists
+                // them leaves out those of the device.
+                let socket = Socket::open(Protocol::Route);
+                let Ok(found) = socket.and_then(|mut socket| device_index(&mut socket, self.ignored)) else {
+                    return Ok(true);
+                };
                 self.device = found.or(device);
                 Ok(others.iter().any(|index| Some(*index) != self.device))
             }

@@ -322,6 +322,24 @@ fn conntrack_is_checked_for_udp_only() {
 }
 
 #[test]
+fn udp_service_ports_are_found_by_their_addresses() {
+    let at = |spec: Value| service("dns", spec);
+    let udp = json!([{ "name": "dns", "port": 30053, "protocol": "UDP" }, { "name": "web", "port": 30053 }]);
+    let mut catalog = Catalog::new("n1");
+    catalog.apply(at(json!({ "clusterIP": "10.96.0.1", "externalIPs": ["192.0.2.1"], "ports": udp })));
+    let found = |catalog: &Catalog, address: &str, port| {
+        let addresses = [address.parse().expect("an address"), "192.0.2.9".parse().expect("an address")];
+        let found = catalog.udp_services_at(&addresses, port).into_iter();
+        found.map(|udp| udp.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(found(&catalog, "192.0.2.1", 30053), ["ns/dns:dns"]);
+    assert_eq!(found(&catalog, "192.0.2.1", 53), [""; 0]);
+    assert_eq!(found(&catalog, "192.0.2.2", 30053), [""; 0]);
+    catalog.apply(at(json!({ "clusterIP": "10.96.0.1", "ports": udp })));
+    assert_eq!(found(&catalog, "192.0.2.1", 30053), [""; 0]);
+}
+
+#[test]
 fn duplicates_across_slices_do_not_depend_on_their_order() {
     let leaving = json!({ "addresses": ["10.0.0.1"], "nodeName": "n2",
         "conditions": { "ready": false, "serving": true, "terminating": true } });

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
@@ -17,6 +18,8 @@ use tokio::task::AbortHandle;
 use super::{Health, Now};
 use crate::address::{Family, NodePortMatch};
 
+/// How long a listener waits after the kernel refused to accept a connection.
+const ACCEPT_RETRY: Duration = Duration::from_secs(1);
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// The namespace and name of a Service.
@@ -161,8 +164,11 @@ impl ServiceHealth {
         let socket = Arc::new(TcpListener::from_std(web::listen(address, Wildcard::OneFamily)?)?);
         let served = Arc::clone(&socket);
         let task = self.runtime.spawn(async move {
-            let error = web::serve(web::Listener::Tcp(&served), &handler).await;
-            tracing::debug!(%address, %error, "a health-check node port closed");
+            loop {
+                let error = web::serve(web::Listener::Tcp(&served), &handler).await;
+                tracing::warn!(%address, %error, "a health-check node port accepts no connections; trying again");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
         });
         Ok(Listener { address: address.ip(), socket, task: task.abort_handle() })
     }

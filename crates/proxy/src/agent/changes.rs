@@ -77,7 +77,7 @@ impl Agent {
             let triggers = std::mem::take(changes.triggers.get_mut(family));
             let udp = changes.udp.iter().filter(|(of, _)| *of == family);
             let udp = udp.filter_map(|(_, name)| self.catalog.udp_service(name, family)).collect();
-            let udp = self.as_translated(family, udp);
+            let udp = self.as_translated(family, self.with_others_at_node_ports(family, udp));
             let health_checks = health_checks::of_family(&changes.health_checks, family);
             let mut work = Work { changes: of_family, triggers, udp, health_checks, ..Work::default() };
             // Changes without effect in this family do not count for its programming latency.

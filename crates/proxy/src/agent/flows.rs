@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use portolan_conntrack::NodePorts;
 use portolan_engine::Work;
 use portolan_model::catalog::UdpService;
-use portolan_model::{Family, Settings};
+use portolan_model::{Family, Frontend, Settings};
 use portolan_node::config::{Configuration, Mode};
 
 use super::Agent;
@@ -28,6 +28,31 @@ impl Agent {
         let mode = running.unwrap_or(self.configuration.mode_or_default());
         modes::leave_unused(mode, &self.catalog, family, &mut services);
         modes::serve_by_relay(mode, &self.configuration, self.node_ips().known(family), &mut services);
+        services
+    }
+
+    /// Adds the Service ports that have an address of this node and the number of a node port as another frontend. Their flows
+    /// would be taken for those of the node port if they were not checked with it.
+    pub(super) fn with_others_at_node_ports(
+        &self,
+        family: Family,
+        mut services: Vec<UdpService>,
+    ) -> Vec<UdpService> {
+        let addresses = self.running.as_ref().map(|running| running.addresses.as_slice()).unwrap_or_default();
+        let of_family: Vec<IpAddr> =
+            addresses.iter().copied().filter(|address| Family::of(*address) == family).collect();
+        let frontends = services.iter().flat_map(|service| &service.frontends);
+        let node_ports: Vec<u16> = frontends
+            .filter_map(|frontend| match frontend {
+                Frontend::NodePort(port) => Some(*port),
+                _ => None,
+            })
+            .collect();
+        for other in node_ports.into_iter().flat_map(|port| self.catalog.udp_services_at(&of_family, port)) {
+            if services.iter().all(|service| service.name != other.name) {
+                services.push(other);
+            }
+        }
         services
     }
 
@@ -55,6 +80,7 @@ impl Agent {
         let ports = |plane: &Plane| self.flow_ports(plane.mode, &plane.settings, addresses);
         let wanted: Vec<NodePorts> = planes.iter().map(ports).collect();
         let Some(running) = &mut self.running else { return };
+        running.addresses = addresses.to_vec();
         let mut changed = Vec::new();
         for (plane, ports) in running.planes.iter_mut().zip(wanted) {
             if plane.flow_ports != ports {

@@ -1,5 +1,6 @@
 //! What runs once the first complete state is known: the engine's thread and the data plane of each family.
 
+use std::net::IpAddr;
 use std::thread::JoinHandle;
 
 use portolan_conntrack::{CleanerThread, NodePorts};
@@ -23,6 +24,8 @@ pub(super) struct Running {
     /// Families of which no comparison has shown that the kernel has everything.
     pub(super) unverified: Vec<Family>,
     pub(super) planes: Vec<Plane>,
+    /// The addresses of this node, as far as they were listed last.
+    pub(super) addresses: Vec<IpAddr>,
     /// The claims of data planes that others have replaced. The engine removes their chains.
     pub(super) former_claims: Vec<Claims>,
     /// Whether what kube-proxy left is being removed.
@@ -135,6 +138,7 @@ mod tests {
             unsynced: Vec::new(),
             unverified: Vec::new(),
             planes: Vec::new(),
+            addresses: Vec::new(),
             former_claims: Vec::new(),
             removes_leftovers: false,
             reported_until: None,

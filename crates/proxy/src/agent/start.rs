@@ -186,6 +186,7 @@ impl Agent {
             unsynced,
             unverified,
             planes,
+            addresses,
             former_claims: Vec::new(),
             removes_leftovers,
             reported_until: None,
